@@ -1,0 +1,45 @@
+# `make quickstart` and `make test` need Python 3.11, make and git; each makes its own .venv.
+PYTHON ?= python3.11
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -n auto
+JAX_TESTS := tests/layers tests/models tests/weights tests/contract
+
+.PHONY: help quickstart test test-full benchmark format
+help:
+	@echo "make quickstart   train a Vision Transformer on scanned digits, draw, export, load back"
+	@echo "make test         every check: ruff, pytest on TensorFlow and on JAX, coverage"
+	@echo "make test-full    the same with the long checks at their full numbers"
+	@echo "make benchmark    time the package on this machine; writes benchmarks/RESULTS.md"
+	@echo "make format       put the code into the form that make test asks for"
+
+# The environments are marked by files, so that a set-up that was cut off is done again.
+.venv/run: requirements.txt setup.py
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+.venv/dev: .venv/run requirements-dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
+	@touch $@
+
+quickstart: .venv/run
+	$(BIN)/keras-vit quickstart
+
+test: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(PYTEST) -m "not full" --cov=keras_vit --cov=export --cov-report=term
+	KERAS_BACKEND=jax $(PYTEST) -m "not full" $(JAX_TESTS)
+
+test-full: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(PYTEST) --cov=keras_vit --cov=export --cov-report=term
+	KERAS_BACKEND=jax $(PYTEST) $(JAX_TESTS)
+
+benchmark: .venv/dev
+	$(BIN)/python benchmarks/run.py
+
+format: .venv/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .

@@ -1,0 +1,33 @@
+"""Packaging: `export/` is a folder of its own here and `keras_vit.export` once installed."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+here = pathlib.Path(__file__).parent
+version = re.search(r'__version__ = "(.+)"', (here / "keras_vit/__init__.py").read_text())[1]
+
+setup(
+    name="keras_vit",
+    version=version,
+    description="Vision Transformers for Keras 3: every published model, from the paper to TF Hub and LiteRT",
+    long_description=(here / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.14",
+    packages=[*find_packages(include=["keras_vit", "keras_vit.*"]), "keras_vit.export"],
+    package_dir={"keras_vit.export": "export"},
+    py_modules=["keras_vit_cli"],
+    entry_points={"console_scripts": ["keras-vit = keras_vit_cli:main"]},
+    install_requires=[
+        "absl-py",
+        "ai-edge-litert",
+        "keras>=3.13",
+        "matplotlib",
+        "numpy",
+        "pillow",
+        "scikit-learn",
+        "tensorflow>=2.19",
+    ],
+)
