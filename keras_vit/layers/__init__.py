@@ -1,0 +1,19 @@
+"""The parts of a Vision Transformer as Keras layers, on keras.ops alone."""
+
+from keras_vit.layers.attention import MultiHeadSelfAttention as MultiHeadSelfAttention
+from keras_vit.layers.attention import attend as attend
+from keras_vit.layers.attention import attention_scores as attention_scores
+from keras_vit.layers.attention_pooling import AttentionPooling as AttentionPooling
+from keras_vit.layers.class_token import ClassToken as ClassToken
+from keras_vit.layers.encoder_block import EncoderBlock as EncoderBlock
+from keras_vit.layers.encoder_block import LayerScale as LayerScale
+from keras_vit.layers.encoder_block import StochasticDepth as StochasticDepth
+from keras_vit.layers.mlp import MlpBlock as MlpBlock
+from keras_vit.layers.patch_embedding import PatchEmbedding as PatchEmbedding
+from keras_vit.layers.patch_embedding import extract_patches as extract_patches
+from keras_vit.layers.position_embedding import AddPositionEmbs as AddPositionEmbs
+from keras_vit.layers.position_embedding import resize_position_grid as resize_position_grid
+from keras_vit.layers.position_embedding import sincos_2d as sincos_2d
+from keras_vit.layers.std_conv import StdConv2D as StdConv2D
+from keras_vit.layers.token_grid import GridToTokens as GridToTokens
+from keras_vit.layers.token_grid import TokensToGrid as TokensToGrid

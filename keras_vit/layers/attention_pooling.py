@@ -1,0 +1,86 @@
+"""Pooling by attention: a learned probe gathers from all tokens (the MAP head)."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.mlp import MlpBlock
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class AttentionPooling(keras.layers.Layer):
+    """A learned probe attends to all tokens; an MLP with a residual refines what it took.
+
+    Args:
+        num_heads: Number of attention heads; it must divide the channels.
+        mlp_dim: Size of the MLP's hidden layer.
+        activation: The MLP's activation (see `MlpBlock`).
+        norm_epsilon: Added to the variance in the norm.
+        qkv_bias: Whether query, key and value have biases.
+
+    Input shape: (batch, tokens, channels).
+    Output shape: (batch, channels).
+
+    Raises:
+        ValueError: if the heads do not divide the channels, or for an unknown activation.
+
+    Example:
+        >>> AttentionPooling(num_heads=2, mlp_dim=32)(np.zeros((2, 5, 8))).shape
+        TensorShape([2, 8])
+
+    Source: Lee et al. 2019 (Set Transformer); Zhai et al. 2022, "Scaling Vision Transformers",
+    section 3.2; `MAPHead` of `big_vision`.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        mlp_dim,
+        activation="gelu_tanh",
+        norm_epsilon=1e-6,
+        qkv_bias=True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.activation = activation
+        self.norm_epsilon = norm_epsilon
+        self.qkv_bias = qkv_bias
+        policy = self.dtype_policy
+        self.attention = MultiHeadSelfAttention(num_heads, qkv_bias, dtype=policy, name="attention")
+        self.mlp_norm = keras.layers.LayerNormalization(epsilon=norm_epsilon, dtype=policy, name="mlp_norm")
+        self.mlp = MlpBlock(mlp_dim, activation, dtype=policy, name="mlp")
+
+    def build(self, input_shape):
+        self.probe = self.add_weight(
+            shape=(1, 1, input_shape[-1]), initializer="glorot_uniform", name="probe"
+        )
+        for part in (self.attention, self.mlp_norm, self.mlp):
+            part.build(input_shape)
+
+    def call(self, tokens):
+        x = self.attention(tokens, self._query(tokens))  # (batch, 1, channels)
+        x = x + self.mlp(self.mlp_norm(x))
+        return ops.squeeze(x, axis=1)
+
+    def scores(self, tokens):
+        """What the probe looks at: (batch, heads, 1, tokens), rows summing to 1."""
+        return self.attention.scores(tokens, self._query(tokens))
+
+    def _query(self, tokens):
+        batch, _, channels = ops.shape(tokens)
+        return ops.broadcast_to(self.probe, (batch, 1, channels))
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "activation": self.activation,
+            "norm_epsilon": self.norm_epsilon,
+            "qkv_bias": self.qkv_bias,
+        }

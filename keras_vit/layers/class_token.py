@@ -1,0 +1,58 @@
+"""Learned tokens in front of the patches: class, distillation, registers."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ClassToken(keras.layers.Layer):
+    """Put learned tokens in front of the sequence, the same ones for every image.
+
+    One token is the class token of the paper. DeiT's distillation token and the registers of
+    Darcet et al. are the same layer under another name.
+
+    Args:
+        num_tokens: How many tokens to put in front.
+        initializer: How they start. The class token starts at zero.
+
+    Input shape: (batch, tokens, channels).
+    Output shape: (batch, num_tokens + tokens, channels).
+
+    Raises:
+        ValueError: if `num_tokens` is not a positive int.
+
+    Example:
+        >>> ClassToken()(np.ones((2, 4, 8))).shape
+        TensorShape([2, 5, 8])
+
+    Source: Dosovitskiy et al. 2021, section 3.1, equation 1; Touvron et al. 2021 (DeiT);
+    Darcet et al. 2024 (registers).
+    """
+
+    def __init__(self, num_tokens=1, initializer="zeros", **kwargs):
+        super().__init__(**kwargs)
+        if not (isinstance(num_tokens, int) and num_tokens > 0):
+            raise ValueError(f"num_tokens must be a positive int; got {num_tokens!r}")
+        self.num_tokens = num_tokens
+        self.initializer = keras.initializers.get(initializer)
+
+    def build(self, input_shape):
+        self.token = self.add_weight(
+            shape=(1, self.num_tokens, input_shape[-1]), initializer=self.initializer, name="token"
+        )
+
+    def call(self, tokens):
+        batch, _, channels = ops.shape(tokens)
+        prefix = ops.broadcast_to(self.token, (batch, self.num_tokens, channels))
+        return ops.concatenate([prefix, tokens], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        batch, tokens, channels = input_shape
+        return (batch, tokens and tokens + self.num_tokens, channels)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_tokens": self.num_tokens,
+            "initializer": keras.initializers.serialize(self.initializer),
+        }

@@ -1,0 +1,84 @@
+"""The feed-forward half of an encoder block, and its activations."""
+
+import keras
+from keras import ops
+
+
+def _gelu_tanh(x):
+    return keras.activations.gelu(x, approximate=True)
+
+
+def _gelu_erf(x):
+    # In this form LiteRT fuses it to one GELU and ONNX knows every operation; Keras's own form
+    # becomes an Erfc, which ONNX converters do not know.
+    return 0.5 * x * (1.0 + ops.erf(x * 0.7071067811865476))
+
+
+def _quick_gelu(x):
+    return x * ops.sigmoid(1.702 * x)
+
+
+ACTIVATIONS = {"gelu_tanh": _gelu_tanh, "gelu_erf": _gelu_erf, "quick_gelu": _quick_gelu}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MlpBlock(keras.layers.Layer):
+    """Two dense layers with a GELU between them, applied to every token alone.
+
+    Args:
+        mlp_dim: Size of the hidden layer.
+        activation: "gelu_tanh" (the official models), "gelu_erf" (timm, Hugging Face) or
+            "quick_gelu" (OpenAI's CLIP).
+        dropout_rate: Dropout after the activation and after the second layer, in [0, 1).
+
+    Input and output shape: (batch, tokens, channels).
+
+    Raises:
+        ValueError: for an unknown activation.
+
+    Example:
+        >>> MlpBlock(mlp_dim=32)(np.zeros((2, 5, 8))).shape
+        TensorShape([2, 5, 8])
+
+    Source: Dosovitskiy et al. 2021, section 3.1, equation 3; `MlpBlock` of `vit_jax`.
+    """
+
+    def __init__(self, mlp_dim, activation="gelu_tanh", dropout_rate=0.0, **kwargs):
+        super().__init__(**kwargs)
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation {activation!r} is unknown; choose one of {[*ACTIVATIONS]}")
+        self.mlp_dim = mlp_dim
+        self.activation = activation
+        self.dropout_rate = dropout_rate
+
+    def build(self, input_shape):
+        def dense(units, name):
+            return keras.layers.Dense(
+                units,
+                kernel_initializer="glorot_uniform",
+                bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+                dtype=self.dtype_policy,
+                name=name,
+            )
+
+        self.dense_0 = dense(self.mlp_dim, "dense_0")
+        self.dense_1 = dense(input_shape[-1], "dense_1")
+        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
+        self.dense_0.build(input_shape)
+        self.dense_1.build((*input_shape[:-1], self.mlp_dim))
+
+    def call(self, tokens, training=None):
+        x = ACTIVATIONS[self.activation](self.dense_0(tokens))  # (batch, tokens, mlp_dim)
+        x = self.dense_1(self.dropout(x, training=training))  # (batch, tokens, channels)
+        return self.dropout(x, training=training)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mlp_dim": self.mlp_dim,
+            "activation": self.activation,
+            "dropout_rate": self.dropout_rate,
+        }

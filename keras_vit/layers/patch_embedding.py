@@ -1,0 +1,130 @@
+"""Image to patches, and patches to vectors: the first step of the Vision Transformer."""
+
+import keras
+from keras import ops
+
+
+def extract_patches(images, patch_size):
+    """Cut images into non-overlapping square patches.
+
+    Projecting the result with the flattened kernel of a `PatchEmbedding` gives the same vectors
+    as the layer itself: a convolution whose stride equals its kernel is a linear map per patch.
+
+    Args:
+        images: Tensor (batch, height, width, channels); any number type.
+        patch_size: Side of a patch in pixels, or (height, width). Both must divide the image.
+
+    Returns:
+        Tensor (batch, rows, columns, patch height · patch width · channels), pixels of a patch in
+        row-major order with the channels last.
+
+    Raises:
+        ValueError: if the images have another rank, or the patch does not divide them.
+
+    Example:
+        >>> extract_patches(np.zeros((2, 32, 48, 3)), 16).shape
+        TensorShape([2, 2, 3, 768])
+
+    Source: Dosovitskiy et al. 2021, section 3.1.
+    """
+    patch_height, patch_width = pair(patch_size, "patch_size")
+    images = ops.convert_to_tensor(images)
+    if len(images.shape) != 4:
+        raise ValueError(
+            f"images must have the shape (batch, height, width, channels); got {tuple(images.shape)}"
+        )
+    check_divisible(images.shape[1:3], (patch_height, patch_width))
+    _, height, width, channels = ops.shape(images)
+    rows, columns = height // patch_height, width // patch_width
+    x = ops.reshape(images, (-1, rows, patch_height, columns, patch_width, channels))
+    x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
+    return ops.reshape(x, (-1, rows, columns, patch_height * patch_width * channels))
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PatchEmbedding(keras.layers.Layer):
+    """Cut the image into patches and project each one to `hidden_size` numbers.
+
+    Args:
+        hidden_size: Length of a patch's vector.
+        patch_size: Side of a patch in pixels, or (height, width).
+        use_bias: Whether the projection has a bias. The models of the paper have one; CLIP's do not.
+
+    Input shape: (batch, height, width, channels), height and width divisible by the patch.
+    Output shape: (batch, height / patch height, width / patch width, hidden_size).
+
+    Raises:
+        ValueError: if a known height or width is not divisible by the patch.
+
+    Example:
+        >>> PatchEmbedding(hidden_size=64, patch_size=16)(np.zeros((2, 32, 48, 3))).shape
+        TensorShape([2, 2, 3, 64])
+
+    Source: Dosovitskiy et al. 2021, section 3.1, equation 1; layer `embedding` of `vit_jax`.
+    """
+
+    def __init__(self, hidden_size, patch_size, use_bias=True, **kwargs):
+        super().__init__(**kwargs)
+        self.hidden_size = hidden_size
+        self.patch_size = pair(patch_size, "patch_size")
+        self.use_bias = use_bias
+
+    def build(self, input_shape):
+        if len(input_shape) != 4:
+            raise ValueError(
+                "PatchEmbedding needs images of shape (batch, height, width, channels); "
+                f"got {tuple(input_shape)}"
+            )
+        check_divisible(input_shape[1:3], self.patch_size)
+        self.kernel = self.add_weight(
+            shape=(*self.patch_size, input_shape[-1], self.hidden_size),
+            initializer="lecun_normal",
+            name="kernel",
+        )
+        if self.use_bias:
+            self.bias = self.add_weight(shape=(self.hidden_size,), initializer="zeros", name="bias")
+
+    def call(self, images):
+        check_divisible(images.shape[1:3], self.patch_size)  # a layer built for any size is told it here
+        x = ops.conv(images, self.kernel, strides=self.patch_size, padding="valid")
+        # TensorFlow's oneDNN convolution gives an empty batch the shape of its input (seen in
+        # 2.21). There is nothing in it to move, so naming the right shape mends it.
+        batch, *size, _ = ops.shape(images)
+        rows, columns = (side // patch for side, patch in zip(size, self.patch_size))
+        x = ops.reshape(x, (batch, rows, columns, self.hidden_size))
+        return x + self.bias if self.use_bias else x
+
+    def compute_output_shape(self, input_shape):
+        batch, *size, _ = input_shape
+        grid = (s and s // p for s, p in zip(size, self.patch_size, strict=True))
+        return (batch, *grid, self.hidden_size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "hidden_size": self.hidden_size,
+            "patch_size": self.patch_size,
+            "use_bias": self.use_bias,
+        }
+
+
+def pair(size, name):
+    """`size` as (height, width): an int stands for a square.
+
+    >>> pair(16, "patch_size"), pair((8, 16), "patch_size")
+    ((16, 16), (8, 16))
+    """
+    values = (size, size) if isinstance(size, int) else tuple(size)
+    if len(values) != 2 or not all(isinstance(v, int) and v > 0 for v in values):
+        raise ValueError(f"{name} must be a positive int or a pair (height, width); got {size!r}")
+    return values
+
+
+def check_divisible(size, patch_size):
+    """Raise ValueError unless the patch divides the (height, width) that reaches it."""
+    for side, patch in zip(size, patch_size, strict=True):
+        if side is not None and side % patch:
+            raise ValueError(
+                f"a grid of {size[0]}×{size[1]} (the image, or what the stem makes of it) is not "
+                f"divisible by the patch of {patch_size[0]}×{patch_size[1]}"
+            )

@@ -1,0 +1,166 @@
+"""Where a token stands: position embeddings on a grid, and their resizing to another grid."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers.patch_embedding import pair
+
+KINDS = ("learned", "sincos2d", "none")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class AddPositionEmbs(keras.layers.Layer):
+    """Add to each token a vector that says where in the image it stands.
+
+    Args:
+        kind: "learned" (the paper: one vector a position, found in training), "sincos2d" (fixed
+            sines and cosines of row and column) or "none" (nothing is added).
+        grid_size: (rows, columns) of the stored table, or an int for a square. Tokens of another
+            grid get the table resized (`resize_position_grid`).
+        num_prefix_tokens: How many tokens stand in front of the grid's. In a learned table each
+            has a row of its own, before the grid's, which resizing leaves alone; the fixed kinds
+            add nothing to them.
+
+    Call arguments:
+        tokens: (batch, num_prefix_tokens + rows · columns, channels).
+        grid: Optional tensor (batch, rows, columns, …), only its shape is used: the grid that the
+            tokens came from. Without it they are taken to come from `grid_size`.
+
+    Output shape: that of the tokens.
+
+    Raises:
+        ValueError: for an unknown kind; for "sincos2d" with channels that 4 does not divide; if
+            the tokens are not as many as the grid and the prefix make.
+
+    Example:
+        >>> layer = AddPositionEmbs(grid_size=(2, 3), num_prefix_tokens=1)
+        >>> layer(np.zeros((2, 7, 8))).shape, layer.table.shape
+        (TensorShape([2, 7, 8]), (1, 7, 8))
+
+    Source: Dosovitskiy et al. 2021, section 3.1 and appendix D.4; "sincos2d" from Beyer et al. 2022
+    (`big_vision`).
+    """
+
+    def __init__(self, kind="learned", grid_size=(14, 14), num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        if kind not in KINDS:
+            raise ValueError(f"position embedding {kind!r} is unknown; choose one of {KINDS}")
+        self.kind = kind
+        self.grid_size = pair(grid_size, "grid_size")
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def build(self, tokens_shape, grid_shape=None):
+        rows, columns = self.grid_size if grid_shape is None else grid_shape[1:3]
+        fits = rows and columns and self.num_prefix_tokens + rows * columns
+        if fits and tokens_shape[1] not in (None, fits):
+            raise ValueError(
+                f"{tokens_shape[1]} tokens do not fit a grid of {rows}×{columns} and "
+                f"{self.num_prefix_tokens} prefix tokens"
+            )
+        if self.kind == "learned":
+            rows, columns = self.grid_size
+            self.table = self.add_weight(
+                shape=(1, self.num_prefix_tokens + rows * columns, tokens_shape[-1]),
+                initializer=keras.initializers.RandomNormal(stddev=0.02),
+                name="table",
+            )
+
+    def call(self, tokens, grid=None):
+        if self.kind == "none":
+            return tokens
+        rows, columns = self.grid_size if grid is None else ops.shape(grid)[1:3]
+        if self.kind == "sincos2d":
+            positions = ops.cast(sincos_2d(rows, columns, tokens.shape[-1]), tokens.dtype)
+            positions = ops.expand_dims(positions, 0)
+            if self.num_prefix_tokens:
+                positions = ops.pad(positions, ((0, 0), (self.num_prefix_tokens, 0), (0, 0)))
+            return tokens + positions
+        table = ops.convert_to_tensor(self.table)
+        known = isinstance(rows, int) and isinstance(columns, int)
+        if known and (rows, columns) == self.grid_size:
+            return tokens + table
+        prefix = table[:, : self.num_prefix_tokens]
+        cells = ops.reshape(table[:, self.num_prefix_tokens :], (*self.grid_size, -1))
+        cells = resize_position_grid(cells, (rows, columns))
+        cells = ops.reshape(cells, (1, rows * columns, tokens.shape[-1]))
+        return tokens + ops.concatenate([prefix, cells], axis=1)
+
+    def compute_output_shape(self, tokens_shape, grid_shape=None):
+        return tokens_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "kind": self.kind,
+            "grid_size": self.grid_size,
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }
+
+
+def resize_position_grid(grid, size):
+    """Resize a grid of vectors bilinearly, corners on corners.
+
+    The official loader's `scipy.ndimage.zoom(order=1)` computes the same, but for some pairs of
+    sizes zeroes the last row and column by a rounding slip; here the border is always kept.
+
+    Args:
+        grid: (rows, columns, channels), a tensor or a NumPy array.
+        size: (rows, columns) of the result; ints, or scalar tensors inside a graph.
+
+    Returns:
+        (rows, columns, channels): an array for an array, computed in float64 and given back in
+        the array's type; else a tensor.
+
+    Example:
+        >>> grid = np.array([[0.0, 2.0], [4.0, 6.0]])[..., np.newaxis]
+        >>> resize_position_grid(grid, (2, 3))[..., 0].tolist()
+        [[0.0, 1.0, 2.0], [4.0, 5.0, 6.0]]
+
+    Source: `vit_jax/checkpoint.py`, `interpolate_posembed`.
+    """
+    if isinstance(grid, np.ndarray):
+        by_row, by_column = (_corner_aligned(*sides) for sides in zip(grid.shape, size))
+        resized = np.einsum("ij,jkd,lk->ild", by_row, grid.astype("float64"), by_column)
+        return resized.astype(grid.dtype)
+    by_row, by_column = (ops.cast(_corner_aligned(*sides), grid.dtype) for sides in zip(grid.shape, size))
+    return ops.einsum("ij,jkd,lk->ild", by_row, grid, by_column)
+
+
+def _corner_aligned(old, new):
+    """(new, old) weights of linear interpolation: a hat around where each new point falls."""
+    if isinstance(new, int):
+        points = np.arange(new) * (old - 1) / max(new - 1, 1)
+        return np.maximum(1 - np.abs(points[:, np.newaxis] - np.arange(old)), 0)
+    points = ops.cast(ops.arange(new), "float32") * (old - 1)
+    points = points / ops.cast(ops.maximum(new - 1, 1), "float32")
+    distance = ops.expand_dims(points, 1) - np.arange(old, dtype="float32")
+    return ops.maximum(1 - ops.abs(distance), 0)
+
+
+def sincos_2d(rows, columns, channels):
+    """Fixed position vectors: sines and cosines of the column, then of the row.
+
+    Args:
+        rows, columns: Size of the grid; ints, or scalar tensors inside a graph.
+        channels: Length of a vector; 4 must divide it, and it must be at least 8.
+
+    Returns:
+        Tensor (rows · columns, channels), float32.
+
+    Raises:
+        ValueError: for channels that 4 does not divide, or fewer than 8.
+
+    Example:
+        >>> sincos_2d(2, 3, 8).shape
+        TensorShape([6, 8])
+
+    Source: Beyer et al. 2022 (arXiv 2205.01580); `big_vision/models/vit.py`.
+    """
+    if channels % 4 or channels < 8:
+        raise ValueError(f"sincos2d needs channels in multiples of 4, at least 8; got {channels}")
+    omega = (1 / 10_000 ** np.linspace(0, 1, channels // 4)).astype("float32")
+    row, column = ops.meshgrid(ops.arange(rows), ops.arange(columns), indexing="ij")
+    column, row = (ops.cast(ops.reshape(axis, (-1, 1)), "float32") for axis in (column, row))
+    waves = [column * omega, row * omega]
+    return ops.concatenate([f(wave) for wave in waves for f in (ops.sin, ops.cos)], axis=1)

@@ -1,0 +1,45 @@
+"""Convolution with standardised weights, for the ResNet stem."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class StdConv2D(keras.layers.Conv2D):
+    """A `keras.layers.Conv2D` whose kernel is standardised each time it is used.
+
+    Every output channel's kernel gets mean 0 and standard deviation 1 (1e-5 is added to the
+    deviation, not to the variance); the stored kernel stays raw, as in the checkpoints.
+
+    Args:
+        filters, kernel_size, …: As `keras.layers.Conv2D`.
+
+    Input shape: (batch, height, width, channels).
+    Output shape: (batch, new height, new width, filters).
+
+    Example:
+        >>> StdConv2D(8, 3, padding="same", use_bias=False)(np.zeros((1, 6, 6, 4))).shape
+        TensorShape([1, 6, 6, 8])
+
+    Source: Qiao et al. 2019 (arXiv 1903.10520); `StdConv` of `vit_jax/models_resnet.py`.
+    """
+
+    epsilon = 1e-5
+
+    def convolution_op(self, inputs, kernel):
+        kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
+        kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
+        deviation = ops.std(kernel, axis=(0, 1, 2), keepdims=True)
+        kernel = ops.cast(kernel / (deviation + self.epsilon), inputs.dtype)
+        outputs = super().convolution_op(inputs, kernel)
+
+        # TensorFlow's oneDNN convolution gives an empty batch the shape of its input (seen in
+        # 2.21). There is nothing in it to move, so naming the right shape mends it.
+        batch, *size, _ = ops.shape(inputs)
+        for i, (side, stride) in enumerate(zip(size, self.strides)):
+            if self.padding == "same":
+                size[i] = -(-side // stride)
+            else:
+                reach = (self.kernel_size[i] - 1) * self.dilation_rate[i] + 1
+                size[i] = (side - reach) // stride + 1
+        return ops.reshape(outputs, (batch, *size, self.filters))

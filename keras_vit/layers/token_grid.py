@@ -1,0 +1,60 @@
+"""Between the grid of patches and the sequence of tokens."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class GridToTokens(keras.layers.Layer):
+    """Lay a grid of vectors out as a sequence, row by row.
+
+    Input shape: (batch, height, width, channels).
+    Output shape: (batch, height · width, channels).
+
+    Example:
+        >>> GridToTokens()(np.zeros((2, 3, 4, 8))).shape
+        TensorShape([2, 12, 8])
+
+    Source: Dosovitskiy et al. 2021, section 3.1.
+    """
+
+    def call(self, grid):
+        batch, height, width, channels = ops.shape(grid)
+        return ops.reshape(grid, (batch, height * width, channels))
+
+    def compute_output_shape(self, input_shape):
+        batch, height, width, channels = input_shape
+        return (batch, height and width and height * width, channels)
+
+    def get_config(self):  # the automatic one refuses a dtype policy
+        return super().get_config()
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class TokensToGrid(keras.layers.Layer):
+    """Lay tokens out as the grid that they came from, without the prefix tokens before them.
+
+    Call arguments:
+        tokens: (batch, prefix + height · width, channels).
+        grid: Any tensor (batch, height, width, …) of that grid; only its shape is used.
+
+    Output shape: (batch, height, width, channels).
+
+    Example:
+        >>> TokensToGrid()(np.zeros((2, 13, 8)), np.zeros((2, 3, 4, 5))).shape
+        TensorShape([2, 3, 4, 8])
+
+    Source: dense features as `logits_2d` of `big_vision/models/vit.py`.
+    """
+
+    def call(self, tokens, grid):
+        batch, num_tokens, channels = ops.shape(tokens)
+        height, width = ops.shape(grid)[1:3]
+        cells = tokens[:, num_tokens - height * width :]
+        return ops.reshape(cells, (batch, height, width, channels))
+
+    def compute_output_shape(self, tokens_shape, grid_shape):
+        return (tokens_shape[0], grid_shape[1], grid_shape[2], tokens_shape[-1])
+
+    def get_config(self):  # the automatic one refuses a dtype policy
+        return super().get_config()
