@@ -1,0 +1,3 @@
+"""Whole models."""
+
+from keras_vit.models.vit import VisionTransformer as VisionTransformer

@@ -1,0 +1,310 @@
+"""The Vision Transformer: image → patches → tokens → encoder → representation → logits."""
+
+import inspect
+import types
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers import (
+    AddPositionEmbs,
+    AttentionPooling,
+    ClassToken,
+    EncoderBlock,
+    GridToTokens,
+    PatchEmbedding,
+    TokensToGrid,
+)
+from keras_vit.models.arguments import FREE, prefix_tokens, resolve_arguments
+from keras_vit.models.resnet_stem import resnet_stem
+from keras_vit.variants import parse_variant
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class VisionTransformer(keras.Model):
+    """A Vision Transformer or ResNet+ViT hybrid as a functional Keras model.
+
+    Args:
+        image_size: (height, width) in pixels, or one int. (None, None) accepts any size that the
+            patch divides: the stored position grid is resized at each call.
+        patch_size: Side of a patch in pixels (of the stem's output for a hybrid), or (height, width).
+        hidden_size, num_layers, mlp_dim, num_heads: The paper's table 1. `num_layers=None` leaves
+            out the Transformer: the embedded grid is pooled as it is (a BiT-like ResNet).
+        num_classes: Size of the output; None for no head, so that the output is the representation.
+        pooling: "token" (the class token), "gap" (mean over the patches' tokens), "map" (a learned
+            probe attends to all tokens) or None (every token goes through the head).
+        representation_size: Size of a tanh layer `pre_logits` before the head; None for none.
+        resnet: Bottleneck units per stage of the ResNet stem, such as (3, 4, 9); () for its root
+            block alone; None for no stem.
+        resnet_width: Channels of the stem's root block.
+        position_embedding: "learned", "sincos2d" or "none".
+        position_grid: (rows, columns) of the learned table. By default the grid of `image_size`, or
+            that of a 224-pixel image if the size is free.
+        prefix_positions: Whether the class, distillation and register tokens have rows of their own
+            in the table (the paper) or join after the positions are added (`big_vision`, DeiT III).
+        activation: "gelu_tanh" (official), "gelu_erf" (timm, Hugging Face) or "quick_gelu" (CLIP).
+        norm_epsilon: Added to the variance in every layer norm.
+        qkv_bias: Whether query, key and value have biases.
+        class_token: Whether there is one; None: if `pooling` is "token".
+        num_registers: Number of register tokens.
+        distillation: Whether there are DeiT's distillation token and second head; the logits are
+            the mean of both.
+        layer_scale: Start value of a learned factor per channel on each residual branch, or None.
+        pre_norm: Whether a layer norm `pre_norm` stands before the first block (CLIP).
+        norm_after_pooling: Whether the last norm follows the pooling (`pooled_norm`) instead of
+            preceding it (`encoder_norm`).
+        in_channels: Channels of the image.
+        preprocessing: How images become input, a `Preprocessing`; by default the official one.
+        class_names: One name per class, or None.
+        dropout_rate, attention_dropout_rate: As in `EncoderBlock`; the first also after the positions.
+        stochastic_depth_rate: Of the last block; the others' grow linearly up to it from 0.
+        dtype: A dtype policy, such as "mixed_bfloat16"; the head computes in float32 all the same.
+
+    Input: `images`, float32 (batch, height, width, in_channels), as `model.preprocessing` makes them:
+    in [-1, 1] by default.
+    Output: logits (batch, num_classes). A new head is zero, as the authors start it.
+
+    Raises:
+        ValueError: for arguments that contradict each other or no model exists for; the message
+            states what was received and the rule.
+
+    Example:
+        >>> model = VisionTransformer.from_variant("Ti/16", image_size=32, num_classes=10)
+        >>> model(np.zeros((1, 32, 32, 3))).shape
+        TensorShape([1, 10])
+        >>> features = model.feature_extractor(["encoder_block_3", "representation"])
+        >>> features(np.zeros((1, 32, 32, 3)))["encoder_block_3"].shape
+        TensorShape([1, 5, 192])
+
+    Source: Dosovitskiy et al. 2021 (arXiv 2010.11929), section 3; `vit_jax/models_vit.py`.
+    """
+
+    def __init__(
+        self,
+        image_size,
+        patch_size,
+        hidden_size,
+        num_layers,
+        mlp_dim,
+        num_heads,
+        num_classes=None,
+        pooling="token",
+        representation_size=None,
+        resnet=None,
+        resnet_width=64,
+        position_embedding="learned",
+        position_grid=None,
+        prefix_positions=True,
+        activation="gelu_tanh",
+        norm_epsilon=1e-6,
+        qkv_bias=True,
+        class_token=None,
+        num_registers=0,
+        distillation=False,
+        layer_scale=None,
+        pre_norm=False,
+        norm_after_pooling=False,
+        in_channels=3,
+        preprocessing=None,
+        class_names=None,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        stochastic_depth_rate=0.0,
+        dtype=None,
+        **kwargs,
+    ):
+        given = {name: value for name, value in locals().items() if name in ARGUMENTS}
+        config = resolve_arguments(**given)
+        c = types.SimpleNamespace(**config)
+        dtype = keras.dtype_policies.get(dtype)
+        prefix = prefix_tokens(config)
+        num_prefix = sum(count for _, count, _ in prefix)
+        norm = {"epsilon": norm_epsilon, "dtype": dtype}
+        block = {
+            "num_heads": num_heads,
+            "mlp_dim": mlp_dim,
+            "activation": activation,
+            "norm_epsilon": norm_epsilon,
+            "qkv_bias": qkv_bias,
+            "dtype": dtype,
+        }
+
+        def stage(name, dtype=dtype.compute_dtype):  # Keras cannot clone an Identity with a policy object
+            return keras.layers.Identity(dtype=dtype, name=name)
+
+        images = keras.Input((*c.image_size, in_channels), name="images")  # (b, H, W, c)
+        x = images
+        if resnet is not None:
+            x = resnet_stem(x, c.resnet, resnet_width, dtype)  # (b, H/s, W/s, c')
+        grid = PatchEmbedding(
+            hidden_size, c.patch_size, use_bias=not pre_norm, dtype=dtype, name="patch_embedding"
+        )(x)  # (b, h, w, d)
+        x = GridToTokens(dtype=dtype, name="patch_tokens")(grid)  # (b, n, d)
+
+        if num_layers is not None:
+            add_positions = AddPositionEmbs(
+                position_embedding,
+                c.position_grid or grid.shape[1:3],
+                num_prefix if prefix_positions else 0,
+                dtype=dtype,
+                name="position_embedding",
+            )
+            # Only a model of any size needs to be told the grid; the others hold to theirs.
+            where = [grid] if c.image_size == FREE else []
+            if not prefix_positions:
+                x = add_positions(x, *where)
+            for name, count, start in prefix:
+                x = ClassToken(count, start, dtype=dtype, name=name)(x)  # (b, p + n, d)
+            if prefix_positions:
+                x = add_positions(x, *where)
+            if position_embedding != "none":
+                x = keras.layers.Dropout(dropout_rate, dtype=dtype, name="position_dropout")(x)
+
+            if pre_norm:
+                x = keras.layers.LayerNormalization(**norm, name="pre_norm")(x)
+            for i in range(num_layers):
+                x = EncoderBlock(
+                    **block,
+                    layer_scale=layer_scale,
+                    dropout_rate=dropout_rate,
+                    attention_dropout_rate=attention_dropout_rate,
+                    stochastic_depth_rate=stochastic_depth_rate * i / max(num_layers - 1, 1),
+                    name=f"encoder_block_{i}",
+                )(x)
+            if not norm_after_pooling:
+                x = keras.layers.LayerNormalization(**norm, name="encoder_norm")(x)
+        x = tokens = stage("tokens")(x)  # (b, p + n, d)
+
+        if pooling == "token":
+            x = ops.mean(tokens[:, :2], axis=1) if distillation else tokens[:, 0]
+        elif pooling == "gap":
+            x = ops.mean(tokens[:, num_prefix:], axis=1)
+        elif pooling == "map":
+            x = AttentionPooling(**block, name="attention_pooling")(tokens)
+        x = stage("pooled")(x)  # (b, d)
+        if norm_after_pooling:
+            x = keras.layers.LayerNormalization(**norm, name="pooled_norm")(x)
+        if representation_size is not None:
+            x = keras.layers.Dense(
+                representation_size,
+                activation="tanh",
+                kernel_initializer="lecun_normal",
+                dtype=dtype,
+                name="pre_logits",
+            )(x)
+        x = stage("representation")(x)  # (b, r)
+
+        if num_classes is not None:
+            # Zero, as the authors start it; float32 under mixed precision, as losses need it.
+            head = {"kernel_initializer": "zeros", "dtype": dtype.variable_dtype}
+            if distillation:
+                x = keras.layers.Dense(num_classes, **head, name="head")(tokens[:, 0])
+                y = keras.layers.Dense(num_classes, **head, name="head_distillation")(tokens[:, 1])
+                x = keras.layers.Average(dtype=head["dtype"], name="logits")([x, y])
+            else:
+                x = keras.layers.Dense(num_classes, **head, name="head")(x)
+                x = stage("logits", head["dtype"])(x)  # (b, k)
+
+        super().__init__(inputs=images, outputs=x, **kwargs)
+        self.dtype_policy = dtype
+        # Strict about the rank, where a functional model would try to add or drop an axis.
+        self.input_spec = keras.InputSpec(shape=images.shape)
+        for name, value in config.items():
+            setattr(self, name, value)
+
+    @classmethod
+    def from_variant(cls, variant, image_size=224, num_classes=None, **options):
+        """A model of a published size with random weights.
+
+        Args:
+            variant: A name such as "B/16", "S/8" or "R50+L/32" (see `keras_vit.variants`).
+            image_size, num_classes, **options: As for the class; they win over the variant's.
+
+        Raises:
+            ValueError: for an unknown variant.
+        """
+        sizes = {**parse_variant(variant), **options}
+        return cls(image_size=image_size, num_classes=num_classes, **sizes)
+
+    @property
+    def num_prefix_tokens(self):
+        """How many tokens (class, distillation, registers) stand before the grid's."""
+        return sum(count for _, count, _ in prefix_tokens(self._config()))
+
+    def feature_extractor(self, stages, grid=False):
+        """A model from images to what the named stages hold, sharing this model's weights.
+
+        Args:
+            stages: Names of layers. The stages are `patch_embedding`, `position_embedding`,
+                `encoder_block_{i}`, `encoder_norm`, `tokens` (what the pooling reads, prefix tokens
+                first), `pooled`, `representation` and `logits`; a stem's are `block{k}_unit{u}`.
+            grid: Whether to drop the prefix tokens and lay sequences out as (batch, h, w, channels).
+
+        Returns:
+            keras.Model: images → dict of tensors by stage.
+
+        Raises:
+            ValueError: for an unknown stage, or with `grid` for one that is no grid.
+        """
+        stages = [stages] if isinstance(stages, str) else list(stages)
+        known = {layer.name: layer for layer in self.layers}
+        unknown = [stage for stage in stages if stage not in known]
+        if unknown or not stages:
+            raise ValueError(f"stages {unknown or stages} are unknown; the stages are {', '.join(known)}")
+        outputs = {stage: known[stage].output for stage in stages}
+        if grid:
+            patches = known["patch_embedding"].output
+            for stage, x in outputs.items():
+                if len(x.shape) == 3:
+                    outputs[stage] = TokensToGrid()(x, patches)
+                elif len(x.shape) != 4:
+                    raise ValueError(f"stage {stage!r} of shape {x.shape} holds no grid of tokens")
+        return keras.Model(self.input, outputs, name=f"{self.name}_features")
+
+    def classify(self, images, top=5, batch_size=32):
+        """What the model sees in images, best first.
+
+        Args:
+            images: What `model.preprocessing` takes: an array, a path, or a list of them.
+            top: How many classes to name.
+            batch_size: Images read and computed at a time.
+
+        Returns:
+            For each image a list of (class name, probability); the class's number stands for a
+            missing name. The probabilities are the softmax of the logits.
+
+        Raises:
+            ValueError: if the model has no head, or an image cannot be read.
+        """
+        if self.num_classes is None or self.pooling is None:
+            raise ValueError("this model has no classification head; build it with num_classes and pooling")
+        names = self.class_names or [str(i) for i in range(self.num_classes)]
+        results = []
+        for batch in self.preprocessing.batches(images, batch_size):
+            logits = np.asarray(self.predict_on_batch(batch), "float64")
+            scores = np.exp(logits - logits.max(-1, keepdims=True))
+            scores /= scores.sum(-1, keepdims=True)
+            for row in scores:
+                best = np.argsort(-row, kind="stable")[:top]
+                results.append([(names[i], float(row[i])) for i in best])
+        return results
+
+    def get_config(self):
+        config = {**self._config(), "preprocessing": self.preprocessing.get_config()}
+        policy = keras.dtype_policies.serialize(self.dtype_policy)
+        return {**config, "dtype": policy, "name": self.name, "trainable": self.trainable}
+
+    def _config(self):
+        return {name: getattr(self, name) for name in ARGUMENTS}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(**config)
+
+
+ARGUMENTS = tuple(
+    name
+    for name, parameter in inspect.signature(VisionTransformer.__init__).parameters.items()
+    if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name not in ("self", "dtype")
+)
