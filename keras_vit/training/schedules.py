@@ -1,0 +1,58 @@
+"""Learning rates over time."""
+
+import keras
+import numpy as np
+from keras import ops
+
+DECAYS = ("cosine", "linear")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Rise linearly from 0, then fall along a cosine to 0 or a line to 1e-5.
+
+    Args:
+        base_lr: The rate at the end of the warm-up.
+        total_steps: The step at which the rate has fallen to its end.
+        warmup_steps: Steps of the rise; step 0 has rate 0 if there are any.
+        decay: "cosine" or "linear".
+
+    Raises:
+        ValueError: for an unknown decay, or a warm-up that is longer than the run.
+
+    Example:
+        >>> schedule = WarmupDecay(0.03, total_steps=100, warmup_steps=10)
+        >>> [round(float(schedule(step)), 4) for step in (0, 5, 10, 55, 100)]
+        [0.0, 0.015, 0.03, 0.015, 0.0]
+
+    Source: `vit_jax/utils.py`, `create_learning_rate_schedule`.
+    """
+
+    def __init__(self, base_lr, total_steps, warmup_steps=0, decay="cosine"):
+        if decay not in DECAYS:
+            raise ValueError(f"decay {decay!r} is unknown; choose one of {DECAYS}")
+        if not 0 <= warmup_steps < total_steps:
+            raise ValueError(
+                f"warmup_steps must be at least 0 and below total_steps; got {warmup_steps} and {total_steps}"
+            )
+        self.base_lr = base_lr
+        self.total_steps = total_steps
+        self.warmup_steps = warmup_steps
+        self.decay = decay
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        progress = ops.clip((step - self.warmup_steps) / (self.total_steps - self.warmup_steps), 0.0, 1.0)
+        if self.decay == "cosine":
+            rate = self.base_lr * 0.5 * (1.0 + ops.cos(np.pi * progress))
+        else:
+            rate = 1e-5 + (self.base_lr - 1e-5) * (1.0 - progress)
+        return rate * ops.minimum(1.0, step / self.warmup_steps) if self.warmup_steps else rate
+
+    def get_config(self):
+        return {
+            "base_lr": self.base_lr,
+            "total_steps": self.total_steps,
+            "warmup_steps": self.warmup_steps,
+            "decay": self.decay,
+        }

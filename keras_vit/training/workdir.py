@@ -1,0 +1,110 @@
+"""A run's folder: what it is a run of, how far it has come, and what came out."""
+
+import csv
+import json
+import os
+import pathlib
+
+
+class Workdir:
+    """A folder that holds one run.
+
+    `config.json` says what the run is; `metrics.csv` has a row for each evaluation; `checkpoints/`
+    has the last state; `model.keras`, `figures/` and `result.json` are there when it is finished.
+    Files appear whole: they are written under another name first.
+
+    Args:
+        path: The folder; `make` makes it.
+        config: What the run is a run of, as JSON values.
+
+    Raises:
+        ValueError: if the folder holds a run of another configuration, with the fields that differ,
+            or something that is no run.
+    """
+
+    def __init__(self, path, config):
+        self.path = pathlib.Path(path)
+        self.config = json.loads(json.dumps(config))  # as it will be read back
+        file = self.path / "config.json"
+        if file.exists():
+            _compare(file, json.loads(file.read_text()), self.config)
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ValueError(f"{os.fspath(path)!r} exists and is no run of keras-vit; choose another folder")
+
+    def make(self):
+        """Make the folder, so that the run in it can be found again."""
+        for folder in (self.checkpoint.parent, self.figures):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / "config.json", self.config)
+
+    @property
+    def checkpoint(self):
+        return self.path / "checkpoints" / "last.keras"
+
+    @property
+    def model(self):
+        return self.path / "model.keras"
+
+    @property
+    def figures(self):
+        return self.path / "figures"
+
+    @property
+    def result(self):
+        """What the finished run wrote, or None."""
+        file = self.path / "result.json"
+        return json.loads(file.read_text()) if file.exists() else None
+
+    def write_result(self, result):
+        write_json(self.path / "result.json", result)
+
+    def metrics(self):
+        """The rows of `metrics.csv`, numbers as numbers."""
+        file = self.path / "metrics.csv"
+        if not file.exists():
+            return []
+        with file.open(newline="") as rows:
+            return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(rows)]
+
+    def write_metrics(self, rows):
+        temporary = self.path / "metrics.csv.writing"
+        with temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+            writer.writeheader()
+            writer.writerows(rows)
+        temporary.replace(self.path / "metrics.csv")
+
+
+def write_json(path, value):
+    temporary = path.with_name(path.name + ".writing")
+    temporary.write_text(json.dumps(value, indent=2) + "\n")
+    temporary.replace(path)
+
+
+def save_model(model, path):
+    """`model.save` that never leaves a half-written file under the final name."""
+    temporary = path.with_name(f"writing-{path.name}")
+    model.save(temporary)
+    temporary.replace(path)
+
+
+def _compare(file, stored, config):
+    stored, config = (dict(_flat(c)) for c in (stored, config))
+    differing = [
+        f"{name} (there {stored.get(name)!r}, asked {config.get(name)!r})"
+        for name in sorted({*stored, *config})
+        if stored.get(name) != config.get(name)
+    ]
+    if differing:
+        raise ValueError(
+            f"{os.fspath(file.parent)!r} holds a run of another configuration; it differs in "
+            f"{', '.join(differing)}; choose another --workdir"
+        )
+
+
+def _flat(config, prefix=""):
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
