@@ -1,0 +1,95 @@
+"""Figures; the only file that draws. Each function returns a matplotlib Figure."""
+
+import math
+
+import numpy as np
+from matplotlib.figure import Figure
+
+INK, OTHER = "#3b4cc0", "#d95f02"  # told apart by colour-blind readers and in print
+
+
+def learning_curves(rows, title):
+    """Loss and accuracy over the steps of a run.
+
+    Args:
+        rows: Rows of a run's `metrics.csv`: dicts with `step`, `loss`, `accuracy`, `val_loss` and
+            `val_accuracy`.
+        title: The figure's title.
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure.suptitle(title)
+    steps = [row["step"] for row in rows]
+    for axes, name, label in zip(figure.subplots(1, 2), ("loss", "accuracy"), ("loss (nats)", "accuracy")):
+        axes.plot(steps, [row[name] for row in rows], color=INK, marker="o", label="training")
+        axes.plot(
+            steps,
+            [row[f"val_{name}"] for row in rows],
+            color=OTHER,
+            linestyle="--",
+            marker="s",
+            label="validation",
+        )
+        axes.set(xlabel="step", ylabel=label)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    return figure
+
+
+def prediction_grid(images, predicted, confidence, truth, title):
+    """Images with what the model says of them, how sure it is, and what they are.
+
+    Args:
+        images: (n, height, width, 3), in [0, 1].
+        predicted, truth: Names, one per image.
+        confidence: Probabilities of the predicted classes.
+        title: The figure's title.
+    """
+    columns = math.ceil(math.sqrt(len(images)))
+    rows = math.ceil(len(images) / columns)
+    figure = Figure(figsize=(1.7 * columns, 2.0 * rows + 0.5), layout="constrained")
+    figure.suptitle(title)
+    grid = figure.subplots(rows, columns, squeeze=False).flat
+    for axes, *shown in zip(grid, images, predicted, confidence, truth):
+        image, said, sure, true = shown
+        right = said == true
+        axes.imshow(image, interpolation="nearest")
+        axes.set_title(
+            f"{said} ({sure:.0%})" if right else f"{said} ({sure:.0%})\nis {true}",
+            fontsize=9,
+            color="black" if right else OTHER,
+        )
+    for axes in figure.axes:
+        axes.axis("off")
+    return figure
+
+
+def attention_overlay(images, maps, names, title):
+    """Images, and below each where the model looks.
+
+    Args:
+        images: (n, height, width, 3), in [0, 1].
+        maps: (n, grid height, grid width), each summing to 1.
+        names: One per image.
+        title: The figure's title.
+    """
+    figure = Figure(figsize=(1.7 * len(images) + 1.2, 4.4), layout="constrained")
+    figure.suptitle(title)
+    grid = figure.subplots(2, len(images), squeeze=False)
+    height, width = images.shape[1:3]
+    for above, below, image, seen, name in zip(*grid, images, maps, names):
+        above.imshow(image, interpolation="nearest")
+        above.set_title(name, fontsize=9)
+        below.imshow(image.mean(axis=-1), cmap="gray", interpolation="nearest")
+        heat = below.imshow(
+            seen * seen.size,
+            cmap="cividis",
+            alpha=0.65,
+            extent=(-0.5, width - 0.5, height - 0.5, -0.5),
+            interpolation="nearest",
+            vmin=0,
+            vmax=max(2.0, float(np.max(maps) * maps[0].size)),
+        )
+    for axes in grid.flat:
+        axes.axis("off")
+    figure.colorbar(heat, ax=list(grid[1]), label="attention / mean", shrink=0.8)
+    return figure
