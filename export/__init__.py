@@ -1,0 +1,1 @@
+"""Models for deployment: SavedModel and LiteRT."""
