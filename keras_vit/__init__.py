@@ -1,0 +1,8 @@
+"""Vision Transformers (Dosovitskiy et al. 2021) for Keras 3."""
+
+from keras_vit import training as training
+from keras_vit.models.vit import VisionTransformer as VisionTransformer
+from keras_vit.preprocessing import Preprocessing as Preprocessing
+from keras_vit.weights.load import from_pretrained as from_pretrained
+
+__version__ = "0.1.0"

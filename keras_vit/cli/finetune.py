@@ -1,0 +1,30 @@
+"""`keras-vit finetune`: train a model on a data set."""
+
+from keras_vit.inspection.figures import learning_curves
+from keras_vit.training.recipes import find_recipe
+from keras_vit.training.run import RunConfig, train
+from keras_vit_cli import settings
+
+
+def run(args):
+    changes = settings(args.set)
+    for name in ("total_steps", "batch_size"):
+        if getattr(args, name) is not None:
+            changes[name] = getattr(args, name)
+    config = RunConfig(
+        dataset=args.dataset,
+        recipe=find_recipe(args.recipe).with_changes(**changes),
+        model=args.model,
+        weights=args.weights,
+        image_size=args.image_size,
+        on_bad_image=args.on_bad_image,
+    )
+    workdir, record = train(config, args.workdir)
+    figure = learning_curves(workdir.metrics(), f"{args.model or args.weights} on {args.dataset}")
+    figure.savefig(workdir.figures / "curves.png", dpi=120)
+    for path in record["bad_images"]:
+        print(f"left out, unreadable: {path}")
+    print(
+        f"test accuracy {record['test_accuracy']:.4f} on {record['test_samples']} images after "
+        f"{record['steps']} steps in {record['train_seconds']:.0f} s; everything is in {workdir.path}"
+    )

@@ -1,0 +1,41 @@
+"""What --model names, as a model."""
+
+import json
+import pathlib
+import zipfile
+
+import keras
+
+from keras_vit.models import VisionTransformer
+from keras_vit.weights import from_pretrained
+
+
+def open_model(source):
+    """The model of a run's folder, a `.keras` file or a checkpoint.
+
+    Raises:
+        ValueError: if there is none, or it holds no Vision Transformer.
+    """
+    path = pathlib.Path(source).expanduser()
+    if path.is_dir():
+        if not (path / "model.keras").is_file():
+            raise ValueError(f"{source!r} holds no finished run: there is no model.keras in it")
+        path = path / "model.keras"
+    if path.suffix != ".keras":
+        return from_pretrained(source)
+    if not path.is_file():
+        raise ValueError(f"no such model file: {source!r}")
+    try:
+        model = keras.saving.load_model(path, compile=False)
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(f"{source!r} is no .keras file that can be read: {first[0]}") from None
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(f"{source!r} holds a {type(model).__name__}; wanted a VisionTransformer")
+    return model
+
+
+def seed_of(source):
+    """The seed of the split that a run's model was trained and tested on; 0 for other models."""
+    config = pathlib.Path(source) / "config.json"
+    return json.loads(config.read_text())["recipe"]["seed"] if config.is_file() else 0

@@ -1,0 +1,146 @@
+"""The console script `keras-vit`: its parser, on absl alone.
+
+It stands outside the package so that `--help` need not import Keras; a verb's module is imported
+when the verb is called.
+"""
+
+import ast
+import contextlib
+import importlib
+import os
+import re
+import sys
+import tempfile
+
+from absl.flags import argparse_flags
+
+VERBS = {
+    "quickstart": "train on scanned digits, evaluate, draw, export, load back and compare",
+    "models": "list the variants with parameters and GFLOPs",
+    "finetune": "train a model on a data set",
+    "evaluate": "accuracy of a model on a split of a data set",
+    "predict": "classify images or folders of images",
+}
+
+
+def parser():
+    """The parser of all verbs."""
+    top = argparse_flags.ArgumentParser(
+        prog="keras-vit",
+        description="Vision Transformers for Keras 3.",
+        epilog="keras-vit VERB --help tells more.",
+    )
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
+    sub = {name: verbs.add_parser(name, help=text, description=text) for name, text in VERBS.items()}
+
+    add = sub["quickstart"].add_argument
+    add("--workdir", help="folder of the run (default: runs/quickstart-N); an unfinished one is continued")
+
+    add = sub["models"].add_argument
+    add("--image_size", type=int, default=224, help="side of the image that the GFLOPs are for")
+    add("--num_classes", type=int, default=1000, help="size of the head; 0 for none")
+    _output(add)
+
+    add = sub["finetune"].add_argument
+    add("--model", help="variant such as B/16; not needed with --weights")
+    add("--weights", help="checkpoint file to start from (default: random weights)")
+    add("--dataset", required=True, help="digits or folder:PATH")
+    add("--recipe", default="finetune", help="numbers of the run (default: finetune)")
+    add("--workdir", required=True, help="folder of the run; an unfinished one is continued")
+    add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH")
+    add("--total_steps", type=int, help="steps of the run")
+    add("--batch_size", type=int, help="images in a step")
+    add("--set", action="append", default=[], metavar="FIELD=VALUE", help="any other field of the recipe")
+    add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
+
+    add = sub["evaluate"].add_argument
+    _model(add)
+    add("--dataset", required=True, help="digits or folder:PATH")
+    add("--split", default="test", help="train, validation or test (default: test)")
+    add("--seed", type=int, help="of the split, where the data set has none (default: the run's, else 0)")
+    add("--batch_size", type=int, default=64, help="images computed at a time")
+    add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
+    _output(add)
+
+    add = sub["predict"].add_argument
+    _model(add)
+    add("images", nargs="+", help="image files, or folders of them")
+    add("--top", type=int, default=5, help="classes to name for each image (default: 5)")
+    _output(add)
+    return top
+
+
+def _model(add):
+    add("--model", required=True, help="workdir of a run, .keras file, or .npz checkpoint")
+
+
+def _output(add):
+    add("--json", action="store_true", help="print JSON instead of a table")
+    add("--output", metavar="FILE", help="write the JSON to a file, too")
+
+
+def image_size(text):
+    """`384` or `384x512` as (height, width)."""
+    sides = tuple(int(side) for side in text.lower().split("x"))
+    if len(sides) > 2:
+        raise ValueError(text)
+    return sides * 2 if len(sides) == 1 else sides
+
+
+def settings(pairs):
+    """`["base_lr=0.01", "flip=False"]` as a dict; a value that is no Python literal is a string."""
+    found = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not name or not equals:
+            raise ValueError(f"--set wants FIELD=VALUE; got {pair!r}")
+        try:
+            found[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            found[name] = text
+    return found
+
+
+@contextlib.contextmanager
+def without_greetings():
+    """Hold back what is written to standard error, from C++ too, and pass on all but the greetings."""
+    real = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+            held.seek(0)
+            lines = held.read().decode(errors="replace").splitlines(keepends=True)
+            sys.stderr.write("".join(line for line in lines if not _is_greeting(line)))
+
+
+def _is_greeting(line):
+    """Whether TensorFlow or LiteRT only says on what it runs."""
+    if "failed call to cuInit" in line:  # an error only where there is a GPU
+        return not os.path.exists("/dev/nvidiactl")
+    start = r"I\d{4} |WARNING: All log messages before absl::InitializeLog|INFO: Created TensorFlow Lite "
+    return re.match(start, line) is not None
+
+
+def main(argv=None):
+    """Run a verb; the exit status: 0, 2 for bad input, 130 if interrupted."""
+    args = parser().parse_args(sys.argv[1:] if argv is None else argv)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        with without_greetings():
+            verb = importlib.import_module(f"keras_vit.cli.{args.verb}")
+            importlib.import_module("tensorflow").config.list_physical_devices()
+        return verb.run(args) or 0
+    except ValueError as error:
+        print(f"keras-vit: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("keras-vit: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
