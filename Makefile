@@ -28,14 +28,11 @@ quickstart: .venv/run
 test: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(PYTEST) -m "not full" --cov=keras_vit --cov=export --cov-report=term
-	KERAS_BACKEND=jax $(PYTEST) -m "not full" $(JAX_TESTS)
-
-test-full: .venv/dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
 	$(PYTEST) --cov=keras_vit --cov=export --cov-report=term
 	KERAS_BACKEND=jax $(PYTEST) $(JAX_TESTS)
+
+test-full:
+	FULL=1 $(MAKE) test
 
 benchmark: .venv/dev
 	$(BIN)/python benchmarks/run.py

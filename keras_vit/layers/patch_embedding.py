@@ -86,12 +86,10 @@ class PatchEmbedding(keras.layers.Layer):
 
     def call(self, images):
         check_divisible(images.shape[1:3], self.patch_size)  # a layer built for any size is told it here
-        x = ops.conv(images, self.kernel, strides=self.patch_size, padding="valid")
-        # TensorFlow's oneDNN convolution gives an empty batch the shape of its input (seen in
-        # 2.21). There is nothing in it to move, so naming the right shape mends it.
-        batch, *size, _ = ops.shape(images)
-        rows, columns = (side // patch for side, patch in zip(size, self.patch_size))
-        x = ops.reshape(x, (batch, rows, columns, self.hidden_size))
+        # The same numbers as a convolution with this kernel; a product also takes an empty batch,
+        # which TensorFlow's oneDNN convolution gives the wrong shape (seen in 2.19 and 2.21).
+        patches = extract_patches(images, self.patch_size)  # (batch, rows, columns, pixels)
+        x = ops.matmul(patches, ops.reshape(self.kernel, (-1, self.hidden_size)))
         return x + self.bias if self.use_bias else x
 
     def compute_output_shape(self, input_shape):

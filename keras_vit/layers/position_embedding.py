@@ -36,7 +36,7 @@ class AddPositionEmbs(keras.layers.Layer):
     Example:
         >>> layer = AddPositionEmbs(grid_size=(2, 3), num_prefix_tokens=1)
         >>> layer(np.zeros((2, 7, 8))).shape, layer.table.shape
-        (TensorShape([2, 7, 8]), (1, 7, 8))
+        (TensorShape([2, 7, 8]), TensorShape([1, 7, 8]))
 
     Source: Dosovitskiy et al. 2021, section 3.1 and appendix D.4; "sincos2d" from Beyer et al. 2022
     (`big_vision`).

@@ -130,8 +130,11 @@ class VisionTransformer(keras.Model):
             "dtype": dtype,
         }
 
-        def stage(name, dtype=dtype.compute_dtype):  # Keras cannot clone an Identity with a policy object
-            return keras.layers.Identity(dtype=dtype, name=name)
+        stages = {}
+
+        def stage(name, x, dtype=dtype.compute_dtype):  # Keras cannot clone an Identity with a policy object
+            stages[name] = keras.layers.Identity(dtype=dtype, name=name)(x)
+            return stages[name]
 
         images = keras.Input((*c.image_size, in_channels), name="images")  # (b, H, W, c)
         x = images
@@ -174,7 +177,7 @@ class VisionTransformer(keras.Model):
                 )(x)
             if not norm_after_pooling:
                 x = keras.layers.LayerNormalization(**norm, name="encoder_norm")(x)
-        x = tokens = stage("tokens")(x)  # (b, p + n, d)
+        x = tokens = stage("tokens", x)  # (b, p + n, d)
 
         if pooling == "token":
             x = ops.mean(tokens[:, :2], axis=1) if distillation else tokens[:, 0]
@@ -182,7 +185,7 @@ class VisionTransformer(keras.Model):
             x = ops.mean(tokens[:, num_prefix:], axis=1)
         elif pooling == "map":
             x = AttentionPooling(**block, name="attention_pooling")(tokens)
-        x = stage("pooled")(x)  # (b, d)
+        x = stage("pooled", x)  # (b, d)
         if norm_after_pooling:
             x = keras.layers.LayerNormalization(**norm, name="pooled_norm")(x)
         if representation_size is not None:
@@ -193,7 +196,7 @@ class VisionTransformer(keras.Model):
                 dtype=dtype,
                 name="pre_logits",
             )(x)
-        x = stage("representation")(x)  # (b, r)
+        x = stage("representation", x)  # (b, r)
 
         if num_classes is not None:
             # Zero, as the authors start it; float32 under mixed precision, as losses need it.
@@ -201,13 +204,15 @@ class VisionTransformer(keras.Model):
             if distillation:
                 x = keras.layers.Dense(num_classes, **head, name="head")(tokens[:, 0])
                 y = keras.layers.Dense(num_classes, **head, name="head_distillation")(tokens[:, 1])
-                x = keras.layers.Average(dtype=head["dtype"], name="logits")([x, y])
+                # Not x + y, which Keras's TensorFlow backend takes for a bias if the batch is empty.
+                x = stage("logits", ops.mean(ops.stack([x, y]), axis=0), head["dtype"])
             else:
                 x = keras.layers.Dense(num_classes, **head, name="head")(x)
-                x = stage("logits", head["dtype"])(x)  # (b, k)
+                x = stage("logits", x, head["dtype"])  # (b, k)
 
         super().__init__(inputs=images, outputs=x, **kwargs)
         self.dtype_policy = dtype
+        self._stages = stages  # the layers of those that no output depends on are not in self.layers
         # Strict about the rank, where a functional model would try to add or drop an axis.
         self.input_spec = keras.InputSpec(shape=images.shape)
         for name, value in config.items():
@@ -248,13 +253,13 @@ class VisionTransformer(keras.Model):
             ValueError: for an unknown stage, or with `grid` for one that is no grid.
         """
         stages = [stages] if isinstance(stages, str) else list(stages)
-        known = {layer.name: layer for layer in self.layers}
+        known = {layer.name: layer.output for layer in self.layers} | dict(self._stages)
         unknown = [stage for stage in stages if stage not in known]
         if unknown or not stages:
             raise ValueError(f"stages {unknown or stages} are unknown; the stages are {', '.join(known)}")
-        outputs = {stage: known[stage].output for stage in stages}
+        outputs = {stage: known[stage] for stage in stages}
         if grid:
-            patches = known["patch_embedding"].output
+            patches = known["patch_embedding"]
             for stage, x in outputs.items():
                 if len(x.shape) == 3:
                     outputs[stage] = TokensToGrid()(x, patches)

@@ -1,6 +1,7 @@
 """A checkpoint file to a model: detect → map → infer → resize → check → assign."""
 
 import zipfile
+import zlib
 
 import numpy as np
 
@@ -95,15 +96,17 @@ def read_checkpoint(path):
         ValueError: if the file is damaged, holds pickled objects, or is in no known layout.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
+        with open(path, "rb") as file:  # np.load would leave a damaged file open
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one array, not an archive of them")
-            arrays = {key: file[key] for key in file.files}
+            arrays = {key: archive[key] for key in archive.files}
     except (
         OSError,
         EOFError,
         KeyError,
         ValueError,
+        zlib.error,
         zipfile.BadZipFile,
         zipfile.LargeZipFile,
     ) as error:

@@ -1,0 +1,58 @@
+"""What every test gets: quiet TensorFlow, a fixed seed, the golden files, and the backend's skips."""
+
+import os
+import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if os.environ.get("KERAS_BACKEND") == "jax":  # compiling takes most of the time there
+    cheap = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    os.environ.setdefault("XLA_FLAGS", cheap)
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import settings
+
+# `make test-full` tries ten times as many examples; JAX, which compiles anew for every shape, fewer.
+EXAMPLES = 20 if keras.backend.backend() == "tensorflow" else 4
+settings.register_profile("made", deadline=None, max_examples=EXAMPLES * (10 if "FULL" in os.environ else 1))
+settings.load_profile("made")
+
+if keras.backend.backend() == "tensorflow":  # before anything touches them: two devices to distribute over
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+TESTS = pathlib.Path(__file__).parent
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "tensorflow_only(reason): skipped on another Keras backend")
+
+
+def pytest_runtest_setup(item):
+    for mark in item.iter_markers("tensorflow_only"):
+        if keras.backend.backend() != "tensorflow":
+            pytest.skip(f"TensorFlow only: {mark.args[0]}")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    keras.utils.set_random_seed(0)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def golden():
+    """The folder of small official checkpoints and of what their authors' code computes from them."""
+    return TESTS / "golden"
+
+
+@pytest.fixture(scope="session")
+def repository():
+    return TESTS.parent

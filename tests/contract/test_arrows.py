@@ -1,0 +1,125 @@
+"""Which part may import which: the arrows point one way, and some packages stay out of some parts."""
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+ARROWS = {  # the arrows as drawn; each part may also import what its targets may
+    "layers": (),
+    "variants": (),
+    "preprocessing": (),
+    "data": ("preprocessing",),
+    "models": ("layers", "variants", "preprocessing"),
+    "weights": ("models",),
+    "inspection": ("models",),
+    "evaluation": ("weights", "data"),
+    "training": ("evaluation",),
+    "export": ("evaluation",),
+    "cli": ("training", "export", "inspection"),
+    "": ("cli",),  # the package's own __init__, and the console script
+}
+BACKENDS = {"tensorflow", "jax", "torch"}
+NUMPY_AND_KERAS_ONLY = {"layers", "models", "weights", "variants", "preprocessing"}
+TENSORFLOW_ALLOWED = {"keras_vit/models/distributed.py"}
+LONGEST = 330
+
+FILES = sorted(
+    path.relative_to(ROOT)
+    for pattern in ("keras_vit/**/*.py", "export/**/*.py", "keras_vit_cli.py")
+    for path in ROOT.glob(pattern)
+)
+
+
+def reachable(part):
+    found = {part}
+    for target in ARROWS[part]:
+        found |= reachable(target)
+    return found
+
+
+def part_of(path):
+    if path.parts[0] == "export":
+        return "export"
+    if path.name == "keras_vit_cli.py" or path == pathlib.Path("keras_vit/__init__.py"):
+        return ""
+    return path.parts[1].removesuffix(".py")
+
+
+def imports(source):
+    """Every module that the source imports, wherever in it; `from a import b` counts as a.b."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports are not used here"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def violations(path, source):
+    """What the file imports and must not."""
+    part, found = part_of(path), []
+    for name in imports(source):
+        top, *rest = name.split(".")
+        if top in ("keras_vit", "export"):
+            target = "export" if top == "export" else rest[0] if rest else "weights"
+            target = target if target in ARROWS else "weights"  # the package's own names are from there
+            if target not in reachable(part):
+                found.append(f"{path} ({part or 'top'}) imports {name}")
+        if top in BACKENDS and part in NUMPY_AND_KERAS_ONLY and path.as_posix() not in TENSORFLOW_ALLOWED:
+            found.append(f"{path} imports {name}; this part runs on every backend")
+        if top == "matplotlib" and path.as_posix() != "keras_vit/inspection/figures.py":
+            found.append(f"{path} imports {name}; only inspection/figures.py draws")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_a_file_imports_only_what_it_may(path):
+    assert not violations(path, (ROOT / path).read_text())
+
+
+@pytest.mark.parametrize(
+    "path, source",
+    [
+        ("keras_vit/layers/mlp.py", "from keras_vit.models import vit"),
+        ("keras_vit/layers/mlp.py", "from keras_vit import VisionTransformer"),
+        ("keras_vit/layers/mlp.py", "def f():\n    import tensorflow as tf"),
+        ("keras_vit/variants.py", "import keras_vit.layers"),
+        ("keras_vit/data/images.py", "from keras_vit.variants import VARIANTS"),
+        ("keras_vit/models/vit.py", "from keras_vit.weights.load import from_pretrained"),
+        ("keras_vit/weights/load.py", "from tensorflow import io"),
+        ("keras_vit/evaluation/few_shot.py", "from keras_vit.training import run"),
+        ("keras_vit/training/run.py", "from keras_vit.export import saved_model"),
+        ("keras_vit/training/run.py", "from keras_vit.inspection import figures"),
+        ("export/hub.py", "from keras_vit.cli import export"),
+        ("keras_vit/cli/inspect.py", "import matplotlib.pyplot as plt"),
+    ],
+)
+def test_an_import_against_the_arrows_is_seen(path, source):
+    assert violations(pathlib.Path(path), source)
+
+
+@pytest.mark.parametrize(
+    "path, source",
+    [
+        ("keras_vit/layers/mlp.py", "import keras\nfrom keras_vit.layers.attention import attend"),
+        ("keras_vit/weights/load.py", "from keras_vit.layers import resize_position_grid"),
+        ("keras_vit/training/run.py", "import tensorflow as tf\nfrom keras_vit.data import batches"),
+        ("keras_vit/cli/export.py", "from keras_vit.export import saved_model"),
+        ("keras_vit/inspection/figures.py", "import matplotlib"),
+    ],
+)
+def test_an_import_along_the_arrows_is_allowed(path, source):
+    assert not violations(pathlib.Path(path), source)
+
+
+def test_every_part_has_its_arrows():
+    assert {part_of(path) for path in FILES} <= {*ARROWS}
+    assert {"layers", "models", "weights", "variants", "preprocessing"} <= {part_of(p) for p in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_a_file_has_a_subject_and_a_length_that_can_be_read(path):
+    assert path.stem not in ("utils", "helpers", "common", "misc", "util")
+    assert len((ROOT / path).read_text().splitlines()) <= LONGEST

@@ -1,0 +1,254 @@
+"""What every public layer and model promises, by introspection: a new class is in the table or fails.
+
+A case is a class, its constructor's arguments, and the shapes of what it is called with, without
+the batch.
+"""
+
+import inspect
+import json
+
+import keras
+import numpy as np
+import pytest
+from reference.comparing import assert_close, float_weights, numpy, randomise
+from reference.small import HYBRID, NO_TRANSFORMER, SMALL
+
+import keras_vit
+from keras_vit import layers, preprocessing, variants
+from keras_vit.layers import position_embedding
+
+TOKENS, GRID, IMAGE = (5, 8), (2, 3, 8), (16, 16, 3)
+BLOCK = {"num_heads": 2, "mlp_dim": 12}
+LAYERS = [
+    (layers.AddPositionEmbs, {"grid_size": (2, 2), "num_prefix_tokens": 1}, [TOKENS]),
+    (layers.AddPositionEmbs, {"kind": "sincos2d", "grid_size": 2, "num_prefix_tokens": 1}, [TOKENS]),
+    (layers.AddPositionEmbs, {"grid_size": (3, 3)}, [(6, 8), GRID]),
+    (layers.AttentionPooling, {**BLOCK, "activation": "gelu_erf", "qkv_bias": False}, [TOKENS]),
+    (layers.ClassToken, {"num_tokens": 2, "initializer": "ones"}, [TOKENS]),
+    (layers.EncoderBlock, {**BLOCK, "layer_scale": 0.1, "norm_epsilon": 1e-5}, [TOKENS]),
+    (layers.EncoderBlock, {**BLOCK, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}, [TOKENS]),
+    (layers.GridToTokens, {}, [GRID]),
+    (layers.LayerScale, {"value": 0.5}, [TOKENS]),
+    (layers.MlpBlock, {"mlp_dim": 12, "activation": "quick_gelu", "dropout_rate": 0.1}, [TOKENS]),
+    (layers.MultiHeadSelfAttention, {"num_heads": 2, "qkv_bias": False}, [TOKENS]),
+    (layers.MultiHeadSelfAttention, {"num_heads": 4, "dropout_rate": 0.1}, [TOKENS, (3, 8)]),
+    (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (8, 4), "use_bias": False}, [IMAGE]),
+    (layers.StdConv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}, [IMAGE]),
+    (layers.StochasticDepth, {"rate": 0.3, "seed": 1}, [TOKENS]),
+    (layers.TokensToGrid, {}, [(7, 8), GRID]),
+]
+VIT = keras_vit.VisionTransformer
+MODELS = [
+    (VIT, SMALL, [IMAGE]),
+    (VIT, {**SMALL, "pooling": "map", "representation_size": 9, "num_registers": 2}, [IMAGE]),
+    (VIT, {**SMALL, "distillation": True, "layer_scale": 0.1, "dropout_rate": 0.1}, [IMAGE]),
+    (
+        VIT,
+        {**SMALL, "pooling": "gap", "norm_after_pooling": True, "pre_norm": True, "class_names": "abcde"},
+        [IMAGE],
+    ),
+    (VIT, {**SMALL, "image_size": (None, None), "position_grid": (3, 3)}, [IMAGE]),
+    (VIT, {**SMALL, **HYBRID, "resnet": (1,), "image_size": 16}, [IMAGE]),
+    (VIT, {**SMALL, **NO_TRANSFORMER}, [IMAGE]),
+]
+CASES = LAYERS + MODELS
+IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
+# Alone in a graph, TensorFlow's convolution gives an empty batch the size of its input, and the
+# optimizer takes out the reshape that would mend it. In a model something follows, and it is right.
+EMPTY_IN_A_GRAPH = {layers.StdConv2D}
+EXEMPT = set()  # public Keras classes that cannot be tested here, each with the reason beside it
+
+every_case = pytest.mark.parametrize("cls, arguments, shapes", CASES, ids=IDS)
+
+
+def public(module):
+    """The module's public names: what its __init__ imports under the same name."""
+    return {
+        name: thing
+        for name, thing in vars(module).items()
+        if not name.startswith("_") and getattr(thing, "__module__", "").startswith("keras_vit")
+    }
+
+
+def inputs_for(shapes, batch=2):
+    rng = np.random.default_rng(0)
+    return [rng.uniform(-1, 1, (batch, *shape)).astype("float32") for shape in shapes]
+
+
+def ready(cls, arguments, shapes, **more):
+    """The object with random weights, and inputs for it."""
+    made, inputs = cls(**arguments, **more), inputs_for(shapes)
+    made(*inputs)
+    return randomise(made), inputs
+
+
+def symbolic(made, shapes):
+    """A functional model around it."""
+    inputs = [keras.Input(shape) for shape in shapes]
+    return keras.Model(inputs, made(*inputs))
+
+
+def test_every_public_layer_and_model_is_tested_or_exempt():
+    things = {**public(layers), **public(keras_vit)}
+    classes = {t for t in things.values() if inspect.isclass(t) and issubclass(t, keras.layers.Layer)}
+    tested = {cls for cls, _, _ in CASES}
+    assert classes == tested | EXEMPT
+    assert not tested & EXEMPT, "a stale exemption"
+
+
+@every_case
+def test_every_constructor_argument_is_an_attribute(cls, arguments, shapes):
+    made = cls(**arguments)
+    own = inspect.signature(cls.__init__).parameters.values()
+    for parameter in own:
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name not in ("self", "dtype"):
+            assert hasattr(made, parameter.name), parameter.name
+
+
+@every_case
+def test_the_configuration_makes_the_same_again(cls, arguments, shapes):
+    made = cls(**arguments, name="made", dtype=keras.DTypePolicy("mixed_bfloat16"))
+    config = json.loads(json.dumps(made.get_config()))
+    again = cls.from_config(config)
+    assert json.loads(json.dumps(again.get_config())) == config
+    assert again.name == "made"
+    assert again.dtype_policy.name == "mixed_bfloat16"
+    parameters = inspect.signature(cls.__init__).parameters
+    accepted = {*parameters, "name", "trainable", "dtype"}
+    if "filters" not in arguments:  # Keras's own convolution has a configuration of its own
+        assert {*config} <= accepted
+    assert {*arguments} <= {*config}
+
+
+@every_case
+def test_eager_compiled_and_symbolic_calls_agree(cls, arguments, shapes):
+    made, inputs = ready(cls, arguments, shapes)
+    eager = numpy(made(*inputs))
+    model = symbolic(made, shapes)
+    assert model.output.shape == (None, *eager.shape[1:])
+    assert_close(model(inputs), eager, 1e-5)
+    assert_close(compiled(made)(*inputs), eager, 1e-5)
+
+
+def compiled(made):
+    if keras.backend.backend() == "jax":
+        import jax
+
+        state = [[v.value for v in vs] for vs in (made.trainable_variables, made.non_trainable_variables)]
+        return jax.jit(lambda *x: made.stateless_call(*state, *x)[0])
+    import tensorflow as tf
+
+    return tf.function(made)
+
+
+@every_case
+def test_no_images_are_a_batch_too(cls, arguments, shapes):
+    made, inputs = ready(cls, arguments, shapes)
+    expected = made(*inputs).shape
+    assert tuple(made(*inputs_for(shapes, batch=0)).shape) == (0, *expected[1:])
+
+
+@pytest.mark.tensorflow_only("JAX knows every size when it compiles")
+@every_case
+def test_the_batch_may_be_unknown_in_the_graph(cls, arguments, shapes):
+    import tensorflow as tf
+
+    made, inputs = ready(cls, arguments, shapes)
+    call = tf.function(made, input_signature=[tf.TensorSpec((None, *shape)) for shape in shapes])
+    assert call.get_concrete_function().output_shapes[0] is None
+    for batch in (1, 3) if cls in EMPTY_IN_A_GRAPH else (0, 1, 3):
+        xs = inputs_for(shapes, batch)
+        assert_close(call(*xs), numpy(made(*xs)), 1e-5)
+
+
+@pytest.mark.parametrize("compute", ["float16", "bfloat16"])
+@every_case
+def test_mixed_precision_computes_in_half_and_stays_finite(cls, arguments, shapes, compute):
+    made, inputs = ready(cls, arguments, shapes, dtype=f"mixed_{compute}")
+    output = made(*inputs)
+    assert {w.dtype for w in float_weights(made)} <= {"float32"}
+    final = "float32" if arguments.get("num_classes") else compute  # logits are for losses
+    assert keras.backend.standardize_dtype(output.dtype) == final
+    output = numpy(keras.ops.cast(output, "float32"))
+    assert np.isfinite(output).all()
+    exact, _ = ready(cls, arguments, shapes)
+    assert_close(output, numpy(exact(*inputs)), 0.15)
+
+
+@every_case
+def test_a_saved_file_loads_in_safe_mode_and_computes_the_same(cls, arguments, shapes, tmp_path):
+    made, inputs = ready(cls, arguments, shapes)
+    is_model = isinstance(made, keras.Model)
+    model = made if is_model else symbolic(made, shapes)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert type(loaded) is type(model)
+    if is_model:
+        assert loaded.get_config() == model.get_config()
+    assert_close(loaded(*inputs if is_model else [inputs]), numpy(made(*inputs)), 1e-6)
+
+
+@every_case
+def test_gradients_reach_every_trainable_weight(cls, arguments, shapes):
+    made, inputs = ready(cls, arguments, shapes)
+    factors = np.random.default_rng(1).standard_normal(made(*inputs).shape).astype("float32")
+    # A key's bias adds the same to all that a query weighs, so softmax takes it out again.
+    unused = {w.path for w in made.trainable_weights if w.path.endswith("key/bias")}
+    for weight, gradient in zip(made.trainable_weights, gradients(made, inputs, factors)):
+        assert gradient is not None, weight.path
+        gradient = numpy(gradient)
+        assert np.isfinite(gradient).all(), weight.path
+        assert weight.path in unused or np.abs(gradient).max() > 0, weight.path
+
+
+def gradients(made, inputs, factors):
+    if keras.backend.backend() == "jax":
+        import jax
+
+        inputs = [jax.numpy.asarray(x) for x in inputs]
+
+        def loss(trainable):
+            fixed = [v.value for v in made.non_trainable_variables]
+            return (made.stateless_call(trainable, fixed, *inputs)[0] * factors).sum()
+
+        return jax.jit(jax.grad(loss))([v.value for v in made.trainable_variables])
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(made(*inputs) * factors)
+    return tape.gradient(loss, [v.value for v in made.trainable_variables])
+
+
+# Docstrings --------------------------------------------------------------------------------------
+
+DOCUMENTED = {
+    f"{module.__name__}.{name}": thing
+    for module in (layers, keras_vit, preprocessing, variants, position_embedding)
+    for name, thing in public(module).items()
+    if callable(thing)
+}
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTED])
+def test_what_is_public_says_what_it_takes_and_shows_an_example(name):
+    thing = DOCUMENTED[name]
+    text = inspect.getdoc(thing) or ""
+    assert text.split("\n")[0].rstrip().endswith((".", "?", ":")), "its first line is a sentence"
+    own = not inspect.isclass(thing) or "__init__" in vars(thing)
+    parameters = [
+        p
+        for p in inspect.signature(thing).parameters.values()
+        if own and p.name not in ("kwargs", "name", "dtype")
+    ]
+    short = not inspect.isclass(thing) and "Args:" not in text and len(text.split("\n")) <= 8
+    if parameters and not short:
+        assert "Args:" in text
+        described = text.split("Args:")[1].split("\n\n")[0]
+        if "As `keras.layers" not in described:
+            for parameter in parameters:
+                assert parameter.name in text, parameter.name
+    if inspect.isclass(thing) and issubclass(thing, keras.layers.Layer):
+        for section in ("Example:", "Source:"):
+            assert section in text, section
+        assert "nput" in text or "Call arguments:" in text, "what it is called with"
+        assert "utput" in text, "what comes out"

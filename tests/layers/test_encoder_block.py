@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import vit_numpy
+from reference.comparing import arrays, assert_close, numpy, randomise
+
+from keras_vit.layers import EncoderBlock, LayerScale, StochasticDepth
+
+OPTIONS = [
+    {},
+    {"activation": "gelu_erf", "norm_epsilon": 1e-5},
+    {"activation": "quick_gelu", "qkv_bias": False},
+    {"layer_scale": 0.1},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_block_is_the_published_one(options, rng):
+    tokens = rng.standard_normal((2, 5, 12)).astype("float32")
+    layer = EncoderBlock(3, 20, **options, name="b")
+    layer.build(tokens.shape)
+    w = arrays(randomise(layer))
+    settings = {"norm_epsilon": 1e-6, "activation": "gelu_tanh", **options}
+    assert_close(layer(tokens), vit_numpy.block(w, "b", tokens.astype("float64"), settings))
+
+
+@pytest.mark.parametrize("rate", ["dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"])
+def test_each_rate_is_active_in_training_only(rate, rng):
+    tokens = rng.standard_normal((8, 5, 12)).astype("float32")
+    layer = EncoderBlock(3, 20, **{rate: 0.5})
+    np.testing.assert_array_equal(numpy(layer(tokens)), numpy(layer(tokens, training=False)))
+    assert np.abs(numpy(layer(tokens, training=True)) - numpy(layer(tokens))).max() > 1e-2
+
+
+def test_a_tiny_layer_scale_starts_the_block_as_the_identity(rng):
+    tokens = rng.standard_normal((2, 5, 12)).astype("float32")
+    np.testing.assert_array_equal(numpy(EncoderBlock(3, 20, layer_scale=0.0)(tokens)), tokens)
+
+
+def test_layer_scale_multiplies_each_channel_by_its_own_factor(rng):
+    x = rng.standard_normal((2, 3, 4)).astype("float32")
+    layer = LayerScale(0.25)
+    np.testing.assert_array_equal(numpy(layer(x)), 0.25 * x)
+    layer.gamma.assign([1, 2, 3, 4])
+    assert_close(layer(x), x * [1, 2, 3, 4], 1e-6)
+
+
+@given(st.floats(0.05, 0.9), st.integers(0, 9))
+def test_stochastic_depth_skips_whole_images_at_its_rate_and_keeps_the_mean(rate, seed):
+    images = 2000
+    output = numpy(StochasticDepth(rate, seed=seed)(np.ones((images, 3, 2), "float32"), training=True))
+    kept = output[:, :1, :1] > 0
+    np.testing.assert_allclose(output, np.where(kept, 1 / (1 - rate), 0) * np.ones((3, 2)), rtol=1e-5)
+    assert abs(kept.mean() - (1 - rate)) < 5 * (rate * (1 - rate) / images) ** 0.5
+
+
+def test_stochastic_depth_draws_anew_at_each_call_and_again_from_its_seed():
+    x = np.ones((64, 1), "float32")
+    first, second = StochasticDepth(0.5, seed=3), StochasticDepth(0.5, seed=3)
+    a, b, c = (numpy(layer(x, training=True)) for layer in (first, first, second))
+    assert (a != b).any()
+    np.testing.assert_array_equal(a, c)
+
+
+@pytest.mark.parametrize("rate, training", [(0.5, False), (0.5, None), (0.0, True)])
+def test_stochastic_depth_leaves_all_alone_out_of_training_or_without_a_rate(rate, training, rng):
+    x = rng.standard_normal((16, 3)).astype("float32")
+    np.testing.assert_array_equal(numpy(StochasticDepth(rate)(x, training=training)), x)
+
+
+@pytest.mark.parametrize("rate", [1, 1.5, -0.1])
+def test_a_rate_that_is_none_is_refused(rate):
+    with pytest.raises(ValueError, match=rf"rate must be in \[0, 1\); got {rate}"):
+        StochasticDepth(rate)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_batch_of_no_images_stays_one(training):
+    layer = EncoderBlock(3, 20, dropout_rate=0.1, stochastic_depth_rate=0.5)
+    assert layer(np.zeros((0, 5, 12)), training=training).shape == (0, 5, 12)
+
+
+def test_heads_and_activations_are_checked():
+    with pytest.raises(ValueError, match="hidden_size 12 is not divisible by num_heads 5"):
+        EncoderBlock(5, 20)(np.zeros((1, 5, 12)))
+    with pytest.raises(ValueError, match="activation 'relu' is unknown"):
+        EncoderBlock(3, 20, activation="relu")

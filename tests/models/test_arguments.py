@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+from reference.small import NO_TRANSFORMER, SMALL, small
+
+from keras_vit import Preprocessing, VisionTransformer
+
+WRONG = [
+    ({"image_size": 20}, "20×20 .* not divisible by the patch of 8×8"),
+    ({"image_size": (16, 20)}, "16×20 .* not divisible by the patch of 8×8"),
+    ({"image_size": (16, None)}, r"image_size must be .*; got \(16, None\)"),
+    ({"image_size": 0}, "image_size must be .*; got 0"),
+    ({"patch_size": -8}, "patch_size must be .*; got -8"),
+    ({"pooling": "mean"}, "pooling 'mean' is unknown; choose one of .*token.*gap.*map"),
+    ({"position_embedding": "rope"}, "position_embedding 'rope' is unknown; choose one of .*sincos2d"),
+    ({"activation": "gelu"}, "activation 'gelu' is unknown; choose one of .*gelu_tanh"),
+    ({"num_heads": 5}, "hidden_size 12 is not divisible by num_heads 5"),
+    ({"num_heads": 0}, "num_heads must be a positive int; got 0"),
+    ({"hidden_size": 0}, "hidden_size must be a positive int; got 0"),
+    ({"num_layers": 0}, "num_layers must be a positive int; got 0"),
+    ({"mlp_dim": None}, "mlp_dim must be a positive int; got None"),
+    ({"num_classes": 0}, "num_classes must be a positive int or None; got 0"),
+    ({"num_classes": -3}, "num_classes must be a positive int or None; got -3"),
+    ({"representation_size": 0}, "representation_size must be a positive int or None; got 0"),
+    ({"in_channels": 0}, "in_channels must be a positive int; got 0"),
+    ({"num_registers": -1}, "num_registers must be an int of at least 0; got -1"),
+    ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\); got 1.0"),
+    ({"attention_dropout_rate": -0.1}, r"attention_dropout_rate must be in \[0, 1\); got -0.1"),
+    ({"stochastic_depth_rate": 2}, r"stochastic_depth_rate must be in \[0, 1\); got 2"),
+    ({"class_token": False}, "pooling='token' reads the class token; got class_token=False"),
+    ({"position_embedding": "sincos2d", "hidden_size": 18}, "hidden_size in multiples of 4.*got 18"),
+    ({"distillation": True, "pooling": "gap"}, "distillation needs pooling='token'.*got 'gap'"),
+    ({"distillation": True, "representation_size": 9}, "distillation needs .*got 'token', 9"),
+    ({"num_layers": None}, "mlp_dim and num_heads must be None; got 20 and 3"),
+    ({**NO_TRANSFORMER, "pooling": "token"}, "without a Transformer pooling must be 'gap' or None"),
+    ({**NO_TRANSFORMER, "num_registers": 2}, "without a Transformer .* no class, distillation or register"),
+    ({"class_names": ["a", "b"]}, "2 class_names do not fit num_classes=5"),
+    ({"preprocessing": Preprocessing(32)}, r"preprocessing makes \(32, 32\).*the model takes \(16, 16\)"),
+    ({"in_channels": 1, "preprocessing": Preprocessing(16)}, "in 3 channels, but the model takes .* in 1"),
+    # What the others let through, where it must be said as well.
+    ({"norm_after_pooling": True, "pooling": "gap", "num_layers": 2.0}, "num_layers must be .*; got 2.0"),
+]
+
+
+@pytest.mark.parametrize("options, message", WRONG, ids=[str(options) for options, _ in WRONG])
+def test_a_contradiction_is_refused_in_one_line_with_what_was_given(options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        VisionTransformer(**{**SMALL, **options})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 16, 4), (2, 16, 24, 3), (16, 16, 3), (2, 1, 16, 16, 3), (2, 16)])
+def test_images_of_another_shape_are_refused_with_both_shapes(shape):
+    with pytest.raises(ValueError) as caught:
+        small()(np.zeros(shape, "float32"))
+    message = str(caught.value)
+    assert f"expected shape=(None, 16, 16, 3), found shape={shape}" in message or (
+        f"expected ndim=4, found ndim={len(shape)}. Full shape received: {shape}" in message
+    )
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("size", [16, (16, 16), [16, 16]])
+def test_sizes_may_be_written_in_several_ways(size):
+    model = VisionTransformer(**{**SMALL, "image_size": size, "patch_size": size})
+    assert model.image_size == (16, 16)
+    assert model.patch_size == (16, 16)
+
+
+def test_the_class_token_follows_the_pooling():
+    assert small().class_token
+    assert not small(pooling="gap").class_token
+    assert small(pooling="map", class_token=True).num_prefix_tokens == 1
+    assert small(distillation=True, num_registers=3).num_prefix_tokens == 5

@@ -1,0 +1,108 @@
+"""The number of parameters of every published model, as its authors' own tests and code give it.
+
+Models below 100 million parameters, and L/16, are built whole. The others are built with one and
+with two blocks: the count is linear in the depth, so these tell it exactly.
+"""
+
+import gc
+
+import pytest
+
+from keras_vit import VisionTransformer
+from keras_vit.variants import PUBLISHED, STEMS, VARIANTS, parse_variant
+
+pytestmark = pytest.mark.tensorflow_only("a count is the same on every backend, and JAX is slow to build")
+
+OFFICIAL = {  # `vit_jax/configs/models.py`: with 1000 and with 21843 classes, 224 pixels
+    "Ti/16": (5_717_416, 9_740_115),
+    "S/16": (22_050_664, 30_075_219),
+    "S/32": (22_878_952, 30_903_507),
+    "B/8": (86_576_872, 102_605_139),
+    "B/16": (86_567_656, 102_595_923),
+    "B/32": (88_224_232, 104_252_499),
+    "L/16": (304_326_632, 325_690_707),
+    "L/32": (306_535_400, 327_899_475),
+    "H/14": (632_045_800, 658_745_683),
+    "R+Ti/16": (6_337_704, 10_360_403),
+    "R26+S/32": (36_431_912, 44_456_467),
+    "R26+B/32": (101_383_976, 117_412_243),
+    "R50+B/16": (98_659_112, 114_687_379),
+    "R50+L/32": (328_994_856, 350_358_931),
+}
+MEAN_POOLED = {  # the same, pooled by mean
+    "S/16": (22_049_896, 30_074_451),
+    "S/32": (22_878_184, 30_902_739),
+    "B/16": (86_566_120, 102_594_387),
+    "B/32": (88_222_696, 104_250_963),
+}
+HEADLESS = {  # `big_vision`, patch 14, 224 pixels, no head: pooled by mean and by attention
+    "mu": (39_808, 52_480),
+    "Ti": (5_500_992, 5_945_664),
+    "S": (21_618_816, 23_392_896),
+    "M": (38_262_272, 41_414_144),
+    "B": (85_704_960, 92_792_064),
+    "L": (303_176_704, 315_771_904),
+    "So400m": (412_442_352, 427_680_704),
+    "H": (630_762_240, 650_438_400),
+    "g": (1_011_199_616, 1_036_448_384),
+    "g-opt": (1_134_561_792, 1_162_891_776),
+    "G": (1_842_772_352, 1_881_132_416),
+    "G-opt": (1_663_302_144, 1_697_925_632),
+    "e": (3_805_417_728, 3_873_342_720),
+}
+OTHERS = {  # published at another patch size than 14 and without counts: from HEADLESS, by hand
+    # 14 → 16 pixels: 60·3·width more in the kernel, (256 - 196)·width fewer in the table.
+    name: tuple(count + 180 * width - 60 * width for count in HEADLESS[name.split("/")[0]])
+    for name, width in {"mu/16": 32, "M/16": 512, "g-opt/16": 1536, "G-opt/16": 1536}.items()
+}
+
+CASES = [
+    *((name, k, {"num_classes": n}) for name, c in OFFICIAL.items() for n, k in zip((1000, 21843), c)),
+    *(
+        (name, k, {"num_classes": n, "pooling": "gap"})
+        for name, c in MEAN_POOLED.items()
+        for n, k in zip((1000, 21843), c)
+    ),
+    *((f"{n}/14", k, {"pooling": p}) for n, c in HEADLESS.items() for p, k in zip(("gap", "map"), c)),
+    *((name, k, {"pooling": p}) for name, c in OTHERS.items() for p, k in zip(("gap", "map"), c)),
+]
+
+
+@pytest.mark.parametrize("name, count, options", CASES, ids=[f"{n}-{o}" for n, _, o in CASES])
+def test_the_count_is_the_published_one(name, count, options):
+    if count < 100e6:
+        assert parameters(name, options) == count
+    else:
+        one, two = (parameters(name, {**options, "num_layers": n}) for n in (1, 2))
+        assert one + (parse_variant(name)["num_layers"] - 1) * (two - one) == count
+
+
+def test_a_large_model_built_whole_has_the_same_count():
+    assert parameters("L/16", {"num_classes": 1000}) == OFFICIAL["L/16"][0]
+
+
+def parameters(name, options):
+    count = VisionTransformer.from_variant(name, image_size=224, **options).count_params()
+    gc.collect()  # a functional model holds itself in cycles, and some of these are of 500 MB
+    return count
+
+
+TESTING = {"patch_size": 16, "hidden_size": 10, "num_layers": 1, "mlp_dim": 10, "num_heads": 2}
+
+
+@pytest.mark.parametrize(
+    "options, count",
+    [
+        ({}, 21_390),
+        ({"pooling": None}, 21_370),  # neither a class token nor its position
+    ],
+)
+def test_the_authors_own_test_models_have_their_counts(options, count):
+    model = VisionTransformer(image_size=224, num_classes=1000, dropout_rate=0.1, **TESTING, **options)
+    assert model.count_params() == count
+
+
+def test_every_published_name_and_size_has_a_count():
+    assert {*PUBLISHED} == {*OFFICIAL, *OTHERS} | {f"{n}/14" for n in ("So400m", "H", "g", "G", "e")}
+    assert {*VARIANTS} == {*HEADLESS}
+    assert {*STEMS} == {f"{n.split('+')[0]}+/{n.split('/')[1]}" for n in OFFICIAL if "+" in n}

@@ -1,0 +1,73 @@
+import re
+
+import keras
+import numpy as np
+import pytest
+from reference.comparing import numpy
+from reference.small import HYBRID, NO_TRANSFORMER, SMALL, assert_same_as_numpy, images_for, small
+
+from keras_vit import VisionTransformer
+from keras_vit.models.resnet_stem import resnet_stem
+
+SLOW = pytest.mark.tensorflow_only("JAX compiles the deep stems for 10 s each")
+STEMS = [  # image, units per stage, patch, grid
+    (32, (), 4, (2, 2)),
+    ((33, 47), (1, 2), 1, (5, 6)),
+    pytest.param((32, 60), (1, 1, 1), 2, (1, 2), marks=SLOW),
+    pytest.param(64, (1, 1, 1, 1), 1, (2, 2), marks=SLOW),
+]
+
+
+@pytest.mark.parametrize("image, resnet, patch, grid", STEMS)
+def test_a_hybrid_equals_numpy(image, resnet, patch, grid):
+    model = small(**{**HYBRID, "image_size": image, "resnet": resnet, "patch_size": patch})
+    assert model.get_layer("patch_embedding").output.shape[1:3] == grid
+    assert_same_as_numpy(model)
+
+
+def test_without_a_transformer_the_grid_is_pooled():
+    assert_same_as_numpy(small(**HYBRID | NO_TRANSFORMER | {"image_size": (32, 24), "resnet": (1,)}))
+
+
+def test_a_hybrid_of_any_size_equals_one_of_that_size():
+    image = (41, 27)
+    hybrid = {**HYBRID, "resnet": (1, 1), "pooling": "gap", "position_embedding": "sincos2d"}
+    free, fixed = small(**hybrid | {"image_size": (None, None)}), small(**hybrid | {"image_size": image})
+    images = images_for(fixed)
+    np.testing.assert_allclose(numpy(free(images)), numpy(fixed(images)), atol=1e-5)
+
+
+def test_a_new_unit_is_the_identity_but_for_its_relu():
+    images = keras.Input((16, 16, 3))
+    model = keras.Model(images, resnet_stem(images, (2,), width=32))
+    before, after = (model.get_layer(f"block1_unit{i}").output for i in (1, 2))
+    before, after = keras.Model(images, [before, after])(np.random.default_rng(0).random((1, 16, 16, 3)))
+    assert numpy(before).any()
+    np.testing.assert_array_equal(numpy(before), numpy(after))
+
+
+def test_the_width_and_depth_of_each_stage():
+    images = keras.Input((64, 64, 3))
+    model = keras.Model(images, resnet_stem(images, (3, 4, 9), width=64))
+    shapes = {layer.name: layer.output.shape[1:] for layer in model.layers}
+    units = {name: shape for name, shape in shapes.items() if re.fullmatch(r"block\d_unit\d", name)}
+    assert units["block1_unit3"] == (16, 16, 256)
+    assert units["block2_unit4"] == (8, 8, 512)
+    assert units["block3_unit9"] == (4, 4, 1024)
+    assert len(units) == 16
+    # Only the first unit of a stage projects its shortcut.
+    projected = [name for name in shapes if name.endswith("conv_proj")]
+    assert projected == [f"block{k}_unit1_conv_proj" for k in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"resnet": (1, 0)}, r"positive int for each stage; got \(1, 0\)"),
+        ({"resnet": (1,), "resnet_width": 40}, "resnet_width must be a multiple of 32.*got 40"),
+        ({"resnet": (1,), "image_size": 40, "patch_size": 4}, "10×10 .* not divisible by the patch of 4×4"),
+    ],
+)
+def test_a_stem_that_cannot_be_built_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        VisionTransformer(**{**SMALL, **HYBRID, **options})

@@ -1,0 +1,37 @@
+"""Random weights for what starts at zero, weights by name, and the bound of the golden tests."""
+
+import keras
+import numpy as np
+
+BOUND = 3e-6  # of the largest expected value; a correct float32 forward pass measures ≤ 2e-6
+
+
+def randomise(model, scale=0.3, seed=1):
+    """Give every weight a random value, so that no swapped, missing or zero one can pass."""
+    rng = np.random.default_rng(seed)
+    for weight in float_weights(model):
+        start = 1.0 if weight.name == "gamma" else 0.0
+        weight.assign(start + scale * rng.standard_normal(weight.shape))
+    return model
+
+
+def float_weights(model):
+    return [weight for weight in model.weights if "float" in weight.dtype]
+
+
+def arrays(model, inside=""):
+    """The weights by path, with `inside` + "/" taken off the front."""
+    start = len(inside) + 1 if inside else 0
+    return {weight.path[start:]: numpy(weight) for weight in float_weights(model)}
+
+
+def numpy(x):
+    """An array of a tensor, a Keras variable or an array."""
+    return keras.ops.convert_to_numpy(x.value + 0 if isinstance(x, keras.Variable) else x)
+
+
+def assert_close(actual, expected, bound=BOUND):
+    actual, expected = numpy(actual), np.asarray(expected)
+    assert actual.shape == expected.shape
+    error, largest = np.abs(actual - expected).max(initial=0), np.abs(expected).max(initial=0)
+    assert error <= bound * largest, f"off by {error:.3g}, {error / largest:.2g} of the largest value"

@@ -1,0 +1,47 @@
+"""The smallest model that has every part of a plain Vision Transformer, and its changes."""
+
+import keras
+import numpy as np
+from reference.comparing import arrays, assert_close, randomise
+from reference.vit_numpy import forward
+
+from keras_vit import VisionTransformer
+
+SMALL = {
+    "image_size": 16,
+    "patch_size": 8,
+    "hidden_size": 12,
+    "num_layers": 2,
+    "mlp_dim": 20,
+    "num_heads": 3,
+    "num_classes": 5,
+}
+NO_TRANSFORMER = {"num_layers": None, "mlp_dim": None, "num_heads": None, "pooling": "gap"}
+HYBRID = {"image_size": 32, "patch_size": 1, "num_layers": 1, "resnet_width": 32}
+
+
+def small(**options):
+    """A small model, changed by the options, with random weights."""
+    return randomise(VisionTransformer(**{**SMALL, **options}))
+
+
+def images_for(model, batch=2, size=None):
+    rng = np.random.default_rng(0)
+    return rng.uniform(-1, 1, (batch, *(size or model.image_size), model.in_channels)).astype("float32")
+
+
+def compute(model, images, stages=("tokens", "pooled", "representation", "logits")):
+    """The stages that the model has, in one compiled step."""
+    stages = [stage for stage in stages if stage != "logits" or model.num_classes]
+    extractor = model.feature_extractor(stages)
+    return extractor.predict_on_batch(images) if keras.backend.backend() == "jax" else extractor(images)
+
+
+def assert_same_as_numpy(model, images=None):
+    """Every stage equals the NumPy model's."""
+    images = images_for(model) if images is None else images
+    expected = forward(arrays(model), images, model.get_config())
+    computed = compute(model, images)
+    assert computed.keys() == expected.keys()
+    for stage, array in computed.items():
+        assert_close(array, expected[stage], 1e-5)

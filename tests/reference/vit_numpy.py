@@ -1,0 +1,178 @@
+"""A Vision Transformer in float64 NumPy, written from the paper and its code, not from ours.
+
+It shares nothing with the package but the names of the variables and of the options.
+"""
+
+import math
+
+import numpy as np
+
+GELU_TANH = math.sqrt(2 / math.pi)
+_erf = np.vectorize(math.erf, otypes=["float64"])
+
+ACTIVATIONS = {
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(GELU_TANH * (x + 0.044715 * x**3))),
+    "gelu_erf": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+}
+
+
+def forward(arrays, images, c):
+    """Stages by name, from the model's arrays by variable path and its options `c`."""
+    w = {name: np.asarray(array, "float64") for name, array in arrays.items()}
+    x = np.asarray(images, "float64")
+    if c["resnet"] is not None:
+        x = resnet(w, x, c["resnet"])
+    x = patch_embedding(x, w["patch_embedding/kernel"], w.get("patch_embedding/bias", 0))
+    batch, rows, columns, width = x.shape
+    x = x.reshape(batch, rows * columns, width)
+    if c["num_layers"] is not None:
+        names = ("class_token", "distillation_token", "register_tokens")
+        prefix = [w[f"{n}/token"].repeat(batch, 0) for n in names if f"{n}/token" in w]
+        count = sum(p.shape[1] for p in prefix)
+        positions = {
+            "learned": lambda: w["position_embedding/table"],
+            "sincos2d": lambda: np.pad(
+                sincos(rows, columns, width), ((count * c["prefix_positions"], 0), (0, 0))
+            ),
+            "none": lambda: 0,
+        }[c["position_embedding"]]()
+        if c["prefix_positions"]:
+            x = np.concatenate([*prefix, x], 1) + positions
+        else:
+            x = np.concatenate([*prefix, x + positions], 1)
+        x = layer_norm(w, "pre_norm", x, c) if c["pre_norm"] else x
+        for i in range(c["num_layers"]):
+            x = block(w, f"encoder_block_{i}", x, c)
+        x = x if c["norm_after_pooling"] else layer_norm(w, "encoder_norm", x, c)
+    else:
+        count = 0
+    stages = {"tokens": x}
+
+    if c["pooling"] == "token":
+        x = x[:, : 1 + c["distillation"]].mean(1)
+    elif c["pooling"] == "gap":
+        x = x[:, count:].mean(1)
+    elif c["pooling"] == "map":
+        x = attention_pooling(w, "attention_pooling", x, c)
+    stages["pooled"] = x
+    x = layer_norm(w, "pooled_norm", x, c) if c["norm_after_pooling"] else x
+    x = np.tanh(dense(w, "pre_logits", x)) if c["representation_size"] else x
+    stages["representation"] = x
+    if c["distillation"]:
+        heads = ("head", "head_distillation")
+        stages["logits"] = sum(dense(w, h, stages["tokens"][:, i]) for i, h in enumerate(heads)) / 2
+    elif c["num_classes"]:
+        stages["logits"] = dense(w, "head", x)
+    return stages
+
+
+def patch_embedding(x, kernel, bias=0):
+    height, width = kernel.shape[:2]
+    return conv(x, kernel, (height, width), padding="valid") + bias
+
+
+def block(w, name, x, c):
+    y = layer_norm(w, f"{name}/attention_norm", x, c)
+    y = attention(w, f"{name}/attention", y, y)
+    x = x + y * w.get(f"{name}/attention_scale/gamma", 1)
+    y = mlp(w, f"{name}/mlp", layer_norm(w, f"{name}/mlp_norm", x, c), c["activation"])
+    return x + y * w.get(f"{name}/mlp_scale/gamma", 1)
+
+
+def attention(w, name, query, tokens):
+    def project(part, x):
+        return np.einsum("btc,chd->bhtd", x, w[f"{name}/{part}/kernel"]) + np.expand_dims(
+            w.get(f"{name}/{part}/bias", np.zeros((1, 1))), 1
+        )
+
+    q, k, v = project("query", query), project("key", tokens), project("value", tokens)
+    scores = softmax(q / math.sqrt(q.shape[-1]) @ k.swapaxes(-1, -2))
+    return np.einsum("bhtd,hdc->btc", scores @ v, w[f"{name}/out/kernel"]) + w[f"{name}/out/bias"]
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def mlp(w, name, x, activation="gelu_tanh"):
+    return dense(w, f"{name}/dense_1", ACTIVATIONS[activation](dense(w, f"{name}/dense_0", x)))
+
+
+def attention_pooling(w, name, x, c):
+    y = attention(w, f"{name}/attention", w[f"{name}/probe"].repeat(len(x), 0), x)
+    return (y + mlp(w, f"{name}/mlp", layer_norm(w, f"{name}/mlp_norm", y, c), c["activation"]))[:, 0]
+
+
+def dense(w, name, x):
+    return x @ w[f"{name}/kernel"] + w[f"{name}/bias"]
+
+
+def layer_norm(w, name, x, c):
+    centred = x - x.mean(-1, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + c["norm_epsilon"])
+    return centred / deviation * w[f"{name}/gamma"] + w[f"{name}/beta"]
+
+
+def sincos(rows, columns, width):
+    """One vector a cell: sines and cosines of the column, then of the row."""
+    omega = [10_000 ** (-i / (width / 4 - 1)) for i in range(width // 4)]
+    return np.array(
+        [
+            [f(place * o) for place in (column, row) for f in (math.sin, math.cos) for o in omega]
+            for row in range(rows)
+            for column in range(columns)
+        ]
+    )
+
+
+def resnet(w, x, stages):
+    x = std_conv(x, w["conv_root/kernel"], 2)
+    x = max_pool(np.maximum(group_norm(w, "gn_root", x), 0))
+    for stage, units in enumerate(stages):
+        for unit in range(units):
+            x = bottleneck(w, f"block{stage + 1}_unit{unit + 1}", x, 2 if stage and not unit else 1)
+    return x
+
+
+def bottleneck(w, name, x, stride):
+    y = x
+    for i, s in ((1, 1), (2, stride), (3, 1)):
+        y = group_norm(w, f"{name}_gn{i}", std_conv(y, w[f"{name}_conv{i}/kernel"], s))
+        y = np.maximum(y, 0) if i < 3 else y
+    if f"{name}_conv_proj/kernel" in w:
+        x = group_norm(w, f"{name}_gn_proj", std_conv(x, w[f"{name}_conv_proj/kernel"], stride))
+    return np.maximum(x + y, 0)
+
+
+def std_conv(x, kernel, stride=1, padding="same"):
+    kernel = np.asarray(kernel, "float64")
+    mean, deviation = (f(kernel, axis=(0, 1, 2)) for f in (np.mean, np.std))
+    return conv(x, (kernel - mean) / (deviation + 1e-5), (stride, stride), padding)
+
+
+def conv(x, kernel, strides, padding):
+    windows = _windows(x, kernel.shape[:2], strides, padding, 0)
+    return np.einsum("bhwcij,ijco->bhwo", windows, kernel, optimize=True)
+
+
+def max_pool(x):
+    return _windows(x, (3, 3), (2, 2), "same", -np.inf).max((-1, -2))
+
+
+def _windows(x, size, strides, padding, fill):
+    """(batch, rows, columns, channels, size…) of windows; SAME puts the odd pixel last, as TensorFlow."""
+    if padding == "same":
+        total = [max((-(-n // s) - 1) * s + k - n, 0) for n, k, s in zip(x.shape[1:3], size, strides)]
+        pads = ((0, 0), *((t // 2, t - t // 2) for t in total), (0, 0))
+        x = np.pad(x, pads, constant_values=fill)
+    windows = np.lib.stride_tricks.sliding_window_view(x, size, axis=(1, 2))
+    return windows[:, :: strides[0], :: strides[1]]
+
+
+def group_norm(w, name, x, groups=32, epsilon=1e-6):
+    batch, height, width, channels = x.shape
+    y = x.reshape(batch, height * width, groups, channels // groups)
+    y = (y - y.mean((1, 3), keepdims=True)) / np.sqrt(y.var((1, 3), keepdims=True) + epsilon)
+    return y.reshape(x.shape) * w[f"{name}/gamma"] + w[f"{name}/beta"]

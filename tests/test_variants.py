@@ -1,0 +1,77 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_vit.variants import PUBLISHED, STEMS, VARIANTS, parse_variant
+
+
+@pytest.mark.parametrize(
+    "name, sizes",
+    [
+        ("Ti/16", (192, 12, 768, 3, 16)),
+        ("B/16", (768, 12, 3072, 12, 16)),
+        ("B/8", (768, 12, 3072, 12, 8)),
+        ("L/32", (1024, 24, 4096, 16, 32)),
+        ("H/14", (1280, 32, 5120, 16, 14)),
+        ("g-opt/16", (1536, 40, 6144, 16, 16)),
+        ("So400m/14", (1152, 27, 4304, 16, 14)),
+        ("S/2", (384, 12, 1536, 6, 2)),
+    ],
+)
+def test_a_name_stands_for_its_sizes(name, sizes):
+    keys = ("hidden_size", "num_layers", "mlp_dim", "num_heads", "patch_size")
+    assert parse_variant(name) == dict(zip(keys, sizes))
+
+
+@pytest.mark.parametrize(
+    "name, patch_size, resnet",
+    [
+        ("R+Ti/16", 8, ()),
+        ("R26+S/32", 1, (2, 2, 2, 2)),
+        ("R50+B/16", 1, (3, 4, 9)),
+        ("R50+L/32", 1, (3, 4, 6, 3)),
+    ],
+)
+def test_a_hybrids_name_stands_for_its_stem_too(name, patch_size, resnet):
+    variant = parse_variant(name)
+    assert variant["patch_size"] == patch_size
+    assert variant["resnet"] == resnet
+    plain = parse_variant(name.split("+")[1])
+    assert variant == {**plain, "patch_size": patch_size, "resnet": resnet}
+
+
+@given(st.sampled_from([*VARIANTS]), st.integers(1, 99))
+def test_the_patch_size_is_free(size, patch):
+    assert parse_variant(f"{size}/{patch}")["patch_size"] == patch
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_published_name_is_one(name):
+    assert parse_variant(name)["hidden_size"] % parse_variant(name)["num_heads"] == 0
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("XL/16", "variant 'XL/16' is unknown; .*such as 'B/16'.*Ti, S, M, B, L"),
+        ("B", "variant 'B' is unknown"),
+        ("B/0", "variant 'B/0' is unknown"),
+        ("B/016", "variant 'B/016' is unknown"),
+        ("b/16", "variant 'b/16' is unknown"),
+        ("B/16 ", "variant 'B/16 ' is unknown"),
+        ("ViT-B_16", "variant 'ViT-B_16' is unknown"),
+        (16, "variant 16 is unknown"),
+        (None, "variant None is unknown"),
+        ("R26+B/16", r"hybrid 'R26\+B/16' is unknown; with this size there are R\+B/16, R26\+B/32"),
+        ("R101+B/16", r"hybrid 'R101\+B/16' is unknown"),
+    ],
+)
+def test_another_name_is_refused_in_one_line(name, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        parse_variant(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_stems_are_those_of_published_hybrids():
+    used = {f"{n.split('+')[0]}+/{n.split('/')[1]}" for n in PUBLISHED if "+" in n}
+    assert {*STEMS} == used
