@@ -1,7 +1,7 @@
 # `make quickstart` and `make test` need Python 3.11, make and git; each makes its own .venv.
 PYTHON ?= python3.11
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest -n auto
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 JAX_TESTS := tests/layers tests/models tests/weights tests/contract
 
 .PHONY: help quickstart test test-full benchmark format

@@ -4,6 +4,7 @@ It stands outside the package so that `--help` need not import Keras; a verb's m
 when the verb is called.
 """
 
+import argparse
 import ast
 import contextlib
 import importlib
@@ -23,9 +24,16 @@ VERBS = {
 }
 
 
+class _Parser(argparse_flags.ArgumentParser):
+    """A parser that says in one line what is wrong."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def parser():
     """The parser of all verbs."""
-    top = argparse_flags.ArgumentParser(
+    top = _Parser(
         prog="keras-vit",
         description="Vision Transformers for Keras 3.",
         epilog="keras-vit VERB --help tells more.",
@@ -37,8 +45,8 @@ def parser():
     add("--workdir", help="folder of the run (default: runs/quickstart-N); an unfinished one is continued")
 
     add = sub["models"].add_argument
-    add("--image_size", type=int, default=224, help="side of the image that the GFLOPs are for")
-    add("--num_classes", type=int, default=1000, help="size of the head; 0 for none")
+    add("--image_size", type=positive_int, default=224, help="side of the image that the GFLOPs are for")
+    add("--num_classes", type=whole_number, default=1000, help="size of the head; 0 for none")
     _output(add)
 
     add = sub["finetune"].add_argument
@@ -48,8 +56,8 @@ def parser():
     add("--recipe", default="finetune", help="numbers of the run (default: finetune)")
     add("--workdir", required=True, help="folder of the run; an unfinished one is continued")
     add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH")
-    add("--total_steps", type=int, help="steps of the run")
-    add("--batch_size", type=int, help="images in a step")
+    add("--total_steps", type=positive_int, help="steps of the run")
+    add("--batch_size", type=positive_int, help="images in a step")
     add("--set", action="append", default=[], metavar="FIELD=VALUE", help="any other field of the recipe")
     add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
 
@@ -57,15 +65,15 @@ def parser():
     _model(add)
     add("--dataset", required=True, help="digits or folder:PATH")
     add("--split", default="test", help="train, validation or test (default: test)")
-    add("--seed", type=int, help="of the split, where the data set has none (default: the run's, else 0)")
-    add("--batch_size", type=int, default=64, help="images computed at a time")
+    add("--seed", type=whole_number, help="of the split, if the data set has none (default: the run's or 0)")
+    add("--batch_size", type=positive_int, default=64, help="images computed at a time")
     add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
     _output(add)
 
     add = sub["predict"].add_argument
     _model(add)
     add("images", nargs="+", help="image files, or folders of them")
-    add("--top", type=int, default=5, help="classes to name for each image (default: 5)")
+    add("--top", type=positive_int, default=5, help="classes to name for each image (default: 5)")
     _output(add)
     return top
 
@@ -79,12 +87,24 @@ def _output(add):
     add("--output", metavar="FILE", help="write the JSON to a file, too")
 
 
+def whole_number(text):
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"wanted a whole number; got {text!r}")
+    return int(text)
+
+
+def positive_int(text):
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"wanted a whole number above 0; got {text!r}")
+    return int(text)
+
+
 def image_size(text):
     """`384` or `384x512` as (height, width)."""
-    sides = tuple(int(side) for side in text.lower().split("x"))
-    if len(sides) > 2:
-        raise ValueError(text)
-    return sides * 2 if len(sides) == 1 else sides
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
+        raise argparse.ArgumentTypeError(f"wanted a side in pixels or HEIGHTxWIDTH; got {text!r}")
+    return int(sides[0]), int(sides[-1])
 
 
 def settings(pairs):
@@ -134,7 +154,7 @@ def main(argv=None):
             verb = importlib.import_module(f"keras_vit.cli.{args.verb}")
             importlib.import_module("tensorflow").config.list_physical_devices()
         return verb.run(args) or 0
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"keras-vit: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

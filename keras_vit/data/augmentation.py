@@ -1,4 +1,4 @@
-"""Random crops and flips, every draw a function of a seed."""
+"""Random crops, shifts and flips, every draw a function of a seed."""
 
 import tensorflow as tf
 
@@ -34,6 +34,31 @@ def random_crop(image, seed, preprocessing, area=(0.05, 1.0)):
     return tf.ensure_shape(
         resize(cropped, preprocessing.image_size, preprocessing), (*preprocessing.image_size, 3)
     )
+
+
+def random_shift(image, seed, fraction):
+    """Move an image by up to `fraction` of each side; what comes in at the border is black.
+
+    Args:
+        image: float32 (height, width, channels) in [0, 255].
+        seed: Two ints; the same seed moves it the same way.
+        fraction: Largest shift as a share of the side, in [0, 1]; not in whole pixels.
+
+    Returns:
+        float32 (height, width, channels), interpolated bilinearly.
+    """
+    shape = tf.shape(image)[:2]
+    down, right = tf.unstack(tf.random.stateless_uniform((2,), seed, -fraction, fraction))
+    down, right = down * tf.cast(shape[0], tf.float32), right * tf.cast(shape[1], tf.float32)
+    moved = tf.raw_ops.ImageProjectiveTransformV3(
+        images=tf.expand_dims(image, 0),
+        transforms=[[1.0, 0.0, -right, 0.0, 1.0, -down, 0.0, 0.0]],
+        output_shape=shape,
+        fill_value=0.0,
+        interpolation="BILINEAR",
+        fill_mode="CONSTANT",
+    )
+    return tf.ensure_shape(moved[0], image.shape)
 
 
 def random_flip(image, seed):

@@ -2,12 +2,12 @@
 
 import tensorflow as tf
 
-from keras_vit.data.augmentation import random_crop, random_flip
-from keras_vit.data.images import decode, prepare
+from keras_vit.data.augmentation import random_crop, random_flip, random_shift
+from keras_vit.data.images import decode, prepare, resized
 
 
 def training_batches(
-    samples, preprocessing, batch_size, *, seed, steps, first_step=0, crop_area=None, flip=False
+    samples, preprocessing, batch_size, *, seed, steps, first_step=0, crop_area=None, shift=0.0, flip=False
 ):
     """The batches of a training run, from one step to another.
 
@@ -23,6 +23,7 @@ def training_batches(
         steps: The step to stop before.
         first_step: The step to start at.
         crop_area: Smallest and largest share of the image for random crops, or None for none.
+        shift: Largest random shift as a share of the image's side, in [0, 1].
         flip: Whether to mirror half of the images.
 
     Returns:
@@ -37,15 +38,17 @@ def training_batches(
 
     def sample(position):
         index = tf.random.experimental.index_shuffle(position % n, [seed, position // n], n - 1)
-        crop_seed, flip_seed = ([seed, 2 * position + draw] for draw in range(2))
+        crop_seed, shift_seed, flip_seed = ([seed, 3 * position + draw] for draw in range(3))
         image = read(images[index])
         if crop_area:
-            image = preprocessing.normalise(random_crop(image, crop_seed, preprocessing, crop_area))
+            pixels = random_crop(image, crop_seed, preprocessing, crop_area)
         else:
-            image = prepare(image, preprocessing)
+            pixels = resized(image, preprocessing)
+        if shift:
+            pixels = random_shift(pixels, shift_seed, shift)
         if flip:
-            image = random_flip(image, flip_seed)
-        return image, labels[index]
+            pixels = random_flip(pixels, flip_seed)
+        return preprocessing.normalise(pixels), labels[index]
 
     positions = tf.data.Dataset.range(first_step * batch_size, steps * batch_size)
     return _batched(positions.map(sample, tf.data.AUTOTUNE), batch_size)

@@ -27,16 +27,21 @@ def is_readable(path):
 
 def prepare(image, preprocessing):
     """A decoded image as the model reads it: resized, cropped and scaled as `preprocessing` says."""
+    return preprocessing.normalise(resized(image, preprocessing))
+
+
+def resized(image, preprocessing):
+    """A decoded image as `Preprocessing.resized` makes it: float32 in [0, 255], at the model's size."""
     pixels = tf.cast(image, tf.float32)
     if preprocessing.image_size is None:
-        return preprocessing.normalise(pixels)
+        return pixels
     size, height, width = preprocessing.image_size, *preprocessing.image_size
     if preprocessing.resize == "squash":
         pixels = resize(pixels, size, preprocessing)
     else:
         enlarged, top, left = _crop_window(tf.shape(pixels)[:2], preprocessing)
         pixels = resize(pixels, enlarged, preprocessing)[top : top + height, left : left + width]
-    return preprocessing.normalise(tf.ensure_shape(pixels, (height, width, 3)))
+    return tf.ensure_shape(pixels, (height, width, 3))
 
 
 def resize(pixels, size, preprocessing):

@@ -20,7 +20,7 @@ def evaluate(model, samples, batch_size=64, progress=None):
         cross-entropy).
 
     Raises:
-        ValueError: if a label is not a class of the model.
+        ValueError: if there are no samples, or a label is not a class of the model.
 
     Example:
         >>> sorted(evaluate(model, load_dataset("digits").split("test")))
@@ -28,7 +28,9 @@ def evaluate(model, samples, batch_size=64, progress=None):
 
     Source: the evaluation of `vit_jax/train.py`, without its dropped remainder.
     """
-    if max(samples.labels) >= model.num_classes:
+    if model.num_classes is None:
+        raise ValueError("this model has no head; build it with num_classes to evaluate it")
+    if max(samples.labels, default=0) >= model.num_classes:
         raise ValueError(
             f"the samples have labels up to {max(samples.labels)}, but the model has "
             f"{model.num_classes} classes"

@@ -5,6 +5,35 @@ import dataclasses
 OPTIMIZERS = ("sgd", "adamw")
 
 
+def _is_int(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value):
+    return _is_int(value) or isinstance(value, float)
+
+
+def _is_area(value):
+    pair = isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_number, value))
+    return pair and 0 < value[0] <= value[1] <= 1
+
+
+# What a field must be, in words and as a test.
+RULES = {
+    "base_lr": ("a number above 0", lambda v: _is_number(v) and v > 0),
+    **dict.fromkeys(
+        ("total_steps", "batch_size", "eval_every"), ("a positive int", lambda v: _is_int(v) and v > 0)
+    ),
+    **dict.fromkeys(("warmup_steps", "seed"), ("an int of at least 0", lambda v: _is_int(v) and v >= 0)),
+    **dict.fromkeys(("momentum", "label_smoothing"), ("in [0, 1)", lambda v: _is_number(v) and 0 <= v < 1)),
+    "shift": ("in [0, 1]", lambda v: _is_number(v) and 0 <= v <= 1),
+    "weight_decay": ("a number of at least 0", lambda v: _is_number(v) and v >= 0),
+    "clip_norm": ("a number above 0 or None", lambda v: v is None or _is_number(v) and v > 0),
+    "crop_area": ("(smallest, largest) in (0, 1] or None", lambda v: v is None or _is_area(v)),
+    "flip": ("True or False", lambda v: isinstance(v, bool)),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """The numbers of a training run.
@@ -19,6 +48,7 @@ class Recipe:
         clip_norm: Largest global norm of a gradient, or None.
         label_smoothing: Share of a label that is spread over all classes, in [0, 1).
         crop_area: Smallest and largest share of the image for random crops, or None for none.
+        shift: Largest random shift as a share of the image's side, in [0, 1].
         flip: Whether half of the training images are mirrored.
         eval_every: Steps between evaluations on the validation split, each with a checkpoint.
         seed: Of the split, the order, the augmentation and new weights.
@@ -42,6 +72,7 @@ class Recipe:
     clip_norm: float | None = 1.0
     label_smoothing: float = 0.0
     crop_area: tuple[float, float] | None = (0.05, 1.0)
+    shift: float = 0.0
     flip: bool = True
     eval_every: int = 100
     seed: int = 0
@@ -49,17 +80,12 @@ class Recipe:
     def __post_init__(self):
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer {self.optimizer!r} is unknown; choose one of {OPTIMIZERS}")
-        for name in ("total_steps", "batch_size", "eval_every"):
+        for name, (rule, fits) in RULES.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a positive int; got {value!r}")
-        if not self.base_lr > 0:
-            raise ValueError(f"base_lr must be above 0; got {self.base_lr!r}")
+            if not fits(value):
+                raise ValueError(f"{name} must be {rule}; got {value!r}")
         if self.crop_area is not None:
-            low, high = self.crop_area
-            if not 0 < low <= high <= 1:
-                raise ValueError(f"crop_area must be (smallest, largest) in (0, 1]; got {self.crop_area!r}")
-            object.__setattr__(self, "crop_area", (low, high))
+            object.__setattr__(self, "crop_area", tuple(self.crop_area))
 
     def with_changes(self, **changes):
         """This recipe with other numbers. A new `total_steps` alone shortens the warm-up with it."""
@@ -67,23 +93,25 @@ class Recipe:
         if unknown:
             known = ", ".join(f.name for f in dataclasses.fields(self))
             raise ValueError(f"a recipe has no {', '.join(unknown)}; its fields are {known}")
-        if "total_steps" in changes and "warmup_steps" not in changes:
-            warmup = self.warmup_steps * changes["total_steps"] // self.total_steps
-            changes["warmup_steps"] = warmup
-        return dataclasses.replace(self, **changes)
+        changed = dataclasses.replace(self, **changes)
+        if "warmup_steps" in changes:
+            return changed
+        warmup = self.warmup_steps * changed.total_steps // self.total_steps
+        return dataclasses.replace(changed, warmup_steps=warmup)
 
 
 RECIPES = {
     # A small model from scratch on scikit-learn's 8×8 scans: `keras-vit quickstart`.
     "digits": Recipe(
         optimizer="adamw",
-        base_lr=3e-3,
-        total_steps=900,
-        warmup_steps=90,
+        base_lr=2e-3,
+        total_steps=1200,
+        warmup_steps=120,
         batch_size=64,
-        weight_decay=0.1,
+        weight_decay=0.5,
         label_smoothing=0.1,
-        crop_area=(0.7, 1.0),
+        crop_area=None,
+        shift=0.1,
         flip=False,
     ),
     # The official fine-tuning at the length of its AugReg notebook: `keras-vit finetune --weights F`.

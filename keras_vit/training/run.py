@@ -130,6 +130,7 @@ def _fit(model, dataset, recipe, workdir, done, verbose):
             steps=recipe.total_steps,
             first_step=done,
             crop_area=recipe.crop_area,
+            shift=recipe.shift,
             flip=recipe.flip,
         )
         model.fit(

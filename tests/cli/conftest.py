@@ -1,0 +1,67 @@
+import os
+import pathlib
+import subprocess
+import sys
+import types
+
+import pytest
+from made.folders import write_classes
+
+import keras_vit_cli
+
+SCRIPT = pathlib.Path(sys.executable).parent / "keras-vit"
+
+
+@pytest.fixture(scope="session")
+def script():
+    """The installed console script as a process of its own, as a user would start it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_CPP")}
+
+    def run(*arguments, cwd=None):
+        return subprocess.run(
+            [SCRIPT, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=environment
+        )
+
+    return run
+
+
+@pytest.fixture
+def keras_vit(capfd):
+    """The same in this process, which saves it the imports: returncode, stdout and stderr."""
+
+    def run(*arguments):
+        capfd.readouterr()
+        try:
+            status = keras_vit_cli.main([*map(str, arguments)])
+        except SystemExit as stop:
+            status = stop.code
+        stdout, stderr = capfd.readouterr()
+        return types.SimpleNamespace(returncode=status, stdout=stdout, stderr=stderr)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def refused():
+    """Assert that a command was refused in one line that holds all the words."""
+
+    def check(done, *words):
+        assert done.returncode == 2, done
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("keras-vit")
+        for word in words:
+            assert str(word) in line
+        assert done.stdout == ""
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def weights(golden):
+    return golden / "token.npz"
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """A data set of two classes with 10 images each."""
+    return write_classes(tmp_path_factory.mktemp("data") / "images")

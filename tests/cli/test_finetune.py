@@ -1,0 +1,113 @@
+import json
+
+import pytest
+from made.folders import write_broken, write_classes
+from PIL import Image
+
+SHORT = ("--total_steps", 3, "--batch_size", 4, "--set", "eval_every=2", "--set", "warmup_steps=1")
+
+
+@pytest.fixture(scope="module")
+def command(weights, images):
+    return ("finetune", "--weights", weights, "--dataset", f"folder:{images}", *SHORT)
+
+
+@pytest.fixture(scope="module")
+def run(script, command, tmp_path_factory):
+    """A finished run's folder, and what the script said of it."""
+    workdir = tmp_path_factory.mktemp("runs") / "run"
+    return workdir, script(*command, "--set", "seed=5", "--set", "flip=False", "--workdir", workdir)
+
+
+def test_the_script_trains_draws_and_tells_where_everything_is(run):
+    workdir, done = run
+    assert done.returncode == 0 and done.stderr == ""
+    result = json.loads((workdir / "result.json").read_text())
+    last = done.stdout.splitlines()[-1]
+    assert f"test accuracy {result['test_accuracy']:.4f} on 4 images after 3 steps" in last
+    assert str(workdir) in last
+    with Image.open(workdir / "figures" / "curves.png") as figure:
+        figure.verify()
+    assert len((workdir / "metrics.csv").read_text().splitlines()) == 3
+
+
+def test_settings_reach_the_run(run, weights):
+    config = json.loads((run[0] / "config.json").read_text())
+    assert config["weights"] == str(weights)
+    wanted = {"total_steps": 3, "batch_size": 4, "eval_every": 2, "seed": 5, "flip": False, "base_lr": 0.03}
+    assert {name: config["recipe"][name] for name in wanted} == wanted
+
+
+def test_evaluating_the_run_finds_its_test_accuracy_again(run, images, keras_vit):
+    done = keras_vit("evaluate", "--model", run[0], "--dataset", f"folder:{images}", "--json")
+    found, result = json.loads(done.stdout), json.loads((run[0] / "result.json").read_text())
+    assert (found["accuracy"], found["samples"]) == (result["test_accuracy"], result["test_samples"])
+
+
+def test_the_run_predicts_by_name(run, images, keras_vit):
+    done = keras_vit("predict", "--model", run[0], images / "cat" / "00.png", "--json")
+    (found,) = json.loads(done.stdout)
+    assert {row["name"] for row in found["classes"]} == {"cat", "dog"}
+
+
+def test_started_again_it_prints_its_result_and_trains_nothing(run, command, keras_vit):
+    workdir, first = run
+    before = (workdir / "model.keras").stat().st_mtime_ns
+    done = keras_vit(*command, "--set", "seed=5", "--set", "flip=False", "--workdir", workdir)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == first.stdout.splitlines()[-1:]
+    assert (workdir / "model.keras").stat().st_mtime_ns == before
+
+
+def test_another_configuration_is_refused_naming_the_fields(run, command, script, refused):
+    done = script(*command, "--set", "seed=6", "--set", "flip=False", "--workdir", run[0])
+    refused(done, run[0], "recipe.seed (there 5, asked 6)", "--workdir")
+    assert "flip" not in done.stderr
+
+
+def test_an_unreadable_image_fails_or_is_left_out_and_named(weights, script, keras_vit, refused, tmp_path):
+    root = write_classes(tmp_path / "images")
+    bad = write_broken(root / "dog" / "bad.png")
+    command = ("finetune", "--weights", weights, "--dataset", f"folder:{root}", *SHORT)
+    command = (*command, "--workdir", tmp_path / "run")
+    refused(script(*command), "1 image(s) cannot be read", bad, "--on_bad_image skip")
+    assert not (tmp_path / "run").exists()
+    done = keras_vit(*command, "--on_bad_image", "skip")
+    assert done.returncode == 0
+    assert f"left out, unreadable: {bad}" in done.stdout
+
+
+def test_a_folder_that_is_no_run_is_refused(command, keras_vit, refused, tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    refused(keras_vit(*command, "--workdir", tmp_path), tmp_path, "is no run of keras-vit")
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--model", "C/16"], ["variant 'C/16' is unknown", "'B/16'"]),
+        (["--model", "Ti/8"], ["hidden_size 24", "Ti/8 has 192"]),
+        (["--image_size", "20"], ["20×20", "not divisible by the patch of 8×8"]),
+        (["--image_size", "16x20"], ["16×20", "not divisible by the patch of 8×8"]),
+        (["--recipe", "fine"], ["recipe 'fine' is unknown", "finetune"]),
+        (["--set", "lr=1"], ["a recipe has no lr", "base_lr"]),
+        (["--set", "base_lr"], ["FIELD=VALUE", "'base_lr'"]),
+        (["--set", "base_lr=high"], ["base_lr must be a number above 0", "'high'"]),
+        (["--set", "crop_area=0.5"], ["crop_area must be", "0.5"]),
+        (["--set", "decay=step"], ["decay 'step' is unknown", "cosine"]),
+        (["--set", "warmup_steps=9"], ["warmup_steps must be", "9 and 3"]),
+        (["--dataset", "folder:/nowhere"], ["no such folder: '/nowhere'"]),
+        (["--dataset", "tfds:mnist"], ["'tfds:mnist' is unknown", "folder:PATH"]),
+    ],
+    ids=lambda value: "",
+)
+def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(
+    options, words, command, keras_vit, refused, tmp_path
+):
+    refused(keras_vit(*command, *options, "--workdir", tmp_path / "run"), *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_neither_model_nor_weights_is_refused(images, keras_vit, refused, tmp_path):
+    done = keras_vit("finetune", "--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
+    refused(done, "give a model", "weights")

@@ -1,0 +1,101 @@
+import json
+import pathlib
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from keras_vit.cli import quickstart
+from keras_vit.cli.source import open_model
+from keras_vit.data.batches import evaluation_batches
+from keras_vit.data.datasets import load_dataset
+from keras_vit.export.verify import run_saved_model, run_tflite
+
+
+@pytest.fixture(scope="module")
+def finished(script, tmp_path_factory):
+    """The whole way once, in a process of its own: its folder, the process and the result."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    done = script("quickstart", "--workdir", "run", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done, json.loads((folder / "run" / "result.json").read_text())
+
+
+def test_it_reads_the_digits_and_deploys_what_it_learned(finished):
+    folder, _, result = finished
+    assert result["test_accuracy"] >= 0.97
+    assert result["test_samples"] >= 300
+    assert result["max_logit_difference"] <= 1e-5
+    assert result["train_seconds"] > 0
+    assert len(result["figures"]) == 3
+    for path in (result["saved_model"], result["tflite"], *result["figures"]):
+        assert (folder / path).exists(), path
+    for path in result["figures"]:
+        with Image.open(folder / path) as figure:
+            assert figure.format == "PNG"
+            assert min(figure.size) > 200
+            assert np.asarray(figure.convert("L")).std() > 5
+
+
+def test_every_format_reads_the_same_digits(finished):
+    """The accuracies, computed here from the files that it left."""
+    folder, _, result = finished
+    samples = load_dataset("digits").split("test")
+    model = open_model(folder / "run")
+    images = np.concatenate([x for x, _ in evaluation_batches(samples, model.preprocessing, 64)])
+    expected = model.predict(images, verbose=0)
+    assert np.mean(expected.argmax(1) == samples.labels) == result["test_accuracy"]
+    for runtime, name in ((run_saved_model, "saved_model"), (run_tflite, "tflite")):
+        logits = runtime(folder / result[name], (images + 1) / 2)
+        assert np.abs(logits - expected).max() <= 1e-5 * np.abs(expected).max()
+        assert np.mean(logits.argmax(1) == samples.labels) == result["formats"][name]["test_accuracy"]
+
+
+def test_it_says_what_it_does_and_ends_with_a_table(finished):
+    folder, done, result = finished
+    lines = done.stdout.splitlines()
+    assert "scanned digits in run" in lines[0]
+    start = next(i for i, line in enumerate(lines) if line.startswith("model  "))
+    assert [line.split()[0] for line in lines[start + 1 : start + 4]] == ["live", "SavedModel", "LiteRT"]
+    assert f"{result['test_accuracy']:.4f}" in lines[start + 1]
+    named = [line.strip() for line in lines[start:] if line.startswith("  ")]
+    assert all((folder / path).exists() for path in named) and len(named) == 6
+
+
+def test_nothing_of_tensorflows_greetings_is_seen(finished):
+    assert finished[1].stderr == ""
+
+
+def test_started_again_it_prints_the_result_in_seconds_and_changes_nothing(finished, script):
+    folder, first, _ = finished
+
+    def files():
+        return {path: path.stat().st_mtime_ns for path in pathlib.Path(folder).rglob("*")}
+
+    before, start = files(), time.perf_counter()
+    done = script("quickstart", "--workdir", "run", cwd=folder)
+    assert time.perf_counter() - start < 40
+    assert done.returncode == 0 and done.stderr == ""
+    assert files() == before
+    shown = first.stdout[first.stdout.index("model  ") :]
+    assert done.stdout.endswith(shown)
+
+
+def test_another_runs_folder_is_refused(finished, keras_vit, refused, weights):
+    folder = finished[0] / "run"
+    done = keras_vit("finetune", "--weights", weights, "--dataset", "digits", "--workdir", folder)
+    refused(done, folder, "another configuration", "weights")
+
+
+def test_without_a_workdir_it_takes_the_first_number_that_is_free(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "quickstart-1").mkdir(parents=True)
+    (tmp_path / "runs" / "quickstart-3").mkdir()
+    assert str(quickstart._new_folder()) == "runs/quickstart-2"
+
+
+def test_the_saved_model_is_one(finished):
+    folder, _, result = finished
+    assert tf.saved_model.contains_saved_model(str(folder / result["saved_model"]))

@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+from made.folders import write_classes
+from reference.comparing import numpy
+from reference.small import small
+
+from keras_vit.data.datasets import Samples, load_dataset
+from keras_vit.evaluation import evaluate
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory):
+    root = write_classes(tmp_path_factory.mktemp("data") / "images", ("a", "b", "c"), count=15)
+    return load_dataset(f"folder:{root}").split("train")
+
+
+class Fixed:
+    """Puts out the given logits, batch after batch."""
+
+    def __init__(self, logits):
+        self.logits = np.asarray(logits, "float32")
+        self.num_classes = self.logits.shape[1]
+        self.preprocessing = small(num_layers=1).preprocessing
+        self.done = 0
+
+    def predict_on_batch(self, images):
+        self.done += len(images)
+        return self.logits[self.done - len(images) : self.done]
+
+
+def by_definition(logits, labels):
+    logits = np.asarray(logits, "float64")
+    best = [np.argsort(-row, kind="stable")[:5] for row in logits]
+    scores = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return {
+        "samples": len(labels),
+        "accuracy": np.mean(logits.argmax(1) == labels),
+        "top5_accuracy": np.mean([label in five for label, five in zip(labels, best)]),
+        "loss": -np.log(scores[np.arange(len(labels)), labels]).mean(),
+    }
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 30, 64])
+def test_the_numbers_are_their_definitions_and_no_sample_is_dropped(batch_size, samples, rng):
+    logits = 3 * rng.standard_normal((len(samples), 8))
+    found = evaluate(Fixed(logits), samples, batch_size)
+    assert found == pytest.approx(by_definition(logits.astype("float32"), np.array(samples.labels)))
+    assert 0 < found["accuracy"] < found["top5_accuracy"] < 1
+
+
+def test_the_logits_are_the_models_for_the_samples(samples):
+    model = small(num_classes=7)
+    logits = numpy(model(model.preprocessing(list(samples.images))))
+    expected = by_definition(logits, np.array(samples.labels))
+    assert evaluate(model, samples, 8) == pytest.approx(expected, rel=1e-4)
+
+
+def test_of_equal_logits_the_first_counts_as_in_argmax(samples):
+    assert {*samples.labels} == {0, 1, 2}
+    found = evaluate(Fixed(np.zeros((len(samples), 7))), samples)
+    assert found["accuracy"] == samples.labels.count(0) / len(samples)
+    assert found["top5_accuracy"] == 1.0
+    assert found["loss"] == pytest.approx(np.log(7))
+
+
+def test_the_sixth_best_is_not_among_the_best_five(samples):
+    assert evaluate(Fixed(np.tile(np.arange(7.0), (len(samples), 1))), samples)["top5_accuracy"] == (
+        samples.labels.count(2) / len(samples)
+    )
+
+
+def test_of_five_classes_or_fewer_there_is_no_top_5(samples):
+    assert evaluate(Fixed(np.zeros((len(samples), 5))), samples)["top5_accuracy"] is None
+
+
+def test_large_logits_stay_finite(samples):
+    assert evaluate(Fixed(np.full((len(samples), 3), 1e5)), samples)["loss"] == pytest.approx(np.log(3))
+
+
+def test_progress_is_told_after_each_batch(samples):
+    told = []
+    evaluate(Fixed(np.zeros((len(samples), 3))), samples.take(range(20)), 8, progress=told.append)
+    assert told == [8, 16, 20]
+
+
+def test_labels_beyond_the_models_classes_are_refused(samples):
+    with pytest.raises(ValueError, match="labels up to 2, but the model has 2 classes"):
+        evaluate(Fixed(np.zeros((1, 2))), samples)
+
+
+def test_a_model_without_a_head_is_refused(samples):
+    model = Fixed(np.zeros((1, 2)))
+    model.num_classes = None
+    with pytest.raises(ValueError, match="this model has no head"):
+        evaluate(model, samples)
+
+
+def test_no_samples_are_refused():
+    with pytest.raises(ValueError, match="there are no samples"):
+        evaluate(Fixed(np.zeros((1, 3))), Samples((), ()))

@@ -1,0 +1,81 @@
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+import keras_vit
+
+
+@pytest.fixture(scope="module")
+def wheel(repository, tmp_path_factory):
+    """The names of the files in a wheel that is built from a copy, which leaves nothing in the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    ours = (
+        "setup.py",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "keras_vit",
+        "keras_vit_cli.py",
+        "export",
+        "tests",
+    )
+    for name in ours:
+        subprocess.run(["cp", "-r", repository / name, folder], check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "."]
+    done = subprocess.run([*command, "--wheel-dir", "built"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (file,) = (folder / "built").iterdir()
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+def test_the_wheel_puts_only_our_names_on_top(wheel):
+    info = f"keras_vit-{keras_vit.__version__}.dist-info"
+    assert {name.partition("/")[0] for name in wheel} == {"keras_vit", "keras_vit_cli.py", info}
+
+
+def test_the_wheel_holds_every_module_and_no_tests(wheel, repository):
+    modules = {path.relative_to(repository).as_posix() for path in (repository / "keras_vit").rglob("*.py")}
+    modules |= {f"keras_vit/export/{path.name}" for path in (repository / "export").glob("*.py")}
+    modules.add("keras_vit_cli.py")
+    assert "keras_vit/export/__init__.py" in modules
+    assert {name for name in wheel if name.endswith(".py")} == modules
+    assert not [name for name in wheel if "test" in name]
+
+
+def test_the_wheel_installs_the_console_script(wheel):
+    (entry_points,) = (text for name, text in wheel.items() if name.endswith("/entry_points.txt"))
+    assert "keras-vit = keras_vit_cli:main" in entry_points
+
+
+def test_the_wheel_asks_for_what_the_package_imports(wheel):
+    (metadata,) = (text for name, text in wheel.items() if name.endswith("/METADATA"))
+    asked = {
+        re.split(r"[ <>=!]", line[15:])[0]
+        for line in metadata.splitlines()
+        if line.startswith("Requires-Dist")
+    }
+    found = set()
+    for name, text in wheel.items():
+        if name.endswith(".py"):
+            found |= {*re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)}
+    names = {
+        "PIL": "pillow",
+        "sklearn": "scikit-learn",
+        "absl": "absl-py",
+        "ai_edge_litert": "ai-edge-litert",
+    }
+    outside = {
+        names.get(name, name) for name in found - {*sys.stdlib_module_names} - {"keras_vit", "keras_vit_cli"}
+    }
+    assert outside == asked
+
+
+def test_the_version_of_setup_py_is_the_packages(repository):
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--version"], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == keras_vit.__version__

@@ -1,0 +1,88 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from reference.comparing import arrays
+from reference.small import images_for, small
+
+from keras_vit.training import RECIPES, Recipe, compile_model
+
+
+def labelled(model, count=16):
+    labels = np.arange(count) % 5
+    shades = np.linspace(-0.8, 0.8, 5)[labels].reshape(-1, 1, 1, 1)
+    return (0.1 * images_for(model, count) + shades).astype("float32"), labels
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_fit_learns_by_a_recipe(recipe):
+    model = small(num_layers=1)
+    images, labels = labelled(model)
+    compile_model(model, recipe, total_steps=60, base_lr=0.01)
+    before = model.evaluate(images, labels, verbose=0, return_dict=True)["loss"]
+    model.fit(images, labels, batch_size=16, epochs=60, verbose=0)
+    after = model.evaluate(images, labels, verbose=0, return_dict=True)
+    assert after["loss"] < 0.7 * before
+    assert after["accuracy"] >= 0.8
+
+
+@pytest.mark.parametrize("as_dataset", [False, True], ids=["arrays", "tf.data"])
+def test_class_numbers_and_one_hot_labels_train_the_same(as_dataset):
+    found = []
+    for one_hot in (False, True):
+        model = small(num_layers=1)
+        compile_model(model, "digits", total_steps=10)
+        images, labels = labelled(model)
+        data = (images, np.eye(5, dtype="float32")[labels] if one_hot else labels)
+        fit = {"epochs": 2, "shuffle": False, "verbose": 0}
+        if as_dataset:
+            history = model.fit(tf.data.Dataset.from_tensor_slices(data).batch(8), **fit)
+        else:
+            history = model.fit(*data, batch_size=8, **fit)
+        found.append((arrays(model), history.history))
+    (numbers, history), (rows, rows_history) = found
+    assert history == rows_history
+    for path in numbers:
+        np.testing.assert_array_equal(numbers[path], rows[path])
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_accuracy_is_the_share_of_images_whose_largest_logit_is_the_label(one_hot):
+    model = small(num_layers=1)
+    compile_model(model, total_steps=10)
+    images, labels = labelled(model)
+    expected = np.mean(model.predict(images, verbose=0).argmax(-1) == labels)
+    found = model.evaluate(images, np.eye(5)[labels] if one_hot else labels, verbose=0, return_dict=True)
+    assert found["accuracy"] == pytest.approx(expected)
+
+
+def test_any_model_that_puts_out_logits_can_be_compiled():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    compile_model(model, total_steps=10)
+    model.fit(np.zeros((4, 4)), np.zeros(4), verbose=0)
+    assert int(model.optimizer.iterations) == 1
+
+
+def test_a_compiled_model_says_what_it_was_compiled_with():
+    model = small(num_layers=1)
+    recipe = compile_model(model, "finetune", total_steps=50, label_smoothing=0.2)
+    assert recipe == RECIPES["finetune"].with_changes(total_steps=50, label_smoothing=0.2)
+    assert model.loss.label_smoothing == 0.2
+    assert model.optimizer.get_config()["learning_rate"]["config"]["total_steps"] == 50
+
+
+def test_a_recipe_of_ones_own_can_be_given():
+    recipe = Recipe("sgd", 0.5, total_steps=4, warmup_steps=0, batch_size=2)
+    model = small(num_layers=1)
+    assert compile_model(model, recipe) is not None
+    assert float(model.optimizer.learning_rate) == 0.5
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [(("tune",), "recipe 'tune' is unknown"), (("finetune", {"lr": 1}), "a recipe has no lr; its fields")],
+)
+def test_what_is_unknown_is_refused(arguments, message):
+    recipe, options = (*arguments, {})[:2]
+    with pytest.raises(ValueError, match=message):
+        compile_model(small(num_layers=1), recipe, **options)

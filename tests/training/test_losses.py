@@ -1,0 +1,66 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.training import SoftmaxCrossEntropy
+
+LABELS = np.array([2, 0, 4, 4, 1, 3])
+
+
+@pytest.fixture
+def logits(rng):
+    return (5 * rng.standard_normal((6, 5))).astype("float32")
+
+
+def by_definition(labels, logits, smoothing=0.0):
+    targets = np.full(logits.shape, smoothing / 5)
+    targets[np.arange(len(labels)), labels] += 1 - smoothing
+    scores = np.exp(logits.astype("float64"))
+    return -(targets * np.log(scores / scores.sum(1, keepdims=True))).sum(1)
+
+
+FORMS = {
+    "numbers": lambda labels: labels,
+    "a column": lambda labels: labels[:, np.newaxis],
+    "int64": lambda labels: labels.astype("int64"),
+    "one-hot": lambda labels: np.eye(5)[labels],
+    "whole one-hot": lambda labels: np.eye(5, dtype="int32")[labels],
+}
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_loss_is_its_definition_for_every_form_of_labels(form, smoothing, logits):
+    loss = SoftmaxCrossEntropy(smoothing)(FORMS[form](LABELS), logits)
+    assert float(loss) == pytest.approx(by_definition(LABELS, logits, smoothing).mean(), rel=1e-5)
+
+
+def test_rows_may_share_their_weight_among_classes(logits):
+    half = (np.eye(5)[LABELS] + np.eye(5)[(LABELS + 1) % 5]) / 2
+    expected = (by_definition(LABELS, logits) + by_definition((LABELS + 1) % 5, logits)) / 2
+    assert float(SoftmaxCrossEntropy()(half, logits)) == pytest.approx(expected.mean(), rel=1e-5)
+
+
+def test_samples_can_be_weighted(logits):
+    weights = np.array([0.0, 1, 2, 0, 0, 3])
+    loss = SoftmaxCrossEntropy()(LABELS, logits, sample_weight=weights)
+    assert float(loss) == pytest.approx((weights * by_definition(LABELS, logits)).sum() / 6, rel=1e-5)
+
+
+def test_large_logits_stay_finite():
+    loss = SoftmaxCrossEntropy()(np.array([0, 1]), np.array([[1e4, 0.0], [1e4, 0.0]], "float32"))
+    assert float(loss) == pytest.approx(5e3)
+
+
+def test_the_config_makes_the_same_loss():
+    loss = SoftmaxCrossEntropy(0.2, name="loss", reduction="sum")
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    assert type(again) is SoftmaxCrossEntropy
+    assert again.get_config() == loss.get_config()
+    assert (again.label_smoothing, again.name, again.reduction) == (0.2, "loss", "sum")
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0])
+def test_a_smoothing_that_cannot_be_is_refused(smoothing):
+    with pytest.raises(ValueError, match=rf"label_smoothing must be in \[0, 1\); got {smoothing}"):
+        SoftmaxCrossEntropy(smoothing)

@@ -1,0 +1,83 @@
+import json
+
+import pytest
+from reference.small import small
+
+from keras_vit.training.workdir import Workdir, save_model, write_json
+
+CONFIG = {"dataset": "digits", "recipe": {"base_lr": 0.1, "crop_area": (0.5, 1.0)}, "model": None}
+
+
+def test_nothing_is_written_before_make(tmp_path):
+    workdir = Workdir(tmp_path / "run", CONFIG)
+    assert not workdir.path.exists()
+    assert workdir.result is None and workdir.metrics() == []
+    workdir.make()
+    assert json.loads((workdir.path / "config.json").read_text())["recipe"]["crop_area"] == [0.5, 1.0]
+    assert workdir.checkpoint.parent.is_dir() and workdir.figures.is_dir()
+
+
+def test_the_same_configuration_is_taken_again(tmp_path):
+    Workdir(tmp_path / "run", CONFIG).make()
+    again = Workdir(tmp_path / "run", CONFIG)
+    again.make()
+    again.write_result({"test_accuracy": 0.5})
+    assert Workdir(tmp_path / "run", CONFIG).result == {"test_accuracy": 0.5}
+
+
+def test_another_configuration_is_refused_with_the_fields_that_differ(tmp_path):
+    Workdir(tmp_path / "run", CONFIG).make()
+    other = {**CONFIG, "model": "B/16", "recipe": {**CONFIG["recipe"], "base_lr": 0.2}}
+    with pytest.raises(ValueError) as refused:
+        Workdir(tmp_path / "run", other)
+    message = str(refused.value)
+    assert "model (there None, asked 'B/16')" in message
+    assert "recipe.base_lr (there 0.1, asked 0.2)" in message
+    assert "crop_area" not in message and "dataset" not in message
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_something_else_is_not_taken_for_a_run(kind, tmp_path):
+    path = tmp_path / "run"
+    if kind == "folder":
+        path.mkdir()
+        path = path / ".."
+        (tmp_path / "thesis.tex").write_text("")
+    else:
+        path.write_text("")
+    with pytest.raises(ValueError, match="exists and is no run of keras-vit; choose another folder"):
+        Workdir(path, CONFIG)
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    Workdir(tmp_path, CONFIG).make()
+    assert (tmp_path / "config.json").is_file()
+
+
+def test_metrics_come_back_as_they_were_written(tmp_path):
+    workdir = Workdir(tmp_path / "run", CONFIG)
+    workdir.make()
+    rows = [{"step": 5, "loss": 1 / 3}, {"step": 10, "loss": 1e-12}]
+    workdir.write_metrics(rows)
+    assert workdir.metrics() == rows
+    workdir.write_metrics(rows[:1])
+    assert workdir.metrics() == rows[:1]
+
+
+def broken_model():
+    model = small()
+    model.get_config = lambda: {"wrong": object()}
+    return model
+
+
+@pytest.mark.parametrize(
+    "write, content",
+    [(write_json, {"value": object()}), (lambda path, model: save_model(model, path), broken_model)],
+    ids=["json", "model"],
+)
+def test_a_failed_write_leaves_the_old_file_whole(write, content, tmp_path):
+    path = tmp_path / "file.keras"
+    path.write_text("old")
+    with pytest.raises(TypeError):
+        write(path, content() if callable(content) else content)
+    assert path.read_text() == "old"
