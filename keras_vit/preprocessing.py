@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 RESIZES = ("squash", "crop")
+LUMA = (0.299, 0.587, 0.114)  # how bright red, green and blue look (ITU-R BT.601)
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
 
 
@@ -178,7 +179,7 @@ def as_pixels(image, channels):
     if pixels.shape[-1] == 1:
         pixels = np.repeat(pixels, channels, axis=-1)
     elif pixels.shape[-1] == 3 and channels == 1:
-        pixels = pixels @ np.asarray([[0.299], [0.587], [0.114]], "float32")
+        pixels = pixels @ np.asarray(LUMA, "float32")[:, np.newaxis]
     if pixels.shape[-1] != channels:
         raise ValueError(f"the model reads {channels} channels; got an image with {image.shape[-1]}")
     return pixels

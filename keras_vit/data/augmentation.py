@@ -9,14 +9,14 @@ def random_crop(image, seed, preprocessing, area=(0.05, 1.0)):
     """Crop a random rectangle and resize it to the model's size ("Inception crop").
 
     Args:
-        image: uint8 (height, width, 3).
+        image: (height, width, channels), uint8 or float32 in [0, 255].
         seed: Two ints; the same seed crops the same rectangle.
         preprocessing: Gives the size and the interpolation.
         area: Smallest and largest share of the image that the crop covers; its aspect ratio lies
             between 3:4 and 4:3.
 
     Returns:
-        float32 (height, width, 3) in [0, 255].
+        float32 (height, width, channels) in [0, 255].
 
     Source: `vit_jax/input_pipeline.py`.
     """
@@ -31,9 +31,8 @@ def random_crop(image, seed, preprocessing, area=(0.05, 1.0)):
         use_image_if_no_bounding_boxes=True,
     )
     cropped = tf.cast(tf.slice(image, begin, size), tf.float32)
-    return tf.ensure_shape(
-        resize(cropped, preprocessing.image_size, preprocessing), (*preprocessing.image_size, 3)
-    )
+    pixels = resize(cropped, preprocessing.image_size, preprocessing)
+    return tf.ensure_shape(pixels, (*preprocessing.image_size, preprocessing.channels))
 
 
 def random_shift(image, seed, fraction):

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_vit.data.augmentation import random_crop, random_flip, random_shift
-from keras_vit.data.images import decode, prepare, resized
+from keras_vit.data.images import decode, prepare, resized, with_channels
 
 
 def training_batches(
@@ -31,10 +31,13 @@ def training_batches(
         (batch_size,)).
 
     Raises:
-        ValueError: if there are no samples.
+        ValueError: if there are no samples, or crops are asked for and `preprocessing` has no
+            `image_size`.
     """
-    images, labels, read = _tensors(samples)
+    images, labels, read = _tensors(samples, preprocessing)
     n = len(samples)
+    if crop_area and preprocessing.image_size is None:
+        raise ValueError("random crops need a size to come to; give the preprocessing an image_size")
 
     def sample(position):
         index = tf.random.experimental.index_shuffle(position % n, [seed, position // n], n - 1)
@@ -63,7 +66,7 @@ def evaluation_batches(samples, preprocessing, batch_size):
     Raises:
         ValueError: if there are no samples.
     """
-    images, labels, read = _tensors(samples)
+    images, labels, read = _tensors(samples, preprocessing)
 
     def sample(index):
         return prepare(read(images[index]), preprocessing), labels[index]
@@ -71,14 +74,15 @@ def evaluation_batches(samples, preprocessing, batch_size):
     return _batched(tf.data.Dataset.range(len(samples)).map(sample, tf.data.AUTOTUNE), batch_size)
 
 
-def _tensors(samples):
+def _tensors(samples, preprocessing):
     """Images, labels, and how an image becomes pixels: its file is read first where it names one."""
     if not len(samples):
         raise ValueError("there are no samples to make batches of")
     in_files = isinstance(samples.images[0], str)
 
     def read(image):
-        return decode(tf.io.read_file(image) if in_files else image)
+        pixels = decode(tf.io.read_file(image) if in_files else image)
+        return with_channels(pixels, preprocessing.channels)
 
     return tf.constant(samples.images), tf.constant(samples.labels, tf.int32), read
 

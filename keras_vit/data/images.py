@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from keras_vit.preprocessing import LUMA
+
 
 def decode(encoded):
     """An encoded image (JPEG, PNG, BMP, GIF's first frame, WebP) as uint8 (height, width, 3).
@@ -14,6 +16,15 @@ def decode(encoded):
         lambda: tf.io.decode_image(encoded, channels=3, expand_animations=False),
     )
     return tf.ensure_shape(image, (None, None, 3))
+
+
+def with_channels(image, channels):
+    """A decoded image with as many channels as the model reads: 3, or 1 for grey."""
+    if channels == 3:
+        return image
+    if channels == 1:
+        return tf.tensordot(tf.cast(image, tf.float32), tf.constant(LUMA)[:, tf.newaxis], 1)
+    raise ValueError(f"image files hold 1 or 3 channels, but the model reads {channels}")
 
 
 def is_readable(path):
@@ -41,7 +52,7 @@ def resized(image, preprocessing):
     else:
         enlarged, top, left = _crop_window(tf.shape(pixels)[:2], preprocessing)
         pixels = resize(pixels, enlarged, preprocessing)[top : top + height, left : left + width]
-    return tf.ensure_shape(pixels, (height, width, 3))
+    return tf.ensure_shape(pixels, (height, width, preprocessing.channels))
 
 
 def resize(pixels, size, preprocessing):

@@ -144,6 +144,20 @@ def test_each_augmentation_can_be_switched_on_alone(name):
     assert len(images(**{name: AUGMENTED[name]})) >= {"crop_area": 3, "shift": 6, "flip": 2}[name]
 
 
+def test_grey_models_get_grey_training_images(tmp_path):
+    samples = load_dataset(f"folder:{write_classes(tmp_path / 'images')}").split("train")
+    grey = Preprocessing(16, mean=(0.5,), std=(0.5,))
+    images, _ = next(iter(training_batches(samples, grey, 4, seed=0, steps=1, **AUGMENTED)))
+    assert images.shape == (4, 16, 16, 1)
+    with pytest.raises(ValueError, match="1 or 3 channels, but the model reads 4"):
+        training_batches(samples, Preprocessing(16, mean=(0.5,) * 4, std=(0.5,) * 4), 4, seed=0, steps=1)
+
+
+def test_crops_need_a_size_to_come_to():
+    with pytest.raises(ValueError, match="give the preprocessing an image_size"):
+        training_batches(numbered(4), Preprocessing(None), 4, seed=0, steps=1, crop_area=(0.5, 1.0))
+
+
 def test_each_image_keeps_its_label(tmp_path):
     dataset = load_dataset(f"folder:{write_classes(tmp_path / 'images', ('a', 'b', 'c'))}")
     samples, preprocessing = dataset.split("train"), Preprocessing(32)
@@ -162,10 +176,12 @@ def test_each_image_keeps_its_label(tmp_path):
     assert seen == 24 + len(samples)
 
 
-def test_evaluation_prepares_images_as_preprocessing_does(tmp_path):
+@pytest.mark.parametrize("channels", [1, 3])
+def test_evaluation_prepares_images_as_preprocessing_does(channels, tmp_path):
     root = write_classes(tmp_path / "images")
     samples = load_dataset(f"folder:{root}").split("test")
-    preprocessing = Preprocessing((20, 28), interpolation="bicubic", mean=(0.4,) * 3, std=(0.2,) * 3)
+    colours = {"mean": (0.4,) * channels, "std": (0.2,) * channels}
+    preprocessing = Preprocessing((20, 28), interpolation="bicubic", **colours)
     images = np.concatenate(
         [images for images, _ in evaluation_batches(samples, preprocessing, 3).as_numpy_iterator()]
     )
