@@ -29,5 +29,6 @@ setup(
         "pillow",
         "scikit-learn",
         "tensorflow>=2.19",
+        "tqdm",
     ],
 )

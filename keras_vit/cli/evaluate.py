@@ -1,7 +1,5 @@
 """`keras-vit evaluate`: accuracy on a split."""
 
-import keras
-
 from keras_vit.cli.report import report, table
 from keras_vit.cli.source import open_model, seed_of
 from keras_vit.data.datasets import load_dataset
@@ -18,8 +16,7 @@ def run(args):
             f"the model's classes are {list(model.class_names)[:5]}, the data set's "
             f"{list(dataset.class_names)[:5]}; labels can only be compared in one order"
         )
-    bar = keras.utils.Progbar(len(samples), unit_name="image", verbose=0 if args.json else 1)
-    found = evaluate(model, samples, args.batch_size, progress=bar.update)
+    found = evaluate(model, samples, args.batch_size)
     value = {"model": args.model, "dataset": args.dataset, "split": args.split, **found}
     value["bad_images"] = list(dataset.bad_images)
     shown = [(name, _shown(number)) for name, number in value.items() if name != "bad_images"]

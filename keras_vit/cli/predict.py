@@ -3,15 +3,20 @@
 import os
 import pathlib
 
+from tqdm import tqdm
+
 from keras_vit.cli.report import report, table
 from keras_vit.cli.source import open_model
 from keras_vit.data.datasets import IMAGE_SUFFIXES
+
+BATCH = 32  # images read and computed at a time
 
 
 def run(args):
     paths = [path for given in args.images for path in _images(given)]
     model = open_model(args.model)
-    found = model.classify(paths, top=args.top)
+    batches = tqdm(range(0, len(paths), BATCH), "classifying", unit="batch", delay=2, disable=None)
+    found = [best for i in batches for best in model.classify(paths[i : i + BATCH], args.top)]
     value = [
         {"image": path, "classes": [{"name": name, "probability": score} for name, score in best]}
         for path, best in zip(paths, found)

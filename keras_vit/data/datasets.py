@@ -7,6 +7,7 @@ import os
 import pathlib
 
 import numpy as np
+from tqdm import tqdm
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 SPLITS = ("train", "validation", "test")
@@ -148,7 +149,9 @@ def unreadable_images(paths):
     from keras_vit.data.images import is_readable
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        return [path for path, fine in zip(paths, pool.map(is_readable, paths)) if not fine]
+        checked = zip(paths, pool.map(is_readable, paths))
+        bar = tqdm(checked, "checking images", len(paths), unit="image", delay=2, disable=None)
+        return [path for path, fine in bar if not fine]
 
 
 def _split(name, class_names, splits, seed, bad_images=()):

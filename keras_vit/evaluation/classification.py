@@ -1,18 +1,18 @@
 """Top-1 and top-5 accuracy of a classifier on a split."""
 
 import numpy as np
+from tqdm import tqdm
 
 from keras_vit.data.batches import evaluation_batches
 
 
-def evaluate(model, samples, batch_size=64, progress=None):
-    """Classify all samples; none is dropped.
+def evaluate(model, samples, batch_size=64):
+    """Classify all samples; none is dropped. On a terminal a bar shows when it takes longer.
 
     Args:
         model: A `VisionTransformer` with a head.
         samples: `keras_vit.data.datasets.Samples` labelled with the model's class numbers.
         batch_size: Images computed at a time.
-        progress: Called with the number of samples done after each batch, or None.
 
     Returns:
         dict of `samples`, `accuracy` (the share whose best class is the label), `top5_accuracy`
@@ -36,7 +36,8 @@ def evaluate(model, samples, batch_size=64, progress=None):
             f"{model.num_classes} classes"
         )
     best, best_five, loss, seen = 0, 0, 0.0, 0
-    for images, labels in evaluation_batches(samples, model.preprocessing, batch_size):
+    batches = evaluation_batches(samples, model.preprocessing, batch_size)
+    for images, labels in tqdm(batches, "evaluating", unit="batch", delay=2, disable=None):
         logits = np.asarray(model.predict_on_batch(images), "float64")
         labels = np.asarray(labels)[:, np.newaxis]
         order = np.argsort(-logits, axis=1, kind="stable")  # of equals the first counts, as in argmax
@@ -46,8 +47,6 @@ def evaluate(model, samples, batch_size=64, progress=None):
         log_sum = top + np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
         loss += float(np.sum(log_sum - np.take_along_axis(logits, labels, axis=1)))
         seen += len(labels)
-        if progress:
-            progress(seen)
     return {
         "samples": seen,
         "accuracy": best / seen,

@@ -77,12 +77,6 @@ def test_large_logits_stay_finite(samples):
     assert evaluate(Fixed(np.full((len(samples), 3), 1e5)), samples)["loss"] == pytest.approx(np.log(3))
 
 
-def test_progress_is_told_after_each_batch(samples):
-    told = []
-    evaluate(Fixed(np.zeros((len(samples), 3))), samples.take(range(20)), 8, progress=told.append)
-    assert told == [8, 16, 20]
-
-
 def test_labels_beyond_the_models_classes_are_refused(samples):
     with pytest.raises(ValueError, match="labels up to 2, but the model has 2 classes"):
         evaluate(Fixed(np.zeros((1, 2))), samples)
