@@ -154,7 +154,11 @@ def main(argv=None):
             verb = importlib.import_module(f"keras_vit.cli.{args.verb}")
             importlib.import_module("tensorflow").config.list_physical_devices()
         return verb.run(args) or 0
-    except (ValueError, OSError) as error:
+    except Exception as error:
+        # Bad input, or TensorFlow's word on a file or an image; anything else is our fault.
+        from_tensorflow = type(error).__module__.startswith("tensorflow.")
+        if not (from_tensorflow or isinstance(error, ValueError | OSError | ImportError)):
+            raise
         print(f"keras-vit: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -20,8 +20,9 @@ def export_folder(model, path, images):
         dict by format of `path`, `bytes`, `max_logit_difference` and `top1_agreement`.
 
     Raises:
-        ValueError: if the folder exists, or an export's logits are further from the live model's
-            than 1e-5 of the largest. Nothing is left under its name then.
+        ValueError: if the folder exists, the model does not compute in float32, or an export's logits
+            are further from the live model's than 1e-5 of the largest. Nothing is left under its name
+            then.
 
     Example:
         >>> report = export_folder(model, "export", images)
@@ -29,6 +30,11 @@ def export_folder(model, path, images):
         True
     """
     path = pathlib.Path(path)
+    if model.dtype_policy.compute_dtype != "float32":
+        raise ValueError(
+            f"LiteRT takes float32 models; this one computes in {model.dtype_policy.compute_dtype}: build "
+            'it anew with dtype="float32" and set its weights'
+        )
     with new_path(path) as temporary:
         files = {
             "saved_model": export_saved_model(model, temporary / "saved_model" / "1"),

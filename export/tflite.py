@@ -26,8 +26,9 @@ def export_tflite(saved_model, path):
             built in. Nothing is left under its name if converting fails.
 
     Example:
-        >>> export_tflite("export/saved_model/1", "export/model_float32.tflite").stat().st_size > 0
-        True
+        >>> folder = export_saved_model(model, "export/saved_model/1")
+        >>> export_tflite(folder, "export/model_float32.tflite").name
+        'model_float32.tflite'
 
     Source: LiteRT's conversion guide.
     """

@@ -1,6 +1,7 @@
 """Images or paths to what a model reads: decode, resize, scale."""
 
 import dataclasses
+import numbers
 import os
 from collections.abc import Sequence
 
@@ -55,10 +56,10 @@ class Preprocessing:
 
     def __post_init__(self):
         size = self.image_size
-        if isinstance(size, int):
-            size = (size, size)
+        if isinstance(size, numbers.Integral):
+            size = (int(size), int(size))
         if size is not None:
-            size = tuple(size)
+            size = tuple(size) if isinstance(size, Sequence) else ()
             if len(size) != 2 or not all(isinstance(s, int) and s > 0 for s in size):
                 raise ValueError(
                     f"image_size must be a positive int, (height, width) or None; got {self.image_size!r}"
@@ -71,8 +72,9 @@ class Preprocessing:
                 raise ValueError(f"{name} {value!r} is unknown; choose one of {known}")
         if not 0 < self.crop_fraction <= 1:
             raise ValueError(f"crop_fraction must be in (0, 1]; got {self.crop_fraction!r}")
-        mean, std = (tuple(float(v) for v in values) for values in (self.mean, self.std))
-        if len(mean) != len(std) or not all(s > 0 for s in std):
+        lists = isinstance(self.mean, Sequence) and isinstance(self.std, Sequence)
+        mean, std = (tuple(map(float, values)) if lists else () for values in (self.mean, self.std))
+        if not lists or len(mean) != len(std) or not all(s > 0 for s in std):
             raise ValueError(
                 f"mean and std need one number per channel, std positive; got {self.mean!r} and {self.std!r}"
             )
@@ -84,7 +86,7 @@ class Preprocessing:
         return len(self.mean)
 
     def __call__(self, images):
-        images = _as_list(images)
+        images = _as_list(images, self.channels)
         if not len(images):
             return np.zeros((0, *(self.image_size or (0, 0)), self.channels), "float32")
         prepared = [self.normalise(self.resized(self._pixels(image))) for image in images]
@@ -97,7 +99,7 @@ class Preprocessing:
 
     def batches(self, images, batch_size):
         """The same in batches, so that many images need not fit in memory together."""
-        images = _as_list(images)
+        images = _as_list(images, self.channels)
         for start in range(0, len(images), batch_size):
             yield self(images[start : start + batch_size])
 
@@ -195,6 +197,8 @@ def read_image(path):
 
     try:
         with Image.open(path) as image:
+            if image.mode.startswith("I"):  # 16 bits a pixel, of which TensorFlow keeps the upper 8
+                image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
             return np.asarray(image.convert("RGB"))
     except FileNotFoundError:
         raise ValueError(f"no such image file: {os.fspath(path)}") from None
@@ -208,7 +212,7 @@ def read_image(path):
         raise ValueError(f"not a readable image: {os.fspath(path)} ({error})") from None
 
 
-def _as_list(images):
+def _as_list(images, channels):
     """A sequence of images: one image alone becomes a list of one."""
     if isinstance(images, (str, os.PathLike)):
         return [images]
@@ -220,5 +224,5 @@ def _as_list(images):
             "images must be an array (height, width[, channels]) or (batch, height, width[, channels]), "
             f"a path, or a list of these; got {type(images).__name__} of rank {ndim}"
         )
-    one = ndim == 2 or (ndim == 3 and np.shape(images)[-1] in (1, 3, 4))
+    one = ndim == 2 or (ndim == 3 and np.shape(images)[-1] in (1, 3, 4, channels))
     return np.asarray(images)[np.newaxis] if one else np.asarray(images)

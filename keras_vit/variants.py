@@ -92,18 +92,25 @@ def cost(variant, image_size=224, num_classes=1000, pooling="token"):
         multiplications and additions of convolutions and matrix products.
 
     Raises:
-        ValueError: for an unknown variant.
+        ValueError: for an unknown variant or pooling, or an image that the patch does not divide.
 
     Example:
         >>> cost("B/16")["parameters"], round(cost("B/16")["flops"] / 1e9, 1)
         (86567656, 35.1)
     """
     c = parse_variant(variant)
+    if pooling not in ("token", "gap"):
+        raise ValueError(f"the cost is known for pooling 'token' and 'gap'; got {pooling!r}")
     d, mlp = c["hidden_size"], c["mlp_dim"]
     parameters, products, side, channels = 0, 0, image_size, 3
     if "resnet" in c:
         parameters, products, side, channels = _stem_cost(c["resnet"], image_size)
 
+    if side % c["patch_size"]:
+        raise ValueError(
+            f"{variant} cuts a grid of {side}×{side} (the image, or what the stem makes of it) into patches "
+            f"of {c['patch_size']}, which do not divide it"
+        )
     cells = (side // c["patch_size"]) ** 2
     tokens = cells + (pooling == "token")
     patch = c["patch_size"] ** 2 * channels * d

@@ -194,3 +194,26 @@ def test_its_configuration_makes_the_same_again():
 def test_it_cannot_be_changed_by_accident():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Preprocessing(8).resize = "crop"
+
+
+def test_of_16_bits_the_upper_8_are_kept(tmp_path):
+    ramp = np.arange(0, 65536, 257, dtype="uint16").reshape(16, 16)
+    Image.fromarray(ramp).save(tmp_path / "deep.png")
+    np.testing.assert_array_equal(read_image(tmp_path / "deep.png")[..., 0], ramp >> 8)
+
+
+def test_an_image_of_six_channels_is_one_image():
+    six = Preprocessing(8, mean=(0.5,) * 6, std=(0.5,) * 6)
+    assert six(np.zeros((20, 30, 6), "uint8")).shape == (1, 8, 8, 6)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"image_size": 32.0}, "image_size must be a positive int, .* got 32.0"),
+        ({"image_size": 32, "mean": 0.5, "std": 0.5}, "mean and std need one number per channel.* got 0.5"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Preprocessing(**arguments)

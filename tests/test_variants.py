@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_vit.variants import PUBLISHED, STEMS, VARIANTS, parse_variant
+from keras_vit.variants import PUBLISHED, STEMS, VARIANTS, cost, parse_variant
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,16 @@ def test_another_name_is_refused_in_one_line(name, message):
 def test_the_stems_are_those_of_published_hybrids():
     used = {f"{n.split('+')[0]}+/{n.split('/')[1]}" for n in PUBLISHED if "+" in n}
     assert {*STEMS} == used
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("B/16", 100), "B/16 cuts a grid of 100×100 .* into patches of 16, which do not divide it"),
+        (("R+Ti/16", 48), "cuts a grid of 12×12 .* into patches of 8"),
+        (("B/16", 224, 10, "map"), "pooling 'token' and 'gap'; got 'map'"),
+    ],
+)
+def test_what_cannot_be_built_has_no_cost(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cost(*arguments)

@@ -1,5 +1,7 @@
 """`keras-vit finetune`: train a model on a data set."""
 
+import os
+
 from keras_vit.inspection.figures import learning_curves
 from keras_vit.training.recipes import find_recipe
 from keras_vit.training.run import RunConfig, train
@@ -12,10 +14,10 @@ def run(args):
         if getattr(args, name) is not None:
             changes[name] = getattr(args, name)
     config = RunConfig(
-        dataset=args.dataset,
+        dataset=_absolute_folder(args.dataset),
         recipe=find_recipe(args.recipe).with_changes(**changes),
         model=args.model,
-        weights=args.weights,
+        weights=args.weights and _absolute(args.weights),
         image_size=args.image_size,
         on_bad_image=args.on_bad_image,
     )
@@ -28,3 +30,13 @@ def run(args):
         f"test accuracy {record['test_accuracy']:.4f} on {record['test_samples']} images after "
         f"{record['steps']} steps in {record['train_seconds']:.0f} s; everything is in {workdir.path}"
     )
+
+
+def _absolute(path):
+    """The whole path, so that a run is known again from elsewhere; an address stays as it is."""
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+
+
+def _absolute_folder(dataset):
+    kind, _, path = dataset.partition(":")
+    return f"folder:{_absolute(path)}" if kind == "folder" and path else dataset

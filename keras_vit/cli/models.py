@@ -1,17 +1,16 @@
 """`keras-vit models`: the published sizes and what they cost."""
 
+import contextlib
+
 from keras_vit.cli.report import report, table
 from keras_vit.variants import PUBLISHED, cost
 
 
 def run(args):
-    rows = [
-        {"variant": name, **cost(name, args.image_size, args.num_classes or None)}
-        for name in PUBLISHED
-        if args.image_size % int(name.rpartition("/")[2]) == 0
-    ]
-    if not rows:
-        raise ValueError(f"no variant's patch divides an image of {args.image_size} pixels")
+    rows = []
+    for name in PUBLISHED:
+        with contextlib.suppress(ValueError):  # the patch does not divide an image of this size
+            rows.append({"variant": name, **cost(name, args.image_size, args.num_classes or None)})
     shown = [
         (row["variant"], row["tokens"], round(row["parameters"] / 1e6, 1), round(row["flops"] / 1e9, 2))
         for row in rows

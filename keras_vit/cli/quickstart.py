@@ -55,15 +55,18 @@ def _finish(workdir, record):
     if not folder.exists():
         with without_greetings():
             export_folder(model, folder, pixels)
-    verified = json.loads((folder / "verification.json").read_text())
 
     formats = {}
     live = run_live(model, pixels)
-    for name, runtime in (("saved_model", run_saved_model), ("tflite", run_tflite)):
+    for name, file, runtime in (
+        ("saved_model", folder / "saved_model" / "1", run_saved_model),
+        ("tflite", folder / "model_float32.tflite", run_tflite),
+    ):
         with without_greetings():
-            logits = runtime(verified[name]["path"], pixels)
+            logits = runtime(file, pixels)
         accuracy = float(np.mean(logits.argmax(-1) == samples.labels))
-        formats[name] = {**verified[name], **compare(live, logits), "test_accuracy": accuracy}
+        size = json.loads((folder / "verification.json").read_text())[name]["bytes"]
+        formats[name] = {"path": str(file), "bytes": size, "test_accuracy": accuracy, **compare(live, logits)}
     result = {
         **record,
         "saved_model": formats["saved_model"]["path"],

@@ -37,5 +37,9 @@ def open_model(source):
 
 def seed_of(source):
     """The seed of the split that a run's model was trained and tested on; 0 for other models."""
-    config = pathlib.Path(source) / "config.json"
-    return json.loads(config.read_text())["recipe"]["seed"] if config.is_file() else 0
+    path = pathlib.Path(source).expanduser()
+    config = (path if path.is_dir() else path.parent) / "config.json"
+    try:
+        return int(json.loads(config.read_text())["recipe"]["seed"])
+    except (OSError, ValueError, KeyError, TypeError):  # no run's folder
+        return 0

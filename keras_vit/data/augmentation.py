@@ -18,6 +18,10 @@ def random_crop(image, seed, preprocessing, area=(0.05, 1.0)):
     Returns:
         float32 (height, width, channels) in [0, 255].
 
+    Example:
+        >>> random_crop(tf.zeros((40, 50, 3), tf.uint8), [0, 1], Preprocessing(32)).shape
+        TensorShape([32, 32, 3])
+
     Source: `vit_jax/input_pipeline.py`.
     """
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
@@ -45,6 +49,10 @@ def random_shift(image, seed, fraction):
 
     Returns:
         float32 (height, width, channels), interpolated bilinearly.
+
+    Example:
+        >>> random_shift(tf.zeros((16, 16, 3)), [0, 1], fraction=0.1).shape
+        TensorShape([16, 16, 3])
     """
     shape = tf.shape(image)[:2]
     down, right = tf.unstack(tf.random.stateless_uniform((2,), seed, -fraction, fraction))
@@ -61,5 +69,12 @@ def random_shift(image, seed, fraction):
 
 
 def random_flip(image, seed):
-    """Mirror the image left to right, for half of all seeds."""
+    """Mirror the image left to right, for half of all seeds.
+
+    Example:
+        >>> random_flip(tf.zeros((16, 16, 3)), [0, 1]).shape
+        TensorShape([16, 16, 3])
+
+    Source: `vit_jax/input_pipeline.py`.
+    """
     return tf.image.stateless_random_flip_left_right(image, seed)

@@ -33,6 +33,12 @@ def training_batches(
     Raises:
         ValueError: if there are no samples, or crops are asked for and `preprocessing` has no
             `image_size`.
+
+    Example:
+        >>> samples = load_dataset("digits").split("train")
+        >>> batches = training_batches(samples, Preprocessing(16), 8, seed=0, steps=2, shift=0.1)
+        >>> [images.shape for images, labels in batches]
+        [TensorShape([8, 16, 16, 3]), TensorShape([8, 16, 16, 3])]
     """
     images, labels, read = _tensors(samples, preprocessing)
     n = len(samples)
@@ -65,6 +71,11 @@ def evaluation_batches(samples, preprocessing, batch_size):
 
     Raises:
         ValueError: if there are no samples.
+
+    Example:
+        >>> samples = load_dataset("digits").split("test")
+        >>> sum(len(labels) for images, labels in evaluation_batches(samples, Preprocessing(16), 64))
+        355
     """
     images, labels, read = _tensors(samples, preprocessing)
 

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 SPLITS = ("train", "validation", "test")
+SPLIT_FOLDERS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 ON_BAD_IMAGE = ("fail", "skip")
 
 
@@ -60,7 +61,8 @@ def load_dataset(name, seed=0, on_bad_image="fail"):
 
     Args:
         name: "digits" (scikit-learn's 1797 scanned digits of 8×8 pixels, no download), or
-            "folder:PATH" with PATH/{train,test}/CLASS/* or PATH/CLASS/*; JPEG, PNG, BMP, GIF, WebP.
+            "folder:PATH" with PATH/{train,val,test}/CLASS/* (val and test may be missing) or
+            PATH/CLASS/*; JPEG, PNG, BMP of 24 bits a pixel, GIF, WebP.
         seed: Which split is drawn where the data set has none of its own.
         on_bad_image: What an unreadable image of a folder does: "fail" names it and stops, "skip"
             leaves it out and lists it in `bad_images`.
@@ -107,7 +109,7 @@ def _digits():
 def _folder(name, root, seed, on_bad_image):
     if not root.is_dir():
         raise ValueError(f"no such folder: {os.fspath(root)!r}")
-    roots = {split: root / split for split in SPLITS if (root / split).is_dir()}
+    roots = {split: root / folder for folder, split in SPLIT_FOLDERS.items() if (root / folder).is_dir()}
     if "train" not in roots:
         roots = {"train": root}
     found = {split: _images_by_class(folder) for split, folder in roots.items()}

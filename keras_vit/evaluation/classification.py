@@ -28,8 +28,8 @@ def evaluate(model, samples, batch_size=64):
 
     Source: the evaluation of `vit_jax/train.py`, without its dropped remainder.
     """
-    if model.num_classes is None:
-        raise ValueError("this model has no head; build it with num_classes to evaluate it")
+    if not model.is_classifier:
+        raise ValueError("this model has no classification head; build it with num_classes and pooling")
     if max(samples.labels, default=0) >= model.num_classes:
         raise ValueError(
             f"the samples have labels up to {max(samples.labels)}, but the model has "
@@ -38,7 +38,7 @@ def evaluate(model, samples, batch_size=64):
     best, best_five, loss, seen = 0, 0, 0.0, 0
     batches = evaluation_batches(samples, model.preprocessing, batch_size)
     for images, labels in tqdm(batches, "evaluating", unit="batch", delay=2, disable=None):
-        logits = np.asarray(model.predict_on_batch(images), "float64")
+        logits = np.asarray(model.predict_on_batch(np.asarray(images)), "float64")
         labels = np.asarray(labels)[:, np.newaxis]
         order = np.argsort(-logits, axis=1, kind="stable")  # of equals the first counts, as in argmax
         best += int(np.sum(order[:, :1] == labels))

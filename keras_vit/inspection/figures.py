@@ -15,6 +15,10 @@ def learning_curves(rows, title):
         rows: Rows of a run's `metrics.csv`: dicts with `step`, `loss`, `accuracy`, `val_loss` and
             `val_accuracy`.
         title: The figure's title.
+
+    Example:
+        >>> row = {"step": 10, "loss": 2.0, "accuracy": 0.2, "val_loss": 2.1, "val_accuracy": 0.1}
+        >>> learning_curves([row], "A short run").savefig("curves.png")
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     figure.suptitle(title)
@@ -43,6 +47,9 @@ def prediction_grid(images, predicted, confidence, truth, title):
         predicted, truth: Names, one per image.
         confidence: Probabilities of the predicted classes.
         title: The figure's title.
+
+    Example:
+        >>> prediction_grid(images[:1], ["cat"], [0.9], ["dog"], "One image").savefig("grid.png")
     """
     columns = math.ceil(math.sqrt(len(images)))
     rows = math.ceil(len(images) / columns)
@@ -71,6 +78,12 @@ def attention_overlay(images, maps, names, title):
         maps: (n, grid height, grid width), each summing to 1.
         names: One per image.
         title: The figure's title.
+
+    Example:
+        >>> maps = np.full((1, 4, 4), 1 / 16)
+        >>> attention_overlay(images[:1], maps, ["cat"], "Evenly").savefig("attention.png")
+
+    Source: Dosovitskiy et al. 2021, figure 6.
     """
     figure = Figure(figsize=(1.7 * len(images) + 1.2, 4.4), layout="constrained")
     figure.suptitle(title)

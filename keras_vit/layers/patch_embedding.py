@@ -1,5 +1,8 @@
 """Image to patches, and patches to vectors: the first step of the Vision Transformer."""
 
+import numbers
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
@@ -34,11 +37,11 @@ def extract_patches(images, patch_size):
             f"images must have the shape (batch, height, width, channels); got {tuple(images.shape)}"
         )
     check_divisible(images.shape[1:3], (patch_height, patch_width))
-    _, height, width, channels = ops.shape(images)
+    batch, height, width, channels = ops.shape(images)
     rows, columns = height // patch_height, width // patch_width
-    x = ops.reshape(images, (-1, rows, patch_height, columns, patch_width, channels))
+    x = ops.reshape(images, (batch, rows, patch_height, columns, patch_width, channels))
     x = ops.transpose(x, (0, 1, 3, 2, 4, 5))
-    return ops.reshape(x, (-1, rows, columns, patch_height * patch_width * channels))
+    return ops.reshape(x, (batch, rows, columns, patch_height * patch_width * channels))
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -112,10 +115,11 @@ def pair(size, name):
     >>> pair(16, "patch_size"), pair((8, 16), "patch_size")
     ((16, 16), (8, 16))
     """
-    values = (size, size) if isinstance(size, int) else tuple(size)
-    if len(values) != 2 or not all(isinstance(v, int) and v > 0 for v in values):
+    values = (size, size) if isinstance(size, numbers.Integral) else size
+    whole = isinstance(values, Sequence) and all(isinstance(v, numbers.Integral) and v > 0 for v in values)
+    if not whole or len(values) != 2:
         raise ValueError(f"{name} must be a positive int or a pair (height, width); got {size!r}")
-    return values
+    return int(values[0]), int(values[1])
 
 
 def check_divisible(size, patch_size):

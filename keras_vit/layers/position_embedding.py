@@ -51,13 +51,6 @@ class AddPositionEmbs(keras.layers.Layer):
         self.num_prefix_tokens = num_prefix_tokens
 
     def build(self, tokens_shape, grid_shape=None):
-        rows, columns = self.grid_size if grid_shape is None else grid_shape[1:3]
-        fits = rows and columns and self.num_prefix_tokens + rows * columns
-        if fits and tokens_shape[1] not in (None, fits):
-            raise ValueError(
-                f"{tokens_shape[1]} tokens do not fit a grid of {rows}×{columns} and "
-                f"{self.num_prefix_tokens} prefix tokens"
-            )
         if self.kind == "learned":
             rows, columns = self.grid_size
             self.table = self.add_weight(
@@ -67,6 +60,7 @@ class AddPositionEmbs(keras.layers.Layer):
             )
 
     def call(self, tokens, grid=None):
+        self._check(tokens.shape, None if grid is None else grid.shape)
         if self.kind == "none":
             return tokens
         rows, columns = self.grid_size if grid is None else ops.shape(grid)[1:3]
@@ -86,7 +80,17 @@ class AddPositionEmbs(keras.layers.Layer):
         cells = ops.reshape(cells, (1, rows * columns, tokens.shape[-1]))
         return tokens + ops.concatenate([prefix, cells], axis=1)
 
+    def _check(self, tokens_shape, grid_shape):
+        rows, columns = self.grid_size if grid_shape is None else grid_shape[1:3]
+        fits = rows and columns and self.num_prefix_tokens + rows * columns
+        if fits and tokens_shape[1] not in (None, fits):
+            raise ValueError(
+                f"{tokens_shape[1]} tokens do not fit a grid of {rows}×{columns} and "
+                f"{self.num_prefix_tokens} prefix tokens"
+            )
+
     def compute_output_shape(self, tokens_shape, grid_shape=None):
+        self._check(tokens_shape, grid_shape)
         return tokens_shape
 
     def get_config(self):

@@ -1,5 +1,8 @@
 """The constructor arguments of the Vision Transformer: normal forms, and what contradicts what."""
 
+import numbers
+from collections.abc import Sequence
+
 import keras
 
 from keras_vit.layers.attention import check_heads
@@ -27,10 +30,13 @@ def resolve_arguments(**given):
     """
     c = dict(given)
     size = c["image_size"]
-    c["image_size"] = FREE if size in (FREE, [*FREE]) else pair(size, "image_size")
+    c["image_size"] = FREE if is_free(size) else pair(size, "image_size")
     c["patch_size"] = pair(c["patch_size"], "patch_size")
-    for name in ("resnet", "class_names"):
-        c[name] = None if c[name] is None else tuple(c[name])
+    for name, wanted in (("resnet", "units per stage"), ("class_names", "names")):
+        if c[name] is not None:
+            if not isinstance(c[name], Sequence) or isinstance(c[name], str):
+                raise ValueError(f"{name} must be a list of {wanted} or None; got {c[name]!r}")
+            c[name] = tuple(c[name])
     if c["class_token"] is None:
         c["class_token"] = c["pooling"] == "token"
     _check(c)
@@ -38,9 +44,15 @@ def resolve_arguments(**given):
     if c["position_grid"] is not None:
         c["position_grid"] = pair(c["position_grid"], "position_grid")
     elif c["image_size"] == FREE:
-        c["position_grid"] = tuple(-(-224 // stem_stride(c["resnet"])) // p for p in c["patch_size"])
+        side = -(-224 // stem_stride(c["resnet"]))
+        c["position_grid"] = tuple(max(side // patch, 1) for patch in c["patch_size"])
     c["preprocessing"] = _preprocessing(c)
     return c
+
+
+def is_free(image_size):
+    """Whether this stands for any size: (None, None)."""
+    return isinstance(image_size, tuple | list) and tuple(image_size) == FREE
 
 
 def prefix_tokens(config):
@@ -70,6 +82,8 @@ def _preprocessing(c):
         half = (0.5,) * c["in_channels"]
         return Preprocessing(size, mean=half, std=half)
     made = Preprocessing(**given) if isinstance(given, dict) else given
+    if not isinstance(made, Preprocessing):
+        raise ValueError(f"preprocessing must be a keras_vit.Preprocessing or None; got {given!r}")
     if made.channels != c["in_channels"] or (size and made.image_size != size):
         raise ValueError(
             f"preprocessing makes {made.image_size or 'any number of'} pixels in {made.channels} "
@@ -99,7 +113,12 @@ def _check(c):
     for name in ("num_classes", "representation_size"):
         positive(name, none_too=True)
     for name in ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"):
-        require(0 <= c[name] < 1, f"{name} must be in [0, 1); got {c[name]!r}")
+        value = c[name]
+        fine = isinstance(value, numbers.Real) and 0 <= value < 1
+        require(fine, f"{name} must be a number in [0, 1); got {value!r}")
+    epsilon = c["norm_epsilon"]
+    fine = isinstance(epsilon, numbers.Real) and epsilon > 0
+    require(fine, f"norm_epsilon must be a number above 0; got {epsilon!r}")
 
     registers = c["num_registers"]
     require(

@@ -4,7 +4,6 @@ import inspect
 import types
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_vit.layers import (
@@ -14,9 +13,10 @@ from keras_vit.layers import (
     EncoderBlock,
     GridToTokens,
     PatchEmbedding,
-    TokensToGrid,
 )
-from keras_vit.models.arguments import FREE, prefix_tokens, resolve_arguments
+from keras_vit.models.arguments import prefix_tokens, resolve_arguments
+from keras_vit.models.classifying import classify
+from keras_vit.models.features import feature_extractor
 from keras_vit.models.resnet_stem import resnet_stem
 from keras_vit.variants import parse_variant
 
@@ -39,8 +39,9 @@ class VisionTransformer(keras.Model):
             block alone; None for no stem.
         resnet_width: Channels of the stem's root block.
         position_embedding: "learned", "sincos2d" or "none".
-        position_grid: (rows, columns) of the learned table. By default the grid of `image_size`, or
-            that of a 224-pixel image if the size is free.
+        position_grid: (rows, columns) of the learned table, resized at each call where it is not the
+            image's. By default the grid of `image_size`, or that of a 224-pixel image if the size is
+            free.
         prefix_positions: Whether the class, distillation and register tokens have rows of their own
             in the table (the paper) or join after the positions are added (`big_vision`, DeiT III).
         activation: "gelu_tanh" (official), "gelu_erf" (timm, Hugging Face) or "quick_gelu" (CLIP).
@@ -51,7 +52,8 @@ class VisionTransformer(keras.Model):
         distillation: Whether there are DeiT's distillation token and second head; the logits are
             the mean of both.
         layer_scale: Start value of a learned factor per channel on each residual branch, or None.
-        pre_norm: Whether a layer norm `pre_norm` stands before the first block (CLIP).
+        pre_norm: Whether a layer norm `pre_norm` stands before the first block (CLIP); the patch
+            embedding has no bias then.
         norm_after_pooling: Whether the last norm follows the pooling (`pooled_norm`) instead of
             preceding it (`encoder_norm`).
         in_channels: Channels of the image.
@@ -65,9 +67,12 @@ class VisionTransformer(keras.Model):
     in [-1, 1] by default.
     Output: logits (batch, num_classes). A new head is zero, as the authors start it.
 
+    To copy a model, use `VisionTransformer.from_config(model.get_config())`:
+    `keras.models.clone_model` makes a plain functional model, without preprocessing and class names.
+
     Raises:
-        ValueError: for arguments that contradict each other or no model exists for; the message
-            states what was received and the rule.
+        ValueError: for unknown arguments, ones that contradict each other, or ones that no model
+            exists for; the message states what was received and the rule.
 
     Example:
         >>> model = VisionTransformer.from_variant("Ti/16", image_size=32, num_classes=10)
@@ -114,7 +119,9 @@ class VisionTransformer(keras.Model):
         dtype=None,
         **kwargs,
     ):
-        given = {name: value for name, value in locals().items() if name in ARGUMENTS}
+        given = {name: value for name, value in dict(locals()).items() if name in ARGUMENTS}
+        if unknown := kwargs.keys() - {"name", "trainable"}:
+            raise ValueError(f"VisionTransformer has no {', '.join(sorted(unknown))}; it takes {ARGUMENTS}")
         config = resolve_arguments(**given)
         c = types.SimpleNamespace(**config)
         dtype = keras.dtype_policies.get(dtype)
@@ -153,8 +160,8 @@ class VisionTransformer(keras.Model):
                 dtype=dtype,
                 name="position_embedding",
             )
-            # Only a model of any size needs to be told the grid; the others hold to theirs.
-            where = [grid] if c.image_size == FREE else []
+            # A table of another grid than the image's is resized; the others hold to theirs.
+            where = [] if c.position_grid is None else [grid]
             if not prefix_positions:
                 x = add_positions(x, *where)
             for name, count, start in prefix:
@@ -228,6 +235,10 @@ class VisionTransformer(keras.Model):
 
         Raises:
             ValueError: for an unknown variant.
+
+        Example:
+            >>> VisionTransformer.from_variant("Ti/8", image_size=32, num_classes=10).patch_size
+            (8, 8)
         """
         sizes = {**parse_variant(variant), **options}
         return cls(image_size=image_size, num_classes=num_classes, **sizes)
@@ -237,75 +248,36 @@ class VisionTransformer(keras.Model):
         """How many tokens (class, distillation, registers) stand before the grid's."""
         return sum(count for _, count, _ in prefix_tokens(self._config()))
 
-    def feature_extractor(self, stages, grid=False):
-        """A model from images to what the named stages hold, sharing this model's weights.
+    @property
+    def is_classifier(self):
+        """Whether the output is one row of class scores an image."""
+        return self.num_classes is not None and self.pooling is not None
 
-        Args:
-            stages: Names of layers. The stages are `patch_embedding`, `position_embedding`,
-                `encoder_block_{i}`, `encoder_norm`, `tokens` (what the pooling reads, prefix tokens
-                first), `pooled`, `representation` and `logits`; a stem's are `block{k}_unit{u}`.
-            grid: Whether to drop the prefix tokens and lay sequences out as (batch, h, w, channels).
-
-        Returns:
-            keras.Model: images → dict of tensors by stage.
-
-        Raises:
-            ValueError: for an unknown stage, or with `grid` for one that is no grid.
-        """
-        stages = [stages] if isinstance(stages, str) else list(stages)
-        known = {layer.name: layer.output for layer in self.layers} | dict(self._stages)
-        unknown = [stage for stage in stages if stage not in known]
-        if unknown or not stages:
-            raise ValueError(f"stages {unknown or stages} are unknown; the stages are {', '.join(known)}")
-        outputs = {stage: known[stage] for stage in stages}
-        if grid:
-            patches = known["patch_embedding"]
-            for stage, x in outputs.items():
-                if len(x.shape) == 3:
-                    outputs[stage] = TokensToGrid()(x, patches)
-                elif len(x.shape) != 4:
-                    raise ValueError(f"stage {stage!r} of shape {x.shape} holds no grid of tokens")
-        return keras.Model(self.input, outputs, name=f"{self.name}_features")
-
-    def classify(self, images, top=5, batch_size=32):
-        """What the model sees in images, best first.
-
-        Args:
-            images: What `model.preprocessing` takes: an array, a path, or a list of them.
-            top: How many classes to name.
-            batch_size: Images read and computed at a time.
-
-        Returns:
-            For each image a list of (class name, probability); the class's number stands for a
-            missing name. The probabilities are the softmax of the logits.
-
-        Raises:
-            ValueError: if the model has no head, or an image cannot be read.
-        """
-        if self.num_classes is None or self.pooling is None:
-            raise ValueError("this model has no classification head; build it with num_classes and pooling")
-        names = self.class_names or [str(i) for i in range(self.num_classes)]
-        results = []
-        for batch in self.preprocessing.batches(images, batch_size):
-            logits = np.asarray(self.predict_on_batch(batch), "float64")
-            scores = np.exp(logits - logits.max(-1, keepdims=True))
-            scores /= scores.sum(-1, keepdims=True)
-            for row in scores:
-                best = np.argsort(-row, kind="stable")[:top]
-                results.append([(names[i], float(row[i])) for i in best])
-        return results
+    feature_extractor = feature_extractor
+    classify = classify
 
     def get_config(self):
-        config = {**self._config(), "preprocessing": self.preprocessing.get_config()}
-        policy = keras.dtype_policies.serialize(self.dtype_policy)
-        return {**config, "dtype": policy, "name": self.name, "trainable": self.trainable}
+        config = {
+            **self._config(),
+            "preprocessing": self.preprocessing.get_config(),
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            "name": self.name,
+            "trainable": self.trainable,
+        }
+        frozen = [layer.name for layer in self.layers if layer.weights and not layer.trainable]
+        return {**config, "frozen": frozen} if frozen else config
 
     def _config(self):
         return {name: getattr(self, name) for name in ARGUMENTS}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**config)
+        config = dict(config)
+        frozen = config.pop("frozen", ())
+        model = cls(**config)
+        for name in frozen:
+            model.get_layer(name).trainable = False
+        return model
 
 
 ARGUMENTS = tuple(

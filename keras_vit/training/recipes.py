@@ -84,6 +84,8 @@ class Recipe:
             value = getattr(self, name)
             if not fits(value):
                 raise ValueError(f"{name} must be {rule}; got {value!r}")
+        if self.optimizer == "sgd" and self.weight_decay:
+            raise ValueError(f"weight_decay is of 'adamw'; got {self.weight_decay!r} with 'sgd'")
         if self.crop_area is not None:
             object.__setattr__(self, "crop_area", tuple(self.crop_area))
 

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 import time
+import zipfile
 
 import keras
 
@@ -63,6 +64,12 @@ def train(config, path, verbose="auto"):
 
     Raises:
         ValueError: if the folder holds something else, or the data or the model cannot be had.
+
+    Example:
+        >>> recipe = RECIPES["digits"].with_changes(total_steps=2, batch_size=8)
+        >>> workdir, record = train(RunConfig("digits", recipe, model="mu/8", image_size=16), "run", 0)
+        >>> record["steps"], workdir.model.name
+        (2, 'model.keras')
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"training needs KERAS_BACKEND=tensorflow; got {keras.backend.backend()!r}")
@@ -75,7 +82,7 @@ def train(config, path, verbose="auto"):
     compile_model(model, config.recipe)
     workdir.make()
     if workdir.checkpoint.exists():
-        model = keras.saving.load_model(workdir.checkpoint)
+        model = _checkpoint(workdir.checkpoint)
     if verbose == "auto":
         verbose = 1 if sys.stdout.isatty() else 2
     done = int(model.optimizer.iterations)
@@ -96,6 +103,15 @@ def train(config, path, verbose="auto"):
     }
     workdir.write_result(record)
     return workdir, record
+
+
+def _checkpoint(path):
+    try:
+        return keras.saving.load_model(path)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); remove it to train from the start"
+        ) from None
 
 
 def _model(config, dataset):

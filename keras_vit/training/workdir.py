@@ -27,7 +27,7 @@ class Workdir:
         self.config = json.loads(json.dumps(config))  # as it will be read back
         file = self.path / "config.json"
         if file.exists():
-            _compare(file, json.loads(file.read_text()), self.config)
+            _compare(file, read_json(file), self.config)
         elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise ValueError(f"{os.fspath(path)!r} exists and is no run of keras-vit; choose another folder")
 
@@ -53,7 +53,7 @@ class Workdir:
     def result(self):
         """What the finished run wrote, or None."""
         file = self.path / "result.json"
-        return json.loads(file.read_text()) if file.exists() else None
+        return read_json(file) if file.exists() else None
 
     def write_result(self, result):
         write_json(self.path / "result.json", result)
@@ -73,6 +73,13 @@ class Workdir:
             writer.writeheader()
             writer.writerows(rows)
         temporary.replace(self.path / "metrics.csv")
+
+
+def read_json(path):
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(path)!r} is damaged ({error}); remove it and start again") from None
 
 
 def write_json(path, value):

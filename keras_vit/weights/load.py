@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.layers import resize_position_grid
 from keras_vit.models import VisionTransformer
-from keras_vit.models.arguments import FREE, stem_stride
+from keras_vit.models.arguments import is_free, stem_stride
 from keras_vit.weights.architecture import infer_arguments
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.layouts import vit_jax
@@ -60,6 +60,8 @@ def from_pretrained(
     """
     if head not in HEADS:
         raise ValueError(f"head {head!r} is unknown; choose one of {HEADS}")
+    if head == "keep" and num_classes == 0:
+        raise ValueError("num_classes=0 leaves out the head that head='keep' wants")
     path = fetch(source)
     arrays, keys, unknown = read_checkpoint(path)
     stored = infer_arguments(arrays, overrides.pop("position_grid", None))
@@ -73,7 +75,7 @@ def from_pretrained(
     if num_classes is not None:
         wanted["num_classes"] = num_classes or None
     wanted["image_size"] = _image_size(stored, stored_grid, image_size)
-    if wanted["image_size"] in (FREE, [*FREE]):
+    if is_free(wanted["image_size"]):
         wanted["position_grid"] = stored_grid
 
     model = VisionTransformer(**wanted)
@@ -97,9 +99,11 @@ def read_checkpoint(path):
     """
     try:
         with open(path, "rb") as file:  # np.load would leave a damaged file open
+            start = file.read(2)
+            if start != b"PK":  # of a zip archive
+                raise ValueError("pickle" if start[:1] == b"\x80" else "it is no archive of arrays")
+            file.seek(0)
             archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one array, not an archive of them")
             arrays = {key: archive[key] for key in archive.files}
     except (
         OSError,
@@ -111,9 +115,13 @@ def read_checkpoint(path):
         zipfile.LargeZipFile,
     ) as error:
         reason = " ".join(str(error).split())
-        if "pickle" in reason.lower():
+        if "pickle" in reason.lower() or "Object arrays" in reason:
             reason = "it holds pickled objects, which are refused because loading them can run code"
         raise ValueError(f"{path} is not an .npz checkpoint that can be read: {reason}") from None
+    for key, array in arrays.items():
+        if not (isinstance(array, np.ndarray) and np.issubdtype(array.dtype, np.floating)):
+            kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+            raise ValueError(f"{path} is no checkpoint: {key} holds {kind}; wanted floating-point arrays")
     for layout in LAYOUTS.values():
         if layout.detect(arrays):
             return layout.read(arrays)

@@ -6,6 +6,7 @@ from made.folders import write_broken, write_classes
 from reference.small import small
 
 from keras_vit import from_pretrained
+from keras_vit.cli.source import seed_of
 from keras_vit.data.datasets import load_dataset
 
 
@@ -89,3 +90,10 @@ def test_bad_input_is_refused_in_one_line(make, keras_vit, weights, images, tmp_
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert all(str(word) in line for word in words), line
+
+
+def test_the_split_is_the_runs_own_wherever_its_model_is_named(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"recipe": {"seed": 5}}))
+    assert seed_of(tmp_path) == seed_of(tmp_path / "model.keras") == 5
+    (tmp_path / "config.json").write_text("{}")
+    assert seed_of(tmp_path) == seed_of("elsewhere.npz") == 0

@@ -44,7 +44,13 @@ MODELS = [
     (VIT, {**SMALL, "distillation": True, "layer_scale": 0.1, "dropout_rate": 0.1}, [IMAGE]),
     (
         VIT,
-        {**SMALL, "pooling": "gap", "norm_after_pooling": True, "pre_norm": True, "class_names": "abcde"},
+        {
+            **SMALL,
+            "pooling": "gap",
+            "norm_after_pooling": True,
+            "pre_norm": True,
+            "class_names": [*"abcde"],
+        },
         [IMAGE],
     ),
     (VIT, {**SMALL, "image_size": (None, None), "position_grid": (3, 3)}, [IMAGE]),

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import pkgutil
+import sys
 
 import keras
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 
 import keras_vit
 
-PACKAGES = ("layers", "models", "weights", "variants", "preprocessing")
+PACKAGES = (
+    *("layers", "models", "weights", "variants", "preprocessing"),
+    *("data", "training", "evaluation", "inspection", "cli", "export"),
+)
 
 
 def modules():
@@ -24,23 +28,41 @@ def modules():
 EXAMPLES = {
     test.name: test
     for module in modules()
-    for test in doctest.DocTestFinder(exclude_empty=True).find(
-        module, extraglobs={"np": np, "keras": keras, "keras_vit": keras_vit}
-    )
+    for test in doctest.DocTestFinder(exclude_empty=True).find(module)
     if test.examples
 }
 
 
+@pytest.fixture(scope="module")
+def at_hand():
+    """What an example may take for granted: the usual imports, a small model, a few images."""
+    from keras_vit.data.datasets import load_dataset
+    from keras_vit.export.saved_model import export_saved_model
+    from keras_vit.export.tflite import export_tflite
+    from keras_vit.training import RECIPES
+
+    return {
+        **{"np": np, "keras": keras, "keras_vit": keras_vit, "tf": sys.modules["tensorflow"]},
+        **{"Preprocessing": keras_vit.Preprocessing, "RECIPES": RECIPES, "load_dataset": load_dataset},
+        **{"export_saved_model": export_saved_model, "export_tflite": export_tflite},
+        "model": keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3, num_classes=10),
+        "images": np.random.default_rng(0).random((4, 32, 32, 3), "float32"),
+    }
+
+
 @pytest.mark.tensorflow_only("the examples show TensorFlow's shapes")
 @pytest.mark.parametrize("name", [*EXAMPLES])
-def test_an_example_shows_what_happens(name, monkeypatch, repository):
-    monkeypatch.chdir(repository)
+def test_an_example_shows_what_happens(name, at_hand, monkeypatch, repository, tmp_path):
+    monkeypatch.chdir(tmp_path)  # some write
+    (tmp_path / "tests").symlink_to(repository / "tests")
+    example = EXAMPLES[name]
+    example.globs = at_hand | example.globs
     report = []
-    failed, tried = doctest.DocTestRunner().run(EXAMPLES[name], out=report.append, clear_globs=False)
+    failed, tried = doctest.DocTestRunner().run(example, out=report.append, clear_globs=False)
     assert tried
     assert not failed, "".join(report)
 
 
 def test_the_examples_are_found():
-    assert len(EXAMPLES) >= 20
+    assert len(EXAMPLES) >= 50
     assert "keras_vit.models.vit.VisionTransformer" in EXAMPLES

@@ -239,3 +239,14 @@ def test_skipping_every_image_is_refused(tmp_path):
     all_broken(tmp_path)
     with pytest.raises(ValueError, match="has no images left"):
         load_folder(tmp_path, on_bad_image="skip")
+
+
+def test_a_folder_named_val_is_the_validation_split(tmp_path):
+    for split, count in (("train", 6), ("val", 3), ("test", 4)):
+        write_classes(tmp_path / split, count=count)
+    dataset = load_folder(tmp_path)
+    assert {split: len(samples) for split, samples in dataset.splits.items()} == {
+        "train": 12,
+        "validation": 6,
+        "test": 8,
+    }

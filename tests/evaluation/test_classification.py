@@ -20,6 +20,7 @@ class Fixed:
     def __init__(self, logits):
         self.logits = np.asarray(logits, "float32")
         self.num_classes = self.logits.shape[1]
+        self.is_classifier = True
         self.preprocessing = small(num_layers=1).preprocessing
         self.done = 0
 
@@ -84,8 +85,8 @@ def test_labels_beyond_the_models_classes_are_refused(samples):
 
 def test_a_model_without_a_head_is_refused(samples):
     model = Fixed(np.zeros((1, 2)))
-    model.num_classes = None
-    with pytest.raises(ValueError, match="this model has no head"):
+    model.is_classifier = False
+    with pytest.raises(ValueError, match="this model has no classification head"):
         evaluate(model, samples)
 
 

@@ -2,8 +2,9 @@ import json
 
 import numpy as np
 import pytest
-from reference.small import small
+from reference.small import SMALL, small
 
+from keras_vit import VisionTransformer
 from keras_vit.export import folder as exporting
 from keras_vit.export.folder import export_folder
 from keras_vit.export.verify import run_live, run_saved_model, run_tflite
@@ -76,3 +77,14 @@ def test_an_existing_folder_is_refused(model, images, tmp_path):
     (tmp_path / "export").mkdir()
     with pytest.raises(ValueError, match="export' exists; remove it or choose another place"):
         export_folder(model, tmp_path / "export", images)
+
+
+def test_a_model_whose_head_is_still_zero_can_be_exported(images, tmp_path):
+    report = export_folder(VisionTransformer(**SMALL), tmp_path / "export", images)
+    assert report["tflite"]["max_logit_difference"] == 0
+
+
+def test_a_model_of_mixed_precision_is_refused_in_one_line(images, tmp_path):
+    with pytest.raises(ValueError, match="takes float32 models; this one computes in bfloat16"):
+        export_folder(small(dtype="mixed_bfloat16"), tmp_path / "export", images)
+    assert [*tmp_path.iterdir()] == []

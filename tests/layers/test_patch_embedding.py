@@ -107,3 +107,13 @@ def test_gradients_reach_the_pixels(rng):
         changed = images.copy()
         changed[0, row, 3] += 1
         assert ops.max(ops.abs(layer(changed) - start)) > 0
+
+
+@pytest.mark.tensorflow_only("JAX knows every size when it compiles")
+def test_a_size_known_only_in_the_graph_never_mixes_images():
+    import tensorflow as tf
+
+    spec = tf.TensorSpec((None, None, None, 3), tf.float32)
+    cut = tf.function(lambda images: extract_patches(images, 8), input_signature=[spec])
+    with pytest.raises(tf.errors.InvalidArgumentError):  # 16 × 12 × 12 pixels would fill 36 × 8 × 8
+        cut(np.zeros((16, 12, 12, 3), "float32"))

@@ -147,3 +147,10 @@ def test_tokens_that_do_not_fit_the_grid_are_refused(tokens, grid):
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match="'rope' is unknown; choose one of .*learned"):
         AddPositionEmbs("rope")
+
+
+def test_a_built_layer_refuses_another_number_of_tokens():
+    layer = AddPositionEmbs(grid_size=(2, 3), num_prefix_tokens=1)
+    layer(np.zeros((2, 7, 8)))
+    with pytest.raises(ValueError, match="8 tokens do not fit a grid of 2×3 and 1 prefix tokens"):
+        layer(np.zeros((2, 8, 8)))

@@ -23,9 +23,9 @@ WRONG = [
     ({"representation_size": 0}, "representation_size must be a positive int or None; got 0"),
     ({"in_channels": 0}, "in_channels must be a positive int; got 0"),
     ({"num_registers": -1}, "num_registers must be an int of at least 0; got -1"),
-    ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\); got 1.0"),
-    ({"attention_dropout_rate": -0.1}, r"attention_dropout_rate must be in \[0, 1\); got -0.1"),
-    ({"stochastic_depth_rate": 2}, r"stochastic_depth_rate must be in \[0, 1\); got 2"),
+    ({"dropout_rate": 1.0}, r"dropout_rate must be a number in \[0, 1\); got 1.0"),
+    ({"attention_dropout_rate": -0.1}, r"attention_dropout_rate must be a number in \[0, 1\); got -0.1"),
+    ({"stochastic_depth_rate": 2}, r"stochastic_depth_rate must be a number in \[0, 1\); got 2"),
     ({"class_token": False}, "pooling='token' reads the class token; got class_token=False"),
     ({"position_embedding": "sincos2d", "hidden_size": 18}, "hidden_size in multiples of 4.*got 18"),
     ({"distillation": True, "pooling": "gap"}, "distillation needs pooling='token'.*got 'gap'"),
@@ -71,3 +71,25 @@ def test_the_class_token_follows_the_pooling():
     assert not small(pooling="gap").class_token
     assert small(pooling="map", class_token=True).num_prefix_tokens == 1
     assert small(distillation=True, num_registers=3).num_prefix_tokens == 5
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"image_size": None}, "image_size must be a positive int or a pair .* got None"),
+        ({"image_size": 32.0}, "image_size must be a positive int or a pair .* got 32.0"),
+        ({"resnet": 3}, "resnet must be a list of units per stage or None; got 3"),
+        ({"class_names": "ab"}, "class_names must be a list of names or None; got 'ab'"),
+        ({"dropout_rate": "0.1"}, "dropout_rate must be a number in .* got '0.1'"),
+        ({"norm_epsilon": -1}, "norm_epsilon must be a number above 0; got -1"),
+        ({"preprocessing": "imagenet"}, "preprocessing must be a keras_vit.Preprocessing or None"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_in_one_line(options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        small(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_numpy_integers_are_sizes_too():
+    assert small(image_size=np.int64(16)).image_size == (16, 16)

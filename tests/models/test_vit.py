@@ -260,3 +260,49 @@ def test_fit_learns_from_a_dataset_with_a_strategy_and_without(replicas):
 
 def test_the_version_is_one():
     assert keras_vit.__version__.count(".") == 2
+
+
+@pytest.mark.parametrize("make", [VisionTransformer, keras_vit.VisionTransformer.from_variant])
+def test_an_argument_that_does_not_exist_is_refused(make):
+    sizes = SMALL if make is VisionTransformer else {"variant": "mu/16", "image_size": 32}
+    with pytest.raises(ValueError, match="VisionTransformer has no drop_rate, num_class; it takes"):
+        make(**sizes, num_class=3, drop_rate=0.1)
+
+
+@pytest.mark.tensorflow_only("a file holds the same on every backend")
+def test_frozen_layers_stay_frozen_in_a_file_with_their_optimizer(tmp_path):
+    model = small()
+    for name in ("patch_embedding", "encoder_block_0", "encoder_norm"):
+        model.get_layer(name).trainable = False
+    model.compile("adam", loss="mse")
+    model.fit(images_for(model), np.zeros((2, model.num_classes)), verbose=0)
+    model.save(tmp_path / "frozen.keras")
+    again = keras.saving.load_model(tmp_path / "frozen.keras")
+    assert [w.path for w in again.trainable_weights] == [w.path for w in model.trainable_weights]
+    assert len(again.trainable_weights) < len(model.weights)
+    assert int(again.optimizer.iterations) == 1
+    for ours, theirs in zip(model.optimizer.variables, again.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(numpy(ours), numpy(theirs))
+
+
+def test_a_table_of_another_grid_is_resized_at_each_call():
+    model = small(position_grid=(3, 5))
+    grid = model.get_layer("patch_embedding").output.shape[1:3]
+    table = numpy(model.get_layer("position_embedding").table)
+    fixed = small()
+    for ours, theirs in zip(model.weights, fixed.weights, strict=True):
+        value = numpy(ours)
+        if ours.path == "position_embedding/table":
+            cells = resize_position_grid(table[0, 1:].reshape(3, 5, -1), grid)
+            value = np.concatenate([table[:, :1], cells.reshape(1, grid[0] * grid[1], -1)], axis=1)
+        theirs.assign(value)
+    images = images_for(fixed)
+    stages = ("tokens",)
+    assert_close(compute(model, images, stages)["tokens"], compute(fixed, images, stages)["tokens"], 1e-5)
+
+
+def test_a_model_of_any_size_says_in_one_line_which_images_it_cannot_cut():
+    model = small(image_size=(None, None))
+    with pytest.raises(ValueError, match="a grid of 15×17 .* is not divisible by the patch") as caught:
+        model.classify(np.zeros((1, 15, 17, 3), "uint8"))
+    assert "\n" not in str(caught.value)

@@ -64,3 +64,9 @@ def test_the_config_makes_the_same_loss():
 def test_a_smoothing_that_cannot_be_is_refused(smoothing):
     with pytest.raises(ValueError, match=rf"label_smoothing must be in \[0, 1\); got {smoothing}"):
         SoftmaxCrossEntropy(smoothing)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_number_that_is_no_class_shows(label):
+    loss = SoftmaxCrossEntropy(reduction="none")(np.array([0, label]), np.zeros((2, 3), "float32"))
+    assert np.isnan(loss).tolist() == [False, True]

@@ -78,3 +78,8 @@ def test_a_value_that_cannot_be_is_refused(name, value):
     with pytest.raises(ValueError, match=f"{name} .*(must be|is unknown)") as refused:
         SHORT.with_changes(**{name: value})
     assert repr(value) in str(refused.value)
+
+
+def test_a_number_that_the_optimizer_does_not_use_is_refused():
+    with pytest.raises(ValueError, match="weight_decay is of 'adamw'; got 0.3 with 'sgd'"):
+        RECIPES["finetune"].with_changes(weight_decay=0.3)

@@ -243,3 +243,11 @@ def test_another_backend_is_refused(config, tmp_path, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="training needs KERAS_BACKEND=tensorflow; got 'jax'"):
         train(config, tmp_path / "run", verbose=0)
+
+
+def test_a_damaged_checkpoint_is_named(config, tmp_path):
+    workdir = run.Workdir(tmp_path / "run", dataclasses.asdict(config))
+    workdir.make()
+    workdir.checkpoint.write_bytes(b"PK half a checkpoint")
+    with pytest.raises(ValueError, match="last.keras' is damaged .*; remove it to train from the start"):
+        train(config, tmp_path / "run", verbose=0)

@@ -81,3 +81,11 @@ def test_a_failed_write_leaves_the_old_file_whole(write, content, tmp_path):
     with pytest.raises(TypeError):
         write(path, content() if callable(content) else content)
     assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.json"])
+def test_a_damaged_file_is_named(name, tmp_path):
+    Workdir(tmp_path / "run", {"a": 1}).make()
+    (tmp_path / "run" / name).write_text("{")
+    with pytest.raises(ValueError, match=f"{name}' is damaged .*; remove it and start again"):
+        assert Workdir(tmp_path / "run", {"a": 1}).result

@@ -254,7 +254,7 @@ def pickle_file(folder, golden):
 def one_array(folder, golden):
     path = folder / "array.npy"
     np.save(path, np.zeros(3))
-    return path, "holds one array, not an archive"
+    return path, "array.npy is not an .npz checkpoint that can be read: it is no archive"
 
 
 def text(folder, golden):
@@ -273,7 +273,7 @@ def foreign_zip(folder, golden):
     path = folder / "pictures.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "hello")
-    return path, "pictures.zip is (not an .npz checkpoint|in no known layout)"
+    return path, "pictures.zip is no checkpoint: readme.txt holds bytes; wanted floating-point arrays"
 
 
 def damaged_array(folder, golden):
@@ -339,3 +339,24 @@ def test_reading_names_every_array_as_the_model_does(golden):
     assert unknown == []
     for name, array in arrays(model).items():
         np.testing.assert_array_equal(array, read[name])
+
+
+@pytest.mark.parametrize(
+    "array", [np.array(["a"]), np.zeros(3, "V2"), np.zeros(3, "int32"), np.zeros(3, "c8")]
+)
+def test_arrays_that_are_no_real_numbers_are_refused_by_name(array, golden, tmp_path):
+    with np.load(golden / "token.npz") as file:
+        np.savez(tmp_path / "odd.npz", **{**file, "head/bias": array})
+    with pytest.raises(ValueError, match="odd.npz is no checkpoint: head/bias holds .*; wanted floating"):
+        from_pretrained(tmp_path / "odd.npz")
+
+
+def test_an_image_is_not_said_to_be_pickled(golden, tmp_path):
+    (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8\xff\xe0 and so on")
+    with pytest.raises(ValueError, match="photo.jpg is not an .npz checkpoint .*: it is no archive"):
+        from_pretrained(tmp_path / "photo.jpg")
+
+
+def test_a_head_cannot_be_kept_and_left_out(golden):
+    with pytest.raises(ValueError, match="num_classes=0 leaves out the head that head='keep' wants"):
+        from_pretrained(golden / "token.npz", num_classes=0, head="keep")
