@@ -62,7 +62,7 @@ def load_dataset(name, seed=0, on_bad_image="fail"):
     Args:
         name: "digits" (scikit-learn's 1797 scanned digits of 8×8 pixels, no download), or
             "folder:PATH" with PATH/{train,val,test}/CLASS/* (val and test may be missing) or
-            PATH/CLASS/*; JPEG, PNG, BMP of 24 bits a pixel, GIF, WebP.
+            PATH/CLASS/*; JPEG, PNG, BMP of 24 bits a pixel, GIF, WebP (not with TensorFlow 2.19).
         seed: Which split is drawn where the data set has none of its own.
         on_bad_image: What an unreadable image of a folder does: "fail" names it and stops, "skip"
             leaves it out and lists it in `bad_images`.
