@@ -57,6 +57,7 @@ def _finish(workdir, record):
             export_folder(model, folder, pixels)
 
     formats = {}
+    verified = json.loads((folder / "verification.json").read_text())
     live = run_live(model, pixels)
     for name, file, runtime in (
         ("saved_model", folder / "saved_model" / "1", run_saved_model),
@@ -64,9 +65,12 @@ def _finish(workdir, record):
     ):
         with without_greetings():
             logits = runtime(file, pixels)
-        accuracy = float(np.mean(logits.argmax(-1) == samples.labels))
-        size = json.loads((folder / "verification.json").read_text())[name]["bytes"]
-        formats[name] = {"path": str(file), "bytes": size, "test_accuracy": accuracy, **compare(live, logits)}
+        formats[name] = {
+            "path": str(file),
+            "bytes": verified[name]["bytes"],
+            "test_accuracy": float(np.mean(logits.argmax(-1) == samples.labels)),
+            **compare(live, logits),
+        }
     result = {
         **record,
         "saved_model": formats["saved_model"]["path"],

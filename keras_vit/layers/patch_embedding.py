@@ -88,7 +88,6 @@ class PatchEmbedding(keras.layers.Layer):
             self.bias = self.add_weight(shape=(self.hidden_size,), initializer="zeros", name="bias")
 
     def call(self, images):
-        check_divisible(images.shape[1:3], self.patch_size)  # a layer built for any size is told it here
         # The same numbers as a convolution with this kernel; a product also takes an empty batch,
         # which TensorFlow's oneDNN convolution gives the wrong shape (seen in 2.19 and 2.21).
         patches = extract_patches(images, self.patch_size)  # (batch, rows, columns, pixels)
