@@ -8,11 +8,13 @@ from keras import ops
 class StdConv2D(keras.layers.Conv2D):
     """A `keras.layers.Conv2D` whose kernel is standardised each time it is used.
 
-    Every output channel's kernel gets mean 0 and standard deviation 1 (1e-5 is added to the
-    deviation, not to the variance); the stored kernel stays raw, as in the checkpoints.
+    Every output channel's kernel gets mean 0 and is divided by √(variance + variance_epsilon) +
+    epsilon; the stored kernel stays raw, as in the checkpoints.
 
     Args:
         filters, kernel_size, …: As `keras.layers.Conv2D`.
+        epsilon: Added to the standard deviation (the official models).
+        variance_epsilon: Added to the variance (timm has 1e-8, and an `epsilon` of 0).
 
     Input shape: (batch, height, width, channels).
     Output shape: (batch, new height, new width, filters).
@@ -24,12 +26,16 @@ class StdConv2D(keras.layers.Conv2D):
     Source: Qiao et al. 2019 (arXiv 1903.10520); `StdConv` of `vit_jax/models_resnet.py`.
     """
 
-    epsilon = 1e-5
+    def __init__(self, *args, epsilon=1e-5, variance_epsilon=0.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.epsilon = epsilon
+        self.variance_epsilon = variance_epsilon
 
     def convolution_op(self, inputs, kernel):
         kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
         kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
-        deviation = ops.std(kernel, axis=(0, 1, 2), keepdims=True)
+        variance = ops.var(kernel, axis=(0, 1, 2), keepdims=True)
+        deviation = ops.sqrt(variance + self.variance_epsilon)
         kernel = ops.cast(kernel / (deviation + self.epsilon), inputs.dtype)
         outputs = super().convolution_op(inputs, kernel)
 
@@ -43,3 +49,10 @@ class StdConv2D(keras.layers.Conv2D):
                 reach = (self.kernel_size[i] - 1) * self.dilation_rate[i] + 1
                 size[i] = (side - reach) // stride + 1
         return ops.reshape(outputs, (batch, *size, self.filters))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "epsilon": self.epsilon,
+            "variance_epsilon": self.variance_epsilon,
+        }

@@ -9,7 +9,7 @@ from keras_vit.layers.attention import check_heads
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.patch_embedding import pair
 from keras_vit.layers.position_embedding import KINDS
-from keras_vit.models.resnet_stem import GROUPS
+from keras_vit.models.resnet_stem import FORMS, GROUPS
 from keras_vit.preprocessing import Preprocessing
 
 POOLINGS = ("token", "gap", "map", None)
@@ -106,6 +106,7 @@ def _check(c):
         ("pooling", POOLINGS),
         ("position_embedding", KINDS),
         ("activation", tuple(ACTIVATIONS)),
+        ("resnet_form", tuple(FORMS)),
     ):
         require(c[name] in known, f"{name} {c[name]!r} is unknown; choose one of {known}")
     for name in ("hidden_size", "in_channels", "resnet_width"):

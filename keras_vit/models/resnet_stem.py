@@ -4,10 +4,16 @@ import keras
 
 from keras_vit.layers import StdConv2D
 
-GROUPS, EPSILON = 32, 1e-6  # of every group norm
+GROUPS = 32  # of every group norm
+# What is added to what, so that nothing is divided by zero. timm's conversions of the official
+# hybrids compute with its own.
+FORMS = {
+    "vit_jax": {"norm": {"epsilon": 1e-6}, "conv": {"epsilon": 1e-5, "variance_epsilon": 0.0}},
+    "timm": {"norm": {"epsilon": 1e-5}, "conv": {"epsilon": 0.0, "variance_epsilon": 1e-8}},
+}
 
 
-def resnet_stem(images, stage_sizes, width, dtype=None):
+def resnet_stem(images, stage_sizes, width, form="vit_jax", dtype=None):
     """Add the stem's layers to a functional model.
 
     Args:
@@ -15,6 +21,7 @@ def resnet_stem(images, stage_sizes, width, dtype=None):
         stage_sizes: Bottleneck units in each stage, such as (3, 4, 9); () for the root block alone.
         width: Channels of the root block; stage k (from 1) ends with 4 · width · 2^(k-1). 32 must
             divide it.
+        form: A key of `FORMS`: whose epsilons.
         dtype: The layers' dtype policy.
 
     Returns:
@@ -37,13 +44,14 @@ def resnet_stem(images, stage_sizes, width, dtype=None):
             padding="same",  # as TensorFlow pads: the odd pixel goes to the bottom and the right
             use_bias=False,
             kernel_initializer="lecun_normal",
+            **FORMS[form]["conv"],
             dtype=dtype,
             name=name,
         )(x)
 
     def norm(x, name, gamma="ones"):
         return keras.layers.GroupNormalization(
-            GROUPS, epsilon=EPSILON, gamma_initializer=gamma, dtype=dtype, name=name
+            GROUPS, **FORMS[form]["norm"], gamma_initializer=gamma, dtype=dtype, name=name
         )(x)
 
     def relu(x, name):

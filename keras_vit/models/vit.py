@@ -38,6 +38,7 @@ class VisionTransformer(keras.Model):
         resnet: Bottleneck units per stage of the ResNet stem, such as (3, 4, 9); () for its root
             block alone; None for no stem.
         resnet_width: Channels of the stem's root block.
+        resnet_form: "vit_jax" or "timm": whose epsilons the stem computes with.
         position_embedding: "learned", "sincos2d" or "none".
         position_grid: (rows, columns) of the learned table, resized at each call where it is not the
             image's. By default the grid of `image_size`, or that of a 224-pixel image if the size is
@@ -98,6 +99,7 @@ class VisionTransformer(keras.Model):
         representation_size=None,
         resnet=None,
         resnet_width=64,
+        resnet_form="vit_jax",
         position_embedding="learned",
         position_grid=None,
         prefix_positions=True,
@@ -146,7 +148,7 @@ class VisionTransformer(keras.Model):
         images = keras.Input((*c.image_size, in_channels), name="images")  # (b, H, W, c)
         x = images
         if resnet is not None:
-            x = resnet_stem(x, c.resnet, resnet_width, dtype)  # (b, H/s, W/s, c')
+            x = resnet_stem(x, c.resnet, resnet_width, resnet_form, dtype)  # (b, H/s, W/s, c')
         grid = PatchEmbedding(
             hidden_size, c.patch_size, use_bias=not pre_norm, dtype=dtype, name="patch_embedding"
         )(x)  # (b, h, w, d)

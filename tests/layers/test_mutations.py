@@ -12,6 +12,7 @@ from reference.comparing import arrays, assert_close, numpy, randomise
 
 from keras_vit import VisionTransformer
 from keras_vit.layers import EncoderBlock, MlpBlock, StdConv2D
+from keras_vit.models.resnet_stem import FORMS
 
 FACTORS = (0.1, 10)
 NORMS = (keras.layers.LayerNormalization, keras.layers.GroupNormalization)
@@ -20,14 +21,17 @@ PLAIN = {"image_size": 8, "patch_size": 4, "hidden_size": 12}
 SIZES = {"num_layers": 1, "mlp_dim": 20, "num_heads": 3}
 MODELS = {
     "hybrid": {**HYBRID, **SIZES},
+    "timm_hybrid": {**HYBRID, **SIZES, "resnet_form": "timm"},
     "map": {**PLAIN, **SIZES, "pooling": "map", "pre_norm": True},
     "pooled": {**PLAIN, **SIZES, "pooling": "gap", "norm_after_pooling": True},
 }
+HYBRID_NORMS = [
+    *((None, name) for name in ("gn_root", *(f"block1_unit1_gn{i}" for i in (1, 2, 3, "_proj")))),
+    *(("encoder_block_0", "attention_norm"), ("encoder_block_0", "mlp_norm"), (None, "encoder_norm")),
+]
 EXPECTED = {  # every norm of these models, as (the layer that holds it, its name)
-    "hybrid": [
-        *((None, name) for name in ("gn_root", *(f"block1_unit1_gn{i}" for i in (1, 2, 3, "_proj")))),
-        *(("encoder_block_0", "attention_norm"), ("encoder_block_0", "mlp_norm"), (None, "encoder_norm")),
-    ],
+    "hybrid": HYBRID_NORMS,
+    "timm_hybrid": HYBRID_NORMS,
     "map": [
         *((None, "pre_norm"), ("encoder_block_0", "attention_norm"), ("encoder_block_0", "mlp_norm")),
         *((None, "encoder_norm"), ("attention_pooling", "mlp_norm")),
@@ -37,6 +41,8 @@ EXPECTED = {  # every norm of these models, as (the layer that holds it, its nam
     ],
 }
 CASES = [(model, *place) for model, places in EXPECTED.items() for place in places]
+STEMS = {"hybrid": "vit_jax", "timm_hybrid": "timm"}
+CONVS = ["conv_root", *(f"block1_unit1_conv{i}" for i in (1, 2, 3, "_proj"))]
 
 
 def norms(model):
@@ -51,14 +57,14 @@ def models():
     return {name: randomise(VisionTransformer(**sizes)) for name, sizes in MODELS.items()}
 
 
-def check_norm(layer):
-    """At inputs of 1e-3 the variance is as small as the epsilon of 1e-6."""
+def check_norm(layer, stem="vit_jax"):
+    """At inputs of 1e-3 the variance is as small as the epsilon of 1e-6 (1e-5 in timm's stem)."""
     channels = layer.gamma.shape[0]
     grouped = isinstance(layer, keras.layers.GroupNormalization)
     x = 1e-3 * np.random.default_rng(0).standard_normal((2, *[3] * (1 + grouped), channels))
     w = {"n/gamma": numpy(layer.gamma), "n/beta": numpy(layer.beta)}
     if grouped:
-        expected = vit_numpy.group_norm(w, "n", x, epsilon=1e-6)
+        expected = vit_numpy.group_norm(w, "n", x, epsilon=vit_numpy.RESNET_EPSILONS[stem][2])
     else:
         expected = vit_numpy.layer_norm(w, "n", x, {"norm_epsilon": 1e-6})
     assert_close(layer(x.astype("float32")), expected, 1e-5)
@@ -71,12 +77,12 @@ def test_the_list_of_norms_is_complete(models, model):
 
 @pytest.mark.parametrize("model, holder, name", CASES)
 def test_a_wrong_epsilon_in_any_norm_is_seen(models, model, holder, name, monkeypatch):
-    layer = norms(models[model])[holder, name]
-    check_norm(layer)
+    layer, stem = norms(models[model])[holder, name], STEMS.get(model, "vit_jax")
+    check_norm(layer, stem)
     for factor in FACTORS:
         with monkeypatch.context() as patch, pytest.raises(AssertionError):
             patch.setattr(layer, "epsilon", factor * layer.epsilon)
-            check_norm(layer)
+            check_norm(layer, stem)
 
 
 def check_block(layer):
@@ -116,41 +122,57 @@ def test_another_gelu_is_seen(wrong):
         check_activation(layer)
 
 
-def check_std_conv(layer, scale):
-    """With kernels no larger than the 1e-5 added to their deviation, or somewhat larger."""
-    images = np.random.default_rng(0).standard_normal((2, 6, 6, 3))
-    layer.build((None, 6, 6, 3))
+def check_std_conv(layer, scale, form):
+    """With kernels about as small as what is added to their deviation or variance."""
+    images = np.random.default_rng(0).standard_normal((2, 12, 12, layer.kernel.shape[2]))
     kernel = numpy(randomise(layer, scale).kernel)
-    expected = vit_numpy.std_conv(images, kernel, padding="valid")
+    epsilons = vit_numpy.RESNET_EPSILONS[form]
+    expected = vit_numpy.std_conv(images, kernel, layer.strides[0], layer.padding, epsilons)
     assert_close(layer(images.astype("float32")), expected, 1e-5)
 
 
-class InsideTheRoot(StdConv2D):
-    """The mutation: the epsilon added to the variance, as timm and BiT do."""
-
-    def convolution_op(self, inputs, kernel):
-        ops = keras.ops
-        kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
-        kernel = kernel / ops.sqrt(ops.var(kernel, axis=(0, 1, 2), keepdims=True) + self.epsilon)
-        return keras.layers.Conv2D.convolution_op(self, inputs, kernel)
+def std_conv(**epsilons):
+    layer = StdConv2D(8, 3, use_bias=False, **epsilons)
+    layer.build((None, 12, 12, 3))
+    return layer
 
 
-@pytest.mark.parametrize("factor", FACTORS)
-def test_a_wrong_epsilon_in_the_standardised_convolution_is_seen(factor, monkeypatch):
-    check_std_conv(StdConv2D(8, 3, use_bias=False), 1e-5)
-    monkeypatch.setattr(StdConv2D, "epsilon", factor * StdConv2D.epsilon)
+RIGHT = {"vit_jax": {}, "timm": {"epsilon": 0.0, "variance_epsilon": 1e-8}}
+WRONG_EPSILONS = {  # (added to the deviation, added to the variance)
+    "vit_jax": [(1e-6, 0), (1e-4, 0), (0, 1e-5), (0, 1e-8), (0, 1e-10), (1e-5, 1e-10), (1e-5, 1e-8), (0, 0)],
+    "timm": [(0, 1e-9), (0, 1e-7), (0, 1e-5), (1e-5, 0), (1e-4, 0), (1e-5, 1e-8), (1e-8, 0), (0, 0)],
+}
+
+
+@pytest.mark.parametrize(
+    "form, wrong", [(form, wrong) for form, pairs in WRONG_EPSILONS.items() for wrong in pairs]
+)
+def test_a_wrong_epsilon_in_the_standardised_convolution_is_seen(form, wrong):
+    scale = {"vit_jax": 1e-5, "timm": 1e-4}[form]
+    check_std_conv(std_conv(**RIGHT[form]), scale, form)
     with pytest.raises(AssertionError):
-        check_std_conv(StdConv2D(8, 3, use_bias=False), 1e-5)
+        check_std_conv(std_conv(epsilon=wrong[0], variance_epsilon=wrong[1]), scale, form)
 
 
-@pytest.mark.parametrize("epsilon", [1e-5, 1e-8, 1e-10])
-@pytest.mark.parametrize("scale", [1e-5, 1e-4])
-def test_an_epsilon_under_the_root_is_seen(epsilon, scale):
-    check_std_conv(StdConv2D(8, 3, use_bias=False), scale)
-    wrong = InsideTheRoot(8, 3, use_bias=False)
-    wrong.epsilon = epsilon
+@pytest.mark.parametrize("model", [*STEMS])
+@pytest.mark.parametrize("name", CONVS)
+def test_a_wrong_epsilon_in_any_convolution_of_a_stem_is_seen(models, model, name, monkeypatch):
+    layer, form = models[model].get_layer(name), STEMS[model]
+    (other,) = {*STEMS.values()} - {form}
+    check_std_conv(layer, 1e-4, form)
     with pytest.raises(AssertionError):
-        check_std_conv(wrong, scale)
+        check_std_conv(layer, 1e-4, other)
+    for argument in ("epsilon", "variance_epsilon"):
+        for value in {FORMS[other]["conv"][argument], *(f * getattr(layer, argument) for f in FACTORS)}:
+            if value != getattr(layer, argument):
+                with monkeypatch.context() as patch, pytest.raises(AssertionError):
+                    patch.setattr(layer, argument, value)
+                    check_std_conv(layer, 1e-4, form)
+
+
+@pytest.mark.parametrize("model", [*STEMS])
+def test_the_list_of_convolutions_is_complete(models, model):
+    assert {layer.name for layer in models[model].layers if isinstance(layer, StdConv2D)} == {*CONVS}
 
 
 @pytest.mark.parametrize("wrong", [None, "mean", "sample"])

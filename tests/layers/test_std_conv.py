@@ -26,6 +26,24 @@ def test_it_convolves_with_the_standardised_kernel(kernel_size, strides, image, 
     assert tuple(layer.compute_output_shape(images.shape)) == expected.shape
 
 
+@pytest.mark.parametrize("form", ["vit_jax", "timm"])
+@pytest.mark.parametrize("scale", [1e-5, 1e-4, 0.3])
+def test_what_is_added_to_deviation_and_variance_may_be_chosen(form, scale, rng):
+    images = rng.standard_normal((2, 6, 6, 3)).astype("float32")
+    epsilons = vit_numpy.RESNET_EPSILONS[form]
+    layer = StdConv2D(8, 3, use_bias=False, epsilon=epsilons[0], variance_epsilon=epsilons[1])
+    layer.build(images.shape)
+    randomise(layer, scale)
+    assert_close(layer(images), vit_numpy.std_conv(images, numpy(layer.kernel), 1, "valid", epsilons), 1e-5)
+    again = StdConv2D.from_config(layer.get_config())
+    assert (again.epsilon, again.variance_epsilon) == epsilons[:2]
+
+
+def test_the_official_epsilon_is_the_default():
+    layer = StdConv2D(8, 3)
+    assert (layer.epsilon, layer.variance_epsilon) == (1e-5, 0)
+
+
 def test_neither_the_mean_nor_the_scale_of_the_stored_kernel_matters(rng):
     images = rng.standard_normal((1, 6, 6, 3)).astype("float32")
     layer = StdConv2D(8, 3, use_bias=False)

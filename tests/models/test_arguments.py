@@ -13,6 +13,8 @@ WRONG = [
     ({"pooling": "mean"}, "pooling 'mean' is unknown; choose one of .*token.*gap.*map"),
     ({"position_embedding": "rope"}, "position_embedding 'rope' is unknown; choose one of .*sincos2d"),
     ({"activation": "gelu"}, "activation 'gelu' is unknown; choose one of .*gelu_tanh"),
+    ({"resnet_form": "torch"}, r"resnet_form 'torch' is unknown; choose one of \('vit_jax', 'timm'\)"),
+    ({"resnet_form": None}, "resnet_form None is unknown; choose one of .*vit_jax.*timm"),
     ({"num_heads": 5}, "hidden_size 12 is not divisible by num_heads 5"),
     ({"num_heads": 0}, "num_heads must be a positive int; got 0"),
     ({"hidden_size": 0}, "hidden_size must be a positive int; got 0"),

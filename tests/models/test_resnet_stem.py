@@ -3,11 +3,11 @@ import re
 import keras
 import numpy as np
 import pytest
-from reference.comparing import numpy
+from reference.comparing import float_weights, numpy
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL, assert_same_as_numpy, images_for, small
 
 from keras_vit import VisionTransformer
-from keras_vit.models.resnet_stem import resnet_stem
+from keras_vit.models.resnet_stem import FORMS, resnet_stem
 
 SLOW = pytest.mark.tensorflow_only("JAX compiles the deep stems for 10 s each")
 STEMS = [  # image, units per stage, patch, grid
@@ -19,8 +19,10 @@ STEMS = [  # image, units per stage, patch, grid
 
 
 @pytest.mark.parametrize("image, resnet, patch, grid", STEMS)
-def test_a_hybrid_equals_numpy(image, resnet, patch, grid):
-    model = small(**{**HYBRID, "image_size": image, "resnet": resnet, "patch_size": patch})
+@pytest.mark.parametrize("form", [*FORMS])
+def test_a_hybrid_equals_numpy(image, resnet, patch, grid, form):
+    options = {"image_size": image, "resnet": resnet, "patch_size": patch, "resnet_form": form}
+    model = small(**HYBRID | options)
     assert model.get_layer("patch_embedding").output.shape[1:3] == grid
     assert_same_as_numpy(model)
 
@@ -35,6 +37,30 @@ def test_a_hybrid_of_any_size_equals_one_of_that_size():
     free, fixed = small(**hybrid | {"image_size": (None, None)}), small(**hybrid | {"image_size": image})
     images = images_for(fixed)
     np.testing.assert_allclose(numpy(free(images)), numpy(fixed(images)), atol=1e-5)
+
+
+@pytest.mark.parametrize("form", [*FORMS])
+def test_the_form_of_the_stem_shows_where_its_weights_are_small(form):
+    """With kernels of 3e-5 the epsilons decide what the stem computes."""
+    model = small(**HYBRID | {"resnet": (1,), "resnet_form": form})
+    for weight in float_weights(model):
+        if "conv" in weight.path:
+            weight.assign(1e-4 * weight)
+    assert_same_as_numpy(model)
+    other = VisionTransformer.from_config({**model.get_config(), "resnet_form": ({*FORMS} - {form}).pop()})
+    other.set_weights(model.get_weights())
+    images = images_for(model)
+    assert np.abs(numpy(other(images)) - numpy(model(images))).max() > 1e-2
+
+
+def test_the_official_form_is_the_default():
+    assert VisionTransformer(**SMALL | HYBRID, resnet=()).resnet_form == "vit_jax"
+    images = keras.Input((16, 16, 3))
+    by_default, official = (
+        keras.Model(images, resnet_stem(images, (), 32, *form)) for form in ((), ["vit_jax"])
+    )
+    for one, other in zip(by_default.layers, official.layers):
+        assert getattr(one, "epsilon", None) == getattr(other, "epsilon", None)
 
 
 def test_a_new_unit_is_the_identity_but_for_its_relu():

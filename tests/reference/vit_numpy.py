@@ -15,6 +15,8 @@ ACTIVATIONS = {
     "gelu_erf": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
     "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
 }
+# What a stem adds: to a kernel's deviation, to its variance, to the variance of a group norm.
+RESNET_EPSILONS = {"vit_jax": (1e-5, 0, 1e-6), "timm": (0, 1e-8, 1e-5)}
 
 
 def forward(arrays, images, c):
@@ -22,7 +24,7 @@ def forward(arrays, images, c):
     w = {name: np.asarray(array, "float64") for name, array in arrays.items()}
     x = np.asarray(images, "float64")
     if c["resnet"] is not None:
-        x = resnet(w, x, c["resnet"])
+        x = resnet(w, x, c["resnet"], RESNET_EPSILONS[c["resnet_form"]])
     x = patch_embedding(x, w["patch_embedding/kernel"], w.get("patch_embedding/bias", 0))
     batch, rows, columns, width = x.shape
     x = x.reshape(batch, rows * columns, width)
@@ -127,29 +129,35 @@ def sincos(rows, columns, width):
     )
 
 
-def resnet(w, x, stages):
-    x = std_conv(x, w["conv_root/kernel"], 2)
-    x = max_pool(np.maximum(group_norm(w, "gn_root", x), 0))
+def resnet(w, x, stages, epsilons):
+    x = std_conv(x, w["conv_root/kernel"], 2, epsilons=epsilons)
+    x = max_pool(np.maximum(group_norm(w, "gn_root", x, epsilon=epsilons[2]), 0))
     for stage, units in enumerate(stages):
         for unit in range(units):
-            x = bottleneck(w, f"block{stage + 1}_unit{unit + 1}", x, 2 if stage and not unit else 1)
+            name, stride = f"block{stage + 1}_unit{unit + 1}", 2 if stage and not unit else 1
+            x = bottleneck(w, name, x, stride, epsilons)
     return x
 
 
-def bottleneck(w, name, x, stride):
+def bottleneck(w, name, x, stride, epsilons):
+    def normed_conv(x, suffix, stride):
+        x = std_conv(x, w[f"{name}_conv{suffix}/kernel"], stride, epsilons=epsilons)
+        return group_norm(w, f"{name}_gn{suffix}", x, epsilon=epsilons[2])
+
     y = x
     for i, s in ((1, 1), (2, stride), (3, 1)):
-        y = group_norm(w, f"{name}_gn{i}", std_conv(y, w[f"{name}_conv{i}/kernel"], s))
+        y = normed_conv(y, i, s)
         y = np.maximum(y, 0) if i < 3 else y
     if f"{name}_conv_proj/kernel" in w:
-        x = group_norm(w, f"{name}_gn_proj", std_conv(x, w[f"{name}_conv_proj/kernel"], stride))
+        x = normed_conv(x, "_proj", stride)
     return np.maximum(x + y, 0)
 
 
-def std_conv(x, kernel, stride=1, padding="same"):
+def std_conv(x, kernel, stride=1, padding="same", epsilons=RESNET_EPSILONS["vit_jax"]):
     kernel = np.asarray(kernel, "float64")
-    mean, deviation = (f(kernel, axis=(0, 1, 2)) for f in (np.mean, np.std))
-    return conv(x, (kernel - mean) / (deviation + 1e-5), (stride, stride), padding)
+    to_deviation, to_variance, _ = epsilons
+    deviation = np.sqrt(kernel.var((0, 1, 2)) + to_variance) + to_deviation
+    return conv(x, (kernel - kernel.mean((0, 1, 2))) / deviation, (stride, stride), padding)
 
 
 def conv(x, kernel, strides, padding):
