@@ -1,6 +1,7 @@
 """Images or paths to what a model reads: decode, resize, scale."""
 
 import dataclasses
+import math
 import numbers
 import os
 from collections.abc import Sequence
@@ -119,13 +120,18 @@ class Preprocessing:
         height, width = self.image_size
         return self._scaled(pixels, enlarged)[top : top + height, left : left + width]
 
+    @property
+    def before_crop(self):
+        """With "crop": the (height, width) that the resized image covers; rounded down, as timm does."""
+        return tuple(math.floor(side / self.crop_fraction + 1e-6) for side in self.image_size)
+
     def crop_window(self, height, width):
         """With "crop": the size to resize to, and the top left corner of the crop.
 
         >>> Preprocessing(image_size=224, resize="crop", crop_fraction=0.875).crop_window(512, 1024)
         ((256, 512), 16, 144)
         """
-        wanted = [round(side / self.crop_fraction) for side in self.image_size]
+        wanted = self.before_crop
         factor = max(wanted[0] / height, wanted[1] / width)
         size = tuple(max(round(side * factor), w) for side, w in zip((height, width), wanted))
         top, left = ((s - side) // 2 for s, side in zip(size, self.image_size))

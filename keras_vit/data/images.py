@@ -63,7 +63,7 @@ def resize(pixels, size, preprocessing):
 
 def _crop_window(old, preprocessing):
     """`Preprocessing.crop_window` in a graph."""
-    wanted = [round(side / preprocessing.crop_fraction) for side in preprocessing.image_size]
+    wanted = preprocessing.before_crop
     old = tf.cast(old, tf.float64)
     factor = tf.reduce_max(tf.constant(wanted, tf.float64) / old)
     enlarged = tf.maximum(tf.cast(tf.round(old * factor), tf.int32), wanted)
