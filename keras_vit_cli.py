@@ -17,11 +17,19 @@ from absl.flags import argparse_flags
 
 VERBS = {
     "quickstart": "train on scanned digits, evaluate, draw, export, load back and compare",
-    "models": "list the variants with parameters and GFLOPs",
+    "models": "list the variants with parameters and GFLOPs, and the published checkpoints",
     "finetune": "train a model on a data set",
     "evaluate": "accuracy of a model on a split of a data set",
     "predict": "classify images or folders of images",
+    "weights": "show what a checkpoint holds, or convert it to another layout",
 }
+WEIGHTS = {
+    "show": "layout, architecture, parameters, and what is missing or extra",
+    "convert": "write a checkpoint in another project's layout",
+}
+LAYOUTS = ("vit_jax", "big_vision", "timm", "huggingface")
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+SOURCES = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name that `keras-vit models` lists"
 
 
 class _Parser(argparse_flags.ArgumentParser):
@@ -47,11 +55,15 @@ def parser():
     add = sub["models"].add_argument
     add("--image_size", type=positive_int, default=224, help="side of the image that the GFLOPs are for")
     add("--num_classes", type=whole_number, default=1000, help="size of the head; 0 for none")
+    add("words", nargs="*", metavar="TEXT", help="show what has this in its name, source or variant")
+    add("--filter", action="append", default=[], metavar="TEXT", help="the same; all must match")
+    add("--variant", help="show this size alone, such as B/16")
+    add("--cached", action="store_true", help="show the checkpoints alone that are here already")
     _output(add)
 
     add = sub["finetune"].add_argument
     add("--model", help="variant such as B/16; not needed with --weights")
-    add("--weights", help="checkpoint file to start from (default: random weights)")
+    add("--weights", help=f"{SOURCES} (default: random weights)")
     add("--dataset", required=True, help="digits or folder:PATH")
     add("--recipe", default="finetune", help="numbers of the run (default: finetune)")
     add("--workdir", required=True, help="folder of the run; an unfinished one is continued")
@@ -75,11 +87,25 @@ def parser():
     add("images", nargs="+", help="image files, or folders of them")
     add("--top", type=positive_int, default=5, help="classes to name for each image (default: 5)")
     _output(add)
+
+    actions = sub["weights"].add_subparsers(dest="action", metavar="ACTION", required=True)
+    show, convert = (actions.add_parser(name, help=text, description=text) for name, text in WEIGHTS.items())
+    for action in (show, convert):
+        add = action.add_argument
+        add("source", help=f"{SOURCES}, or file.npz:part")
+        told = "what the file does not tell, or what to change: num_heads=6, image_size=384"
+        add("--set", action="append", default=[], metavar="ARGUMENT=VALUE", help=told)
+    convert.add_argument("destination", help="file to write (.npz, .safetensors); a folder for huggingface")
+    convert.add_argument("--layout", required=True, choices=LAYOUTS, help="whose layout to write")
+    convert.add_argument("--dtype", choices=DTYPES, default="float32", help="how numbers are stored")
+    convert.add_argument("--overwrite", action="store_true", help="replace what is there")
+    for action in (show, convert):
+        _output(action.add_argument)
     return top
 
 
 def _model(add):
-    add("--model", required=True, help="workdir of a run, .keras file, or .npz checkpoint")
+    add("--model", required=True, help=f"workdir of a run, .keras file, or {SOURCES}")
 
 
 def _output(add):

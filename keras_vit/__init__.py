@@ -4,5 +4,6 @@ from keras_vit import training as training
 from keras_vit.models.vit import VisionTransformer as VisionTransformer
 from keras_vit.preprocessing import Preprocessing as Preprocessing
 from keras_vit.weights.load import from_pretrained as from_pretrained
+from keras_vit.weights.save import save_weights as save_weights
 
 __version__ = "0.1.0"

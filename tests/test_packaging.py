@@ -46,6 +46,13 @@ def test_the_wheel_holds_every_module_and_no_tests(wheel, repository):
     assert not [name for name in wheel if "test" in name]
 
 
+def test_the_wheel_holds_the_tables_that_the_package_reads(wheel, repository):
+    files = (repository / "keras_vit").rglob("*.*")
+    tables = {p.relative_to(repository).as_posix() for p in files if p.suffix in (".csv", ".txt")}
+    assert tables == {"keras_vit/weights/catalogue.csv", "keras_vit/weights/imagenet_1k.txt"}
+    assert tables <= wheel.keys()
+
+
 def test_the_wheel_installs_the_console_script(wheel):
     (entry_points,) = (text for name, text in wheel.items() if name.endswith("/entry_points.txt"))
     assert "keras-vit = keras_vit_cli:main" in entry_points
@@ -54,7 +61,7 @@ def test_the_wheel_installs_the_console_script(wheel):
 def test_the_wheel_asks_for_what_the_package_imports(wheel):
     (metadata,) = (text for name, text in wheel.items() if name.endswith("/METADATA"))
     asked = {
-        re.split(r"[ <>=!]", line[15:])[0]
+        re.split(r"[ <>=!;]", line[15:])[0]
         for line in metadata.splitlines()
         if line.startswith("Requires-Dist")
     }
@@ -67,6 +74,8 @@ def test_the_wheel_asks_for_what_the_package_imports(wheel):
         "sklearn": "scikit-learn",
         "absl": "absl-py",
         "ai_edge_litert": "ai-edge-litert",
+        "ml_dtypes": "ml-dtypes",
+        "huggingface_hub": "huggingface-hub",
     }
     outside = {
         names.get(name, name) for name in found - {*sys.stdlib_module_names} - {"keras_vit", "keras_vit_cli"}

@@ -5,6 +5,7 @@ import os
 from keras_vit.inspection.figures import learning_curves
 from keras_vit.training.recipes import find_recipe
 from keras_vit.training.run import RunConfig, train
+from keras_vit.weights.catalogue import find
 from keras_vit_cli import settings
 
 
@@ -33,8 +34,8 @@ def run(args):
 
 
 def _absolute(path):
-    """The whole path, so that a run is known again from elsewhere; an address stays as it is."""
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+    """The whole path, so that a run is known again from elsewhere; an address or name stays as it is."""
+    return path if "://" in path or find(path) else os.path.abspath(os.path.expanduser(path))
 
 
 def _absolute_folder(dataset):

@@ -8,19 +8,23 @@ import keras
 
 from keras_vit.models import VisionTransformer
 from keras_vit.weights import from_pretrained
+from keras_vit.weights.fetch import WEIGHTS
 
 
 def open_model(source):
-    """The model of a run's folder, a `.keras` file or a checkpoint.
+    """The model of a run's folder, a `.keras` file or a checkpoint's source.
 
     Raises:
         ValueError: if there is none, or it holds no Vision Transformer.
     """
     path = pathlib.Path(source).expanduser()
     if path.is_dir():
-        if not (path / "model.keras").is_file():
-            raise ValueError(f"{source!r} holds no finished run: there is no model.keras in it")
-        path = path / "model.keras"
+        if not any((path / name).is_file() for name in ("model.keras", *WEIGHTS)):
+            raise ValueError(
+                f"{source!r} holds no finished run and no checkpoint: there is no model.keras in it, "
+                f"nor {' or '.join(WEIGHTS)}"
+            )
+        path = path / "model.keras" if (path / "model.keras").is_file() else path
     if path.suffix != ".keras":
         return from_pretrained(source)
     if not path.is_file():

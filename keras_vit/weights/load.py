@@ -1,19 +1,21 @@
-"""A checkpoint file to a model: detect → map → infer → resize → check → assign."""
-
-import zipfile
-import zlib
+"""A checkpoint to a model: read → adapt to what is asked for → check → assign."""
 
 import numpy as np
 
-from keras_vit.layers import resize_position_grid
 from keras_vit.models import VisionTransformer
-from keras_vit.models.arguments import is_free, stem_stride
-from keras_vit.weights.architecture import infer_arguments
-from keras_vit.weights.fetch import fetch
-from keras_vit.weights.layouts import vit_jax
+from keras_vit.models.arguments import is_free, prefix_tokens, stem_stride
+from keras_vit.preprocessing import Preprocessing
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.resizing import (
+    POSITION_RESIZES,
+    adapted_channels,
+    resized_patch_kernel,
+    resized_positions,
+)
 
-LAYOUTS = {"vit_jax": vit_jax}
 HEADS = ("auto", "keep", "reset")
+# Arguments that say what the stored model is, where the file alone does not.
+_OF_THE_FILE = ("num_heads", "position_grid", "prefix_positions", "position_embedding", "activation")
 
 
 def from_pretrained(
@@ -24,15 +26,24 @@ def from_pretrained(
     pooling="auto",
     representation_size="auto",
     head="auto",
+    position_resize="bilinear",
+    variant=None,
+    sha256=None,
+    check_finite=False,
     **overrides,
 ):
-    """A Vision Transformer with the weights of a checkpoint file.
+    """A Vision Transformer with the weights of a published checkpoint.
 
-    The architecture is read from the arrays. Loading is strict: every array is used once and every
-    variable set once, but for what the arguments drop or reset.
+    The layout is told by the file's keys and the architecture by its arrays; what they leave open
+    comes from a configuration beside the file, the catalogue, a named variant with the same sizes,
+    or an argument. Loading is strict: every array is used once and every variable set once, but for
+    what the arguments drop or reset.
 
     Args:
-        source: Path of an official `.npz` checkpoint, with names as published or Linen names.
+        source: A path, `hf://org/repo[@revision][/file]`, `https://…`, `gs://…`, or a short name of
+            the catalogue (`keras-vit models`). Official `.npz` files, big_vision's, timm's and
+            Hugging Face's (safetensors, or `.bin` and `.pth` where torch is installed) are read;
+            "file.npz:img" is the part of a file under that name.
         image_size: (height, width) or one int; None: as in the file. The position grid is resized
             to it. (None, None) accepts any size at call time.
         num_classes: Classes of the head; None: as in the file; 0: no head.
@@ -41,121 +52,150 @@ def from_pretrained(
             fine-tuning does.
         head: "keep" the stored head, "reset" it to zero, or "auto": keep it if the class count and
             the layer before it are as in the file, else reset it.
-        **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate` or `class_names`;
-            `position_grid` says how a stored table that is no square is laid out.
+        position_resize: "bilinear" (corners on corners: the official loader, also at call time),
+            "bicubic_antialias" (timm) or "bilinear_antialias" (FlexiViT).
+        variant: A name such as "B/16" that the file must agree with.
+        sha256: Digest that the file must have, in hexadecimal.
+        check_finite: Whether to refuse arrays with NaN or infinity.
+        **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate` or `class_names`.
+            `patch_size` resizes the patch kernel as FlexiViT does, `in_channels` sums or repeats its
+            channels; `num_heads`, `activation`, `position_grid` (rows, columns) and
+            `prefix_positions` also say what the file holds where it does not tell.
 
     Returns:
-        VisionTransformer.
+        VisionTransformer; its `preprocessing` and `class_names` are those the weights were trained
+        with, where they are known.
 
     Raises:
-        ValueError: if the file is missing, damaged, holds pickled objects or is no checkpoint that
-            this can read; or with the lists of what does not fit.
+        ValueError: if the source cannot be had; if the file is damaged, holds pickled objects or no
+            model that `VisionTransformer` can express; if what is told contradicts the arrays; or
+            with the lists of what does not fit.
 
     Example:
         >>> model = from_pretrained("tests/golden/token.npz", image_size=48, num_classes=10)
         >>> model.image_size, model.position_embedding, model.num_classes
         ((48, 48), 'learned', 10)
 
-    Source: `vit_jax/checkpoint.py`, without its silences.
+    Source: `vit_jax/checkpoint.py`, without its silences; `big_vision/models/vit.py`.
     """
     if head not in HEADS:
         raise ValueError(f"head {head!r} is unknown; choose one of {HEADS}")
     if head == "keep" and num_classes == 0:
         raise ValueError("num_classes=0 leaves out the head that head='keep' wants")
-    path = fetch(source)
-    arrays, keys, unknown = read_checkpoint(path)
-    stored = infer_arguments(arrays, overrides.pop("position_grid", None))
+    if position_resize not in POSITION_RESIZES:
+        raise ValueError(f"position_resize {position_resize!r} is unknown; choose one of {POSITION_RESIZES}")
+    if is_free(image_size) and position_resize != "bilinear":
+        raise ValueError(
+            f"a model of any size resizes its positions at each call, corners on corners; "
+            f"position_resize={position_resize!r} needs an image_size"
+        )
+    of_the_file = {name: overrides[name] for name in _OF_THE_FILE if name in overrides}
+    checkpoint = read_checkpoint(source, variant=variant, sha256=sha256, **of_the_file)
+    stored = checkpoint.arguments
     stored_grid = stored.pop("position_grid", None)
+    overrides.pop("position_grid", None)
 
     wanted = {**stored, **overrides}
     if pooling != "auto":
         wanted["pooling"] = pooling
+        if pooling != stored["pooling"] and "class_token" not in overrides:
+            wanted.pop("class_token", None)
     if representation_size != "auto":
         wanted["representation_size"] = representation_size
     if num_classes is not None:
         wanted["num_classes"] = num_classes or None
-    wanted["image_size"] = _image_size(stored, stored_grid, image_size)
-    if is_free(wanted["image_size"]):
-        wanted["position_grid"] = stored_grid
-
-    model = VisionTransformer(**wanted)
-    dropped = _drop(arrays, model, stored, head)
-    if "position_embedding/table" in arrays:
-        arrays["position_embedding/table"] = _resized_table(
-            arrays["position_embedding/table"], stored_grid, model
+    if image_size is not None:
+        wanted["image_size"] = image_size
+    elif "image_size" not in wanted:
+        raise ValueError(
+            f"{checkpoint.path}: the checkpoint holds no positions and so no image size; give image_size"
         )
-    _assign(path, model, arrays, keys, unknown, dropped)
+    if is_free(wanted["image_size"]) or (image_size is None and stored_grid != _natural_grid(stored)):
+        wanted["position_grid"] = stored_grid
+    if wanted["num_classes"] != stored["num_classes"] and "class_names" not in overrides:
+        wanted.pop("class_names", None)
+    if "preprocessing" not in overrides:
+        wanted["preprocessing"] = _preprocessing(wanted, stored)
+
+    try:
+        model = VisionTransformer(**wanted)
+    except ValueError as error:
+        raise ValueError(f"{checkpoint.path}: {error}") from None
+    arrays = checkpoint.arrays
+    if check_finite:
+        _check_finite(checkpoint)
+    left_alone = _drop(arrays, model, stored, head)
+    _resize(arrays, model, stored, stored_grid, position_resize)
+    _assign(checkpoint, model, left_alone)
     return model
 
 
-def read_checkpoint(path):
-    """The arrays of a checkpoint by our variables' names.
-
-    Returns:
-        (arrays by our names, the file's keys by our names, keys that the layout does not know).
-
-    Raises:
-        ValueError: if the file is damaged, holds pickled objects, or is in no known layout.
-    """
-    try:
-        with open(path, "rb") as file:  # np.load would leave a damaged file open
-            start = file.read(2)
-            if start != b"PK":  # of a zip archive
-                raise ValueError("pickle" if start[:1] == b"\x80" else "it is no archive of arrays")
-            file.seek(0)
-            archive = np.load(file, allow_pickle=False)
-            arrays = {key: archive[key] for key in archive.files}
-    except (
-        OSError,
-        EOFError,
-        KeyError,
-        ValueError,
-        zlib.error,
-        zipfile.BadZipFile,
-        zipfile.LargeZipFile,
-    ) as error:
-        reason = " ".join(str(error).split())
-        if "pickle" in reason.lower() or "Object arrays" in reason:
-            reason = "it holds pickled objects, which are refused because loading them can run code"
-        raise ValueError(f"{path} is not an .npz checkpoint that can be read: {reason}") from None
-    for key, array in arrays.items():
-        if not (isinstance(array, np.ndarray) and np.issubdtype(array.dtype, np.floating)):
-            kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-            raise ValueError(f"{path} is no checkpoint: {key} holds {kind}; wanted floating-point arrays")
-    for layout in LAYOUTS.values():
-        if layout.detect(arrays):
-            return layout.read(arrays)
-    some = ", ".join(sorted(arrays)[:5]) or "no arrays"
-    raise ValueError(
-        f"{path} is in no known layout ({', '.join(LAYOUTS)}); it holds {len(arrays)} arrays: {some}, …"
-    )
-
-
-def _image_size(stored, stored_grid, image_size):
-    if image_size is not None:
-        return image_size
-    if stored_grid is None:
-        raise ValueError("the checkpoint holds no positions and so no image size; give image_size")
+def _natural_grid(stored):
+    """The grid that the stored model cuts an image of its size into."""
     stride = stem_stride(stored.get("resnet"))
-    return tuple(g * p * stride for g, p in zip(stored_grid, stored["patch_size"]))
+    sides = zip(stored["image_size"], stored["patch_size"]) if "image_size" in stored else ()
+    return tuple(-(-side // stride) // patch for side, patch in sides) or None
+
+
+def _preprocessing(wanted, stored):
+    """What the weights were trained with, at the size and channels that are asked for."""
+    known = stored.get("preprocessing")
+    if known is None:
+        return None
+    options = {name: value for name, value in dict(known).items() if name != "image_size"}
+    channels = wanted["in_channels"]
+    for name in ("mean", "std"):
+        values = tuple(options.get(name, (0.5,) * channels))
+        if len(values) != channels:
+            average = sum(values) / len(values)
+            values = tuple(values[i % len(values)] for i in range(channels)) if channels > 1 else (average,)
+        options[name] = values
+    size = wanted["image_size"]
+    return Preprocessing(image_size=None if is_free(size) else size, **options)
+
+
+def _check_finite(checkpoint):
+    bad = sorted(checkpoint.keys[name] for name, a in checkpoint.arrays.items() if not np.isfinite(a).all())
+    if bad:
+        raise ValueError(f"{checkpoint.path} holds NaN or infinity in {', '.join(dict.fromkeys(bad))}")
 
 
 def _drop(arrays, model, stored, head):
     """Take out of the arrays what the arguments leave behind; name the variables to be left alone."""
     if stored["representation_size"] and model.representation_size is None:
         _remove(arrays, "pre_logits/")
-    if "class_token/token" in arrays and not model.class_token:
-        _remove(arrays, "class_token/")
-        if "position_embedding/table" in arrays:
-            arrays["position_embedding/table"] = arrays["position_embedding/table"][:, 1:]
+    if stored["num_layers"]:
+        _drop_tokens(arrays, model, stored)
+    heads = ["head"] * bool(stored["num_classes"]) + ["head_distillation"] * bool(stored.get("distillation"))
+    for name in heads:
+        if model.num_classes is None or (name == "head_distillation" and not model.distillation):
+            _remove(arrays, f"{name}/")
     if model.num_classes is None:
-        _remove(arrays, "head/")
         return ()
     same = ("num_classes", "representation_size")
     if head == "reset" or (head == "auto" and any(getattr(model, n) != stored[n] for n in same)):
-        _remove(arrays, "head/")
-        return ("head/kernel", "head/bias")
+        heads = ("head", "head_distillation") if model.distillation else ("head",)
+        for name in heads:
+            _remove(arrays, f"{name}/")
+        return tuple(f"{name}/{leaf}" for name in heads for leaf in ("kernel", "bias"))
     return ()
+
+
+def _drop_tokens(arrays, model, stored):
+    """Take out the prefix tokens that the model does without, with their rows of the table."""
+    kept = {name for name, _, _ in prefix_tokens(model._config())}
+    table = arrays.get("position_embedding/table")
+    row = 0
+    for name, count, _ in reversed(prefix_tokens(stored)):
+        rows = count if stored.get("prefix_positions", True) else 0
+        if name in kept:
+            row += rows
+            continue
+        _remove(arrays, f"{name}/")
+        if table is not None:
+            table = np.delete(table, slice(row, row + rows), axis=1)
+    if table is not None:
+        arrays["position_embedding/table"] = table
 
 
 def _remove(arrays, prefix):
@@ -163,21 +203,27 @@ def _remove(arrays, prefix):
         del arrays[name]
 
 
-def _resized_table(table, stored_grid, model):
-    """The position table for the model's grid: the cells resized, the prefix rows as they are."""
-    grid = model.get_layer("position_embedding").grid_size
-    if grid == stored_grid:
-        return table
-    cells = stored_grid[0] * stored_grid[1]
-    prefix, grid_rows = table[:, :-cells], table[0, -cells:]
-    resized = resize_position_grid(grid_rows.reshape(*stored_grid, -1), grid)
-    return np.concatenate([prefix, resized.reshape(1, grid[0] * grid[1], -1)], axis=1)
+def _resize(arrays, model, stored, stored_grid, position_resize):
+    """Adapt what depends on the sizes of image, patch and channels."""
+    table = arrays.get("position_embedding/table")
+    if stored_grid and table is not None and table.shape[::2] == (1, stored["hidden_size"]):
+        grid = model.get_layer("position_embedding").grid_size
+        arrays["position_embedding/table"] = resized_positions(table, stored_grid, grid, position_resize)
+    if model.patch_size != stored["patch_size"]:
+        arrays["patch_embedding/kernel"] = resized_patch_kernel(
+            arrays["patch_embedding/kernel"], model.patch_size
+        )
+    first = "patch_embedding/kernel" if model.resnet is None else "conv_root/kernel"
+    if first in arrays and model.in_channels != stored["in_channels"]:
+        arrays[first] = adapted_channels(arrays[first], model.in_channels)
 
 
-def _assign(path, model, arrays, keys, unknown, left_alone):
+def _assign(checkpoint, model, left_alone):
     """Set each variable from its array, or raise ValueError with all that does not fit."""
-    variables = {variable.path: variable for variable in model.weights}
-    only_file = sorted([*unknown, *(keys[name] for name in arrays if name not in variables)])
+    arrays, keys = checkpoint.arrays, checkpoint.keys
+    variables = {variable.path: variable for variable in model.weights if "float" in variable.dtype}
+    extra = (keys[name] for name in arrays if name not in variables)
+    only_file = sorted({*checkpoint.unknown, *extra})
     only_model = sorted(name for name in variables if name not in arrays and name not in left_alone)
     wrong = [
         f"{keys[name]} {array.shape} for {name} {tuple(variables[name].shape)}"
@@ -191,6 +237,6 @@ def _assign(path, model, arrays, keys, unknown, left_alone):
             ("wrong shape", wrong),
         )
         text = "; ".join(f"{title}: {', '.join(names) or 'none'}" for title, names in lists)
-        raise ValueError(f"{path} does not fit the model. {text}")
-    for name, array in arrays.items():
-        variables[name].assign(array)
+        raise ValueError(f"{checkpoint.path} does not fit the model. {text}")
+    for name in [*arrays]:
+        variables[name].assign(arrays.pop(name))

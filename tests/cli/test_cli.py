@@ -114,11 +114,14 @@ def pickled(path):
 
 CHECKPOINTS = {
     "missing": (lambda path, weights: path, "no such checkpoint file"),
-    "cut": (lambda path, weights: damaged(path, weights.read_bytes()[:5000]), "not an .npz checkpoint"),
-    "empty": (lambda path, weights: damaged(path, b""), "not an .npz checkpoint"),
+    "cut": (
+        lambda path, weights: damaged(path, weights.read_bytes()[:5000]),
+        "no checkpoint that can be read",
+    ),
+    "empty": (lambda path, weights: damaged(path, b""), "no checkpoint that can be read"),
     "pickled": (lambda path, weights: pickled(path), "pickled objects"),
     "foreign": (lambda path, weights: np.savez(path, weight=np.zeros(3)) or path, "in no known layout"),
-    "an address": (lambda path, weights: "https://example.org/vit.npz", "is an address"),
+    "an address": (lambda path, weights: "s3://bucket/vit.npz", "s3:// is unknown; wanted a path, hf://"),
     "a folder": (lambda path, weights: path.parent, "holds no finished run"),
 }
 
@@ -138,7 +141,9 @@ def test_a_checkpoint_that_cannot_be_read_is_refused(
         done = keras_vit(
             *(verb, "--weights", source, "--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
         )
-        message = "is a folder; give the checkpoint file" if kind == "a folder" else message
+        message = (
+            "is a folder without model.safetensors or pytorch_model.bin" if kind == "a folder" else message
+        )
         assert not (tmp_path / "run").exists()
     refused(done, source, message)
 

@@ -35,7 +35,7 @@ EXAMPLES = {
 
 @pytest.fixture(scope="module")
 def at_hand():
-    """What an example may take for granted: the usual imports, a small model, a few images."""
+    """What an example may take for granted, with `tmp`, an empty folder: imports, a small model, images."""
     from keras_vit.data.datasets import load_dataset
     from keras_vit.export.saved_model import export_saved_model
     from keras_vit.export.tflite import export_tflite
@@ -56,7 +56,8 @@ def test_an_example_shows_what_happens(name, at_hand, monkeypatch, repository, t
     monkeypatch.chdir(tmp_path)  # some write
     (tmp_path / "tests").symlink_to(repository / "tests")
     example = EXAMPLES[name]
-    example.globs = at_hand | example.globs
+    (tmp_path / "new").mkdir()
+    example.globs = at_hand | {"tmp": tmp_path / "new"} | example.globs
     report = []
     failed, tried = doctest.DocTestRunner().run(example, out=report.append, clear_globs=False)
     assert tried

@@ -1,0 +1,57 @@
+"""`keras-vit weights show|convert`: what a checkpoint holds, and one layout to another."""
+
+from keras_vit.cli.report import report, table
+from keras_vit.weights.load import from_pretrained
+from keras_vit.weights.save import save_weights
+from keras_vit.weights.show import show_checkpoint
+from keras_vit_cli import settings
+
+# Arguments whose value is usual and says nothing of most files.
+_USUAL = {
+    **{"in_channels": 3, "qkv_bias": True, "num_registers": 0, "resnet": None, "resnet_width": 64},
+    **{"pre_norm": False, "norm_after_pooling": False, "distillation": False, "layer_scale": None},
+    **{"representation_size": None, "dropout_rate": 0.0, "attention_dropout_rate": 0.0},
+    **{"stochastic_depth_rate": 0.0, "resnet_form": "vit_jax"},
+}
+_LISTS = ("only_in_file", "only_in_model", "wrong_shape")
+
+
+def run(args):
+    return {"show": _show, "convert": _convert}[args.action](args)
+
+
+def _show(args):
+    found = show_checkpoint(args.source, **settings(args.set))
+    arguments = dict(found["arguments"])
+    names = arguments.pop("class_names", None) or ()
+    preprocessing = arguments.pop("preprocessing", None) or {}
+    grid = found["grid"]
+    rows = [
+        ("file", found["file"]),
+        ("layout", found["layout"]),
+        ("variant", found["variant"] or "none of this name"),
+        ("parameters", f"{found['parameters']:,}"),
+        ("stored as", ", ".join(found["dtypes"])),
+        ("position grid", f"{grid[0]}×{grid[1]}" if grid else "none stored"),
+        *((name, value) for name, value in sorted(arguments.items()) if _USUAL.get(name, ...) != value),
+        *(("class names", f"{names[0]!r} … {names[-1]!r}") for _ in names[:1]),
+        *(("preprocessing", ", ".join(f"{k} {v}" for k, v in p.items())) for p in [preprocessing] if p),
+        *(("beside the model", _some(found["left_out"])) for _ in found["left_out"][:1]),
+    ]
+    fits = not any(found[name] for name in _LISTS)
+    rows += [(name.replace("_", " "), _some(found[name])) for name in _LISTS if found[name]]
+    rows.append(("fits", "every array and variable" if fits else "no: from_pretrained refuses this file"))
+    text = table([(name, str(value)) for name, value in rows], ("", "")).strip()
+    report(args, {**found, "fits": fits}, text)
+    return 0 if fits else 2
+
+
+def _convert(args):
+    model = from_pretrained(args.source, **settings(args.set))
+    path = save_weights(model, args.destination, args.layout, dtype=args.dtype, overwrite=args.overwrite)
+    value = {"source": str(args.source), "path": str(path), "layout": args.layout, "dtype": args.dtype}
+    report(args, value, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, {args.layout}, {args.dtype})")
+
+
+def _some(names, most=8):
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

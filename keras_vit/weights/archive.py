@@ -1,0 +1,208 @@
+"""A file of arrays ↔ a dict of arrays: `.npz`, safetensors, torch's `.bin` and `.pth`.
+
+What a file is, its first bytes tell, never its name. Nothing in a file is ever run: pickled objects
+are refused, and torch's files are read by its weights-only loader.
+"""
+
+import lzma
+import os
+import pathlib
+import struct
+import tokenize
+import unicodedata
+import uuid
+import warnings
+import zipfile
+import zlib
+
+import ml_dtypes
+import numpy as np
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+_DAMAGED = (OSError, EOFError, KeyError, ValueError, zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile)
+_DAMAGED += (NotImplementedError, RuntimeError, MemoryError, SyntaxError, UnicodeError, struct.error)
+_DAMAGED += (
+    OverflowError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    lzma.LZMAError,
+    tokenize.TokenError,
+    Warning,
+)
+_HEADER = 10_000  # bytes of the longest header that NumPy reads as harmless
+
+
+def read_arrays(path, subtree=None, beside=lambda key: False):
+    """The arrays of a checkpoint file by its keys.
+
+    Args:
+        path: An `.npz`, safetensors or torch file.
+        subtree: Only what stands under this name, "img" for the keys that begin with "img/".
+        beside: Tells the keys of what is no part of a model, and may be of any type.
+
+    Returns:
+        dict of NumPy arrays in their stored types: float16, bfloat16, float32 or float64.
+
+    Raises:
+        ValueError: if the file is damaged, holds pickled objects, or arrays of another type;
+            the message is one line that names the file.
+
+    Example:
+        >>> read_arrays("tests/golden/token.npz")["cls"].shape
+        (1, 1, 24)
+    """
+    try:
+        with open(path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("error")  # what NumPy only warns of was not written as a checkpoint
+            arrays = _reader(path, file.read(9))(path)
+    except ImportError as error:
+        raise ValueError(f"{path} cannot be read here: {error}") from None
+    except _DAMAGED as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if "pickle" in reason.lower() or "Object arrays" in reason:
+            reason = "it holds pickled objects, which are refused because loading them can run code"
+        raise ValueError(f"{path} is no checkpoint that can be read: {reason}") from None
+    if subtree:
+        inside = {k.removeprefix(f"{subtree}/"): a for k, a in arrays.items() if k.startswith(f"{subtree}/")}
+        if not inside:
+            tops = ", ".join(sorted({key.split("/")[0] for key in arrays}))
+            raise ValueError(f"{path} has nothing under {subtree!r}; it has {tops or 'no arrays'}")
+        arrays = inside
+    for key, array in arrays.items():
+        if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in key):
+            raise ValueError(f"{path} is no checkpoint: it has the key {ascii(key)}")
+        if not beside(key):
+            arrays[key] = _floating(path, key, array)
+    return arrays
+
+
+def write_arrays(arrays, path, dtype="float32"):
+    """Write arrays to an `.npz` or safetensors file, as the path ends.
+
+    The file appears whole or not at all.
+
+    Args:
+        arrays: dict of arrays.
+        path: Where to write; ends with `.npz` or `.safetensors`.
+        dtype: "float32", "float16", "bfloat16" or "float64". In an `.npz`, which has no bfloat16,
+            that is stored as two raw bytes a number, as `big_vision` does.
+
+    Raises:
+        ValueError: for another type or ending.
+
+    Example:
+        >>> write_arrays({"a/b": np.ones(3)}, tmp / "ones.npz")
+        >>> read_arrays(tmp / "ones.npz")["a/b"].dtype
+        dtype('float32')
+    """
+    path = pathlib.Path(path)
+    if dtype not in FLOATS:
+        raise ValueError(f"dtype {dtype!r} cannot be stored; choose one of {', '.join(FLOATS)}")
+    writers = {".npz": _write_npz, ".safetensors": _write_safetensors}
+    if path.suffix not in writers:
+        raise ValueError(f"checkpoints are written as .npz or .safetensors; got {str(path)!r}")
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    stored = {}
+    for key, array in arrays.items():
+        with np.errstate(over="ignore"):  # said below, with the name
+            stored[key] = np.asarray(array).astype(kind, order="C")
+        if not np.isfinite(stored[key]).all() and np.isfinite(array).all():
+            raise ValueError(f"{key} holds numbers that are too large for {dtype}")
+    unfinished = path.with_name(f".writing-{uuid.uuid4().hex}{path.suffix}")
+    try:
+        writers[path.suffix](stored, unfinished)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _write_npz(arrays, path):
+    # As np.savez does, whose own arguments some keys are called like.
+    with zipfile.ZipFile(path, "w") as archive:
+        for key, array in arrays.items():
+            with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
+                raw = array.view("V2") if array.dtype == ml_dtypes.bfloat16 else array
+                np.lib.format.write_array(file, raw, allow_pickle=False)
+
+
+def _write_safetensors(arrays, path):
+    from safetensors.numpy import save_file
+
+    save_file(arrays, path, metadata={"format": "pt"})
+
+
+def _reader(path, start):
+    if start.startswith(b"PK"):  # a zip archive
+        with zipfile.ZipFile(path) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+        if len({*names}) < len(names):
+            raise ValueError("two of its entries have one name")
+        return _read_torch if any(name.endswith("/data.pkl") for name in names) else _read_npz
+    if start[8:9] == b"{":  # eight bytes with the length of a header in JSON
+        return _read_safetensors
+    if start.startswith(b"\x80"):
+        raise ValueError("pickle")
+    raise ValueError("it is no archive of arrays (.npz, safetensors, or torch's .bin and .pth)")
+
+
+def _read_npz(path):
+    arrays = {}
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            with archive.open(entry) as file:
+                name = entry.filename
+                if name.endswith(".npy"):
+                    array = np.lib.format.read_array(file, allow_pickle=False, max_header_size=_HEADER)
+                else:
+                    array = file.read()
+                if file.read(1):  # also what has zipfile compare the checksum of the whole entry
+                    raise ValueError(f"{name} holds more than its header says")
+            arrays[name.removesuffix(".npy")] = array
+    return arrays
+
+
+def _read_safetensors(path):
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (it is no dict)
+    except (SafetensorError, TypeError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _read_torch(path):
+    try:
+        import torch
+    except ImportError:
+        raise ImportError(
+            "it is a torch file, and torch is not installed; install torch, or take the safetensors file"
+        ) from None
+    import pickle
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise ValueError("pickle") from None
+    for name in ("model", "state_dict"):  # what training scripts wrap around it
+        state = state.get(name, state) if isinstance(state, dict) else {}
+    return {
+        key: value.detach().to(torch.float32).numpy().astype(ml_dtypes.bfloat16)
+        if value.dtype is torch.bfloat16
+        else value.detach().numpy()
+        for key, value in state.items()
+    }
+
+
+def _floating(path, key, array):
+    if isinstance(array, np.ndarray):
+        if array.dtype == np.dtype("V2"):  # as big_vision stores bfloat16
+            return array.view(ml_dtypes.bfloat16)
+        if array.dtype.name in FLOATS and array.dtype.isnative:
+            return array
+    kind = repr(array.dtype.str) if isinstance(array, np.ndarray) else type(array).__name__
+    raise ValueError(
+        f"{path} is no checkpoint: {key} holds {kind}; wanted floating-point arrays in this machine's "
+        "byte order"
+    )

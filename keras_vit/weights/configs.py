@@ -1,0 +1,293 @@
+"""What stands beside a checkpoint file: configurations, in our words.
+
+Read are `NAME.json` as `save_weights` writes it, and the `config.json` and
+`preprocessor_config.json` of Hugging Face repositories, those of timm's models included.
+"""
+
+import json
+import re
+
+from keras_vit.preprocessing import Preprocessing
+from keras_vit.weights.fetch import WEIGHTS
+
+FORMAT = "keras_vit checkpoint 1"
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+# The names of our options in transformers and timm.
+_ACTIVATIONS = {
+    "gelu": "gelu_erf",
+    "gelu_new": "gelu_tanh",
+    "gelu_tanh": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "quickgelu": "quick_gelu",
+}
+_SIZES = {
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "mlp_dim",
+    "num_channels": "in_channels",
+    "qkv_bias": "qkv_bias",
+    "layer_norm_eps": "norm_epsilon",
+}
+_INTERPOLATIONS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+_POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
+# Architectures of timm whose files look like those of a plain Vision Transformer, but are not.
+_FOREIGN = re.compile(r"rope|relpos|_xp_|18x2|dinov3|lingbot|_pe_|dwee|dlittle|dpwee|resnet")
+# timm's SigLIP models with the tanh form of GELU; the others have the exact one.
+_TANH = re.compile(r"(so400m|giantopt)_\w*siglip|base_patch32_siglip|large_patch16_siglip_(gap_)?512")
+
+
+def read_configs(path):
+    """What the files beside a checkpoint tell.
+
+    Args:
+        path: pathlib.Path of the checkpoint file.
+
+    Returns:
+        (dict of `VisionTransformer` arguments, name of the file that told them), or ({}, None).
+        `image_size` is that of the weights.
+
+    Raises:
+        ValueError: if such a file is no JSON, or describes another kind of model.
+    """
+    sidecar, config, preprocessor = (
+        path.with_name(name) for name in (f"{path.stem}.json", CONFIG, PREPROCESSOR)
+    )
+    found = _json(sidecar) if sidecar.is_file() and sidecar.name not in (CONFIG, PREPROCESSOR) else {}
+    if found.get("format") == FORMAT:
+        return _checked(_ours(found), sidecar.name), sidecar.name
+    if not (path.name in WEIGHTS and config.is_file()):
+        return {}, None
+    found = _json(config)
+    images = _json(preprocessor) if preprocessor.is_file() else None
+    try:
+        told = _timm(found) if "architecture" in found else _transformers(found, images)
+    except (TypeError, KeyError, AttributeError, IndexError, ZeroDivisionError) as error:
+        raise ValueError(f"{CONFIG} is not as transformers or timm writes it: {error!r}") from None
+    return _checked(told, CONFIG), CONFIG
+
+
+def written_config(config, layout):
+    """The text of `NAME.json`: what a layout's arrays do not tell.
+
+    Args:
+        config: `model.get_config()`.
+        layout: The layout's name.
+    """
+    arguments = {k: v for k, v in config.items() if k not in ("name", "trainable", "frozen", "dtype")}
+    return json.dumps({"format": FORMAT, "layout": layout, "arguments": arguments}, indent=1) + "\n"
+
+
+def written_transformers_config(config):
+    """(config.json, preprocessor_config.json) as transformers writes them, as texts."""
+    names = config["class_names"] or [f"LABEL_{i}" for i in range(config["num_classes"] or 0)]
+    deit = config["num_registers"] or config["distillation"]
+    kind = "DeiT" if deit else "ViT"
+    architecture = f"{kind}ForImageClassification{'WithTeacher' * config['distillation']}"
+    activation = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}[config["activation"]]
+    size = _stored_image_size(config)
+    values = {
+        "architectures": [architecture if config["num_classes"] else f"{kind}Model"],
+        "model_type": kind.lower(),
+        **{theirs: config[ours] for theirs, ours in _SIZES.items()},
+        "hidden_act": "gelu_pytorch_tanh" if activation == "gelu_new" else activation,
+        "image_size": size[0] if size[0] == size[1] else list(size),
+        "patch_size": config["patch_size"][0],
+        "hidden_dropout_prob": config["dropout_rate"],
+        "attention_probs_dropout_prob": config["attention_dropout_rate"],
+        "pooler_act": "tanh",
+        "pooler_output_size": config["hidden_size"],
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
+    p = config["preprocessing"]
+    crop = p["resize"] == "crop"
+    wanted = [round(side / p["crop_fraction"]) for side in size]
+    images = {
+        "image_processor_type": f"{kind}ImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": min(wanted)} if crop else {"height": size[0], "width": size[1]},
+        "resample": {name: number for number, name in _INTERPOLATIONS.items()}[p["interpolation"]],
+        "do_center_crop": crop,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(p["mean"]),
+        "image_std": list(p["std"]),
+    }
+    if crop:
+        images["crop_size"] = {"height": size[0], "width": size[1]}
+    return json.dumps(values, indent=2) + "\n", json.dumps(images, indent=2) + "\n"
+
+
+def _stored_image_size(config):
+    if config["position_grid"]:
+        return tuple(g * p for g, p in zip(config["position_grid"], config["patch_size"]))
+    return tuple(config["image_size"])
+
+
+def _ours(found):
+    arguments = found.get("arguments")
+    told = dict(arguments) if isinstance(arguments, dict) else {"arguments": arguments}
+    told = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
+    for name, nothing in (("image_size", (None, None)), ("position_grid", None), ("class_names", None)):
+        if told.get(name) == nothing:
+            told.pop(name, None)
+    return told
+
+
+def _is_number(value, kinds=(int, float)):
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _all(values, kind):
+    return isinstance(values, tuple) and all(_is_number(value, kind) for value in values)
+
+
+def _is_preprocessing(value):
+    try:
+        Preprocessing(**{**value, "image_size": None})
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+_KINDS = {  # what a told argument must be
+    "a whole number or null": lambda v: v is None or _is_number(v, int),
+    "a number or null": lambda v: v is None or _is_number(v),
+    "true or false": lambda v: isinstance(v, bool),
+    "a text or null": lambda v: v is None or isinstance(v, str),
+    "two whole numbers": lambda v: (
+        isinstance(v, tuple) and len(v) == 2 and all(_is_number(x, int) for x in v)
+    ),
+    "whole numbers or null": lambda v: (
+        v is None or (isinstance(v, tuple) and all(_is_number(x, int) for x in v))
+    ),
+    "texts": lambda v: isinstance(v, tuple) and all(isinstance(x, str) for x in v),
+    "arguments of Preprocessing": _is_preprocessing,
+}
+_KIND_OF = {
+    **dict.fromkeys(("hidden_size", "num_layers", "mlp_dim", "num_heads"), "a whole number or null"),
+    **dict.fromkeys(("num_classes", "representation_size"), "a whole number or null"),
+    **dict.fromkeys(("num_registers", "in_channels", "resnet_width"), "a whole number or null"),
+    **dict.fromkeys(("norm_epsilon", "layer_scale", "dropout_rate"), "a number or null"),
+    **dict.fromkeys(("attention_dropout_rate", "stochastic_depth_rate"), "a number or null"),
+    **dict.fromkeys(("qkv_bias", "class_token", "distillation", "pre_norm"), "true or false"),
+    **dict.fromkeys(("norm_after_pooling", "prefix_positions"), "true or false"),
+    **dict.fromkeys(("pooling", "position_embedding", "activation", "resnet_form"), "a text or null"),
+    **dict.fromkeys(("image_size", "patch_size", "position_grid"), "two whole numbers"),
+    **{"resnet": "whole numbers or null", "class_names": "texts"},
+    "preprocessing": "arguments of Preprocessing",
+}
+
+
+def _checked(told, name):
+    """What a file tells, or ValueError if it is of a kind that no argument takes."""
+    for argument, value in told.items():
+        kind = _KIND_OF.get(argument)
+        if kind is None:
+            raise ValueError(f"{name} tells {argument!r}, which VisionTransformer does not have")
+        if not _KINDS[kind](value):
+            raise ValueError(f"{name} says {argument}={value!r}; wanted {kind}")
+    return told
+
+
+def _transformers(config, preprocessor):
+    kind = config.get("model_type")
+    if kind not in ("vit", "deit"):
+        raise ValueError(f"{CONFIG} describes a {kind!r} model; transformers' 'vit' and 'deit' are read")
+    told = {ours: config[theirs] for theirs, ours in _SIZES.items() if theirs in config}
+    told["activation"] = _activation(config.get("hidden_act", "gelu"))
+    for name in ("image_size", "patch_size"):
+        if name in config:
+            told[name] = _pair(config[name])
+    architecture = "".join(config.get("architectures") or ())
+    if kind == "deit" and architecture:
+        told["distillation"] = architecture.endswith("WithTeacher")
+    if "ForImageClassification" in architecture:
+        labels = config.get("id2label") or {}
+        names = [str(labels[key]) for key in sorted(labels, key=int)]
+        told |= {"num_classes": len(names)} if names else {}
+        if names and not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
+            told["class_names"] = tuple(names)
+    if preprocessor:
+        told["preprocessing"] = _image_processor(preprocessor)
+    return told
+
+
+def _image_processor(found):
+    size, crop = found.get("size"), found.get("crop_size")
+    told = {
+        "interpolation": _INTERPOLATIONS.get(found.get("resample", 2), "bilinear"),
+        "antialias": True,  # Pillow always smooths
+        "mean": tuple(found["image_mean"]) if found.get("do_normalize", True) else (0.0,) * 3,
+        "std": tuple(found["image_std"]) if found.get("do_normalize", True) else (1.0,) * 3,
+    }
+    if found.get("do_center_crop") and crop and size:
+        resized = size if isinstance(size, int) else size.get("shortest_edge", size.get("height"))
+        told |= {"resize": "crop", "crop_fraction": min(_pair(crop)) / resized}
+    return told
+
+
+def _timm(config):
+    name = config["architecture"]
+    if not re.match(r"(test_)?vit_|deit|flexivit|eva_large", name) or _FOREIGN.search(name):
+        raise ValueError(f"{CONFIG} describes timm's {name!r}, which VisionTransformer cannot express")
+    details = {**config.get("pretrained_cfg", {}), **config}
+    extra = config.get("model_args") or {}
+    told = _timm_activation(name, extra)
+    if "num_heads" in extra:
+        told["num_heads"] = extra["num_heads"]
+    if "num_classes" in config:
+        told["num_classes"] = config["num_classes"] or None
+    if pooling := _POOLINGS.get(config.get("global_pool")):
+        told["pooling"] = pooling
+    if "input_size" in details:
+        told["image_size"] = tuple(details["input_size"][1:])
+    if {"mean", "std"} <= details.keys():
+        told["preprocessing"] = {
+            "resize": "squash" if details.get("crop_mode") == "squash" else "crop",
+            "crop_fraction": float(details.get("crop_pct") or 1),
+            "interpolation": details.get("interpolation", "bicubic"),
+            "antialias": True,  # Pillow always smooths
+            "mean": tuple(details["mean"]),
+            "std": tuple(details["std"]),
+        }
+    names = details.get("label_names")
+    if names:
+        described = details.get("label_descriptions") or {}
+        told["class_names"] = tuple(str(described.get(n, n)) for n in names)
+    return told
+
+
+def _timm_activation(name, extra):
+    if "act_layer" in extra:
+        return {"activation": _activation(extra["act_layer"])}
+    if "quickgelu" in name:
+        return {"activation": "quick_gelu"}
+    if "_clip_" in name:
+        return {}  # repositories of both forms of GELU name this one
+    return {"activation": "gelu_tanh" if _TANH.search(name) else "gelu_erf"}
+
+
+def _activation(name):
+    if name not in _ACTIVATIONS:
+        raise ValueError(f"{CONFIG} names the activation {name!r}; known are {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+def _pair(size):
+    if isinstance(size, dict):
+        size = (size["height"], size["width"]) if "height" in size else size["shortest_edge"]
+    return tuple(size) if isinstance(size, list | tuple) else (size, size)
+
+
+def _json(path):
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON that can be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is no configuration; it holds a {type(found).__name__}")
+    return found

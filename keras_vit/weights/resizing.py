@@ -1,0 +1,126 @@
+"""Weights for another image, patch or channel count: positions, patch kernels, input channels."""
+
+import numpy as np
+
+from keras_vit.layers import resize_position_grid
+
+
+def _hat(x):
+    return np.maximum(1 - np.abs(x), 0)
+
+
+def _cubic(x):
+    """Keys's cubic with a = -1/2, as Pillow, TensorFlow and torch's antialiased resize have it."""
+    x = np.abs(x)
+    return np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, np.where(x < 2, ((2.5 - 0.5 * x) * x - 4) * x + 2, 0))
+
+
+def _pixel_centred(kernel, antialias, old, new):
+    """(new, old) weights of a resize that puts pixel centres, not corners, on one another."""
+    scale = old / new
+    width = max(scale, 1) if antialias else 1
+    centres = (np.arange(new)[:, np.newaxis] + 0.5) * scale - 0.5
+    if not antialias:
+        centres = np.clip(centres, 0, old - 1)
+    weights = kernel((np.arange(old) - centres) / width)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+_SMOOTH = {"bicubic_antialias": _cubic, "bilinear_antialias": _hat}
+POSITION_RESIZES = ("bilinear", *_SMOOTH)
+
+
+def resized_positions(table, old_grid, new_grid, method="bilinear"):
+    """A position table for another grid; the rows before the grid's stay as they are.
+
+    Args:
+        table: (1, prefix + old rows · old columns, channels).
+        old_grid, new_grid: (rows, columns).
+        method: "bilinear" (corners on corners, the official loader), "bicubic_antialias" (timm's)
+            or "bilinear_antialias" (FlexiViT's); the last two put pixel centres on one another.
+
+    Returns:
+        Array (1, prefix + new rows · new columns, channels) of the table's type.
+
+    Raises:
+        ValueError: for an unknown method.
+
+    Example:
+        >>> resized_positions(np.zeros((1, 1 + 4, 8)), (2, 2), (3, 5)).shape
+        (1, 16, 8)
+
+    Source: `vit_jax/checkpoint.py`; timm's `resample_abs_pos_embed`; `big_vision/models/proj/flexi`.
+    """
+    if method not in POSITION_RESIZES:
+        raise ValueError(f"position_resize {method!r} is unknown; choose one of {POSITION_RESIZES}")
+    if tuple(old_grid) == tuple(new_grid):
+        return table
+    cells = old_grid[0] * old_grid[1]
+    prefix, grid = table[:, :-cells], table[0, -cells:].reshape(*old_grid, -1)
+    if method == "bilinear":
+        grid = resize_position_grid(grid, new_grid)
+    else:
+        by_row, by_column = (
+            _pixel_centred(_SMOOTH[method], True, *sides) for sides in zip(old_grid, new_grid)
+        )
+        grid = np.einsum("ij,jkd,lk->ild", by_row, grid.astype("float64"), by_column)
+    grid = grid.astype(table.dtype).reshape(1, -1, table.shape[-1])
+    return np.concatenate([prefix, grid], axis=1)
+
+
+def resized_patch_kernel(kernel, patch_size):
+    """A patch kernel for another patch size, so that a resized patch gives the same vector.
+
+    With B the bilinear resize of a patch, as a matrix, the new kernel is the least-squares solution
+    of (B x) · new = x · old for every patch x: new = pinv(Bᵀ) · old. Exact where patches grow.
+    Resizes do not compose; keep the stored kernel.
+
+    Args:
+        kernel: (height, width, channels, hidden size).
+        patch_size: (height, width) of the new patch.
+
+    Returns:
+        Array (new height, new width, channels, hidden size) of the kernel's type.
+
+    Example:
+        >>> resized_patch_kernel(np.ones((8, 8, 3, 4), "float32"), (16, 16)).shape
+        (16, 16, 3, 4)
+
+    Source: Beyer et al. 2023 (FlexiViT, arXiv 2212.08013), section 3.4;
+    `big_vision/models/proj/flexi/vit.py`.
+    """
+    # B is a product of two one-dimensional resizes, and so is its pseudo-inverse.
+    by_row, by_column = (
+        np.linalg.pinv(_pixel_centred(_hat, False, old, new).T)
+        for old, new in zip(kernel.shape[:2], patch_size)
+    )
+    resized = np.einsum("ij,kl,jlcd->ikcd", by_row, by_column, kernel.astype("float64"), optimize=True)
+    return resized.astype(kernel.dtype)
+
+
+def adapted_channels(kernel, channels):
+    """A first kernel for another number of image channels.
+
+    One channel gets the sum, so that a grey image gives what its copy in every channel gave. More
+    get the stored ones in turn, scaled so that an image of equal channels keeps its size.
+
+    Args:
+        kernel: (height, width, stored channels, filters).
+        channels: Channels of the new images.
+
+    Returns:
+        Array (height, width, channels, filters) of the kernel's type.
+
+    Example:
+        >>> adapted_channels(np.ones((2, 2, 3, 5)), 1)[0, 0].ravel().tolist()
+        [3.0, 3.0, 3.0, 3.0, 3.0]
+
+    Source: the practice of timm's `adapt_input_conv`.
+    """
+    stored = kernel.shape[2]
+    if channels == stored:
+        return kernel
+    if channels == 1:
+        return kernel.sum(axis=2, keepdims=True)
+    turns = np.arange(channels) % stored
+    return (kernel[:, :, turns] * (stored / channels)).astype(kernel.dtype)

@@ -1,0 +1,148 @@
+"""A model to a checkpoint file in another project's layout."""
+
+import os
+import pathlib
+import uuid
+
+import keras
+import numpy as np
+
+from keras_vit.models.arguments import prefix_tokens
+from keras_vit.weights.archive import FLOATS, write_arrays
+from keras_vit.weights.checkpoint import merged_heads
+from keras_vit.weights.configs import CONFIG, PREPROCESSOR, written_config, written_transformers_config
+from keras_vit.weights.layouts import LAYOUTS
+
+
+def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **options):
+    """Write a model's weights so that another project reads them.
+
+    What a layout's arrays do not tell (activation, epsilon, preprocessing, class names) is written
+    into `NAME.json` beside `NAME.npz`, which `from_pretrained` reads; Hugging Face's layout also
+    gets its own `config.json` and `preprocessor_config.json`.
+
+    Args:
+        model: VisionTransformer.
+        path: File to write: `.npz` for "vit_jax" and "big_vision", `.safetensors` for "timm"; for
+            "huggingface" a folder, in which `model.safetensors` is written.
+        layout: "vit_jax", "big_vision", "timm" or "huggingface".
+        dtype: How numbers are stored: "float32", "float16", "bfloat16" or "float64".
+        overwrite: Whether to replace files that are already there.
+        **options: `scan=True` stacks the blocks of "big_vision" along a first axis.
+
+    Returns:
+        pathlib.Path of the file.
+
+    Raises:
+        ValueError: if the layout cannot express the model, naming the options that stand in the
+            way; for a wrong ending, an unknown layout or dtype, or a file that is already there.
+
+    Example:
+        >>> path = save_weights(model, tmp / "model.npz", "vit_jax")
+        >>> keras_vit.from_pretrained(path).hidden_size == model.hidden_size
+        True
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout {layout!r} is unknown; choose one of {', '.join(LAYOUTS)}")
+    module, config = LAYOUTS[layout], model.get_config()
+    if dtype not in FLOATS:
+        raise ValueError(f"dtype {dtype!r} cannot be stored; choose one of {', '.join(FLOATS)}")
+    if unknown := [name for name in options if name not in module.OPTIONS]:
+        raise ValueError(f"the layout {layout!r} has no option {unknown[0]!r}; it has {module.OPTIONS}")
+    if reasons := cannot_express(layout, config):
+        raise ValueError(f"the layout {layout!r} cannot express this model: {'; '.join(reasons)}")
+    file, *beside = _files(pathlib.Path(path).expanduser(), layout, module.SUFFIX)
+    there = [p for p in (file, *beside) if p.exists()]
+    if there and not overwrite:
+        raise ValueError(f"{str(there[0])!r} is already there; give another name or overwrite=True")
+
+    arrays = {
+        weight.path: keras.ops.convert_to_numpy(weight.value)
+        for weight in model.weights
+        if "float" in weight.dtype
+    }
+    arrays, config = _with_prefix_positions(arrays, config, module.PREFIX_POSITIONS)
+    written = module.write(arrays if module.HEADS_APART else merged_heads(arrays), config, **options)
+    texts = [written_config(config, layout)]
+    if layout == "huggingface":
+        texts += written_transformers_config(config)
+    new_folder = not file.parent.exists()
+    file.parent.mkdir(exist_ok=True)
+    unfinished = {p: p.with_name(f".writing-{uuid.uuid4().hex}{p.suffix}") for p in (*beside, file)}
+    try:
+        for final, text in zip(beside, texts, strict=True):
+            unfinished[final].write_text(text)
+        write_arrays(written, unfinished[file], dtype)
+        for final, temporary in unfinished.items():  # the weights last, so that they never stand alone
+            os.replace(temporary, final)
+    finally:
+        for temporary in unfinished.values():
+            temporary.unlink(missing_ok=True)
+        if new_folder and not any(file.parent.iterdir()):
+            file.parent.rmdir()
+    return file
+
+
+def _files(path, layout, suffix):
+    """The file of the arrays, and those that are written beside it."""
+    if layout != "huggingface" and path.suffix != suffix:
+        raise ValueError(f"files of the layout {layout!r} end with {suffix}; got {str(path)!r}")
+    if layout == "huggingface" and (path.suffix in (".safetensors", ".npz", ".bin") or path.is_file()):
+        raise ValueError(f"the layout 'huggingface' is a folder, not a file; got {str(path)!r}")
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {str(path.parent)!r} to write into")
+    if layout != "huggingface":
+        return path, path.with_suffix(".json")
+    return tuple(path / name for name in ("model.safetensors", "model.json", CONFIG, PREPROCESSOR))
+
+
+def cannot_express(layout, config):
+    """What in a model's configuration a layout has no place for, as one phrase an option.
+
+    >>> cannot_express("huggingface", {**model.get_config(), "layer_scale": 1e-5})
+    ['layer_scale=1e-05 (it has None)']
+    """
+    module = LAYOUTS[layout]
+    reasons = [
+        f"{name}={config[name]!r} (it has {' or '.join(map(repr, possible))})"
+        for name, possible in module.EXPRESSES.items()
+        if config[name] not in possible
+    ]
+    transformer = config["num_layers"] is not None
+    if not transformer and (layout != "vit_jax" or config["resnet"] is None):
+        reasons.append("num_layers=None")
+    pooling, class_token = config["pooling"], config["class_token"]
+    official = layout in ("vit_jax", "big_vision") and transformer
+    if official and pooling is not None and class_token != (pooling == "token"):
+        reasons.append(f"class_token={class_token} with pooling={pooling!r}")
+    if layout == "huggingface":
+        height, width = config["patch_size"]
+        if height != width:
+            reasons.append(f"patch_size={config['patch_size']} (it has squares)")
+        if config["representation_size"] not in (None, config["hidden_size"]):
+            reasons.append(f"representation_size={config['representation_size']} (it has the hidden size)")
+        if config["representation_size"] and config["num_classes"]:
+            reasons.append("representation_size with a head")
+        if config["distillation"] and not config["num_classes"]:
+            reasons.append("distillation without a head")
+        if config["num_registers"] and config["distillation"]:
+            reasons.append("num_registers with distillation")
+    return reasons
+
+
+def _with_prefix_positions(arrays, config, wanted):
+    """Give the prefix tokens rows in the position table, or fold their rows into them: the same sums."""
+    table = arrays.get("position_embedding/table")
+    if wanted is None or table is None or config["prefix_positions"] == wanted:
+        return arrays, config
+    arrays, row = dict(arrays), 0
+    tokens = [(f"{name}/token", count) for name, count, _ in reversed(prefix_tokens(config))]
+    if wanted:
+        rows = np.zeros((1, sum(count for _, count in tokens), table.shape[-1]), table.dtype)
+        arrays["position_embedding/table"] = np.concatenate([rows, table], axis=1)
+    else:
+        for name, count in tokens:
+            arrays[name] = arrays[name] + table[:, row : row + count]
+            row += count
+        arrays["position_embedding/table"] = table[:, row:]
+    return arrays, {**config, "prefix_positions": wanted}

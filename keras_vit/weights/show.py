@@ -1,0 +1,86 @@
+"""What a checkpoint file holds, without building its model."""
+
+import math
+import re
+
+from keras_vit.models import VisionTransformer
+from keras_vit.variants import STEMS, VARIANTS, parse_variant
+from keras_vit.weights.checkpoint import read_checkpoint
+
+
+def show_checkpoint(source, **given):
+    """What a checkpoint is: layout, architecture, and what is missing or extra.
+
+    Args:
+        source, **given: As for `read_checkpoint`.
+
+    Returns:
+        dict of `file`, `layout`, `variant` (or None), `arguments` of `VisionTransformer`, `grid`
+        (rows, columns) of the stored positions or None, `parameters`, `dtypes`, `only_in_file`,
+        `only_in_model`, `wrong_shape` and `left_out` (what stands beside a model).
+
+    Raises:
+        ValueError: as `read_checkpoint`.
+
+    Example:
+        >>> show_checkpoint("tests/golden/token.npz")["parameters"]
+        14247
+    """
+    checkpoint = read_checkpoint(source, **given)
+    arguments, arrays, keys = dict(checkpoint.arguments), checkpoint.arrays, checkpoint.keys
+    grid = arguments.pop("position_grid", None)
+    expected = expected_shapes(arguments, grid)
+    return {
+        "file": str(checkpoint.path),
+        "layout": checkpoint.layout,
+        "variant": _variant(arguments),
+        "arguments": arguments,
+        "grid": grid,
+        "parameters": sum(math.prod(array.shape) for array in arrays.values()),
+        "dtypes": sorted({array.dtype.name for array in arrays.values()}),
+        "only_in_file": sorted({*checkpoint.unknown, *(keys[n] for n in arrays if n not in expected)}),
+        "only_in_model": sorted(name for name in expected if name not in arrays),
+        "wrong_shape": [
+            f"{keys[name]} {array.shape} for {name} {expected[name]}"
+            for name, array in sorted(arrays.items())
+            if name in expected and array.shape != expected[name]
+        ],
+        "left_out": sorted(checkpoint.left_out),
+    }
+
+
+def expected_shapes(arguments, grid=None):
+    """The variables of a model by name, with their shapes; a single block is built.
+
+    Args:
+        arguments: dict of `VisionTransformer` arguments; `image_size` may be missing.
+        grid: (rows, columns) of the position table.
+
+    Example:
+        >>> expected_shapes(model.get_config())["head/kernel"]
+        (24, 10)
+    """
+    arguments = {name: value for name, value in arguments.items() if name != "class_names"}
+    number = arguments["num_layers"]
+    known = arguments.get("image_size")
+    arguments |= {"image_size": known or (None, None), "num_layers": number and 1, "preprocessing": None}
+    if grid and not known:
+        arguments["position_grid"] = grid
+    model = VisionTransformer(**arguments)
+    shapes = {w.path: tuple(w.shape) for w in model.weights if "float" in w.dtype}
+    block = {name: shape for name, shape in shapes.items() if name.startswith("encoder_block_0/")}
+    for i in range(1, number or 0):
+        shapes |= {re.sub("_0/", f"_{i}/", name, count=1): shape for name, shape in block.items()}
+    return shapes
+
+
+def _variant(arguments):
+    """The name of the published size with these sizes, or None."""
+    patch = arguments["patch_size"]
+    for size in VARIANTS:
+        for name in (f"{size}/{patch[0]}", *(key.replace("+/", f"+{size}/") for key in STEMS)):
+            found = {"resnet": None, **parse_variant(name)}
+            found["patch_size"] = (found["patch_size"],) * 2
+            if all(arguments.get(key) == value for key, value in found.items()):
+                return name
+    return None

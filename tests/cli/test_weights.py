@@ -1,0 +1,142 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+from reference.comparing import arrays
+from reference.small import images_for, small
+
+from keras_vit import Preprocessing, from_pretrained, save_weights
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    """A Hugging Face folder of a model that knows its classes and its preprocessing."""
+    model = small(
+        class_names=["ant", "bee", "cat", "dog", "eel"],
+        activation="gelu_erf",
+        preprocessing=Preprocessing(16, resize="crop", crop_fraction=0.5, mean=(0.1, 0.2, 0.3)),
+    )
+    folder = tmp_path_factory.mktemp("weights") / "named"
+    save_weights(model, folder, "huggingface")
+    return model, folder
+
+
+def lines_of(done):
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+
+
+def test_show_tells_layout_architecture_and_that_all_fits(keras_vit, weights):
+    shown = lines_of(keras_vit("weights", "show", weights))
+    assert shown["layout"] == "vit_jax"
+    assert shown["parameters"] == "14,247"
+    assert shown["num_classes"] == "7"
+    assert shown["image_size"] == "(32, 32)"
+    assert shown["position"].split() == ["grid", "4×4"]
+    assert shown["fits"] == "every array and variable"
+
+
+def test_show_in_a_process_of_its_own_prints_nothing_else(script, weights):
+    done = script("weights", "show", weights, "--json")
+    assert done.returncode == 0 and done.stderr == ""
+    found = json.loads(done.stdout)
+    assert found["fits"] and found["arguments"]["hidden_size"] == 24
+
+
+def test_show_names_the_classes_and_the_preprocessing(keras_vit, named):
+    shown = lines_of(keras_vit("weights", "show", named[1]))
+    assert "'ant' … 'eel'" in shown["class"]
+    assert "crop_fraction 0.5" in shown["preprocessing"]
+
+
+def test_show_lists_what_is_missing_extra_and_wrong(keras_vit, weights, tmp_path):
+    with np.load(weights) as file:
+        stored = dict(file)
+    stored["Transformer/encoderblock_1/extra"] = np.zeros(3, "float32")
+    del stored["Transformer/encoder_norm/bias"]
+    stored["head/bias"] = np.zeros(8, "float32")
+    np.savez(tmp_path / "bad.npz", **stored)
+    done = keras_vit("weights", "show", tmp_path / "bad.npz", "--json", "--output", tmp_path / "found.json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 2
+    assert found == json.loads((tmp_path / "found.json").read_text())
+    assert found["only_in_file"] == ["Transformer/encoderblock_1/extra"]
+    assert found["only_in_model"] == ["encoder_norm/beta"]
+    assert found["wrong_shape"] == ["head/bias (8,) for head/bias (7,)"]
+    assert not found["fits"]
+    text = keras_vit("weights", "show", tmp_path / "bad.npz").stdout
+    assert "no: from_pretrained refuses this file" in text and "encoder_norm/beta" in text
+
+
+def test_show_asks_for_what_the_file_does_not_tell(keras_vit, refused, golden):
+    file = golden / "timm_token.safetensors"
+    refused(keras_vit("weights", "show", file), file, "give num_heads")
+    assert lines_of(keras_vit("weights", "show", file, "--set", "num_heads=3"))["num_heads"] == "3"
+
+
+@pytest.mark.parametrize(
+    "layout, name", [("timm", "a.safetensors"), ("huggingface", "a"), ("big_vision", "a.npz")]
+)
+def test_convert_writes_a_file_with_the_same_logits(layout, name, keras_vit, weights, tmp_path):
+    done = keras_vit("weights", "convert", weights, tmp_path / name, "--layout", layout)
+    assert done.returncode == 0 and f"wrote {tmp_path / name}" in done.stdout
+    model, converted = from_pretrained(weights), from_pretrained(tmp_path / name)
+    assert lines_of(keras_vit("weights", "show", tmp_path / name))["layout"] == layout
+    x = images_for(model)
+    np.testing.assert_allclose(converted(x), model(x), atol=1e-6)
+
+
+def test_convert_changes_what_is_asked_for(keras_vit, weights, tmp_path):
+    path = tmp_path / "small.npz"
+    done = keras_vit(
+        *("weights", "convert", weights, path, "--layout", "vit_jax", "--dtype", "float16"),
+        *("--set", "image_size=48", "--set", "num_classes=3", "--json"),
+    )
+    assert json.loads(done.stdout)["path"] == str(path)
+    with np.load(path) as file:
+        assert {file[key].dtype.name for key in file.files} == {"float16"}
+        assert file["Transformer/posembed_input/pos_embedding"].shape == (1, 37, 24)
+        assert file["head/kernel"].shape == (24, 3)
+
+
+def test_convert_overwrites_only_when_told(keras_vit, refused, weights, tmp_path):
+    path = tmp_path / "model.npz"
+    path.write_text("mine")
+    command = ("weights", "convert", weights, path, "--layout", "vit_jax")
+    refused(keras_vit(*command), path, "is already there")
+    assert path.read_text() == "mine"
+    assert keras_vit(*command, "--overwrite").returncode == 0
+    assert from_pretrained(path).hidden_size == 24
+
+
+def test_convert_refuses_a_layout_that_cannot_hold_the_model(keras_vit, refused, golden, tmp_path):
+    done = keras_vit("weights", "convert", golden / "gap.npz", tmp_path / "out", "--layout", "huggingface")
+    refused(done, "'huggingface' cannot express this model", "pooling='gap'")
+    assert not (tmp_path / "out").exists()
+
+
+def test_predict_and_evaluate_take_a_folder_of_hugging_face(keras_vit, named, images):
+    model, folder = named
+    done = keras_vit("predict", "--model", folder, images / "cat", "--json", "--top", 1)
+    found = {row["image"]: row["classes"][0]["name"] for row in json.loads(done.stdout)}
+    assert len(found) == 10
+    for path, name in found.items():  # with the model's own crop, mean and names
+        assert name == model.classify(path, top=1)[0][0][0]
+
+
+def test_a_run_starts_from_any_layout(keras_vit, golden, images, tmp_path):
+    done = keras_vit(
+        *("finetune", "--weights", golden / "hf_vit", "--dataset", f"folder:{images}"),
+        *("--workdir", tmp_path / "run", "--total_steps", 1, "--batch_size", 2),
+    )
+    assert done.returncode == 0, done.stderr
+    model = keras.saving.load_model(tmp_path / "run" / "model.keras")
+    assert model.activation == "gelu_erf" and model.norm_epsilon == 1e-12
+    start = arrays(from_pretrained(golden / "hf_vit"))["encoder_block_0/mlp/dense_0/kernel"]
+    # One step with the first rate of the schedule, which is 0, moves nothing.
+    np.testing.assert_array_equal(arrays(model)["encoder_block_0/mlp/dense_0/kernel"], start)
+
+
+def test_a_wrong_name_suggests_the_right_one(keras_vit, refused):
+    refused(keras_vit("weights", "show", "vit_b16_augreg_21k"), "did you mean 'vit_b16_augreg_in21k'")

@@ -1,0 +1,203 @@
+"""Servers on the loopback: of files with byte ranges, well and badly behaved, and of repositories."""
+
+import contextlib
+import hashlib
+import http.server
+import re
+import socket
+import threading
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.server.seen.append((self.command, self.path, dict(self.headers)))
+        answers = self.server.answers.get(self.path)
+        if answers is None:
+            return self.answer(404)
+        answers = answers if isinstance(answers, list) else [answers]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        with contextlib.suppress(OSError):  # the other side may be gone
+            answer(self)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *arguments):
+        pass
+
+    def answer(self, status, body=b"", **headers):
+        self.send_response(status)
+        for name, value in {"Content_Length": len(body), **headers}.items():
+            if value is not None:
+                self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def hang_up(self):
+        self.close_connection = True
+        self.wfile.flush()
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """A server that answers each path as told.
+
+    Attributes:
+        answers: dict of paths to what answers there: a function of the handler, or a list of them, one
+            a request, the last for ever.
+        seen: list of (command, path, headers) of each request.
+    """
+
+    daemon_threads, block_on_close = True, False
+
+    def __init__(self, handler=Handler):
+        super().__init__(("127.0.0.1", 0), handler)
+        self.answers, self.seen = {}, []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def ranges(self, path):
+        """The Range header of each request for the path; None where it had none."""
+        return [headers.get("Range") for _, seen, headers in self.seen if seen == path]
+
+    def handle_error(self, request, client_address):
+        pass  # clients are killed here
+
+
+@contextlib.contextmanager
+def serving(server):
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def file(
+    content,
+    *,
+    tag='"1"',
+    date=None,
+    ranges=True,
+    if_range=True,
+    packed=False,
+    most=None,
+    until=None,
+    hang=None,
+    declared=None,
+):
+    """An answer that holds a file.
+
+    Args:
+        tag, date: Its ETag and Last-Modified.
+        ranges: Whether a Range is honoured; if_range: whether If-Range is; packed: whether a range is
+            said to be packed with gzip; most: the bytes that a range holds at most.
+        until: The connection is lost before this byte of the file; hang: an event to wait for first.
+        declared: What it says its length is; None: what it is.
+    """
+
+    def answer(handler):
+        asked = re.match(r"bytes=(\d+)-$", handler.headers.get("Range", ""))
+        same = not if_range or handler.headers.get("If-Range") in (tag, date)
+        start, status = (int(asked[1]), 206) if asked and ranges and same else (0, 200)
+        length = len(content) if declared is None else declared
+        if status == 206 and start >= length:
+            return handler.answer(416, Content_Range=f"bytes */{length}")
+        handler.send_response(status)
+        for name, value in (("ETag", tag), ("Last-Modified", date)):
+            if value:
+                handler.send_header(name, value)
+        if status == 206:
+            end = min(length, start + most) if most else length
+            handler.send_header("Content-Range", f"bytes {start}-{end - 1}/{length}")
+            if packed:
+                handler.send_header("Content-Encoding", "gzip")
+        else:
+            end = length
+        handler.send_header("Content-Length", str(end - start))
+        handler.end_headers()
+        handler.wfile.write(content[start : end if until is None else until])
+        if hang:
+            handler.wfile.flush()
+            hang.wait(20)
+        if until is not None or length > len(content):
+            handler.hang_up()
+
+    return answer
+
+
+def status(number, **headers):
+    """An answer of a status alone."""
+    return lambda handler: handler.answer(number, **headers)
+
+
+def chunked(*pieces, end=True):
+    """An answer in chunks, without a length; without its end, the connection is lost."""
+
+    def answer(handler):
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        for piece in pieces:
+            handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        if end:
+            handler.wfile.write(b"0\r\n\r\n")
+        else:
+            handler.hang_up()
+
+    return answer
+
+
+def without_length(content):
+    """An answer that ends where the connection does."""
+
+    def answer(handler):
+        handler.answer(200, Content_Length=None, Connection="close")
+        handler.wfile.write(content)
+        handler.hang_up()
+
+    return answer
+
+
+class Hub(Handler):
+    """Hugging Face's `/{org}/{repo}/resolve/{revision}/{file}`, as far as downloads need it."""
+
+    def do_GET(self):
+        asked = re.match(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)$", self.path)
+        if not asked:  # what the library wants to know besides
+            return self.answer(404)
+        self.server.seen.append((self.command, self.path, dict(self.headers)))
+        repo, revision, name = asked.groups()
+        problem = self.server.problems.get(repo)
+        if problem:
+            return self.answer(problem[0], X_Error_Code=problem[1])
+        versions = self.server.repositories.get(repo)
+        if versions is None:
+            return self.answer(401, X_Error_Code="RepoNotFound")
+        if revision not in versions:
+            return self.answer(404, X_Error_Code="RevisionNotFound")
+        commit, files = versions[revision]
+        if name not in files:
+            return self.answer(404, X_Error_Code="EntryNotFound", X_Repo_Commit=commit)
+        tag = f'"{hashlib.sha1(files[name], usedforsecurity=False).hexdigest()}"'
+        self.answer(200, files[name], X_Repo_Commit=commit, ETag=tag, X_Linked_Size=len(files[name]))
+
+    do_HEAD = do_GET
+
+
+class HubServer(Server):
+    """A hub of repositories.
+
+    Attributes:
+        repositories: dict of names to dicts of revisions to (commit, dict of file names to contents).
+        problems: dict of names to (status, X-Error-Code) that answer everything about them.
+    """
+
+    def __init__(self):
+        super().__init__(Hub)
+        self.repositories, self.problems = {}, {}

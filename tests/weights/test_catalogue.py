@@ -1,0 +1,197 @@
+import dataclasses
+import re
+
+import pytest
+
+from keras_vit import Preprocessing, VisionTransformer
+from keras_vit.models.arguments import stem_stride
+from keras_vit.variants import VARIANTS, parse_variant
+from keras_vit.weights import catalogue
+from keras_vit.weights.catalogue import CATALOGUE, CSV, Checkpoint, find, resolve
+from keras_vit.weights.class_names import LISTS
+
+ROWS = [*CATALOGUE.values()]
+FAMILIES = r"(vit|deit|deit3|eva|flexivit|test_vit\d?)"
+
+
+def test_names_and_sources_are_unique_and_names_sorted():
+    lines = CSV.read_text().splitlines()[1:]
+    names = [line.partition(",")[0] for line in lines]
+    assert names == [*CATALOGUE] == sorted({*names})
+    assert len({row.source for row in ROWS}) == len(ROWS) == len(lines) > 300
+    assert all(name == row.name for name, row in CATALOGUE.items())
+
+
+# One test goes through all rows, so that a failure names the row.
+
+
+def test_rows_are_in_the_form_that_is_described():
+    sources = r"hf://(timm|google|facebook)/[\w.-]+|gs://(vit_models|big_vision)/[\w.+/-]+\.npz"
+    for row in ROWS:
+        assert re.fullmatch(FAMILIES + r"_[a-z0-9_]+", row.name), row.name
+        assert re.fullmatch(sources, row.source), row.name
+        assert row.source.startswith("gs://") == row.name.endswith("_npz"), row.name
+        assert row.source.startswith(("hf://google/", "hf://facebook/")) == ("_hf_" in row.name), row.name
+        size = re.search(r"_(\d{3})(_npz)?$", row.name)
+        assert row.image_size == ((int(size[1]) if size else 224),) * 2, row.name
+        assert not size or size[1] != "224", row.name
+        assert row.num_classes is None or row.num_classes > 0, row.name
+
+
+def test_the_classes_agree_with_the_name():
+    for row in ROWS:
+        in1k = "in1k" in row.name
+        assert (row.class_names == "imagenet_1k") == (row.num_classes == 1000) == in1k, row.name
+        assert row.class_names in (None, *LISTS), row.name
+        assert row.pretrained_on.endswith("ImageNet-1k") == in1k, row.name
+        if re.search(r"in12k(_\d+)?$", row.name):
+            assert row.num_classes == 11821, row.name
+        if re.search(r"augreg_in21k(_npz)?$", row.name):
+            assert row.num_classes == 21843, row.name
+        if "dino" in row.name or "_mae" in row.name:
+            assert row.num_classes is None, row.name
+
+
+def test_the_variant_agrees_with_the_name_and_the_patch_divides_the_image():
+    words = {"G": "gigantic", "g-opt": "gopt"}
+    for row in ROWS:
+        assert (row.variant is None) == ("num_heads" in row.options), row.name  # the variant tells the heads
+        if row.variant is None:
+            assert not re.search(r"_(ti|s|b|l|h)\d", row.name) or "plus" in row.name, row.name
+            continue
+        arguments = parse_variant(row.variant)
+        stem, _, rest = row.variant.rpartition("+")
+        size, patch = rest.split("/")
+        wanted = [stem.lower()] * bool(stem) + [words.get(size, size.lower()) + patch]
+        assert row.name.partition("_")[2].startswith("_".join(wanted) + "_"), row.name
+        cells = row.image_size[0] / stem_stride(arguments.get("resnet")) / arguments["patch_size"]
+        assert cells == int(cells) > 1, row.name
+
+
+@pytest.mark.parametrize(
+    "options", [dict(o) for o in sorted({tuple(row.options.items()) for row in ROWS})], ids=str
+)
+def test_options_are_arguments_that_no_file_tells(options):
+    assert {*options} <= {"num_heads", "activation", "pooling", "norm_epsilon", "position_embedding"}
+    small = {"image_size": 32, "patch_size": 16, "hidden_size": 16 * options.get("num_heads", 1)}
+    model = VisionTransformer(**{**small, "num_layers": 1, "mlp_dim": 16, "num_heads": 1, **options})
+    assert all(getattr(model, name) == value for name, value in options.items())
+
+
+def test_what_the_layout_leaves_open_is_told_and_nothing_else():
+    for row in ROWS:
+        told = row.options.get("activation")
+        clip = "_clip_" in row.name
+        mapped = ("_siglip_" in row.name and "_gap_" not in row.name) or row.name.startswith("test_vit3")
+        if clip or mapped:
+            assert told in ("gelu_erf", "gelu_tanh", "quick_gelu"), row.name
+        else:
+            assert told in (None, "gelu_tanh"), row.name
+        assert told != "quick_gelu" or clip, row.name
+
+
+def test_every_preprocessing_is_one():
+    for row in ROWS:
+        made = Preprocessing(row.image_size, **row.preprocessing)
+        assert {**row.preprocessing, "image_size": row.image_size}.items() <= made.get_config().items()
+        assert ("crop_fraction" in row.preprocessing) == (made.resize == "crop"), row.name
+        official = row.source.startswith("gs://vit_models/")
+        assert made.antialias != official, row.name
+        assert not official or made == Preprocessing(row.image_size), row.name
+
+
+def test_nothing_is_reported_without_a_source():
+    for row in ROWS:
+        assert row.pretrained_on, row.name
+        assert (row.licence is None) == (row.licence_source is None), row.name
+        assert (row.top1 is None) == (row.top1_source is None), row.name
+        assert row.top1 is None or (40 < row.top1 < 92 and row.num_classes == 1000), row.name
+        assert row.sha256 is None or re.fullmatch(r"[0-9a-f]{64}", row.sha256), row.name
+        assert row.bytes is None or row.bytes > 0, row.name
+
+
+@pytest.mark.parametrize(
+    "name, source, variant, size, classes",
+    [
+        ("vit_b16_augreg_in21k", "hf://timm/vit_base_patch16_224.augreg_in21k", "B/16", 224, 21843),
+        (
+            "vit_b16_augreg_in21k_ft_in1k_384",
+            "hf://timm/vit_base_patch16_384.augreg_in21k_ft_in1k",
+            *("B/16", 384, 1000),
+        ),
+        (
+            "deit3_s16_in22k_ft_in1k_384",
+            "hf://timm/deit3_small_patch16_384.fb_in22k_ft_in1k",
+            *("S/16", 384, 1000),
+        ),
+        ("vit_b16_hf_in21k", "hf://google/vit-base-patch16-224-in21k", "B/16", 224, None),
+        ("vit_b16_orig_in21k_npz", "gs://vit_models/imagenet21k/ViT-B_16.npz", "B/16", 224, 21843),
+        ("vit_r50_l32_augreg_in21k", "hf://timm/vit_large_r50_s32_224.augreg_in21k", "R50+L/32", 224, 21843),
+    ],
+)
+def test_known_names_stand_for_known_files(name, source, variant, size, classes):
+    row = find(name)
+    assert (row.source, row.variant, row.image_size[0], row.num_classes) == (source, variant, size, classes)
+    assert find(source) is row
+
+
+@pytest.mark.parametrize(
+    "prefix", ["vit_jax", "timm", "hf", "sam", "dinov2", "clip", "siglip", "distilled", "deit3", "flexivit"]
+)
+def test_every_kind_is_here(prefix):
+    where = {"vit_jax": "gs://vit_models/augreg/", "timm": "hf://timm/", "hf": "hf://google/"}.get(
+        prefix, prefix
+    )
+    assert sum(where in row.source or where in row.name for row in ROWS) >= 3
+
+
+@pytest.mark.parametrize("end", ["@main", "@0a1b2c", "/model.safetensors", "@main/model.safetensors"])
+def test_a_revision_or_a_file_of_a_repository_has_its_row(end):
+    assert find(f"hf://timm/vit_base_patch16_224.augreg_in21k{end}").name == "vit_b16_augreg_in21k"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "vit", "hf://timm", "hf://timm/resnet50.a1_in1k", "gs://vit_models/x.npz"]
+)
+def test_what_is_in_no_row_is_not_found(text):
+    assert find(text) is None
+
+
+@pytest.mark.parametrize(
+    "name, close",
+    [("vit_b16_augreg_in21", "vit_b16_augreg_in21k"), ("VIT_B16_CLIP_OPENAI", "vit_b16_clip_openai")],
+)
+def test_an_unknown_name_is_refused_with_the_closest(name, close):
+    with pytest.raises(ValueError, match=f"no checkpoint is called '{name}'; did you mean .*'{close}'"):
+        resolve(name)
+
+
+def test_a_name_like_no_other_is_refused_with_where_the_names_are():
+    with pytest.raises(ValueError, match="`keras-vit models` lists"):
+        resolve("!")
+
+
+def test_paths_and_addresses_stay_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").mkdir()
+    for source in ("a.npz", "a.npz:img", "folder/a", "./a", "a\\b", "https://example.org/a", "weights"):
+        assert resolve(source) is source
+    assert resolve(tmp_path) is tmp_path
+    assert resolve("vit_b16_dino") == CATALOGUE["vit_b16_dino"].source
+    assert resolve("hf://timm/no_such_model@main") == "hf://timm/no_such_model@main"
+
+
+def test_a_row_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ROWS[0].name = "mine"
+    assert {field.name for field in dataclasses.fields(Checkpoint)} == {*dataclasses.asdict(ROWS[0])}
+
+
+def test_the_named_sizes_that_the_options_leave_out_tell_the_heads():
+    sizes = [sizes[:3] for sizes in VARIANTS.values()]
+    assert len({*sizes}) == len(sizes)  # so that width, depth and MLP tell the heads
+
+
+def test_the_norms_are_the_known_ones():
+    used = {(row.preprocessing["mean"], row.preprocessing["std"]) for row in ROWS}
+    assert used == {*catalogue.NORMS.values()}

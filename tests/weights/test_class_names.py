@@ -1,0 +1,51 @@
+import collections
+
+import pytest
+
+from keras_vit.weights.class_names import LISTS, class_names
+
+
+def test_imagenet_has_a_thousand_names():
+    names = class_names("imagenet_1k")
+    assert isinstance(names, tuple) and len(names) == 1000
+    assert all(name and name == name.strip() and not name.startswith("#") for name in names)
+
+
+def test_the_crane_alone_occurs_twice():
+    names = class_names("imagenet_1k")
+    twice = {name: count for name, count in collections.Counter(names).items() if count > 1}
+    assert twice == {"crane": 2}
+    assert names[134] == names[517] == "crane"
+
+
+@pytest.mark.parametrize(
+    "index, name",
+    [
+        (0, "tench, Tinca tinca"),
+        (207, "golden retriever"),
+        (281, "tabby, tabby cat"),
+        (282, "tiger cat"),
+        (638, "maillot"),
+        (639, "maillot, tank suit"),
+        (817, "sports car, sport car"),
+        (999, "toilet tissue, toilet paper, bathroom tissue"),
+    ],
+)
+def test_the_names_stand_in_the_order_of_the_logits(index, name):
+    assert class_names("imagenet_1k")[index] == name
+
+
+def test_the_names_are_read_once():
+    assert class_names("imagenet_1k") is class_names("imagenet_1k")
+
+
+def test_an_unknown_list_is_refused():
+    with pytest.raises(ValueError, match="'imagenet_22k' are unknown; there are 'imagenet_1k'"):
+        class_names("imagenet_22k")
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_comes_with_its_licence(name, repository):
+    text = (repository / f"keras_vit/weights/{name}.txt").read_text()
+    assert "WordNet 3.0 Copyright 2006 by Princeton University" in text
+    assert "LICENSEE" in text

@@ -1,0 +1,218 @@
+import json
+
+import numpy as np
+import pytest
+from reference.comparing import arrays
+from reference.goldens import GOLDENS
+from reference.small import HYBRID, SMALL, small
+
+from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_weights
+from keras_vit.models.vit import ARGUMENTS
+from keras_vit.weights.configs import written_config, written_transformers_config
+
+NAMES = ("tabby", "tiger", "lynx", "lion", "ocelot")
+SQUASH = Preprocessing(16, interpolation="bicubic", antialias=True, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+CROP = Preprocessing(16, resize="crop", crop_fraction=0.5, antialias=True)
+
+
+def hub(model):
+    """config.json and preprocessor_config.json of a model."""
+    return tuple(json.loads(text) for text in written_transformers_config(model.get_config()))
+
+
+# NAME.json -----------------------------------------------------------------------------------------
+
+
+def test_it_holds_every_argument_of_the_model():
+    model = small(class_names=NAMES, name="mine", dtype="mixed_bfloat16")
+    model.get_layer("head").trainable = False
+    text = written_config(model.get_config(), "timm")
+    assert text.endswith("}\n")
+    found = json.loads(text)
+    assert [*found] == ["format", "layout", "arguments"]
+    assert (found["format"], found["layout"]) == ("keras_vit checkpoint 1", "timm")
+    assert {*found["arguments"]} == {*ARGUMENTS}
+    assert found["arguments"] == json.loads(
+        json.dumps({name: value for name, value in model.get_config().items() if name in ARGUMENTS})
+    )
+    again = VisionTransformer(**found["arguments"])
+    assert again.get_config() == small(class_names=NAMES).get_config() | {"name": again.name}
+
+
+TOLD = [  # what the arrays of a vit_jax file do not tell, or not surely
+    {"activation": "quick_gelu"},
+    {"norm_epsilon": 3e-4},
+    {"class_names": NAMES},
+    {"preprocessing": SQUASH},
+    {"preprocessing": CROP},
+    {"dropout_rate": 0.1, "attention_dropout_rate": 0.2, "stochastic_depth_rate": 0.3},
+    {"image_size": (8, 32)},
+    {"pooling": None, "class_token": True},
+    {"pooling": None, "class_token": False},
+    {**HYBRID, "resnet": (1,), "resnet_form": "timm"},
+]
+
+
+@pytest.mark.parametrize("options", TOLD, ids=str)
+def test_what_the_arrays_do_not_tell_is_read_back(options, tmp_path):
+    model = small(**options)
+    path = save_weights(model, tmp_path / "model.npz", "vit_jax")
+    again = from_pretrained(path)
+    assert again.get_config() == model.get_config() | {"name": again.name}
+    path.with_suffix(".json").unlink()
+    if options != {"image_size": (8, 32)}:
+        assert from_pretrained(path).get_config() != model.get_config() | {"name": again.name}
+    else:
+        from_pretrained(path)  # 1 × 4 cells may be 2 × 2
+
+
+@pytest.mark.parametrize("value", [1e-5, 0.1, 1.0])
+def test_the_start_of_layer_scale_is_read_back(value, tmp_path):
+    model = small(layer_scale=value)
+    path = save_weights(model, tmp_path / "model.safetensors", "timm")
+    assert from_pretrained(path).layer_scale == value
+
+
+def test_the_arrays_win_over_what_they_tell(tmp_path):
+    """A sidecar that contradicts them is refused."""
+    path = save_weights(small(), tmp_path / "model.npz", "vit_jax")
+    sidecar = path.with_suffix(".json")
+    told = json.loads(sidecar.read_text())
+    for name, wrong in (("mlp_dim", 21), ("num_heads", 4), ("num_classes", 4), ("patch_size", [4, 4])):
+        sidecar.write_text(json.dumps({**told, "arguments": {**told["arguments"], name: wrong}}))
+        with pytest.raises(ValueError, match=rf"model.json says {name}=.*, the arrays hold") as caught:
+            from_pretrained(path)
+        assert "\n" not in str(caught.value)
+
+
+# config.json and preprocessor_config.json ----------------------------------------------------------
+
+
+def test_the_golden_configuration_is_written_as_transformers_wrote_it(golden):
+    original = json.loads((golden / "hf_vit" / "config.json").read_text())
+    config, _ = hub(from_pretrained(golden / GOLDENS["hf_vit"][0]))
+    unwritten = {"dtype", "encoder_stride", "initializer_range", "transformers_version"}
+    assert {name: value for name, value in original.items() if name not in unwritten} == config
+
+
+@pytest.mark.parametrize(
+    "options, kind, architecture",
+    [
+        ({}, "vit", "ViTForImageClassification"),
+        ({"num_classes": None}, "vit", "ViTModel"),
+        ({"num_classes": None, "representation_size": 12}, "vit", "ViTModel"),
+        ({"distillation": True}, "deit", "DeiTForImageClassificationWithTeacher"),
+        ({"num_registers": 1}, "deit", "DeiTForImageClassification"),
+        ({"num_registers": 1, "num_classes": None}, "deit", "DeiTModel"),
+    ],
+)
+def test_the_architecture_is_named(options, kind, architecture):
+    config, images = hub(small(**options))
+    assert (config["model_type"], config["architectures"]) == (kind, [architecture])
+    assert images["image_processor_type"].startswith({"vit": "ViT", "deit": "DeiT"}[kind])
+
+
+@pytest.mark.parametrize(
+    "options, name, value",
+    [
+        ({}, "hidden_size", 12),
+        ({}, "num_hidden_layers", 2),
+        ({}, "num_attention_heads", 3),
+        ({}, "intermediate_size", 20),
+        ({}, "patch_size", 8),
+        ({}, "image_size", 16),
+        ({"image_size": (16, 24)}, "image_size", [16, 24]),
+        ({"image_size": (None, None), "position_grid": (3, 3)}, "image_size", 24),
+        ({"image_size": (None, None), "position_grid": (2, 3)}, "image_size", [16, 24]),
+        ({"image_size": 16, "position_grid": (3, 3)}, "image_size", 24),
+        ({"in_channels": 1}, "num_channels", 1),
+        ({}, "qkv_bias", True),
+        ({"qkv_bias": False}, "qkv_bias", False),
+        ({"norm_epsilon": 1e-12}, "layer_norm_eps", 1e-12),
+        ({"activation": "gelu_erf"}, "hidden_act", "gelu"),
+        ({"activation": "gelu_tanh"}, "hidden_act", "gelu_pytorch_tanh"),
+        ({"activation": "quick_gelu"}, "hidden_act", "quick_gelu"),
+        ({"dropout_rate": 0.1}, "hidden_dropout_prob", 0.1),
+        ({"attention_dropout_rate": 0.2}, "attention_probs_dropout_prob", 0.2),
+        ({}, "pooler_output_size", 12),
+        ({}, "pooler_act", "tanh"),
+        ({}, "id2label", {str(i): f"LABEL_{i}" for i in range(5)}),
+        ({"class_names": NAMES}, "id2label", {str(i): name for i, name in enumerate(NAMES)}),
+        ({"class_names": NAMES}, "label2id", {name: i for i, name in enumerate(NAMES)}),
+        ({"num_classes": None}, "id2label", {}),
+    ],
+)
+def test_an_option_is_written_under_their_name(options, name, value):
+    config, _ = hub(small(**options))
+    assert config[name] == value
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        (
+            {"preprocessing": SQUASH},
+            {
+                "do_resize": True,
+                "size": {"height": 16, "width": 16},
+                "resample": 3,
+                "do_center_crop": False,
+                "do_rescale": True,
+                "rescale_factor": 1 / 255,
+                "do_normalize": True,
+                "image_mean": [0.4, 0.5, 0.6],
+                "image_std": [0.2, 0.3, 0.4],
+            },
+        ),
+        (
+            {"preprocessing": CROP},
+            {
+                "size": {"shortest_edge": 32},
+                "do_center_crop": True,
+                "crop_size": {"height": 16, "width": 16},
+                "resample": 2,
+            },
+        ),
+        ({"preprocessing": Preprocessing(16, interpolation="nearest")}, {"resample": 0}),
+        ({"image_size": (16, 24)}, {"size": {"height": 16, "width": 24}, "resample": 2}),
+        ({"image_size": (None, None), "position_grid": (2, 3)}, {"size": {"height": 16, "width": 24}}),
+        ({"in_channels": 1}, {"image_mean": [0.5], "image_std": [0.5]}),
+    ],
+)
+def test_how_images_are_prepared_is_written_as_theirs(options, expected):
+    _, images = hub(small(**options))
+    assert {name: images[name] for name in expected} == expected
+    assert ("crop_size" in images) == images["do_center_crop"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preprocessing": SQUASH},
+        {"preprocessing": CROP},
+        {"class_names": NAMES},
+        {"distillation": True, "activation": "quick_gelu", "qkv_bias": False},
+        {"num_registers": 1, "norm_epsilon": 1e-3},
+        {"num_classes": None, "representation_size": 12},
+        {"image_size": (16, 24)},
+        {"in_channels": 1},
+    ],
+    ids=str,
+)
+def test_their_files_alone_tell_the_model(options, tmp_path):
+    """The folder as another project would have made it, without our own NAME.json."""
+    size = options.get("image_size", 16)
+    channels = options.get("in_channels", 3)
+    half = (0.5,) * channels
+    model = small(**{"preprocessing": Preprocessing(size, antialias=True, mean=half, std=half), **options})
+    path = save_weights(model, tmp_path / "model", "huggingface")
+    path.with_suffix(".json").unlink()
+    again = from_pretrained(tmp_path / "model")
+    assert again.get_config() == model.get_config() | {"name": again.name}
+    for name, array in arrays(again).items():
+        np.testing.assert_array_equal(array, arrays(model)[name])
+
+
+def test_the_small_model_has_what_is_written_of_it():
+    """The numbers above are those of SMALL."""
+    assert (SMALL["hidden_size"], SMALL["mlp_dim"], SMALL["num_heads"], SMALL["num_layers"]) == (12, 20, 3, 2)

@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+from reference.comparing import float_weights
+from reference.small import HYBRID, NO_TRANSFORMER, small
+
+from keras_vit import VisionTransformer, from_pretrained, save_weights
+from keras_vit.weights.show import expected_shapes, show_checkpoint
+
+MODELS = [
+    {},
+    {"num_layers": 12, "pooling": "map"},
+    {"num_registers": 2, "prefix_positions": False, "layer_scale": 0.1},
+    {"distillation": True},
+    {"pooling": "gap", "norm_after_pooling": True, "representation_size": 9},
+    {"image_size": (None, None), "position_grid": (3, 5)},
+    {"position_embedding": "sincos2d", "hidden_size": 24},
+    {**HYBRID, "resnet": (2, 1)},
+    {**HYBRID, **NO_TRANSFORMER, "resnet": (1,)},
+]
+
+
+@pytest.mark.parametrize("options", MODELS, ids=str)
+def test_the_expected_shapes_are_those_of_the_model(options):
+    model = small(**options)
+    found = expected_shapes(model.get_config() | {"dtype": None, "name": None})
+    assert found == {weight.path: tuple(weight.shape) for weight in float_weights(model)}
+
+
+@pytest.mark.parametrize(
+    "file, options",
+    [
+        ("token.npz", {}),
+        ("hybrid.npz", {}),
+        ("bigvision_gap_sincos.npz", {}),
+        ("bigvision_map.npz", {}),
+        ("timm_avg.safetensors", {"num_heads": 3}),
+        ("hf_vit", {}),
+    ],
+)
+def test_a_whole_file_has_nothing_missing_or_extra(golden, file, options):
+    found = show_checkpoint(golden / file, **options)
+    assert found["only_in_file"] == found["only_in_model"] == found["wrong_shape"] == []
+    sized = {"image_size": 32} if "sincos" in file else {}
+    model = from_pretrained(golden / file, **options, **sized)
+    assert found["parameters"] == sum(np.prod(weight.shape) for weight in float_weights(model))
+    assert found["grid"] == (None if "sincos" in file else model.get_layer("position_embedding").grid_size)
+    assert found["dtypes"] == ["float32"]
+
+
+def test_what_the_lists_say_is_what_loading_says(golden, tmp_path):
+    with np.load(golden / "token.npz") as file:
+        stored = dict(file)
+    stored["stray"] = np.zeros(2, "float32")
+    stored["embedding/bias"] = np.zeros(5, "float32")
+    del stored["head/bias"]
+    np.savez(tmp_path / "bad.npz", **stored)
+    found = show_checkpoint(tmp_path / "bad.npz")
+    with pytest.raises(ValueError) as caught:
+        from_pretrained(tmp_path / "bad.npz")
+    assert str(caught.value).endswith(
+        f"only in the file: {found['only_in_file'][0]}; only in the model: {found['only_in_model'][0]}; "
+        f"wrong shape: {found['wrong_shape'][0]}"
+    )
+    assert len(found["only_in_file"]) == len(found["only_in_model"]) == len(found["wrong_shape"]) == 1
+
+
+@pytest.mark.parametrize("variant", ["mu/16", "mu/8", "R+mu/16"])
+def test_a_file_with_the_sizes_of_a_variant_has_its_name(variant, tmp_path):
+    model = VisionTransformer.from_variant(variant, image_size=32, num_classes=3)
+    save_weights(model, tmp_path / "model.npz", "vit_jax")
+    assert show_checkpoint(tmp_path / "model.npz")["variant"] == variant
+
+
+def test_what_stands_beside_the_model_is_named(golden, tmp_path):
+    with np.load(golden / "token.npz") as file:
+        stored = {f"opt/target/{key}": array for key, array in file.items()}
+    stored["opt/state/step"] = np.zeros(1, "float32")
+    np.savez(tmp_path / "run.npz", **stored)
+    found = show_checkpoint(tmp_path / "run.npz")
+    assert found["left_out"] == ["opt/state/step"]
+    assert found["parameters"] == 14247
