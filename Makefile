@@ -8,7 +8,7 @@ JAX_TESTS := tests/layers tests/models tests/weights tests/contract
 help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, draw, export, load back"
 	@echo "make test         every check: ruff, pytest on TensorFlow and on JAX, coverage"
-	@echo "make test-full    the same with the long checks at their full numbers"
+	@echo "make test-full    the same with the long checks at their full numbers, and against other projects"
 	@echo "make benchmark    time the package on this machine; writes benchmarks/RESULTS.md"
 	@echo "make format       put the code into the form that make test asks for"
 
@@ -21,6 +21,10 @@ help:
 .venv/dev: .venv/run requirements-dev.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
 	@touch $@
+# What other projects' own packages are needed for; without their requirements, which are for GPUs.
+.venv/peers: .venv/dev requirements-peers.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-peers.txt
+	@touch $@
 
 quickstart: .venv/run
 	$(BIN)/keras-vit quickstart
@@ -31,7 +35,7 @@ test: .venv/dev
 	$(PYTEST) --cov=keras_vit --cov=export --cov-report=term
 	KERAS_BACKEND=jax $(PYTEST) $(JAX_TESTS)
 
-test-full:
+test-full: .venv/peers
 	FULL=1 $(MAKE) test
 
 benchmark: .venv/dev

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from keras_vit.variants import cost
+from keras_vit.weights.catalogue import CATALOGUE
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -40,7 +41,7 @@ def test_the_python_runs_from_top_to_bottom(elsewhere):
     images = rng.integers(0, 256, (16, 50, 70, 3), "uint8")
     labels = rng.integers(0, 10, 16)
     blocks = [block for language, block in BLOCKS if language == "python"]
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
         names = {"images": images, "labels": labels}
         exec(compile(block, "README.md", "exec"), names)
@@ -52,12 +53,19 @@ def test_the_python_runs_from_top_to_bottom(elsewhere):
 
 
 def test_the_commands_run_in_their_order(elsewhere):
-    assert len(VERBS) == 3
+    assert len(VERBS) == 5
     script = pathlib.Path(sys.executable).with_name("keras-vit")
     for command in VERBS:
         done = subprocess.run([script, *shlex.split(command)[1:]], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert "rose" in done.stdout
+    assert (elsewhere / "vit_folder" / "config.json").exists()
+
+
+def test_the_catalogue_has_as_many_rows_as_said():
+    assert re.findall(r"(\d+) published checkpoints", README) == [str(len(CATALOGUE))]
+    names = re.findall(r'from_pretrained\("(\w+)"\)', README)
+    assert names and all(name in CATALOGUE for name in names)
 
 
 def test_the_make_commands_are_targets_of_the_makefile():
@@ -80,4 +88,4 @@ def test_the_table_of_variants_says_what_they_cost():
 
 def test_the_linked_files_exist_and_readme_is_short():
     assert all((ROOT / path).exists() for path in re.findall(r"\]\(([\w/.]+)\)", README))
-    assert len(README.splitlines()) <= 150
+    assert len(README.splitlines()) <= 160

@@ -1,0 +1,50 @@
+"""KerasHub's Vision Transformer against ours, with the same weights.
+
+Its norm's epsilon is an argument, its GELU is the exact one and fixed, its positions are learned
+and include the class token's.
+"""
+
+import pytest
+
+pytest.importorskip("keras_hub", reason="KerasHub is not installed; see requirements-peers.txt")
+
+from peers.keras_hub_models import copied
+from reference.comparing import assert_close, numpy
+from reference.small import images_for, small
+
+from keras_vit import from_pretrained, save_weights
+
+MODELS = {
+    "token": {},
+    "epsilon": {"norm_epsilon": 0.01},
+    "mean": {"pooling": "gap"},
+    "representation": {"representation_size": 9},
+    "rectangle": {"image_size": (16, 24)},
+    "oblong patches": {"image_size": (16, 24), "patch_size": (8, 4)},
+    "grey": {"in_channels": 1},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_weights_give_the_same_logits(name):
+    model = small(activation="gelu_erf", **MODELS[name])
+    images = images_for(model)
+    assert_close(model(images), numpy(copied(model)(images)))
+
+
+@pytest.mark.parametrize("layout", ["vit_jax", "timm"])
+def test_a_checkpoint_gives_the_same_logits(layout, tmp_path):
+    """Written, read again and then copied."""
+    suffix = {"vit_jax": ".npz", "timm": ".safetensors"}[layout]
+    path = save_weights(small(activation="gelu_erf"), tmp_path / f"model{suffix}", layout)
+    model = from_pretrained(path)
+    images = images_for(model)
+    assert_close(model(images), numpy(copied(model)(images)))
+
+
+def test_the_other_gelu_is_told_apart():
+    """The official GELU, which is ours by default, is the tanh form: the difference shows."""
+    model = small()
+    images = images_for(model)
+    with pytest.raises(AssertionError, match="of the largest value"):
+        assert_close(model(images), numpy(copied(model)(images)))
