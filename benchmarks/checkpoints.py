@@ -323,7 +323,7 @@ def _report(loading, logits):
         "",
         f"`python benchmarks/checkpoints.py`, {datetime.date.today()}: {versions}, "
         f"Python {platform.python_version()}, {_processor()}, {os.cpu_count()} cores. "
-        "All weights are random.",
+        f"All weights are random. The load average at the end was {os.getloadavg()[2]:.1f}.",
         "",
         "## B/16 with 1000 classes: from_pretrained against numpy",
         "",

@@ -384,12 +384,36 @@ def test_a_torch_file_of_other_things_is_refused(tmp_path):
         def __reduce__(self):
             return (open, (str(tmp_path / "trap"), "w"))
 
-    for state in ({"a": Trap()}, [1, 2], 3, {"a": 3}, {"a": "text"}, {3: torch.ones(1)}, torch.ones(2)):
+    others = {"an object": Trap(), "a number": 3, "a text": "text", "nothing": None}
+    others |= {"a sparse one": torch.eye(3).to_sparse(), "an 8-bit one": torch.ones(2).to(torch.float8_e5m2)}
+    for state in (*({"a": other} for other in others.values()), {3: torch.ones(1)}):
         torch.save(state, tmp_path / "a.pth")
         refused(tmp_path / "a.pth", "is no checkpoint")
     torch.save({"a": torch.ones(2, dtype=torch.int64)}, tmp_path / "a.pth")
     refused(tmp_path / "a.pth", "a holds '<i8'")
+    for state in ([1, 2], 3, torch.ones(2), {}):
+        torch.save(state, tmp_path / "a.pth")
+        assert read_arrays(tmp_path / "a.pth") == {}
     assert not (tmp_path / "trap").exists()
+
+
+def test_a_torch_file_from_before_its_archives_is_refused(tmp_path):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch.save({"a": torch.ones(2)}, tmp_path / "a.pth", _use_new_zipfile_serialization=False)
+    refused(tmp_path / "a.pth", "pickled objects, which are refused")
+
+
+def test_no_byte_of_an_array_in_a_torch_file_can_be_another(tmp_path):
+    """torch itself does not compare the checksums that it writes."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch.save({"a": torch.arange(1000.0)}, tmp_path / "a.bin")
+    content = (tmp_path / "a.bin").read_bytes()
+    start = content.index(np.arange(1000, dtype="float32").tobytes())
+    for place in (start + 2, start + 2000, start + 3999):
+        damage = bytearray(content)
+        damage[place] ^= 1
+        (tmp_path / "b.bin").write_bytes(damage)
+        refused(tmp_path / "b.bin", "is no checkpoint that can be read")
 
 
 # Writing ------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ import struct
 import tempfile
 import zipfile
 
-import keras
 import ml_dtypes
 import numpy as np
 import pytest
@@ -32,8 +31,6 @@ from keras_vit.weights.archive import read_arrays
 from keras_vit.weights.configs import written_config, written_transformers_config
 
 N = 1000 if "FULL" in os.environ else 100
-if keras.backend.backend() != "tensorflow":  # which compiles anew for every shape
-    N //= 5
 
 # What a model's arguments are read off: where one of these is changed or gone, the others do not fit.
 TOLD_OF = {
