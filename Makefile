@@ -2,7 +2,8 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
-JAX_TESTS := tests/layers tests/models tests/weights tests/contract
+# What computes with Keras; the rest of tests/weights is about files.
+JAX_TESTS := tests/layers tests/models tests/contract $(addprefix tests/weights/test_,load.py save.py resizing.py)
 
 .PHONY: help quickstart test test-full benchmark format
 help:

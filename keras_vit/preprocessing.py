@@ -147,7 +147,8 @@ class Preprocessing:
             antialias=self.antialias,
             data_format="channels_last",
         )
-        return ops.convert_to_numpy(resized)
+        # Cubics overshoot; Pillow, which the weights were trained with, clips.
+        return np.clip(ops.convert_to_numpy(resized), 0, 255)
 
     def _pixels(self, image):
         if isinstance(image, (str, os.PathLike)):

@@ -56,9 +56,10 @@ def resized(image, preprocessing):
 
 
 def resize(pixels, size, preprocessing):
-    return tf.image.resize(
+    resized = tf.image.resize(
         pixels, size, method=preprocessing.interpolation, antialias=preprocessing.antialias
     )
+    return tf.clip_by_value(resized, 0, 255)  # cubics overshoot
 
 
 def _crop_window(old, preprocessing):

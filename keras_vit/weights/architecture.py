@@ -78,8 +78,7 @@ def infer_arguments(arrays, told=None, heads_apart=True):
     if f"{block}/attention_scale/gamma" in shapes:
         # How it starts, which no array tells and nothing computes with.
         arguments["layer_scale"] = told.get("layer_scale") or 1e-5
-    out = shapes.get(f"{block}/mlp/dense_1/kernel")
-    if out and out[0] * 2 == arguments["mlp_dim"]:
+    if shapes.get(f"{block}/mlp/dense_1/kernel") == (arguments["mlp_dim"] / 2, hidden_size):
         raise ValueError(
             f"{block}/mlp/dense_1/kernel takes half of what dense_0 gives: a gated MLP (SwiGLU), which "
             "VisionTransformer does not have"

@@ -181,12 +181,17 @@ def _read_torch(path):
         ) from None
     import pickle
 
+    with zipfile.ZipFile(path) as archive:  # torch does not compare the checksums
+        if damaged := archive.testzip():
+            raise ValueError(f"{damaged} is damaged")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise ValueError("pickle") from None
     for name in ("model", "state_dict"):  # what training scripts wrap around it
         state = state.get(name, state) if isinstance(state, dict) else {}
+    if not all(isinstance(key, str) for key in state):
+        raise ValueError("its keys are no names")
     return {
         key: value.detach().to(torch.float32).numpy().astype(ml_dtypes.bfloat16)
         if value.dtype is torch.bfloat16

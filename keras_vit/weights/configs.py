@@ -33,9 +33,13 @@ _SIZES = {
 _INTERPOLATIONS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 # Architectures of timm whose files look like those of a plain Vision Transformer, but are not.
-_FOREIGN = re.compile(r"rope|relpos|_xp_|18x2|dinov3|lingbot|_pe_|dwee|dlittle|dpwee|resnet")
+_FOREIGN = re.compile(r"rope|relpos|_rpn_|_xp_|18x2|dinov3|lingbot|_pe_|dwee|dlittle|dpwee|resnet")
 # timm's SigLIP models with the tanh form of GELU; the others have the exact one.
-_TANH = re.compile(r"(so400m|giantopt)_\w*siglip|base_patch32_siglip|large_patch16_siglip_(gap_)?512")
+_TANH = re.compile(
+    r"(so400m_patch16|giantopt_patch16)_\w*siglip|base_patch32_siglip|large_patch16_siglip_(gap_)?512"
+)
+# Sizes that only timm has, whose heads have 64 channels.
+_HEADS_OF_64 = re.compile(r"betwixt|little|wee|mediumd|so150m|_plus_|xsmall|36x1")
 
 
 def read_configs(path):
@@ -232,13 +236,22 @@ def _image_processor(found):
 
 def _timm(config):
     name = config["architecture"]
-    if not re.match(r"(test_)?vit_|deit|flexivit|eva_large", name) or _FOREIGN.search(name):
+    if not re.match(r"(test_)?vit\d?(_|$)|deit|flexivit|eva_large", name) or _FOREIGN.search(name):
         raise ValueError(f"{CONFIG} describes timm's {name!r}, which VisionTransformer cannot express")
     details = {**config.get("pretrained_cfg", {}), **config}
     extra = config.get("model_args") or {}
     told = _timm_activation(name, extra)
+    if config.get("global_pool") not in (None, "", *_POOLINGS) or extra.get("pool_include_prefix"):
+        raise ValueError(
+            f"{CONFIG} asks for a pooling that VisionTransformer does not have: {config.get('global_pool')!r}"
+            f"{' with the prefix tokens' * bool(extra.get('pool_include_prefix'))}"
+        )
     if "num_heads" in extra:
         told["num_heads"] = extra["num_heads"]
+    elif name == "vit_base_patch16_gap_224":
+        told["num_heads"] = 16  # not the 12 of others of this size
+    elif _HEADS_OF_64.search(name) and "num_features" in config:
+        told["num_heads"] = config["num_features"] // 64
     if "num_classes" in config:
         told["num_classes"] = config["num_classes"] or None
     if pooling := _POOLINGS.get(config.get("global_pool")):

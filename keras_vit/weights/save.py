@@ -115,6 +115,11 @@ def cannot_express(layout, config):
     official = layout in ("vit_jax", "big_vision") and transformer
     if official and pooling is not None and class_token != (pooling == "token"):
         reasons.append(f"class_token={class_token} with pooling={pooling!r}")
+    if layout == "timm" and pooling == "map":
+        if prefix_tokens(config):
+            reasons.append("pooling='map' with prefix tokens")
+        if not config["qkv_bias"]:
+            reasons.append("qkv_bias=False with pooling='map'")
     if layout == "huggingface":
         height, width = config["patch_size"]
         if height != width:

@@ -556,7 +556,7 @@ TWICE = [
     ("token", "Transformer/encoderblock_0/LayerNorm_2/bias", "Transformer/encoderblock_0/LayerNorm_1/bias"),
     (
         "token",
-        f"{'Transformer/encoderblock_1/'}MlpBlock_3/Dense_0/bias",
+        "Transformer/encoderblock_1/MlpBlock_3/Dense_0/bias",
         "Transformer/encoderblock_1/MlpBlock_0/Dense_0/bias",
     ),
     ("bigvision_map", "params/MAPHead_0/probe", "params/probe"),

@@ -20,7 +20,7 @@ from keras_vit.models.arguments import resolve_arguments
 from keras_vit.models.vit import ARGUMENTS
 from keras_vit.weights.archive import read_arrays
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.save import cannot_express
+from keras_vit.weights.save import _with_prefix_positions, cannot_express
 
 # Keys that today's names replace in the files that were published with those of before.
 RENAMED = (("LayerNorm_2", "LayerNorm_1"), ("Attention_1", "Attention_0"), ("Block_3", "Block_0"))
@@ -221,6 +221,19 @@ def test_rows_of_several_tokens_are_made_in_their_order(tmp_path):
     assert table.shape == (1, 2 + 4, 12)
     assert not table[:, :2].any()
     np.testing.assert_array_equal(table[:, 2:], arrays(model)["position_embedding/table"])
+
+
+def test_rows_of_several_tokens_are_folded_each_into_its_own():
+    model = small(distillation=True, num_registers=2)
+    before = arrays(model)
+    after, config = _with_prefix_positions(before, model.get_config(), False)
+    table, moved = before["position_embedding/table"], {}
+    for name, rows in (("class_token", [0]), ("distillation_token", [1]), ("register_tokens", [2, 3])):
+        moved[f"{name}/token"] = before[f"{name}/token"] + table[:, rows]
+    assert config == {**model.get_config(), "prefix_positions": False}
+    assert after.keys() == before.keys()
+    for name, array in {**before, **moved, "position_embedding/table": table[:, 4:]}.items():
+        np.testing.assert_array_equal(after[name], array)
 
 
 def test_the_model_is_left_as_it_was(model, tmp_path):

@@ -139,6 +139,12 @@ def read(arrays):
                 f"{key} has no bias beside it: a norm without one (RMSNorm), which VisionTransformer "
                 "does not have, or a damaged file"
             )
+    beside = [n for n in ("cls_token", "reg_token", "norm_pre.weight") if prefix + n in arrays]
+    if prefix + "attn_pool.latent" in arrays and beside:
+        raise ValueError(
+            f"{prefix}attn_pool.latent beside {prefix}{beside[0]}: timm's probe leaves out prefix tokens or "
+            "differs otherwise, which VisionTransformer cannot express"
+        )
     return TABLE.read(arrays, lambda key: _today(without_prefix(key, prefix)))
 
 
