@@ -10,7 +10,7 @@ help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, draw, export, load back"
 	@echo "make test         every check: ruff, pytest on TensorFlow and on JAX, coverage"
 	@echo "make test-full    the same with the long checks at their full numbers, and against other projects"
-	@echo "make benchmark    time the package on this machine; writes benchmarks/RESULTS.md"
+	@echo "make benchmark    time the package on this machine; writes benchmarks/*.md"
 	@echo "make format       put the code into the form that make test asks for"
 
 # The environments are marked by files, so that a set-up that was cut off is done again.
@@ -41,6 +41,7 @@ test-full: .venv/peers
 
 benchmark: .venv/dev
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/checkpoints.py
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .
