@@ -61,7 +61,7 @@ def test_the_wheel_installs_the_console_script(wheel):
 def test_the_wheel_asks_for_what_the_package_imports(wheel):
     (metadata,) = (text for name, text in wheel.items() if name.endswith("/METADATA"))
     asked = {
-        re.split(r"[ <>=!;]", line[15:])[0]
+        re.split(r"[ <>=!;]", line[15:])[0].replace("_", "-")
         for line in metadata.splitlines()
         if line.startswith("Requires-Dist")
     }
