@@ -1,5 +1,6 @@
 """A checkpoint to a model: read → adapt to what is asked for → check → assign."""
 
+import keras
 import numpy as np
 
 from keras_vit.models import VisionTransformer
@@ -239,4 +240,12 @@ def _assign(checkpoint, model, left_alone):
         text = "; ".join(f"{title}: {', '.join(names) or 'none'}" for title, names in lists)
         raise ValueError(f"{checkpoint.path} does not fit the model. {text}")
     for name in [*arrays]:
-        variables[name].assign(arrays.pop(name))
+        variables[name].assign(_tensor(arrays.pop(name)))
+
+
+def _tensor(array):
+    """The array as a tensor; the backend turns its axes, which takes NumPy longer."""
+    order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    if order == [*range(array.ndim)]:
+        return array
+    return keras.ops.transpose(array.transpose(order), [order.index(axis) for axis in range(array.ndim)])
