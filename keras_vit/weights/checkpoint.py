@@ -71,7 +71,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, **given):
     path = fetch(address, sha256=sha256 or (row and row.sha256))
     arrays = read_arrays(path, subtree, vit_jax.is_beside)
     try:
-        layout, reading = _mapped(arrays)
+        name, layout, reading = _mapped(arrays)
         told = _told(
             (f"variant {variant}", parse_variant(variant) if variant else {}),
             (f"the catalogue's {row.name}", _of_row(row)) if row else (None, {}),
@@ -83,7 +83,6 @@ def read_checkpoint(source, *, variant=None, sha256=None, **given):
             _split_heads(reading, arguments["num_heads"])
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    name = next(name for name, module in LAYOUTS.items() if module is layout)
     return Checkpoint(path, name, *reading, arguments)
 
 
@@ -103,9 +102,9 @@ def _of_row(row):
 
 
 def _mapped(arrays):
-    for layout in LAYOUTS.values():
+    for name, layout in LAYOUTS.items():
         if layout.detect(arrays):
-            return layout, layout.read(arrays)
+            return name, layout, layout.read(arrays)
     some = ", ".join(sorted(arrays)[:5]) or "no arrays"
     raise ValueError(f"in no known layout ({', '.join(LAYOUTS)}); it holds {len(arrays)} arrays: {some}, …")
 

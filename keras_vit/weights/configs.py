@@ -107,11 +107,12 @@ def written_transformers_config(config):
     }
     p = config["preprocessing"]
     crop = p["resize"] == "crop"
-    wanted = [round(side / p["crop_fraction"]) for side in size]
     images = {
         "image_processor_type": f"{kind}ImageProcessor",
         "do_resize": True,
-        "size": {"shortest_edge": min(wanted)} if crop else {"height": size[0], "width": size[1]},
+        "size": {"shortest_edge": min(Preprocessing(**{**p, "image_size": size}).before_crop)}
+        if crop
+        else {"height": size[0], "width": size[1]},
         "resample": {name: number for number, name in _INTERPOLATIONS.items()}[p["interpolation"]],
         "do_center_crop": crop,
         "do_rescale": True,
@@ -162,13 +163,9 @@ _KINDS = {  # what a told argument must be
     "a number or null": lambda v: v is None or _is_number(v),
     "true or false": lambda v: isinstance(v, bool),
     "a text or null": lambda v: v is None or isinstance(v, str),
-    "two whole numbers": lambda v: (
-        isinstance(v, tuple) and len(v) == 2 and all(_is_number(x, int) for x in v)
-    ),
-    "whole numbers or null": lambda v: (
-        v is None or (isinstance(v, tuple) and all(_is_number(x, int) for x in v))
-    ),
-    "texts": lambda v: isinstance(v, tuple) and all(isinstance(x, str) for x in v),
+    "two whole numbers": lambda v: _all(v, int) and len(v) == 2,
+    "whole numbers or null": lambda v: v is None or _all(v, int),
+    "texts": lambda v: _all(v, str),
     "arguments of Preprocessing": _is_preprocessing,
 }
 _KIND_OF = {

@@ -42,11 +42,11 @@ def detect(keys):
 
 def implied(keys, told):
     """What the layout says of a model without storing it."""
+    # The positions where there is no table.
     return {
-        "activation": "gelu_tanh",
-        "norm_epsilon": 1e-6,
+        **vit_jax.implied(keys, told),
         "prefix_positions": False,
-        "position_embedding": "sincos2d",  # where there is no table
+        "position_embedding": "sincos2d",
     }
 
 

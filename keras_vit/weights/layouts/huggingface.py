@@ -6,16 +6,15 @@ pooler is the paper's representation layer. Two classifiers belong to a distille
 
 import re
 
-from keras_vit.weights.layouts.names import CONV, LINEAR, SAME, Row, Table, find_prefix, without_prefix
-
-
-def _pair(ours, theirs, form=LINEAR):
-    return [Row(f"{ours}/kernel", f"{theirs}.weight", form), Row(f"{ours}/bias", f"{theirs}.bias", SAME)]
-
-
-def _norm(ours, theirs):
-    return [Row(f"{ours}/gamma", f"{theirs}.weight"), Row(f"{ours}/beta", f"{theirs}.bias")]
-
+from keras_vit.weights.layouts.names import (
+    CONV,
+    Row,
+    Table,
+    find_prefix,
+    torch_dense,
+    torch_norm,
+    without_prefix,
+)
 
 _BLOCK, _OURS = "encoder.layer.{i}", "encoder_block_{i}"
 TABLE = Table(
@@ -23,21 +22,21 @@ TABLE = Table(
         Row("class_token/token", "embeddings.cls_token"),
         Row("distillation_token/token", "embeddings.distillation_token"),
         Row("position_embedding/table", "embeddings.position_embeddings"),
-        *_pair("patch_embedding", "embeddings.patch_embeddings.projection", CONV),
-        *_norm(f"{_OURS}/attention_norm", f"{_BLOCK}.layernorm_before"),
+        *torch_dense("patch_embedding", "embeddings.patch_embeddings.projection", CONV),
+        *torch_norm(f"{_OURS}/attention_norm", f"{_BLOCK}.layernorm_before"),
         *(
             row
             for part in ("query", "key", "value")
-            for row in _pair(f"{_OURS}/attention/{part}", f"{_BLOCK}.attention.attention.{part}")
+            for row in torch_dense(f"{_OURS}/attention/{part}", f"{_BLOCK}.attention.attention.{part}")
         ),
-        *_pair(f"{_OURS}/attention/out", f"{_BLOCK}.attention.output.dense"),
-        *_norm(f"{_OURS}/mlp_norm", f"{_BLOCK}.layernorm_after"),
-        *_pair(f"{_OURS}/mlp/dense_0", f"{_BLOCK}.intermediate.dense"),
-        *_pair(f"{_OURS}/mlp/dense_1", f"{_BLOCK}.output.dense"),
-        *_norm("encoder_norm", "layernorm"),
-        *_pair("pre_logits", "pooler.dense"),
-        *_pair("head", "classifier"),
-        *_pair("head_distillation", "distillation_classifier"),
+        *torch_dense(f"{_OURS}/attention/out", f"{_BLOCK}.attention.output.dense"),
+        *torch_norm(f"{_OURS}/mlp_norm", f"{_BLOCK}.layernorm_after"),
+        *torch_dense(f"{_OURS}/mlp/dense_0", f"{_BLOCK}.intermediate.dense"),
+        *torch_dense(f"{_OURS}/mlp/dense_1", f"{_BLOCK}.output.dense"),
+        *torch_norm("encoder_norm", "layernorm"),
+        *torch_dense("pre_logits", "pooler.dense"),
+        *torch_dense("head", "classifier"),
+        *torch_dense("head_distillation", "distillation_classifier"),
     ]
 )
 _ANCHOR = "embeddings.patch_embeddings.projection.weight"

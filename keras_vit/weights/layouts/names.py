@@ -33,6 +33,17 @@ class Row(NamedTuple):
     part: tuple[int, int] | None = None
 
 
+def torch_norm(ours, theirs):
+    """The rows of a norm as torch names it."""
+    return [Row(f"{ours}/gamma", f"{theirs}.weight"), Row(f"{ours}/beta", f"{theirs}.bias")]
+
+
+def torch_dense(ours, theirs, form=LINEAR, part=None):
+    """The rows of a linear map, or with the form CONV of a convolution, as torch names it."""
+    kernel = Row(f"{ours}/kernel", f"{theirs}.weight", form, part)
+    return [kernel, Row(f"{ours}/bias", f"{theirs}.bias", SAME, part)]
+
+
 class Reading(NamedTuple):
     """A file's arrays by our names, the file's key for each, and the keys that are left over.
 

@@ -6,26 +6,28 @@ blocks (CLIP), a norm after the pooling (`fc_norm`) or pooling by attention.
 
 import re
 
-from keras_vit.weights.layouts.names import CONV, LINEAR, SAME, Row, Table, find_prefix, without_prefix
-
-
-def _norm(ours, theirs):
-    return [Row(f"{ours}/gamma", f"{theirs}.weight"), Row(f"{ours}/beta", f"{theirs}.bias")]
-
-
-def _dense(ours, theirs, form=LINEAR, part=None):
-    return [
-        Row(f"{ours}/kernel", f"{theirs}.weight", form, part),
-        Row(f"{ours}/bias", f"{theirs}.bias", SAME, part),
-    ]
+from keras_vit.weights.layouts.names import (
+    CONV,
+    Row,
+    Table,
+    find_prefix,
+    torch_dense,
+    torch_norm,
+    without_prefix,
+)
 
 
 def _several(ours, names, theirs):
-    return [row for i, n in enumerate(names) for row in _dense(f"{ours}/{n}", theirs, part=(i, len(names)))]
+    return [
+        row for i, n in enumerate(names) for row in torch_dense(f"{ours}/{n}", theirs, part=(i, len(names)))
+    ]
 
 
 def _mlp(ours, theirs):
-    return [*_dense(f"{ours}/dense_0", f"{theirs}.fc1"), *_dense(f"{ours}/dense_1", f"{theirs}.fc2")]
+    return [
+        *torch_dense(f"{ours}/dense_0", f"{theirs}.fc1"),
+        *torch_dense(f"{ours}/dense_1", f"{theirs}.fc2"),
+    ]
 
 
 _BLOCK, _UNIT = "blocks.{i}", "patch_embed.backbone.stages.{i}.blocks.{j}"
@@ -35,38 +37,38 @@ TABLE = Table(
         Row("distillation_token/token", "dist_token"),
         Row("register_tokens/token", "reg_token"),
         Row("position_embedding/table", "pos_embed"),
-        *_dense("patch_embedding", "patch_embed.proj", CONV),
-        *_norm("pre_norm", "norm_pre"),
-        *_norm("encoder_block_{i}/attention_norm", f"{_BLOCK}.norm1"),
+        *torch_dense("patch_embedding", "patch_embed.proj", CONV),
+        *torch_norm("pre_norm", "norm_pre"),
+        *torch_norm("encoder_block_{i}/attention_norm", f"{_BLOCK}.norm1"),
         *_several("encoder_block_{i}/attention", ("query", "key", "value"), f"{_BLOCK}.attn.qkv"),
-        *_dense("encoder_block_{i}/attention/out", f"{_BLOCK}.attn.proj"),
+        *torch_dense("encoder_block_{i}/attention/out", f"{_BLOCK}.attn.proj"),
         Row("encoder_block_{i}/attention_scale/gamma", f"{_BLOCK}.ls1.gamma"),
-        *_norm("encoder_block_{i}/mlp_norm", f"{_BLOCK}.norm2"),
+        *torch_norm("encoder_block_{i}/mlp_norm", f"{_BLOCK}.norm2"),
         *_mlp("encoder_block_{i}/mlp", f"{_BLOCK}.mlp"),
         Row("encoder_block_{i}/mlp_scale/gamma", f"{_BLOCK}.ls2.gamma"),
-        *_norm("encoder_norm", "norm"),
+        *torch_norm("encoder_norm", "norm"),
         Row("attention_pooling/probe", "attn_pool.latent"),
-        *_dense("attention_pooling/attention/query", "attn_pool.q"),
+        *torch_dense("attention_pooling/attention/query", "attn_pool.q"),
         *_several("attention_pooling/attention", ("key", "value"), "attn_pool.kv"),
-        *_dense("attention_pooling/attention/out", "attn_pool.proj"),
-        *_norm("attention_pooling/mlp_norm", "attn_pool.norm"),
+        *torch_dense("attention_pooling/attention/out", "attn_pool.proj"),
+        *torch_norm("attention_pooling/mlp_norm", "attn_pool.norm"),
         *_mlp("attention_pooling/mlp", "attn_pool.mlp"),
-        *_norm("pooled_norm", "fc_norm"),
-        *_dense("pre_logits", "pre_logits.fc"),  # in timm's files of before 2022
-        *_dense("head", "head"),
-        *_dense("head_distillation", "head_dist"),
-        *_dense("conv_root", "patch_embed.backbone.stem.conv", CONV)[:1],
-        *_norm("gn_root", "patch_embed.backbone.stem.norm"),
+        *torch_norm("pooled_norm", "fc_norm"),
+        *torch_dense("pre_logits", "pre_logits.fc"),  # in timm's files of before 2022
+        *torch_dense("head", "head"),
+        *torch_dense("head_distillation", "head_dist"),
+        *torch_dense("conv_root", "patch_embed.backbone.stem.conv", CONV)[:1],
+        *torch_norm("gn_root", "patch_embed.backbone.stem.norm"),
         *(
             row
             for n in (1, 2, 3)
             for row in (
-                *_dense(f"block{{i+1}}_unit{{j+1}}_conv{n}", f"{_UNIT}.conv{n}", CONV)[:1],
-                *_norm(f"block{{i+1}}_unit{{j+1}}_gn{n}", f"{_UNIT}.norm{n}"),
+                *torch_dense(f"block{{i+1}}_unit{{j+1}}_conv{n}", f"{_UNIT}.conv{n}", CONV)[:1],
+                *torch_norm(f"block{{i+1}}_unit{{j+1}}_gn{n}", f"{_UNIT}.norm{n}"),
             )
         ),
-        *_dense("block{i+1}_unit{j+1}_conv_proj", f"{_UNIT}.downsample.conv", CONV)[:1],
-        *_norm("block{i+1}_unit{j+1}_gn_proj", f"{_UNIT}.downsample.norm"),
+        *torch_dense("block{i+1}_unit{j+1}_conv_proj", f"{_UNIT}.downsample.conv", CONV)[:1],
+        *torch_norm("block{i+1}_unit{j+1}_gn_proj", f"{_UNIT}.downsample.norm"),
     ]
 )
 _ANCHORS = ("patch_embed.proj.weight",)
