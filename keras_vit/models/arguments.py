@@ -44,8 +44,8 @@ def resolve_arguments(**given):
     if c["position_grid"] is not None:
         c["position_grid"] = pair(c["position_grid"], "position_grid")
     elif c["image_size"] == FREE:
-        side = -(-224 // stem_stride(c["resnet"]))
-        c["position_grid"] = tuple(max(side // patch, 1) for patch in c["patch_size"])
+        grid = grid_of((224, 224), c["patch_size"], c["resnet"])
+        c["position_grid"] = tuple(max(cells, 1) for cells in grid)
     c["preprocessing"] = _preprocessing(c)
     return c
 
@@ -73,6 +73,16 @@ def stem_stride(resnet):
     (1, 4, 16)
     """
     return 1 if resnet is None else 4 * 2 ** max(len(resnet) - 1, 0)
+
+
+def grid_of(image_size, patch_size, resnet):
+    """(rows, columns) of the patches that an image is cut into; a stem rounds up.
+
+    >>> grid_of((224, 384), (16, 16), None), grid_of((225, 225), (1, 1), (2, 2, 2, 2))
+    ((14, 24), (8, 8))
+    """
+    stride = stem_stride(resnet)
+    return tuple(-(-side // stride) // patch for side, patch in zip(image_size, patch_size))
 
 
 def _preprocessing(c):

@@ -5,7 +5,7 @@ import itertools
 import math
 import re
 
-from keras_vit.models.arguments import prefix_tokens, stem_stride
+from keras_vit.models.arguments import grid_of, prefix_tokens
 from keras_vit.variants import VARIANTS
 
 _SIZES = ("hidden_size", "num_layers", "mlp_dim")
@@ -125,8 +125,7 @@ def _positions(shapes, told):
     ways = [way for way in ways if way or prefix] or [True]  # the same where nothing stands in front
     grid, origin = told.get("position_grid"), "position_grid"
     if grid is None and told.get("image_size"):
-        stride = stem_stride(told.get("resnet"))
-        grid = tuple(side // stride // p for side, p in zip(told["image_size"], told["patch_size"]))
+        grid = grid_of(told["image_size"], told["patch_size"], told.get("resnet"))
         origin = f"an image of {told['image_size'][0]}×{told['image_size'][1]}, a grid of"
     found = {}
     for way in ways:

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_vit.models import VisionTransformer
-from keras_vit.models.arguments import is_free, prefix_tokens, stem_stride
+from keras_vit.models.arguments import grid_of, is_free, prefix_tokens
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.resizing import (
@@ -111,7 +111,11 @@ def from_pretrained(
         raise ValueError(
             f"{checkpoint.path}: the checkpoint holds no positions and so no image size; give image_size"
         )
-    if is_free(wanted["image_size"]) or (image_size is None and stored_grid != _natural_grid(stored)):
+    # A table of another grid than the stored image's is resized at each call, as it was.
+    if is_free(wanted["image_size"]) or (
+        image_size is None
+        and stored_grid != grid_of(stored["image_size"], stored["patch_size"], stored.get("resnet"))
+    ):
         wanted["position_grid"] = stored_grid
     if wanted["num_classes"] != stored["num_classes"] and "class_names" not in overrides:
         wanted.pop("class_names", None)
@@ -129,13 +133,6 @@ def from_pretrained(
     _resize(arrays, model, stored, stored_grid, position_resize)
     _assign(checkpoint, model, left_alone)
     return model
-
-
-def _natural_grid(stored):
-    """The grid that the stored model cuts an image of its size into."""
-    stride = stem_stride(stored.get("resnet"))
-    sides = zip(stored["image_size"], stored["patch_size"]) if "image_size" in stored else ()
-    return tuple(-(-side // stride) // patch for side, patch in sides) or None
 
 
 def _preprocessing(wanted, stored):
