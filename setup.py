@@ -26,6 +26,7 @@ setup(
         "ai-edge-litert",
         "filelock",
         "huggingface_hub",
+        "importlib_resources",  # which tensorflow-datasets needs to prepare data and does not ask for
         "keras>=3.13",
         "matplotlib",
         "ml_dtypes",
@@ -34,8 +35,13 @@ setup(
         "requests",
         "safetensors",
         "scikit-learn",
+        "tensorboard",
         "tensorflow>=2.19",
+        "tensorflow-datasets",
         "tqdm",
     ],
-    extras_require={"torch": ["torch"]},  # to read .bin and .pth files
+    extras_require={
+        "torch": ["torch"],  # to read .bin and .pth files
+        "keras-cv": ["keras-cv"],  # its augmentation layers
+    },
 )

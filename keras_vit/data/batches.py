@@ -2,101 +2,133 @@
 
 import tensorflow as tf
 
-from keras_vit.data.augmentation import random_crop, random_flip, random_shift
-from keras_vit.data.images import decode, prepare, resized, with_channels
+from keras_vit.data.augmentation import Augmentation, batch_augmentation, image_augmentation
+from keras_vit.data.images import decode, prepare, with_channels
+from keras_vit.data.samples import check_not_empty
 
 
 def training_batches(
-    samples, preprocessing, batch_size, *, seed, steps, first_step=0, crop_area=None, shift=0.0, flip=False
+    samples,
+    preprocessing,
+    batch_size,
+    *,
+    seed,
+    steps,
+    first_step=0,
+    augmentation=Augmentation(),  # noqa: B008 - it is frozen
+    num_classes=None,
+    worker=0,
+    workers=1,
 ):
     """The batches of a training run, from one step to another.
 
-    Every pass over the data is in a new order, a stateless permutation; batch k and its
-    augmentation depend on the seed and k alone, so a run that starts at step k gets what an
-    uninterrupted one would have got.
+    Every pass over the data is in a new order; batch k and its augmentation depend on the seed and k
+    alone, so a run that starts at step k gets what an uninterrupted one would have got (unless
+    `augmentation.is_exact` is False). Several workers share each batch; what MixUp and CutMix blend
+    then stays within a worker's share.
 
     Args:
-        samples: `Samples` to draw from.
+        samples: What to draw from, as a `Dataset` has it for each split.
         preprocessing: How images become model input.
-        batch_size: Samples in a batch; every batch is full, running over into the next pass.
+        batch_size: Samples in a batch of all workers together; every batch is full, running over
+            into the next pass.
         seed: An int.
         steps: The step to stop before.
         first_step: The step to start at.
-        crop_area: Smallest and largest share of the image for random crops, or None for none.
-        shift: Largest random shift as a share of the image's side, in [0, 1].
-        flip: Whether to mirror half of the images.
+        augmentation: Augmentation.
+        num_classes: Turns class numbers into one number per class; None leaves them. Labels of several
+            numbers stay what they are.
+        worker, workers: Which of how many workers these batches are for.
 
     Returns:
-        tf.data.Dataset of (images float32 (batch_size, height, width, channels), labels int32
-        (batch_size,)).
+        tf.data.Dataset of (images float32 (batch_size / workers, height, width, channels), labels):
+        labels int32 (batch,), or float32 (batch, num_classes) or as many numbers as a sample has.
 
     Raises:
-        ValueError: if there are no samples, or crops are asked for and `preprocessing` has no
-            `image_size`.
+        ValueError: if there are no samples; if the batch does not divide by the workers; if labels are
+            to be mixed and `num_classes` is missing; if `preprocessing` has no `image_size` and the
+            augmentation needs one.
 
     Example:
         >>> samples = load_dataset("digits").split("train")
-        >>> batches = training_batches(samples, Preprocessing(16), 8, seed=0, steps=2, shift=0.1)
-        >>> [images.shape for images, labels in batches]
-        [TensorShape([8, 16, 16, 3]), TensorShape([8, 16, 16, 3])]
+        >>> batches = training_batches(
+        ...     samples, Preprocessing(16), 8, seed=0, steps=2, augmentation=Augmentation(mixup=0.2),
+        ...     num_classes=10)
+        >>> [(images.shape[0], labels.shape[1]) for images, labels in batches]
+        [(8, 10), (8, 10)]
     """
-    images, labels, read = _tensors(samples, preprocessing)
-    n = len(samples)
-    if crop_area and preprocessing.image_size is None:
-        raise ValueError("random crops need a size to come to; give the preprocessing an image_size")
+    share = _share(samples, batch_size, worker, workers)
+    records = samples.training_records(seed, first_step, steps, batch_size, worker, workers)
+    numbered = records.element_spec[2].shape.rank == 0
+    if augmentation.mixes and numbered and num_classes is None:
+        raise ValueError("mixup and cutmix mix labels of one number per class; give num_classes")
+    one_hot = numbered and num_classes is not None
+    augment = image_augmentation(augmentation, preprocessing)
 
-    def sample(position):
-        index = tf.random.experimental.index_shuffle(position % n, [seed, position // n], n - 1)
-        crop_seed, shift_seed, flip_seed = ([seed, 3 * position + draw] for draw in range(3))
-        image = read(images[index])
-        if crop_area:
-            pixels = random_crop(image, crop_seed, preprocessing, crop_area)
-        else:
-            pixels = resized(image, preprocessing)
-        if shift:
-            pixels = random_shift(pixels, shift_seed, shift)
-        if flip:
-            pixels = random_flip(pixels, flip_seed)
-        return preprocessing.normalise(pixels), labels[index]
+    def sample(position, encoded, label):
+        return augment(encoded, [seed, position]), tf.one_hot(label, num_classes) if one_hot else label
 
-    positions = tf.data.Dataset.range(first_step * batch_size, steps * batch_size)
-    return _batched(positions.map(sample, tf.data.AUTOTUNE), batch_size)
+    batches = _batched(records.map(sample, tf.data.AUTOTUNE), share, drop_remainder=True)
+    if not augmentation.mixes:
+        return batches
+    blend = batch_augmentation(augmentation)
+
+    def mixed(step, batch):
+        return blend(*batch, [-1 - seed, step * workers + worker])  # no image has a seed below 0
+
+    steps = tf.data.Dataset.range(first_step, steps)
+    return tf.data.Dataset.zip(steps, batches).map(mixed, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
-def evaluation_batches(samples, preprocessing, batch_size):
+def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=1):
     """All samples once, in order; the last batch holds what is left.
+
+    Several workers share each batch, and all get the same number of batches: where the last one is
+    short, the share of some is short or empty.
 
     Returns:
         tf.data.Dataset of (images, labels) as in `training_batches`.
 
     Raises:
-        ValueError: if there are no samples.
+        ValueError: if there are no samples, or the batch does not divide by the workers.
 
     Example:
         >>> samples = load_dataset("digits").split("test")
         >>> sum(len(labels) for images, labels in evaluation_batches(samples, Preprocessing(16), 64))
         355
     """
-    images, labels, read = _tensors(samples, preprocessing)
+    share = _share(samples, batch_size, worker, workers)
+    records = samples.evaluation_records()
+    first = worker * share  # of each batch
+    if workers > 1:
+        mine = lambda i, _: (i % batch_size >= first) & (i % batch_size < first + share)  # noqa: E731
+        records = records.enumerate().filter(mine).map(lambda _, record: record)
 
-    def sample(index):
-        return prepare(read(images[index]), preprocessing), labels[index]
+    def sample(encoded, label):
+        return prepare(with_channels(decode(encoded), preprocessing.channels), preprocessing), label
 
-    return _batched(tf.data.Dataset.range(len(samples)).map(sample, tf.data.AUTOTUNE), batch_size)
-
-
-def _tensors(samples, preprocessing):
-    """Images, labels, and how an image becomes pixels: its file is read first where it names one."""
-    if not len(samples):
-        raise ValueError("there are no samples to make batches of")
-    in_files = isinstance(samples.images[0], str)
-
-    def read(image):
-        pixels = decode(tf.io.read_file(image) if in_files else image)
-        return with_channels(pixels, preprocessing.channels)
-
-    return tf.constant(samples.images), tf.constant(samples.labels, tf.int32), read
+    batches = _batched(records.map(sample, tf.data.AUTOTUNE), share)
+    if 0 < len(samples) % batch_size <= first:
+        batches = batches.concatenate(_empty(batches.element_spec))
+    return batches
 
 
-def _batched(samples, batch_size):
-    return samples.batch(batch_size, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+def _share(samples, batch_size, worker, workers):
+    """How many samples of a batch are this worker's."""
+    check_not_empty(len(samples))
+    if batch_size % workers:
+        raise ValueError(f"batch_size must divide by the {workers} workers; got {batch_size}")
+    if not 0 <= worker < workers:
+        raise ValueError(f"worker must be at least 0 and below workers; got {worker} of {workers}")
+    return batch_size // workers
+
+
+def _batched(samples, size, drop_remainder=False):
+    return samples.batch(size, drop_remainder).prefetch(tf.data.AUTOTUNE)
+
+
+def _empty(spec):
+    """A data set of one batch without samples."""
+    return tf.data.Dataset.from_tensors(
+        tf.nest.map_structure(lambda part: tf.zeros([side or 0 for side in part.shape], part.dtype), spec)
+    )

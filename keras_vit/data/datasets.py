@@ -1,37 +1,20 @@
-"""Data sets by name: `digits` and `folder:PATH`, as lists of encoded images and labels."""
+"""Data sets by name: `digits`, `folder:PATH`, `tfds:NAME` and `vtab:TASK`."""
 
-import concurrent.futures
 import dataclasses
 import io
-import os
 import pathlib
+from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
-SPLITS = ("train", "validation", "test")
-SPLIT_FOLDERS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+from keras_vit.data.folder import IMAGE_SUFFIXES as IMAGE_SUFFIXES
+from keras_vit.data.folder import load_folder
+from keras_vit.data.samples import Samples, hold_out
+from keras_vit.data.tfds import SPLITS, load_tfds
+from keras_vit.data.vtab import load_vtab
+
 ON_BAD_IMAGE = ("fail", "skip")
-
-
-@dataclasses.dataclass(frozen=True)
-class Samples:
-    """Encoded images and their labels.
-
-    Args:
-        images: Paths (str) or file contents (bytes), all of one kind.
-        labels: Class numbers, as many.
-    """
-
-    images: tuple[str | bytes, ...]
-    labels: tuple[int, ...]
-
-    def __len__(self):
-        return len(self.images)
-
-    def take(self, indices):
-        return Samples(*(tuple(values[i] for i in indices) for values in (self.images, self.labels)))
+TASKS = ("single_label", "multi_label", "regression")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +23,18 @@ class Dataset:
 
     Args:
         name: As given to `load_dataset`.
-        class_names: One name per class, in the order of the labels.
+        class_names: One name per class, in the order of the labels; for regression one per number.
         splits: Samples by split: "train", "validation" and "test".
         bad_images: Paths of images that cannot be read and were left out.
+        task: "single_label" (a label is a class number, int32), "multi_label" (float32 (classes,) of 0 and
+            1) or "regression" (float32 (numbers,)).
     """
 
     name: str
     class_names: tuple[str, ...]
-    splits: dict[str, Samples]
+    splits: dict[str, Any]
     bad_images: tuple[str, ...] = ()
+    task: str = "single_label"
 
     def split(self, name):
         if name not in self.splits:
@@ -56,40 +42,60 @@ class Dataset:
         return self.splits[name]
 
 
-def load_dataset(name, seed=0, on_bad_image="fail"):
+def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data_dir=None):
     """A data set by its name.
 
     Args:
-        name: "digits" (scikit-learn's 1797 scanned digits of 8×8 pixels, no download), or
-            "folder:PATH" with PATH/{train,val,test}/CLASS/* (val and test may be missing) or
-            PATH/CLASS/*; JPEG, PNG, BMP of 24 bits a pixel, GIF, WebP (not with TensorFlow 2.19).
-        seed: Which split is drawn where the data set has none of its own.
+        name: One of
+            "digits": scikit-learn's 1797 scanned digits of 8×8 pixels, no download.
+            "folder:PATH": PATH/{train,val,test}/CLASS/* (val and test may be missing) or PATH/CLASS/*;
+            JPEG, PNG, BMP of 24 bits a pixel, GIF, WebP (not with TensorFlow 2.19). For other tasks than
+            "single_label" PATH/labels.csv with the columns `file`, `split` (train, val or test; may be
+            missing), and one for each class (0 or 1) or each number to predict.
+            "tfds:NAME", "tfds:NAME/config", "tfds:NAME:version": of TensorFlow Datasets, downloaded if it
+            is not there. The splits of the official presets (`keras_vit.data.tfds.PRESETS`), or its own.
+            "vtab:TASK": one of the 19 tasks of VTAB-1k (`keras_vit.data.vtab.TASKS`).
+        seed: Which split is drawn where a folder (or digits) has none of its own.
         on_bad_image: What an unreadable image of a folder does: "fail" names it and stops, "skip"
             leaves it out and lists it in `bad_images`.
+        task: "single_label", "multi_label" or "regression".
+        data_dir: For "tfds:" and "vtab:", the folder of prepared data sets; None for the default.
 
     Returns:
-        Dataset. Where there is no test split, a fifth of each class is held out for it; where there
-        is no validation split, a tenth of each class of the training split.
+        Dataset. Where digits or a folder have no test split, a fifth of each class is held out for it;
+        where there is no validation split, a tenth of each class of the training split.
 
     Raises:
-        ValueError: for an unknown data set, a folder without images, with one class only or with too
-            few to split, or an unreadable image.
+        ValueError: for an unknown data set, one without labels of the task, a folder without images, with
+            one class only or with too few to split, or an unreadable image.
 
     Example:
         >>> {split: len(samples) for split, samples in load_dataset("digits").splits.items()}
         {'train': 1302, 'validation': 140, 'test': 355}
 
     Source: UCI's optical recognition of handwritten digits, as scikit-learn bundles it; the folder
-    layout of `vit_jax/input_pipeline.py`.
+    layout of `vit_jax/input_pipeline.py`; `big_vision/configs/transfer.py`.
     """
     if on_bad_image not in ON_BAD_IMAGE:
         raise ValueError(f"on_bad_image {on_bad_image!r} is unknown; choose one of {ON_BAD_IMAGE}")
-    if name == "digits":
-        return _split(name, *_digits(), seed)
-    kind, _, path = name.partition(":")
-    if kind != "folder" or not path:
-        raise ValueError(f"data set {name!r} is unknown; give 'digits' or 'folder:PATH'")
-    return _folder(name, pathlib.Path(path).expanduser(), seed, on_bad_image)
+    if task not in TASKS:
+        raise ValueError(f"task {task!r} is unknown; choose one of {TASKS}")
+    kind, _, which = name.partition(":")
+    if kind == "folder" and which:
+        names, splits, bad = load_folder(pathlib.Path(which).expanduser(), task, on_bad_image)
+        return Dataset(name, names, _split(name, splits, seed), bad, task)
+    if kind == "tfds" and which:
+        return Dataset(name, *load_tfds(which, task, data_dir), task=task)
+    if name != "digits" and not (kind == "vtab" and which):
+        raise ValueError(
+            f"data set {name!r} is unknown; give 'digits', 'folder:PATH', 'tfds:NAME' or 'vtab:TASK'"
+        )
+    if task != "single_label":
+        raise ValueError(f"{name} has one label an image; task {task!r} needs another data set")
+    if kind == "vtab":
+        return Dataset(name, *load_vtab(which, data_dir))
+    names, splits = _digits()
+    return Dataset(name, names, _split(name, splits, seed))
 
 
 def _digits():
@@ -106,57 +112,7 @@ def _digits():
     return names, {"train": Samples(tuple(encoded), tuple(int(label) for label in digits.target))}
 
 
-def _folder(name, root, seed, on_bad_image):
-    if not root.is_dir():
-        raise ValueError(f"no such folder: {os.fspath(root)!r}")
-    roots = {split: root / folder for folder, split in SPLIT_FOLDERS.items() if (root / folder).is_dir()}
-    if "train" not in roots:
-        roots = {"train": root}
-    found = {split: _images_by_class(folder) for split, folder in roots.items()}
-    class_names = tuple(sorted(set().union(*found.values())))
-    if not class_names:
-        raise ValueError(
-            f"no images in {os.fspath(root)!r}; wanted CLASS/*.jpg (or {', '.join(IMAGE_SUFFIXES[1:])}), "
-            "or train/CLASS/* and test/CLASS/*"
-        )
-    if len(class_names) < 2:
-        raise ValueError(f"{os.fspath(root)!r} holds images of one class only: {class_names[0]!r}")
-    splits, bad = {}, []
-    for split, by_class in found.items():
-        paths = [(path, class_names.index(label)) for label, paths in by_class.items() for path in paths]
-        unreadable = set(unreadable_images([path for path, _ in paths]))
-        bad += sorted(unreadable)
-        readable = [(path, label) for path, label in paths if path not in unreadable]
-        splits[split] = Samples(tuple(path for path, _ in readable), tuple(label for _, label in readable))
-    if bad and on_bad_image == "fail":
-        raise ValueError(
-            f"{len(bad)} image(s) cannot be read: {', '.join(bad[:5])}{', …' * (len(bad) > 5)}; "
-            "remove them or give --on_bad_image skip"
-        )
-    return _split(name, class_names, splits, seed, tuple(bad))
-
-
-def _images_by_class(folder):
-    """Paths of the images below each sub-folder, both sorted."""
-    found = {}
-    for directory in sorted(path for path in folder.iterdir() if path.is_dir()):
-        paths = sorted(os.fspath(p) for p in directory.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-        if paths:
-            found[directory.name] = paths
-    return found
-
-
-def unreadable_images(paths):
-    """Those of the image files that TensorFlow's decoder, which will read them, cannot decode."""
-    from keras_vit.data.images import is_readable
-
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        checked = zip(paths, pool.map(is_readable, paths))
-        bar = tqdm(checked, "checking images", len(paths), unit="image", delay=2, disable=None)
-        return [path for path, fine in bar if not fine]
-
-
-def _split(name, class_names, splits, seed, bad_images=()):
+def _split(name, splits, seed):
     """Hold out a test and a validation split, class by class, where there is none."""
     splits = dict(splits)
     if "test" not in splits:
@@ -167,16 +123,4 @@ def _split(name, class_names, splits, seed, bad_images=()):
     for split, samples in splits.items():
         if not len(samples):
             raise ValueError(f"{name!r} has no images left for the {split} split; give more of each class")
-    return Dataset(name, class_names, splits, tuple(bad_images))
-
-
-def hold_out(samples, share, seed):
-    """Draw one in `share` of each class, at least one where it has two: (the rest, the drawn)."""
-    labels = np.asarray(samples.labels)
-    held = []
-    for label in np.unique(labels):
-        indices = np.random.default_rng([*seed, label]).permutation(np.flatnonzero(labels == label))
-        held += list(indices[: max(len(indices) // share, int(len(indices) > 1))])
-    held = set(held)
-    rest = [i for i in range(len(samples)) if i not in held]
-    return samples.take(rest), samples.take(sorted(held))
+    return splits

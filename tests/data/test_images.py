@@ -1,4 +1,5 @@
 import io
+import os
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit import Preprocessing
-from keras_vit.data.images import decode, is_readable, prepare
+from keras_vit.data.images import decode, decode_window, is_readable, normalise, prepare
 
 KINDS = {  # what is written: Pillow's mode, the format and its options
     "png": ("RGB", "PNG", {}),
@@ -17,6 +18,7 @@ KINDS = {  # what is written: Pillow's mode, the format and its options
     "jpeg": ("RGB", "JPEG", {"quality": 90}),
     "grey jpeg": ("L", "JPEG", {"quality": 90}),
     "progressive jpeg": ("RGB", "JPEG", {"quality": 80, "progressive": True}),
+    "cmyk jpeg": ("CMYK", "JPEG", {"quality": 90}),
     "bmp": ("RGB", "BMP", {}),
     "gif": ("P", "GIF", {}),
     "webp": ("RGB", "WEBP", {"quality": 80}),
@@ -51,6 +53,70 @@ def test_an_encoded_image_becomes_pillows_pixels(kind):
     expected = np.asarray(Image.open(io.BytesIO(encode(kind))).convert("RGB")).astype(int)
     assert pixels.shape == expected.shape
     assert np.abs(pixels - expected).max() <= bound
+
+
+JPEGS = {
+    "4:4:4": ("RGB", {"subsampling": "4:4:4"}),
+    "4:2:2": ("RGB", {"subsampling": "4:2:2"}),
+    "4:2:0": ("RGB", {"subsampling": "4:2:0"}),
+    "4:2:0, progressive": ("RGB", {"subsampling": "4:2:0", "progressive": True}),
+    "4:2:0, restart markers": ("RGB", {"subsampling": "4:2:0", "restart_marker_blocks": 3}),
+    "grey": ("L", {}),
+    "CMYK": ("CMYK", {}),
+    "CMYK, 4:2:0": ("CMYK", {"subsampling": "4:2:0"}),
+}
+
+
+@pytest.mark.parametrize("kind", JPEGS)
+def test_a_window_of_a_jpeg_holds_the_pixels_of_the_whole(kind, rng):
+    mode, options = JPEGS[kind]
+    cut = tf.function(lambda encoded, window: decode_window(encoded, lambda shape: window))
+    for _ in range(40 if "FULL" in os.environ else 4):
+        sides = rng.integers(1, 150, 2)
+        noise = Image.fromarray(rng.integers(0, 255, (*sides // 4 + 1, 3), "uint8"))
+        file = io.BytesIO()
+        noise.resize(sides[::-1]).convert(mode).save(file, "JPEG", quality=85, **options)
+        encoded = file.getvalue()
+        whole = decode(encoded).numpy()
+        for _ in range(60):
+            size = rng.integers(1, sides + 1)
+            top, left = rng.integers(0, sides - size + 1)
+            window = tf.constant([top, left, *size], tf.int32)
+            expected = whole[top : top + size[0], left : left + size[1]]
+            np.testing.assert_array_equal(cut(encoded, window), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_of_every_kind_is_drawn_from_its_own_size(kind):
+    seen = []
+
+    def window(shape):
+        seen.append(shape.numpy().tolist())
+        return tf.concat([[3, 5], shape - 10], 0)
+
+    part = decode_window(encode(kind), window)
+    assert seen == [[45, 61]]
+    np.testing.assert_array_equal(part, decode(encode(kind))[3:38, 5:56])
+
+
+@pytest.mark.parametrize("height, width", [(53, 90), (90, 53), (33, 40), (64, 64)])
+def test_big_visions_evaluation_crop(height, width):
+    """`resize_small(32)|central_crop(28)`: the shorter side to 32, the aspect kept, then the middle."""
+    image = photograph(height, width)
+    factor = 32 / min(height, width)
+    small = bilinear(image.astype("float64"), [round(height * factor), round(width * factor)])
+    top, left = ((side - 28) // 2 for side in small.shape[:2])
+    expected = small[top : top + 28, left : left + 28] / 127.5 - 1
+    prepared = prepare(tf.constant(image), Preprocessing(28, resize="crop", crop_fraction=28 / 32))
+    np.testing.assert_allclose(prepared, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 3), (None, None, 3)])
+def test_the_graph_scales_as_preprocessing_does(shape, rng):
+    preprocessing = Preprocessing(None, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    pixels = rng.uniform(0, 255, (4, 5, 3)).astype("float32")
+    scale = tf.function(lambda x: normalise(x, preprocessing), [tf.TensorSpec(shape)])
+    np.testing.assert_allclose(scale(pixels), preprocessing.normalise(pixels), atol=1e-6)
 
 
 @pytest.mark.parametrize("antialias", [False, True])

@@ -1,0 +1,273 @@
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from made.prepared import CLASSES, COLOURS, PICTURE, blank, example, number_of, prepare
+
+from keras_vit.data.datasets import load_dataset
+from keras_vit.data.samples import IndexedRecords, RecordFiles
+from keras_vit.data.tfds import PRESETS, preset
+
+TAGS = tfds.features.Sequence(tfds.features.ClassLabel(names=["a", "b", "c", "d"]))
+AGE = tfds.features.Scalar(np.float32)
+KINDS = {"array_record": IndexedRecords, "tfrecord": RecordFiles}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def toy(request, tmp_path_factory):
+    """90 and 10 examples in 5 files a split."""
+    data_dir = tmp_path_factory.mktemp("toy")
+    return prepare(data_dir, {"train": 90, "test": 10}, shards=5, file_format=request.param), request.param
+
+
+def decoded(records):
+    return [(number_of(tf.io.decode_png(r[-2]).numpy()), int(r[-1])) for r in records.as_numpy_iterator()]
+
+
+def numbers(records):
+    return [number for number, _ in decoded(records)]
+
+
+def load(data_dir, name="toy", **options):
+    return load_dataset(f"tfds:{name}", data_dir=data_dir, **options)
+
+
+def test_files_of_both_formats_are_a_data_set(toy):
+    data_dir, file_format = toy
+    assert len([*pathlib.Path(data_dir).rglob("toy-train*")]) == 5
+    dataset = load(data_dir)
+    assert (dataset.name, dataset.class_names, dataset.task) == ("tfds:toy", COLOURS, "single_label")
+    assert {split: len(samples) for split, samples in dataset.splits.items()} == {
+        "train": 81,
+        "validation": 9,
+        "test": 10,
+    }
+    found = {split: decoded(samples.evaluation_records()) for split, samples in dataset.splits.items()}
+    assert {number for number, _ in found["train"] + found["validation"]} == set(range(90))
+    assert {number for number, _ in found["test"]} == set(range(90, 100))
+    assert all(label == number % 3 for records in found.values() for number, label in records)
+    for samples in dataset.splits.values():
+        assert type(samples) is KINDS[file_format] and samples.labels is None
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_an_epoch_over_all_workers_holds_each_sample_once(toy, workers):
+    data_dir, file_format = toy
+    samples = load(data_dir).split("train")
+    found = []
+    for worker in range(workers):
+        length = 108 // workers  # more than an epoch of 81
+        records = samples.training_records(0, 0, length, workers, worker, workers)
+        if file_format == "tfrecord":
+            own = numbers(records)
+            found += own[: (worker + 1) * 81 // workers - worker * 81 // workers]
+        else:
+            positions = [int(position) for position, *_ in records.as_numpy_iterator()]
+            found += [number for position, number in zip(positions, numbers(records)) if position < 81]
+    assert sorted(found) == sorted(numbers(samples.evaluation_records()))
+
+
+@pytest.mark.parametrize("step", [3, 11, 17])
+def test_a_stream_that_starts_late_gives_what_an_uninterrupted_one_gives_from_there(toy, step):
+    samples = load(toy[0]).split("train")
+    for worker, workers in ((0, 1), (1, 2)):
+        whole, late = (
+            [*samples.training_records(3, k, 20, 8, worker, workers).as_numpy_iterator()] for k in (0, step)
+        )
+        assert late == whole[step * 8 // workers :]
+
+
+def test_the_image_is_the_stored_file_never_decoded(toy):
+    samples = load(toy[0]).split("test")
+    stored = {tf.io.encode_png(example(number)["image"]).numpy() for number in range(90, 100)}
+    found = [encoded for _, encoded, _ in samples.training_records(0, 0, 10, 1).as_numpy_iterator()]
+    assert {tf.io.encode_png(tf.io.decode_png(encoded)).numpy() for encoded in found} == stored
+    assert all(encoded.startswith(b"\x89PNG") for encoded in found)
+    assert samples.evaluation_records().element_spec[0] == tf.TensorSpec((), tf.string)
+
+
+def test_a_broken_image_does_not_stop_the_reading(tmp_path):
+    path = tmp_path / "broken.jpg"
+    path.write_bytes(b"no image")
+    features = {"image": tfds.features.Image(shape=(None, None, 3)), "label": CLASSES["label"]}
+    prepare(tmp_path, {"full": [{"image": str(path), "label": 1}] * 50}, features)
+    records = load(tmp_path).split("train").training_records(0, 0, 5, 1).as_numpy_iterator()
+    assert [(encoded, label) for _, encoded, label in records] == [(b"no image", 1)] * 5
+
+
+def test_a_prepared_folder_a_version_and_a_configuration_are_found(tmp_path):
+    prepare(tmp_path, {"train": 50}, name="plain")
+    prepare(tmp_path, {"train": 60}, name="varied", config="small")
+    (tmp_path / "mine").symlink_to(tmp_path / "plain" / "1.0.0")
+    sizes = {"plain": 36, "plain:1.0.0": 36, "plain/1.0.0": 36, "mine": 36, "varied/small": 43}
+    for name, size in {**sizes, "varied/small:1.0.0": 43}.items():
+        assert len(load(tmp_path, name).split("train")) == size, name
+
+
+def test_a_data_set_that_is_not_there_is_prepared_for_access_by_index(tmp_path, monkeypatch):
+    prepare(tmp_path / "elsewhere", {"train": 50}, file_format="tfrecord")
+    builder = tfds.builder_from_directory(tmp_path / "elsewhere" / "toy" / "1.0.0")
+    asked = []
+
+    class Absent:
+        info = type("Info", (), {"splits": {}})
+
+        def download_and_prepare(self, **options):
+            asked.append(options)
+            self.info = builder.info
+
+    monkeypatch.setattr(tfds, "builder", lambda name, data_dir: Absent())
+    load(tmp_path)
+    assert asked == [{"file_format": "array_record"}]
+
+
+def test_a_data_set_that_cannot_be_prepared_is_refused_with_the_reason_in_one_line(tmp_path, monkeypatch):
+    def fail(self, **options):
+        raise ConnectionError("no network\nat all")
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
+    reason = (
+        f"data set 'tfds:mnist' is not prepared in {tmp_path} and could not be: ConnectionError: no network$"
+    )
+    with pytest.raises(ValueError, match=reason):
+        load(tmp_path, "mnist")
+
+
+def test_an_unknown_data_set_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=f"'tfds:nosuch' is neither prepared in {tmp_path} nor known to"):
+        load(tmp_path, "nosuch")
+
+
+# Labels
+
+
+def test_several_classes_a_sample_are_multi_hot(toy, tmp_path):
+    tags = [[], [0], [1, 3], [3, 3], [0, 1, 2, 3]]
+    found = [blank(tags=tags[i % 5]) for i in range(50)]
+    prepare(tmp_path, {"train": found}, {"image": PICTURE, "tags": TAGS}, file_format=toy[1])
+    dataset = load(tmp_path, task="multi_label")
+    assert (dataset.class_names, dataset.task) == (("a", "b", "c", "d"), "multi_label")
+    labels = [
+        label for s in dataset.splits.values() for _, label in s.evaluation_records().as_numpy_iterator()
+    ]
+    assert {label.dtype for label in labels} == {np.dtype("float32")}
+    expected = [(0, 0, 0, 0), (0, 0, 0, 1), (0, 1, 0, 1), (1, 0, 0, 0), (1, 1, 1, 1)]
+    assert sorted(map(tuple, labels)) == [label for label in expected for _ in range(10)]
+
+
+@pytest.mark.parametrize("outputs", [None, 2])
+def test_floats_are_regression(outputs, tmp_path):
+    feature = AGE if outputs is None else tfds.features.Tensor(shape=(outputs,), dtype=np.float32)
+    found = [blank(age=np.float32(i / 8) if outputs is None else np.float32([i, -i])) for i in range(50)]
+    prepare(tmp_path, {"train": found}, {"image": PICTURE, "age": feature})
+    dataset = load(tmp_path, task="regression")
+    assert dataset.class_names == (("age",) if outputs is None else ("age_0", "age_1"))
+    labels = [
+        label for s in dataset.splits.values() for _, label in s.evaluation_records().as_numpy_iterator()
+    ]
+    expected = [(i / 8,) for i in range(50)] if outputs is None else [(i, -i) for i in range(50)]
+    assert sorted(map(tuple, labels)) == expected
+    assert labels[0].dtype == np.float32
+
+
+ALL = {"kind": CLASSES["label"], "label": CLASSES["label"], "tags": TAGS, "age": AGE}
+
+
+@pytest.mark.parametrize(
+    "features, keys, task, said",
+    [
+        ({"label": CLASSES["label"]}, None, "multi_label", r"has label \(single_label\)$"),
+        ({"tags": TAGS}, None, "single_label", r"has tags \(multi_label\)$"),
+        ({"tags": TAGS}, ("image", "tags"), "regression", r"has tags \(multi_label\)$"),
+        (
+            ALL,
+            None,
+            "single_label",
+            r"has age \(regression\), kind \(single_label\), label \(single_label\), tags \(mul",
+        ),
+        ({"text": tfds.features.Text()}, None, "single_label", "has no labels$"),
+    ],
+)
+def test_labels_of_another_task_are_refused_with_what_there_is(features, keys, task, said, tmp_path):
+    values = {"label": 1, "kind": 0, "tags": [2], "age": np.float32(1), "text": "no"}
+    found = [blank(**{key: values[key] for key in features})] * 2
+    prepare(tmp_path, {"train": found}, {"image": PICTURE, **features}, supervised_keys=keys)
+    with pytest.raises(
+        ValueError, match=f"task '{task}' needs one feature of such labels; 'toy/1.0.0' {said}"
+    ):
+        load(tmp_path, task=task)
+
+
+def test_of_several_labels_the_supervised_one_is_taken_and_else_the_only_one_of_the_task(tmp_path):
+    found = [blank(kind=0, label=1, tags=[2], age=np.float32(1))] * 50
+    prepare(tmp_path, {"train": found}, {"image": PICTURE, **ALL}, supervised_keys=("image", "label"))
+    for task, expected in {"single_label": 1, "multi_label": [0, 0, 1, 0], "regression": [1]}.items():
+        (_, label), *_ = load(tmp_path, task=task).split("test").evaluation_records().as_numpy_iterator()
+        assert label.tolist() == expected
+
+
+def test_a_data_set_without_images_is_refused(tmp_path):
+    prepare(tmp_path, {"train": [{"label": 1}] * 2}, {"label": CLASSES["label"]})
+    with pytest.raises(ValueError, match="'toy/1.0.0' has no images; its features are label"):
+        load(tmp_path)
+
+
+def test_images_that_are_no_pictures_are_refused(tmp_path):
+    depth = tfds.features.Image(shape=(4, 6, 1), dtype=np.float32)
+    found = [{"image": np.zeros((4, 6, 1), "float32"), "label": 1}] * 2
+    prepare(tmp_path, {"train": found}, {"image": depth, "label": CLASSES["label"]})
+    with pytest.raises(
+        ValueError, match=r"feature 'image' of 'toy/1.0.0' is no picture: float32 \(4, 6, 1\)"
+    ):
+        load(tmp_path)
+
+
+# Splits
+
+
+@pytest.mark.parametrize(
+    "own, sizes",
+    [
+        ({"train": 100}, (72, 8, 20)),
+        ({"full": 100}, (72, 8, 20)),
+        ({"train": 100, "test": 7}, (90, 10, 7)),
+        ({"train": 100, "validation": 7}, (90, 10, 7)),
+        ({"train": 100, "validation": 7, "test": 8, "extra": 9}, (100, 7, 8)),
+    ],
+)
+def test_missing_splits_are_held_out(own, sizes, tmp_path):
+    prepare(tmp_path, own)
+    splits = load(tmp_path).splits
+    assert tuple(len(splits[split]) for split in ("train", "validation", "test")) == sizes
+    held = [set(numbers(samples.evaluation_records())) for samples in splits.values()]
+    assert len(set().union(*held)) == sum(sizes)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_holds_out_what_the_official_code_does(name, tmp_path):
+    own = {"train": 100, "validation": 30, "test": 20} if name != "imagenet21k" else {"full": 51300}
+    builder = type("Builder", (), {"info": type("Info", (), {"name": name, "splits": own})})
+    assert preset(builder) == dict(zip(("train", "validation", "test"), PRESETS[name]))
+
+
+@pytest.mark.parametrize("name, sizes", [("cifar10", (98, 2, 20)), ("imagenet2012", (99, 1, 30))])
+def test_a_preset_is_found_by_the_data_sets_name(name, sizes, tmp_path):
+    prepare(tmp_path, {"train": 100, "validation": 30, "test": 20}, name=name)
+    folder = os.path.join(name, "1.0.0")
+    splits = load(tmp_path, folder).splits
+    assert tuple(len(splits[split]) for split in ("train", "validation", "test")) == sizes
+
+
+def test_a_split_that_is_missing_or_empty_is_refused(tmp_path):
+    prepare(tmp_path, {"train": 40}, name="oxford_iiit_pet")
+    with pytest.raises(ValueError, match=r"'oxford_iiit_pet/1.0.0' has no 'test'; it has train"):
+        load(tmp_path, "oxford_iiit_pet/1.0.0")
+    prepare(tmp_path, {"train": 3, "test": 3}, name="few")
+    with pytest.raises(ValueError, match=r"'train\[90%:\]' of 'few/1.0.0' is empty"):
+        load(tmp_path, "few")
+    prepare(tmp_path, {"left": 3, "right": 3}, name="sides")
+    with pytest.raises(ValueError, match="'sides/1.0.0' has no train split; it has left, right"):
+        load(tmp_path, "sides")
