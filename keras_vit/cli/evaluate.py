@@ -1,28 +1,88 @@
-"""`keras-vit evaluate`: accuracy on a split."""
+"""`keras-vit evaluate`: how good a model is on a split."""
+
+import pathlib
+import re
 
 from keras_vit.cli.report import report, table
 from keras_vit.cli.source import open_model, seed_of
 from keras_vit.data.datasets import load_dataset
-from keras_vit.evaluation import evaluate
+from keras_vit.evaluation.classification import SCORES, accuracy, confusion_matrix, per_class, predict
+from keras_vit.evaluation.multi_label import multi_label_classes
+from keras_vit.evaluation.outputs import collect
+from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
 
 
 def run(args):
+    _check(args)
     seed = seed_of(args.model) if args.seed is None else args.seed
-    dataset = load_dataset(args.dataset, seed, args.on_bad_image)
+    dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=args.task, data_dir=args.data_dir)
     samples = dataset.split(args.split)
+    real = real_labels_of(samples, read_real_labels(args.real)) if args.real else None
     model = open_model(args.model)
-    if model.class_names and model.class_names != dataset.class_names:
-        raise ValueError(
-            f"the model's classes are {list(model.class_names)[:5]}, the data set's "
-            f"{list(dataset.class_names)[:5]}; labels can only be compared in one order"
-        )
-    found = evaluate(model, samples, args.batch_size)
+    _check_classes(model, dataset)
+    names = model.class_names or dataset.class_names
+    names = names if len(names) == model.num_classes else None
+    if args.task == "single_label":
+        predictions = predict(model, samples, args.batch_size)
+        found = accuracy(predictions) | (real_accuracy(predictions, real) if real else {})
+        classes = per_class(predictions, names) if args.per_class else None
+    else:
+        outputs = collect(model, samples, args.batch_size)
+        found = SCORES[args.task](*outputs)
+        classes = multi_label_classes(*outputs, names) if args.per_class else None
+    if args.confusion:
+        _draw(args.confusion, confusion_matrix(predictions), names, f"{args.dataset}, {args.split}")
+
     value = {"model": args.model, "dataset": args.dataset, "split": args.split, **found}
-    value["bad_images"] = list(dataset.bad_images)
-    shown = [(name, _shown(number)) for name, number in value.items() if name != "bad_images"]
+    shown = [(name, _shown(number)) for name, number in value.items()]
     shown += [("unreadable image", path) for path in dataset.bad_images]
-    report(args, value, table(shown, ("", "")).strip())
+    text = table(shown, ("", "")).strip()
+    value["bad_images"] = list(dataset.bad_images)
+    if classes:
+        value["classes"] = classes
+        text += "\n\n" + table([[_shown(cell) for cell in row.values()] for row in classes], [*classes[0]])
+    if args.confusion:
+        value["confusion"] = args.confusion
+    report(args, value, text)
 
 
-def _shown(number):
-    return f"{number:.4f}" if isinstance(number, float) else str(number)
+def _check(args):
+    """Refuse what cannot be done before anything is computed."""
+    if args.task not in ("single_label", *SCORES):
+        raise ValueError(f"task {args.task!r} is unknown; choose one of {('single_label', *SCORES)}")
+    if args.task != "single_label" and (args.real or args.confusion):
+        raise ValueError(f"--real and --confusion are of one label an image; got --task {args.task}")
+    if args.task == "regression" and args.per_class:
+        raise ValueError("--per_class needs classes; got --task regression")
+    if args.confusion and pathlib.Path(args.confusion).suffix != ".png":
+        raise ValueError(f"--confusion wants the name of a .png file; got {args.confusion!r}")
+    if args.confusion and not pathlib.Path(args.confusion).expanduser().absolute().parent.is_dir():
+        raise ValueError(f"no such folder for --confusion: {args.confusion!r}")
+
+
+def _check_classes(model, dataset):
+    """The model's labels and the data set's mean the same, as far as their names tell."""
+    if not model.class_names or not dataset.class_names or model.class_names == dataset.class_names:
+        return
+    # A folder or TFDS names ImageNet's classes by synset; their sorted order is that of the logits.
+    synsets = all(re.fullmatch(r"n\d{8}", name) for name in dataset.class_names)
+    if synsets and len(dataset.class_names) == model.num_classes == 1000:
+        return
+    raise ValueError(
+        f"the model's classes are {list(model.class_names)[:5]}, the data set's "
+        f"{list(dataset.class_names)[:5]}; labels can only be compared in one order"
+    )
+
+
+def _draw(file, matrix, names, title):
+    from keras_vit.inspection.figures import confusion_figure
+
+    figure = confusion_figure(matrix, names or [str(i) for i in range(len(matrix))], title)
+    file = pathlib.Path(file).expanduser()
+    unfinished = file.with_name(f".{file.name}")
+    figure.savefig(unfinished, format="png", dpi=120)
+    unfinished.replace(file)
+
+
+def _shown(cell):
+    return f"{cell:.4f}" if isinstance(cell, float) else "-" if cell is None else str(cell)

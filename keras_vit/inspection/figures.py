@@ -22,18 +22,17 @@ def learning_curves(rows, title):
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     figure.suptitle(title)
-    steps = [row["step"] for row in rows]
-    for axes, name, label in zip(figure.subplots(1, 2), ("loss", "accuracy"), ("loss (nats)", "accuracy")):
-        axes.plot(steps, [row[name] for row in rows], color=INK, marker="o", label="training")
-        axes.plot(
-            steps,
-            [row[f"val_{name}"] for row in rows],
-            color=OTHER,
-            linestyle="--",
-            marker="s",
-            label="validation",
-        )
-        axes.set(xlabel="step", ylabel=label)
+    others = ("step", "seconds", "images_per_second", "learning_rate")
+    names = [name for name in rows[-1] if name not in others and not name.startswith("val_")]
+    names = sorted(names, key=lambda name: name != "loss")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False).flat, names):
+        for key, color, style, marker, label in (
+            (name, INK, "-", "o", "training"),
+            (f"val_{name}", OTHER, "--", "s", "validation"),
+        ):
+            points = [(row["step"], row[key]) for row in rows if key in row]
+            axes.plot(*zip(*points), color=color, linestyle=style, marker=marker, label=label)
+        axes.set(xlabel="step", ylabel=name.replace("_", " "))
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
     return figure
@@ -105,4 +104,35 @@ def attention_overlay(images, maps, names, title):
     for axes in grid.flat:
         axes.axis("off")
     figure.colorbar(heat, ax=list(grid[1]), label="attention / mean", shrink=0.8)
+    return figure
+
+
+def confusion_figure(matrix, class_names, title):
+    """What is taken for what, as shares of the true class; up to 20 classes with the counts.
+
+    Args:
+        matrix: int (classes, classes): samples of the row's class that were taken for the column's.
+        class_names: One name per class; shown up to 60 classes.
+        title: The figure's title.
+
+    Example:
+        >>> confusion_figure([[9, 1], [0, 5]], ["cat", "dog"], "Two classes").savefig("confusion.png")
+    """
+    matrix, classes = np.asarray(matrix), len(matrix)
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    side = min(3.2 + 0.45 * classes, 14.0)
+    figure = Figure(figsize=(side + 1.0, side), layout="constrained")
+    figure.suptitle(title)
+    axes = figure.subplots()
+    heat = axes.imshow(shares, cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
+    axes.set(xlabel="predicted", ylabel="true")
+    if classes <= 60:
+        size = 9 if classes <= 20 else 6
+        axes.set_xticks(range(classes), class_names, rotation=90, fontsize=size)
+        axes.set_yticks(range(classes), class_names, fontsize=size)
+    if classes <= 20:
+        for (row, column), count in np.ndenumerate(matrix):
+            color = "black" if shares[row, column] > 0.5 else "white"
+            axes.text(column, row, str(count), ha="center", va="center", color=color, fontsize=8)
+    figure.colorbar(heat, ax=axes, label="share of the true class", shrink=0.8)
     return figure

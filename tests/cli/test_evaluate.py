@@ -1,3 +1,4 @@
+import argparse
 import json
 
 import numpy as np
@@ -6,8 +7,9 @@ from made.folders import write_broken, write_classes
 from reference.small import small
 
 from keras_vit import from_pretrained
+from keras_vit.cli import evaluate
 from keras_vit.cli.source import seed_of
-from keras_vit.data.datasets import load_dataset
+from keras_vit.data.datasets import Dataset, load_dataset
 
 
 def test_the_script_prints_the_accuracy_of_the_test_split(script, weights, images):
@@ -90,6 +92,97 @@ def test_bad_input_is_refused_in_one_line(make, keras_vit, weights, images, tmp_
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert all(str(word) in line for word in words), line
+
+
+@pytest.fixture
+def evaluated(weights, images, tmp_path, capsys):
+    """Run the verb with these options on top of the usual ones: (what is printed, the JSON)."""
+
+    def run(**options):
+        usual = {"model": str(weights), "dataset": f"folder:{images}", "split": "test", "seed": None}
+        usual |= {"batch_size": 64, "on_bad_image": "fail", "data_dir": None, "task": "single_label"}
+        usual |= {"real": None, "per_class": False, "confusion": None, "json": False}
+        evaluate.run(argparse.Namespace(**usual | {"output": tmp_path / "found.json"} | options))
+        return capsys.readouterr().out, json.loads((tmp_path / "found.json").read_text())
+
+    return run
+
+
+def test_per_class_has_a_row_for_each_class(evaluated, images, tmp_path):
+    small(num_classes=2, class_names=("cat", "dog")).save(tmp_path / "model.keras")
+    text, found = evaluated(model=str(tmp_path / "model.keras"), per_class=True)
+    assert [row["name"] for row in found["classes"]] == ["cat", "dog"]
+    assert [row["samples"] for row in found["classes"]] == [2, 2]
+    assert sum(row["right"] for row in found["classes"]) == pytest.approx(4 * found["accuracy"])
+    assert "classes" not in evaluated(model=str(tmp_path / "model.keras"))[1]
+    *_, title, cat, dog = text.splitlines()
+    assert title.split() == ["name", "samples", "right", "accuracy", "predicted", "precision"]
+    assert (cat.split()[:2], dog.split()[:2]) == (["cat", "2"], ["dog", "2"])
+
+
+def test_a_model_of_more_classes_has_numbers_for_names(evaluated):
+    _, found = evaluated(per_class=True)  # seven classes, two of them in the folder
+    assert [row["name"] for row in found["classes"]] == list("0123456")
+
+
+def test_the_confusion_matrix_is_drawn(evaluated, tmp_path):
+    _, found = evaluated(confusion=str(tmp_path / "confused.png"))
+    assert (tmp_path / "confused.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in tmp_path.iterdir()} == {"confused.png", "found.json"}
+    assert found["confusion"] == str(tmp_path / "confused.png")
+
+
+def test_real_accuracy_is_by_file_name(evaluated, weights, tmp_path):
+    root = write_classes(tmp_path / "images", ("a", "b"), count=6)
+    for i, path in enumerate(sorted(root.glob("*/*.png"))):
+        path.rename(path.with_name(f"ILSVRC2012_val_{12 - i:08d}.png"))
+    samples = load_dataset(f"folder:{root}").split("train").images
+    best = [int(row[0][0]) for row in from_pretrained(weights).classify(list(samples))]
+    labels = [[] for _ in range(12)]
+    for path, said in list(zip(samples, best))[:4]:  # the first is wrong, three are right
+        labels[int(path[-12:-4]) - 1] = [said, 6] if path != samples[0] else [(said + 1) % 7]
+    (tmp_path / "real.json").write_text(json.dumps(labels))
+    text, found = evaluated(dataset=f"folder:{root}", split="train", real=tmp_path / "real.json")
+    assert (found["real_samples"], found["real_accuracy"]) == (4, 0.75)
+    assert "real_accuracy  0.7500" in text
+
+
+def test_other_tasks_have_their_numbers(evaluated, tmp_path):
+    root = write_classes(tmp_path / "images", ("a",), count=10) / "a"
+    rows = [f"{root.name}/{path.name},{i % 2},{(i + 1) % 2}" for i, path in enumerate(sorted(root.iterdir()))]
+    (tmp_path / "images" / "labels.csv").write_text("\n".join(["file,red,blue", *rows]) + "\n")
+    small(num_classes=2).save(tmp_path / "model.keras")
+    given = {"model": str(tmp_path / "model.keras"), "dataset": f"folder:{tmp_path / 'images'}"}
+    text, found = evaluated(**given, task="multi_label", per_class=True)
+    assert 0 <= found["mean_average_precision"] <= 1 and "mean_average_precision" in text
+    assert [row["name"] for row in found["classes"]] == ["red", "blue"]
+    assert evaluated(**given, task="regression")[1]["mse"] > 0
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"task": "detection"}, "task 'detection' is unknown"),
+        ({"task": "multi_label", "real": "real.json"}, "--real and --confusion are of one label an image"),
+        ({"task": "regression", "per_class": True}, "--per_class needs classes"),
+        ({"confusion": "confused.jpg"}, "wants the name of a .png file; got 'confused.jpg'"),
+        ({"confusion": "no/such/confused.png"}, "no such folder for --confusion"),
+        ({"real": "nowhere.json"}, "cannot read 'nowhere.json'"),
+    ],
+)
+def test_options_that_cannot_be_met_are_refused_before_anything_is_computed(options, words, evaluated):
+    with pytest.raises(ValueError, match=words):
+        evaluated(**{"model": "no such model"} | options)
+
+
+def test_synsets_in_their_order_are_imagenets_classes():
+    model = small(num_classes=1000, class_names=[f"name {i}" for i in range(1000)])
+    synsets = tuple(f"n{i:08d}" for i in range(1000))
+    evaluate._check_classes(model, Dataset("d", synsets, {}))
+    two = small(num_classes=2, class_names=("b", "a"))
+    for other, names in ((model, synsets[:999]), (model, (*synsets[:999], "cat")), (two, synsets[:2])):
+        with pytest.raises(ValueError, match="only be compared in one order"):
+            evaluate._check_classes(other, Dataset("d", names, {}))
 
 
 def test_the_split_is_the_runs_own_wherever_its_model_is_named(tmp_path):

@@ -6,6 +6,9 @@ from reference.small import small
 
 from keras_vit.data.datasets import Samples, load_dataset
 from keras_vit.evaluation import evaluate
+from keras_vit.evaluation.classification import Predictions, confusion_matrix, per_class, predict
+from keras_vit.evaluation.multi_label import multi_label_scores
+from keras_vit.evaluation.regression import regression_scores
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +96,83 @@ def test_a_model_without_a_head_is_refused(samples):
 def test_no_samples_are_refused():
     with pytest.raises(ValueError, match="there are no samples"):
         evaluate(Fixed(np.zeros((1, 3))), Samples((), ()))
+
+
+class Unread:
+    """Samples whose labels are not known before they are read."""
+
+    labels = None
+
+    def __init__(self, samples):
+        self.evaluation_records = samples.evaluation_records
+        self.count = len(samples)
+
+    def __len__(self):
+        return self.count
+
+
+def test_labels_may_be_unknown_until_they_are_read(samples, rng):
+    logits = rng.standard_normal((len(samples), 8))
+    assert evaluate(Fixed(logits), Unread(samples), 7) == evaluate(Fixed(logits), samples, 7)
+    with pytest.raises(ValueError, match="labels up to 2, but the model has 2 classes"):
+        evaluate(Fixed(np.zeros((len(samples), 2))), Unread(samples))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_split_without_labels_is_refused(known, samples):
+    hidden = Samples(samples.images, (-1,) * len(samples))
+    with pytest.raises(ValueError, match="label -1: this split's labels are not known"):
+        evaluate(Fixed(np.zeros((len(samples), 3))), hidden if known else Unread(hidden))
+
+
+@pytest.mark.parametrize("num_classes", [3, 5, 9])
+def test_a_few_numbers_a_sample_are_kept(num_classes, samples, rng):
+    logits = rng.standard_normal((len(samples), num_classes)).astype("float32")
+    found = predict(Fixed(logits), samples, 8)
+    np.testing.assert_array_equal(found.best, np.argsort(-logits, 1)[:, :5])
+    assert found.labels.tolist() == list(samples.labels)
+    assert found.log_probabilities.shape == (len(samples),)
+
+
+SAID = Predictions(np.array([[0], [1], [1], [1]]), np.array([0, 0, 0, 1]), np.zeros(4), 3)
+
+
+def test_each_class_has_its_row():
+    none = {"samples": 0, "right": 0, "accuracy": None, "predicted": 0, "precision": None}
+    assert per_class(SAID, ["a", "b", "c"]) == [
+        {"name": "a", "samples": 3, "right": 1, "accuracy": 1 / 3, "predicted": 1, "precision": 1.0},
+        {"name": "b", "samples": 1, "right": 1, "accuracy": 1.0, "predicted": 3, "precision": 1 / 3},
+        {"name": "c", **none},
+    ]
+    assert per_class(SAID)[2]["name"] == "2"
+    with pytest.raises(ValueError, match="3 classes want as many names; got 2"):
+        per_class(SAID, ["a", "b"])
+
+
+def test_the_confusion_matrix_has_the_truth_in_rows():
+    assert confusion_matrix(SAID).tolist() == [[1, 2, 0], [0, 1, 0], [0, 0, 0]]
+    with pytest.raises(ValueError, match="at most 4096 classes; the model has 21843"):
+        confusion_matrix(Predictions(SAID.best, SAID.labels, SAID.log_probabilities, 21843))
+
+
+@pytest.mark.parametrize(
+    "task, scores", [("multi_label", multi_label_scores), ("regression", regression_scores)]
+)
+def test_other_tasks_have_their_own_numbers(task, scores, samples, rng):
+    rows = np.round(rng.uniform(size=(len(samples), 4))).astype("float32")
+    logits = rng.standard_normal((len(samples), 4)).astype("float32")
+    found = evaluate(Fixed(logits), Samples(samples.images, tuple(map(tuple, rows.tolist()))), 8, task)
+    assert found == pytest.approx(scores(logits, rows))
+    assert found["samples"] == len(samples)
+
+
+def test_labels_of_another_task_are_refused(samples):
+    rows = Samples(samples.images, ((1.0, 0.0, 0.0),) * len(samples))
+    for model_outputs, those, task, words in (
+        (3, samples, "multi_label", "the task is 'single_label'"),
+        (2, rows, "regression", r"shape \(3,\), but the model puts out \(2,\)"),
+        (3, rows, "single_label", "one class number is wanted"),
+        (3, samples, "detection", "task 'detection' is unknown"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            evaluate(Fixed(np.zeros((len(samples), model_outputs))), those, task=task)

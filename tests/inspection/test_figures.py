@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit.inspection.figures import attention_overlay, learning_curves, prediction_grid
+from keras_vit.inspection.figures import attention_overlay, confusion_figure, learning_curves, prediction_grid
 
 ROWS = [
     {"step": step, "loss": 1 / step, "accuracy": 0.5, "val_loss": 2 / step, "val_accuracy": step / 40}
@@ -77,3 +77,27 @@ def test_each_image_stands_above_where_the_model_looks(count, rng, tmp_path):
         assert heat.get_clim() == shown[count].images[1].get_clim()  # one scale for all
     assert scale.get_ylabel() == "attention / mean"
     assert_is_png(figure, tmp_path / "attention.png")
+
+
+def test_a_confusion_figure_has_shares_counts_and_names(tmp_path):
+    figure = confusion_figure([[9, 1, 0], [2, 2, 0], [0, 0, 0]], ["a", "b", "c"], "Confused")
+    assert title(figure) == "Confused"
+    axes, scale = figure.axes
+    np.testing.assert_allclose(axes.images[0].get_array(), [[0.9, 0.1, 0], [0.5, 0.5, 0], [0, 0, 0]])
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "true")
+    for ticks in (axes.get_xticklabels(), axes.get_yticklabels()):
+        assert [tick.get_text() for tick in ticks] == ["a", "b", "c"]
+    counts = {text.get_position(): text.get_text() for text in axes.texts}
+    assert counts[1, 0] == "1" and counts[0, 1] == "2" and len(counts) == 9
+    assert scale.get_ylabel() == "share of the true class"
+    assert_is_png(figure, tmp_path / "confusion.png")
+
+
+@pytest.mark.parametrize("classes, named", [(21, True), (61, False), (1000, False)])
+def test_many_classes_are_shown_without_what_could_not_be_read(classes, named, tmp_path):
+    figure = confusion_figure(np.eye(classes, dtype=int), [f"c{i}" for i in range(classes)], "Many")
+    axes = figure.axes[0]
+    assert not axes.texts
+    assert ([tick.get_text() for tick in axes.get_xticklabels()][-1] == f"c{classes - 1}") is named
+    assert max(figure.get_size_inches()) <= 15
+    assert_is_png(figure, tmp_path / "many.png")

@@ -1,0 +1,25 @@
+"""`keras-vit fewshot`: how good a model's representation is for a few images of each class."""
+
+import numpy as np
+
+from keras_vit.cli.report import report, table
+from keras_vit.cli.source import open_model, seed_of
+from keras_vit.data.datasets import load_dataset
+from keras_vit.evaluation import few_shot
+
+
+def run(args):
+    dataset = load_dataset(args.dataset, seed_of(args.model), data_dir=args.data_dir)
+    model = open_model(args.model)
+    found = few_shot(model, dataset, args.shots, args.seeds, args.l2, args.batch_size)
+    value = {
+        "model": args.model,
+        "dataset": args.dataset,
+        "l2": args.l2,
+        "seeds": list(args.seeds),
+        "accuracy": {str(shots): accuracies for shots, accuracies in found.items()},
+        "mean_accuracy": {str(shots): float(np.mean(of)) for shots, of in found.items()},
+    }
+    columns = ("shots", "mean", *(f"seed {seed}" for seed in args.seeds))
+    rows = [[shots, *(f"{number:.4f}" for number in (np.mean(of), *of))] for shots, of in found.items()]
+    report(args, value, table(rows, columns))

@@ -1,0 +1,189 @@
+"""How good a model's representation is: a linear classifier fitted to a few images of each class."""
+
+import numpy as np
+
+from keras_vit.evaluation.outputs import computed
+
+CONSTANT = 100.0  # of the feature that stands for the bias; large, so that it is hardly regularised
+
+
+def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, batch_size=64):
+    """Accuracy on the test split of a ridge regression on the frozen representation.
+
+    Images are prepared by the model's own preprocessing, without augmentation. The features of the
+    training and test splits are kept in memory: (samples, width) each.
+
+    Args:
+        model: A `VisionTransformer`; without a pooling the mean of its patch tokens is taken.
+        dataset: Dataset with one class number a sample.
+        shots: How many training images of each class to fit to.
+        seeds: Which draws of them.
+        l2: Weight of the squared norm.
+        batch_size: Images computed at a time.
+
+    Returns:
+        dict: for each number of shots a list of accuracies, one a seed.
+
+    Raises:
+        ValueError: if a class has fewer training images than shots, or a label is not known.
+
+    Example:
+        >>> sorted(few_shot(model, load_dataset("digits"), shots=(1, 5), seeds=(0,)))
+        [1, 5]
+
+    Source: `big_vision/evaluators/fewshot_lsr.py`.
+    """
+    if dataset.task != "single_label":
+        raise ValueError(f"few-shot wants one class number a sample; {dataset.name} is {dataset.task}")
+    if not shots or not seeds or min(shots) < 1:
+        raise ValueError(f"wanted numbers of shots from 1 and seeds; got {shots!r} and {seeds!r}")
+    names = dataset.class_names
+    splits = dataset.split("train"), dataset.split("test")
+    if splits[0].labels:  # known before anything is computed
+        choose_shots(splits[0].labels, max(shots), seeds[0], names)
+    train, test = (representations(model, samples, batch_size) for samples in splits)
+    found = {}
+    for count in shots:
+        found[count] = []
+        for seed in seeds:
+            chosen = choose_shots(train[1], count, seed, names)
+            few = [values[chosen] for values in train]
+            found[count].append(few_shot_accuracy(*few, *test, len(names), l2))
+    return found
+
+
+def representations(model, samples, batch_size=64):
+    """The representation of every sample.
+
+    Args:
+        model: A `VisionTransformer`; without a pooling the mean of its patch tokens is taken.
+        samples: A split of a `Dataset`.
+        batch_size: Images computed at a time.
+
+    Returns:
+        (features float32 (samples, width), labels (samples,)).
+
+    Example:
+        >>> features, labels = representations(model, load_dataset("digits").split("test"))
+        >>> features.shape
+        (355, 24)
+    """
+    extractor = model.feature_extractor(["representation"], grid=model.pooling is None)
+
+    def compute(images):
+        features = np.asarray(extractor.predict_on_batch(images)["representation"], "float32")
+        return features.mean(axis=(1, 2)) if features.ndim == 4 else features
+
+    batches = computed(compute, samples, model.preprocessing, batch_size, "computing features")
+    features, labels = zip(*batches)
+    return np.concatenate(features), np.concatenate(labels)
+
+
+def choose_shots(labels, shots, seed, class_names):
+    """Draw the same number of samples from each class; with more shots those of fewer are among them.
+
+    Args:
+        labels: Class numbers.
+        shots: How many of each class.
+        seed: Which draw.
+        class_names: One name per class.
+
+    Returns:
+        int64 (classes × shots,): indices of samples, class by class.
+
+    Raises:
+        ValueError: if a class has fewer samples, or a label is no class.
+
+    Example:
+        >>> choose_shots([0, 1, 1, 0, 1], 2, seed=0, class_names=["cat", "dog"]).tolist()
+        [0, 3, 4, 1]
+
+    Source: one `default_rng(seed)` permutes class after class, as in `fewshot_lsr.py`.
+    """
+    labels, rng = np.asarray(labels), np.random.default_rng(seed)
+    _check_labels(labels, len(class_names))
+    chosen = []
+    for number, name in enumerate(class_names):
+        indices = rng.permutation(np.flatnonzero(labels == number))
+        if len(indices) < shots:
+            raise ValueError(
+                f"{shots} shots want as many training images of each class; {name!r} has {len(indices)}"
+            )
+        chosen.append(indices[:shots])
+    return np.concatenate(chosen)
+
+
+def few_shot_accuracy(features, labels, test_features, test_labels, num_classes, l2=1024.0):
+    """Fit to some samples, and the share of others that the fit gets right.
+
+    All features are scaled by the mean and the deviation of those that are fitted to, and a constant
+    is added for the bias. The targets are 1 for the label and -1 for the other classes.
+
+    Args:
+        features, test_features: (samples, width).
+        labels, test_labels: Class numbers.
+        num_classes: How many classes there are.
+        l2: Weight of the squared norm.
+
+    Returns:
+        float.
+
+    Raises:
+        ValueError: if a label is no class.
+
+    Example:
+        >>> few_shot_accuracy([[0.0], [1.0]], [0, 1], [[0.2], [0.9], [0.8]], [0, 1, 1], 2, l2=1.0)
+        1.0
+
+    Source: `fewshot_lsr.py`.
+    """
+    for numbers in (labels, test_labels):
+        _check_labels(np.asarray(numbers), num_classes)
+    features = np.asarray(features, "float64")
+    mean, deviation = features.mean(axis=0), features.std(axis=0) + 1e-5
+
+    def scaled(x):
+        return np.pad((x - mean) / deviation, ((0, 0), (0, 1)), constant_values=CONSTANT)
+
+    targets = 2 * np.eye(num_classes)[labels] - 1
+    scores = scaled(np.asarray(test_features)) @ ridge_weights(scaled(features), targets, l2)
+    return float(np.mean(scores.argmax(axis=1) == test_labels))
+
+
+def ridge_weights(features, targets, l2):
+    """The weights that minimise |features · weights - targets|² + l2 · |weights|².
+
+    Args:
+        features: x, (samples, width).
+        targets: y, (samples, classes).
+        l2: Weight of the squared norm, above 0.
+
+    Returns:
+        float64 (width, classes): (xᵀx + l2)⁻¹ xᵀy, or where the width is larger the same as
+        xᵀ (xxᵀ + l2)⁻¹ y, each by the eigenvectors of the smaller square.
+
+    Raises:
+        ValueError: if `l2` is not above 0.
+
+    Example:
+        >>> ridge_weights([[1.0], [1.0]], [[1.0], [1.0]], l2=2.0)
+        array([[0.5]])
+
+    Source: `fewshot_lsr.py`.
+    """
+    if not l2 > 0:
+        raise ValueError(f"l2 must be above 0; got {l2!r}")
+    x, y = np.asarray(features, "float64"), np.asarray(targets, "float64")
+    if len(x) >= x.shape[1]:
+        values, vectors = np.linalg.eigh(x.T @ x)
+        left, right = vectors, vectors.T @ (x.T @ y)
+    else:
+        values, vectors = np.linalg.eigh(x @ x.T)
+        left, right = x.T @ vectors, vectors.T @ y
+    return (left / (values + l2)) @ right
+
+
+def _check_labels(labels, num_classes):
+    for label in (labels.min(initial=0), labels.max(initial=0)):
+        if not 0 <= label < num_classes:
+            raise ValueError(f"a sample has the label {label}; there are the classes 0 to {num_classes - 1}")

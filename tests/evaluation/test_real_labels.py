@@ -1,0 +1,92 @@
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit.data.datasets import Samples
+from keras_vit.evaluation.classification import Predictions
+from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
+
+
+def predictions(best, num_classes=4):
+    best = np.array(best)
+    return Predictions(best[:, np.newaxis], best, np.zeros(len(best)), num_classes)
+
+
+def imagenet(*numbers):
+    return Samples(tuple(f"/n0{i % 2}/ILSVRC2012_val_{i:08d}.JPEG" for i in numbers), (0,) * len(numbers))
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(held):
+        (tmp_path / "real.json").write_text(held if isinstance(held, str) else json.dumps(held))
+        return tmp_path / "real.json"
+
+    return write
+
+
+def test_an_image_is_right_if_its_best_class_is_among_its_labels_and_counts_if_it_has_any():
+    found = real_accuracy(predictions([0, 1, 2, 3, 0]), [[0], [2, 3], [1, 2, 3], [], [1]])
+    assert found == {"real_samples": 4, "real_accuracy": 0.5}
+
+
+def test_the_list_follows_the_numbers_in_the_file_names_whatever_the_order_of_the_samples(write):
+    labels = read_real_labels(write([[1], [], [2, 3]]))
+    assert real_labels_of(imagenet(3, 1, 2), labels) == [[2, 3], [1], []]
+    assert real_labels_of(imagenet(2), labels) == [[]]  # a part of the images
+
+
+def test_an_object_is_by_file_name(write):
+    labels = read_real_labels(write({"b.png": [1], "a.png": [0, 2]}))
+    assert real_labels_of(Samples(("x/a.png", "y/b.png"), (0, 1)), labels) == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize(
+    "held, words",
+    [
+        ("[1", "is no JSON"),
+        ([], "must hold a list"),
+        ("3", "must hold a list"),
+        ([[1], 2], "no list of class numbers for 2; got 2"),
+        ({"a": ["cat"]}, r"for a; got \['cat'\]"),
+        ([[True]], r"for 1; got \[True\]"),
+    ],
+)
+def test_another_file_is_refused(held, words, write):
+    with pytest.raises(ValueError, match=words):
+        read_real_labels(write(held))
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="cannot read .*real.json"):
+        read_real_labels(tmp_path / "real.json")
+
+
+@pytest.mark.parametrize(
+    "samples, words",
+    [
+        (imagenet(1, 3), "labels of 2 images, but none of 'ILSVRC2012_val_00000003.JPEG'"),
+        (imagenet(0), "none of 'ILSVRC2012_val_00000000.JPEG'"),
+        (Samples(("a.png",), (0,)), "'a.png' is no ImageNet validation image"),
+        (Samples((b"png",), (0,)), "these samples have none; give folder:PATH"),
+        (object(), "these samples have none"),
+    ],
+)
+def test_images_that_cannot_be_matched_are_refused(samples, words):
+    with pytest.raises(ValueError, match=words):
+        real_labels_of(samples, {1: [0], 2: [1]})
+
+
+@pytest.mark.parametrize(
+    "labels, words",
+    [
+        ([[0]], "2 samples want as many lists of ReaL labels; got 1"),
+        ([[0], [4]], "a ReaL label is 4, but the model's classes are 0 to 3"),
+        ([[-1], [0]], "a ReaL label is -1"),
+        ([[], []], "none of the 2 images has a ReaL label"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(labels, words):
+    with pytest.raises(ValueError, match=words):
+        real_accuracy(predictions([0, 1]), labels)
