@@ -42,6 +42,8 @@ test-full: .venv/peers
 benchmark: .venv/dev
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/checkpoints.py
+	$(BIN)/python benchmarks/input_pipeline.py
+	$(BIN)/python benchmarks/masked_patch.py
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

@@ -18,8 +18,10 @@ from absl.flags import argparse_flags
 VERBS = {
     "quickstart": "train on scanned digits, evaluate, draw, export, load back and compare",
     "models": "list the variants with parameters and GFLOPs, and the published checkpoints",
-    "finetune": "train a model on a data set",
+    "finetune": "train a model on a data set, from a checkpoint or from random weights",
+    "pretrain": "train from random weights by a recipe, with labels or by predicting masked patches",
     "evaluate": "accuracy of a model on a split of a data set",
+    "fewshot": "accuracy of a linear classifier on a model's representation, from a few images of each class",
     "predict": "classify images or folders of images",
     "weights": "show what a checkpoint holds, or convert it to another layout",
 }
@@ -29,6 +31,10 @@ WEIGHTS = {
 }
 LAYOUTS = ("vit_jax", "big_vision", "timm", "huggingface")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+TASKS = ("single_label", "multi_label", "regression")
+OBJECTIVES = ("classify", "masked_patch")
+TARGETS = ("mean_color", "downsized", "pixels")
+STRATEGIES = ("auto", "single", "mirrored", "multi_worker", "tpu")
 SOURCES = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name that `keras-vit models` lists"
 
 
@@ -61,25 +67,35 @@ def parser():
     add("--cached", action="store_true", help="show the checkpoints alone that are here already")
     _output(add)
 
-    add = sub["finetune"].add_argument
-    add("--model", help="variant such as B/16; not needed with --weights")
-    add("--weights", help=f"{SOURCES} (default: random weights)")
-    add("--dataset", required=True, help="digits or folder:PATH")
-    add("--recipe", default="finetune", help="numbers of the run (default: finetune)")
-    add("--workdir", required=True, help="folder of the run; an unfinished one is continued")
-    add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH")
-    add("--total_steps", type=positive_int, help="steps of the run")
-    add("--batch_size", type=positive_int, help="images in a step")
-    add("--set", action="append", default=[], metavar="FIELD=VALUE", help="any other field of the recipe")
-    add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
+    for verb, recipe in (("finetune", "finetune"), ("pretrain", "pretrain_imagenet")):
+        _training(sub[verb].add_argument, recipe)
+    sub["finetune"].add_argument("--weights", help=f"run of keras-vit, .keras file, or {SOURCES}")
+    sub["finetune"].set_defaults(objective="classify", target=TARGETS[0])
+    add = sub["pretrain"].add_argument
+    add("--objective", choices=OBJECTIVES, default="classify", help="masked_patch needs no labels")
+    add("--target", choices=TARGETS, default=TARGETS[0], help="what masked patches predict of each patch")
+    sub["pretrain"].set_defaults(weights=None)
 
     add = sub["evaluate"].add_argument
     _model(add)
-    add("--dataset", required=True, help="digits or folder:PATH")
+    _dataset(add)
     add("--split", default="test", help="train, validation or test (default: test)")
     add("--seed", type=whole_number, help="of the split, if the data set has none (default: the run's or 0)")
     add("--batch_size", type=positive_int, default=64, help="images computed at a time")
     add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
+    add("--task", choices=TASKS, default=TASKS[0], help="what the labels are (default: single_label)")
+    add("--per_class", action="store_true", help="a row for each class, too")
+    add("--confusion", metavar="FILE.png", help="draw which classes are taken for which")
+    add("--real", metavar="FILE.json", help="ReaL's labels of ImageNet's validation images")
+    _output(add)
+
+    add = sub["fewshot"].add_argument
+    _model(add)
+    _dataset(add)
+    add("--shots", type=ints, default=(1, 5, 10, 25), help="images of each class (default: 1,5,10,25)")
+    add("--seeds", type=ints, default=(0, 1, 2), help="which images are drawn (default: 0,1,2)")
+    add("--l2", type=float, default=1024.0, help="weight of the penalty (default: 1024)")
+    add("--batch_size", type=positive_int, default=64, help="images computed at a time")
     _output(add)
 
     add = sub["predict"].add_argument
@@ -104,6 +120,25 @@ def parser():
     return top
 
 
+def _training(add, recipe):
+    add("--model", help="variant such as B/16; not needed with --weights")
+    _dataset(add)
+    add("--recipe", default=recipe, help=f"numbers of the run (default: {recipe})")
+    add("--workdir", required=True, help="folder of the run; an unfinished one is continued")
+    add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH")
+    add("--total_steps", type=positive_int, help="steps of the run")
+    add("--batch_size", type=positive_int, help="images in a step, on all devices together")
+    add("--strategy", choices=STRATEGIES, default="auto", help="devices; multi_worker reads TF_CONFIG")
+    add("--set", action="append", default=[], metavar="FIELD=VALUE", help="any other field of the recipe")
+    add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
+    add("--deterministic", action="store_true", help="the same bits each time on GPUs, too; slower")
+
+
+def _dataset(add):
+    add("--dataset", required=True, help="digits, folder:PATH, tfds:NAME[/CONFIG] or vtab:TASK")
+    add("--data_dir", metavar="DIR", help="where tfds: and vtab: find their data")
+
+
 def _model(add):
     add("--model", required=True, help=f"workdir of a run, .keras file, or {SOURCES}")
 
@@ -123,6 +158,11 @@ def positive_int(text):
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"wanted a whole number above 0; got {text!r}")
     return int(text)
+
+
+def ints(text):
+    """`1,5,10` as a tuple."""
+    return tuple(positive_int(part) if part != "0" else 0 for part in text.split(","))
 
 
 def image_size(text):

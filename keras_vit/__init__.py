@@ -1,6 +1,7 @@
 """Vision Transformers (Dosovitskiy et al. 2021) for Keras 3."""
 
 from keras_vit import training as training
+from keras_vit.models.masked_patch import MaskedPatchPredictor as MaskedPatchPredictor
 from keras_vit.models.vit import VisionTransformer as VisionTransformer
 from keras_vit.preprocessing import Preprocessing as Preprocessing
 from keras_vit.weights.load import from_pretrained as from_pretrained

@@ -18,11 +18,11 @@ EXAMPLES = 20 if keras.backend.backend() == "tensorflow" else 4
 settings.register_profile("made", deadline=None, max_examples=EXAMPLES * (10 if "FULL" in os.environ else 1))
 settings.load_profile("made")
 
-if keras.backend.backend() == "tensorflow":  # before anything touches them: two devices to distribute over
+if keras.backend.backend() == "tensorflow":  # before anything touches them: four devices to distribute over
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
 
 TESTS = pathlib.Path(__file__).parent
 

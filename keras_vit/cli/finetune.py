@@ -2,11 +2,15 @@
 
 import os
 
+from keras_vit.cli.source import trained_file
 from keras_vit.inspection.figures import learning_curves
-from keras_vit.training.recipes import find_recipe
+from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.run import RunConfig, train
 from keras_vit.weights.catalogue import find
 from keras_vit_cli import settings
+
+# What a run is judged by, whatever its task.
+SCORES = ("test_accuracy", "test_mean_average_precision", "test_mae")
 
 
 def run(args):
@@ -18,18 +22,28 @@ def run(args):
         dataset=_absolute_folder(args.dataset),
         recipe=find_recipe(args.recipe).with_changes(**changes),
         model=args.model,
-        weights=args.weights and _absolute(args.weights),
+        weights=args.weights and _absolute(trained_file(args.weights)),
         image_size=args.image_size,
         on_bad_image=args.on_bad_image,
+        objective=args.objective,
+        target=args.target,
     )
-    workdir, record = train(config, args.workdir)
+    workdir, record = train(
+        config,
+        args.workdir,
+        strategy=args.strategy,
+        data_dir=args.data_dir,
+        deterministic=args.deterministic,
+    )
     figure = learning_curves(workdir.metrics(), f"{args.model or args.weights} on {args.dataset}")
     figure.savefig(workdir.figures / "curves.png", dpi=120)
     for path in record["bad_images"]:
         print(f"left out, unreadable: {path}")
+    scores = [f"{name.replace('_', ' ')} {record[name]:.4f}" for name in SCORES if name in record]
+    tested = f"{', '.join(scores)} on {record['test_samples']} images" if scores else "trained"
     print(
-        f"test accuracy {record['test_accuracy']:.4f} on {record['test_samples']} images after "
-        f"{record['steps']} steps in {record['train_seconds']:.0f} s; everything is in {workdir.path}"
+        f"{tested} after {record['steps']} steps in {record['train_seconds']:.0f} s; "
+        f"everything is in {workdir.path}"
     )
 
 

@@ -15,7 +15,7 @@ from keras_vit.export.folder import export_folder
 from keras_vit.export.verify import compare, run_live, run_saved_model, run_tflite
 from keras_vit.inspection import attention_rollout
 from keras_vit.inspection.figures import attention_overlay, learning_curves, prediction_grid
-from keras_vit.training.recipes import RECIPES
+from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import RunConfig, train
 from keras_vit_cli import without_greetings
 

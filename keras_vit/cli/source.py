@@ -2,12 +2,9 @@
 
 import json
 import pathlib
-import zipfile
 
-import keras
-
-from keras_vit.models import VisionTransformer
 from keras_vit.weights import from_pretrained
+from keras_vit.weights.checkpoint import read_model
 from keras_vit.weights.fetch import WEIGHTS
 
 
@@ -29,14 +26,13 @@ def open_model(source):
         return from_pretrained(source)
     if not path.is_file():
         raise ValueError(f"no such model file: {source!r}")
-    try:
-        model = keras.saving.load_model(path, compile=False)
-    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        first = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(f"{source!r} is no .keras file that can be read: {first[0]}") from None
-    if not isinstance(model, VisionTransformer):
-        raise ValueError(f"{source!r} holds a {type(model).__name__}; wanted a VisionTransformer")
-    return model
+    return read_model(path)
+
+
+def trained_file(source):
+    """The finished model in a run's folder, or the source as it is."""
+    file = pathlib.Path(source).expanduser() / "model.keras"
+    return str(file) if file.is_file() else source
 
 
 def seed_of(source):

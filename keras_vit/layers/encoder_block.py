@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.mlp import MlpBlock
+from keras_vit.layers.random_draws import same_draws
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -22,6 +23,8 @@ class EncoderBlock(keras.layers.Layer):
             MLP's output, in [0, 1).
         attention_dropout_rate: Dropout on the attention scores, in [0, 1).
         stochastic_depth_rate: How often an image skips a branch in training, in [0, 1).
+        remat: Whether training computes the block a second time in the backward pass, so that memory
+            holds its input alone.
 
     Input and output shape: (batch, tokens, channels).
 
@@ -47,6 +50,7 @@ class EncoderBlock(keras.layers.Layer):
         dropout_rate=0.0,
         attention_dropout_rate=0.0,
         stochastic_depth_rate=0.0,
+        remat=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -59,6 +63,7 @@ class EncoderBlock(keras.layers.Layer):
         self.dropout_rate = dropout_rate
         self.attention_dropout_rate = attention_dropout_rate
         self.stochastic_depth_rate = stochastic_depth_rate
+        self.remat = remat
 
         policy = self.dtype_policy
         self.attention_norm = keras.layers.LayerNormalization(
@@ -80,6 +85,12 @@ class EncoderBlock(keras.layers.Layer):
             part.build(input_shape)
 
     def call(self, tokens, training=None):
+        if self.remat and training:
+            # keras.RematScope fails in TensorFlow's graphs for layers that are told `training`.
+            return keras.remat(same_draws(self, lambda x: self._residual(x, training)))(tokens)
+        return self._residual(tokens, training)
+
+    def _residual(self, tokens, training):
         x = self.attention_norm(tokens)
         x = self.dropout(self.attention(x, training=training), training=training)
         tokens = tokens + self.skip(self.attention_scale(x), training=training)
@@ -102,6 +113,7 @@ class EncoderBlock(keras.layers.Layer):
             "dropout_rate": self.dropout_rate,
             "attention_dropout_rate": self.attention_dropout_rate,
             "stochastic_depth_rate": self.stochastic_depth_rate,
+            "remat": self.remat,
         }
 
 

@@ -1,3 +1,5 @@
 """Whole models."""
 
+from keras_vit.models.distributed import DistributedModel as DistributedModel
+from keras_vit.models.masked_patch import MaskedPatchPredictor as MaskedPatchPredictor
 from keras_vit.models.vit import VisionTransformer as VisionTransformer

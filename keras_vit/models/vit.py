@@ -16,13 +16,14 @@ from keras_vit.layers import (
 )
 from keras_vit.models.arguments import prefix_tokens, resolve_arguments
 from keras_vit.models.classifying import classify
+from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.features import feature_extractor
 from keras_vit.models.resnet_stem import resnet_stem
 from keras_vit.variants import parse_variant
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class VisionTransformer(keras.Model):
+class VisionTransformer(DistributedModel):
     """A Vision Transformer or ResNet+ViT hybrid as a functional Keras model.
 
     Args:

@@ -1,23 +1,29 @@
 """A model made ready for `fit` by a recipe."""
 
-from keras_vit.training.losses import SoftmaxCrossEntropy
+from keras_vit.layers import EncoderBlock
+from keras_vit.models.distributed import DistributedModel
+from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.optimizers import make_optimizer
-from keras_vit.training.recipes import Recipe, find_recipe
+from keras_vit.training.recipes import Recipe
+from keras_vit.training.tasks import TASKS
 
 
-def compile_model(model, recipe="finetune", **overrides):
+def compile_model(model, recipe="finetune", *, task=None, **overrides):
     """Set a model's optimizer, schedule, loss and metrics from a recipe.
 
     Args:
         model: Any `keras.Model` that puts out logits.
         recipe: Name of a recipe, or a `Recipe`.
-        **overrides: Fields of the recipe, such as `total_steps` or `base_lr`.
+        task: A row of `training.tasks.TASKS`; None: the recipe's.
+        **overrides: Fields of the recipe, such as `total_steps` or `base_lr`, and Keras's
+            `steps_per_execution`.
 
     Returns:
         The Recipe that was used. `model.fit` with integer or one-hot labels is then a run of it.
 
     Raises:
-        ValueError: for an unknown recipe or field.
+        ValueError: for an unknown recipe or field, or micro-batches of a model that is no
+            `DistributedModel`.
 
     Example:
         >>> compile_model(model, "finetune", total_steps=100, base_lr=0.01).warmup_steps
@@ -25,11 +31,49 @@ def compile_model(model, recipe="finetune", **overrides):
 
     Source: Dosovitskiy et al. 2021, tables 3 and 4.
     """
+    options = {"steps_per_execution": overrides.pop("steps_per_execution", 1)}
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
     recipe = recipe.with_changes(**overrides)
+    if isinstance(model, DistributedModel):
+        options |= {"accumulation_steps": recipe.accumulation_steps, "seed": recipe.seed}
+    elif recipe.accumulation_steps > 1:
+        raise ValueError(
+            f"accumulation_steps={recipe.accumulation_steps} needs a keras_vit.models.DistributedModel; "
+            f"got a {type(model).__name__}: build it as DistributedModel(model.inputs, model.outputs)"
+        )
+    if recipe.freeze:
+        freeze(model, recipe.freeze)
+    for layer in model._flatten_layers():
+        if isinstance(layer, EncoderBlock):
+            layer.remat = recipe.remat
+    task = TASKS[task or recipe.task]
     model.compile(
         optimizer=make_optimizer(recipe),
-        loss=SoftmaxCrossEntropy(recipe.label_smoothing),
-        metrics=["accuracy"],
+        loss=task.loss(recipe),
+        metrics=task.metrics(model.output_shape[-1]),
+        **options,
     )
     return recipe
+
+
+def freeze(model, up_to="encoder_norm"):
+    """Leave a model's first layers as they are in training; to be called before `compile`.
+
+    Args:
+        model: A `VisionTransformer`, or any model of layers.
+        up_to: Name of the last layer that is not trained: "encoder_block_8" for partial fine-tuning,
+            "encoder_norm" for the linear probe. Later layers stay as they were.
+
+    Raises:
+        ValueError: if the model has no such layer.
+
+    Example:
+        >>> freeze(model, "encoder_norm")
+        >>> [variable.path for variable in model.trainable_variables]
+        ['head/kernel', 'head/bias']
+    """
+    names = [layer.name for layer in model.layers]
+    if up_to not in names:
+        raise ValueError(f"the model has no layer {up_to!r} to freeze up to; it has {', '.join(names)}")
+    for layer in model.layers[: names.index(up_to) + 1]:
+        layer.trainable = False

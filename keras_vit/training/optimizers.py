@@ -1,35 +1,167 @@
-"""Optimizers of the recipes."""
+"""Optimizers that sum the gradients over all replicas before they clip."""
+
+import re
 
 import keras
+from keras import ops
 
 from keras_vit.training.schedules import WarmupDecay
 
 
-@keras.saving.register_keras_serializable("keras_vit")
-class AdamW(keras.optimizers.AdamW):
-    """Adam whose decoupled weight decay acts on kernels only, as in `big_vision` (`.*/kernel$`).
+class _GlobalOptimizer:
+    """What both optimizers change in Keras's: the order of reduction, which variables decay, rates by depth.
 
-    Biases, norms, tokens and positions are not decayed. That holds after loading a `.keras` file
-    too, where Keras forgets `exclude_from_weight_decay`.
+    Keras clips each replica's gradient and sums afterwards, so that two replicas train another model
+    than one. Here `_clip_gradients`, which comes first, sums, and the later sum is left out.
+    """
+
+    def build(self, variables):
+        if self.built:
+            return
+        blocks = [_block(variable) for variable in variables]
+        last = max(blocks, default=-1)
+        top = last + 2 if last >= 0 else 0  # without blocks, as in a linear probe, all is at the top
+        depth = 0
+        self._rate_factors = []
+        for block in blocks:
+            # What stands before the first block is at depth 0, what follows the last at the top.
+            depth = block + 1 if block >= 0 else (top if depth else 0)
+            self._rate_factors.append((self.layer_decay or 1.0) ** (top - depth))
+        self._decays = [variable.path.endswith("/kernel") for variable in variables]
+        super().build(variables)
+
+    def _rate(self, variable, learning_rate):
+        """The variable's own learning rate, after its weight decay, which is at that rate."""
+        index = self._get_variable_index(variable)
+        rate = ops.cast(learning_rate, variable.dtype) * self._rate_factors[index]
+        if self.weight_decay and self._decays[index]:
+            self.assign_sub(variable, variable * (rate * self.weight_decay))
+        return rate
+
+    def _apply_weight_decay(self, variables):
+        pass  # done in `_rate`
+
+    def get_config(self):
+        return {**super().get_config(), "layer_decay": self.layer_decay}
+
+    if keras.backend.backend() == "tensorflow":
+
+        def _clip_gradients(self, grads):
+            pairs = super()._all_reduce_sum_gradients([(gradient, None) for gradient in grads])
+            return super()._clip_gradients([gradient for gradient, _ in pairs])
+
+        def _all_reduce_sum_gradients(self, grads_and_vars):
+            return grads_and_vars
+
+
+def _block(variable):
+    """The number of the encoder block that a variable belongs to, or -1."""
+    found = re.search(r"(?:^|/)encoder_block_(\d+)/", variable.path)
+    return int(found[1]) if found else -1
+
+
+def _checked_layer_decay(value):
+    if value is not None and not 0 < value <= 1:
+        raise ValueError(f"layer_decay must be in (0, 1] or None; got {value!r}")
+    return value
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
+    """Momentum as the authors' code has it: trace = gradient + momentum × trace, step = rate × trace.
+
+    `keras.optimizers.SGD` keeps the rate inside the trace, which is another path as soon as the rate
+    changes.
 
     Args:
-        learning_rate, weight_decay, …: As `keras.optimizers.AdamW`.
+        learning_rate: Float or schedule.
+        momentum: In [0, 1).
+        weight_decay: Decoupled and on kernels only, as in `AdamW`; None for none.
+        accumulator_dtype: dtype in which the trace is kept between the steps, such as "bfloat16";
+            None: the variable's.
+        layer_decay: Factor of the rate from each block to the one before it, in (0, 1], or None.
+        global_clipnorm, use_ema, …: As for every Keras optimizer; the norm is that of the global
+            batch's gradient on any number of replicas.
+
+    Raises:
+        ValueError: for a momentum or layer decay outside its range.
 
     Example:
-        >>> optimizer = AdamW(1e-3, weight_decay=0.1)
+        >>> optimizer = SGD(WarmupDecay(0.03, total_steps=100), global_clipnorm=1.0)
+
+    Source: `vit_jax/train.py` (`optax.sgd` with a bfloat16 accumulator); layer-wise decay: Bao et al. 2022
+    (BEiT), section 3.
+    """
+
+    def __init__(
+        self, learning_rate=0.01, momentum=0.9, accumulator_dtype=None, layer_decay=None, name="sgd", **kwargs
+    ):
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum must be in [0, 1); got {momentum!r}")
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.layer_decay = _checked_layer_decay(layer_decay)
+        self.momentum = momentum
+        self.accumulator_dtype = accumulator_dtype
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self.traces = [
+            self.add_variable(v.shape, "zeros", self.accumulator_dtype or v.dtype, name=f"trace_{i}")
+            for i, v in enumerate(variables)
+        ]
+
+    def update_step(self, gradient, variable, learning_rate):
+        rate = self._rate(variable, learning_rate)
+        trace = self.traces[self._get_variable_index(variable)]
+        # Only what is kept is rounded; the step is taken with the exact sum.
+        new = ops.cast(gradient, variable.dtype) + self.momentum * ops.cast(trace, variable.dtype)
+        self.assign(trace, ops.cast(new, trace.dtype))
+        self.assign_sub(variable, rate * new)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "momentum": self.momentum,
+            "accumulator_dtype": self.accumulator_dtype,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class AdamW(_GlobalOptimizer, keras.optimizers.AdamW):
+    """Adam whose decoupled weight decay acts on kernels only, as in `big_vision` (`.*/kernel$`).
+
+    Biases, norms, tokens and positions are not decayed.
+
+    Args:
+        learning_rate, weight_decay, use_ema, …: As `keras.optimizers.AdamW`.
+        layer_decay: Factor of the rate from each block to the one before it, in (0, 1], or None.
+        global_clipnorm: The norm is that of the global batch's gradient on any number of replicas.
+
+    Raises:
+        ValueError: for a layer decay outside its range.
+
+    Example:
+        >>> optimizer = AdamW(1e-3, weight_decay=0.1, global_clipnorm=1.0)
 
     Source: Loshchilov and Hutter 2019; `big_vision/optax.py`.
     """
 
-    def build(self, variables):
-        if not self.built:
-            self.exclude_from_weight_decay([v for v in variables if not v.path.endswith("/kernel")])
-        super().build(variables)
+    def __init__(self, learning_rate=0.001, weight_decay=0.004, layer_decay=None, **kwargs):
+        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **kwargs)
+        self.layer_decay = _checked_layer_decay(layer_decay)
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, self._rate(variable, learning_rate))
 
 
 def make_optimizer(recipe):
-    """The recipe's optimizer, with its schedule and clipping."""
+    """The recipe's optimizer, with its schedule, clipping, decays and moving average."""
     schedule = WarmupDecay(recipe.base_lr, recipe.total_steps, recipe.warmup_steps, recipe.decay)
+    options = {"global_clipnorm": recipe.clip_norm, "layer_decay": recipe.layer_decay}
+    if recipe.ema is not None:
+        options |= {"use_ema": True, "ema_momentum": recipe.ema}
     if recipe.optimizer == "sgd":
-        return keras.optimizers.SGD(schedule, recipe.momentum, global_clipnorm=recipe.clip_norm)
-    return AdamW(schedule, recipe.weight_decay, global_clipnorm=recipe.clip_norm)
+        return SGD(schedule, recipe.momentum, recipe.accumulator_dtype, **options)
+    return AdamW(schedule, recipe.weight_decay, epsilon=1e-8, **options)

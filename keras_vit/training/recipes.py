@@ -1,8 +1,13 @@
-"""How to train: the numbers of a run, by name; each recipe with its source, command and cost."""
+"""How a run trains: its numbers as a `Recipe`, checked; the named ones are in `named_recipes.py`."""
 
 import dataclasses
 
 OPTIMIZERS = ("sgd", "adamw")
+LOSSES = ("softmax", "sigmoid")
+TASKS = ("single_label", "multi_label", "regression")
+DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
+# What one field says to people; a run is the same run whatever stands there.
+STATEMENTS = ("source", "cost", "result")
 
 
 def _is_int(value):
@@ -13,24 +18,40 @@ def _is_number(value):
     return _is_int(value) or isinstance(value, float)
 
 
-def _is_area(value):
-    pair = isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_number, value))
-    return pair and 0 < value[0] <= value[1] <= 1
+def _or_none(rule, fits):
+    return f"{rule} or None", lambda value: value is None or fits(value)
 
 
-# What a field must be, in words and as a test.
+_POSITIVE_INT = ("a positive int", lambda v: _is_int(v) and v > 0)
+_SHARE = ("in [0, 1)", lambda v: _is_number(v) and 0 <= v < 1)
+_POSITIVE = ("a number above 0", lambda v: _is_number(v) and v > 0)
+_SOME_SHARE = ("in (0, 1]", lambda v: _is_number(v) and 0 < v <= 1)
+
+
+def _one_of(options):
+    return f"one of {options}", lambda value: value in options
+
+
+# What a field must be, in words and as a test. The images' changes are checked by `Augmentation`.
 RULES = {
-    "base_lr": ("a number above 0", lambda v: _is_number(v) and v > 0),
-    **dict.fromkeys(
-        ("total_steps", "batch_size", "eval_every"), ("a positive int", lambda v: _is_int(v) and v > 0)
-    ),
+    "optimizer": _one_of(OPTIMIZERS),
+    "loss": _one_of(LOSSES),
+    "task": _one_of(TASKS),
+    "dtype": _one_of(DTYPES),
+    "base_lr": _POSITIVE,
+    **dict.fromkeys(("total_steps", "batch_size", "eval_every", "accumulation_steps"), _POSITIVE_INT),
+    **dict.fromkeys(("checkpoint_every", "train_samples"), _or_none(*_POSITIVE_INT)),
     **dict.fromkeys(("warmup_steps", "seed"), ("an int of at least 0", lambda v: _is_int(v) and v >= 0)),
-    **dict.fromkeys(("momentum", "label_smoothing"), ("in [0, 1)", lambda v: _is_number(v) and 0 <= v < 1)),
-    "shift": ("in [0, 1]", lambda v: _is_number(v) and 0 <= v <= 1),
+    **dict.fromkeys(("momentum", "label_smoothing", "dropout_rate", "stochastic_depth_rate"), _SHARE),
+    "ema": _or_none(*_SHARE),
+    "layer_decay": _or_none(*_SOME_SHARE),
     "weight_decay": ("a number of at least 0", lambda v: _is_number(v) and v >= 0),
-    "clip_norm": ("a number above 0 or None", lambda v: v is None or _is_number(v) and v > 0),
-    "crop_area": ("(smallest, largest) in (0, 1] or None", lambda v: v is None or _is_area(v)),
-    "flip": ("True or False", lambda v: isinstance(v, bool)),
+    "clip_norm": _or_none(*_POSITIVE),
+    "head_bias": ("a number", _is_number),
+    "accumulator_dtype": _or_none(*_one_of(("bfloat16", "float32"))),
+    "remat": ("True or False", lambda v: isinstance(v, bool)),
+    "freeze": _or_none("the name of a layer", lambda v: isinstance(v, str)),
+    "model": ("a dict of VisionTransformer arguments", lambda v: isinstance(v, dict)),
 }
 
 
@@ -42,19 +63,36 @@ class Recipe:
         optimizer: "sgd" (with momentum) or "adamw" (decoupled weight decay, on kernels only).
         base_lr: The learning rate at the end of the warm-up.
         total_steps, warmup_steps, decay: See `WarmupDecay`.
-        batch_size: Images in a step.
+        batch_size: Images in a step, on all devices together.
+        task: "single_label", "multi_label" (several classes or none) or "regression" (numbers).
+        loss: Of labels: "softmax", or "sigmoid" (each class on its own; summed over the classes).
+            A multi-label task has the sigmoid's, a regression the squared error.
         momentum: Of "sgd".
+        accumulator_dtype: In what "sgd" keeps its trace: "bfloat16" as the official code; None: float32.
         weight_decay: Of "adamw"; it is multiplied by the learning rate.
+        layer_decay: Factor of the rate from each block to the one before it, in (0, 1], or None.
         clip_norm: Largest global norm of a gradient, or None.
+        ema: Momentum of the weights' moving average, which is then what is evaluated and kept, or None.
+        accumulation_steps: Micro-batches of a step on each device, one after the other in memory.
         label_smoothing: Share of a label that is spread over all classes, in [0, 1).
-        crop_area: Smallest and largest share of the image for random crops, or None for none.
-        shift: Largest random shift as a share of the image's side, in [0, 1].
-        flip: Whether half of the training images are mirrored.
-        eval_every: Steps between evaluations on the validation split, each with a checkpoint.
-        seed: Of the split, the order, the augmentation and new weights.
+        dropout_rate, stochastic_depth_rate: Of the model while it is trained.
+        head_bias: Start value of a new head's biases.
+        freeze: Name of the last layer that is not trained, such as "encoder_block_8"; "encoder_norm"
+            trains what follows the encoder alone (a linear probe); or None.
+        model: Other arguments of `VisionTransformer` that belong to the recipe.
+        image_size: (height, width) that it trains at where nothing else is asked for, or None.
+        dtype: "float32", "mixed_bfloat16" or "mixed_float16".
+        remat: Whether blocks are computed a second time in the backward pass instead of kept.
+        crop_area, shift, flip, randaugment, layers, random_erasing, mixup, cutmix: See `Augmentation`.
+        train_samples: How many training samples are used, as evenly from the classes as can be;
+            None: all.
+        eval_every: Steps between evaluations on the validation split.
+        checkpoint_every: Steps between checkpoints, a divisor of `eval_every`; None: the same.
+        seed: Of the split, the order, the augmentation, dropout and new weights.
+        source, cost, result: Where the numbers come from, what a run of them costs and what comes out.
 
     Raises:
-        ValueError: for an unknown optimizer, or a number that cannot be.
+        ValueError: for a value that cannot be.
 
     Example:
         >>> RECIPES["finetune"].with_changes(total_steps=50).warmup_steps
@@ -67,27 +105,60 @@ class Recipe:
     warmup_steps: int
     batch_size: int
     decay: str = "cosine"
+    task: str = "single_label"
+    loss: str = "softmax"
     momentum: float = 0.9
+    accumulator_dtype: str | None = None
     weight_decay: float = 0.0
+    layer_decay: float | None = None
     clip_norm: float | None = 1.0
+    ema: float | None = None
+    accumulation_steps: int = 1
     label_smoothing: float = 0.0
+    dropout_rate: float = 0.0
+    stochastic_depth_rate: float = 0.0
+    head_bias: float = 0.0
+    freeze: str | None = None
+    model: dict = dataclasses.field(default_factory=dict)
+    image_size: tuple[int, int] | None = None
+    dtype: str = "float32"
+    remat: bool = False
     crop_area: tuple[float, float] | None = (0.05, 1.0)
     shift: float = 0.0
     flip: bool = True
+    randaugment: tuple[int, float] | None = None
+    layers: tuple = ()
+    random_erasing: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    train_samples: int | None = None
     eval_every: int = 100
+    checkpoint_every: int | None = None
     seed: int = 0
+    source: str = ""
+    cost: str = ""
+    result: str = ""
 
     def __post_init__(self):
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"optimizer {self.optimizer!r} is unknown; choose one of {OPTIMIZERS}")
         for name, (rule, fits) in RULES.items():
             value = getattr(self, name)
             if not fits(value):
                 raise ValueError(f"{name} must be {rule}; got {value!r}")
         if self.optimizer == "sgd" and self.weight_decay:
             raise ValueError(f"weight_decay is of 'adamw'; got {self.weight_decay!r} with 'sgd'")
-        if self.crop_area is not None:
-            object.__setattr__(self, "crop_area", tuple(self.crop_area))
+        if self.eval_every % self.checkpoint_steps:
+            raise ValueError(
+                f"checkpoint_every must divide eval_every; got {self.checkpoint_every} and {self.eval_every}"
+            )
+        if self.task != "single_label" and (self.label_smoothing or self.mixup or self.cutmix):
+            raise ValueError(
+                f"label_smoothing, mixup and cutmix are for single labels; the task is {self.task!r}"
+            )
+
+    @property
+    def checkpoint_steps(self):
+        """Steps between checkpoints."""
+        return self.checkpoint_every or self.eval_every
 
     def with_changes(self, **changes):
         """This recipe with other numbers. A new `total_steps` alone shortens the warm-up with it."""
@@ -101,29 +172,6 @@ class Recipe:
         warmup = self.warmup_steps * changed.total_steps // self.total_steps
         return dataclasses.replace(changed, warmup_steps=warmup)
 
-
-RECIPES = {
-    # A small model from scratch on scikit-learn's 8×8 scans: `keras-vit quickstart`.
-    "digits": Recipe(
-        optimizer="adamw",
-        base_lr=2e-3,
-        total_steps=1200,
-        warmup_steps=120,
-        batch_size=64,
-        weight_decay=0.5,
-        label_smoothing=0.1,
-        crop_area=None,
-        shift=0.1,
-        flip=False,
-    ),
-    # The official fine-tuning at the length of its AugReg notebook: `keras-vit finetune --weights F`.
-    # `vit_jax/configs/augreg.py`: SGD with momentum, clip 1, cosine, 100 of 500 steps of warm-up.
-    "finetune": Recipe(optimizer="sgd", base_lr=0.03, total_steps=500, warmup_steps=100, batch_size=512),
-}
-
-
-def find_recipe(name):
-    """The recipe of that name; ValueError where there is none."""
-    if name not in RECIPES:
-        raise ValueError(f"recipe {name!r} is unknown; choose one of {', '.join(RECIPES)}")
-    return RECIPES[name]
+    def numbers(self):
+        """All fields but those that say something to people, as JSON values."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in STATEMENTS}

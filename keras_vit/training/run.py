@@ -1,22 +1,35 @@
 """One training run in a folder: build or load, train, evaluate, keep. TensorFlow only from here on."""
 
 import dataclasses
+import shutil
 import sys
-import time
-import zipfile
 
 import keras
+import tensorflow as tf
 
 import keras_vit
+from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batches import evaluation_batches, training_batches
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation.classification import evaluate
-from keras_vit.models import VisionTransformer
+from keras_vit.training.building import build_model, finished_model, subset, transformer_of
+from keras_vit.training.callbacks import EvaluateAverage, Keeper, Progress
+from keras_vit.training.checkpoints import Checkpoints, step_of
 from keras_vit.training.compiling import compile_model
+from keras_vit.training.masked_patches import masked_batches
 from keras_vit.training.recipes import Recipe
+from keras_vit.training.strategy import (
+    distribute,
+    is_chief,
+    make_strategy,
+    scope,
+    smallest,
+    told_of_lost_workers,
+)
+from keras_vit.training.tasks import TASKS
 from keras_vit.training.workdir import Workdir, save_model
-from keras_vit.variants import parse_variant
-from keras_vit.weights import from_pretrained
+
+OBJECTIVES = ("classify", "masked_patch")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +41,14 @@ class RunConfig:
         recipe: The numbers.
         model: A variant such as "B/16", or constructor arguments of `VisionTransformer`. With
             `weights` it may be None; if it is given, the checkpoint must have its sizes.
-        weights: Path of a checkpoint to start from; its `pre_logits` is dropped and the head starts
-            at zero, as in official fine-tuning. None for random weights.
-        image_size: (height, width); None: the checkpoint's, or the model's own.
+        weights: What to start from: a checkpoint's source, or a `.keras` file or run of this package;
+            its `pre_logits` is dropped and the head starts anew, as in official fine-tuning. None for
+            random weights.
+        image_size: (height, width); None: the recipe's, the checkpoint's, or the model's own.
         on_bad_image: "fail" or "skip".
+        objective: "classify" (or whatever the recipe's task is), or "masked_patch", which needs no
+            labels: the finished model then has no head.
+        target: Of "masked_patch": see `MaskedPatchPredictor`.
     """
 
     dataset: str
@@ -40,30 +57,53 @@ class RunConfig:
     weights: str | None = None
     image_size: tuple[int, int] | None = None
     on_bad_image: str = "fail"
+    objective: str = "classify"
+    target: str = "mean_color"
 
     def __post_init__(self):
         if self.model is None and self.weights is None:
             raise ValueError("give a model, to train from random weights, or weights to start from")
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"objective {self.objective!r} is unknown; choose one of {OBJECTIVES}")
+
+    @property
+    def task(self):
+        """The row of `TASKS` that tells loss and metrics."""
+        if self.objective == "classify":
+            return self.recipe.task
+        return "pixels" if self.target == "pixels" else "colors"
+
+    def as_json(self):
+        """The configuration as JSON values, without the recipe's words."""
+        return {**dataclasses.asdict(self), "recipe": self.recipe.numbers()}
 
 
-def train(config, path, verbose="auto"):
+def train(config, path, verbose="auto", *, strategy="auto", data_dir=None, deterministic=False):
     """Train a model as `config` says, in the folder `path`.
 
-    Started again, a run that was cut off goes on from its last checkpoint, and a finished one
-    returns what it had found.
+    Started again, a run that was cut off goes on from its last checkpoint as if nothing had happened, and
+    a finished one returns what it had found.
 
     Args:
         config: RunConfig.
-        path: The run's folder (see `Workdir`).
-        verbose: 1 for progress bars, 2 for a line an evaluation, 0 for nothing; "auto": bars on a
+        path: The run's folder (see `Workdir`). Several workers need one that they all see.
+        verbose: 1 for a progress bar, 2 for a line a checkpoint, 0 for nothing; "auto": the bar on a
             terminal, lines elsewhere.
+        strategy: As for `make_strategy`.
+        data_dir: As for `load_dataset`.
+        deterministic: Whether GPUs have to compute the same bits each time, which is slower.
 
     Returns:
         (Workdir, record): the folder, which now holds `metrics.csv` and `model.keras`, and a dict of
-        `test_accuracy`, `test_samples`, `train_seconds`, `steps` and the versions used.
+        `test_accuracy` (or what the task is judged by, with `test_` in front), `test_samples`,
+        `train_seconds`, `steps`, `best_step` and the versions used.
 
     Raises:
-        ValueError: if the folder holds something else, or the data or the model cannot be had.
+        ValueError: if the folder holds something else, the data or the model cannot be had, the batch
+            cannot be shared among the devices, or the loss becomes NaN; all but the last before the
+            first step.
+        OSError: if there is too little space for the checkpoints; ConnectionError where another worker
+            has stopped.
 
     Example:
         >>> recipe = RECIPES["digits"].with_changes(total_steps=2, batch_size=8)
@@ -73,117 +113,166 @@ def train(config, path, verbose="auto"):
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"training needs KERAS_BACKEND=tensorflow; got {keras.backend.backend()!r}")
-    workdir = Workdir(path, dataclasses.asdict(config))
+    recipe = config.recipe
+    workdir = Workdir(path, config.as_json())
     if workdir.result:
         return workdir, workdir.result
-    dataset = load_dataset(config.dataset, config.recipe.seed, config.on_bad_image)
-    keras.utils.set_random_seed(config.recipe.seed)
-    model = _model(config, dataset)
-    compile_model(model, config.recipe)
-    workdir.make()
-    if workdir.checkpoint.exists():
-        model = _checkpoint(workdir.checkpoint)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
+    devices = make_strategy(strategy)
+    chief = is_chief(devices)
     if verbose == "auto":
         verbose = 1 if sys.stdout.isatty() else 2
-    done = int(model.optimizer.iterations)
-    if done and verbose:
-        print(f"continuing {workdir.path} from step {done} of {config.recipe.total_steps}")
-    _fit(model, dataset, config.recipe, workdir, done, verbose)
+    verbose = verbose if chief else 0
+    _check_shares(recipe, devices.num_replicas_in_sync)
+    augmentation = Augmentation(**{f.name: getattr(recipe, f.name) for f in dataclasses.fields(Augmentation)})
+    dataset = load_dataset(
+        config.dataset, recipe.seed, config.on_bad_image, task=recipe.task, data_dir=data_dir
+    )
+    keras.utils.set_random_seed(recipe.seed)
+    with scope(devices):
+        model = build_model(config, dataset)
+        compile_model(model, recipe, task=config.task)
+        model.optimizer.build(model.trainable_variables)
+    judged = TASKS[config.task]
+    checkpoints = Checkpoints(workdir.checkpoints, f"val_{judged.best}", judged.largest)
+    if chief:
+        workdir.make()
+        _check_space(checkpoints, model)
+    if verbose and not augmentation.is_exact:
+        print("some augmentation layers draw numbers of their own: a resumed run sees other images")
+    with told_of_lost_workers(devices):
+        _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, verbose)
 
-    test = evaluate(model, dataset.split("test"), config.recipe.batch_size)
-    save_model(model, workdir.model)
+    # `fit` has ended with the averaged weights in the model, where there are any.
+    finished = finished_model(model)
     record = {
-        "test_accuracy": test["accuracy"],
-        "test_samples": test["samples"],
+        **_test(config, finished, dataset),
         "train_seconds": sum(row["seconds"] for row in workdir.metrics()),
-        "steps": config.recipe.total_steps,
-        "parameters": model.count_params(),
+        "steps": recipe.total_steps,
+        "best_step": checkpoints.best_step(),
+        "parameters": finished.count_params(),
+        "replicas": devices.num_replicas_in_sync,
         "bad_images": list(dataset.bad_images),
-        "versions": {"keras_vit": keras_vit.__version__, "keras": keras.__version__},
+        "versions": {
+            "keras_vit": keras_vit.__version__,
+            "keras": keras.__version__,
+            "tensorflow": tf.__version__,
+        },
     }
-    workdir.write_result(record)
+    if chief:
+        save_model(finished, workdir.model)
+        workdir.write_result(record)
     return workdir, record
 
 
-def _checkpoint(path):
-    try:
-        return keras.saving.load_model(path)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{str(path)!r} is damaged ({str(error).splitlines()[0]}); remove it to train from the start"
-        ) from None
+def _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, verbose):
+    """Train from the last checkpoint to the end, with a checkpoint every so many steps.
 
+    Each of them ends what Keras calls an epoch; the last may be shorter than the others.
+    """
+    recipe = config.recipe
+    every, total, batch_size = recipe.checkpoint_steps, recipe.total_steps, recipe.batch_size
+    preprocessing = transformer_of(model).preprocessing
+    train = dataset.split("train")
+    if recipe.train_samples is not None:
+        train = subset(train, recipe.train_samples, recipe.seed)
 
-def _model(config, dataset):
-    sizes = parse_variant(config.model) if isinstance(config.model, str) else dict(config.model or {})
-    options = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
-    if config.image_size:
-        options["image_size"] = config.image_size
-    if config.weights is None:
-        return VisionTransformer(**{"image_size": 224, **sizes, **options})
-    model = from_pretrained(config.weights, representation_size=None, head="reset", **options)
-    for name, value in sizes.items():
-        have = getattr(model, name)
-        if have != value and have != (value, value):
-            raise ValueError(f"{config.weights} has {name} {have}, but {config.model} has {value}")
-    return model
+    def make_batches(first_step):
+        def of_worker(worker, workers):
+            batches = training_batches(
+                train,
+                preprocessing,
+                batch_size,
+                seed=recipe.seed,
+                steps=total,
+                first_step=first_step,
+                augmentation=augmentation,
+                num_classes=len(dataset.class_names) if augmentation.mixes else None,
+                worker=worker,
+                workers=workers,
+            )
+            return masked_batches(config, model, batches, recipe.seed, first_step, worker, workers)
 
+        return distribute(devices, of_worker, batch_size)
 
-def _fit(model, dataset, recipe, workdir, done, verbose):
-    """Train from step `done` to the end, with an evaluation and a checkpoint every so many steps."""
-    keeper = _Keeper(workdir, done)
-    validation = evaluation_batches(dataset.split("validation"), model.preprocessing, recipe.batch_size)
-    whole, rest = divmod(recipe.total_steps, recipe.eval_every)
-    for last_epoch, steps in ((whole, recipe.eval_every), (whole + 1, rest)):
-        epoch = done // recipe.eval_every
-        if epoch >= last_epoch or not steps or done >= recipe.total_steps:
-            continue
-        batches = training_batches(
-            dataset.split("train"),
-            model.preprocessing,
-            recipe.batch_size,
-            seed=recipe.seed,
-            steps=recipe.total_steps,
-            first_step=done,
-            crop_area=recipe.crop_area,
-            shift=recipe.shift,
-            flip=recipe.flip,
+    def validation_of_worker(worker, workers):
+        batches = evaluation_batches(
+            dataset.split("validation"), preprocessing, batch_size, worker=worker, workers=workers
         )
+        # The same patches are masked each time, and others than in training.
+        return masked_batches(config, model, batches, recipe.seed + 1, 0, worker, workers)
+
+    ends = range(every, total + every, every)  # the steps of the checkpoints, the last one being `total`
+    evaluated = [n for n, end in enumerate(ends, 1) if end % recipe.eval_every == 0 or end >= total]
+    whole, rest = divmod(total, every)
+    resumed_from = None
+    for last_epoch, steps in ((whole, every), (whole + bool(rest), rest)):
+        # Where a `fit` has ended there are averaged weights in the model: the checkpoint has the others.
+        smallest(devices, 0)  # all have come here, so the first worker has written it
+        done = smallest(devices, checkpoints.newest(_say if verbose else _ignore) or 0)
+        if resumed_from is None and done and verbose:
+            print(f"continuing {workdir.path} from step {done} of {total}")
+        resumed_from = done
+        epoch = done // every
+        if not steps or epoch >= last_epoch or done >= total:
+            continue
+        if done:
+            checkpoints.restore(model, done)
+        callbacks = [Progress(total, done, batch_size, verbose == 1)] if verbose else []
+        if is_chief(devices):
+            board = keras.callbacks.TensorBoard(str(workdir.path / "tensorboard"), write_graph=False)
+            callbacks = [*callbacks, board, Keeper(workdir, checkpoints, done, batch_size)]
+        if recipe.ema is not None:
+            callbacks.append(EvaluateAverage())
         model.fit(
-            batches,
+            make_batches(done),
             initial_epoch=epoch,
             epochs=last_epoch,
             steps_per_epoch=steps,
-            validation_data=validation,
-            callbacks=[keeper],
+            validation_data=distribute(devices, validation_of_worker, batch_size),
+            validation_freq=evaluated,
+            callbacks=callbacks,
             shuffle=False,
-            verbose=verbose,
+            verbose=0,
         )
-        done = int(model.optimizer.iterations)
+    if step_of(model) < total:  # the run had been cut off after its last step
+        checkpoints.restore(model, total)
+        model.optimizer.finalize_variable_values(model.trainable_weights)
 
 
-class _Keeper(keras.callbacks.Callback):
-    """After each evaluation writes the row of `metrics.csv`, then the checkpoint.
+def _say(text):
+    print(text)
 
-    A run that is killed between the two has a row too many, which is left out when it goes on.
-    """
 
-    def __init__(self, workdir, done):
-        super().__init__()
-        self.workdir = workdir
-        self.rows = [row for row in workdir.metrics() if row["step"] <= done]
-        self.started = time.perf_counter()
+def _ignore(text):
+    pass
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self.started = time.perf_counter()
 
-    def on_epoch_end(self, epoch, logs=None):
-        optimizer = self.model.optimizer
-        row = {
-            "step": int(optimizer.iterations),
-            "seconds": time.perf_counter() - self.started,
-            "learning_rate": float(optimizer.learning_rate),
-        }
-        self.rows.append(row | {name: float(value) for name, value in logs.items()})
-        self.workdir.write_metrics(self.rows)
-        save_model(self.model, self.workdir.checkpoint)
+def _test(config, model, dataset):
+    """What the finished model gets on the test split, each number with `test_` in front."""
+    if config.objective == "masked_patch":
+        return {}
+    found = evaluate(model, dataset.split("test"), config.recipe.batch_size, config.recipe.task)
+    return {f"test_{name}": value for name, value in found.items()}
+
+
+def _check_shares(recipe, replicas):
+    if recipe.batch_size % replicas:
+        raise ValueError(f"batch_size {recipe.batch_size} cannot be shared by {replicas} devices evenly")
+    if recipe.accumulation_steps > recipe.batch_size // replicas:
+        raise ValueError(
+            f"{recipe.batch_size // replicas} images a device cannot be split into "
+            f"{recipe.accumulation_steps} micro-batches"
+        )
+
+
+def _check_space(checkpoints, model):
+    """The checkpoints that are kept, the one being written and the finished model must fit."""
+    wanted = 5 * checkpoints.bytes_of(model)
+    free = shutil.disk_usage(checkpoints.path).free
+    if free < wanted:
+        raise OSError(
+            f"{checkpoints.path} has {free / 1e9:.1f} GB free; the checkpoints of this run take "
+            f"{wanted / 1e9:.1f} GB"
+        )

@@ -9,8 +9,9 @@ import pathlib
 class Workdir:
     """A folder that holds one run.
 
-    `config.json` says what the run is; `metrics.csv` has a row for each evaluation; `checkpoints/`
-    has the last state; `model.keras`, `figures/` and `result.json` are there when it is finished.
+    `config.json` says what the run is; `metrics.csv` has a row for each checkpoint, `tensorboard/` the
+    same for TensorBoard; `checkpoints/` has the last two states and the best; `model.keras`, `figures/`
+    and `result.json` are there when it is finished.
     Files appear whole: they are written under another name first.
 
     Args:
@@ -33,13 +34,13 @@ class Workdir:
 
     def make(self):
         """Make the folder, so that the run in it can be found again."""
-        for folder in (self.checkpoint.parent, self.figures):
+        for folder in (self.checkpoints, self.figures):
             folder.mkdir(parents=True, exist_ok=True)
         write_json(self.path / "config.json", self.config)
 
     @property
-    def checkpoint(self):
-        return self.path / "checkpoints" / "last.keras"
+    def checkpoints(self):
+        return self.path / "checkpoints"
 
     @property
     def model(self):
@@ -64,12 +65,13 @@ class Workdir:
         if not file.exists():
             return []
         with file.open(newline="") as rows:
-            return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(rows)]
+            return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(rows)]
 
     def write_metrics(self, rows):
         temporary = self.path / "metrics.csv.writing"
         with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+            columns = {name: None for row in rows for name in row}  # not all rows have been evaluated
+            writer = csv.DictWriter(file, list(columns), restval="")
             writer.writeheader()
             writer.writerows(rows)
         temporary.replace(self.path / "metrics.csv")

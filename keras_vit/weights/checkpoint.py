@@ -4,9 +4,13 @@ import dataclasses
 import os
 import pathlib
 import re
+import zipfile
+
+import keras
 
 from keras_vit.layers.attention import check_heads
 from keras_vit.models.arguments import stem_stride
+from keras_vit.models.vit import ARGUMENTS, VisionTransformer
 from keras_vit.variants import parse_variant
 from keras_vit.weights.architecture import infer_arguments
 from keras_vit.weights.archive import read_arrays
@@ -69,6 +73,8 @@ def read_checkpoint(source, *, variant=None, sha256=None, **given):
     address, subtree = _split(resolve(source))
     row = find(address)
     path = fetch(address, sha256=sha256 or (row and row.sha256))
+    if path.suffix == ".keras":
+        return _of_keras(path, variant)
     arrays = read_arrays(path, subtree, vit_jax.is_beside)
     try:
         name, layout, reading = _mapped(arrays)
@@ -84,6 +90,37 @@ def read_checkpoint(source, *, variant=None, sha256=None, **given):
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return Checkpoint(path, name, *reading, arguments)
+
+
+def read_model(path):
+    """The VisionTransformer of a `.keras` file, with its head, not compiled.
+
+    Raises:
+        ValueError: if the file cannot be read or holds something else.
+    """
+    try:
+        model = keras.saving.load_model(path, compile=False)
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(f"{str(path)!r} is no .keras file that can be read: {first[0]}") from None
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(f"{str(path)!r} holds a {type(model).__name__}; wanted a VisionTransformer")
+    return model
+
+
+def _of_keras(path, variant=None):
+    """A model that Keras saved, as a checkpoint with our names and all arguments."""
+    model = read_model(path)
+    for name, value in (parse_variant(variant) if variant else {}).items():
+        if getattr(model, name) != value and getattr(model, name) != (value, value):
+            raise ValueError(
+                f"{path}: variant {variant} says {name}={value!r}, it has {getattr(model, name)!r}"
+            )
+    arrays = {v.path: keras.ops.convert_to_numpy(v) for v in model.weights}
+    arguments = {name: value for name, value in model.get_config().items() if name in ARGUMENTS}
+    if "position_embedding/table" in arrays:
+        arguments["position_grid"] = model.get_layer("position_embedding").grid_size
+    return Checkpoint(path, "keras", arrays, {name: name for name in arrays}, [], [], arguments)
 
 
 def _split(source):

@@ -97,7 +97,7 @@ def test_a_folder_that_is_no_run_is_refused(command, keras_vit, refused, tmp_pat
         (["--set", "decay=step"], ["decay 'step' is unknown", "cosine"]),
         (["--set", "warmup_steps=9"], ["warmup_steps must be", "9 and 3"]),
         (["--dataset", "folder:/nowhere"], ["no such folder: '/nowhere'"]),
-        (["--dataset", "tfds:mnist"], ["'tfds:mnist' is unknown", "folder:PATH"]),
+        (["--dataset", "cloud:mnist"], ["'cloud:mnist' is unknown", "folder:PATH"]),
     ],
     ids=lambda value: "",
 )

@@ -1,7 +1,7 @@
 """What every public layer and model promises, by introspection: a new class is in the table or fails.
 
 A case is a class, its constructor's arguments, and the shapes of what it is called with, without
-the batch.
+the batch, or a dict of such shapes.
 """
 
 import inspect
@@ -18,6 +18,14 @@ from keras_vit import layers, preprocessing, variants
 from keras_vit.layers import position_embedding
 
 TOKENS, GRID, IMAGE = (5, 8), (2, 3, 8), (16, 16, 3)
+
+
+class Sources(tuple):
+    """The shape of an input of whole numbers, -1 or 0."""
+
+    dtype = "int32"
+
+
 BLOCK = {"num_heads": 2, "mlp_dim": 12}
 LAYERS = [
     (layers.AddPositionEmbs, {"grid_size": (2, 2), "num_prefix_tokens": 1}, [TOKENS]),
@@ -29,6 +37,7 @@ LAYERS = [
     (layers.EncoderBlock, {**BLOCK, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}, [TOKENS]),
     (layers.GridToTokens, {}, [GRID]),
     (layers.LayerScale, {"value": 0.5}, [TOKENS]),
+    (layers.MaskTokens, {"initializer": "ones"}, [TOKENS, Sources((5,))]),
     (layers.MlpBlock, {"mlp_dim": 12, "activation": "quick_gelu", "dropout_rate": 0.1}, [TOKENS]),
     (layers.MultiHeadSelfAttention, {"num_heads": 2, "qkv_bias": False}, [TOKENS]),
     (layers.MultiHeadSelfAttention, {"num_heads": 4, "dropout_rate": 0.1}, [TOKENS, (3, 8)]),
@@ -57,6 +66,12 @@ MODELS = [
     (VIT, {**SMALL, **HYBRID, "resnet": (1,), "image_size": 16}, [IMAGE]),
     (VIT, {**SMALL, **NO_TRANSFORMER}, [IMAGE]),
 ]
+ENCODER = {**SMALL, "num_classes": None}
+MASKED = {"images": IMAGE, "sources": Sources((4,))}
+MODELS += [
+    (keras_vit.MaskedPatchPredictor, {"encoder": ENCODER}, [MASKED]),
+    (keras_vit.MaskedPatchPredictor, {"encoder": ENCODER, "target": "downsized"}, [MASKED]),
+]
 CASES = LAYERS + MODELS
 IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
 # Alone in a graph, TensorFlow's convolution gives an empty batch the size of its input, and the
@@ -76,9 +91,27 @@ def public(module):
     }
 
 
+def each(make, shapes):
+    """`make` of each shape and its dtype."""
+
+    def made(shape):
+        if isinstance(shape, dict):
+            return {name: made(part) for name, part in shape.items()}
+        return make(shape, getattr(shape, "dtype", "float32"))
+
+    return [made(shape) for shape in shapes]
+
+
 def inputs_for(shapes, batch=2):
     rng = np.random.default_rng(0)
-    return [rng.uniform(-1, 1, (batch, *shape)).astype("float32") for shape in shapes]
+
+    def numbers(shape, dtype):
+        whole = dtype == "int32"
+        return (
+            rng.integers(-1, 1, (batch, *shape)) if whole else rng.uniform(-1, 1, (batch, *shape))
+        ).astype(dtype)
+
+    return each(numbers, shapes)
 
 
 def ready(cls, arguments, shapes, **more):
@@ -90,7 +123,7 @@ def ready(cls, arguments, shapes, **more):
 
 def symbolic(made, shapes):
     """A functional model around it."""
-    inputs = [keras.Input(shape) for shape in shapes]
+    inputs = each(lambda shape, dtype: keras.Input(shape, dtype=dtype), shapes)
     return keras.Model(inputs, made(*inputs))
 
 
@@ -160,7 +193,9 @@ def test_the_batch_may_be_unknown_in_the_graph(cls, arguments, shapes):
     import tensorflow as tf
 
     made, inputs = ready(cls, arguments, shapes)
-    call = tf.function(made, input_signature=[tf.TensorSpec((None, *shape)) for shape in shapes])
+    call = tf.function(
+        made, input_signature=each(lambda shape, dtype: tf.TensorSpec((None, *shape), dtype), shapes)
+    )
     assert call.get_concrete_function().output_shapes[0] is None
     for batch in (1, 3) if cls in EMPTY_IN_A_GRAPH else (0, 1, 3):
         xs = inputs_for(shapes, batch)
@@ -173,7 +208,8 @@ def test_mixed_precision_computes_in_half_and_stays_finite(cls, arguments, shape
     made, inputs = ready(cls, arguments, shapes, dtype=f"mixed_{compute}")
     output = made(*inputs)
     assert {w.dtype for w in float_weights(made)} <= {"float32"}
-    final = "float32" if arguments.get("num_classes") else compute  # logits are for losses
+    for_losses = arguments.get("num_classes") or cls is keras_vit.MaskedPatchPredictor
+    final = "float32" if for_losses else compute
     assert keras.backend.standardize_dtype(output.dtype) == final
     output = numpy(keras.ops.cast(output, "float32"))
     assert np.isfinite(output).all()
@@ -211,7 +247,7 @@ def gradients(made, inputs, factors):
     if keras.backend.backend() == "jax":
         import jax
 
-        inputs = [jax.numpy.asarray(x) for x in inputs]
+        inputs = jax.tree.map(jax.numpy.asarray, inputs)
 
         def loss(trainable):
             fixed = [v.value for v in made.non_trainable_variables]

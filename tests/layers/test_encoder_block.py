@@ -1,9 +1,14 @@
+import gc
+import weakref
+
+import keras
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import vit_numpy
 from reference.comparing import arrays, assert_close, numpy, randomise
+from reference.small import images_for, small
 
 from keras_vit.layers import EncoderBlock, LayerScale, StochasticDepth
 
@@ -86,3 +91,56 @@ def test_heads_and_activations_are_checked():
         EncoderBlock(5, 20)(np.zeros((1, 5, 12)))
     with pytest.raises(ValueError, match="activation 'relu' is unknown"):
         EncoderBlock(3, 20, activation="relu")
+
+
+@pytest.mark.tensorflow_only("micro-batches, and seeds that are functions of the step")
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_computing_blocks_a_second_time_changes_no_bit(accumulation_steps):
+    found = []
+    for remat in (False, True):
+        model = small(dropout_rate=0.3, stochastic_depth_rate=0.3)
+        for i in range(2):
+            model.get_layer(f"encoder_block_{i}").remat = remat
+        model.compile(
+            keras.optimizers.SGD(0.05),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            accumulation_steps=accumulation_steps,
+            seed=0,
+        )
+        images, labels = images_for(model, 16), np.arange(16) % 5
+        found = [arrays(model), *found]
+        model.fit(images, labels, batch_size=8, epochs=4, shuffle=False, verbose=0)
+        found.append(arrays(model))
+    _, before, kept, again = found
+    assert (
+        kept["encoder_block_0/attention/query/kernel"] != before["encoder_block_0/attention/query/kernel"]
+    ).all()
+    for path in kept:
+        np.testing.assert_array_equal(again[path], kept[path], err_msg=path)
+
+
+@pytest.mark.tensorflow_only("it looks at what TensorFlow's tape keeps")
+@pytest.mark.parametrize("remat", [False, True])
+def test_the_tape_keeps_what_a_block_computes_unless_it_is_computed_again(remat):
+    import tensorflow as tf
+
+    layer = EncoderBlock(3, 20, remat=remat)
+    layer.build((2, 5, 12))
+    norm, outputs = layer.mlp_norm.call, []
+
+    def watched(x):
+        outputs.append(weakref.ref(y := norm(x)))
+        return y
+
+    layer.mlp_norm.call = watched
+    with tf.GradientTape() as tape:
+        tokens = layer(tf.ones((2, 5, 12)), training=True)
+    gc.collect()
+    assert (outputs[0]() is None) == remat
+    gradients = tape.gradient(tokens, [v.value for v in layer.trainable_variables])
+    assert all(gradient is not None for gradient in gradients)
+    assert len(outputs) == 1 + remat
+
+
+def test_a_block_of_a_loaded_config_is_computed_again_too():
+    assert EncoderBlock.from_config(EncoderBlock(3, 20, remat=True).get_config()).remat is True

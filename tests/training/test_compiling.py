@@ -5,7 +5,8 @@ import tensorflow as tf
 from reference.comparing import arrays
 from reference.small import images_for, small
 
-from keras_vit.training import RECIPES, Recipe, compile_model
+from keras_vit import VisionTransformer
+from keras_vit.training import RECIPES, Recipe, SigmoidCrossEntropy, compile_model, freeze
 
 
 def labelled(model, count=16):
@@ -14,7 +15,7 @@ def labelled(model, count=16):
     return (0.1 * images_for(model, count) + shades).astype("float32"), labels
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", ["digits", "finetune", "augreg"])
 def test_fit_learns_by_a_recipe(recipe):
     model = small(num_layers=1)
     images, labels = labelled(model)
@@ -86,3 +87,72 @@ def test_what_is_unknown_is_refused(arguments, message):
     recipe, options = (*arguments, {})[:2]
     with pytest.raises(ValueError, match=message):
         compile_model(small(num_layers=1), recipe, **options)
+
+
+def trainable(model):
+    return {variable.path for variable in model.trainable_variables}
+
+
+def test_a_linear_probe_trains_the_head_alone():
+    model = small()
+    compile_model(model, "linear_probe", total_steps=4, warmup_steps=0)
+    assert trainable(model) == {"head/kernel", "head/bias"}
+    before = arrays(model)
+    model.fit(*labelled(model), verbose=0)
+    changed = {path for path, value in arrays(model).items() if (value != before[path]).any()}
+    assert changed == {"head/kernel", "head/bias"}
+
+
+def test_blocks_before_the_last_ones_can_be_frozen(tmp_path):
+    model = small(num_layers=3)
+    compile_model(model, freeze="encoder_block_1")
+    first = {path.split("/")[0] for path in trainable(model)}
+    assert first == {"encoder_block_2", "encoder_norm", "head"}
+    images, labels = labelled(model)
+    model.fit(images, labels, shuffle=False, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert trainable(again) == trainable(model)
+    for one in (model, again):
+        one.fit(images, labels, shuffle=False, verbose=0)
+    for path, array in arrays(model).items():
+        np.testing.assert_array_equal(arrays(again)[path], array)
+
+
+def test_a_layer_to_freeze_that_is_not_there_is_refused_with_those_that_are():
+    with pytest.raises(
+        ValueError, match="no layer 'encoder_block_9' to freeze up to; it has .*encoder_block_1"
+    ):
+        freeze(small(), "encoder_block_9")
+
+
+def test_a_recipe_sets_loss_micro_batches_seed_and_remat():
+    model = small()
+    compile_model(model, "finetune", loss="sigmoid", accumulation_steps=4, seed=7, remat=True)
+    assert isinstance(model.loss, SigmoidCrossEntropy)
+    assert (model.accumulation_steps, model.random_seed) == (4, 7)
+    assert [model.get_layer(f"encoder_block_{i}").remat for i in (0, 1)] == [True, True]
+    compile_model(model, "finetune")
+    assert [model.get_layer(f"encoder_block_{i}").remat for i in (0, 1)] == [False, False]
+
+
+def test_steps_per_execution_goes_to_keras():
+    model = small(num_layers=1)
+    compile_model(model, steps_per_execution=3)
+    assert model.steps_per_execution == 3
+
+
+def test_micro_batches_need_a_model_that_can_take_them():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    with pytest.raises(ValueError, match="accumulation_steps=2 needs a .*DistributedModel; got a Sequential"):
+        compile_model(model, accumulation_steps=2)
+
+
+@pytest.mark.parametrize(
+    "task, metric", [("multi_label", "average_precision"), ("regression", "absolute_error")]
+)
+def test_other_tasks_have_their_loss_and_metric(task, metric):
+    model = VisionTransformer(16, 8, 12, 1, 20, 3, num_classes=2)
+    compile_model(model, "digits", task=task, label_smoothing=0.0, total_steps=4)
+    history = model.fit(images_for(model, 4), np.eye(2, dtype="float32")[[0, 1, 0, 1]], verbose=0).history
+    assert {*history} == {"loss", metric}

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training import SoftmaxCrossEntropy
+from keras_vit.training import SigmoidCrossEntropy, SoftmaxCrossEntropy
 
 LABELS = np.array([2, 0, 4, 4, 1, 3])
 
@@ -52,10 +52,11 @@ def test_large_logits_stay_finite():
     assert float(loss) == pytest.approx(5e3)
 
 
-def test_the_config_makes_the_same_loss():
-    loss = SoftmaxCrossEntropy(0.2, name="loss", reduction="sum")
+@pytest.mark.parametrize("kind", [SoftmaxCrossEntropy, SigmoidCrossEntropy])
+def test_the_config_makes_the_same_loss(kind):
+    loss = kind(0.2, name="loss", reduction="sum")
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
-    assert type(again) is SoftmaxCrossEntropy
+    assert type(again) is kind
     assert again.get_config() == loss.get_config()
     assert (again.label_smoothing, again.name, again.reduction) == (0.2, "loss", "sum")
 
@@ -70,3 +71,35 @@ def test_a_smoothing_that_cannot_be_is_refused(smoothing):
 def test_a_number_that_is_no_class_shows(label):
     loss = SoftmaxCrossEntropy(reduction="none")(np.array([0, label]), np.zeros((2, 3), "float32"))
     assert np.isnan(loss).tolist() == [False, True]
+
+
+def sigmoid_by_definition(rows, logits):
+    chance = 1 / (1 + np.exp(-logits.astype("float64")))
+    return -(rows * np.log(chance) + (1 - rows) * np.log(1 - chance)).sum(1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_sigmoid_loss_sums_over_the_classes_for_every_form_of_labels(form, logits):
+    loss = SigmoidCrossEntropy()(FORMS[form](LABELS), logits)
+    assert float(loss) == pytest.approx(sigmoid_by_definition(np.eye(5)[LABELS], logits).mean(), rel=1e-5)
+
+
+def test_several_or_no_classes_can_be_an_images(logits, rng):
+    rows = rng.integers(0, 2, (6, 5)).astype("float32")
+    rows[0], rows[1] = 0, 1
+    weights = np.array([2.0, 0, 1, 0, 0.5, 3])
+    expected = sigmoid_by_definition(rows, logits)
+    assert float(SigmoidCrossEntropy()(rows, logits)) == pytest.approx(expected.mean(), rel=1e-5)
+    loss = SigmoidCrossEntropy()(rows, logits, sample_weight=weights)
+    assert float(loss) == pytest.approx((weights * expected).sum() / weights.sum(), rel=1e-5)
+
+
+def test_sigmoid_labels_are_smoothed_over_all_classes(logits):
+    rows = 0.8 * np.eye(5)[LABELS] + 0.2 / 5
+    loss = SigmoidCrossEntropy(0.2)(LABELS, logits)
+    assert float(loss) == pytest.approx(sigmoid_by_definition(rows, logits).mean(), rel=1e-5)
+
+
+def test_the_sigmoid_of_large_logits_stays_finite():
+    loss = SigmoidCrossEntropy()(np.array([[1.0, 0.0]]), np.array([[-1e4, 1e4]], "float32"))
+    assert float(loss) == pytest.approx(2e4)

@@ -4,12 +4,13 @@ import subprocess
 import sys
 
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 from reference.comparing import arrays
 from reference.small import images_for, small
 
-from keras_vit.training import AdamW, compile_model
+from keras_vit.training import SGD, AdamW, WarmupDecay, compile_model
 from keras_vit.training.optimizers import make_optimizer
 from keras_vit.training.recipes import Recipe
 
@@ -83,7 +84,7 @@ def test_gradients_are_clipped_by_their_global_norm(size, factor):
 @pytest.mark.parametrize(
     "name, kind, numbers",
     [
-        ("sgd", keras.optimizers.SGD, {"momentum": 0.8, "global_clipnorm": 2.0, "weight_decay": None}),
+        ("sgd", SGD, {"momentum": 0.8, "global_clipnorm": 2.0, "accumulator_dtype": "bfloat16"}),
         ("adamw", AdamW, {"weight_decay": 0.2, "global_clipnorm": 2.0, "beta_1": 0.9, "beta_2": 0.999}),
     ],
 )
@@ -96,6 +97,7 @@ def test_a_recipes_optimizer_has_its_numbers_and_schedule(name, kind, numbers):
         batch_size=1,
         decay="linear",
         momentum=0.8,
+        accumulator_dtype="bfloat16",
         weight_decay=0.2 if name == "adamw" else 0.0,
         clip_norm=2.0,
     )
@@ -124,3 +126,139 @@ def test_training_goes_on_the_same_after_saving_and_loading(tmp_path):
     again.fit(**fit)
     for path, array in arrays(model).items():
         np.testing.assert_array_equal(arrays(again)[path], array)
+
+
+RATE = WarmupDecay(0.2, total_steps=8, warmup_steps=2)
+
+
+def depth_factors(paths, blocks, decay):
+    """The factors of BEiT: 1 behind the last block, then `decay` for each block down, and the embeddings'."""
+    factors, behind = {}, False
+    for path in paths:
+        first = path.split("/")[0]
+        behind = behind or first.startswith("encoder_block_")
+        number = int(first.removeprefix("encoder_block_")) if first.startswith("encoder_block_") else None
+        exponent = blocks - number if number is not None else (0 if behind else blocks + 1)
+        factors[path] = decay**exponent
+    return factors
+
+
+def clipped(gradients, largest):
+    norm = np.sqrt(sum((g.astype("float64") ** 2).sum() for g in gradients.values()))
+    return {path: g * min(1, largest / norm) for path, g in gradients.items()}
+
+
+def made_gradients(model, steps, rng):
+    return [
+        {v.path: rng.standard_normal(v.shape).astype("float32") for v in model.trainable_variables}
+        for _ in range(steps)
+    ]
+
+
+def apply_all(optimizer, model, gradients):
+    for each in gradients:
+        variables = model.trainable_variables
+        optimizer.apply([keras.ops.convert_to_tensor(each[v.path]) for v in variables], variables)
+
+
+@pytest.mark.parametrize("accumulator", [None, "bfloat16"])
+@pytest.mark.parametrize("decay, layer_decay, pooling", [(0, None, "token"), (0.5, 0.7, "map")])
+def test_momentum_is_the_authors(accumulator, decay, layer_decay, pooling, rng):
+    model = small(pooling=pooling)
+    w = {v.path: v.numpy().astype("float64") for v in model.trainable_variables}
+    gradients = made_gradients(model, 5, rng)
+    options = {"weight_decay": decay or None, "layer_decay": layer_decay, "global_clipnorm": 3.0}
+    apply_all(SGD(RATE, 0.9, accumulator, **options), model, gradients)
+
+    factors = depth_factors(w, 2, layer_decay or 1.0)
+    traces = dict.fromkeys(w, 0.0)
+    for step, each in enumerate(gradients):
+        for path, g in clipped(each, 3.0).items():
+            rate = float(RATE(step)) * factors[path]
+            new = g + 0.9 * traces[path]
+            traces[path] = new.astype(accumulator and ml_dtypes.bfloat16 or "float64").astype("float64")
+            w[path] = w[path] * (1 - rate * decay * path.endswith("/kernel")) - rate * new
+    # What rounding to bfloat16 leaves is far larger than what float32 and float64 differ by,
+    # but a sum at the edge between two bfloat16 numbers may fall to either side.
+    for variable in model.trainable_variables:
+        error = np.abs(variable.numpy() - w[variable.path])
+        assert np.median(error) < 1e-6, variable.path
+        assert error.max() < (1e-3 if accumulator else 5e-6), variable.path
+
+
+def test_the_step_is_exact_though_the_trace_is_rounded():
+    weight = keras.Variable(np.zeros(1, "float32"))
+    optimizer = SGD(1.0, 0.5, "bfloat16")
+    exact, kept = 1 + 2**-12, 1.0  # the second is the first in bfloat16
+    for expected in (exact, 0.5 * kept + exact):
+        before = float(weight.numpy()[0])
+        optimizer.apply([keras.ops.convert_to_tensor([exact])], [weight])
+        assert before - float(weight.numpy()[0]) == expected
+    assert str(optimizer.traces[0].dtype) == "bfloat16"
+
+
+def test_adamw_has_rates_by_depth_for_the_step_and_the_decay(rng):
+    model = small(pooling="map")
+    w = {v.path: v.numpy().astype("float64") for v in model.trainable_variables}
+    gradients = made_gradients(model, 4, rng)
+    optimizer = AdamW(RATE, weight_decay=0.3, layer_decay=0.6, global_clipnorm=2.0, epsilon=1e-8)
+    apply_all(optimizer, model, gradients)
+    factors = depth_factors(w, 2, 0.6)
+    assert {round(f, 6) for f in factors.values()} == {0.216, 0.36, 0.6, 1.0}
+    m, v = dict.fromkeys(w, 0.0), dict.fromkeys(w, 0.0)
+    for step, each in enumerate(gradients):
+        for path, g in clipped(each, 2.0).items():
+            rate = float(RATE(step)) * factors[path]
+            m[path], v[path] = 0.9 * m[path] + 0.1 * g, 0.999 * v[path] + 0.001 * g**2
+            change = m[path] / (1 - 0.9 ** (step + 1)) / (np.sqrt(v[path] / (1 - 0.999 ** (step + 1))) + 1e-8)
+            w[path] = w[path] * (1 - rate * 0.3 * path.endswith("/kernel")) - rate * change
+    for variable in model.trainable_variables:
+        np.testing.assert_allclose(variable.numpy(), w[variable.path], atol=1e-4, err_msg=variable.path)
+
+
+def test_a_linear_probes_head_has_the_whole_rate():
+    model = small()
+    compile_model(model, "linear_probe", layer_decay=0.5, warmup_steps=0, base_lr=0.25, clip_norm=None)
+    bias = model.get_layer("head").bias
+    before = bias.numpy()
+    ones = [keras.ops.ones(v.shape) for v in model.trainable_variables]
+    model.optimizer.apply(ones, model.trainable_variables)
+    np.testing.assert_allclose(before - bias.numpy(), 0.25, rtol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_the_moving_average_is_one_and_comes_back_from_a_file(optimizer, tmp_path):
+    model = small(num_layers=1)
+    options = {"accumulator_dtype": "bfloat16"} if optimizer == "sgd" else {"weight_decay": 0.1}
+    recipe = Recipe(optimizer, 0.1, 10, 0, 4, ema=0.75, layer_decay=0.5, **options)
+    compile_model(model, recipe)
+    images, labels = images_for(model, 4), np.arange(4)
+    kernel, average = model.get_layer("head").kernel, None
+    for step in range(3):
+        model.train_on_batch(images, labels)
+        # Keras starts it with the weights behind the first step.
+        average = kernel.numpy() if step == 0 else 0.75 * average + 0.25 * kernel.numpy()
+    index = model.optimizer._get_variable_index(kernel)
+    np.testing.assert_allclose(model.optimizer._model_variables_moving_average[index], average, rtol=1e-5)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.optimizer.get_config() == model.optimizer.get_config()
+    for one, other in zip(model.optimizer.variables, again.optimizer.variables, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(other.numpy().astype("float64"), one.numpy().astype("float64"))
+    for one in (model, again):
+        one.train_on_batch(images, labels)
+    np.testing.assert_array_equal(again.get_layer("head").kernel.numpy(), kernel.numpy())
+
+
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+@pytest.mark.parametrize("value", [0, 1.5, -0.1])
+def test_a_layer_decay_that_cannot_be_is_refused(kind, value):
+    with pytest.raises(ValueError, match=rf"layer_decay must be in \(0, 1\] or None; got {value}"):
+        kind(layer_decay=value)
+
+
+@pytest.mark.parametrize("value", [1.0, -0.1])
+def test_a_momentum_that_cannot_be_is_refused(value):
+    with pytest.raises(ValueError, match=rf"momentum must be in \[0, 1\); got {value}"):
+        SGD(momentum=value)

@@ -1,15 +1,13 @@
 import dataclasses
-import os
-import pickle
+import shutil
 import signal
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 from made.folders import write_broken, write_classes
-from reference.comparing import arrays, numpy
+from made.workers import finish, random_moments, start
+from reference.comparing import arrays
 from reference.small import SMALL
 
 from keras_vit.training import Recipe, run
@@ -29,31 +27,25 @@ RECIPE = Recipe(
     seed=1,
 )
 
-# Runs until it is killed: at a step, or while a checkpoint is written.
-KILLED = """
-import os, pathlib, pickle, signal, sys
-from keras_vit.training import run
-config, path, moment = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
-save_model = run.save_model
+# All that is random in a run, and all that its state consists of.
+HARD = RECIPE.with_changes(
+    dropout_rate=0.2,
+    stochastic_depth_rate=0.2,
+    ema=0.8,
+    accumulation_steps=2,
+    layer_decay=0.8,
+    flip=True,
+    shift=0.1,
+    mixup=0.3,
+    checkpoint_every=2,
+)
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
 
-def at_a_step(self, batch, logs=None):
-    if moment == "at a step" and int(self.model.optimizer.iterations) == 10:
-        die()
-
-def at_a_checkpoint(model, path):
-    if int(model.optimizer.iterations) == 8:
-        if moment == "while writing":
-            path.with_name(f"writing-{path.name}").write_bytes(b"the first half")
-            die()
-    save_model(model, path)
-
-run._Keeper.on_train_batch_end = at_a_step
-run.save_model = at_a_checkpoint
-run.train(config, path, verbose=0)
-"""
+@pytest.fixture(scope="module")
+def hard(config, tmp_path_factory):
+    """The configuration of a run with everything random, and what it ends as if nothing happens."""
+    config = dataclasses.replace(config, recipe=HARD)
+    return config, train(config, tmp_path_factory.mktemp("runs") / "hard", verbose=0)[0]
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +61,17 @@ def finished(config, tmp_path_factory):
 
 
 def state(workdir):
-    """Every number of the finished model and of the last checkpoint, its optimizer's included."""
-    checkpoint = keras.saving.load_model(workdir.checkpoint)
-    optimizer = {v.path.partition("/")[2]: numpy(v) for v in checkpoint.optimizer.variables}
-    return arrays(keras.saving.load_model(workdir.model)), arrays(checkpoint), optimizer
+    """Every number of the finished model and of the last checkpoint."""
+    (*_, last) = sorted(workdir.checkpoints.glob("step-*"))
+    with np.load(last / "values.npz") as values:
+        return arrays(keras.saving.load_model(workdir.model)), last.name, dict(values)
 
 
 def assert_same_end(workdir, expected):
     """The same metrics but for the time they took, and the same numbers bit for bit."""
+    times = ("seconds", "images_per_second")
     rows, expected_rows = (
-        [{name: value for name, value in row.items() if name != "seconds"} for row in run.metrics()]
+        [{name: value for name, value in row.items() if name not in times} for row in run.metrics()]
         for run in (workdir, expected)
     )
     assert rows == expected_rows
@@ -103,6 +96,7 @@ def test_a_run_leaves_its_record_metrics_and_model(finished, config):
         "metrics.csv",
         "model.keras",
         "result.json",
+        "tensorboard",
     ]
 
 
@@ -116,32 +110,22 @@ def test_a_finished_run_returns_its_record_and_trains_nothing(finished, config, 
     workdir, record = finished
     before = {path: path.stat().st_mtime_ns for path in workdir.path.rglob("*")}
     monkeypatch.setattr(run, "load_dataset", None)
-    monkeypatch.setattr(run, "VisionTransformer", None)
+    monkeypatch.setattr(run, "build_model", None)
     again, found = train(config, workdir.path, verbose=0)
     assert (again.path, found) == (workdir.path, record)
     assert {path: path.stat().st_mtime_ns for path in workdir.path.rglob("*")} == before
 
 
-@pytest.mark.parametrize("moment", ["at a step", "while writing"])
-def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been(moment, finished, config, tmp_path):
+@pytest.mark.parametrize("moment", random_moments(HARD.total_steps))
+def test_a_killed_run_ends_as_if_it_had_not_been(moment, hard, tmp_path):
+    config, expected = hard
     path = tmp_path / "run"
-    (tmp_path / "arguments").write_bytes(pickle.dumps((config, path, moment)))
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, tmp_path / "arguments"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert finish([start(tmp_path, config, path, moment=moment)]) == [-signal.SIGKILL]
     assert not (path / "result.json").exists()
-    left = run.Workdir(path, dataclasses.asdict(config))
-    assert [row["step"] for row in left.metrics()] == [4, 8]
-    done = int(keras.saving.load_model(left.checkpoint).optimizer.iterations)
-    assert done == (8 if moment == "at a step" else 4)
-
+    assert not (path / "model.keras").exists()
     workdir, record = train(config, path, verbose=0)
-    assert record["steps"] == 14
-    assert_same_end(workdir, finished[0])
+    assert record["steps"] == config.recipe.total_steps
+    assert_same_end(workdir, expected)
 
 
 def test_a_continued_run_says_so(config, tmp_path, capfd, monkeypatch):
@@ -245,9 +229,99 @@ def test_another_backend_is_refused(config, tmp_path, monkeypatch):
         train(config, tmp_path / "run", verbose=0)
 
 
-def test_a_damaged_checkpoint_is_named(config, tmp_path):
-    workdir = run.Workdir(tmp_path / "run", dataclasses.asdict(config))
-    workdir.make()
-    workdir.checkpoint.write_bytes(b"PK half a checkpoint")
-    with pytest.raises(ValueError, match="last.keras' is damaged .*; remove it to train from the start"):
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(damage, config, finished, tmp_path, capfd):
+    path = tmp_path / "run"
+    shutil.copytree(finished[0].path, path)
+    (path / "result.json").unlink()
+    file = path / "checkpoints" / "step-00000014" / "values.npz"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "remove":
+        file.unlink()
+    else:
+        file.write_bytes(content if damage == "flip" else content[: len(content) // 2])
+    workdir, _ = train(config, path, verbose=2)
+    said = capfd.readouterr().out
+    assert "step-00000014 is damaged" in said and "continuing" in said and "from step 12 of 14" in said
+    assert_same_end(workdir, finished[0])
+
+
+def test_batches_that_cannot_be_shared_are_refused_before_the_first_step(config, tmp_path):
+    odd = dataclasses.replace(config, recipe=RECIPE.with_changes(batch_size=6))
+    with pytest.raises(ValueError, match="batch_size 6 cannot be shared by 4 devices evenly"):
+        train(odd, tmp_path / "run", verbose=0, strategy="mirrored")
+    split = dataclasses.replace(config, recipe=RECIPE.with_changes(accumulation_steps=5))
+    with pytest.raises(ValueError, match="4 images a device cannot be split into 5 micro-batches"):
+        train(split, tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_little_space_is_told_before_the_first_step(config, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(run.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(OSError, match=r"has 0.0 GB free; the checkpoints of this run take"):
         train(config, tmp_path / "run", verbose=0)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(config, tmp_path):
+    wild = dataclasses.replace(
+        config, recipe=RECIPE.with_changes(optimizer="sgd", weight_decay=0.0, base_lr=1e30, clip_norm=None)
+    )
+    with pytest.raises(ValueError, match="the loss became .* lower base_lr or look at the labels"):
+        train(wild, tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_the_moving_average_is_what_is_evaluated_and_kept(hard, config):
+    _, workdir = hard
+    (*_, last) = sorted(workdir.checkpoints.glob("step-*"))
+    kept = arrays(keras.saving.load_model(workdir.model))
+    with np.load(last / "values.npz") as values:
+        stored = {name.split("/", 2)[2]: values[name] for name in values.files if name.startswith("model/")}
+        every = [values[name] for name in values.files if name.startswith("optimizer/")]
+    different = [name for name in kept if np.abs(kept[name] - stored[name]).max() > 1e-7]
+    assert "head/bias" in different
+    assert any(a.shape == kept["head/bias"].shape and (a == kept["head/bias"]).all() for a in every)
+
+
+def test_few_training_samples_are_drawn_evenly(config, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        run, "training_batches", lambda samples, *a, **k: seen.append(samples) or REAL(samples, *a, **k)
+    )
+    few = dataclasses.replace(config, recipe=RECIPE.with_changes(train_samples=6, total_steps=1))
+    train(few, tmp_path / "run", verbose=0)
+    assert sorted(seen[0].labels) == [0, 0, 0, 1, 1, 1]
+
+
+REAL = run.training_batches
+
+
+@pytest.mark.parametrize("target", ["mean_color", "downsized", "pixels"])
+def test_masked_patches_are_predicted_and_the_encoder_is_fine_tuned(target, config, tmp_path):
+    short = RECIPE.with_changes(total_steps=2, warmup_steps=0, eval_every=1, label_smoothing=0.0)
+    masked = dataclasses.replace(config, recipe=short, objective="masked_patch", target=target)
+    workdir, record = train(masked, tmp_path / "masked", verbose=0)
+    assert "test_accuracy" not in record
+    assert {"loss", "val_loss"} <= {*workdir.metrics()[0]}
+    encoder = keras.saving.load_model(workdir.model)
+    assert encoder.num_classes is None
+
+    still = dataclasses.replace(
+        config, recipe=short.with_changes(base_lr=1e-9), model=None, weights=str(workdir.model)
+    )
+    tuned = keras.saving.load_model(train(still, tmp_path / "tuned", verbose=0)[0].model)
+    assert tuned.num_classes == 2
+    for name, value in arrays(encoder).items():
+        np.testing.assert_allclose(arrays(tuned)[name], value, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "options", [{"remat": True}, {"dtype": "mixed_bfloat16"}, {"freeze": "encoder_norm"}]
+)
+def test_a_run_with_other_ways_to_compute(options, config, tmp_path):
+    other = dataclasses.replace(config, recipe=RECIPE.with_changes(total_steps=2, **options))
+    workdir, record = train(other, tmp_path / "run", verbose=0)
+    assert record["steps"] == 2
+    assert keras.saving.load_model(workdir.model).dtype_policy.name == "float32"

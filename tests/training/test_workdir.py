@@ -14,7 +14,7 @@ def test_nothing_is_written_before_make(tmp_path):
     assert workdir.result is None and workdir.metrics() == []
     workdir.make()
     assert json.loads((workdir.path / "config.json").read_text())["recipe"]["crop_area"] == [0.5, 1.0]
-    assert workdir.checkpoint.parent.is_dir() and workdir.figures.is_dir()
+    assert workdir.checkpoints.is_dir() and workdir.figures.is_dir()
 
 
 def test_the_same_configuration_is_taken_again(tmp_path):
@@ -62,6 +62,15 @@ def test_metrics_come_back_as_they_were_written(tmp_path):
     assert workdir.metrics() == rows
     workdir.write_metrics(rows[:1])
     assert workdir.metrics() == rows[:1]
+
+
+def test_a_row_need_not_have_every_number(tmp_path):
+    workdir = Workdir(tmp_path / "run", CONFIG)
+    workdir.make()
+    rows = [{"step": 5, "loss": 0.5}, {"step": 10, "loss": 0.25, "val_loss": 0.75}]
+    workdir.write_metrics(rows)
+    assert workdir.metrics() == rows
+    assert (workdir.path / "metrics.csv").read_text().splitlines()[:2] == ["step,loss,val_loss", "5,0.5,"]
 
 
 def broken_model():

@@ -1,0 +1,52 @@
+"""Patches taken away, to be told from the others: the learned mask token."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MaskTokens(keras.layers.Layer):
+    """Put the learned mask token, or another token of the same image, in a token's place.
+
+    Args:
+        initializer: How the mask token starts.
+
+    Call arguments (inputs):
+        tokens: (batch, tokens, channels).
+        sources: Whole numbers (batch, tokens): which token of the image stands in each place then,
+            from 0 in row order; -1 for the mask token. 0, 1, 2, … leaves all as they are.
+
+    Output shape: (batch, tokens, channels).
+
+    Example:
+        >>> tokens = np.array([[[1.0], [2.0], [3.0]]])
+        >>> MaskTokens(initializer="zeros")(tokens, np.array([[0, -1, 0]])).numpy().ravel().tolist()
+        [1.0, 0.0, 1.0]
+
+    Source: Dosovitskiy et al. 2021, appendix B.1.2; Devlin et al. 2019 (BERT), section 3.1.
+    """
+
+    def __init__(self, initializer="random_normal", **kwargs):
+        super().__init__(**kwargs)
+        self.initializer = keras.initializers.get(initializer)
+
+    def build(self, tokens_shape, sources_shape=None):
+        self.token = self.add_weight(
+            shape=(1, 1, tokens_shape[-1]), initializer=self.initializer, name="token"
+        )
+
+    def call(self, tokens, sources):
+        batch, _, channels = ops.shape(tokens)
+        mask = ops.broadcast_to(self.token, (batch, 1, channels))
+        choices = ops.concatenate([mask, tokens], axis=1)  # number -1 is the first
+        sources = ops.expand_dims(ops.cast(sources, "int32") + 1, -1)
+        return ops.take_along_axis(choices, sources, axis=1)
+
+    def compute_output_shape(self, tokens_shape, sources_shape):
+        return tuple(tokens_shape)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "initializer": keras.initializers.serialize(self.initializer),
+        }

@@ -1,0 +1,116 @@
+"""One step of a `DistributedModel` on one replica. TensorFlow only."""
+
+import keras
+import tensorflow as tf
+
+from keras_vit.layers.random_draws import draws_from
+
+fold_in = tf.random.experimental.stateless_fold_in
+
+
+def train_step(model, data):
+    """Gradients of the replica's share of the global loss, micro-batch by micro-batch; one update.
+
+    The loss of a part of the batch is a mean L with a weight n, and the global loss is
+    sum(n L) / sum(n). Each part's loss is scaled by n / sum(n), so that the optimizer's sum over
+    the replicas is the gradient of the global batch.
+    """
+    replica = tf.distribute.get_replica_context()
+    images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    weight = _weight(model, images, sample_weight)
+    total = replica.all_reduce(tf.distribute.ReduceOp.SUM, weight)
+    variables = [variable.value for variable in model.trainable_variables]
+    step = tf.cast(model.optimizer._iterations.value, tf.int32)
+    seed = fold_in(fold_in([model.random_seed, 0], step), tf.cast(replica.replica_id_in_sync_group, tf.int32))
+
+    def micro_step(number, part):
+        x, y, w = part
+        share = tf.math.divide_no_nan(_weight(model, x, w), total)
+        micro_seed = fold_in(seed, number)
+        with draws_from(model, lambda draw, _: fold_in(micro_seed, draw)), tf.GradientTape() as tape:
+            predicted = model(x, training=True)
+            loss = _mean_loss(model, x, y, predicted, w, training=True)
+            loss *= tf.cast(share, loss.dtype)
+            scaled = model.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        # A part without samples has no mean: whatever came out counts nothing.
+        counts = tf.cast(share != 0, tf.float32)
+        *gradients, loss = (
+            tf.math.multiply_no_nan(tf.convert_to_tensor(x), tf.cast(counts, x.dtype))
+            for x in (*gradients, loss)
+        )
+        return gradients, loss, predicted
+
+    run = micro_step if model.accumulation_steps == 1 else _accumulated(model, micro_step, variables)
+    gradients, loss, predicted = run(0, (images, labels, sample_weight))
+    # The tracker multiplies by the weight again, so that it sums up n L and n.
+    mean = tf.math.divide_no_nan(loss * tf.cast(total, loss.dtype), tf.cast(weight, loss.dtype))
+    model._loss_tracker.update_state(mean, sample_weight=weight)
+    if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
+        # It looks for overflow in the first replica's gradient alone: let all have the same.
+        count = replica.num_replicas_in_sync
+        gradients = [g / count for g in replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)]
+        # A step that overflows is a step, though the inner optimizer does not take it.
+        model.optimizer._iterations.assign_add(1)
+    model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return _logs(model.compute_metrics(images, labels, predicted, sample_weight=sample_weight))
+
+
+def test_step(model, data):
+    """Metrics of the replica's part of an evaluation batch, which may be empty."""
+    images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    predicted = model(images, training=False)
+    weight = _weight(model, images, sample_weight)
+    loss = _mean_loss(model, images, labels, predicted, sample_weight, training=False)
+    counts = tf.cast(weight != 0, loss.dtype)
+    model._loss_tracker.update_state(tf.math.multiply_no_nan(loss, counts), sample_weight=weight)
+    return _logs(model.compute_metrics(images, labels, predicted, sample_weight=sample_weight))
+
+
+def _accumulated(model, micro_step, variables):
+    """`micro_step` over the parts of a batch, one after the other so that memory holds one."""
+    count = model.accumulation_steps
+
+    def run(_, batch):
+        size = tf.shape(keras.tree.flatten(batch[0])[0])[0]
+
+        def body(number, gradients, loss, predicted):
+            begin, end = number * size // count, (number + 1) * size // count
+            part = keras.tree.map_structure(lambda x: None if x is None else x[begin:end], batch)
+            part_gradients, part_loss, outputs = micro_step(number, part)
+            gradients = [a + b for a, b in zip(gradients, part_gradients)]
+            predicted = [a.write(number, o) for a, o in zip(predicted, keras.tree.flatten(outputs))]
+            return number + 1, gradients, loss + part_loss, predicted
+
+        arrays = [
+            tf.TensorArray(output.dtype, count, element_shape=(None, *output.shape[1:]), infer_shape=False)
+            for output in model.outputs
+        ]
+        start = (0, [tf.zeros(v.shape, v.dtype) for v in variables], 0.0, arrays)
+        _, gradients, loss, predicted = tf.while_loop(
+            lambda number, *_: number < count, body, start, parallel_iterations=1
+        )
+        outputs = [array.concat() for array in predicted]
+        return gradients, loss, keras.tree.pack_sequence_as(model.output, outputs)
+
+    return run
+
+
+def _weight(model, images, sample_weight):
+    """What the loss of these samples is divided by: their weights' sum or, for most losses, their number."""
+    if sample_weight is not None and getattr(model.loss, "reduction", None) == "mean_with_sample_weight":
+        return tf.reduce_sum(tf.cast(sample_weight, tf.float32))
+    return tf.cast(tf.shape(keras.tree.flatten(images)[0])[0], tf.float32)
+
+
+def _mean_loss(model, images, labels, predicted, sample_weight, training):
+    loss = model.compute_loss(images, labels, predicted, sample_weight, training)
+    return loss * model.distribute_strategy.num_replicas_in_sync  # Keras has divided by it
+
+
+def _logs(metrics):
+    """Metrics as Keras reduces them: across workers it takes the mean over a first axis."""
+    strategy = tf.distribute.get_strategy()
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return {name: tf.expand_dims(value, 0) for name, value in metrics.items()}
+    return metrics

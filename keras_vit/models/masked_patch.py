@@ -1,0 +1,219 @@
+"""Masked patch prediction: corrupted patches → tokens → what the patches showed."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers import extract_patches
+from keras_vit.layers.mask_tokens import MaskTokens
+from keras_vit.layers.patch_embedding import pair
+from keras_vit.models.arguments import FREE, stem_stride
+from keras_vit.models.distributed import DistributedModel
+from keras_vit.models.vit import VisionTransformer
+
+CELLS = {"mean_color": 1, "downsized": 4}  # on each side of a patch, with one colour each
+TARGETS = (*CELLS, "pixels")
+LEVELS = 8  # of a colour's channel: 3 bits
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MaskedPatchPredictor(DistributedModel):
+    """Learn without labels: predict what the corrupted patches of an image showed.
+
+    Some patches' vectors are replaced, by a learned mask token or by another patch's, before the
+    encoder reads them (`data.masking` draws which); each token of the grid then predicts its patch.
+
+    Args:
+        encoder: A VisionTransformer with nothing behind its tokens: no `num_classes`,
+            `representation_size`, "map" pooling or `norm_after_pooling`. Its layers are shared, so
+            training trains it. Or its constructor arguments.
+        target: What is predicted of each patch: "mean_color" (one of 512 colours, 3 bits a channel),
+            "downsized" (4×4 mean colours) or "pixels" (every number of the patch as the model reads it).
+        dtype: A dtype policy for an encoder that is given by its arguments.
+
+    Input: a dict of `images`, float32 (batch, height, width, channels) as the encoder reads them, and
+    `sources`, int32 (batch, patches), as in `MaskTokens`.
+    Output: float32 (batch, patches, 512) logits for "mean_color", (batch, patches, 16, 512) for
+    "downsized", (batch, patches, patch height · patch width · channels) for "pixels". The layer that
+    makes them, `prediction`, starts at zero.
+
+    Raises:
+        ValueError: for an unknown target, an encoder with something behind its tokens or without a
+            Transformer, or image sides that the stem rounds up.
+
+    Example:
+        >>> predictor = MaskedPatchPredictor(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3))
+        >>> sources = np.array([[-1] * 8 + [*range(8, 16)]])  # the upper half is masked
+        >>> predictor({"images": np.zeros((1, 32, 32, 3)), "sources": sources}).shape
+        TensorShape([1, 16, 512])
+        >>> predictor.to_vision_transformer(num_classes=10).num_classes
+        10
+
+    Source: Dosovitskiy et al. 2021, appendix B.1.2.
+    """
+
+    def __init__(self, encoder, target="mean_color", dtype=None, **kwargs):
+        if not isinstance(encoder, VisionTransformer):
+            encoder = VisionTransformer.from_config({"dtype": dtype, **encoder})
+        _check(encoder, target)
+        start = encoder.get_layer("patch_embedding").output, encoder.get_layer("patch_tokens").output
+        embed = keras.Model(encoder.input, start, name="embed")
+        encode = keras.Model(start, encoder.feature_extractor("tokens").output["tokens"], name="encode")
+        policy = encoder.dtype_policy
+
+        images = keras.Input(encoder.input.shape[1:], name="images")  # (b, H, W, c)
+        grid, patches = embed(images)  # (b, h, w, d), (b, n, d)
+        sources = keras.Input(patches.shape[1:2], name="sources", dtype="int32")  # (b, n)
+        x = MaskTokens(dtype=policy, name="mask_token")(patches, sources)
+        x = encode([grid, x])[:, encoder.num_prefix_tokens :]  # (b, n, d)
+        shape = _predictions(target, encoder)
+        axes = "xy"[: len(shape)]
+        x = keras.layers.EinsumDense(
+            f"bnd,d{axes}->bn{axes}",
+            (patches.shape[1], *shape),
+            bias_axes=axes,
+            kernel_initializer="zeros",
+            dtype=policy.variable_dtype,  # losses need float32 under mixed precision
+            name="prediction",
+        )(x)  # (b, n, k), (b, n, 16, k) or (b, n, p)
+
+        super().__init__(inputs={"images": images, "sources": sources}, outputs=x, **kwargs)
+        self.dtype_policy = policy
+        self.encoder = encoder
+        self.target = target
+
+    def patch_targets(self, images):
+        """What the predictions for these images are to be: `patch_targets` with this model's arguments.
+
+        >>> predictor = MaskedPatchPredictor(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3))
+        >>> predictor.patch_targets(np.full((1, 32, 32, 3), -1.0))[0, :5].numpy().tolist()
+        [0, 0, 0, 0, 0]
+        """
+        return patch_targets(images, patch_pixels(self.encoder), self.target, self.encoder.preprocessing)
+
+    def to_vision_transformer(self, **changes):
+        """A new VisionTransformer with the encoder's weights, to be fine-tuned.
+
+        For another image size, `save_weights` of the encoder and `from_pretrained` resize its positions.
+
+        Args:
+            **changes: Constructor arguments, such as `num_classes` and `pooling`.
+
+        Returns:
+            VisionTransformer: What comes after the tokens is new.
+
+        Raises:
+            ValueError: if the encoder's weights do not fit the changed arguments.
+
+        Example:
+            >>> predictor = MaskedPatchPredictor(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3))
+            >>> predictor.to_vision_transformer(pooling="gap", num_classes=10).output_shape
+            (None, 10)
+        """
+        model = VisionTransformer.from_config({**self.encoder.get_config(), **changes})
+        for layer in self.encoder.layers:
+            if layer.weights:
+                model.get_layer(layer.name).set_weights(layer.get_weights())
+        return model
+
+    def get_config(self):
+        return {
+            "encoder": self.encoder.get_config(),
+            "target": self.target,
+            "name": self.name,
+            "trainable": self.trainable,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(**config)
+
+
+def patch_targets(images, patch_size, target, preprocessing):
+    """What there is to predict of each patch of the images.
+
+    Args:
+        images: float (batch, height, width, channels) as the model reads them.
+        patch_size: Side of a patch in pixels, or (height, width). Both must divide the image.
+        target: "mean_color", "downsized" or "pixels", as in `MaskedPatchPredictor`.
+        preprocessing: The `Preprocessing` that made the images.
+
+    Returns:
+        Tensor with the patches row by row. Colours are int32 (batch, patches) for "mean_color" and
+        (batch, patches, 16) for "downsized", the first channel counting most: of a pixel in [0, 1]
+        each channel is cut into 8 equal levels. "pixels" are the images' own numbers, float32
+        (batch, patches, patch height · patch width · channels).
+
+    Raises:
+        ValueError: for an unknown target, or a patch that does not divide the images.
+
+    Example:
+        >>> white = np.ones((1, 32, 32, 3), "float32")
+        >>> patch_targets(white, 16, "mean_color", Preprocessing(32)).numpy().tolist()
+        [[511, 511, 511, 511]]
+
+    Source: Dosovitskiy et al. 2021, appendix B.1.2.
+    """
+    _check_target(target)
+    patch = height, width = pair(patch_size, "patch_size")
+    pixels = extract_patches(images, patch)  # (b, h, w, p)
+    batch, rows, columns, size = ops.shape(pixels)
+    if target == "pixels":
+        return ops.reshape(pixels, (batch, rows * columns, size))
+    cells, channels = CELLS[target], preprocessing.channels
+    x = ops.reshape(pixels, (batch, rows * columns, height, width, channels))
+    # A mean over a part of the patch, of its rows and then of its columns.
+    x = ops.einsum("ih,jw,bnhwc->bnijc", _means(cells, height), _means(cells, width), x)
+    x = x * np.asarray(preprocessing.std, "float32") + np.asarray(preprocessing.mean, "float32")
+    levels = ops.clip(ops.cast(ops.floor(x * LEVELS), "int32"), 0, LEVELS - 1)
+    colors = ops.sum(levels * LEVELS ** np.arange(channels, dtype="int32")[::-1], axis=-1)  # (b, n, i, j)
+    return ops.reshape(colors, (batch, rows * columns, *[cells * cells] * (cells > 1)))
+
+
+def patch_pixels(model):
+    """(height, width) in pixels of the image that one token of the grid stands for.
+
+    >>> patch_pixels(model)
+    (8, 8)
+    """
+    stride = stem_stride(model.resnet)
+    return tuple(side * stride for side in model.patch_size)
+
+
+def _means(cells, side):
+    """The matrix that takes `side` pixels to the means of equal parts, of pixels' parts if need be."""
+    edges = np.linspace(0, side, cells + 1)[:, np.newaxis]
+    start, pixel = edges[:-1], np.arange(side)
+    overlap = np.minimum(edges[1:], pixel + 1) - np.maximum(start, pixel)
+    return (np.maximum(overlap, 0) * cells / side).astype("float32")
+
+
+def _predictions(target, encoder):
+    """The shape of what is predicted of one patch."""
+    channels = encoder.in_channels
+    if target == "pixels":
+        height, width = patch_pixels(encoder)
+        return (height * width * channels,)
+    return (*[CELLS[target] ** 2] * (CELLS[target] > 1), LEVELS**channels)
+
+
+def _check_target(target):
+    if target not in TARGETS:
+        raise ValueError(f"target {target!r} is unknown; choose one of {TARGETS}")
+
+
+def _check(encoder, target):
+    _check_target(target)
+    if encoder.num_layers is None:
+        raise ValueError("masked patches are predicted by a Transformer; got an encoder with num_layers=None")
+    behind = {"pooling": "map"} if encoder.pooling == "map" else {}
+    for name in ("num_classes", "representation_size", "norm_after_pooling"):
+        if getattr(encoder, name):
+            behind[name] = getattr(encoder, name)
+    if behind:
+        raise ValueError(f"the encoder must have nothing behind its tokens; got {behind}")
+    patch = patch_pixels(encoder)
+    if encoder.image_size != FREE and any(side % p for side, p in zip(encoder.image_size, patch)):
+        raise ValueError(
+            f"an image of {encoder.image_size} is not divisible by what a token stands for, {patch} pixels"
+        )

@@ -1,0 +1,116 @@
+"""Runs of `train` in processes of their own: one, or several workers, and killed at any moment."""
+
+import json
+import os
+import pathlib
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+
+# A moment is "step N", or a place in the writing of the first checkpoint from a step on: "values N",
+# "manifest N", "rename N" and, when the old ones are to be removed, "remove N".
+SCRIPT = """
+import os, pathlib, pickle, signal, sys
+config, path, moment, options = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
+kind, _, number = (moment or "").partition(" ")
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+import keras, numpy as np
+from keras_vit.training import checkpoints, run
+
+class Dies(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if kind == "step" and checkpoints.step_of(self.model) == int(number):
+            die()
+
+fit = keras.Model.fit
+def fit_and_die(self, *args, callbacks=(), **more):
+    return fit(self, *args, callbacks=[*callbacks, Dies()], **more)
+keras.Model.fit = fit_and_die
+
+def at(place, step):
+    return kind == place and step >= int(number)
+
+savez, json_dump = np.savez, checkpoints.json.dump
+def savez_and_die(file, **values):
+    if at("values", int(values["optimizer/0"])):
+        file.write(b"the first half")
+        file.flush()
+        die()
+    savez(file, **values)
+def dump_and_die(value, file, **more):
+    if at("manifest", value.get("step", -1)):
+        file.write('{"step":')
+        file.flush()
+        die()
+    json_dump(value, file, **more)
+np.savez, checkpoints.json.dump = savez_and_die, dump_and_die
+rename = pathlib.Path.rename
+def rename_and_die(self, to):
+    if self.name.startswith("writing-") and at("rename", int(self.name[-8:])):
+        die()
+    return rename(self, to)
+pathlib.Path.rename = rename_and_die
+remove_old = checkpoints.Checkpoints._remove_old
+def remove_and_die(self):
+    if at("remove", max((int(f.name[-8:]) for f in self._folders()), default=-1)):
+        die()
+    remove_old(self)
+checkpoints.Checkpoints._remove_old = remove_and_die
+run.train(config, path, verbose=2, **options)
+"""
+
+
+def random_moments(steps, seed=0):
+    """Moments to kill a run at, drawn at random; one of two is in the writing of a checkpoint."""
+    rng = np.random.default_rng(seed)
+    count = 10 if "FULL" in os.environ else 2
+    kinds = ["step", "values", "step", "manifest", "step", "rename", "step", "remove", "step", "values"]
+    return [f"{kind} {rng.integers(1, steps)}" for kind in kinds[:count]]
+
+
+def start(folder, config, path, *, moment=None, worker=None, ports=(), **options):
+    """A process that trains; with ports it is one of as many workers."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{worker}-{moment}".replace(" ", "-")
+    (folder / name).write_bytes(pickle.dumps((config, path, moment, options)))
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment.pop("TF_CONFIG", None)
+    if ports:
+        cluster = {"worker": [f"localhost:{port}" for port in ports]}
+        environment["TF_CONFIG"] = json.dumps(
+            {"cluster": cluster, "task": {"type": "worker", "index": worker}}
+        )
+    with (folder / f"{name}.txt").open("w") as output:
+        return subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, folder / name], stdout=output, stderr=output, env=environment
+        )
+
+
+def output_of(folder, worker=None, moment=None):
+    return (pathlib.Path(folder) / f"{worker}-{moment}.txt".replace(" ", "-")).read_text()
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def finish(processes, timeout=120):
+    """The exit statuses; what still runs after `timeout` seconds is killed, and fails."""
+    try:
+        return [process.wait(timeout) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)

@@ -1,0 +1,145 @@
+import types
+
+import numpy as np
+import pytest
+from reference.comparing import arrays
+from reference.small import SMALL, images_for, small
+
+from keras_vit.data.samples import Samples
+from keras_vit.training import Recipe
+from keras_vit.training.building import build_model, finished_model, subset, transformer_of
+from keras_vit.training.run import RunConfig
+
+RECIPE = Recipe("sgd", 0.1, 4, 0, 4)
+DATASET = types.SimpleNamespace(class_names=("cat", "dog", "owl"))
+SIZES = {name: value for name, value in SMALL.items() if name not in ("num_classes", "image_size")}
+
+
+def config(recipe=RECIPE, **options):
+    return RunConfig("digits", **{"model": SIZES, "image_size": (16, 16), **options}, recipe=recipe)
+
+
+def test_a_new_model_has_the_data_sets_classes_and_the_recipes_rates():
+    recipe = RECIPE.with_changes(
+        dropout_rate=0.1, stochastic_depth_rate=0.2, dtype="mixed_bfloat16", model={"pooling": "gap"}
+    )
+    model = build_model(config(recipe), DATASET)
+    assert (model.num_classes, tuple(model.class_names)) == (3, ("cat", "dog", "owl"))
+    assert (model.dropout_rate, model.stochastic_depth_rate, model.pooling) == (0.1, 0.2, "gap")
+    assert model.compute_dtype == "bfloat16"
+    assert {model.dtype for model in model.trainable_variables} == {"float32"}
+
+
+@pytest.mark.parametrize("asked", [None, (32, 16)])
+@pytest.mark.parametrize("of_recipe", [None, (48, 48)])
+def test_the_run_then_the_recipe_then_the_model_say_how_large_images_are(asked, of_recipe):
+    model = build_model(config(RECIPE.with_changes(image_size=of_recipe), image_size=asked), DATASET)
+    assert model.image_size == (asked or of_recipe or (224, 224))
+
+
+@pytest.mark.parametrize("distillation", [False, True])
+def test_new_heads_start_with_the_recipes_bias(distillation):
+    sizes = {**SIZES, "distillation": True} if distillation else SIZES
+    model = build_model(config(RECIPE.with_changes(head_bias=-6.9), model=sizes), DATASET)
+    for name in ("head", "head_distillation")[: 1 + distillation]:
+        np.testing.assert_array_equal(model.get_layer(name).bias.numpy(), np.float32(-6.9))
+        np.testing.assert_array_equal(model.get_layer(name).kernel.numpy(), 0)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A model with `pre_logits` and another head, in a file."""
+    model = small(representation_size=8)
+    path = tmp_path_factory.mktemp("weights") / "model.keras"
+    model.save(path)
+    return model, str(path)
+
+
+def test_weights_are_taken_but_for_pre_logits_and_the_head(stored):
+    model, path = stored
+    built = build_model(config(weights=path, model=None, image_size=None), DATASET)
+    assert built.representation_size is None and built.num_classes == 3
+    found, expected = arrays(built), arrays(model)
+    assert {*found} == {name for name in expected if not name.startswith("pre_logits")}
+    for name in found:
+        wanted = 0 if name.startswith("head/") else expected[name]
+        np.testing.assert_array_equal(found[name], wanted, err_msg=name)
+
+
+@pytest.mark.parametrize("sizes", [{"hidden_size": 24}, "Ti/16", {"patch_size": 4}])
+def test_weights_of_other_sizes_than_the_model_that_is_asked_for_are_refused(sizes, stored):
+    with pytest.raises(ValueError, match=r"model.keras has .*, but .* has "):
+        build_model(config(weights=stored[1], model=sizes), DATASET)
+    build_model(config(weights=stored[1], model={"patch_size": 8, "hidden_size": 12}), DATASET)
+
+
+def test_without_labels_the_model_predicts_patches_and_has_no_head(stored):
+    sizes = {**SIZES, "representation_size": 8}
+    new = build_model(config(model=sizes, objective="masked_patch"), DATASET)
+    loaded = build_model(config(weights=stored[1], model=None, objective="masked_patch"), DATASET)
+    for model in (new, loaded):
+        encoder = transformer_of(model)
+        assert encoder is model.encoder and encoder.num_classes is None
+        assert encoder.representation_size is None
+    np.testing.assert_array_equal(
+        arrays(transformer_of(loaded))["class_token/token"], arrays(stored[0])["class_token/token"]
+    )
+
+
+def test_the_finished_model_is_plain_and_computes_the_same():
+    model = small(
+        dropout_rate=0.5, attention_dropout_rate=0.5, stochastic_depth_rate=0.5, dtype="mixed_bfloat16"
+    )
+    model.get_layer("encoder_norm").trainable = False
+    finished = finished_model(model)
+    assert (finished.dropout_rate, finished.attention_dropout_rate, finished.stochastic_depth_rate) == (
+        0,
+        0,
+        0,
+    )
+    assert finished.compute_dtype == "float32"
+    assert len(finished.trainable_variables) == len(finished.weights)
+    for path, array in arrays(model).items():
+        np.testing.assert_array_equal(arrays(finished)[path], array)
+    images = images_for(model)
+    np.testing.assert_array_equal(finished(images, training=True), finished(images))
+    np.testing.assert_allclose(finished(images), np.asarray(model(images), "float32"), atol=0.3)
+
+
+def samples(labels):
+    return Samples(tuple(f"{i}.png" for i in range(len(labels))), tuple(labels))
+
+
+def counts(taken):
+    return {label: taken.labels.count(label) for label in set(taken.labels)}
+
+
+def test_a_subset_is_drawn_evenly_from_the_classes():
+    everything = samples([0] * 50 + [1] * 30 + [2] * 3)
+    assert counts(subset(everything, 9, 0)) == {0: 3, 1: 3, 2: 3}
+    assert counts(subset(everything, 15, 0)) == {0: 6, 1: 6, 2: 3}
+    assert sorted(counts(subset(everything, 10, 0)).values()) in ([3, 3, 4],)
+    taken = subset(everything, 20, 0)
+    assert len(set(taken.images)) == 20
+    for image, label in zip(taken.images, taken.labels):
+        assert everything.labels[everything.images.index(image)] == label
+
+
+def test_a_subset_depends_on_the_seed_alone():
+    everything = samples([0, 1] * 30)
+    first, again, other = (subset(everything, 10, seed).images for seed in (0, 0, 1))
+    assert first == again != other
+    assert {*first} < {*subset(everything, 20, 0).images}  # more of them hold the fewer
+
+
+def test_all_can_be_taken_and_labels_can_be_rows():
+    everything = samples([(0.0, 1.0), (1.0, 0.0)] * 4)
+    assert subset(everything, 8, 0) == everything
+    assert counts(subset(everything, 4, 0)) == {(0.0, 1.0): 2, (1.0, 0.0): 2}
+
+
+def test_a_subset_that_cannot_be_had_is_refused():
+    with pytest.raises(ValueError, match="train_samples must be at most 3, the training samples; got 4"):
+        subset(samples([0, 1, 2]), 4, 0)
+    with pytest.raises(ValueError, match="needs labels that are known without reading"):
+        subset(types.SimpleNamespace(labels=None), 4, 0)

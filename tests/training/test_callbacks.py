@@ -1,0 +1,146 @@
+import csv
+import math
+import re
+
+import keras
+import numpy as np
+import pytest
+from reference.small import images_for, small
+
+from keras_vit.training import Recipe, compile_model
+from keras_vit.training.callbacks import EvaluateAverage, Keeper, Progress, inner_optimizer
+from keras_vit.training.checkpoints import Checkpoints
+from keras_vit.training.workdir import Workdir
+
+RECIPE = Recipe("sgd", 0.1, 8, 2, 4, ema=0.5)
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    workdir = Workdir(tmp_path / "run", {})
+    workdir.make()
+    return workdir
+
+
+def made(**options):
+    model = small(num_layers=1)
+    compile_model(model, RECIPE, **options)
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def fit(model, *callbacks, epochs=2, labels=None, **options):
+    """Two steps of four images an epoch."""
+    labels = np.arange(8) % 5 if labels is None else labels
+    data = {"x": images_for(model, 8), "y": labels, "batch_size": 4, "epochs": epochs, "shuffle": False}
+    return model.fit(**data, callbacks=[*callbacks], verbose=0, **options).history
+
+
+def test_a_row_and_a_checkpoint_come_with_every_epoch(workdir):
+    model, checkpoints = made(), Checkpoints(workdir.checkpoints)
+    history = fit(model, Keeper(workdir, checkpoints, 0, 4))
+    rows = workdir.metrics()
+    assert [row["step"] for row in rows] == [2, 4]
+    assert [row["loss"] for row in rows] == history["loss"]
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.1, 0.1 * 0.75])
+    for row in rows:
+        assert row["images_per_second"] == pytest.approx(8 / row["seconds"])
+    assert checkpoints.newest() == 4
+    with (workdir.path / "metrics.csv").open() as file:
+        assert list(csv.DictReader(file).fieldnames)[:4] == [
+            "step",
+            "seconds",
+            "images_per_second",
+            "learning_rate",
+        ]
+
+
+def test_rows_behind_the_checkpoint_that_a_run_goes_on_from_are_left_out(workdir):
+    workdir.write_metrics([{"step": 2, "loss": 7.0}, {"step": 4, "loss": 8.0}, {"step": 6, "loss": 9.0}])
+    model = made()
+    model.optimizer._iterations.assign(2)
+    fit(model, Keeper(workdir, Checkpoints(workdir.checkpoints), 2, 4), epochs=1)
+    assert [row["step"] for row in workdir.metrics()] == [2, 4]
+    assert workdir.metrics()[0]["loss"] == 7.0 and workdir.metrics()[1]["loss"] != 8.0
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_is_not_kept(workdir):
+    model, checkpoints = made(), Checkpoints(workdir.checkpoints)
+    keeper = Keeper(workdir, checkpoints, 0, 4)
+    fit(model, keeper, epochs=1)
+    with pytest.raises(ValueError, match="the loss became nan before step 4; lower base_lr"):
+        fit(model, keeper, epochs=1, labels=np.full(8, 9))
+    assert [row["step"] for row in workdir.metrics()] == [2]
+    assert checkpoints.newest() == 2
+
+
+def test_a_line_a_checkpoint_tells_how_far_it_is(capsys):
+    fit(made(), Progress(8, 0, 4, bar=False))
+    first, second = capsys.readouterr().out.splitlines()
+    pattern = r"step {} of 8  accuracy \d\.\d{{4}}  loss \d+\.\d{{4}}  \d+ images/s  \d\d:\d\d left"
+    assert re.fullmatch(pattern.format(2), first) and re.fullmatch(pattern.format(4), second)
+
+
+def test_a_bar_counts_images_from_where_the_run_goes_on(capsys):
+    model = made()
+    model.optimizer._iterations.assign(4)
+    progress = Progress(8, 4, 4, bar=True)
+    assert (progress.bar.n, progress.bar.total) == (16, 32)
+    fit(model, progress)
+    captured = capsys.readouterr()
+    assert progress.bar.n == 32
+    assert "step 8 of 8" in captured.out and "images" in captured.err
+
+
+class Weights(keras.callbacks.Callback):
+    """The weights around each evaluation."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_test_begin(self, logs=None):
+        self.seen.append([v.numpy() for v in self.model.trainable_variables])
+
+    on_test_end = on_test_begin
+
+
+def test_the_average_is_evaluated_and_the_weights_come_back_bit_for_bit():
+    model, before, after = made(), Weights(), Weights()
+    images, labels = images_for(model, 8), np.arange(8) % 5
+
+    # `before` looks at each end ahead of EvaluateAverage, `after` behind it.
+    callbacks = [before, EvaluateAverage(), after]
+    averages = []
+    model.evaluate(images, labels, verbose=0)
+    history = fit(model, *callbacks, epochs=1, validation_data=(images, labels))
+    (weights, judged_until), (judged, restored) = before.seen, after.seen
+    for one, other in zip(weights, restored, strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(judged, judged_until, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert any((one != other).any() for one, other in zip(weights, judged))
+    averages = [v.numpy() for v in inner_optimizer(model)._model_variables_moving_average]
+    for one, other in zip(judged, averages, strict=True):
+        np.testing.assert_array_equal(one, other)
+    # Keras itself leaves the averages in the model when `fit` ends.
+    again = model.evaluate(images, labels, verbose=0, return_dict=True)
+    assert again["loss"] == pytest.approx(history["val_loss"][0], rel=1e-6)
+
+
+def test_evaluating_in_between_does_not_change_the_training():
+    found = []
+    for callbacks, options in (([], {}), ([EvaluateAverage()], {"validation": True})):
+        model = made()
+        data = (images_for(model, 8), np.arange(8) % 5)
+        fit(model, *callbacks, **({"validation_data": data} if options else {}))
+        found.append([v.numpy() for v in (*model.weights, *model.optimizer.variables)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_optimizer_inside_the_loss_scale_is_found():
+    model = small(num_layers=1, dtype="mixed_float16")
+    compile_model(model, RECIPE)
+    assert inner_optimizer(model).momentum == RECIPE.momentum
+    assert math.isclose(float(inner_optimizer(made()).learning_rate), 0.0)

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+from reference.comparing import arrays
+from reference.small import images_for, small
+
+from keras_vit import VisionTransformer
+from keras_vit.training import RECIPES, compile_model
+from keras_vit.training.named_recipes import find_recipe
+from keras_vit.training.optimizers import make_optimizer
+from keras_vit.training.recipes import STATEMENTS
+
+# optimizer, rate, decay, steps, warm-up, batch, decay of weights, clip, dropout, loss, pixels
+TABLES = {
+    "finetune_imagenet": ("sgd", 0.03, "cosine", 20_000, 500, 512, 0, 1, 0, "softmax", 384),
+    "finetune_cifar10": ("sgd", 0.01, "cosine", 10_000, 500, 512, 0, 1, 0, "softmax", 384),
+    "finetune_cifar100": ("sgd", 0.03, "cosine", 10_000, 500, 512, 0, 1, 0, "softmax", 384),
+    "finetune_pets": ("sgd", 0.003, "cosine", 500, 100, 512, 0, 1, 0, "softmax", 384),
+    "finetune_flowers": ("sgd", 0.003, "cosine", 500, 100, 512, 0, 1, 0, "softmax", 384),
+    "finetune_vtab": ("sgd", 0.01, "cosine", 2500, 500, 512, 0, 1, 0, "softmax", 384),
+    "pretrain_jft": ("adamw", 8e-4, "linear", 517_822, 10_000, 4096, 0.1, None, 0, "sigmoid", 224),
+    "pretrain_imagenet21k": ("adamw", 1e-3, "linear", 272_460, 10_000, 4096, 0.03, None, 0.1, "sigmoid", 224),
+    "pretrain_imagenet": ("adamw", 3e-3, "cosine", 92_897, 10_000, 4096, 0.3, 1, 0.1, "softmax", 224),
+    "augreg": ("adamw", 1e-3, "cosine", 92_897, 10_000, 4096, 0.1, 1, 0, "sigmoid", 224),
+    "augreg_imagenet21k": ("adamw", 1e-3, "cosine", 908_203, 10_000, 4096, 0.1, 1, 0, "sigmoid", 224),
+    "plain_s16": ("adamw", 1e-3, "cosine", 111_476, 10_000, 1024, 0.1, 1, 0, "softmax", 224),
+    "plain_s16_150": ("adamw", 1e-3, "cosine", 185_794, 10_000, 1024, 0.1, 1, 0, "softmax", 224),
+    "plain_s16_300": ("adamw", 1e-3, "cosine", 371_588, 10_000, 1024, 0.1, 1, 0, "softmax", 224),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_numbers_are_the_papers(name):
+    recipe = RECIPES[name]
+    found = (recipe.optimizer, recipe.base_lr, recipe.decay, recipe.total_steps, recipe.warmup_steps)
+    found += (recipe.batch_size, recipe.weight_decay, recipe.clip_norm, recipe.dropout_rate, recipe.loss)
+    *expected, pixels = TABLES[name]
+    assert found == tuple(expected)
+    assert recipe.image_size == (pixels, pixels)
+    assert (recipe.crop_area, recipe.flip, recipe.label_smoothing, recipe.ema) == ((0.05, 1.0), True, 0, None)
+
+
+def test_masked_patches_are_predicted_by_the_papers_numbers():
+    recipe = RECIPES["masked_patch"]
+    assert (recipe.optimizer, recipe.base_lr, recipe.decay) == ("adamw", 2e-4, "cosine")
+    assert (recipe.total_steps, recipe.warmup_steps, recipe.batch_size) == (1_000_000, 10_000, 4096)
+
+
+def test_fine_tuning_has_the_official_numbers():
+    recipe = RECIPES["finetune"]
+    assert (recipe.optimizer, recipe.momentum, recipe.weight_decay, recipe.clip_norm) == ("sgd", 0.9, 0, 1.0)
+    assert (recipe.total_steps, recipe.warmup_steps, recipe.batch_size) == (500, 100, 512)
+    assert (recipe.base_lr, recipe.decay, recipe.label_smoothing) == (0.03, "cosine", 0)
+    assert (recipe.crop_area, recipe.flip, recipe.accumulator_dtype) == ((0.05, 1.0), True, "bfloat16")
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe.optimizer == "sgd"])
+def test_momentum_is_kept_in_bfloat16_as_the_official_code_does(name):
+    recipe = RECIPES[name]
+    if name != "linear_probe":
+        assert recipe.accumulator_dtype == "bfloat16"
+    assert recipe.momentum == 0.9
+
+
+@pytest.mark.parametrize(
+    "name, randaugment, mixup, head_bias",
+    [
+        ("augreg", (2, 0.15), 0.5, -6.9),
+        ("augreg_imagenet21k", (2, 0.1), 0.2, -10),
+        ("plain_s16", (2, 0.1), 0.2, 0),
+        ("plain_s16_300", (2, 0.1), 0.2, 0),
+        ("pretrain_imagenet21k", None, 0, -10),
+        ("pretrain_jft", None, 0, -10),
+        ("pretrain_imagenet", None, 0, 0),
+        ("finetune", None, 0, 0),
+    ],
+)
+def test_images_are_changed_and_heads_started_as_published(name, randaugment, mixup, head_bias):
+    recipe = RECIPES[name]
+    assert (recipe.randaugment, recipe.mixup, recipe.head_bias) == (randaugment, mixup, head_bias)
+
+
+def test_better_plain_vit_has_its_own_model():
+    model = VisionTransformer(224, 16, 24, 1, 48, 3, **RECIPES["plain_s16"].model)
+    assert (model.pooling, model.position_embedding, model.representation_size) == ("gap", "sincos2d", 384)
+    assert model.preprocessing.crop_fraction == 0.875
+
+
+def test_digits_are_never_mirrored():
+    assert RECIPES["digits"].flip is False
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_says_where_it_is_from_what_it_costs_and_what_comes_out(name):
+    for statement in STATEMENTS:
+        words = getattr(RECIPES[name], statement)
+        assert len(words) > 10, statement
+    steps, batch = RECIPES[name].total_steps, RECIPES[name].batch_size
+    if name != "digits":
+        assert f"{steps:,} steps of {batch} images" in RECIPES[name].cost
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_takes_a_step_of_the_size_that_it_says(name):
+    recipe = find_recipe(name)
+    assert make_optimizer(recipe).global_clipnorm == recipe.clip_norm
+    model = small(num_layers=1, dropout_rate=recipe.dropout_rate)
+    compile_model(model, name, warmup_steps=0)
+    images = images_for(model, 4)
+    before = arrays(model)
+    model.train_on_batch(images, np.arange(4))
+    after = arrays(model)
+    changes = {path: np.abs(after[path] - before[path]).max() for path in before}
+    trained = {path for path, change in changes.items() if change > 0}
+    # A bias of all keys changes no attention, so its gradient is 0 but for rounding.
+    everything = {path for path in before if not path.endswith("/key/bias")}
+    assert trained - {"encoder_block_0/attention/key/bias"} == (
+        {"head/kernel", "head/bias"} if name == "linear_probe" else everything
+    )
+    # Adam's first step is the rate for every weight, beside the decay; momentum's at most the clipped norm.
+    bound = recipe.base_lr * (1.001 if recipe.optimizer == "adamw" else 1)
+    assert 0 < changes["head/bias"] <= bound
+
+
+def test_an_unknown_recipe_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="recipe 'fine' is unknown; choose one of digits, finetune"):
+        find_recipe("fine")

@@ -1,0 +1,172 @@
+"""Real worker processes under MultiWorkerMirroredStrategy."""
+
+import dataclasses
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+from made.folders import write_classes
+from made.workers import finish, free_ports, output_of, random_moments, start
+from reference.comparing import arrays
+
+from keras_vit.training import Recipe
+from keras_vit.training.run import RunConfig
+from keras_vit.training.workdir import Workdir
+
+OFFICIAL = """
+import pathlib, pickle, sys
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+import keras, numpy as np, keras_vit
+from keras_vit.training import SGD, SoftmaxCrossEntropy, WarmupDecay
+golden, output, micro = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
+run = np.load(golden / "finetune.expected.npz")
+with strategy.scope():
+    model = keras_vit.from_pretrained(
+        golden / "token.npz", num_classes=5, head="reset", representation_size=None)
+    model.compile(SGD(WarmupDecay(0.3, 12, 3), 0.9, global_clipnorm=1.0), SoftmaxCrossEntropy(),
+                  metrics=["accuracy"], accumulation_steps=micro)
+images = (run["images"].astype("float32") - 127.5) / 127.5
+
+def of_worker(context):
+    mine = slice(4 * context.input_pipeline_id, 4 * context.input_pipeline_id + 4)
+    parts = images[:, mine].reshape(-1, 32, 32, 3), run["labels"][:, mine].reshape(-1)
+    return tf.data.Dataset.from_tensor_slices(parts).batch(4).repeat()
+
+history = model.fit(strategy.distribute_datasets_from_function(of_worker), steps_per_epoch=1, epochs=12,
+                    verbose=0, shuffle=False).history
+np.save(output / f"losses-{strategy.cluster_resolver.task_id}.npy", history["loss"])
+if strategy.cluster_resolver.task_id == 0:
+    keras_vit.save_weights(model, output / "final.npz", layout="vit_jax")
+"""
+
+
+@pytest.mark.parametrize("micro_batches", [1, *[2, 4] * ("FULL" in os.environ)])
+def test_two_workers_follow_the_official_trajectory(micro_batches, golden, tmp_path):
+    (tmp_path / "arguments").write_bytes(pickle.dumps((golden, tmp_path, micro_batches)))
+    ports = free_ports(2)
+    cluster = {"worker": [f"localhost:{port}" for port in ports]}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", OFFICIAL, tmp_path / "arguments"],
+            stderr=subprocess.DEVNULL,
+            env={
+                **os.environ,
+                "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}),
+            },
+        )
+        for index in range(2)
+    ]
+    assert finish(processes) == [0, 0]
+    expected = np.load(golden / "finetune.expected.npz")
+    for index in range(2):
+        np.testing.assert_allclose(np.load(tmp_path / f"losses-{index}.npy"), expected["losses"], rtol=1e-4)
+    with np.load(tmp_path / "final.npz") as final:
+        keys = [key for key in expected.files if key.startswith("final/")]
+        assert len(keys) == len(final.files)
+        for key in keys:
+            want = expected[key]
+            error = np.abs(final[key.removeprefix("final/")].reshape(want.shape) - want).max()
+            assert error <= 1e-4 * np.abs(want).max(), key
+
+
+RECIPE = Recipe(
+    "adamw",
+    3e-3,
+    total_steps=12,
+    warmup_steps=2,
+    batch_size=8,
+    weight_decay=0.1,
+    crop_area=(0.5, 1.0),
+    eval_every=4,
+    checkpoint_every=2,
+    dropout_rate=0.2,
+    stochastic_depth_rate=0.2,
+    ema=0.8,
+    accumulation_steps=2,
+)
+MODEL = {
+    "image_size": 16,
+    "patch_size": 8,
+    "hidden_size": 12,
+    "num_layers": 1,
+    "mlp_dim": 20,
+    "num_heads": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    root = write_classes(tmp_path_factory.mktemp("data") / "images", count=12)
+    return RunConfig(f"folder:{root}", RECIPE, MODEL)
+
+
+def start_both(folder, config, path, moments=(None, None)):
+    ports = free_ports(2)
+    return [
+        start(folder, config, path, moment=moment, worker=worker, ports=ports)
+        for worker, moment in enumerate(moments)
+    ]
+
+
+def state(path):
+    """(rows but for times, finished weights, values of the last checkpoint)."""
+    workdir = Workdir(path, json.loads((path / "config.json").read_text()))
+    times = ("seconds", "images_per_second")
+    rows = [{name: v for name, v in row.items() if name not in times} for row in workdir.metrics()]
+    (*_, last) = sorted(workdir.checkpoints.glob("step-*"))
+    with np.load(last / "values.npz") as values:
+        return rows, arrays(keras.saving.load_model(workdir.model)), dict(values)
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    """What two workers end with if nothing happens."""
+    folder = tmp_path_factory.mktemp("runs")
+    assert finish(start_both(folder, config, folder / "run")) == [0, 0], output_of(folder, 0)
+    return state(folder / "run")
+
+
+def test_two_workers_train_as_one_process_does(config, tmp_path):
+    """Without dropout, whose masks are the layout's own."""
+    # And with SGD: Adam makes steps of rounding errors where a gradient is zero, as a key's bias has.
+    same = {"dropout_rate": 0.0, "stochastic_depth_rate": 0.0, "weight_decay": 0.0, "optimizer": "sgd"}
+    plain = dataclasses.replace(config, recipe=RECIPE.with_changes(base_lr=0.1, **same))
+    processes = start_both(tmp_path, plain, tmp_path / "two")
+    processes.append(start(tmp_path, plain, tmp_path / "one"))
+    assert finish(processes) == [0, 0, 0], output_of(tmp_path, 0)
+    (rows, weights, _), (expected_rows, expected, _) = state(tmp_path / "two"), state(tmp_path / "one")
+    assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]
+    for row, wanted in zip(rows, expected_rows):
+        assert row == pytest.approx(wanted, rel=1e-4)
+    for name, value in expected.items():
+        np.testing.assert_allclose(weights[name], value, rtol=0, atol=1e-4 * max(np.abs(value).max(), 1e-2))
+
+
+@pytest.mark.parametrize(
+    ("worker", "moment"), [(i % 2, moment) for i, moment in enumerate(random_moments(12, seed=1))]
+)
+def test_when_one_worker_is_killed_the_other_stops_and_both_go_on(worker, moment, config, whole, tmp_path):
+    if not moment.startswith("step"):
+        worker = 0  # the first one writes the checkpoints
+    moments = [moment if i == worker else None for i in range(2)]
+    processes = start_both(tmp_path, config, tmp_path / "run", moments)
+    assert processes[worker].wait(120) == -signal.SIGKILL
+    killed = time.monotonic()
+    status = finish([processes[1 - worker]], timeout=90)
+    assert time.monotonic() - killed < 60
+    assert status != [0]
+    assert "another worker has stopped" in output_of(tmp_path, 1 - worker)
+    assert not (tmp_path / "run" / "result.json").exists()
+
+    again = tmp_path / "again"
+    assert finish(start_both(again, config, tmp_path / "run")) == [0, 0], output_of(again, 0)
+    for found, expected in zip(state(tmp_path / "run"), whole):
+        np.testing.assert_equal(found, expected)
