@@ -46,11 +46,11 @@ def assert_same_training(found, expected, rtol=1e-5):
         )
 
 
-UNEVEN = [(4, 2), (0, 3), *[(2, 1), (4, 1), (2, 4)] * ("FULL" in os.environ)]
+UNEVEN = [(4, 1), (2, 3), *[(2, 1), (0, 3), (4, 2), (2, 4)] * ("FULL" in os.environ)]
 
 
 # With 4 replicas the last batch leaves some of them without images.
-@pytest.mark.parametrize("count", [17, 22, *[18, 19, 20, 21, 23] * ("FULL" in os.environ)])
+@pytest.mark.parametrize("count", [17, *[18, 19, 20, 21, 22, 23] * ("FULL" in os.environ)])
 @pytest.mark.parametrize(("replicas", "accumulation_steps"), UNEVEN)
 def test_uneven_and_empty_shares_train_as_one_device(count, replicas, accumulation_steps):
     images, labels = data(count)
@@ -104,7 +104,7 @@ def test_the_loss_is_the_weighted_sum_divided_by_the_weights():
 def test_every_optimizer_trains_as_on_one_device(optimizer):
     images, labels = data(22)
     expected = trained(0, images, labels, 8, optimizer=optimizer)
-    found = trained(4, images, labels, 8, optimizer=optimizer, accumulation_steps=2)
+    found = trained(2, images, labels, 8, optimizer=optimizer, accumulation_steps=2)
     # A trace that is rounded to bfloat16 falls to the other side now and then.
     assert_same_training(found, expected, rtol=1e-3)
 
@@ -113,7 +113,7 @@ def test_float16_trains_on_several_replicas_and_skips_a_step_on_all_where_one_ov
     images, labels = data(16)
     images[12] = 1e30  # overflows on the last replica of the second step alone
     policy = "mixed_float16"
-    found = trained(4, images, labels, 8, model=lambda: small(dtype=policy))[1]
+    found = trained(2, images, labels, 8, model=lambda: small(dtype=policy))[1]
     assert all(np.isfinite(value).all() for value in found.values())
     assert np.abs(found["head/bias"]).max() > 0
 
