@@ -40,7 +40,7 @@ def run(args):
     for path in record["bad_images"]:
         print(f"left out, unreadable: {path}")
     scores = [f"{name.replace('_', ' ')} {record[name]:.4f}" for name in SCORES if name in record]
-    tested = f"{', '.join(scores)} on {record['test_samples']} images" if scores else "trained"
+    tested = f"{', '.join(scores)} on {record['test_samples']} images" if scores else "finished"
     print(
         f"{tested} after {record['steps']} steps in {record['train_seconds']:.0f} s; "
         f"everything is in {workdir.path}"

@@ -34,7 +34,7 @@ def test_curves_show_loss_and_accuracy_with_labelled_axes(tmp_path):
     figure = learning_curves(ROWS, "A run")
     assert title(figure) == "A run"
     loss, accuracy = figure.axes
-    assert (loss.get_xlabel(), loss.get_ylabel()) == ("step", "loss (nats)")
+    assert (loss.get_xlabel(), loss.get_ylabel()) == ("step", "loss")
     assert (accuracy.get_xlabel(), accuracy.get_ylabel()) == ("step", "accuracy")
     for axes, names in ((loss, ("loss", "val_loss")), (accuracy, ("accuracy", "val_accuracy"))):
         for line, name in zip(axes.lines, names, strict=True):
