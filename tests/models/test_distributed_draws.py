@@ -22,7 +22,7 @@ def random_run(seed, epochs=2, initial_epoch=0, model=None, replicas=0, accumula
     images, labels = data(8)
     if model is None:
         with scope(devices(replicas)):
-            model = small(**RANDOM)
+            model = small(num_layers=1, **RANDOM)
             model.compile(SGD(0.2), SoftmaxCrossEntropy(), accumulation_steps=accumulation_steps, seed=seed)
     model.fit(
         images, labels, batch_size=4, epochs=epochs, initial_epoch=initial_epoch, verbose=0, shuffle=False
