@@ -206,16 +206,17 @@ def _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, ve
     ends = range(every, total + every, every)  # the steps of the checkpoints, the last one being `total`
     evaluated = [n for n, end in enumerate(ends, 1) if end % recipe.eval_every == 0 or end >= total]
     whole, rest = divmod(total, every)
+    stretches = [(whole, every)] * bool(whole) + [(whole + 1, rest)] * bool(rest)
     resumed_from = None
-    for last_epoch, steps in ((whole, every), (whole + bool(rest), rest)):
+    for last_epoch, steps in stretches:
         # Where a `fit` has ended there are averaged weights in the model: the checkpoint has the others.
         smallest(devices, 0)  # all have come here, so the first worker has written it
-        done = smallest(devices, checkpoints.newest(_say if verbose else _ignore) or 0)
+        done = smallest(devices, checkpoints.newest(print if verbose else _ignore) or 0)
         if resumed_from is None and done and verbose:
             print(f"continuing {workdir.path} from step {done} of {total}")
         resumed_from = done
         epoch = done // every
-        if not steps or epoch >= last_epoch or done >= total:
+        if epoch >= last_epoch or done >= total:
             continue
         if done:
             checkpoints.restore(model, done)
@@ -239,10 +240,6 @@ def _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, ve
     if step_of(model) < total:  # the run had been cut off after its last step
         checkpoints.restore(model, total)
         model.optimizer.finalize_variable_values(model.trainable_weights)
-
-
-def _say(text):
-    print(text)
 
 
 def _ignore(text):
