@@ -28,7 +28,7 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
-from run import _processor  # noqa: E402
+from machine import processor  # noqa: E402
 
 ROUNDS = 7
 SLOWEST, LARGEST = 2, 2.5  # bounds on the two ratios of loading
@@ -322,7 +322,7 @@ def _report(loading, logits):
         "# Checkpoints",
         "",
         f"`python benchmarks/checkpoints.py`, {datetime.date.today()}: {versions}, "
-        f"Python {platform.python_version()}, {_processor()}, {os.cpu_count()} cores. "
+        f"Python {platform.python_version()}, {processor()}, {os.cpu_count()} cores. "
         f"All weights are random. The load average at the end was {os.getloadavg()[2]:.1f}.",
         "",
         "## B/16 with 1000 classes: from_pretrained against numpy",

@@ -14,6 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 import tensorflow as tf
+from machine import processor
 from PIL import Image
 
 ROUNDS = 7
@@ -140,7 +141,7 @@ def _table(rows):
         "# The training input",
         "",
         f"`python benchmarks/input_pipeline.py`, {datetime.date.today()}: {versions}, Python "
-        f"{platform.python_version()}, {_processor()}, {os.cpu_count()} cores.",
+        f"{platform.python_version()}, {processor()}, {os.cpu_count()} cores.",
         "",
         f"{IMAGES} JPEG files of {WIDTH}×{HEIGHT} → random crop of 5 to 100 % → {SIZE}×{SIZE}, flip, scale; "
         f"batches of {BATCH_SIZE}. The official pipeline is that of `vit_jax/input_pipeline.py`: shuffle "
@@ -155,14 +156,6 @@ def _table(rows):
         cells = f"{row['kilobytes']:.0f} kB", row["pipeline"], f"{row['median']:.0f}", span
         lines.append("| " + " | ".join((*cells, f"{row['cpu']:.2f}", f"{row['ratio']:.2f}")) + " |")
     return "\n".join(lines) + "\n"
-
-
-def _processor():
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
 
 
 if __name__ == "__main__":

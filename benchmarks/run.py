@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 
+from machine import processor
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 ROUNDS = 5
@@ -86,7 +88,7 @@ def _report(rows):
         "# Benchmarks",
         "",
         f"`make benchmark`, {datetime.date.today()}: {versions}, Python {platform.python_version()}, "
-        f"{_processor()}, {os.cpu_count()} cores. Medians of {ROUNDS} interleaved rounds; the ratio is to "
+        f"{processor()}, {os.cpu_count()} cores. Medians of {ROUNDS} interleaved rounds; the ratio is to "
         "the first row of the same unit. Only ratios within one run mean something.",
         "",
         "| what | unit | median | ratio |",
@@ -94,14 +96,6 @@ def _report(rows):
         *(f"| {name} | {unit} | {value:.3g} | {ratio:.2f} |" for name, unit, value, ratio in rows),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _processor():
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
 
 
 if __name__ == "__main__":
