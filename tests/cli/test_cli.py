@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+import keras_vit_cli
 from keras_vit_cli import VERBS, settings
 
 HELP = """
@@ -162,3 +163,17 @@ def test_an_interrupted_command_says_so(keras_vit, monkeypatch):
     monkeypatch.setattr(models, "run", interrupt)
     done = keras_vit("models")
     assert (done.returncode, done.stderr) == (130, "keras-vit: interrupted\n")
+
+
+def test_the_parser_offers_what_the_package_has():
+    """It says these lists again, so that --help need not import Keras."""
+    from keras_vit.data import datasets
+    from keras_vit.models import masked_patch
+    from keras_vit.training import recipes, run, strategy
+    from keras_vit.weights.layouts import LAYOUTS
+
+    assert set(keras_vit_cli.LAYOUTS) == set(LAYOUTS)
+    assert keras_vit_cli.TASKS == datasets.TASKS == recipes.TASKS
+    assert keras_vit_cli.OBJECTIVES == run.OBJECTIVES
+    assert keras_vit_cli.TARGETS == masked_patch.TARGETS
+    assert keras_vit_cli.STRATEGIES == strategy.STRATEGIES
