@@ -3,9 +3,10 @@
 import json
 import pathlib
 
-from keras_vit.export.saved_model import export_saved_model, new_path
+from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.verify import FLOAT32_BOUND, compare, run_live, run_saved_model, run_tflite
+from keras_vit.export.writing import new_path
 
 
 def export_folder(model, path, images):

@@ -1,15 +1,15 @@
 """A model as a reusable SavedModel: callable, fine-tunable, with serving signatures."""
 
-import contextlib
 import os
 import pathlib
-import shutil
-import tempfile
 
 import tensorflow as tf
 
+from keras_vit.export.description import FILE, LABELS, describe
+from keras_vit.export.writing import new_path
 
-def export_saved_model(model, path):
+
+def export_saved_model(model, path, *, task="single_label"):
     """Write a model as a SavedModel that TensorFlow, TF Hub and TF Serving load.
 
     The pixels' normalisation is part of what is written: images go in as float32 in [0, 1]. The
@@ -38,6 +38,10 @@ def export_saved_model(model, path):
     with new_path(path) as temporary:
         exported, signatures = _exported(model)
         tf.saved_model.save(exported, os.fspath(temporary), signatures=signatures)
+        description = describe(model, task)
+        (temporary / "assets" / FILE).write_text(description.as_json())
+        if description.labels:
+            (temporary / "assets" / LABELS).write_text("\n".join(description.labels) + "\n")
     return pathlib.Path(path)
 
 
@@ -88,18 +92,3 @@ def _exported(model):
     exported.serve, exported.serve_training = endpoint(False), endpoint(True)
     exported.serving_default = tf.function(serving_default, input_signature=[spec("images")], autograph=False)
     return exported, {"serving_default": exported.serving_default}
-
-
-@contextlib.contextmanager
-def new_path(path):
-    """A temporary name beside `path` to write under; renamed to it at the end, removed on failure."""
-    path = pathlib.Path(path)
-    if path.exists():
-        raise ValueError(f"{os.fspath(path)!r} exists; remove it or choose another place")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=".writing-", dir=path.parent))
-    try:
-        yield folder / path.name
-        (folder / path.name).rename(path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

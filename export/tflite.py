@@ -6,7 +6,7 @@ import pathlib
 import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
 
-from keras_vit.export.saved_model import new_path
+from keras_vit.export.writing import new_path
 
 _OPERATOR = schema.BuiltinOperator
 

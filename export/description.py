@@ -1,0 +1,158 @@
+"""What an exported model says of itself, in every format: what goes in, what comes out, what it is."""
+
+import dataclasses
+import json
+import os
+
+import keras_vit
+from keras_vit.models.vit import ARGUMENTS
+from keras_vit.preprocessing import Preprocessing
+
+FILE = "keras_vit.json"  # its name inside SavedModels, LiteRT and ONNX files
+LABELS = "labels.txt"  # one class name a line
+TASKS = ("single_label", "multi_label", "regression")
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What an exported model is.
+
+    Args:
+        task: "single_label", "multi_label" or "regression": what its numbers mean.
+        image_size: (height, width) that it reads; (None, None) for any.
+        channels: Of its images.
+        num_outputs: Numbers an image that come out: classes, or channels of the representation.
+        class_names: One a class, or None.
+        resize, crop_fraction, interpolation, antialias: As in `Preprocessing`: how its images are
+            resized. The pixels' normalisation is part of what is exported.
+        parameters: How many it has.
+        architecture: The constructor arguments of the `VisionTransformer`.
+        version: Of keras_vit, by which it was exported.
+
+    Example:
+        >>> describe(model).output, describe(model).preprocessing.mean
+        ('logits', (0.0, 0.0, 0.0))
+    """
+
+    task: str
+    image_size: tuple[int | None, int | None]
+    channels: int
+    num_outputs: int
+    class_names: tuple[str, ...] | None
+    resize: str
+    crop_fraction: float
+    interpolation: str
+    antialias: bool
+    parameters: int
+    architecture: dict
+    version: str
+
+    @property
+    def is_classifier(self):
+        """Whether one row of class scores an image comes out."""
+        return self.num_classes is not None and self.architecture["pooling"] is not None
+
+    @property
+    def num_classes(self):
+        """Size of the head, None without one."""
+        return self.architecture["num_classes"]
+
+    @property
+    def output(self):
+        """The name of the output that is the live model's: "logits", "values" or "representation"."""
+        if self.num_classes is None:
+            return "representation"
+        return "values" if self.task == "regression" else "logits"
+
+    @property
+    def labels(self):
+        """The class names, or the classes' numbers as strings; empty where there are no classes."""
+        if self.output != "logits":
+            return ()
+        return self.class_names or tuple(str(i) for i in range(self.num_classes))
+
+    @property
+    def preprocessing(self):
+        """Makes of any images the float32 ones in [0, 1] that the export takes."""
+        return Preprocessing(
+            image_size=None if self.image_size == (None, None) else self.image_size,
+            resize=self.resize,
+            crop_fraction=self.crop_fraction,
+            interpolation=self.interpolation,
+            antialias=self.antialias,
+            mean=(0.0,) * self.channels,
+            std=(1.0,) * self.channels,
+        )
+
+    def as_json(self):
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+
+def describe(model, task="single_label"):
+    """The Description of a `VisionTransformer` that is about to be exported.
+
+    Args:
+        model: A `VisionTransformer`.
+        task: What its outputs mean; of no consequence where it has no head.
+
+    Raises:
+        ValueError: if the task is unknown.
+
+    Example:
+        >>> describe(model, "multi_label").labels
+        ('0', '1', '2', '3', '4')
+    """
+    if task not in TASKS:
+        raise ValueError(f"task {task!r} is unknown; choose one of {TASKS}")
+    config = json.loads(json.dumps(model.get_config()))  # as it will be read back
+    prepare = config["preprocessing"]
+    return Description(
+        task=task,
+        image_size=tuple(model.image_size),
+        channels=model.in_channels,
+        num_outputs=model.output.shape[-1],
+        class_names=model.class_names,
+        parameters=model.count_params(),
+        architecture={
+            name: config[name] for name in ARGUMENTS if name not in ("preprocessing", "class_names")
+        },
+        version=keras_vit.__version__,
+        **{name: prepare[name] for name in ("resize", "crop_fraction", "interpolation", "antialias")},
+    )
+
+
+def parse_description(text, path):
+    """The Description in an exported file.
+
+    Args:
+        text: What `as_json` made, or None where the file has none.
+        path: The file, for the message.
+
+    Raises:
+        ValueError: if keras_vit did not write it.
+    """
+    try:
+        values = json.loads(text)
+        for name in ("image_size", "class_names"):
+            values[name] = values[name] and tuple(values[name])
+        return Description(**values)
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(f"{os.fspath(path)!r} was not exported by keras_vit: it has no {FILE}") from None
+
+
+def read_description(saved_model):
+    """The Description in a SavedModel's folder.
+
+    Raises:
+        ValueError: if keras_vit did not write it.
+
+    Example:
+        >>> read_description(export_saved_model(model, "described/1")) == describe(model)
+        True
+    """
+    file = os.path.join(saved_model, "assets", FILE)
+    text = None
+    if os.path.isfile(file):
+        with open(file, encoding="utf-8") as opened:
+            text = opened.read()
+    return parse_description(text, saved_model)
