@@ -23,6 +23,7 @@ VERBS = {
     "evaluate": "accuracy of a model on a split of a data set",
     "fewshot": "accuracy of a linear classifier on a model's representation, from a few images of each class",
     "predict": "classify images or folders of images",
+    "export": "write a model as SavedModel, LiteRT, ONNX or TF Hub archive, and compare with the live one",
     "weights": "show what a checkpoint holds, or convert it to another layout",
 }
 WEIGHTS = {
@@ -34,6 +35,8 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 TASKS = ("single_label", "multi_label", "regression")
 OBJECTIVES = ("classify", "masked_patch")
 TARGETS = ("mean_color", "downsized", "pixels")
+FORMATS = ("saved_model", "tflite", "onnx", "hub")
+PRECISIONS = ("float32", "float16", "dynamic_int8", "int8")
 STRATEGIES = ("auto", "single", "mirrored", "multi_worker", "tpu")
 SOURCES = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name that `keras-vit models` lists"
 
@@ -83,7 +86,7 @@ def parser():
     add("--seed", type=whole_number, help="of the split, if the data set has none (default: the run's or 0)")
     add("--batch_size", type=positive_int, default=64, help="images computed at a time")
     add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
-    add("--task", choices=TASKS, default=TASKS[0], help="what the labels are (default: single_label)")
+    add("--task", choices=TASKS, help="what the labels are (default: as of the model, or single_label)")
     add("--per_class", action="store_true", help="a row for each class, too")
     add("--confusion", metavar="FILE.png", help="draw which classes are taken for which")
     add("--real", metavar="FILE.json", help="ReaL's labels of ImageNet's validation images")
@@ -103,6 +106,8 @@ def parser():
     add("images", nargs="+", help="image files, or folders of them")
     add("--top", type=positive_int, default=5, help="classes to name for each image (default: 5)")
     _output(add)
+
+    _export(sub["export"].add_argument)
 
     actions = sub["weights"].add_subparsers(dest="action", metavar="ACTION", required=True)
     show, convert = (actions.add_parser(name, help=text, description=text) for name, text in WEIGHTS.items())
@@ -134,13 +139,37 @@ def _training(add, recipe):
     add("--deterministic", action="store_true", help="the same bits each time on GPUs, too; slower")
 
 
-def _dataset(add):
-    add("--dataset", required=True, help="digits, folder:PATH, tfds:NAME[/CONFIG] or vtab:TASK")
+def _export(add):
+    add("--model", required=True, help=f"workdir of a run, .keras file, or {SOURCES}")
+    add("--output", required=True, metavar="DIR", help="folder to write; it must not exist")
+    add("--formats", type=names(FORMATS), default=FORMATS[:2], help=f"of {','.join(FORMATS)}")
+    default = PRECISIONS[:3]
+    add("--precisions", type=names(PRECISIONS), default=default, help=f"of LiteRT: {','.join(PRECISIONS)}")
+    _dataset(add, required=False)
+    add("--split", default="test", help="what to verify on (default: test); int8 is calibrated on train")
+    add("--images", type=positive_int, default=512, help="how many of it at most (default: 512)")
+    add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
+    add("--task", choices=TASKS, help="what the outputs mean (default: the run's, or single_label)")
+    add("--representation", action="store_true", help="export feature vectors instead of class scores")
+    add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH (default: the model's)")
+    add("--batch_size", type=positive_int, help="images in a batch of LiteRT's files (default: any)")
+    add("--integer_io", choices=("uint8", "int8"), help="what goes into and comes out of LiteRT's int8")
+    add("--version", type=whole_number, default=1, help="number of the SavedModel's folder (default: 1)")
+    add("--name", help="of the Hub archive (default: the model's)")
+    add("--publisher", default="keras-vit", help="of the Hub archive: small letters, digits and -")
+    add("--licence", help="of the weights, for the Hub page: Apache-2.0, …")
+    add("--url", metavar="URL", help="where the Hub archive will lie")
+    add("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _dataset(add, required=True):
+    add("--dataset", required=required, help="digits, folder:PATH, tfds:NAME[/CONFIG] or vtab:TASK")
     add("--data_dir", metavar="DIR", help="where tfds: and vtab: find their data")
 
 
 def _model(add):
-    add("--model", required=True, help=f"workdir of a run, .keras file, or {SOURCES}")
+    exported = "export: SavedModel folder, .tar.gz, .tflite, .onnx"
+    add("--model", required=True, help=f"workdir of a run, .keras file, {exported}, or {SOURCES}")
 
 
 def _output(add):
@@ -163,6 +192,19 @@ def positive_int(text):
 def ints(text):
     """`1,5,10` as a tuple."""
     return tuple(positive_int(part) if part != "0" else 0 for part in text.split(","))
+
+
+def names(known):
+    """A type for names of a list, with commas between them."""
+
+    def parse(text):
+        given = tuple(text.split(","))
+        for name in given:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        return given
+
+    return parse
 
 
 def image_size(text):

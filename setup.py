@@ -25,6 +25,7 @@ setup(
         "absl-py",
         "ai-edge-litert",
         "filelock",
+        "flatbuffers",
         "huggingface_hub",
         "importlib_resources",  # which tensorflow-datasets needs to prepare data and does not ask for
         "keras>=3.13",
@@ -42,6 +43,7 @@ setup(
     ],
     extras_require={
         "torch": ["torch"],  # to read .bin and .pth files
+        "onnx": ["onnx", "onnxruntime", "tf2onnx"],  # to write and run .onnx files
         "keras-cv": ["keras-cv"],  # its augmentation layers
     },
 )

@@ -99,8 +99,8 @@ def describe(model, task="single_label"):
         ValueError: if the task is unknown.
 
     Example:
-        >>> describe(model, "multi_label").labels
-        ('0', '1', '2', '3', '4')
+        >>> describe(model, "multi_label").labels[:2]
+        ('0', '1')
     """
     if task not in TASKS:
         raise ValueError(f"task {task!r} is unknown; choose one of {TASKS}")

@@ -1,69 +1,218 @@
-"""An export folder: the model in each format, verified before it appears under its name."""
+"""An export folder: a model in several formats, each verified in its own runtime before any appears."""
 
+import contextlib
+import dataclasses
+import functools
+import importlib.metadata
 import json
 import pathlib
+import time
 
-from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.tflite import export_tflite
-from keras_vit.export.verify import FLOAT32_BOUND, compare, run_live, run_saved_model, run_tflite
+from tqdm import tqdm
+
+from keras_vit.data.datasets import title_of
+from keras_vit.evaluation.outputs import check_classes
+from keras_vit.export.archive import extract_archive
+from keras_vit.export.description import describe
+from keras_vit.export.hub import Facts, Measurement, export_hub
+from keras_vit.export.onnx import export_onnx
+from keras_vit.export.runtimes import open_exported
+from keras_vit.export.saved_model import export_saved_model, float32_copy
+from keras_vit.export.tflite import PRECISIONS, export_tflite
+from keras_vit.export.verify import (
+    JUDGED,
+    ONLY_WARNED,
+    complaint,
+    draw_images,
+    live_reference,
+    row_of,
+)
 from keras_vit.export.writing import new_path
+from keras_vit.models.arguments import stem_stride
+
+FORMATS = ("saved_model", "tflite", "onnx", "hub")
+RANGED = 200  # images that int8 takes the ranges of its numbers from
+METRICS = {  # in the words of the Hub's page
+    "accuracy": "top-1 accuracy",
+    "mean_average_precision": "mean average precision",
+    "mae": "mean absolute error",
+}
+PACKAGES = ("keras_vit", "keras", "tensorflow", "ai-edge-litert", "onnxruntime")
 
 
-def export_folder(model, path, images):
-    """Write `saved_model/1/`, `model_float32.tflite` and `verification.json`, and check both.
+def export_folder(
+    model,
+    path,
+    formats=("saved_model", "tflite"),
+    *,
+    precisions=("float32", "float16", "dynamic_int8"),
+    task=None,
+    representation=False,
+    dataset=None,
+    split="test",
+    images=512,
+    image_size=None,
+    batch_size=None,
+    integer_io=None,
+    version=1,
+    name="vit",
+    publisher="keras-vit",
+    facts=None,
+):
+    """Write a model in several formats, run each in its own runtime, and compare it with the live model.
+
+    Writes `saved_model/1/`, `model_float32.tflite` and one such file for each other precision,
+    `model.onnx`, `hub/NAME.tar.gz` with its page, and `verification.json`; all of them or, if anything
+    fails, none.
 
     Args:
         model: A `VisionTransformer` on the TensorFlow backend.
         path: Folder to write; it must not exist.
-        images: Float32 images in [0, 1], of the model's size, to compare the logits on.
+        formats: Any of "saved_model", "tflite", "onnx" and "hub".
+        precisions: Of LiteRT: any of "float32", "float16", "dynamic_int8" and "int8".
+        task: What the outputs mean: "single_label", "multi_label" or "regression"; None for the
+            data set's, or the first.
+        representation: Whether to export the representation instead of what the head puts out.
+        dataset: A `Dataset` to verify on; its training split gives "int8" the ranges of its numbers.
+            None for noise, which tells the float formats' errors alone.
+        split: The split to verify on.
+        images: How many images of it to take, at most.
+        image_size: Of a model that takes any size: (height, width) to verify at, and that of LiteRT's
+            files.
+        batch_size: Images in a batch of LiteRT's files; None for any number.
+        integer_io: Of "int8": None (floats in and out), "uint8" or "int8".
+        version: Number of the SavedModel's folder, of which TF Serving takes the largest.
+        name, publisher: Of the Hub archive.
+        facts: Facts for the Hub page, beside what the model itself tells and what is measured here.
 
     Returns:
-        dict by format of `path`, `bytes`, `max_logit_difference` and `top1_agreement`.
+        dict, as in `verification.json`: the `dataset` (None: noise) and how many `images` of it; what
+        the task is `judged` by; `live` and each of the `formats` with what `row_of` says, and each
+        format's `path`, `export_seconds` and `warning` (or None); the `versions` and `seconds`.
 
     Raises:
-        ValueError: if the folder exists, the model does not compute in float32, or an export's logits
-            are further from the live model's than 1e-5 of the largest. Nothing is left under its name
-            then.
+        ValueError: if the folder exists, an argument is unknown, weights are not finite, a format
+            cannot hold the model, or an export breaks its bound in `verify.BOUNDS`. Nothing is left
+            under its name then.
+        ImportError: if ONNX's packages are not installed.
 
     Example:
-        >>> report = export_folder(model, "export", images)
-        >>> report["tflite"]["max_logit_difference"] < 1e-5
+        >>> report = export_folder(model, "export", dataset=load_dataset("digits"))
+        >>> sorted(report["formats"])
+        ['saved_model', 'tflite_dynamic_int8', 'tflite_float16', 'tflite_float32']
+        >>> report["formats"]["tflite_float32"]["max_logit_difference"] < 1e-5
         True
     """
-    path = pathlib.Path(path)
-    if model.dtype_policy.compute_dtype != "float32":
-        raise ValueError(
-            f"LiteRT takes float32 models; this one computes in {model.dtype_policy.compute_dtype}: build "
-            'it anew with dtype="float32" and set its weights'
-        )
-    with new_path(path) as temporary:
-        files = {
-            "saved_model": export_saved_model(model, temporary / "saved_model" / "1"),
-            "tflite": export_tflite(temporary / "saved_model" / "1", temporary / "model_float32.tflite"),
-        }
-        live = run_live(model, images)
-        logits = {
-            "saved_model": run_saved_model(files["saved_model"], images),
-            "tflite": run_tflite(files["tflite"], images),
-        }
+    start = time.perf_counter()
+    path = pathlib.Path(path).expanduser()
+    task = task or (dataset.task if dataset else "single_label")
+    _check(formats, precisions, task, dataset)
+    live = model
+    if representation or model.dtype_policy.name != "float32":  # exports compute in float32
+        live = float32_copy(model, representation)
+    if dataset and live.is_classifier:
+        check_classes(live, dataset)
+    description = dataclasses.replace(describe(live, task), image_size=_size(live, image_size))
+    with new_path(path) as folder:
+        folder.mkdir()
+        scratch = folder.parent / "scratch"  # goes with the temporary folder
+        saved_model = (folder if "saved_model" in formats else scratch) / "saved_model" / str(version)
+        reference = live_reference(live, description, dataset and dataset.split(split), images)
+        rows = {"live": row_of(reference, reference.run)}
+
+        def to_saved_model(target):
+            export_saved_model(model, target, task=task, representation=representation)
+
+        def to_tflite(precision, target):
+            of_int8 = {}
+            if precision == "int8":
+                ranged = draw_images(dataset.split("train"), description.preprocessing, RANGED)[0]
+                of_int8 = {"integer_io": integer_io, "calibration": ranged}
+            sizes = {"batch_size": batch_size, "image_size": image_size}
+            export_tflite(saved_model, target, precision=precision, **sizes, **of_int8)
+
+        def to_onnx(target):
+            export_onnx(saved_model, target)
+
+        def to_hub(target):
+            """With the accuracy that was measured by then."""
+            told = facts or Facts()
+            found = _measured(rows["saved_model"], reference, dataset, split)
+            told = dataclasses.replace(told, accuracy=(*told.accuracy, *found))
+            export_hub(saved_model, target, name=name, publisher=publisher, facts=told)
+
+        writers = {"saved_model": (saved_model, to_saved_model)}  # from which all others are made
+        for precision in precisions if "tflite" in formats else ():
+            file = folder / f"model_{precision}.tflite"
+            writers[f"tflite_{precision}"] = file, functools.partial(to_tflite, precision)
+        if "onnx" in formats:
+            writers["onnx"] = folder / "model.onnx", to_onnx
+        if "hub" in formats:
+            writers["hub"] = folder / "hub", to_hub
+        for format, (target, write) in tqdm(
+            writers.items(), "exporting", unit="format", delay=2, disable=None
+        ):
+            began = time.perf_counter()
+            write(target)
+            seconds = time.perf_counter() - began
+            opened = target
+            if format == "hub":
+                opened = extract_archive(target / f"{name}.tar.gz", scratch / "hub")
+            row = row_of(reference, open_exported(opened).predict_on_batch, target)
+            wrong = complaint(format, row, len(reference.images))
+            if wrong and format not in ONLY_WARNED:
+                raise ValueError(f"the exported {format} is not kept: {wrong}")
+            final = str(path / target.relative_to(folder)) if target.is_relative_to(folder) else None
+            rows[format] = {"path": final, **row, "export_seconds": seconds, "warning": wrong}
         report = {
-            name: {
-                "path": str(path / file.relative_to(temporary)),
-                "bytes": _size(file),
-                **compare(live, logits[name]),
-            }
-            for name, file in files.items()
+            "dataset": dataset and f"{title_of(dataset.name)}, {split}",
+            "images": len(reference.images),
+            "judged": JUDGED[task],
+            "live": rows.pop("live"),
+            "formats": {name: row for name, row in rows.items() if row["path"]},
+            "versions": _versions(),
+            "seconds": time.perf_counter() - start,
         }
-        for name, row in report.items():
-            if not row["max_logit_difference"] <= FLOAT32_BOUND:
-                raise ValueError(
-                    f"the exported {name} differs from the live model by {row['max_logit_difference']:.1e} "
-                    f"of its largest logit; the bound is {FLOAT32_BOUND:.0e}, so it is not kept"
-                )
-        (temporary / "verification.json").write_text(json.dumps(report, indent=2) + "\n")
+        (folder / "verification.json").write_text(json.dumps(report, indent=2) + "\n")
     return report
 
 
-def _size(path):
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+def _check(formats, precisions, task, dataset):
+    for given, known, what in ((formats, FORMATS, "formats"), (precisions, PRECISIONS, "precisions")):
+        unknown = [name for name in given if name not in known]
+        if unknown or not given:
+            raise ValueError(f"{what} {unknown or given} are unknown; choose from {known}")
+    if "tflite" in formats and "int8" in precisions and dataset is None:
+        raise ValueError("int8 takes the ranges of its numbers from images: give a data set")
+    if dataset and dataset.task != task:
+        raise ValueError(
+            f"{dataset.name} has labels of the task {dataset.task!r}, but the model's is {task!r}"
+        )
+
+
+def _size(model, image_size):
+    """The size to verify at: the model's, or for one that takes any the given one or its grid's."""
+    if None not in model.image_size:
+        if image_size not in (None, tuple(model.image_size)):
+            raise ValueError(f"the model is of {model.image_size} pixels; image_size asks for {image_size}")
+        return tuple(model.image_size)
+    if image_size is not None:
+        return tuple(image_size)
+    sides = zip(model.position_grid, model.patch_size)
+    return tuple(cells * patch * stem_stride(model.resnet) for cells, patch in sides)
+
+
+def _measured(row, reference, dataset, split):
+    """What the SavedModel was found to be worth, for the Hub's page."""
+    if row["score"] is None:
+        return ()
+    metric = METRICS[JUDGED[reference.task]]
+    return (Measurement(row["score"], title_of(dataset.name), split, len(reference.images), metric),)
+
+
+def _versions():
+    found = {}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found

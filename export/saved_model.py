@@ -1,82 +1,201 @@
 """A model as a reusable SavedModel: callable, fine-tunable, with serving signatures."""
 
+import concurrent.futures
 import os
 import pathlib
+import random
+import re
+import tempfile
 
+import keras
 import tensorflow as tf
+from keras import ops
 
-from keras_vit.export.description import FILE, LABELS, describe
+from keras_vit.export import description as description_file
+from keras_vit.export import signatures
+from keras_vit.export.canonical import renumber_functions
+from keras_vit.export.description import describe
+from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.export.writing import new_path
+from keras_vit.models import VisionTransformer
+from keras_vit.models.arguments import FREE, stem_stride
 
 
-def export_saved_model(model, path, *, task="single_label"):
+def export_saved_model(model, path, *, task="single_label", representation=False, warmup=(1,)):
     """Write a model as a SavedModel that TensorFlow, TF Hub and TF Serving load.
 
-    The pixels' normalisation is part of what is written: images go in as float32 in [0, 1]. The
-    loaded object is callable, `obj(images, training=False)`, has `variables`,
-    `trainable_variables` and `regularization_losses`, the endpoints `serve` and `serve_training`
-    for `keras.layers.TFSMLayer`, and the signature `serving_default`: `images` (batch, height, width,
-    channels) to `logits` and `probabilities`, or to `representation` where there is no head.
+    The pixels' normalisation is part of what is written: images go in as float32 in [0, 1]. What is
+    written computes in float32 whatever the model's dtype, and the same model gives the same bytes
+    each time.
+
+    The loaded object is callable, `obj(images, training=False)`, has `variables`, `trainable_variables`
+    and `regularization_losses`, `labels` and `description` (with `asset_path`), the endpoints `serve`
+    and `serve_training` for `keras.layers.TFSMLayer`, and these signatures:
+
+    * `serving_default`: `images` (batch, height, width, channels) to `logits` and `probabilities` of a
+      classifier, `values` of a regression, or `representation` where there is no head;
+    * `image_feature_vector`: the same `images` to `representation`;
+    * `serving_uint8`: `images`, uint8 of any height and width, resized as for the model's evaluation, to
+      what `serving_default` gives;
+    * `serving_bytes`: `image_bytes`, JPEG, PNG, GIF, BMP or WebP files of any sizes, decoded and resized
+      as for the model's evaluation, to `scores`, `class_ids` and `classes` of the best 5 of each, or to
+      what `serving_default` gives where there are no classes. It is for models of 1 or 3 channels, and
+      not for free sizes without pooling.
+
+    A model of free size, `image_size=(None, None)`, computes each image at its own.
 
     Args:
-        model: A `VisionTransformer` on the TensorFlow backend.
+        model: A `VisionTransformer` on the TensorFlow backend. It is not changed.
         path: Folder to write; it must not exist. TF Serving wants a number as its last part.
+        task: "single_label" (the probabilities are a softmax), "multi_label" (sigmoids) or "regression".
+        representation: Whether to leave out the head, so that the feature vector is the output.
+        warmup: Batch sizes of the requests that TF Serving sends itself before it serves; () for none.
 
     Returns:
         pathlib.Path of the folder.
 
     Raises:
-        ValueError: if the folder exists. Nothing is left under its name if writing fails.
+        ValueError: if the folder exists, a weight is NaN or infinite, the model is none that can be
+            exported, or an argument is wrong.
+        OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
 
     Example:
         >>> folder = export_saved_model(model, "export/saved_model/1")
-        >>> tf.saved_model.load(folder)(tf.zeros((1, 32, 32, 3))).shape
+        >>> loaded = tf.saved_model.load(folder)
+        >>> loaded(tf.zeros((1, 32, 32, 3))).shape
         TensorShape([1, 10])
+        >>> png = tf.io.encode_png(np.zeros((50, 40, 3), "uint8"))
+        >>> loaded.signatures["serving_bytes"](image_bytes=tf.stack([png]))["classes"].shape
+        TensorShape([1, 5])
 
-    Source: TF Hub's reusable SavedModel interface and its common image API.
+    Source: TF Hub's reusable SavedModel interface and its common image API; TF Serving's warm-up.
     """
-    with new_path(path) as temporary:
-        exported, signatures = _exported(model)
-        tf.saved_model.save(exported, os.fspath(temporary), signatures=signatures)
-        description = describe(model, task)
-        (temporary / "assets" / FILE).write_text(description.as_json())
-        if description.labels:
-            (temporary / "assets" / LABELS).write_text("\n".join(description.labels) + "\n")
+    _check(model, warmup)
+    try:
+        with new_path(path) as temporary, concurrent.futures.ThreadPoolExecutor(1) as thread:
+            # In a thread of its own: Keras's counters of names and TensorFlow's scopes are a thread's, so
+            # what the process did before does not show in what is written.
+            thread.submit(_write, model, temporary, task, representation, warmup).result()
+    except tf.errors.OpError as error:
+        reason = re.sub(r"\{\{.*?\}\} *", "", error.message.splitlines()[0])  # without the graph's nodes
+        raise OSError(f"{os.fspath(path)!r} cannot be written: {reason}") from None
     return pathlib.Path(path)
 
 
-def _exported(model):
+def _check(model, warmup):
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"SavedModels are written on the TensorFlow backend, not on {keras.backend.backend()}: save the "
+            "model as .keras, and load it where KERAS_BACKEND=tensorflow"
+        )
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(f"only a VisionTransformer can be exported; got {type(model).__name__}")
+    if not all(isinstance(batch, int) and batch > 0 for batch in warmup):
+        raise ValueError(f"warmup must hold batch sizes, ints above 0; got {warmup!r}")
+    bad = [weight.path for weight in model.weights if not ops.all(ops.isfinite(weight))]
+    if bad:
+        raise ValueError(f"these weights are not finite, so the model is not exported: {', '.join(bad)}")
+
+
+def _write(model, folder, task, representation, warmup):
+    copy = float32_copy(model, representation)
+    description = describe(copy, task)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as assets:
+        exported, served = _exported(copy, description)
+        for name, file, text in (
+            ("description", description_file.FILE, description.as_json()),
+            ("labels", description_file.LABELS, "".join(f"{label}\n" for label in description.labels)),
+        ):
+            if text:
+                asset = pathlib.Path(assets, file)
+                asset.write_text(text, encoding="utf-8")
+                setattr(exported, name, tf.saved_model.Asset(os.fspath(asset)))
+        tf.saved_model.save(exported, os.fspath(folder), signatures=served)
+    renumber_functions(folder / "saved_model.pb")
+    (folder / "fingerprint.pb").unlink()  # a random number, and digests of what was renamed since
+    if warmup:
+        size = _warmup_size(copy)
+        write_warmup(folder, warmup_requests(description, warmup, size, "serving_bytes" in served))
+
+
+def float32_copy(model, representation=False):
+    """A copy of a model, of whatever precision, that computes in float32, as exports do.
+
+    Args:
+        model: A `VisionTransformer`; its dropout, frozen layers and weight penalties are kept.
+        representation: Whether to leave out the head.
+
+    Raises:
+        ValueError: if its layers hold other weights than a `VisionTransformer`'s.
+
+    Example:
+        >>> float32_copy(model, representation=True).output.shape
+        (None, 24)
+    """
+    changes = {"dtype": "float32", "name": "vision_transformer", "trainable": True}
+    if representation:
+        changes |= {"num_classes": None, "class_names": None}
+    config = {**model.get_config(), **changes}
+    config.pop("frozen", None)
+    state = random.getstate()  # from which Keras draws the seeds of initial weights
+    with tf.device("cpu:0"):
+        copy = VisionTransformer.from_config(config)
+    random.setstate(state)
+    for layer in filter(lambda layer: layer.weights, copy.layers):
+        stored = model.get_layer(layer.name)
+        if [weight.shape for weight in layer.weights] != [weight.shape for weight in stored.weights]:
+            raise ValueError(
+                f"layer {layer.name!r} holds other weights than a VisionTransformer's, as after "
+                "quantize or enable_lora; such a model cannot be exported"
+            )
+        trainable = {id(weight) for weight in stored.trainable_weights} if model.trainable else ()
+        for weight, source in zip(layer.weights, stored.weights):
+            weight.assign(source.value)
+            weight.regularizer = source.regularizer
+            weight.trainable = id(source) in trainable
+    seeds = [variable for variable in copy.variables if "int" in variable.dtype]
+    for place, seed in enumerate(seeds):
+        seed.assign([place, 0])
+    return copy
+
+
+def _exported(model, description):
     """The object to save, and its signatures.
 
     Its attributes hold TensorFlow's variables, not Keras's: saved through a Keras variable, they
     would not be found by the LiteRT converter.
     """
-    height, width = model.image_size
-    shape = (None, height, width, model.in_channels)
+    forward = signatures.forward(model)
+    output = "representation" if model.num_classes is None else "logits"
+    shape = (None, *model.image_size, model.in_channels)
 
-    def normalise(images):
-        return model.preprocessing.normalise(images * 255.0)
+    def images(name, dtype=tf.float32, shape=shape):
+        return tf.TensorSpec(shape, dtype, name=name)
 
-    def spec(name):
-        return tf.TensorSpec(shape, tf.float32, name=name)
+    def function(compute, *specs):
+        return tf.function(compute, input_signature=specs, autograph=False)
 
     def penalty(variable):
-        return tf.function(
-            lambda: tf.convert_to_tensor(variable.regularizer(variable)), input_signature=[], autograph=False
-        )
+        return function(lambda: tf.convert_to_tensor(variable.regularizer(variable)))
 
-    def endpoint(training):
-        return tf.function(
-            lambda inputs: model(normalise(inputs), training=training),
-            input_signature=[spec("inputs")],
-            autograph=False,
-        )
+    def call(inputs, training=False):
+        return forward(inputs, training)[output]
 
     def serving_default(images):
-        outputs = model(normalise(images), training=False)
-        if model.num_classes is None:
-            return {"representation": outputs}
-        return {"logits": outputs, "probabilities": tf.nn.softmax(outputs)}
+        return signatures.named_outputs(forward(images, False), description)
+
+    def image_feature_vector(images):
+        return {"representation": forward(images, False)["representation"]}
+
+    def serving_uint8(images):
+        return serving_default(signatures.from_uint8(images, description))
+
+    def serving_bytes(image_bytes):
+        if model.image_size == FREE:
+            outputs = signatures.outputs_of_each(image_bytes, exported.serving_default, description)
+        else:
+            outputs = serving_default(signatures.from_bytes(image_bytes, description))
+        return signatures.best(outputs, description)
 
     exported = tf.train.Checkpoint()
     exported.variables = [v.value for v in model.variables]
@@ -84,11 +203,30 @@ def _exported(model):
     exported.regularization_losses = [
         penalty(v) for v in model.trainable_variables if getattr(v, "regularizer", None)
     ]
-    exported.__call__ = tf.function(
-        lambda inputs, training=False: model(normalise(inputs), training=training), autograph=False
-    )
+    exported.__call__ = tf.function(call, autograph=False)
     for training in (False, True):
-        exported.__call__.get_concrete_function(spec("inputs"), training=training)
-    exported.serve, exported.serve_training = endpoint(False), endpoint(True)
-    exported.serving_default = tf.function(serving_default, input_signature=[spec("images")], autograph=False)
-    return exported, {"serving_default": exported.serving_default}
+        exported.__call__.get_concrete_function(images("inputs"), training=training)
+    exported.serve = function(lambda inputs: call(inputs, False), images("inputs"))
+    exported.serve_training = function(lambda inputs: call(inputs, True), images("inputs"))
+
+    any_size = (None, None, None, model.in_channels)
+    served = {
+        "serving_default": function(serving_default, images("images")),
+        "image_feature_vector": function(image_feature_vector, images("images")),
+        "serving_uint8": function(serving_uint8, images("images", tf.uint8, any_size)),
+    }
+    stacks = model.pooling is not None or model.image_size != FREE
+    exported.serving_default = served["serving_default"]  # which `serving_bytes` calls
+    if model.in_channels in (1, 3) and stacks:
+        served["serving_bytes"] = function(serving_bytes, images("image_bytes", tf.string, (None,)))
+    for name, signature in served.items():
+        setattr(exported, name, signature)
+    return exported, served
+
+
+def _warmup_size(model):
+    """(height, width) of the images to warm up with."""
+    if model.image_size != FREE:
+        return model.image_size
+    stride = stem_stride(model.resnet)
+    return tuple(cells * patch * stride for cells, patch in zip(model.position_grid, model.patch_size))

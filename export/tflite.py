@@ -1,57 +1,258 @@
 """A SavedModel as a LiteRT (`.tflite`) file of built-in operations."""
 
+import contextlib
+import dataclasses
+import itertools
+import numbers
 import os
 import pathlib
+import re
+import sys
+import tempfile
 
+import numpy as np
 import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
+from ai_edge_litert.interpreter import Interpreter
 
+from keras_vit.export.description import read_description
+from keras_vit.export.tflite_metadata import write_tflite
 from keras_vit.export.writing import new_path
 
-_OPERATOR = schema.BuiltinOperator
+# Bytes a parameter of the largest flatbuffer that is made on the way; full int8 is made from float32.
+PRECISIONS = {"dynamic_int8": 1, "float32": 4, "float16": 2, "int8": 4}
+INTEGER_IO = {"uint8": 0, "int8": -128}  # what stands for a pixel of 0
+_LIMIT = 0.99 * 2**31  # bytes of a flatbuffer, less a hundredth for what is no weight
+_SMALL_TALK = re.compile(
+    r"I\d{4} |W\d{4} .*(tf_tfl_flatbuffer_helpers|flatbuffer_export)\.cc|fully_quantize: "
+    r"|WARNING: All log messages before absl|INFO: Created TensorFlow Lite|To enable the following "
+)
 
 
-def export_tflite(saved_model, path):
-    """Convert the `serving_default` signature of a SavedModel to float32 LiteRT.
+def export_tflite(
+    saved_model,
+    path,
+    *,
+    precision="dynamic_int8",
+    batch_size=None,
+    image_size=None,
+    calibration=None,
+    integer_io=None,
+):
+    """Convert the `serving_default` signature of a SavedModel to LiteRT.
+
+    Images go in as float32 in [0, 1]; the outputs have the SavedModel's names. The class names and
+    what `Description` tells are in the file, see `tflite_metadata`.
 
     Args:
         saved_model: Folder that `export_saved_model` wrote.
         path: File to write, ending in .tflite; it must not exist.
+        precision: "float32"; "float16", weights of half the size; "dynamic_int8", weights of a quarter
+            the size and the fastest on processors; or "int8", the activations in whole numbers, too, for
+            accelerators that know nothing else: less accurate, and slower on processors.
+        batch_size: Images at a time; None for any number.
+        image_size: (height, width) to fix for a model of any size; None leaves it as it is.
+        calibration: For "int8", 100 to 500 images like those to come, by which the ranges of all values
+            are found: a float32 array (images, height, width, channels) in [0, 1], or batches of such.
+        integer_io: With "int8", "uint8" or "int8" for whole numbers at both ends, too. "uint8" takes
+            pixels 0…255 as they are, "int8" takes them less 128.
 
     Returns:
-        pathlib.Path of the file. Images go in as float32 in [0, 1], in batches of any size.
+        pathlib.Path of the file.
 
     Raises:
-        ValueError: if the file exists, or the model needs operations that LiteRT does not have
-            built in. Nothing is left under its name if converting fails.
+        ValueError: if the file exists, an argument does not fit, the model is too large for the
+            precision, needs operations that LiteRT does not have built in, or computes NaN. Nothing is
+            left under its name then.
 
     Example:
         >>> folder = export_saved_model(model, "export/saved_model/1")
-        >>> export_tflite(folder, "export/model_float32.tflite").name
-        'model_float32.tflite'
+        >>> small, large = (
+        ...     export_tflite(folder, f"export/{name}.tflite", precision=name).stat().st_size
+        ...     for name in ("dynamic_int8", "float32")
+        ... )
+        >>> small < large
+        True
 
-    Source: LiteRT's conversion guide.
+    Source: LiteRT's conversion and quantisation guides.
     """
-    path = pathlib.Path(path)
-    if path.suffix != ".tflite":
-        raise ValueError(f"a LiteRT file ends in .tflite; got {os.fspath(path)!r}")
-    with new_path(path) as temporary:
-        converter = tf.lite.TFLiteConverter.from_saved_model(
-            os.fspath(saved_model), signature_keys=["serving_default"]
-        )
-        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        temporary.write_bytes(_checked(converter.convert()))
+    path = pathlib.Path(path).expanduser()
+    _check_arguments(path, precision, batch_size, calibration, integer_io)
+    stored = read_description(saved_model)
+    _check_size(stored.parameters, precision)
+    description = dataclasses.replace(stored, image_size=_image_size(stored.image_size, image_size))
+    shape = (batch_size, *description.image_size, description.channels)
+    samples = _samples(calibration, shape) if precision == "int8" else iter(())
+    samples = itertools.chain([*itertools.islice(samples, 1)], samples)  # what does not fit is found at once
+    with new_path(path) as temporary, _quiet():
+        if batch_size is None and description == stored:
+            converter = tf.lite.TFLiteConverter.from_saved_model(
+                os.fspath(saved_model), signature_keys=["serving_default"]
+            )
+        else:
+            converter = _converter_for(saved_model, shape)
+        content = _convert(converter, precision, integer_io, samples)
+        _check_operations(content)
+        write_tflite(temporary, content, description)
+        del content
+        _check_outputs(temporary, description, integer_io)
     return path
 
 
-def _checked(content):
-    """The file's bytes, if all its operations are LiteRT's own.
+def _check_arguments(path, precision, batch_size, calibration, integer_io):
+    if path.suffix != ".tflite":
+        raise ValueError(f"a LiteRT file ends in .tflite; got {os.fspath(path)!r}")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision {precision!r} is unknown; choose one of {(*PRECISIONS,)}")
+    if batch_size is not None and not _is_count(batch_size):
+        raise ValueError(f"batch_size must be a positive integer or None; got {batch_size!r}")
+    if (calibration is not None) != (precision == "int8"):
+        wanted = "needs calibration images" if calibration is None else "takes no calibration images"
+        raise ValueError(f'precision "{precision}" {wanted}; "int8" alone is calibrated')
+    if integer_io is not None and (integer_io not in INTEGER_IO or precision != "int8"):
+        raise ValueError(
+            f'integer_io must be None, or with precision "int8" one of {(*INTEGER_IO,)}; '
+            f'got {integer_io!r} with "{precision}"'
+        )
 
-    The converter succeeds where a variable is left unresolved; such a file computes NaN.
+
+def _check_size(parameters, precision):
+    size = parameters * PRECISIONS[precision]
+    if size < _LIMIT:
+        return
+    fitting = [name for name, width in PRECISIONS.items() if parameters * width < _LIMIT]
+    fits = f"choose {' or '.join(fitting)}" if fitting else "no precision is small enough"
+    raise ValueError(
+        f"a LiteRT file holds less than 2 GiB, and {parameters:,} parameters need {size / 2**30:.1f} GiB for "
+        f"precision {precision!r}; {fits}"
+    )
+
+
+def _image_size(own, wanted):
+    """The sides to convert for: the model's own, or the ones that are wanted where it leaves them open."""
+    if wanted is None:
+        return own
+    if not (isinstance(wanted, tuple | list) and len(wanted) == 2 and all(_is_count(n) for n in wanted)):
+        raise ValueError(f"image_size must be (height, width) or None; got {wanted!r}")
+    if own not in ((None, None), tuple(wanted)):
+        raise ValueError(f"the model reads images of {own} alone; got image_size {tuple(wanted)}")
+    return tuple(wanted)
+
+
+def _is_count(number):
+    return isinstance(number, numbers.Integral) and not isinstance(number, bool) and number > 0
+
+
+def _converter_for(saved_model, shape):
+    """A converter for images of a shape that the SavedModel leaves open.
+
+    It is given TensorFlow's variables in a list: reached through other objects, they would stay
+    variables in the LiteRT file.
     """
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
-    used = {max(code.builtinCode, code.deprecatedBuiltinCode) for code in model.operatorCodes}
-    refused = [name for name in ("CUSTOM", "VAR_HANDLE", "CALL_ONCE") if getattr(_OPERATOR, name) in used]
+    loaded = tf.saved_model.load(os.fspath(saved_model))
+    serve = loaded.signatures["serving_default"]
+    function = tf.function(
+        lambda images: serve(images=images),
+        input_signature=[tf.TensorSpec(shape, tf.float32, name="images")],
+        autograph=False,
+    )
+    holder = tf.train.Checkpoint(variables=[*serve.variables])
+    return tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], holder)
+
+
+def _convert(converter, precision, integer_io, samples):
+    """The bytes of the flatbuffer."""
+    converter.exclude_conversion_metadata = True  # to add it, all weights would be unpacked in Python
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    if precision != "float32":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if precision == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    if precision == "int8":
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+        converter.representative_dataset = lambda: samples
+    if integer_io is not None:
+        converter.inference_input_type = converter.inference_output_type = getattr(tf, integer_io)
+    try:
+        return converter.convert()
+    except Exception as error:
+        missing = sorted(set(re.findall(r"'tf\.(\w+)' op is neither a custom op nor a flex op", str(error))))
+        if not missing:
+            raise
+        raise ValueError(f"LiteRT has none of these operations built in: {', '.join(missing)}") from None
+
+
+def _samples(calibration, shape):
+    """Calibration images, as the converter takes them.
+
+    A black and a white value are put into the first one's corners. The range of the input is then [0, 1],
+    whatever the images are, and the whole number for a pixel is the pixel.
+    """
+    count, *sides = shape
+    count, seen = count or 1, 0
+    for batch in [calibration] if isinstance(calibration, np.ndarray) else calibration:
+        batch = np.array(batch)
+        fits = batch.ndim == 4 and all(side in (None, n) for side, n in zip(sides, batch.shape[1:]))
+        if not (fits and batch.dtype == np.float32 and np.all((batch >= 0) & (batch <= 1))):
+            raise ValueError(
+                f"calibration images must be float32 in [0, 1], of shape {(None, *sides)}; got {batch.dtype} "
+                f"of shape {batch.shape}"
+            )
+        if not seen and len(batch):
+            batch[0, 0, 0, 0], batch[0, -1, -1, -1] = 0, 1
+        seen += len(batch)
+        for start in range(0, len(batch), count):
+            images = batch[start : start + count]
+            yield [np.resize(images, (count, *images.shape[1:]))]  # the last ones are repeated
+    if not seen:
+        raise ValueError("there are no calibration images; 100 to 500 are wanted")
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Hold back what the converter, the calibrator and the interpreter write to standard error, from C++.
+
+    All but their small talk is passed on at the end; nothing if there is an error, which says the same.
+    """
+    real = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+        held.seek(0)
+        lines = held.read().decode(errors="replace").splitlines(keepends=True)
+        sys.stderr.write("".join(line for line in lines if not _SMALL_TALK.match(line)))
+
+
+def _check_operations(content):
+    """Refuse what the interpreter does not run, or runs to NaN: a variable that was left unresolved."""
+    model = schema.Model.GetRootAs(content, 0)
+    codes = [model.OperatorCodes(i) for i in range(model.OperatorCodesLength())]
+    used = {max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes}
+    refused = [
+        name
+        for name in ("CUSTOM", "VAR_HANDLE", "READ_VARIABLE", "CALL_ONCE")
+        if getattr(schema.BuiltinOperator, name) in used
+    ]
     if refused:
         raise ValueError(f"the LiteRT file would hold operations that do not run: {', '.join(refused)}")
-    return content
+
+
+def _check_outputs(path, description, integer_io):
+    """Run the file once: numbers must come out, and whole numbers that go in must be pixels."""
+    runner = Interpreter(model_path=os.fspath(path)).get_signature_runner("serving_default")
+    (details,) = runner.get_input_details().values()
+    if integer_io is not None and not np.allclose(details["quantization"], (1 / 255, INTEGER_IO[integer_io])):
+        scale, zero = details["quantization"]
+        raise ValueError(f"its input would be (pixel / 255) / {scale} + {zero} instead of the pixel")
+    architecture = description.architecture
+    open_side = 4 * architecture["patch_size"][0] * (1 if architecture["resnet"] is None else 16)
+    given = zip(details["shape_signature"], (1, open_side, open_side, 0))
+    shape = [least if side < 0 else side for side, least in given]
+    outputs = runner(images=np.full(shape, 1 if integer_io is None else 100, details["dtype"]))
+    unsound = [name for name, numbers in outputs.items() if not np.isfinite(numbers).all()]
+    if unsound:
+        raise ValueError(f"the LiteRT file computes NaN or infinite {', '.join(sorted(unsound))}")

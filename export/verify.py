@@ -1,67 +1,254 @@
-"""What was exported, loaded in its own runtime and compared with the live model."""
+"""What was exported, run in its own runtime on real images and held against the live model."""
 
+import dataclasses
 import os
+import pathlib
+import time
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
+from tqdm import tqdm
 
-FLOAT32_BOUND = 1e-5  # largest logit difference over the largest logit
+from keras_vit.data.images import decode, prepare, with_channels
+from keras_vit.evaluation.classification import SCORES, check_labels
 
-
-def run_live(model, images):
-    """The live model's logits for float32 images in [0, 1].
-
-    Example:
-        >>> run_live(model, images).shape
-        (4, 10)
-    """
-    pixels = model.preprocessing.normalise(np.asarray(images, "float32") * 255.0)
-    return np.asarray(model(pixels, training=False))
-
-
-def run_saved_model(path, images):
-    """The logits that a SavedModel's `serving_default` computes for float32 images in [0, 1].
-
-    Example:
-        >>> run_saved_model(export_saved_model(model, "served/1"), images).shape
-        (4, 10)
-    """
-    loaded = tf.saved_model.load(os.fspath(path))  # kept alive while its signature runs
-    outputs = loaded.signatures["serving_default"](images=tf.constant(images, tf.float32))
-    return outputs["logits" if "logits" in outputs else "representation"].numpy()
-
-
-def run_tflite(path, images):
-    """The logits that a `.tflite` file computes in the LiteRT interpreter for images in [0, 1].
-
-    Example:
-        >>> folder = export_saved_model(model, "lite/1")
-        >>> run_tflite(export_tflite(folder, "lite/model.tflite"), images).shape
-        (4, 10)
-    """
-    from ai_edge_litert.interpreter import Interpreter
-
-    runner = Interpreter(model_path=os.fspath(path)).get_signature_runner("serving_default")
-    outputs = runner(images=np.asarray(images, "float32"))
-    return outputs["logits" if "logits" in outputs else "representation"]
+BATCH = 16
+ENOUGH_IMAGES = 256  # from which on an agreement says something
+# What is asked of each format: a bound on the largest logit difference, or on the agreement.
+BOUNDS = {
+    "saved_model": ("max_logit_difference", 1e-5),
+    "hub": ("max_logit_difference", 1e-5),
+    "onnx": ("max_logit_difference", 1e-5),
+    "tflite_float32": ("max_logit_difference", 1e-5),
+    "tflite_float16": ("max_logit_difference", 5e-3),
+    "tflite_dynamic_int8": ("agreement", 0.99),
+    "tflite_int8": ("agreement", 0.99),
+}
+ONLY_WARNED = {"tflite_int8"}  # activations of 8 bits may cost what no setting gives back
+# What a model is judged by, and the function of (outputs, labels) that has it among others.
+JUDGED = {
+    "single_label": "accuracy",
+    "multi_label": "mean_average_precision",
+    "regression": "mae",
+}
 
 
-def compare(live, exported):
-    """How far exported logits are from the live model's.
+def draw_images(samples, preprocessing, count):
+    """Images of a split, drawn evenly from all of it, as exports take them.
 
     Args:
-        live, exported: Arrays (batch, classes).
+        samples: A split of a `Dataset`.
+        preprocessing: An export's: to float32 in [0, 1].
+        count: How many at most.
 
     Returns:
-        dict of `max_logit_difference` (relative to the largest live logit) and `top1_agreement`
-        (the share of images with the same best class).
+        (images (n, height, width, channels), labels).
+
+    Raises:
+        ValueError: if there are no samples, or they have another number of channels.
 
     Example:
-        >>> compare(np.array([[1.0, 2.0]]), np.array([[1.0, 1.5]]))
-        {'max_logit_difference': 0.25, 'top1_agreement': 1.0}
+        >>> from keras_vit.export.description import describe
+        >>> samples = load_dataset("digits").split("test")
+        >>> [len(part) for part in draw_images(samples, describe(model).preprocessing, 100)]
+        [100, 100]
     """
-    scale = max(float(np.abs(live).max()), float(np.finfo("float32").tiny))
+    count = min(count, len(samples))
+    records = samples.training_records(0, 0, 1, count)  # one step of a run: its first images
+
+    def prepared(position, encoded, label):
+        return prepare(with_channels(decode(encoded), preprocessing.channels), preprocessing), label
+
+    batches = [*records.map(prepared, tf.data.AUTOTUNE).batch(BATCH).as_numpy_iterator()]
+    images, labels = (np.concatenate(parts) for parts in zip(*batches))
+    return images, labels
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """The live model's outputs on images, which exports are held against.
+
+    Args:
+        task: "single_label", "multi_label" or "regression".
+        images: Float32 (n, height, width, channels) in [0, 1].
+        labels: As the data set has them; None where the images are made up.
+        outputs: Float32, the model's: logits, values or representations.
+        is_classifier: Whether the outputs are a row of class scores for each image.
+        run: The live model as a function of images in [0, 1].
+    """
+
+    task: str
+    images: np.ndarray
+    labels: np.ndarray | None
+    outputs: np.ndarray
+    is_classifier: bool
+    run: Callable
+
+    def score(self, outputs):
+        """What the task is judged by, for the outputs of these images; None without labels."""
+        if self.labels is None or not self.is_classifier:
+            return None
+        if self.task == "single_label":
+            return float(np.mean(outputs.argmax(-1) == self.labels))
+        return SCORES[self.task](outputs, self.labels)[JUDGED[self.task]]
+
+
+def live_reference(model, description, samples=None, count=512):
+    """Run the live model on images of a data set, or on noise.
+
+    Args:
+        model: A `VisionTransformer` that computes in float32.
+        description: What its exports will say of themselves.
+        samples: A split of a `Dataset`, or None.
+        count: Images of it to use, at most.
+
+    Returns:
+        Reference.
+
+    Raises:
+        ValueError: if there are no samples, or their labels are not what the model puts out.
+
+    Example:
+        >>> from keras_vit.export.description import describe
+        >>> live_reference(model, describe(model)).outputs.shape
+        (16, 10)
+    """
+    if samples is None:
+        shape = (BATCH, *description.preprocessing.image_size, description.channels)
+        images, labels = np.random.default_rng(0).uniform(size=shape).astype("float32"), None
+    else:
+        images, labels = draw_images(samples, description.preprocessing, count)
+
+    def run(images):
+        return model.predict_on_batch(model.preprocessing.normalise(images * np.float32(255)))
+
+    outputs = _in_batches(run, images)
+    if labels is not None and description.is_classifier:
+        if description.task == "single_label":
+            check_labels(labels, description.num_classes)
+        elif labels.shape != outputs.shape:
+            raise ValueError(
+                f"a label has the shape {labels.shape[1:]}, but the model puts out {outputs.shape[1:]}"
+            )
+    return Reference(description.task, images, labels, outputs, description.is_classifier, run)
+
+
+def row_of(reference, run, path=None):
+    """What is said of one export, or of the live model.
+
+    Args:
+        reference: Reference.
+        run: Function from float32 images in [0, 1] to outputs.
+        path: The file or folder, for its size.
+
+    Returns:
+        dict of `max_logit_difference` and `mean_logit_difference` (relative to the largest live logit),
+        `agreement` (the share of images, or of yes and no, on which both decide alike; None where
+        nothing is decided or the images are made up), `score` (what the task is judged by, or None),
+        `bytes`, `ms_batch_1` and `ms_batch_16` (medians).
+
+    Example:
+        >>> from keras_vit.export.description import describe
+        >>> reference = live_reference(model, describe(model))
+        >>> row_of(reference, lambda images: reference.outputs[: len(images)])["max_logit_difference"]
+        0.0
+    """
+    outputs = _in_batches(run, reference.images, "verifying")
+    first = reference.images[np.arange(BATCH) % len(reference.images)]
     return {
-        "max_logit_difference": float(np.abs(live - exported).max()) / scale,
-        "top1_agreement": float(np.mean(live.argmax(-1) == exported.argmax(-1))),
+        **compare(reference, outputs),
+        "score": reference.score(outputs),
+        "bytes": None if path is None else size_of(path),
+        "ms_batch_1": milliseconds(lambda: run(first[:1])),
+        "ms_batch_16": milliseconds(lambda: run(first)),
     }
+
+
+def compare(reference, outputs):
+    """How far outputs are from the live model's: see `row_of`.
+
+    Example:
+        >>> live = np.array([[1.0, 2.0]])
+        >>> reference = Reference("single_label", None, np.array([1]), live, True, None)
+        >>> compare(reference, np.array([[1.0, 1.5]]))["max_logit_difference"]
+        0.25
+    """
+    live = reference.outputs
+    scale = max(float(np.abs(live).max()), float(np.finfo("float32").tiny))
+    differences = np.abs(live - outputs)
+    return {
+        "max_logit_difference": float(differences.max()) / scale,
+        "mean_logit_difference": float(differences.mean()) / scale,
+        "agreement": _agreement(reference, outputs),
+    }
+
+
+def _agreement(reference, outputs):
+    if reference.labels is None or not reference.is_classifier or reference.task == "regression":
+        return None
+    if reference.task == "multi_label":
+        return float(np.mean((reference.outputs > 0) == (outputs > 0)))
+    return float(np.mean(reference.outputs.argmax(-1) == outputs.argmax(-1)))
+
+
+def complaint(name, row, images):
+    """What is wrong with an export, in a sentence; None if it keeps its bound.
+
+    Args:
+        name: The format, a key of `BOUNDS`.
+        row: What `row_of` returned.
+        images: How many it is about; below 256 an agreement is only reported.
+
+    Example:
+        >>> row = {"max_logit_difference": 1e-3, "agreement": 1.0}
+        >>> complaint("tflite_float16", row, 512) is None
+        True
+        >>> complaint("onnx", row, 512)
+        'its logits differ from the live model by 1.0e-03 of the largest; the bound is 1e-05'
+    """
+    kind, bound = BOUNDS[name]
+    value = row[kind]
+    if not np.isfinite(row["max_logit_difference"]):
+        return "it computes NaN or infinity"
+    if kind == "max_logit_difference" and value > bound:
+        return (
+            f"its logits differ from the live model by {value:.1e} of the largest; the bound is {bound:.0e}"
+        )
+    if kind == "agreement" and value is not None and images >= ENOUGH_IMAGES and value < bound:
+        return f"it decides like the live model on {value:.1%} of {images} images; the bound is {bound:.0%}"
+    return None
+
+
+def milliseconds(call, most=20, seconds=1.0):
+    """The median time of a call in milliseconds, after one that does not count.
+
+    Example:
+        >>> milliseconds(lambda: None) < 1
+        True
+    """
+    call()
+    times = []
+    while len(times) < 3 or (len(times) < most and sum(times) < seconds):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times)) * 1e3
+
+
+def size_of(path):
+    """Bytes of a file, or of all files in a folder.
+
+    Example:
+        >>> _ = pathlib.Path("four").write_bytes(b"1234")
+        >>> size_of("four")
+        4
+    """
+    path = pathlib.Path(path)
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(os.stat(file).st_size for file in files if file.is_file())
+
+
+def _in_batches(run, images, doing="computing"):
+    starts = tqdm(range(0, len(images), BATCH), doing, unit="batch", delay=2, leave=False, disable=None)
+    return np.concatenate([np.asarray(run(images[i : i + BATCH]), "float32") for i in starts])

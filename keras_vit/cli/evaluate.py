@@ -1,25 +1,26 @@
 """`keras-vit evaluate`: how good a model is on a split."""
 
 import pathlib
-import re
 
 from keras_vit.cli.report import report, table
-from keras_vit.cli.source import open_model, seed_of
+from keras_vit.cli.source import is_exported, open_model, seed_of, task_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation.classification import SCORES, accuracy, confusion_matrix, per_class, predict
 from keras_vit.evaluation.multi_label import multi_label_classes
-from keras_vit.evaluation.outputs import collect
+from keras_vit.evaluation.outputs import check_classes, collect
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
 
 
 def run(args):
+    model = open_model(args.model) if is_exported(args.model) else None  # which knows its task
+    args.task = args.task or task_of(args.model, model)
     _check(args)
     seed = seed_of(args.model) if args.seed is None else args.seed
     dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=args.task, data_dir=args.data_dir)
     samples = dataset.split(args.split)
     real = real_labels_of(samples, read_real_labels(args.real)) if args.real else None
-    model = open_model(args.model)
-    _check_classes(model, dataset)
+    model = model or open_model(args.model)
+    check_classes(model, dataset)
     names = model.class_names or dataset.class_names
     names = names if len(names) == model.num_classes else None
     if args.task == "single_label":
@@ -58,20 +59,6 @@ def _check(args):
         raise ValueError(f"--confusion wants the name of a .png file; got {args.confusion!r}")
     if args.confusion and not pathlib.Path(args.confusion).expanduser().absolute().parent.is_dir():
         raise ValueError(f"no such folder for --confusion: {args.confusion!r}")
-
-
-def _check_classes(model, dataset):
-    """The model's labels and the data set's mean the same, as far as their names tell."""
-    if not model.class_names or not dataset.class_names or model.class_names == dataset.class_names:
-        return
-    # A folder or TFDS names ImageNet's classes by synset; their sorted order is that of the logits.
-    synsets = all(re.fullmatch(r"n\d{8}", name) for name in dataset.class_names)
-    if synsets and len(dataset.class_names) == model.num_classes == 1000:
-        return
-    raise ValueError(
-        f"the model's classes are {list(model.class_names)[:5]}, the data set's "
-        f"{list(dataset.class_names)[:5]}; labels can only be compared in one order"
-    )
 
 
 def _draw(file, matrix, names, title):

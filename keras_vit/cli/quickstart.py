@@ -7,12 +7,11 @@ import pathlib
 import keras
 import numpy as np
 
-from keras_vit.cli.report import table
+from keras_vit.cli.export import shown
 from keras_vit.cli.source import open_model
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.folder import export_folder
-from keras_vit.export.verify import compare, run_live, run_saved_model, run_tflite
 from keras_vit.inspection import attention_rollout
 from keras_vit.inspection.figures import attention_overlay, learning_curves, prediction_grid
 from keras_vit.training.named_recipes import RECIPES
@@ -29,6 +28,7 @@ MODEL = {
     "num_heads": 6,
     "pooling": "gap",
 }
+PRECISIONS = ("float32", "dynamic_int8")  # of LiteRT: as trained, and the one for phones
 
 
 def run(args):
@@ -44,40 +44,25 @@ def run(args):
 def _finish(workdir, record):
     """Draw, export, load back and compare; the finished result."""
     model = open_model(workdir.path)
-    samples = load_dataset("digits", RECIPES["digits"].seed).split("test")
+    digits = load_dataset("digits", RECIPES["digits"].seed)
+    samples = digits.split("test")
     images = np.concatenate([x for x, _ in evaluation_batches(samples, model.preprocessing, 64)])
     pixels = images * np.float32(model.preprocessing.std) + np.float32(model.preprocessing.mean)
 
     print("\nDrawing")
     figures = _draw(workdir, model, images, pixels, samples.labels)
-    print("Exporting to SavedModel and LiteRT, loading both back")
+    print("Exporting to SavedModel and LiteRT, loading all back")
     folder = workdir.path / "export"
     if not folder.exists():
         with without_greetings():
-            export_folder(model, folder, pixels)
-
-    formats = {}
-    verified = json.loads((folder / "verification.json").read_text())
-    live = run_live(model, pixels)
-    for name, file, runtime in (
-        ("saved_model", folder / "saved_model" / "1", run_saved_model),
-        ("tflite", folder / "model_float32.tflite", run_tflite),
-    ):
-        with without_greetings():
-            logits = runtime(file, pixels)
-        formats[name] = {
-            "path": str(file),
-            "bytes": verified[name]["bytes"],
-            "test_accuracy": float(np.mean(logits.argmax(-1) == samples.labels)),
-            **compare(live, logits),
-        }
+            export_folder(model, folder, precisions=PRECISIONS, dataset=digits, images=len(samples))
+    exported = json.loads((folder / "verification.json").read_text())
     result = {
         **record,
-        "saved_model": formats["saved_model"]["path"],
-        "tflite": formats["tflite"]["path"],
+        "saved_model": exported["formats"]["saved_model"]["path"],
+        "tflite": exported["formats"]["tflite_float32"]["path"],
         "figures": figures,
-        "max_logit_difference": max(row["max_logit_difference"] for row in formats.values()),
-        "formats": formats,
+        "export": exported,
     }
     workdir.write_result(result)
     return result
@@ -116,24 +101,12 @@ def _draw(workdir, model, images, pixels, labels):
 
 
 def _print(result, path):
-    rows = [("live model", f"{result['test_accuracy']:.4f}", "", "")]
-    for name, title in (("saved_model", "SavedModel"), ("tflite", "LiteRT")):
-        row = result["formats"][name]
-        rows.append(
-            (
-                title,
-                f"{row['test_accuracy']:.4f}",
-                f"{row['max_logit_difference']:.1e}",
-                f"{row['bytes'] / 2**10:.0f} KiB",
-            )
-        )
-    print()
-    print(table(rows, ("model", "test accuracy", "largest logit difference", "size")))
+    print(f"\n{shown(result['export'])}")
     print(
         f"\n{result['test_samples']} test digits, {result['parameters']:,} parameters, "
         f"{result['train_seconds']:.0f} s of training"
     )
-    for file in (*result["figures"], result["saved_model"], result["tflite"], path / "result.json"):
+    for file in (*result["figures"], path / "result.json"):
         print(f"  {file}")
 
 

@@ -98,6 +98,16 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
     return Dataset(name, names, _split(name, splits, seed))
 
 
+def title_of(name):
+    """A data set's name as others may read it: of a folder, its own name without where it is.
+
+    >>> title_of("folder:/home/me/flowers"), title_of("tfds:oxford_iiit_pet"), title_of("digits")
+    ('flowers', 'oxford_iiit_pet', 'digits')
+    """
+    kind, _, which = name.partition(":")
+    return pathlib.PurePath(which).name if kind == "folder" else which or name
+
+
 def _digits():
     from PIL import Image
     from sklearn.datasets import load_digits

@@ -80,17 +80,18 @@ def predict(model, samples, batch_size=64):
     """
     check_head(model)
     if samples.labels:  # where they are known before the images are read
-        _check_labels(np.asarray(samples.labels), model.num_classes)
+        check_labels(np.asarray(samples.labels), model.num_classes)
     best, labels, scores = [], [], []
     for logits, wanted in computed(model.predict_on_batch, samples, model.preprocessing, batch_size):
-        _check_labels(wanted, model.num_classes)
+        check_labels(wanted, model.num_classes)
         best.append(np.asarray(ops.top_k(logits, min(5, model.num_classes))[1], "int32"))
         labels.append(wanted)
         scores.append(_log_probabilities(logits.astype("float64"), wanted))
     return Predictions(*map(np.concatenate, (best, labels, scores)), model.num_classes)
 
 
-def _check_labels(labels, num_classes):
+def check_labels(labels, num_classes):
+    """Raise ValueError unless the labels are class numbers of a model of so many classes."""
     if labels.ndim != 1:
         raise ValueError(
             f"a label is {labels.shape[1:]} numbers; one class number is wanted, or another task"

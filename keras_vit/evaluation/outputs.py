@@ -1,5 +1,7 @@
 """What a model computes of a split's samples, in one pass."""
 
+import re
+
 import numpy as np
 from tqdm import tqdm
 
@@ -60,3 +62,17 @@ def collect(model, samples, batch_size=64):
 def check_head(model):
     if not model.is_classifier:
         raise ValueError("this model has no classification head; build it with num_classes and pooling")
+
+
+def check_classes(model, dataset):
+    """Raise ValueError unless the model's labels and the data set's mean the same, as far as names tell."""
+    if not model.class_names or not dataset.class_names or model.class_names == dataset.class_names:
+        return
+    # A folder or TFDS names ImageNet's classes by synset; their sorted order is that of the logits.
+    synsets = all(re.fullmatch(r"n\d{8}", name) for name in dataset.class_names)
+    if synsets and len(dataset.class_names) == model.num_classes == 1000:
+        return
+    raise ValueError(
+        f"the model's classes are {list(model.class_names)[:5]}, the data set's "
+        f"{list(dataset.class_names)[:5]}; labels can only be compared in one order"
+    )

@@ -6,20 +6,35 @@ from keras_vit.layers.patch_embedding import check_divisible
 from keras_vit.models.arguments import stem_stride
 
 
-def classify(model, images, top=5, batch_size=32):
+def _softmax(logits):
+    scores = np.exp(logits - logits.max(-1, keepdims=True))
+    return scores / scores.sum(-1, keepdims=True)
+
+
+def _sigmoid(logits):
+    return 0.5 * (1 + np.tanh(0.5 * logits))  # which does not overflow
+
+
+PROBABILITIES = {"single_label": _softmax, "multi_label": _sigmoid}
+
+
+def classify(model, images, top=5, batch_size=32, task="single_label"):
     """What the model sees in images, best first.
 
     Args:
+        model: A `VisionTransformer`, or what `keras_vit.export` opens in its place.
         images: What `model.preprocessing` takes: an array, a path, or a list of them.
         top: How many classes to name.
         batch_size: Images read and computed at a time.
+        task: "single_label" (the probabilities are the softmax of the logits) or "multi_label" (the
+            sigmoid of each).
 
     Returns:
         For each image a list of (class name, probability); the class's number stands for a
-        missing name. The probabilities are the softmax of the logits.
+        missing name.
 
     Raises:
-        ValueError: if the model has no head, or an image cannot be read.
+        ValueError: if the model has no head, the task knows no classes, or an image cannot be read.
 
     Example:
         >>> [len(best) for best in model.classify(np.zeros((2, 40, 50, 3), "uint8"), top=3)]
@@ -27,15 +42,15 @@ def classify(model, images, top=5, batch_size=32):
     """
     if not model.is_classifier:
         raise ValueError("this model has no classification head; build it with num_classes and pooling")
+    if task not in PROBABILITIES:
+        raise ValueError(f"there are classes in the tasks {[*PROBABILITIES]} alone; got {task!r}")
     names = model.class_names or [str(i) for i in range(model.num_classes)]
     stride = stem_stride(model.resnet)
     results = []
     for batch in model.preprocessing.batches(images, batch_size):
         # Asked here, because from within a call Keras adds lines of its own to the answer.
         check_divisible([-(-side // stride) for side in batch.shape[1:3]], model.patch_size)
-        logits = np.asarray(model.predict_on_batch(batch), "float64")
-        scores = np.exp(logits - logits.max(-1, keepdims=True))
-        scores /= scores.sum(-1, keepdims=True)
+        scores = PROBABILITIES[task](np.asarray(model.predict_on_batch(batch), "float64"))
         for row in scores:
             best = np.argsort(-row, kind="stable")[:top]
             results.append([(names[i], float(row[i])) for i in best])

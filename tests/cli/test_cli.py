@@ -149,11 +149,6 @@ def test_a_checkpoint_that_cannot_be_read_is_refused(
     refused(done, source, message)
 
 
-def test_the_script_refuses_a_pickled_checkpoint(script, refused, images, tmp_path):
-    source = pickled(tmp_path / "file.npz")
-    refused(script("predict", "--model", source, images), source, "pickled objects")
-
-
 def test_an_interrupted_command_says_so(keras_vit, monkeypatch):
     from keras_vit.cli import models
 

@@ -10,10 +10,11 @@ from keras_vit import from_pretrained
 from keras_vit.cli import evaluate
 from keras_vit.cli.source import seed_of
 from keras_vit.data.datasets import Dataset, load_dataset
+from keras_vit.evaluation.outputs import check_classes
 
 
-def test_the_script_prints_the_accuracy_of_the_test_split(script, weights, images):
-    done = script("evaluate", "--model", weights, "--dataset", f"folder:{images}")
+def test_it_prints_the_accuracy_of_the_test_split(keras_vit, weights, images):
+    done = keras_vit("evaluate", "--model", weights, "--dataset", f"folder:{images}")
     assert done.returncode == 0 and done.stderr == ""
     lines = [line.split() for line in done.stdout.splitlines()]
     shown = dict(line for line in lines if len(line) == 2)
@@ -178,11 +179,11 @@ def test_options_that_cannot_be_met_are_refused_before_anything_is_computed(opti
 def test_synsets_in_their_order_are_imagenets_classes():
     model = small(num_classes=1000, class_names=[f"name {i}" for i in range(1000)])
     synsets = tuple(f"n{i:08d}" for i in range(1000))
-    evaluate._check_classes(model, Dataset("d", synsets, {}))
+    check_classes(model, Dataset("d", synsets, {}))
     two = small(num_classes=2, class_names=("b", "a"))
     for other, names in ((model, synsets[:999]), (model, (*synsets[:999], "cat")), (two, synsets[:2])):
         with pytest.raises(ValueError, match="only be compared in one order"):
-            evaluate._check_classes(other, Dataset("d", names, {}))
+            check_classes(other, Dataset("d", names, {}))
 
 
 def test_the_split_is_the_runs_own_wherever_its_model_is_named(tmp_path):

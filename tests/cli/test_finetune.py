@@ -59,18 +59,18 @@ def test_started_again_it_prints_its_result_and_trains_nothing(run, command, ker
     assert (workdir / "model.keras").stat().st_mtime_ns == before
 
 
-def test_another_configuration_is_refused_naming_the_fields(run, command, script, refused):
-    done = script(*command, "--set", "seed=6", "--set", "flip=False", "--workdir", run[0])
+def test_another_configuration_is_refused_naming_the_fields(run, command, keras_vit, refused):
+    done = keras_vit(*command, "--set", "seed=6", "--set", "flip=False", "--workdir", run[0])
     refused(done, run[0], "recipe.seed (there 5, asked 6)", "--workdir")
     assert "flip" not in done.stderr
 
 
-def test_an_unreadable_image_fails_or_is_left_out_and_named(weights, script, keras_vit, refused, tmp_path):
+def test_an_unreadable_image_fails_or_is_left_out_and_named(weights, keras_vit, refused, tmp_path):
     root = write_classes(tmp_path / "images")
     bad = write_broken(root / "dog" / "bad.png")
     command = ("finetune", "--weights", weights, "--dataset", f"folder:{root}", *SHORT)
     command = (*command, "--workdir", tmp_path / "run")
-    refused(script(*command), "1 image(s) cannot be read", bad, "--on_bad_image skip")
+    refused(keras_vit(*command), "1 image(s) cannot be read", bad, "--on_bad_image skip")
     assert not (tmp_path / "run").exists()
     done = keras_vit(*command, "--on_bad_image", "skip")
     assert done.returncode == 0

@@ -26,8 +26,8 @@ def listed(keras_vit, *arguments):
     return [row["variant"] for row in found["variants"]], [row["name"] for row in found["catalogue"]]
 
 
-def test_the_tables_have_a_row_for_every_variant_and_every_checkpoint(script):
-    done = script("models")
+def test_the_tables_have_a_row_for_every_variant_and_every_checkpoint(keras_vit):
+    done = keras_vit("models")
     assert done.returncode == 0 and done.stderr == ""
     title, variants, counted, checkpoints = done.stdout.split("\n\n")
     assert "224 px, 1000 classes" in title

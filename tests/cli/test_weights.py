@@ -37,8 +37,8 @@ def test_show_tells_layout_architecture_and_that_all_fits(keras_vit, weights):
     assert shown["fits"] == "every array and variable"
 
 
-def test_show_in_a_process_of_its_own_prints_nothing_else(script, weights):
-    done = script("weights", "show", weights, "--json")
+def test_show_as_json_prints_nothing_else(keras_vit, weights):
+    done = keras_vit("weights", "show", weights, "--json")
     assert done.returncode == 0 and done.stderr == ""
     found = json.loads(done.stdout)
     assert found["fits"] and found["arguments"]["hidden_size"] == 24

@@ -45,7 +45,7 @@ def at_hand():
         **{"np": np, "keras": keras, "keras_vit": keras_vit, "tf": sys.modules["tensorflow"]},
         **{"Preprocessing": keras_vit.Preprocessing, "RECIPES": RECIPES, "load_dataset": load_dataset},
         **{"export_saved_model": export_saved_model, "export_tflite": export_tflite},
-        "model": keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3, num_classes=10),
+        "model": keras_vit.VisionTransformer(32, 8, 24, 1, 48, 3, num_classes=10),
         "images": np.random.default_rng(0).random((4, 32, 32, 3), "float32"),
     }
 

@@ -1,90 +1,236 @@
+import dataclasses
+import hashlib
 import json
+import tarfile
 
 import numpy as np
 import pytest
-from reference.small import SMALL, small
+import tensorflow as tf
+from reference.small import small
 
-from keras_vit import VisionTransformer
+from keras_vit.data.datasets import load_dataset
 from keras_vit.export import folder as exporting
+from keras_vit.export.archive import saved_model_folder
 from keras_vit.export.folder import export_folder
-from keras_vit.export.verify import run_live, run_saved_model, run_tflite
+from keras_vit.export.hub import Facts
+from keras_vit.export.runtimes import open_exported
+from keras_vit.export.verify import BOUNDS, draw_images, row_of
+
+ALL = {
+    "formats": ("saved_model", "tflite", "onnx", "hub"),
+    "precisions": ("float32", "float16", "dynamic_int8", "int8"),
+}
+FILES = {
+    "saved_model": "saved_model/1",
+    "tflite_float32": "model_float32.tflite",
+    "tflite_float16": "model_float16.tflite",
+    "tflite_dynamic_int8": "model_dynamic_int8.tflite",
+    "tflite_int8": "model_int8.tflite",
+    "onnx": "model.onnx",
+    "hub": "hub",
+}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model():
-    return small(num_layers=1)
+    return small(num_layers=1, num_classes=10, class_names=[*"0123456789"])
 
 
-@pytest.fixture
-def images(rng):
-    return rng.uniform(size=(4, 16, 16, 3)).astype("float32")
+def digits(count):
+    """The scanned digits with so many images a split."""
+    dataset = load_dataset("digits")
+    splits = {
+        name: samples.take(range(count)) for name, samples in dataset.splits.items() if name != "validation"
+    }
+    return dataclasses.replace(dataset, splits=splits)
 
 
-def test_the_folder_holds_both_formats_and_the_report(model, images, tmp_path):
-    path = tmp_path / "export"
-    report = export_folder(model, path, images)
-    assert sorted(file.name for file in path.iterdir()) == [
-        "model_float32.tflite",
-        "saved_model",
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    """(the folder with everything in it, its report)."""
+    path = tmp_path_factory.mktemp("all") / "export"
+    facts = Facts(licence="Apache-2.0", trained_on="scanned digits")
+    return path, export_folder(model, path, **ALL, dataset=digits(40), name="digits", facts=facts)
+
+
+def test_the_folder_holds_every_format_and_the_report(exported):
+    path, report = exported
+    assert {file.name for file in path.iterdir()} == {
+        *(name.partition("/")[0] for name in FILES.values()),
         "verification.json",
-    ]
-    assert [*tmp_path.iterdir()] == [path]
+    }
+    assert [*path.parent.iterdir()] == [path]
     assert json.loads((path / "verification.json").read_text()) == report
-    assert report["saved_model"]["path"] == str(path / "saved_model" / "1")
-    assert report["tflite"]["path"] == str(path / "model_float32.tflite")
-    assert report["tflite"]["bytes"] == (path / "model_float32.tflite").stat().st_size
-    live = run_live(model, images)
-    for name, runtime in (("saved_model", run_saved_model), ("tflite", run_tflite)):
-        difference = np.abs(runtime(report[name]["path"], images) - live).max() / np.abs(live).max()
-        assert difference <= 1e-5
-        assert report[name]["max_logit_difference"] == pytest.approx(difference, abs=1e-7)
-        assert report[name]["top1_agreement"] == 1.0
+    assert {name: row["path"] for name, row in report["formats"].items()} == {
+        name: str(path / file) for name, file in FILES.items()
+    }
+    assert (report["dataset"], report["images"], report["judged"]) == ("digits, test", 40, "accuracy")
+    assert {"keras_vit", "keras", "tensorflow"} <= report["versions"].keys()
 
 
-@pytest.fixture
-def stubs(monkeypatch, model):
-    """Formats that write a file at once, and runtimes that compute what the model does."""
+@pytest.mark.parametrize("name", FILES)
+def test_a_row_says_what_its_file_computes(name, exported, model):
+    path, report = exported
+    row, file = report["formats"][name], path / FILES[name]
+    if name == "hub":
+        file = saved_model_folder(file / "digits.tar.gz")
+    images, labels = draw_images(digits(40).split("test"), open_exported(file).preprocessing, 40)
+    live = model.predict_on_batch(model.preprocessing(images))
+    outputs = open_exported(file).predict_on_batch(images)
+    difference = np.abs(outputs - live).max() / np.abs(live).max()
+    assert row["max_logit_difference"] == pytest.approx(difference, rel=0.05, abs=1e-6)
+    assert row["score"] == np.mean(outputs.argmax(-1) == labels)
+    assert row["agreement"] == np.mean(outputs.argmax(-1) == live.argmax(-1))
+    assert report["live"]["score"] == np.mean(live.argmax(-1) == labels)
+    kind, bound = BOUNDS[name]
+    assert row["warning"] is None
+    if kind == "max_logit_difference":
+        assert difference <= bound
 
-    def write(source, path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("an export")
-        return path
 
-    for name in ("saved_model", "tflite"):
-        monkeypatch.setattr(exporting, f"export_{name}", write)
-        monkeypatch.setattr(exporting, f"run_{name}", lambda path, images: run_live(model, images))
+def test_quantised_files_are_smaller(exported):
+    _, report = exported
+    size = {name: row["bytes"] for name, row in report["formats"].items()}
+    assert size["tflite_float32"] > size["tflite_float16"] > size["tflite_dynamic_int8"]
 
 
-@pytest.mark.parametrize("error, kept", [(0, True), (5e-6, True), (2e-5, False), (np.nan, False)])
-@pytest.mark.parametrize("name", ["saved_model", "tflite"])
-def test_an_export_that_computes_something_else_is_not_kept(
-    name, error, kept, stubs, model, images, tmp_path, monkeypatch
-):
-    live = run_live(model, images)
-    monkeypatch.setattr(
-        exporting, f"run_{name}", lambda path, images: live + error * np.abs(live).max() * np.eye(*live.shape)
-    )
+def test_the_hubs_page_tells_what_was_measured(exported):
+    path, report = exported
+    page = (path / "hub" / "digits.md").read_text()
+    assert "scanned digits" in page and "Apache" in page
+    assert f"{report['formats']['saved_model']['score']:.4g}" in page
+    with tarfile.open(path / "hub" / "digits.tar.gz") as archive:
+        held = archive.extractfile("saved_model.pb").read()
+    stored = (path / "saved_model" / "1" / "saved_model.pb").read_bytes()
+    assert hashlib.sha256(held).digest() == hashlib.sha256(stored).digest()
+
+
+class _Skewed:
+    """An opened export whose outputs are off by a share of the largest."""
+
+    def __init__(self, opened, error):
+        self.opened, self.error = opened, error
+
+    def predict_on_batch(self, images):
+        outputs = self.opened.predict_on_batch(images)
+        return outputs + self.error * np.abs(outputs).max() * np.eye(*outputs.shape)
+
+
+@pytest.mark.parametrize("error, kept", [(0, True), (2e-5, False), (np.nan, False)])
+def test_an_export_that_computes_something_else_is_not_kept(error, kept, model, tmp_path, monkeypatch):
+    def skewed(path, **options):
+        return _Skewed(open_exported(path, **options), error if str(path).endswith(".tflite") else 0)
+
+    monkeypatch.setattr(exporting, "open_exported", skewed)
     if kept:
-        export_folder(model, tmp_path / "export", images)
+        export_folder(model, tmp_path / "export", precisions=("float32",))
         assert (tmp_path / "export" / "verification.json").is_file()
     else:
-        with pytest.raises(ValueError, match=f"the exported {name} differs from the live model by .*1e-05"):
-            export_folder(model, tmp_path / "export", images)
+        what = "NaN or infinity" if np.isnan(error) else "logits differ .* bound is 1e-05"
+        with pytest.raises(ValueError, match=f"the exported tflite_float32 is not kept: .*{what}"):
+            export_folder(model, tmp_path / "export", precisions=("float32",))
         assert [*tmp_path.iterdir()] == []
 
 
-def test_an_existing_folder_is_refused(model, images, tmp_path):
+def test_full_int8_only_warns(model, tmp_path, monkeypatch):
+    poor = {**BOUNDS, "tflite_int8": ("agreement", 1.01)}
+    monkeypatch.setattr("keras_vit.export.verify.BOUNDS", poor)
+    options = {"precisions": ("int8",), "integer_io": "uint8", "dataset": digits(256)}
+    report = export_folder(model, tmp_path / "export", ("tflite",), **options)
+    assert [*report["formats"]] == ["tflite_int8"]
+    assert "decides like the live model" in report["formats"]["tflite_int8"]["warning"]
+    assert sorted(file.name for file in (tmp_path / "export").iterdir()) == [
+        "model_int8.tflite",
+        "verification.json",
+    ]
+
+
+def test_without_a_data_set_noise_tells_the_errors_and_no_agreement(model, tmp_path):
+    report = export_folder(model, tmp_path / "export", ("saved_model",))
+    assert report["dataset"] is None and report["images"] == 16
+    row = report["formats"]["saved_model"]
+    assert row["agreement"] is None and row["score"] is None and row["max_logit_difference"] <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "options, more",
+    [
+        ({"dtype": "mixed_bfloat16"}, {}),
+        ({"pooling": "gap"}, {"representation": True}),
+        ({}, {"task": "multi_label"}),
+        ({}, {"task": "regression"}),
+        ({"image_size": (None, None), "position_grid": (4, 4)}, {"image_size": (16, 24)}),
+        ({"num_classes": None}, {}),
+    ],
+    ids=["mixed", "representation", "multi_label", "regression", "free size", "headless"],
+)
+def test_every_kind_of_model_is_exported(options, more, tmp_path):
+    model = small(**{"num_layers": 1, **options})
+    report = export_folder(model, tmp_path / "export", precisions=("float32",), **more)
+    for row in report["formats"].values():
+        assert row["max_logit_difference"] <= 1e-5
+    opened = open_exported(report["formats"]["saved_model"]["path"])
+    representation = more.get("representation") or model.num_classes is None
+    output = (
+        "representation" if representation else "values" if more.get("task") == "regression" else "logits"
+    )
+    assert opened.description.output == output
+    assert opened.description.task == more.get("task", "single_label")
+
+
+def test_versions_are_folders_of_tf_serving(model, tmp_path):
+    export_folder(model, tmp_path / "export", ("saved_model",), version=7)
+    assert tf.saved_model.contains_saved_model(str(tmp_path / "export" / "saved_model" / "7"))
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        ({"formats": ("tfjs",)}, "formats .*'tfjs'.* are unknown; choose from"),
+        ({"formats": ()}, "formats .* choose from"),
+        ({"precisions": ("int4",)}, "precisions .*'int4'.* are unknown; choose from"),
+        ({"precisions": ("int8",)}, "int8 takes the ranges of its numbers from images"),
+        ({"image_size": (8, 8)}, r"the model is of \(16, 16\) pixels; image_size asks for \(8, 8\)"),
+        ({"task": "guess"}, "task 'guess' is unknown"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_written(more, message, model, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        export_folder(model, tmp_path / "export", **more)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_existing_folder_is_refused_and_a_free_name_offered(model, tmp_path):
     (tmp_path / "export").mkdir()
-    with pytest.raises(ValueError, match="export' exists; .* is free"):
-        export_folder(model, tmp_path / "export", images)
+    with pytest.raises(ValueError, match="export' exists; '.*/export-2' is free"):
+        export_folder(model, tmp_path / "export")
 
 
-def test_a_model_whose_head_is_still_zero_can_be_exported(images, tmp_path):
-    report = export_folder(VisionTransformer(**SMALL), tmp_path / "export", images)
-    assert report["tflite"]["max_logit_difference"] == 0
+def test_a_model_whose_head_is_still_zero_can_be_exported(tmp_path):
+    from reference.small import SMALL
+
+    from keras_vit import VisionTransformer
+
+    report = export_folder(VisionTransformer(**SMALL), tmp_path / "export", ("saved_model",))
+    assert report["formats"]["saved_model"]["max_logit_difference"] == 0
 
 
-def test_a_model_of_mixed_precision_is_refused_in_one_line(images, tmp_path):
-    with pytest.raises(ValueError, match="takes float32 models; this one computes in bfloat16"):
-        export_folder(small(dtype="mixed_bfloat16"), tmp_path / "export", images)
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    model = small()
+    model.get_layer("head").bias.assign([np.nan] * 5)
+    with pytest.raises(ValueError, match="head/bias"):
+        export_folder(model, tmp_path / "export")
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("moment", ["export_saved_model", "export_tflite", "row_of"])
+def test_an_interrupted_export_leaves_nothing(moment, model, tmp_path, monkeypatch):
+    def stop(*args, **options):
+        if moment != "row_of" or len(args) > 2:  # not the live model's row
+            raise KeyboardInterrupt
+        return row_of(*args, **options)
+
+    monkeypatch.setattr(exporting, moment, stop)
+    with pytest.raises(KeyboardInterrupt):
+        export_folder(model, tmp_path / "export")
     assert [*tmp_path.iterdir()] == []

@@ -1,3 +1,12 @@
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -5,10 +14,10 @@ import tensorflow as tf
 from reference.comparing import assert_close
 from reference.small import small
 
-from keras_vit import from_pretrained
+from keras_vit import VisionTransformer, from_pretrained
 from keras_vit.export import saved_model
+from keras_vit.export.description import read_description
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.verify import run_live
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +67,6 @@ def test_dropout_is_active_in_training_only(loaded):
 
 @pytest.mark.parametrize("batch", [0, 1, 7])
 def test_serving_gives_logits_and_probabilities(batch, model, loaded):
-    assert [*loaded.signatures] == ["serving_default"]
     outputs = loaded.signatures["serving_default"](images=tf.constant(pixels(batch)))
     assert {*outputs} == {"logits", "probabilities"}
     logits = live(model, pixels(batch)).astype("float64")
@@ -145,14 +153,25 @@ def test_weights_are_stored_once(size, tmp_path):
     assert 4 * model.count_params() <= stored <= 4 * model.count_params() * 1.01 + 64 * 1024
 
 
-def test_a_model_without_a_head_gives_its_representation(tmp_path):
-    model = small(num_classes=None, representation_size=6)
-    loaded = tf.saved_model.load(export_saved_model(model, tmp_path / "1"))
-    expected = model(model.preprocessing(pixels()))
+@pytest.mark.parametrize("head", ["none", "left out", "left out, of two tokens"])
+def test_a_model_without_a_head_gives_its_representation(head, tmp_path):
+    if head == "none":
+        model = small(num_classes=None, representation_size=6)
+        folder = export_saved_model(model, tmp_path / "1")
+    else:
+        names = ("red", "green", "blue", "grey", "pink")
+        model = small(distillation="two" in head, class_names=names)
+        model.get_layer("head").trainable = False
+        folder = export_saved_model(model, tmp_path / "1", representation=True)
+    loaded = tf.saved_model.load(folder)
+    expected = model.feature_extractor("representation")(model.preprocessing(pixels()))["representation"]
     assert_close(loaded(pixels()), expected, 1e-5)
     outputs = loaded.signatures["serving_default"](images=tf.constant(pixels()))
     assert {*outputs} == {"representation"}
     assert_close(outputs["representation"], expected, 1e-5)
+    assert not any(variable.shape[-1:] == (5,) for variable in loaded.variables)
+    assert not hasattr(loaded, "labels")
+    assert read_description(folder).output == "representation"
 
 
 def test_a_model_of_any_size_stays_one(golden, tmp_path):
@@ -160,7 +179,213 @@ def test_a_model_of_any_size_stays_one(golden, tmp_path):
     loaded = tf.saved_model.load(export_saved_model(model, tmp_path / "1"))
     for size in ((32, 32), (24, 48)):
         images = pixels(2, size)
-        assert_close(loaded(images), run_live(model, images), 1e-5)
+        assert_close(loaded(images), live(model, images), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16", "float16"])
+def test_a_model_of_any_dtype_is_exported_in_float32(dtype, tmp_path):
+    model = small(dtype=dtype)
+    loaded = tf.saved_model.load(export_saved_model(model, tmp_path / "1"))
+    assert {variable.dtype for variable in loaded.trainable_variables} == {tf.float32}
+    exact = VisionTransformer.from_config({**model.get_config(), "dtype": "float32"})
+    for variable, weight, source in zip(loaded.trainable_variables, exact.weights, model.weights):
+        weight.assign(source.value)
+        np.testing.assert_array_equal(variable, source.numpy().astype("float32"))
+    assert_close(loaded(pixels()), live(exact, pixels()), 1e-5)
+    assert model.dtype_policy.name == dtype
+
+
+def test_the_model_and_the_process_are_left_as_they_were(tmp_path):
+    model = small(dropout_rate=0.5)
+    before = [variable.numpy() for variable in model.variables]
+    names, draws = [variable.path for variable in model.variables], random.getstate()
+    export_saved_model(model, tmp_path / "1")
+    for variable, name, value in zip(model.variables, names, before):
+        assert variable.path == name
+        np.testing.assert_array_equal(variable, value)
+    assert random.getstate() == draws
+
+
+def test_frozen_layers_stay_frozen(tmp_path):
+    model = small(dropout_rate=0.5)
+    model.get_layer("encoder_block_0").mlp.trainable = False  # a part of a layer
+    model.get_layer("patch_embedding").trainable = False
+    loaded = tf.saved_model.load(export_saved_model(model, tmp_path / "1"))
+    frozen = len(model.weights) - len(model.trainable_weights)
+    assert frozen == 6 and seeds(model)
+    assert len(loaded.variables) - len(loaded.trainable_variables) == frozen + len(seeds(model))
+    for variable, weight in zip(loaded.trainable_variables, model.trainable_weights):
+        np.testing.assert_array_equal(variable, weight.numpy())
+    model.trainable = False
+    assert not tf.saved_model.load(export_saved_model(model, tmp_path / "2")).trainable_variables
+
+
+def seeds(model):
+    return [variable for variable in model.variables if "int" in variable.dtype]
+
+
+def test_a_model_trained_on_jax_and_saved_is_exported(repository, tmp_path):
+    program = """
+import numpy as np
+from reference.small import small
+model = small(dropout_rate=0.5, num_layers=1)
+model.compile("sgd", "mse")
+model.fit(np.ones((2, 16, 16, 3)), np.ones((2, 5)), verbose=0)
+model.save("model.keras")
+np.save("logits.npy", model.predict_on_batch(np.full((2, 16, 16, 3), 0.5)))
+"""
+    cheap = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": cheap}
+    environment["PYTHONPATH"] = os.fspath(repository / "tests")
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, check=True)
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    loaded = tf.saved_model.load(export_saved_model(model, tmp_path / "1"))
+    images = np.full((2, 16, 16, 3), 0.75, "float32")  # 0.5 as the model reads it
+    assert_close(loaded(images), np.load(tmp_path / "logits.npy"), 1e-5)
+
+
+def test_what_is_loaded_can_be_tuned_and_saved_again(folder, tmp_path):
+    loaded = tf.saved_model.load(folder)
+    loaded.trainable_variables[0].assign_add(tf.ones_like(loaded.trainable_variables[0]))
+    tf.saved_model.save(loaded, tmp_path / "again", signatures=loaded.signatures)
+    again = tf.saved_model.load(tmp_path / "again")
+    np.testing.assert_array_equal(again(pixels()), loaded(pixels()))
+    assert np.abs(again(pixels(), training=True) - again(pixels())).max() > 0.1
+    assert read_description(tmp_path / "again") == read_description(folder)
+    assert {*again.signatures} == {*loaded.signatures}
+
+
+def test_labels_and_description_are_assets(tmp_path):
+    names = ("red", "green", "blau", "größer", "pink")
+    folder = export_saved_model(small(class_names=names), tmp_path / "1", task="multi_label")
+    folder = folder.rename(tmp_path / "moved")
+    loaded = tf.saved_model.load(folder)
+    path = pathlib.Path(loaded.labels.asset_path.numpy().decode())
+    assert path == folder / "assets" / "labels.txt"
+    assert tuple(path.read_text(encoding="utf-8").splitlines()) == names
+    description = read_description(folder)
+    assert (description.task, description.class_names) == ("multi_label", names)
+    assert loaded.description.asset_path.numpy().decode() == os.fspath(folder / "assets" / "keras_vit.json")
+
+
+def saved_model_cli(*arguments):
+    program = "from tensorflow.python.tools.saved_model_cli import main; main()"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_command_line_tool_shows_and_runs_it(model, folder, tmp_path):
+    assert not (folder / "fingerprint.pb").exists()  # it holds a random number
+    shown = saved_model_cli("show", "--dir", folder, "--all")
+    for name in ("serving_default", "image_feature_vector", "serving_bytes", "serving_uint8"):
+        assert f"signature_def['{name}']" in shown
+    assert "Function Name: '__call__'" in shown
+    image = np.random.default_rng(0).integers(0, 255, (20, 30, 3)).astype("uint8")
+    files = {"png": tf.io.encode_png(image).numpy(), "jpeg": tf.io.encode_jpeg(image[:9]).numpy()}
+    np.save(tmp_path / "files.npy", np.array([*files.values()], object))
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    chosen = ("--tag_set", "serve", "--signature_def", "serving_bytes", "--outdir", tmp_path)
+    saved_model_cli("run", "--dir", folder, *chosen, "--inputs", f"image_bytes={tmp_path / 'files.npy'}")
+    expected = model.classify([tmp_path / name for name in files])
+    classes = np.load(tmp_path / "classes.npy", allow_pickle=True)
+    scores = np.load(tmp_path / "scores.npy")
+    for row, best in enumerate(expected):
+        assert [name.decode() for name in classes[row]] == [name for name, _ in best]
+        np.testing.assert_allclose(scores[row], [score for _, score in best], atol=1e-5)
+
+
+def test_weights_that_are_not_finite_are_named(tmp_path):
+    model = small()
+    model.get_layer("encoder_norm").gamma.assign(np.full(12, np.inf))
+    model.get_layer("head").bias.assign([0, 1, np.nan, 2, 3])
+    with pytest.raises(ValueError, match="not finite.*: encoder_norm/gamma, head/bias$"):
+        export_saved_model(model, tmp_path / "1")
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"warmup": (0,)}, r"warmup must hold batch sizes.*got \(0,\)"),
+        ({"task": "words"}, "task 'words' is unknown"),
+    ],
+)
+def test_wrong_arguments_are_refused(options, message, model, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        export_saved_model(model, tmp_path / "1", **options)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_other_models_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="only a VisionTransformer can be exported; got Sequential"):
+        export_saved_model(keras.Sequential([keras.layers.Dense(2)]), tmp_path / "1")
+    changed = small()
+    changed.get_layer("head").enable_lora(2)
+    with pytest.raises(ValueError, match="layer 'head' holds other weights"):
+        export_saved_model(changed, tmp_path / "1")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_another_backend_is_refused(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(saved_model.keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="^SavedModels are written on the TensorFlow backend, not on jax"):
+        export_saved_model(model, tmp_path / "1")
+
+
+def test_the_next_version_is_offered(folder, model):
+    with pytest.raises(ValueError, match="1' exists; '.*2' is free"):
+        export_saved_model(model, folder)
+
+
+EXPORT = """
+import resource, sys
+from reference.small import small
+from keras_vit.export.saved_model import export_saved_model
+model = small()
+print("ready", flush=True)
+for limit in map(int, sys.argv[1:] or ["-1"]):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, -1))
+    try:
+        export_saved_model(model, "served/1")
+        print("done", flush=True)
+    except OSError as error:
+        print(error)
+"""
+
+
+def exporting(repository, folder, *limits):
+    """A process that says when it is ready, and then exports: once for each limit of a file's size."""
+    command = [sys.executable, "-c", EXPORT, *map(str, limits)]
+    environment = {**os.environ, "PYTHONPATH": os.fspath(repository / "tests")}
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_an_export_that_is_killed_leaves_nothing_under_its_name(repository, tmp_path):
+    times = 10 if "FULL" in os.environ else 2
+    seen = 0
+    for step in range(times):
+        process = exporting(repository, tmp_path)
+        while not (written := [*tmp_path.glob("served/.writing-*/1/**/*")]) and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(0.02 * step)
+        process.kill()
+        printed, _ = process.communicate()
+        seen += bool(written)
+        assert "done" in printed or not (tmp_path / "served" / "1").exists()
+        for left in tmp_path.glob("served/*"):
+            shutil.rmtree(left)
+    assert seen  # it was killed while it wrote
+
+
+def test_a_write_that_fails_ends_in_one_line(repository, tmp_path):
+    printed, _ = exporting(repository, tmp_path, 15_000, 30_000).communicate()
+    of_variables, of_graph = printed.splitlines()
+    assert re.fullmatch(r"'served/1' cannot be written: \S+/variables/\S+; File too large.*", of_variables)
+    assert re.fullmatch(r"'served/1' cannot be written: \S+/saved_model.pb\S*; File too large.*", of_graph)
+    assert [*tmp_path.glob("served/*")] == []
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])

@@ -1,0 +1,200 @@
+"""A SavedModel as one `.tar.gz`, as TF Hub fetches it, and back; from wherever one lies to a local folder."""
+
+import gzip
+import hashlib
+import os
+import pathlib
+import shutil
+import tarfile
+import urllib.parse
+import zlib
+
+from keras_vit.export.writing import new_path
+from keras_vit.weights.cache import cache_folder
+from keras_vit.weights.fetch import fetch
+
+PROGRAM = "saved_model.pb"  # what makes a folder a SavedModel
+SUFFIXES = (".tar.gz", ".tgz")
+PIECE = 1 << 20  # bytes
+_DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
+
+
+def make_archive(saved_model, path):
+    """Write a SavedModel as a `.tar.gz` that `hub.load` fetches from any web server.
+
+    The same model gives the same bytes: nothing in them tells who wrote them and when, and
+    `fingerprint.pb`, which holds a random number, is left out. Folders stand before what is in them,
+    since tensorflow_hub makes none by itself.
+
+    Args:
+        saved_model: Folder of a SavedModel; it becomes the archive's root.
+        path: File to write, ending in .tar.gz; it must not exist.
+
+    Returns:
+        pathlib.Path of the archive.
+
+    Raises:
+        ValueError: if there is no SavedModel, or the file exists. Nothing is left under its name if
+            writing fails.
+
+    Example:
+        >>> folder = export_saved_model(model, "export/saved_model/1")
+        >>> make_archive(folder, "export/vit.tar.gz").name
+        'vit.tar.gz'
+
+    Source: TF Hub's hosting guide.
+    """
+    root, path = pathlib.Path(saved_model), pathlib.Path(path)
+    if not (root / PROGRAM).is_file():
+        raise ValueError(f"{os.fspath(root)!r} is no SavedModel: it has no {PROGRAM}")
+    if not path.name.endswith(".tar.gz"):
+        raise ValueError(f"an archive for TF Hub ends in .tar.gz; got {os.fspath(path)!r}")
+    with (
+        new_path(path) as temporary,
+        open(temporary, "wb") as file,
+        gzip.GzipFile("", "wb", 6, file, mtime=0) as stream,
+        tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar,
+    ):
+        for item in sorted(root.rglob("*")):
+            if item == root / "fingerprint.pb":
+                continue
+            entry = tarfile.TarInfo(item.relative_to(root).as_posix())
+            if item.is_dir():
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                tar.addfile(entry)
+            else:
+                entry.size, entry.mode = item.stat().st_size, 0o644
+                with item.open("rb") as content:
+                    tar.addfile(entry, content)
+    return path
+
+
+def extract_archive(path, folder):
+    """Unpack the `.tar.gz` of a SavedModel, whoever made it.
+
+    Args:
+        path: The archive.
+        folder: Folder to write; it must not exist.
+
+    Returns:
+        pathlib.Path of the folder.
+
+    Raises:
+        ValueError: if the folder exists, or the archive is damaged, is none, has no SavedModel at its
+            root, or would write anything but files below the folder. Nothing is left then.
+
+    Example:
+        >>> archive = make_archive(export_saved_model(model, "packed/1"), "packed/vit.tar.gz")
+        >>> (extract_archive(archive, "unpacked") / "saved_model.pb").is_file()
+        True
+    """
+    path, folder = pathlib.Path(path), pathlib.Path(folder)
+    with new_path(folder) as temporary, open(path, "rb") as file:
+        temporary.mkdir()
+        try:
+            with gzip.GzipFile(fileobj=file) as stream:
+                with tarfile.open(fileobj=stream, mode="r|") as tar:
+                    for entry in tar:
+                        _extract(tar, entry, temporary)
+                while stream.read(PIECE):  # the checksum stands at the end
+                    pass
+        except _DAMAGED as error:
+            raise ValueError(
+                f"{os.fspath(path)!r} is no .tar.gz, or a damaged one ({type(error).__name__})"
+            ) from None
+        except _Refused as error:
+            raise ValueError(f"{os.fspath(path)!r} is not unpacked: {error}") from None
+        if not (temporary / PROGRAM).is_file():
+            raise ValueError(f"{os.fspath(path)!r} holds no SavedModel: no {PROGRAM} at its root")
+    return folder
+
+
+class _Refused(Exception):
+    """What an archive of a SavedModel has no use for."""
+
+
+def _extract(tar, entry, folder):
+    """One folder or file of an archive; its name and kind are checked here, not trusted."""
+    name = pathlib.PurePosixPath(entry.name)
+    if name.is_absolute() or ".." in name.parts or any(c in entry.name for c in "\\:\0"):
+        raise _Refused(f"{entry.name!r} may lie outside of it")
+    if not (entry.isreg() or entry.isdir()):
+        raise _Refused(f"{entry.name!r} is neither a file nor a folder")
+    target = folder / name
+    try:
+        if entry.isdir():
+            target.mkdir(parents=True, exist_ok=True)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tar.extractfile(entry) as content, open(target, "xb") as file:
+            shutil.copyfileobj(content, file, PIECE)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise _Refused(f"it holds {entry.name!r} twice") from None
+
+
+def saved_model_folder(source):
+    """The local folder of a SavedModel, fetched and unpacked where need be.
+
+    What is fetched is kept in keras_vit's cache and not asked for again, so an address should name a
+    version. It is unpacked once, beside it, for all addresses with the same content.
+
+    Args:
+        source: Folder of a SavedModel, or of numbered versions of one (the largest is taken), or one
+            with such a folder `saved_model`; the path of a `.tar.gz`; or the address of one,
+            https://…, http://… or gs://…. An address without .tar.gz or .tgz at its end is asked as
+            TF Hub asks, with `?tf-hub-format=compressed`.
+
+    Returns:
+        pathlib.Path of a folder with `saved_model.pb`.
+
+    Raises:
+        ValueError: if there is no SavedModel, or it cannot be had.
+
+    Example:
+        >>> folder = export_saved_model(model, "versions/saved_model/2")
+        >>> saved_model_folder("versions") == saved_model_folder(folder) == folder
+        True
+    """
+    text = os.fspath(source)
+    if "://" in text:
+        return _unpacked(fetch(_compressed(text)))
+    path = pathlib.Path(text).expanduser()
+    if path.is_file():
+        return _unpacked(path)
+    versions = {}
+    for folder in (path, path / "saved_model"):
+        if (folder / PROGRAM).is_file():
+            return folder
+        names = os.listdir(folder) if folder.is_dir() else ()
+        versions = {int(name): folder / name for name in names if name.isdecimal()}
+        versions = {number: folder for number, folder in versions.items() if (folder / PROGRAM).is_file()}
+        if versions:
+            return versions[max(versions)]
+    what = "holds no SavedModel" if path.is_dir() else "does not exist"
+    raise ValueError(f"{text!r} {what}; wanted a folder with {PROGRAM}, a .tar.gz of one, or its address")
+
+
+def _compressed(url):
+    """The address as TF Hub's hosts want to be asked."""
+    address = urllib.parse.urlsplit(url)
+    if address.scheme not in ("http", "https") or address.path.endswith(SUFFIXES):
+        return url
+    query = "&".join(filter(None, (address.query, "tf-hub-format=compressed")))
+    return address._replace(query=query).geturl()
+
+
+def _unpacked(archive):
+    """An archive's folder in the cache, by its content; one process unpacks and the others wait."""
+    from filelock import FileLock
+
+    with open(archive, "rb") as file:
+        key = hashlib.file_digest(file, "sha256").hexdigest()[:32]
+    cache = cache_folder()
+    folder = cache / "saved_models" / key
+    if not folder.is_dir():
+        locks = cache / ".locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with FileLock(locks / key):
+            if not folder.is_dir():
+                extract_archive(archive, folder)
+    return folder

@@ -1,0 +1,103 @@
+"""The programs on the page of a published model: each runs by itself, as it stands there."""
+
+
+def usage(description, where):
+    """Three ways to run it, each a program of its own.
+
+    Args:
+        description: `Description`.
+        where: Address of the archive, or folder of the SavedModel.
+    """
+    shape = _example_shape(description)
+    unpacked = (
+        "" if "/" in where or "$" in where else f"`{where}` is the folder with what is in the archive.\n\n"
+    )
+    return f"""\
+{unpacked}With TensorFlow:
+
+```python
+import tensorflow as tf
+import tensorflow_hub as hub
+
+model = hub.load("{where}")
+images = tf.zeros({shape})  # RGB, in [0, 1]
+{description.output} = model(images)
+```
+
+In a model of Keras 2, which is `tf_keras`:
+
+```python
+import tensorflow_hub as hub
+import tf_keras
+
+layer = hub.KerasLayer("{where}")
+model = tf_keras.Sequential([tf_keras.Input({shape[1:]}), layer])
+```
+
+In a model of Keras 3, with keras_vit:
+
+```python
+import keras
+from keras_vit.export.layer import SavedModelLayer
+
+layer = SavedModelLayer("{where}")
+model = keras.Sequential([keras.Input({shape[1:]}), layer])
+```
+"""
+
+
+def fine_tuning(description, where):
+    """How to train all of it under a head of one's own, in Keras 3 and in Keras 2."""
+    shape = _example_shape(description, batch=8)
+    rows = description.architecture["pooling"] is None  # an output for each patch
+    pool = ["keras.layers.GlobalAveragePooling1D()"] if rows else []
+    parts = ["layer", *pool, "keras.layers.Dense(5)"]
+    return f"""\
+With `trainable=True` all its weights are trained. In Keras 3:
+
+```python
+import keras
+import numpy as np
+from keras_vit.export.layer import SavedModelLayer
+
+images, labels = np.zeros({shape}, "float32"), np.zeros(8, "int64")  # put yours here
+layer = SavedModelLayer("{where}", trainable=True)
+{_training_program("keras", shape, parts)}
+```
+
+In Keras 2:
+
+```python
+import numpy as np
+import tensorflow_hub as hub
+import tf_keras
+
+images, labels = np.zeros({shape}, "float32"), np.zeros(8, "int64")  # put yours here
+layer = hub.KerasLayer("{where}", trainable=True)
+{_training_program("tf_keras", shape, [part.replace("keras.", "tf_keras.") for part in parts])}
+```
+"""
+
+
+def _training_program(keras, shape, parts):
+    return f"""\
+model = {keras}.Sequential([{keras}.Input({shape[1:]}), {", ".join(parts)}])
+model.compile(
+    {keras}.optimizers.SGD(0.003, momentum=0.9, global_clipnorm=1.0),
+    {keras}.losses.SparseCategoricalCrossentropy(from_logits=True),
+)
+model.fit(images, labels, batch_size=4)"""
+
+
+def pair(size):
+    """Height and width, of one number or two."""
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def _example_shape(description, batch=1):
+    """(batch, height, width, channels) of images that the model takes."""
+    c = description.architecture
+    stem = 1 if c["resnet"] is None else 4 * 2 ** max(len(c["resnet"]) - 1, 0)
+    steps = [stem * side for side in pair(c["patch_size"])]
+    size = [known or max(1, 224 // step) * step for known, step in zip(description.image_size, steps)]
+    return (batch, *size, description.channels)

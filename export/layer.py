@@ -1,0 +1,173 @@
+"""A SavedModel as a layer of Keras 3: what `hub.KerasLayer` is for Keras 2."""
+
+import inspect
+import os
+
+import keras
+import tensorflow as tf
+from keras.src.saving import serialization_lib  # whether a file is being loaded in safe mode: not public
+
+from keras_vit.export.archive import saved_model_folder
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class SavedModelLayer(keras.layers.Layer):
+    """A reusable SavedModel, ours or another publisher's, inside a Keras 3 model.
+
+    The layer's weights are the SavedModel's own variables, not copies: `fit` trains them if `trainable`,
+    a `.keras` file holds their values, and the SavedModel's weight penalties are among the `losses`. As
+    with `hub.KerasLayer`, what is frozen also runs in inference mode, so that dropout is still.
+
+    It computes in the types it was exported in, under every dtype policy: floating-point inputs are cast
+    to what it takes, and its outputs to the policy's compute dtype. Under a `tf.distribute` strategy, make
+    it in the strategy's scope.
+
+    A SavedModel is a program. A `.keras` file names it by its `handle` and is therefore loaded with
+    `safe_mode=False` only.
+
+    Args:
+        handle: Where it is, as `saved_model_folder` takes it: a folder, a `.tar.gz`, an address.
+        trainable: Whether its trainable variables are trained.
+        signature: Name of the signature to call, such as "serving_default"; None calls the object
+            itself. A signature cannot be trained.
+        output: Which of the outputs, where they are a dict; None gives the dict, or what is in
+            it if that is one.
+        name, dtype: As in every layer.
+
+    Call arguments:
+        inputs: What the SavedModel takes; our own exports take float32 images in [0, 1].
+        training: Whether to run in training mode; of consequence where the layer is trainable.
+
+    Raises:
+        ValueError: if there is no SavedModel, or it has no such signature or output, or cannot be called.
+
+    Example:
+        >>> folder = export_saved_model(model, "export/saved_model/1")
+        >>> layer = SavedModelLayer(folder, trainable=True)
+        >>> layer(images).shape, len(layer.trainable_variables) == len(model.trainable_variables)
+        (TensorShape([4, 10]), True)
+        >>> SavedModelLayer(folder, signature="serving_default", output="probabilities")(images).shape
+        TensorShape([4, 10])
+
+    Source: TF Hub's reusable SavedModel interface; `tensorflow_hub/keras_layer.py` for when it trains.
+    """
+
+    def __init__(self, handle, trainable=False, signature=None, output=None, **kwargs):
+        if keras.backend.backend() != "tensorflow":
+            raise ValueError(f"a SavedModel runs on TensorFlow; Keras's backend is {keras.backend.backend()}")
+        if trainable and signature is not None:
+            raise ValueError(f"a signature cannot be trained; leave out signature={signature!r} or trainable")
+        super().__init__(autocast=False, **kwargs)
+        self.handle, self.signature, self.output_name = os.fspath(handle), signature, output
+        # The whole object is kept: its functions alone do not keep its variables.
+        self._loaded = tf.saved_model.load(os.fspath(saved_model_folder(handle)))
+        self._run, spec = _function(self._loaded, signature, self.handle)
+        if isinstance(spec, tf.TensorSpec):
+            self.input_spec = keras.InputSpec(shape=spec.shape, name=spec.name)
+        self._of_it = self._variables_of_it()
+        self.trainable = trainable  # set last, for the variables too; what is set already is not set again
+        self.built = True
+
+    def _variables_of_it(self):
+        """Keras's variables around TensorFlow's."""
+        trained = () if self.signature else getattr(self._loaded, "trainable_variables", ())
+        trained = {id(v) for v in trained}
+        variables = [
+            keras.Variable(
+                v,
+                shape=v.shape,
+                dtype=v.dtype,
+                trainable=id(v) in trained,
+                autocast=False,
+                name=v.name.partition(":")[0].replace("/", "_"),
+            )
+            for v in getattr(self._loaded, "variables", ())
+        ]
+        penalties = getattr(self._loaded, "regularization_losses", ())
+        if penalties and trained:  # on one variable: counted once, and only while it is trained
+            first = next(v for v in variables if v.trainable)
+            first.regularizer = lambda _: tf.add_n([penalty() for penalty in penalties])
+        return variables
+
+    def call(self, inputs, training=False):
+        outputs = self._run(inputs, bool(training and self.trainable))
+        if isinstance(outputs, dict):
+            outputs = self._selected(outputs)
+        elif self.output_name is not None:
+            raise ValueError(f"{self.handle!r} has one output, without a name; leave out output=")
+        return keras.tree.map_structure(lambda x: _cast(x, self.compute_dtype), outputs)
+
+    def _selected(self, outputs):
+        if self.output_name is None:
+            return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+        if self.output_name not in outputs:
+            raise ValueError(f"{self.handle!r} has no output {self.output_name!r}; it has {sorted(outputs)}")
+        return outputs[self.output_name]
+
+    def get_config(self):
+        own = {"handle": self.handle, "signature": self.signature, "output": self.output_name}
+        return {**super().get_config(), **own}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None, safe_mode=None):
+        if (serialization_lib.in_safe_mode() if safe_mode is None else safe_mode) is not False:
+            raise ValueError(
+                f"this model runs the SavedModel {config.get('handle')!r}, which is a program; if you trust "
+                "it, load with safe_mode=False or call keras.config.enable_unsafe_deserialization()"
+            )
+        return cls(**config)
+
+
+def _function(loaded, signature, handle):
+    """What to call, as f(inputs, training), and what it takes, or None where it takes several things."""
+    if signature is not None:
+        return _of_signature(loaded, signature, handle)
+    if not callable(loaded):
+        raise ValueError(
+            f"{handle!r} cannot be called, so it is no reusable SavedModel; "
+            f"give one of its signatures: {sorted(loaded.signatures)}"
+        )
+    function = loaded.__call__
+    takes_training = "training" in inspect.signature(function).parameters
+    specs = [traced.structured_input_signature[0][0] for traced in function.concrete_functions]
+    spec = specs[0] if all(other == specs[0] for other in specs) else None
+
+    def run(inputs, training):
+        options = {"training": training} if takes_training else {}
+        return loaded(_as_wanted(inputs, spec), **options)
+
+    return run, spec
+
+
+def _of_signature(loaded, name, handle):
+    """The same of a signature, which is never trained."""
+    if name not in loaded.signatures:
+        raise ValueError(f"{handle!r} has no signature {name!r}; it has {sorted(loaded.signatures)}")
+    function = loaded.signatures[name]
+    specs = function.structured_input_signature[1]
+
+    def run(inputs, training):
+        if not isinstance(inputs, dict):
+            (only,) = specs
+            inputs = {only: inputs}
+        return function(**_as_wanted(inputs, specs))
+
+    return run, next(iter(specs.values())) if len(specs) == 1 else None
+
+
+def _as_wanted(inputs, specs):
+    """Tensors of the types that a function was traced with."""
+    return inputs if specs is None else keras.tree.map_structure(_wanted, inputs, specs)
+
+
+def _wanted(x, spec):
+    x = _cast(x, spec.dtype)
+    if x.dtype != spec.dtype:  # 0…255 would be taken for 0…1
+        raise ValueError(f"the SavedModel takes {spec.dtype.name}; got {x.dtype.name}")
+    return x
+
+
+def _cast(x, dtype):
+    """A float tensor in another float type; others as they are."""
+    x, dtype = tf.convert_to_tensor(x), tf.as_dtype(dtype)
+    return tf.cast(x, dtype) if x.dtype.is_floating and dtype.is_floating else x

@@ -1,0 +1,218 @@
+"""What an exported model computes: the graphs behind its signatures, from images or from files' bytes."""
+
+import tensorflow as tf
+
+from keras_vit.data.images import decode, resized, with_channels
+from keras_vit.models.arguments import FREE, stem_stride
+
+TOP = 5  # classes that `serving_bytes` names
+ACTIVATIONS = {"single_label": tf.nn.softmax, "multi_label": tf.sigmoid}
+_PARALLEL = 32  # images of free size that are computed at a time
+
+
+def forward(model):
+    """One graph for all signatures: float32 images in [0, 1] to the model's stages.
+
+    Each signature calls it, so that the model's operations are written once for inference and once
+    for training.
+
+    Args:
+        model: A `VisionTransformer`.
+
+    Returns:
+        tf.function (images, training) → dict of `representation` and, where there is a head, `logits`.
+
+    Example:
+        >>> sorted(forward(model)(tf.constant(images), False))
+        ['logits', 'representation']
+    """
+    stages = model.feature_extractor(["representation"] + ["logits"] * (model.num_classes is not None))
+
+    def compute(images, training):
+        return stages(model.preprocessing.normalise(images * 255.0), training=training)
+
+    return tf.function(compute, autograph=False)
+
+
+def named_outputs(stages, description):
+    """What `serving_default` answers.
+
+    Args:
+        stages: What `forward` gave.
+        description: The model's `Description`.
+
+    Returns:
+        dict of tensors: `logits` and `probabilities` of a classifier, `values` of a regression,
+        `representation` of a model without a head.
+
+    Example:
+        >>> from keras_vit.export.description import describe
+        >>> sorted(named_outputs({"logits": tf.zeros((1, 10))}, describe(model)))
+        ['logits', 'probabilities']
+    """
+    if description.output == "representation":
+        return {"representation": stages["representation"]}
+    if description.output == "values":
+        return {"values": stages["logits"]}
+    logits = stages["logits"]
+    return {"logits": logits, "probabilities": ACTIVATIONS[description.task](logits)}
+
+
+def best(outputs, description):
+    """What `serving_bytes` answers: of class scores the best, with their names; else as `serving_default`.
+
+    Args:
+        outputs: What `named_outputs` gave.
+        description: The model's `Description`.
+
+    Returns:
+        dict of tensors: `scores`, `class_ids` and `classes`, best first, of a classifier.
+
+    Example:
+        >>> from keras_vit.export.description import describe
+        >>> best({"probabilities": tf.one_hot([7], 10)}, describe(model))["classes"][:, :2].numpy()
+        array([[b'7', b'0']], dtype=object)
+    """
+    if "probabilities" not in outputs:
+        return outputs
+    scores, ids = tf.math.top_k(outputs["probabilities"], min(TOP, description.num_classes))
+    return {"scores": scores, "class_ids": ids, "classes": tf.gather(tf.constant(description.labels), ids)}
+
+
+def from_uint8(images, description):
+    """uint8 images of any one size as the float32 ones in [0, 1] that the model is evaluated on.
+
+    Args:
+        images: uint8 (batch, any height, any width, channels).
+        description: The model's `Description`.
+
+    Returns:
+        float32 (batch, height, width, channels); of the images' own size where the model takes any.
+
+    Example:
+        >>> from keras_vit.export.description import describe
+        >>> from_uint8(tf.zeros((2, 50, 40, 3), tf.uint8), describe(model)).shape
+        TensorShape([2, 32, 32, 3])
+    """
+    if description.image_size == FREE:
+        with tf.control_dependencies([_assert_divisible(images, description)]):
+            return tf.cast(images, tf.float32) / 255.0
+    return tf.map_fn(
+        lambda image: _unit(image, description), images, fn_output_signature=_image_spec(description)
+    )
+
+
+def from_bytes(image_bytes, description):
+    """Encoded images of mixed formats and sizes as the float32 ones that the model is evaluated on.
+
+    Args:
+        image_bytes: Strings (batch,): JPEG, PNG, GIF, BMP or WebP files.
+        description: The model's `Description`, of a fixed image size.
+
+    Returns:
+        float32 (batch, height, width, channels) in [0, 1].
+
+    Raises:
+        tf.errors.InvalidArgumentError: for an image that cannot be decoded; the message has its index.
+
+    Example:
+        >>> from keras_vit.export.description import describe
+        >>> png = tf.io.encode_png(tf.zeros((50, 40, 3), tf.uint8))
+        >>> from_bytes(tf.stack([png, png]), describe(model)).shape
+        TensorShape([2, 32, 32, 3])
+    """
+
+    def read(encoded):
+        return _unit(with_channels(decode(encoded), description.channels), description)
+
+    return _each_read(image_bytes, read, _image_spec(description))
+
+
+def outputs_of_each(image_bytes, compute, description):
+    """For models of free size: the outputs for encoded images, each computed alone at its own size.
+
+    Args:
+        image_bytes: As `from_bytes` takes them.
+        compute: float32 images (batch, height, width, channels) → dict of tensors.
+        description: The model's `Description`.
+
+    Returns:
+        dict of tensors, as `compute` makes them for the whole batch.
+
+    Raises:
+        tf.errors.InvalidArgumentError: as for `from_bytes`.
+
+    Example:
+        >>> from keras_vit.export.description import describe
+        >>> pngs = [tf.io.encode_png(tf.zeros((side, 8, 3), tf.uint8)) for side in (8, 16)]
+        >>> means = tf.function(lambda images: {"mean": tf.reduce_mean(images, (1, 2))})
+        >>> free = keras_vit.VisionTransformer((None, None), 8, 24, 2, 48, 3)
+        >>> outputs_of_each(tf.stack(pngs), means, describe(free))["mean"].shape
+        TensorShape([2, 3])
+    """
+
+    def read(encoded):  # a string, as images of several sizes do not stack
+        return tf.io.serialize_tensor(with_channels(decode(encoded), description.channels))
+
+    def answer(element):
+        index, serialized = element
+        image = tf.io.parse_tensor(serialized, tf.uint8 if description.channels == 3 else tf.float32)
+        images = tf.expand_dims(_unit(tf.ensure_shape(image, spec.shape[1:]), description), 0)
+        with tf.control_dependencies([_assert_divisible(images, description, index)]):
+            return tf.nest.map_structure(lambda x: x[0], compute(tf.identity(images)))
+
+    spec = tf.TensorSpec((None, None, None, description.channels), tf.float32)
+    one = compute.get_concrete_function(spec).structured_outputs
+    each = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), one)
+    images = _each_read(image_bytes, read, tf.TensorSpec((), tf.string))
+    elements = tf.range(tf.size(images)), images
+    return tf.map_fn(answer, elements, fn_output_signature=each, parallel_iterations=_PARALLEL)
+
+
+def _each_read(image_bytes, read, spec):
+    """`read` of every string, stacked; if it fails for some, an error with the index of the first.
+
+    A map in a graph fails as a whole, without a word of which; a `tf.data` pipeline can leave out
+    what fails, and then tells by the numbers that are missing.
+    """
+    with tf.device("cpu:0"):
+        count = tf.size(image_bytes, tf.int64)
+        # One element more, in front: a batch holds at least one.
+        nothing = tf.zeros([side or 0 for side in spec.shape], spec.dtype)
+        first = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), nothing))
+        were_read = (
+            tf.data.Dataset.from_tensor_slices(image_bytes)
+            .enumerate()
+            .map(lambda index, encoded: (index, read(encoded)), num_parallel_calls=tf.data.AUTOTUNE)
+            .ignore_errors()
+        )
+        indices, values = first.concatenate(were_read).batch(count + 1).get_single_element()
+        # They are in their places, 0, 1, 2, ..., up to the first that is missing.
+        in_place = tf.equal(indices[1:], tf.range(tf.size(indices, tf.int64) - 1))
+        unread = tf.reduce_sum(tf.cast(in_place, tf.int64))
+        complaint = tf.strings.format("image {} of the batch cannot be decoded", unread)
+        with tf.control_dependencies([tf.debugging.Assert(tf.equal(unread, count), [complaint])]):
+            return tf.ensure_shape(values[1:], (None, *spec.shape))
+
+
+def _assert_divisible(images, description, index=None):
+    """Fails for images of sides that the patch does not divide, with the image's index if it is given."""
+    patch = tuple(description.architecture["patch_size"])
+    stride = stem_stride(description.architecture["resnet"])
+    which, values = ("the images", ()) if index is None else ("image {} of the batch", (index,))
+    sides = tf.shape(images)[1:3]
+    complaint = tf.strings.format(
+        f"{which} cannot be cut into patches: height and width are {{}}, but after a stride of {stride} "
+        f"the patch of {patch} must divide them",
+        (*values, sides),
+    )
+    return tf.debugging.Assert(tf.reduce_all(-(-sides // stride) % tf.constant(patch) == 0), [complaint])
+
+
+def _unit(image, description):
+    """A decoded image at the model's size, in [0, 1]."""
+    return resized(image, description.preprocessing) / 255.0
+
+
+def _image_spec(description):
+    return tf.TensorSpec((*description.image_size, description.channels), tf.float32)

@@ -1,0 +1,244 @@
+"""What a LiteRT file says of itself: TFLITE_METADATA in its flatbuffer, and files in a ZIP at its end."""
+
+import os
+import zipfile
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from flatbuffers import number_types
+
+from keras_vit.export.description import FILE, LABELS, parse_description
+
+# The tables of the metadata's schema (M001) that are written: their fields, in the order of their numbers.
+_TABLES = {
+    "ModelMetadata": (
+        *("name", "description", "version", "subgraph_metadata", "author", "license", "associated_files"),
+        "min_parser_version",
+    ),
+    "SubGraphMetadata": ("name", "description", "input_tensor_metadata", "output_tensor_metadata"),
+    "TensorMetadata": (
+        *("name", "description", "dimension_names", "content", "process_units", "stats"),
+        "associated_files",
+    ),
+    "Content": ("content_properties_type", "content_properties"),
+    "FeatureProperties": (),
+    "ImageProperties": ("color_space", "default_size"),
+    "ImageSize": ("width", "height"),
+    "ProcessUnit": ("options_type", "options"),
+    "NormalizationOptions": ("mean", "std"),
+    "Stats": ("max", "min"),
+    "AssociatedFile": ("name", "description", "type"),
+}
+_FEATURES, _IMAGE = np.uint8(1), np.uint8(2)  # ContentProperties
+_COLOR_SPACES = {1: np.uint8(2), 3: np.uint8(1)}  # by channels: grey, RGB
+_DESCRIPTIONS, _AXIS_LABELS = np.uint8(1), np.uint8(2)  # AssociatedFileType
+_NORMALIZATION = np.uint8(1)  # ProcessUnitOptions
+
+_OUTPUTS = {
+    "logits": "Scores of the classes, before any function.",
+    "probabilities": "Probabilities of the classes: softmax of the logits.",
+    "values": "What the model was trained to predict.",
+    "representation": "The image as a vector.",
+}
+_SIGMOID = "Probabilities of the classes, each on its own: sigmoid of the logits."
+_ROOT_FIELDS = 10  # of the LiteRT schema's root table: version, operator_codes, subgraphs, …
+_VERSION, _BUFFERS, _METADATA = 0, 4, 6  # the numbers of three of them
+
+
+def write_tflite(path, content, description):
+    """Write a LiteRT flatbuffer together with what describes it.
+
+    Android's and MediaPipe's image classifiers find in it how pixels are normalised and what the
+    classes are called. `labels.txt` and `keras_vit.json` are at the end of the file as a ZIP
+    archive, so that any unzip reads them. The same content gives the same bytes.
+
+    Args:
+        path: File to write.
+        content: Bytes of a flatbuffer with one signature.
+        description: The `Description` of the model.
+
+    Example:
+        >>> folder = export_saved_model(model, "saved")
+        >>> file = export_tflite(folder, "model.tflite")
+        >>> zipfile.ZipFile(file).read("labels.txt").split()[:2]
+        [b'0', b'1']
+
+    Source: TensorFlow Lite's `metadata_schema.fbs` 1.1.0.
+    """
+    files = {FILE: description.as_json()}
+    if description.labels:
+        files[LABELS] = "\n".join(description.labels) + "\n"
+    with open(path, "wb") as file:
+        file.write(_front(content, _metadata(content, description)))
+        file.write(content)
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, text in files.items():
+                archive.writestr(zipfile.ZipInfo(name), text)  # stored, and dated 1980
+
+
+def read_tflite_description(path):
+    """The Description in a LiteRT file.
+
+    Raises:
+        ValueError: if keras_vit did not write it.
+
+    Example:
+        >>> folder = export_saved_model(model, "saved")
+        >>> read_tflite_description(export_tflite(folder, "model.tflite")).num_classes
+        10
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read(FILE)
+    except (zipfile.BadZipFile, KeyError):
+        text = None
+    return parse_description(text, os.fspath(path))
+
+
+def _metadata(content, description):
+    """The bytes of a file's TFLITE_METADATA."""
+    model = schema.Model.GetRootAs(content, 0)
+    signature, graph = model.SignatureDefs(0), model.Subgraphs(0)
+    outputs = [signature.Outputs(i) for i in range(signature.OutputsLength())]
+    names = {output.TensorIndex(): output.Name().decode() for output in outputs}
+    builder = flatbuffers.Builder()
+    root = _table(
+        "ModelMetadata",
+        name="Vision Transformer",
+        description="Exported by keras_vit; keras_vit.json, unzipped from this file, says how it is built.",
+        version=description.version,
+        subgraph_metadata=[
+            _table(
+                "SubGraphMetadata",
+                input_tensor_metadata=[_input(description)],
+                output_tensor_metadata=[
+                    _output(names[graph.Outputs(i)], description) for i in range(graph.OutputsLength())
+                ],
+            )
+        ],
+        associated_files=[
+            _table("AssociatedFile", name=FILE, description="How it is built.", type=_DESCRIPTIONS)
+        ],
+        min_parser_version="1.0.0",
+    )
+    builder.Finish(_packed(builder, root), file_identifier=b"M001")
+    return bytes(builder.Output())
+
+
+def _input(description):
+    """The images: to be resized, and their pixels 0…255 to be divided by 255."""
+    height, width = description.image_size
+    image = {"color_space": _COLOR_SPACES.get(description.channels, np.uint8(0))}
+    if height and width:
+        image["default_size"] = _table("ImageSize", width=np.uint32(width), height=np.uint32(height))
+    zero, one, most = np.float32([0]), np.float32([1]), np.float32([255])
+    return _table(
+        "TensorMetadata",
+        name="images",
+        description="Images, their pixels in [0, 1]; what the model was trained with is done inside.",
+        content=_table(
+            "Content",
+            content_properties_type=_IMAGE,
+            content_properties=_table("ImageProperties", **image),
+        ),
+        process_units=[
+            _table(
+                "ProcessUnit",
+                options_type=_NORMALIZATION,
+                options=_table("NormalizationOptions", mean=zero, std=most),
+            )
+        ],
+        stats=_table("Stats", max=one, min=zero),
+    )
+
+
+def _output(name, description):
+    told = {"name": name, "description": _OUTPUTS[name]}
+    if name == "probabilities":
+        told["stats"] = _table("Stats", max=np.float32([1]), min=np.float32([0]))
+        if description.task == "multi_label":
+            told["description"] = _SIGMOID
+    if description.labels:
+        told["associated_files"] = [
+            _table("AssociatedFile", name=LABELS, description="Names of the classes.", type=_AXIS_LABELS)
+        ]
+    features = _table(
+        "Content", content_properties_type=_FEATURES, content_properties=_table("FeatureProperties")
+    )
+    return _table("TensorMetadata", content=features, **told)
+
+
+def _table(table, /, **fields):
+    """A table as {number of the field: value}."""
+    return {_TABLES[table].index(field): value for field, value in fields.items()}
+
+
+def _packed(builder, value):
+    """Where in a flatbuffer a string, an array of numbers, a table or a list of tables was put."""
+    if isinstance(value, str):
+        return builder.CreateString(value)
+    if isinstance(value, np.ndarray):
+        return builder.CreateNumpyVector(value)
+    if isinstance(value, list):
+        return _references(builder, [_packed(builder, item) for item in value])
+    numbers = {field: number for field, number in value.items() if isinstance(number, np.generic)}
+    offsets = {field: _packed(builder, part) for field, part in value.items() if field not in numbers}
+    builder.StartObject(max(value, default=-1) + 1)
+    for field, number in numbers.items():
+        flags = {1: number_types.Uint8Flags, 4: number_types.Uint32Flags}[number.itemsize]
+        builder.Prepend(flags, int(number))
+        builder.Slot(field)
+    for field, offset in offsets.items():
+        builder.PrependUOffsetTRelativeSlot(field, offset, 0)
+    return builder.EndObject()
+
+
+def _front(content, metadata):
+    """The bytes to put before a LiteRT flatbuffer to give it a TFLITE_METADATA.
+
+    References in a flatbuffer lead forward only. A new root in front can thus take over all parts of
+    the old one, which follows as it is: no weight is unpacked, moved or copied.
+    """
+    old = schema.Model.GetRootAs(content, 0)._tab
+    builder = flatbuffers.Builder()
+
+    def behind(position):
+        """What `builder` takes for the offset of a place in the old flatbuffer: it counts from its end."""
+        return -position
+
+    def tables(field):
+        vector = old.Offset(4 + 2 * field)
+        start = old.Vector(vector)
+        return [behind(old.Indirect(start + 4 * i)) for i in range(old.VectorLen(vector))]
+
+    buffers, entries = tables(_BUFFERS), tables(_METADATA)
+    builder.Prep(16, len(metadata))  # it begins at a multiple of 16, as does all that follows it
+    data = builder.CreateByteVector(metadata)
+    builder.StartObject(1)
+    builder.PrependUOffsetTRelativeSlot(0, data, 0)
+    buffer = builder.EndObject()
+    entry = _packed(builder, {0: "TFLITE_METADATA", 1: np.uint32(len(buffers))})
+    new = {
+        _BUFFERS: _references(builder, [*buffers, buffer]),
+        _METADATA: _references(builder, [*entries, entry]),
+    }
+    builder.StartObject(_ROOT_FIELDS)
+    for field in range(_ROOT_FIELDS):
+        offset = old.Offset(4 + 2 * field)
+        if field in new:
+            builder.PrependUOffsetTRelativeSlot(field, new[field], 0)
+        elif offset and field == _VERSION:
+            builder.PrependUint32Slot(field, old.Get(number_types.Uint32Flags, old.Pos + offset), 0)
+        elif offset:
+            builder.PrependUOffsetTRelativeSlot(field, behind(old.Indirect(old.Pos + offset)), 0)
+    builder.Finish(builder.EndObject(), file_identifier=b"TFL3")
+    return bytes(builder.Output())
+
+
+def _references(builder, offsets):
+    """Where a vector of references was put."""
+    builder.StartVector(4, len(offsets), 4)
+    for offset in reversed(offsets):
+        builder.PrependUOffsetTRelative(offset)
+    return builder.EndVector()

@@ -1,0 +1,79 @@
+"""Requests that TF Serving sends to a model before it serves it, so that the first users do not wait."""
+
+import os
+
+import tensorflow as tf
+
+FILE = "assets.extra/tf_serving_warmup_requests"
+MODEL = "vision_transformer"  # what the requests call it; TF Serving does not ask
+
+
+def write_warmup(saved_model, requests):
+    """Write the requests into a SavedModel's folder, as a TFRecord of `PredictionLog`s.
+
+    Args:
+        saved_model: The folder.
+        requests: Pairs of (signature, {input: value or TensorProto}), one input each.
+
+    Example:
+        >>> write_warmup("served/1", [("serving_default", {"images": np.zeros((1, 4), "float32")})])
+        >>> os.listdir("served/1/assets.extra")
+        ['tf_serving_warmup_requests']
+
+    Source: TF Serving, "SavedModel Warmup", and `prediction_log.proto`, `predict.proto`.
+    """
+    path = os.path.join(saved_model, FILE)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with tf.io.TFRecordWriter(path) as writer:
+        for signature, inputs in requests:
+            writer.write(_prediction_log(signature, inputs))
+
+
+def warmup_requests(description, batch_sizes, image_size, encoded):
+    """Requests for a model: grey images at each batch size, and encoded ones where it reads them.
+
+    Args:
+        description: The model's `Description`.
+        batch_sizes: Of the requests.
+        image_size: (height, width) of the images, where the model takes any.
+        encoded: Whether it has the signature `serving_bytes`.
+
+    Returns:
+        list of pairs, as `write_warmup` takes them; each image is stored as one number.
+
+    Example:
+        >>> from keras_vit.export.description import describe
+        >>> [signature for signature, _ in warmup_requests(describe(model), (1, 8), (32, 32), False)]
+        ['serving_default', 'serving_default']
+    """
+    requests = []
+    for batch in batch_sizes:
+        shape = (batch, *image_size, description.channels)
+        requests.append(("serving_default", {"images": tf.make_tensor_proto(0.5, shape=shape)}))
+    if encoded:
+        png = tf.io.encode_png(tf.fill((*image_size, 3), tf.constant(128, tf.uint8))).numpy()
+        requests += [
+            ("serving_bytes", {"image_bytes": tf.make_tensor_proto(png, shape=(batch,))})
+            for batch in batch_sizes
+        ]
+    return requests
+
+
+def _prediction_log(signature, inputs):
+    """A `PredictionLog` in protobuf's wire format, so that its Python package is not needed."""
+    (name, value) = next(iter(inputs.items()))
+    tensor = value if hasattr(value, "SerializeToString") else tf.make_tensor_proto(value)
+    model = _field(1, MODEL.encode()) + _field(3, signature.encode())  # ModelSpec: name, signature_name
+    entry = _field(1, name.encode()) + _field(2, tensor.SerializeToString(deterministic=True))
+    request = _field(1, model) + _field(2, entry)  # PredictRequest: model_spec, inputs
+    return _field(6, _field(1, request))  # PredictionLog: predict_log; PredictLog: request
+
+
+def _field(number, content):
+    """A length-delimited field."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(number):
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])

@@ -1,0 +1,266 @@
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+import threading
+import time
+
+import numpy as np
+import pytest
+from made.servers import Server, file, serving, status
+
+from keras_vit.export import archive
+from keras_vit.export.archive import extract_archive, make_archive, saved_model_folder
+from keras_vit.weights import download
+
+CONTENTS = {
+    "saved_model.pb": b"a program",
+    "variables/variables.index": b"an index",
+    "variables/variables.data-00000-of-00001": np.random.default_rng(0).bytes(100_000),
+    "assets/labels.txt": b"cat\ndog\n",
+    "assets.extra/tf_serving_warmup_requests": b"",
+}
+
+
+def write(folder, contents=CONTENTS):
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def read(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write(tmp_path / "vit" / "1", {**CONTENTS, "fingerprint.pb": b"a random number"})
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(download, "WAITS", (0,))
+    return tmp_path / "cache"
+
+
+def archive_of(path, *entries):
+    """A .tar.gz of (name, content), of (TarInfo, None), or of what `file` of a TarInfo is."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in entries:
+            entry = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
+            entry.size = len(content or b"")
+            tar.addfile(entry, io.BytesIO(content or b""))
+    return path
+
+
+def special(name, kind, target=""):
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, target
+    return entry, None
+
+
+# Writing -----------------------------------------------------------------------------------------
+
+
+def test_the_same_model_gives_the_same_bytes(folder, tmp_path):
+    first = make_archive(folder, tmp_path / "vit.tar.gz").read_bytes()
+    again = write(tmp_path / "again" / "7", dict(reversed(CONTENTS.items())))
+    (again / "fingerprint.pb").write_bytes(b"another random number")
+    for path in again.rglob("*"):
+        os.utime(path, (1, 1))
+    (again / "saved_model.pb").chmod(0o600)
+    (again / "variables").chmod(0o700)
+    assert make_archive(again, tmp_path / "other.tar.gz").read_bytes() == first
+    (again / "assets" / "labels.txt").write_bytes(b"dog\ncat\n")
+    assert make_archive(again, tmp_path / "third.tar.gz").read_bytes() != first
+
+
+def test_an_archive_tells_nothing_of_its_writer(folder, tmp_path):
+    path = make_archive(folder, tmp_path / "vit.tar.gz")
+    head = path.read_bytes()[:10]
+    assert head[:2] == b"\x1f\x8b" and head[3] == 0 and head[4:8] == bytes(4)  # no name, no time
+    with tarfile.open(path) as tar:
+        entries = tar.getmembers()
+    assert [entry.name for entry in entries] == [
+        *("assets", "assets/labels.txt", "assets.extra", "assets.extra/tf_serving_warmup_requests"),
+        *("saved_model.pb", "variables", "variables/variables.data-00000-of-00001"),
+        "variables/variables.index",
+    ]
+    for entry in entries:
+        assert (entry.uid, entry.gid, entry.uname, entry.gname, entry.mtime) == (0, 0, "", "", 0)
+        assert entry.mode == (0o755 if entry.isdir() else 0o644)
+
+
+def test_what_cannot_be_archived_is_refused(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"assets' is no SavedModel: it has no saved_model\.pb"):
+        make_archive(folder / "assets", tmp_path / "vit.tar.gz")
+    with pytest.raises(ValueError, match=r"ends in \.tar\.gz; got '.*vit\.zip'"):
+        make_archive(folder, tmp_path / "vit.zip")
+    make_archive(folder, tmp_path / "vit.tar.gz")
+    with pytest.raises(ValueError, match="vit.tar.gz' exists"):
+        make_archive(folder, tmp_path / "vit.tar.gz")
+
+
+def test_nothing_is_left_when_writing_fails(folder, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", fail)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(OSError, match="the disk is full"):
+        make_archive(folder, tmp_path / "vit.tar.gz")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+# Reading -----------------------------------------------------------------------------------------
+
+
+def test_what_was_packed_is_unpacked(folder, tmp_path):
+    path = make_archive(folder, tmp_path / "vit.tar.gz")
+    assert read(extract_archive(path, tmp_path / "new")) == CONTENTS
+
+
+@pytest.mark.parametrize("folders", [False, True])
+def test_other_publishers_archives_are_unpacked(folders, tmp_path):
+    """As `tar -cz -C FOLDER .` writes them, with or without entries of folders."""
+    entries = [special("./", tarfile.DIRTYPE), special("./variables", tarfile.DIRTYPE)] if folders else []
+    entries += [(f"./{name}", content) for name, content in CONTENTS.items()]
+    path = archive_of(tmp_path / "vit.tar.gz", *entries)
+    assert read(extract_archive(path, tmp_path / "new")) == CONTENTS
+
+
+HOSTILE = {
+    "above": (("../escaped", b"x"), "may lie outside"),
+    "above from inside": (("variables/../../escaped", b"x"), "may lie outside"),
+    "absolute": (("{here}/escaped", b"x"), "may lie outside"),
+    "of Windows": (("..\\escaped", b"x"), "may lie outside"),
+    "on a drive": (("C:escaped", b"x"), "may lie outside"),
+    "folder above": (special("../escaped", tarfile.DIRTYPE), "may lie outside"),
+    "symbolic link": (special("assets/link", tarfile.SYMTYPE, "/etc/passwd"), "neither a file nor a folder"),
+    "hard link": (special("assets/link", tarfile.LNKTYPE, "saved_model.pb"), "neither a file nor a folder"),
+    "pipe": (special("assets/pipe", tarfile.FIFOTYPE), "neither a file nor a folder"),
+    "device": (special("assets/null", tarfile.CHRTYPE), "neither a file nor a folder"),
+    "twice": (("saved_model.pb", b"another"), "holds 'saved_model.pb' twice"),
+    "folder over a file": (special("saved_model.pb", tarfile.DIRTYPE), "holds 'saved_model.pb' twice"),
+    "file as a folder": (("saved_model.pb/x", b"x"), "holds 'saved_model.pb/x' twice"),
+    "file over a folder": (("variables", b"x"), "holds 'variables' twice"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_nothing_but_files_below_the_folder_is_written(kind, tmp_path):
+    (name, content), message = HOSTILE[kind]
+    entry = (name.format(here=tmp_path) if isinstance(name, str) else name, content)
+    path = archive_of(tmp_path / "vit.tar.gz", *CONTENTS.items(), entry)
+    with pytest.raises(ValueError, match=message) as error:
+        extract_archive(path, tmp_path / "deep" / "new")
+    assert "\n" not in str(error.value)
+    assert [*tmp_path.rglob("*")] == [path, tmp_path / "deep"]
+
+
+def test_a_damaged_archive_is_refused(folder, tmp_path):
+    path = make_archive(folder, tmp_path / "vit.tar.gz")
+    whole = path.read_bytes()
+    places = [0, 3, *range(10, len(whole) - 8, len(whole) // 40), *range(len(whole) - 8, len(whole))]
+    for place in places:
+        for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :]):
+            path.write_bytes(damaged)
+            with pytest.raises(ValueError, match=r"vit\.tar\.gz' (is|holds) no"):
+                extract_archive(path, tmp_path / "new")
+    assert sorted(tmp_path.iterdir()) == sorted([path, tmp_path / "vit"])
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>no such page</html>", gzip.compress(b"no archive" * 100)])
+def test_what_is_no_archive_is_refused(content, tmp_path):
+    path = tmp_path / "vit.tar.gz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"vit\.tar\.gz' (is|holds) no"):
+        extract_archive(path, tmp_path / "new")
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path):
+    path = archive_of(tmp_path / "x.tar.gz", ("vit/saved_model.pb", b"x"))
+    with pytest.raises(ValueError, match=r"holds no SavedModel: no saved_model\.pb at its root"):
+        extract_archive(path, tmp_path / "new")
+    assert [*tmp_path.iterdir()] == [path]
+
+
+# From wherever it lies ---------------------------------------------------------------------------
+
+
+def test_the_largest_version_of_a_folder_is_taken(tmp_path):
+    for name in ("2", "10", "9"):
+        write(tmp_path / "export" / "saved_model" / name)
+    (tmp_path / "export" / "saved_model" / "11").mkdir()  # nothing in it
+    (tmp_path / "export" / "saved_model" / ".writing-12").mkdir()
+    expected = tmp_path / "export" / "saved_model" / "10"
+    for source in (expected, expected.parent, expected.parents[1], str(expected.parents[1])):
+        assert saved_model_folder(source) == expected
+
+
+def test_a_missing_or_empty_source_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere' does not exist; wanted a folder with saved_model\.pb"):
+        saved_model_folder(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="holds no SavedModel"):
+        saved_model_folder(tmp_path)
+    with pytest.raises(ValueError, match="ftp:// is unknown"):
+        saved_model_folder("ftp://host/vit.tar.gz")
+
+
+def test_an_archive_is_unpacked_once_into_the_cache(folder, cache, tmp_path, monkeypatch):
+    path = make_archive(folder, tmp_path / "vit.tar.gz")
+    found = saved_model_folder(path)
+    key = hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+    assert found == cache / "saved_models" / key and read(found) == CONTENTS
+    monkeypatch.setattr(archive, "extract_archive", None)
+    assert saved_model_folder(path.rename(tmp_path / "renamed.tar.gz")) == found
+
+
+def test_several_at_once_unpack_it_once(folder, tmp_path, monkeypatch):
+    path = make_archive(folder, tmp_path / "vit.tar.gz")
+    calls, found = [], []
+
+    def slow(source, target):
+        calls.append(source)
+        time.sleep(0.3)
+        return extract_archive(source, target)
+
+    monkeypatch.setattr(archive, "extract_archive", slow)
+    threads = [threading.Thread(target=lambda: found.append(saved_model_folder(path))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1 and len(found) == 4 and len({*found}) == 1
+    assert read(found[0]) == CONTENTS
+
+
+@pytest.mark.parametrize("address", ["/vit/1.tar.gz", "/vit/1", "/vit/1?version=2"])
+def test_an_address_is_fetched_once(address, folder, tmp_path):
+    content = make_archive(folder, tmp_path / "vit.tar.gz").read_bytes()
+    asked = {"/vit/1": "/vit/1?tf-hub-format=compressed"}.get(address, address)
+    asked = asked if "version" not in asked else "/vit/1?version=2&tf-hub-format=compressed"
+    with serving(Server()) as server:
+        server.answers[asked] = file(content)
+        found = saved_model_folder(server.url + address)
+        assert read(found) == CONTENTS
+        asked_for = len(server.seen)
+        assert saved_model_folder(server.url + address) == found
+        assert len(server.seen) == asked_for
+
+
+def test_what_an_address_does_not_hold_is_refused(cache):
+    with serving(Server()) as server:
+        server.answers["/missing.tar.gz"] = status(404)
+        server.answers["/page.tar.gz"] = file(b"no archive")
+        with pytest.raises(ValueError, match="no such file there"):
+            saved_model_folder(f"{server.url}/missing.tar.gz")
+        with pytest.raises(ValueError, match=r"is no \.tar\.gz, or a damaged one"):
+            saved_model_folder(f"{server.url}/page.tar.gz")
+    assert not [*(cache / "saved_models").iterdir()]

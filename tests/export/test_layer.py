@@ -1,0 +1,349 @@
+import gc
+
+import keras
+import numpy as np
+import pytest
+from made.devices import devices
+from reference.comparing import assert_close
+from reference.small import small
+
+from keras_vit import VisionTransformer
+from keras_vit.data.datasets import load_dataset
+
+pytestmark = pytest.mark.tensorflow_only("a SavedModel")
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    from keras_vit.export.archive import make_archive
+    from keras_vit.export.layer import SavedModelLayer
+    from keras_vit.export.saved_model import export_saved_model
+
+
+def pixels(count=3):
+    return np.random.default_rng(0).uniform(size=(count, 16, 16, 3)).astype("float32")
+
+
+def live(model, images):
+    return model(model.preprocessing(images))
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A model with dropout and a weight penalty."""
+    model = small(dropout_rate=0.5)
+    model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.1)
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    return export_saved_model(model, tmp_path_factory.mktemp("export") / "saved_model" / "1")
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory):
+    """Somebody else's SavedModel: no `training`, two inputs, two outputs, a counter."""
+
+    class Foreign(tf.train.Checkpoint):
+        pass
+
+    made = Foreign()
+    scale, calls = tf.Variable(2.0), tf.Variable(0, trainable=False)
+    made.variables, made.trainable_variables = [scale, calls], [scale]
+
+    def call(inputs):
+        calls.assign_add(1)
+        return {"sum": scale * (inputs["a"] + inputs["b"]), "difference": inputs["a"] - inputs["b"]}
+
+    spec = tf.TensorSpec((None, 2), tf.float32)
+    made.__call__ = tf.function(call, input_signature=[{"a": spec, "b": spec}])
+    made.one = tf.function(lambda a: {"double": 2 * a}, input_signature=[tf.TensorSpec((None, 2), name="a")])
+    made.two = tf.function(lambda a, b: {"sum": a + b}, input_signature=[spec, spec])
+    path = tmp_path_factory.mktemp("foreign")
+    tf.saved_model.save(made, str(path), signatures={"one": made.one, "two": made.two})
+    return path
+
+
+# What it computes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [0, 1, 7])
+def test_it_computes_what_the_model_does(batch, model, folder):
+    outputs = SavedModelLayer(folder)(pixels(batch))
+    assert outputs.shape == (batch, 5)
+    if batch:
+        assert_close(outputs, live(model, pixels(batch)), 1e-5)
+
+
+def test_it_takes_folders_of_versions_and_archives(model, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    path = make_archive(folder, tmp_path / "vit.tar.gz")
+    for handle in (folder.parent, str(path)):
+        assert_close(SavedModelLayer(handle)(pixels()), live(model, pixels()), 1e-5)
+
+
+def test_signatures_give_their_outputs(model, folder):
+    outputs = SavedModelLayer(folder, signature="serving_default")(pixels())
+    assert {*outputs} == {"logits", "probabilities"}
+    assert_close(outputs["logits"], live(model, pixels()), 1e-5)
+    chosen = SavedModelLayer(folder, signature="serving_default", output="probabilities")
+    assert_close(chosen(pixels()), keras.ops.softmax(live(model, pixels())), 1e-5)
+    assert chosen.trainable_variables == []
+
+
+def test_it_runs_in_training_mode_only_where_it_is_trained(model, folder):
+    layer = SavedModelLayer(folder, trainable=True)
+    expected = live(model, pixels())
+    assert np.abs(layer(pixels(), training=True) - expected).max() > 0.1
+    assert_close(layer(pixels(), training=False), expected, 1e-5)
+    layer.trainable = False
+    assert_close(layer(pixels(), training=True), expected, 1e-5)
+    layer.trainable = True
+    assert np.abs(layer(pixels(), training=True) - expected).max() > 0.1
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "bfloat16", "float64"])
+def test_it_computes_in_its_own_types_under_every_policy(policy, model, folder):
+    layer = SavedModelLayer(folder, dtype=policy, trainable=True)
+    wanted = layer.compute_dtype
+    for images in (pixels(), pixels().astype("float64"), keras.ops.cast(pixels(), wanted)):
+        assert keras.backend.standardize_dtype(layer(images).dtype) == wanted
+    assert {v.dtype for v in layer.trainable_variables} == {"float32"}
+    exact = live(model, pixels())
+    assert_close(
+        keras.ops.cast(layer(pixels()), "float32"),
+        keras.ops.cast(keras.ops.cast(exact, wanted), "float32"),
+        1e-2,
+    )
+    if policy == "mixed_float16":
+        inputs = keras.Input((16, 16, 3))
+        outer = keras.Model(inputs, keras.layers.Dense(2, dtype=policy)(layer(inputs)))
+        outer.compile("sgd", "mse")
+        assert np.isfinite(outer.fit(pixels(), np.ones((3, 2)), verbose=0).history["loss"]).all()
+
+
+# Its variables -----------------------------------------------------------------------------------
+
+
+def test_its_weights_are_the_saved_models_own(model, folder):
+    layer = SavedModelLayer(folder, trainable=True)
+    assert len(layer.weights) == len(model.variables)
+    shapes = [tuple(w.shape) for w in layer.trainable_variables]
+    assert shapes == [tuple(w.shape) for w in model.trainable_variables]
+    names = [w.name for w in layer.trainable_variables]
+    assert len({*names}) == len(names)
+    own = tf.saved_model.load(folder).trainable_variables
+    before = [w.numpy() for w in layer.trainable_variables]
+    for weight, first in zip(before, own):
+        np.testing.assert_array_equal(weight, first)
+    head = layer.trainable_variables[-1]
+    expected = layer(pixels()) + 1
+    head.assign(head.value + 1)  # not a copy
+    assert_close(layer(pixels()), expected, 1e-5)
+
+
+def test_frozen_weights_are_not_trained(folder):
+    layer = SavedModelLayer(folder)
+    assert layer.trainable_variables == [] and layer.losses == [] and len(layer.weights) > 0
+    inputs = keras.Input((16, 16, 3))
+    outer = keras.Model(inputs, keras.layers.Dense(2)(layer(inputs)))
+    outer.compile("sgd", "mse")
+    before = [w.numpy() for w in layer.weights]
+    outer.fit(pixels(), np.ones((3, 2)), verbose=0)
+    for weight, old in zip(layer.weights, before):
+        np.testing.assert_array_equal(weight.numpy(), old)
+    assert [v.trainable for v in layer.weights] == [False] * len(before)
+
+
+def test_its_penalties_are_counted_once_and_while_it_is_trained(model, folder):
+    expected = 0.1 * float(np.sum(model.get_layer("head").kernel.numpy() ** 2))
+    layer = SavedModelLayer(folder, trainable=True)
+    assert [float(loss) for loss in layer.losses] == pytest.approx([expected])
+    inputs = keras.Input((16, 16, 3))
+    outer = keras.Model(inputs, layer(inputs) + layer(1 - inputs))  # called twice
+    outer(pixels())
+    assert sum(float(loss) for loss in outer.losses) == pytest.approx(expected)
+    outer.compile("sgd", "mse")
+    assert outer.evaluate(pixels(), outer(pixels()), verbose=0) == pytest.approx(expected, rel=1e-4)
+    layer.trainable = False
+    assert outer.losses == []
+
+
+def test_every_trainable_weight_is_trained(folder):
+    layer = SavedModelLayer(folder, trainable=True)
+    inputs = keras.Input((16, 16, 3))
+    outer = keras.Model(inputs, keras.layers.Dense(2)(layer(inputs)))
+    outer.compile(keras.optimizers.SGD(0.1, global_clipnorm=1.0), "mse")
+    before = [w.numpy() for w in layer.trainable_variables]
+    outer.fit(pixels(), np.ones((3, 2)), epochs=3, verbose=0)
+    for weight, old in zip(layer.trainable_variables, before):
+        assert (weight.numpy() != old).any() or "key_bias" in weight.name, weight.name
+
+
+def test_a_model_keeps_what_was_trained_in_its_own_file(folder, tmp_path):
+    inputs = keras.Input((16, 16, 3))
+    layer = SavedModelLayer(str(folder), trainable=True, signature=None, name="vit")
+    outer = keras.Model(inputs, keras.layers.Dense(2)(layer(inputs)))
+    outer.compile("adam", "mse")
+    outer.fit(pixels(), np.ones((3, 2)), verbose=0)
+    outer.save(tmp_path / "outer.keras")
+    with pytest.raises(
+        ValueError, match=r"runs the SavedModel '.*/1', which is a program.*safe_mode=False"
+    ) as e:
+        keras.saving.load_model(tmp_path / "outer.keras")
+    assert "\n" not in str(e.value)
+    loaded = keras.saving.load_model(tmp_path / "outer.keras", safe_mode=False)
+    assert loaded.get_layer("vit").get_config() == layer.get_config()
+    np.testing.assert_array_equal(loaded(pixels()), outer(pixels()))
+    assert len(loaded.trainable_variables) == len(outer.trainable_variables)
+
+
+def test_its_config_is_its_arguments(folder):
+    layer = SavedModelLayer(
+        folder, signature="serving_default", output="logits", name="vit", dtype="mixed_float16"
+    )
+    config = layer.get_config()
+    assert {name: config[name] for name in ("handle", "signature", "output", "trainable", "name")} == {
+        **{"handle": str(folder), "signature": "serving_default", "output": "logits"},
+        **{"trainable": False, "name": "vit"},
+    }
+    with pytest.raises(ValueError, match="safe_mode=False"):
+        SavedModelLayer.from_config(config)
+    again = SavedModelLayer.from_config(config, safe_mode=False)
+    assert again.get_config() == config and again.compute_dtype == "float16"
+    assert keras.saving.get_registered_name(SavedModelLayer) == "keras_vit>SavedModelLayer"
+
+
+# In models ---------------------------------------------------------------------------------------
+
+
+def test_symbolically_called_it_has_the_outputs_shape(folder):
+    layer = SavedModelLayer(folder, trainable=True)
+    assert layer(keras.Input((16, 16, 3))).shape == (None, 5)
+    assert layer(keras.Input((16, 16, 3), batch_size=3)).shape == (3, 5)
+    outer = keras.Sequential([keras.Input((16, 16, 3)), layer])
+    lines = []
+    outer.summary(print_fn=lines.append)
+    assert "Trainable params: 4,845" in "\n".join(lines)
+    assert outer.predict(pixels(7), batch_size=3, verbose=0).shape == (7, 5)
+
+
+def test_the_saved_model_lives_as_long_as_the_layer(folder):
+    def made():
+        inputs = keras.Input((16, 16, 3))
+        return keras.Model(
+            inputs, SavedModelLayer(folder, signature="serving_default", output="logits")(inputs)
+        )
+
+    outer = made()
+    gc.collect()
+    assert outer(pixels()).shape == (3, 5)
+
+
+def test_replicas_train_it_as_one_device_does(tmp_path):
+    folder = export_saved_model(small(), tmp_path / "1")
+    images, labels = pixels(8), np.arange(8) % 5
+
+    def run(replicas):
+        with devices(replicas).scope() if replicas else keras.name_scope("one"):
+            outer = keras.Sequential([keras.Input((16, 16, 3)), SavedModelLayer(folder, trainable=True)])
+            outer.compile(
+                keras.optimizers.SGD(0.01, momentum=0.9),
+                keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            )
+        batches = tf.data.Dataset.from_tensor_slices((images, labels)).batch(8).repeat()
+        history = outer.fit(batches, steps_per_epoch=1, epochs=3, verbose=0, shuffle=False)
+        return history.history["loss"], [w.numpy() for w in outer.trainable_variables]
+
+    losses, weights = run(0)
+    losses_of_two, weights_of_two = run(2)
+    np.testing.assert_allclose(losses_of_two, losses, rtol=1e-3)
+    for one, two in zip(weights, weights_of_two):
+        np.testing.assert_allclose(two, one, atol=2e-3)
+    assert losses[-1] < losses[0]
+
+
+# Fine-tuning -------------------------------------------------------------------------------------
+
+
+class Losses(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.values = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.values.append(logs["loss"])
+
+
+def digits(split):
+    """Images (count, 8, 8, 3) in [0, 1] and labels."""
+    samples = load_dataset("digits").split(split)
+    images, labels = zip(*((tf.io.decode_png(i, 3), label) for i, label in samples.evaluation_records()))
+    return np.stack(images).astype("float32") / 255, np.array(labels)
+
+
+def test_it_is_fine_tuned_as_the_live_model_is(tmp_path):
+    model = VisionTransformer(8, 2, 32, 2, 64, 4, num_classes=10)
+    model.get_layer("head").kernel.regularizer = keras.regularizers.L2(1e-3)
+    layer = SavedModelLayer(export_saved_model(model, tmp_path / "1"), trainable=True)
+    inputs = keras.Input((8, 8, 3))
+    normalised = model.preprocessing.normalise(inputs * 255.0)
+    images, labels = digits("train")
+    test = digits("test")
+    losses, accuracies = [], []
+    for outputs in (model(normalised), layer(inputs)):
+        trained = keras.Model(inputs, outputs)
+        trained.compile(
+            keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=1.0),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+        )
+        kept = Losses()
+        trained.fit(images, labels, batch_size=32, epochs=6, shuffle=False, verbose=0, callbacks=[kept])
+        losses.append(kept.values)
+        accuracies.append(trained.evaluate(*test, verbose=0)[1])
+    # Step by step; rounding grows with the steps, since the optimizer magnifies it.
+    np.testing.assert_allclose(losses[1][:40], losses[0][:40], rtol=1e-4)
+    assert min(accuracies) > 0.8, accuracies
+    assert abs(accuracies[0] - accuracies[1]) <= 0.01, accuracies
+
+
+# Other publishers' -------------------------------------------------------------------------------
+
+
+def test_it_takes_what_the_saved_model_takes(foreign):
+    layer = SavedModelLayer(foreign, trainable=True)
+    a, b = np.ones((3, 2), "float32"), np.full((3, 2), 0.5)
+    outputs = layer({"a": a, "b": b})
+    np.testing.assert_array_equal(outputs["sum"], np.full((3, 2), 3.0))
+    assert [v.shape for v in layer.trainable_variables] == [()] and len(layer.weights) == 2
+    assert int(layer.non_trainable_variables[0].numpy()) == 1
+    np.testing.assert_array_equal(SavedModelLayer(foreign, output="difference")({"a": a, "b": b}), a - b)
+
+
+def test_it_takes_signatures_of_one_and_of_several_inputs(foreign):
+    a, b = np.ones((3, 2), "float32"), np.full((3, 2), 0.5, "float32")
+    np.testing.assert_array_equal(SavedModelLayer(foreign, signature="one")(a), 2 * a)
+    np.testing.assert_array_equal(SavedModelLayer(foreign, signature="one")({"a": a}), 2 * a)
+    inputs = {name: keras.Input((2,), name=name) for name in "ab"}
+    outer = keras.Model(inputs, SavedModelLayer(foreign, signature="two")(inputs))
+    np.testing.assert_array_equal(outer({"a": a, "b": b}), a + b)
+
+
+def test_what_does_not_fit_is_refused(model, folder, foreign, tmp_path):
+    with pytest.raises(ValueError, match=r"has no signature 'x'; it has \['one', 'two'\]"):
+        SavedModelLayer(foreign, signature="x")
+    with pytest.raises(ValueError, match="a signature cannot be trained; leave out signature='one'"):
+        SavedModelLayer(foreign, signature="one", trainable=True)
+    with pytest.raises(ValueError, match=r"has no output 'x'; it has \['difference', 'sum'\]"):
+        SavedModelLayer(foreign, output="x")({"a": np.ones((1, 2)), "b": np.ones((1, 2))})
+    with pytest.raises(ValueError, match="has one output, without a name"):
+        SavedModelLayer(folder, output="logits")(pixels())
+    with pytest.raises(ValueError, match=r"expected shape=\(None, 16, 16, 3\), found shape=\(3, 8, 16, 3\)"):
+        SavedModelLayer(folder)(pixels()[:, :8])
+    with pytest.raises(ValueError, match="the SavedModel takes float32; got uint8"):
+        SavedModelLayer(folder)((255 * pixels()).astype("uint8"))
+    model.export(tmp_path / "keras", verbose=False)
+    with pytest.raises(ValueError, match=r"cannot be called.*signatures: \['serve', 'serving_default'\]"):
+        SavedModelLayer(tmp_path / "keras")
+    assert SavedModelLayer(tmp_path / "keras", signature="serving_default")(pixels()).shape == (3, 5)

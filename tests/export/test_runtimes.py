@@ -1,0 +1,213 @@
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from reference.comparing import assert_close
+from reference.small import small
+
+from keras_vit.data.datasets import load_dataset
+from keras_vit.evaluation import evaluate, predict
+from keras_vit.export.onnx import export_onnx
+from keras_vit.export.runtimes import in_pieces, open_exported
+from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.tflite import export_tflite
+
+FORMATS = ("saved_model", "model.tflite", "model.onnx")
+NAMES = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay"]
+
+
+def exported(model, folder, task="single_label"):
+    saved = export_saved_model(model, folder / "saved_model", task=task, warmup=())
+    export_tflite(saved, folder / "model.tflite", precision="float32")
+    export_onnx(saved, folder / "model.onnx")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return small(num_layers=1, num_classes=10, class_names=NAMES)
+
+
+@pytest.fixture(scope="module")
+def folder(plain, tmp_path_factory):
+    return exported(plain, tmp_path_factory.mktemp("plain"))
+
+
+def pixels(count, size=(16, 16)):
+    return np.random.default_rng(0).uniform(size=(count, *size, 3)).astype("float32")
+
+
+def run_live(model, images):
+    return np.asarray(model(model.preprocessing.normalise(images * np.float32(255)), training=False))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_exported_model_is_evaluated_like_the_live_one(name, plain, folder):
+    opened, samples = open_exported(folder / name), load_dataset("digits").split("test")
+    for batch in (1, 5, 0):
+        images = pixels(batch)
+        found = opened.outputs(images)
+        assert {*found} == {"logits", "probabilities"}
+        assert all(values.shape == (batch, 10) and values.dtype == np.float32 for values in found.values())
+        assert_close(opened.predict_on_batch(images), run_live(plain, images), 1e-5)
+    ours, live = evaluate(opened, samples), evaluate(plain, samples)
+    assert ours["samples"] == 355 and ours == pytest.approx(live, rel=1e-4)
+    np.testing.assert_array_equal(predict(opened, samples).best[:, 0], predict(plain, samples).best[:, 0])
+    assert (opened.num_classes, opened.class_names, opened.is_classifier) == (10, tuple(NAMES), True)
+    assert opened.image_size == (16, 16)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_it_classifies_as_the_live_model_does(name, plain, folder):
+    pictures = [np.random.default_rng(i).integers(0, 256, (20 + i, 30, 3)).astype("uint8") for i in range(3)]
+    found = open_exported(folder / name).classify(pictures, top=3, batch_size=2)
+    for ours, theirs in zip(found, plain.classify(pictures, top=3), strict=True):
+        assert [best for best, _ in ours] == [best for best, _ in theirs]
+        np.testing.assert_allclose([p for _, p in ours], [p for _, p in theirs], rtol=1e-4)
+
+
+def test_the_probabilities_are_those_of_the_task(tmp_path):
+    model = small(num_layers=1)
+    folder = exported(model, tmp_path, "multi_label")
+    pictures = (pixels(2) * 255).astype("uint8")
+    logits = run_live(model, pictures / np.float32(255))
+    for name in FORMATS:
+        opened = open_exported(folder / name)
+        for row, best in zip(logits, opened.classify(pictures), strict=True):
+            assert [label for label, _ in best] == [str(i) for i in np.argsort(-row)]
+            np.testing.assert_allclose([p for _, p in best], np.sort(1 / (1 + np.exp(-row)))[::-1], rtol=1e-4)
+    assert opened.classify(pictures) != model.classify(pictures)
+    with pytest.raises(ValueError, match="there are classes in the tasks .* alone; got 'regression'"):
+        model.classify(pictures, task="regression")
+
+
+def test_a_regression_has_values_and_no_classes(tmp_path):
+    model = small(num_layers=1, num_classes=2)
+    folder = exported(model, tmp_path, "regression")
+    for name in FORMATS:
+        opened = open_exported(folder / name)
+        assert_close(opened.predict_on_batch(pixels(3)), run_live(model, pixels(3)), 1e-5)
+        with pytest.raises(ValueError, match="got 'regression'"):
+            opened.classify(pixels(1))
+
+
+def test_a_model_without_a_head_gives_its_representation(tmp_path):
+    model = small(num_layers=1, num_classes=None)
+    folder = exported(model, tmp_path)
+    for name in FORMATS:
+        opened = open_exported(folder / name)
+        assert not opened.is_classifier
+        assert_close(opened.predict_on_batch(pixels(3)), run_live(model, pixels(3)), 1e-5)
+        with pytest.raises(ValueError, match="no classification head"):
+            opened.classify(pixels(1))
+
+
+def test_a_model_of_any_size_takes_any(tmp_path):
+    model = small(num_layers=1, image_size=(None, None), pooling="gap")
+    folder = exported(model, tmp_path)
+    for name in FORMATS:
+        opened = open_exported(folder / name)
+        for size in ((16, 16), (24, 32)):
+            assert_close(opened.predict_on_batch(pixels(2, size)), run_live(model, pixels(2, size)), 1e-5)
+        with pytest.raises(ValueError, match="a grid of 15×17 .* is not divisible"):
+            opened.classify(np.zeros((1, 15, 17, 3), "uint8"))
+
+
+@pytest.mark.parametrize("integer_io", (None, "uint8", "int8"))
+def test_whole_numbers_and_fixed_batches_are_the_files_own_affair(integer_io, plain, folder, tmp_path):
+    path = export_tflite(
+        folder / "saved_model",
+        tmp_path / "model.tflite",
+        precision="int8",
+        batch_size=2,
+        calibration=pixels(20),
+        integer_io=integer_io,
+    )
+    opened, images = open_exported(path), pixels(5)
+    for batch in (0, 1, 2, 5):
+        found = opened.outputs(images[:batch])
+        assert all(values.shape == (batch, 10) and values.dtype == np.float32 for values in found.values())
+        live = run_live(plain, images[:batch])
+        assert np.abs(found["logits"] - live).max(initial=0) < 0.15 * np.abs(run_live(plain, images)).max()
+    np.testing.assert_allclose(found["probabilities"].sum(1), 1, atol=0.05)
+
+
+def test_pieces_are_put_together_in_order_and_without_what_filled_them_up():
+    seen = []
+
+    def run(x):
+        seen.append(x.tolist())
+        return {"double": 2 * x}
+
+    assert in_pieces(run, 2)(np.array([1.0, 2.0, 3.0]))["double"].tolist() == [2, 4, 6]
+    assert seen == [[1, 2], [3, 0]]
+    assert in_pieces(run)(np.array([1.0, 2.0, 3.0]))["double"].tolist() == [2, 4, 6]
+    assert in_pieces(run)(np.zeros(0))["double"].tolist() == []
+    assert seen[2:] == [[1, 2, 3], [0]]
+
+
+def test_images_of_another_shape_are_refused_in_one_line(folder):
+    for name in FORMATS:
+        for shape in ((1, 16, 24, 3), (1, 16, 16, 1), (16, 16, 3)):
+            with pytest.raises(ValueError, match=r"images of the shape \(None, 16, 16, 3\) are wanted; got"):
+                open_exported(folder / name).outputs(np.zeros(shape))
+
+
+@pytest.mark.parametrize("name", ("model.tflite", "model.onnx"))
+def test_threads_can_be_chosen(name, plain, folder):
+    for threads in (1, 2):
+        opened = open_exported(folder / name, threads)
+        assert_close(opened.predict_on_batch(pixels(2)), run_live(plain, pixels(2)), 1e-5)
+    for threads in (0, -1, 1.5, "2", True):
+        with pytest.raises(ValueError, match="threads must be an int above 0 or None; got"):
+            open_exported(folder / name, threads)
+
+
+def test_the_threads_of_a_saved_model_are_set_first_or_refused(folder):
+    with pytest.raises(ValueError, match="TensorFlow has begun to compute, and its threads cannot be set"):
+        open_exported(folder / "saved_model", 3)
+    code = (
+        "import sys, numpy as np, tensorflow as tf; from keras_vit.export.runtimes import open_exported;"
+        "opened = open_exported(sys.argv[1], 1); opened.outputs(np.zeros((1, 16, 16, 3)));"
+        "assert tf.config.threading.get_intra_op_parallelism_threads() == 1; open_exported(sys.argv[1], 1)"
+    )
+    command = [sys.executable, "-c", code, str(folder / "saved_model")]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_missing_or_of_another_kind_is_refused(folder, tmp_path):
+    for name in ("nothing", "nothing.onnx", "nothing.tflite"):
+        with pytest.raises(ValueError, match=f"got '.*{name}', which does not exist"):
+            open_exported(tmp_path / name)
+    (tmp_path / "model.keras").write_text("")
+    with pytest.raises(ValueError, match="a file that ends in .tflite or .onnx; got '.*model.keras'$"):
+        open_exported(tmp_path / "model.keras")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="was not exported by keras_vit"):
+        open_exported(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("share", (0, 0.5))
+@pytest.mark.parametrize("name", ("model.tflite", "model.onnx"))
+def test_a_damaged_file_is_said_to_be_one(name, share, folder, tmp_path):
+    content = (folder / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match="damaged|was not exported") as caught:
+        open_exported(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "part", ("saved_model.pb", "variables/variables.index", "variables/variables.data-00000-of-00001")
+)
+def test_a_damaged_saved_model_is_said_to_be_one(part, folder, tmp_path):
+    shutil.copytree(folder / "saved_model", tmp_path / "saved")
+    file = tmp_path / "saved" / part
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(ValueError, match="saved' is damaged, or cannot be opened here: ") as caught:
+        open_exported(tmp_path / "saved")
+    assert "\n" not in str(caught.value)
