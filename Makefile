@@ -1,7 +1,8 @@
 # `make quickstart` and `make test` need Python 3.11, make and git; each makes its own .venv.
 PYTHON ?= python3.11
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
+# A file's tests share what is dear to make; conftest.py says which files start first.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 # What computes with Keras; the rest of tests/weights is about files.
 JAX_TESTS := tests/layers tests/models tests/contract $(addprefix tests/weights/test_,load.py save.py resizing.py)
 

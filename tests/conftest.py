@@ -1,5 +1,6 @@
 """What every test gets: quiet TensorFlow, a fixed seed, the golden files, and the backend's skips."""
 
+import gc
 import os
 import pathlib
 
@@ -25,10 +26,25 @@ if keras.backend.backend() == "tensorflow":  # before anything touches them: fou
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
 
 TESTS = pathlib.Path(__file__).parent
+# The files that take longest start first, so that none is alone at the end.
+LONGEST = (
+    *("cli/test_quickstart.py", "training/test_workers.py", "training/test_run.py", "test_readme.py"),
+    *("models/test_distributed_shares.py", "contract/test_docstrings.py", "models/test_vit.py"),
+    *("export/test_saved_model.py", "export/test_tflite.py", "export/test_hub.py", "export/test_layer.py"),
+)
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "tensorflow_only(reason): skipped on another Keras backend")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
+
+
+def pytest_collection_finish(session):
+    gc.collect()
+    gc.freeze()  # what is imported stays, so that no later collection looks through all of it again
 
 
 def pytest_runtest_setup(item):

@@ -229,7 +229,7 @@ def stream(samples, preprocessing, *args, **options):
 
 def test_many_batches_are_the_same_each_time_and_from_any_step():
     """Every augmentation on, drawn by several threads."""
-    steps = 10_000 if "FULL" in os.environ else 500
+    steps = 10_000 if "FULL" in os.environ else 250
     samples = load_dataset("digits").split("train").take(range(50))
     whole, again = (stream(samples, Preprocessing(8), 4, steps=steps, **EVERYTHING) for _ in range(2))
     assert len(whole) == steps

@@ -20,11 +20,16 @@ if keras.backend.backend() == "tensorflow":
 
 
 class Losses(keras.callbacks.Callback):
+    """The loss of each step, or the mean over those of one execution."""
+
     def __init__(self):
         super().__init__()
         self.values = []
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.reset_metrics()
+
+    def on_train_batch_end(self, batch, logs=None):
         self.values.append(logs["loss"])
 
 
@@ -46,15 +51,7 @@ def official_run(golden, replicas=0, plain=False, steps_per_execution=1, **optio
     images = (expected["images"].reshape(-1, 32, 32, 3).astype("float32") - 127.5) / 127.5
     batches = tf.data.Dataset.from_tensor_slices((images, expected["labels"].reshape(-1))).batch(8)
     losses = Losses()
-    epochs = 12 // steps_per_execution
-    trained.fit(
-        batches.repeat(),
-        steps_per_epoch=steps_per_execution,
-        epochs=epochs,
-        verbose=0,
-        callbacks=[losses],
-        shuffle=False,
-    )
+    trained.fit(batches.repeat(), steps_per_epoch=12, verbose=0, callbacks=[losses], shuffle=False)
     return losses.values, model, expected
 
 
@@ -101,11 +98,11 @@ def test_several_steps_in_one_execution_are_refused_on_several_devices(golden):
 def test_keras_own_clipping_is_another_run(golden):
     """What the order of reduction and clipping is for: this fails where Keras mends its own."""
     finals = []
-    for replicas in (0, 4):
+    for replicas in (0, 2):
         with scope(devices(replicas)):
-            model = small()
+            model = small(num_layers=1)
             model.compile(keras.optimizers.SGD(0.5, global_clipnorm=0.1), SoftmaxCrossEntropy())
         images, labels = data(16)
-        model.fit(images, labels, batch_size=8, epochs=2, verbose=0, shuffle=False)
+        model.fit(images, labels, batch_size=8, verbose=0, shuffle=False)
         finals.append(arrays(model)["head/bias"])
     assert np.abs(finals[0] - finals[1]).max() > 1e-3

@@ -25,6 +25,7 @@ def workdir(tmp_path):
 def made(**options):
     model = small(num_layers=1)
     compile_model(model, RECIPE, **options)
+    model.run_eagerly = True  # for a few steps, making a graph takes longer
     model.optimizer.build(model.trainable_variables)
     return model
 
