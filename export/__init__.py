@@ -1,1 +1,1 @@
-"""Models for deployment: SavedModel and LiteRT."""
+"""Models for deployment: SavedModel, TF Hub, LiteRT and ONNX."""

@@ -5,12 +5,13 @@ import json
 import os
 
 import keras_vit
+from keras_vit.data.datasets import TASKS
+from keras_vit.models.arguments import FREE, stem_stride
 from keras_vit.models.vit import ARGUMENTS
 from keras_vit.preprocessing import Preprocessing
 
 FILE = "keras_vit.json"  # its name inside SavedModels, LiteRT and ONNX files
 LABELS = "labels.txt"  # one class name a line
-TASKS = ("single_label", "multi_label", "regression")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,14 @@ class Description:
         return "values" if self.task == "regression" else "logits"
 
     @property
+    def usual_size(self):
+        """(height, width) of its images; where it takes any, of those that its position grid is for."""
+        if self.image_size != FREE:
+            return self.image_size
+        grid, patch, resnet = (self.architecture[name] for name in ("position_grid", "patch_size", "resnet"))
+        return tuple(cells * side * stem_stride(resnet) for cells, side in zip(grid, patch))
+
+    @property
     def labels(self):
         """The class names, or the classes' numbers as strings; empty where there are no classes."""
         if self.output != "logits":
@@ -75,7 +84,7 @@ class Description:
     def preprocessing(self):
         """Makes of any images the float32 ones in [0, 1] that the export takes."""
         return Preprocessing(
-            image_size=None if self.image_size == (None, None) else self.image_size,
+            image_size=None if self.image_size == FREE else self.image_size,
             resize=self.resize,
             crop_fraction=self.crop_fraction,
             interpolation=self.interpolation,

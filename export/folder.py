@@ -28,7 +28,7 @@ from keras_vit.export.verify import (
     row_of,
 )
 from keras_vit.export.writing import new_path
-from keras_vit.models.arguments import stem_stride
+from keras_vit.models.arguments import FREE
 
 FORMATS = ("saved_model", "tflite", "onnx", "hub")
 RANGED = 200  # images that int8 takes the ranges of its numbers from
@@ -112,7 +112,7 @@ def export_folder(
         live = float32_copy(model, representation)
     if dataset and live.is_classifier:
         check_classes(live, dataset)
-    description = dataclasses.replace(describe(live, task), image_size=_size(live, image_size))
+    description = _sized(describe(live, task), image_size)
     with new_path(path) as folder:
         folder.mkdir()
         scratch = folder.parent / "scratch"  # goes with the temporary folder
@@ -190,16 +190,15 @@ def _check(formats, precisions, task, dataset):
         )
 
 
-def _size(model, image_size):
-    """The size to verify at: the model's, or for one that takes any the given one or its grid's."""
-    if None not in model.image_size:
-        if image_size not in (None, tuple(model.image_size)):
-            raise ValueError(f"the model is of {model.image_size} pixels; image_size asks for {image_size}")
-        return tuple(model.image_size)
-    if image_size is not None:
-        return tuple(image_size)
-    sides = zip(model.position_grid, model.patch_size)
-    return tuple(cells * patch * stem_stride(model.resnet) for cells, patch in sides)
+def _sized(description, image_size):
+    """The Description with a size to verify at: of a model that takes any, the given one or its usual."""
+    if description.image_size != FREE:
+        if image_size not in (None, description.image_size):
+            raise ValueError(
+                f"the model is of {description.image_size} pixels; image_size asks for {image_size}"
+            )
+        return description
+    return dataclasses.replace(description, image_size=tuple(image_size or description.usual_size))
 
 
 def _measured(row, reference, dataset, split):

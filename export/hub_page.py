@@ -9,8 +9,8 @@ import typing
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_vit.export.hub_usage import fine_tuning, pair, usage
-from keras_vit.variants import STEMS, VARIANTS, cost, parse_variant
+from keras_vit.export.hub_usage import fine_tuning, usage
+from keras_vit.variants import cost, variant_of
 
 
 class Kind(typing.NamedTuple):
@@ -155,7 +155,7 @@ def _overview(description, facts):
     c, flops = description.architecture, _flops(description)
     stem = "" if c["resnet"] is None else f"ResNet stem of {c['resnet']} units, "
     blocks = f"{c['num_layers']} blocks of {c['num_heads']} heads, " if c["num_layers"] else ""
-    patch = " × ".join(map(str, pair(c["patch_size"])))
+    patch = " × ".join(map(str, c["patch_size"]))
     yield (
         "Architecture",
         f"{stem}patches of {patch}, {blocks}width {c['hidden_size']}, pooling {c['pooling']}",
@@ -208,23 +208,6 @@ def _tensors(tensors):
 
 
 # What can be worked out --------------------------------------------------------------------------
-
-
-def variant_of(architecture):
-    """The name of the published size with these constructor arguments, or None.
-
-    Example:
-        >>> variant_of(keras_vit.variants.parse_variant("S/16") | {"resnet": None})
-        'S/16'
-    """
-    patch, other = pair(architecture["patch_size"])
-    resnet = architecture["resnet"]
-    found = {**architecture, "patch_size": patch, "resnet": None if resnet is None else tuple(resnet)}
-    for size in VARIANTS if patch == other else ():
-        for name in (f"{size}/{patch}", *(key.replace("+/", f"+{size}/") for key in STEMS)):
-            if ({"resnet": None} | parse_variant(name)).items() <= found.items():
-                return name
-    return None
 
 
 def _flops(description):

@@ -89,15 +89,6 @@ model.compile(
 model.fit(images, labels, batch_size=4)"""
 
 
-def pair(size):
-    """Height and width, of one number or two."""
-    return (size, size) if isinstance(size, int) else tuple(size)
-
-
 def _example_shape(description, batch=1):
     """(batch, height, width, channels) of images that the model takes."""
-    c = description.architecture
-    stem = 1 if c["resnet"] is None else 4 * 2 ** max(len(c["resnet"]) - 1, 0)
-    steps = [stem * side for side in pair(c["patch_size"])]
-    size = [known or max(1, 224 // step) * step for known, step in zip(description.image_size, steps)]
-    return (batch, *size, description.channels)
+    return (batch, *description.usual_size, description.channels)

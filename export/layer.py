@@ -23,7 +23,7 @@ class SavedModelLayer(keras.layers.Layer):
     it in the strategy's scope.
 
     A SavedModel is a program. A `.keras` file names it by its `handle` and is therefore loaded with
-    `safe_mode=False` only.
+    `safe_mode=False` only, after `import keras_vit.export.layer`.
 
     Args:
         handle: Where it is, as `saved_model_folder` takes it: a folder, a `.tar.gz`, an address.

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from keras_vit.export.description import FILE, LABELS, parse_description, read_description
 from keras_vit.export.writing import new_path
-from keras_vit.models.arguments import stem_stride
 
 PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
 OPSETS = (13, 18)  # the first and last that are tried
@@ -128,8 +127,9 @@ def _converted(signature, opset, tf2onnx):
     with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         tf.import_graph_def(frozen, name="")
         found = tf2onnx.tfonnx.process_tf_graph(graph, opset=opset, tensors_to_rename=names, **ends)
-        # Without catching errors it need not copy the graph, weights and all, before each step.
-        return tf2onnx.optimizer.optimize_graph(found, catch_errors=False).make_model("")
+    # Not tf2onnx's optimizer, each pass of which keeps another copy of the weights (18 GB for B/16) and
+    # takes an order by chance: runtimes optimize what they open, to the same speed.
+    return found.make_model("")
 
 
 @contextlib.contextmanager
@@ -213,10 +213,8 @@ def _check(content, description):
     except Exception as error:  # each package has classes of its own
         line = " ".join(str(error).split())
         raise ValueError(f"the ONNX file would hold what does not run: {line[:300]}") from None
-    patch = description.architecture["patch_size"]
-    stride = stem_stride(description.architecture["resnet"])
-    size = [side or 2 * p * stride for side, p in zip(description.image_size, patch)]
-    images = np.random.default_rng(0).random((2, *size, description.channels), "float32")
+    shape = (2, *description.usual_size, description.channels)
+    images = np.random.default_rng(0).random(shape, "float32")
     for name, values in zip(
         (output.name for output in session.get_outputs()), session.run(None, {"images": images})
     ):

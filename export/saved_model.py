@@ -18,7 +18,7 @@ from keras_vit.export.description import describe
 from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.export.writing import new_path
 from keras_vit.models import VisionTransformer
-from keras_vit.models.arguments import FREE, stem_stride
+from keras_vit.models.arguments import FREE
 
 
 def export_saved_model(model, path, *, task="single_label", representation=False, warmup=(1,)):
@@ -114,8 +114,7 @@ def _write(model, folder, task, representation, warmup):
     renumber_functions(folder / "saved_model.pb")
     (folder / "fingerprint.pb").unlink()  # a random number, and digests of what was renamed since
     if warmup:
-        size = _warmup_size(copy)
-        write_warmup(folder, warmup_requests(description, warmup, size, "serving_bytes" in served))
+        write_warmup(folder, warmup_requests(description, warmup, "serving_bytes" in served))
 
 
 def float32_copy(model, representation=False):
@@ -222,11 +221,3 @@ def _exported(model, description):
     for name, signature in served.items():
         setattr(exported, name, signature)
     return exported, served
-
-
-def _warmup_size(model):
-    """(height, width) of the images to warm up with."""
-    if model.image_size != FREE:
-        return model.image_size
-    stride = stem_stride(model.resnet)
-    return tuple(cells * patch * stride for cells, patch in zip(model.position_grid, model.patch_size))

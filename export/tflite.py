@@ -248,10 +248,8 @@ def _check_outputs(path, description, integer_io):
     if integer_io is not None and not np.allclose(details["quantization"], (1 / 255, INTEGER_IO[integer_io])):
         scale, zero = details["quantization"]
         raise ValueError(f"its input would be (pixel / 255) / {scale} + {zero} instead of the pixel")
-    architecture = description.architecture
-    open_side = 4 * architecture["patch_size"][0] * (1 if architecture["resnet"] is None else 16)
-    given = zip(details["shape_signature"], (1, open_side, open_side, 0))
-    shape = [least if side < 0 else side for side, least in given]
+    usual = (1, *description.usual_size, description.channels)
+    shape = [own if side < 0 else side for side, own in zip(details["shape_signature"], usual)]
     outputs = runner(images=np.full(shape, 1 if integer_io is None else 100, details["dtype"]))
     unsound = [name for name, numbers in outputs.items() if not np.isfinite(numbers).all()]
     if unsound:

@@ -29,13 +29,12 @@ def write_warmup(saved_model, requests):
             writer.write(_prediction_log(signature, inputs))
 
 
-def warmup_requests(description, batch_sizes, image_size, encoded):
+def warmup_requests(description, batch_sizes, encoded):
     """Requests for a model: grey images at each batch size, and encoded ones where it reads them.
 
     Args:
         description: The model's `Description`.
         batch_sizes: Of the requests.
-        image_size: (height, width) of the images, where the model takes any.
         encoded: Whether it has the signature `serving_bytes`.
 
     Returns:
@@ -43,15 +42,15 @@ def warmup_requests(description, batch_sizes, image_size, encoded):
 
     Example:
         >>> from keras_vit.export.description import describe
-        >>> [signature for signature, _ in warmup_requests(describe(model), (1, 8), (32, 32), False)]
+        >>> [signature for signature, _ in warmup_requests(describe(model), (1, 8), False)]
         ['serving_default', 'serving_default']
     """
-    requests = []
+    requests, size = [], description.usual_size
     for batch in batch_sizes:
-        shape = (batch, *image_size, description.channels)
+        shape = (batch, *size, description.channels)
         requests.append(("serving_default", {"images": tf.make_tensor_proto(0.5, shape=shape)}))
     if encoded:
-        png = tf.io.encode_png(tf.fill((*image_size, 3), tf.constant(128, tf.uint8))).numpy()
+        png = tf.io.encode_png(tf.fill((*size, 3), tf.constant(128, tf.uint8))).numpy()
         requests += [
             ("serving_bytes", {"image_bytes": tf.make_tensor_proto(png, shape=(batch,))})
             for batch in batch_sizes

@@ -78,6 +78,22 @@ def parse_variant(name):
     return {**sizes, "patch_size": patch, "resnet": resnet}
 
 
+def variant_of(arguments):
+    """The name of the published size with these arguments of `VisionTransformer`, or None.
+
+    >>> variant_of(parse_variant("S/16")), variant_of({"patch_size": (16, 8)})
+    ('S/16', None)
+    """
+    patch, resnet = arguments["patch_size"], arguments.get("resnet")
+    height, width = patch if isinstance(patch, tuple | list) else (patch, patch)
+    have = {**arguments, "patch_size": height, "resnet": resnet and tuple(resnet)}
+    for size in VARIANTS if height == width else ():
+        for name in (f"{size}/{height}", *(key.replace("+/", f"+{size}/") for key in STEMS)):
+            if ({"resnet": None} | parse_variant(name)).items() <= have.items():
+                return name
+    return None
+
+
 def cost(variant, image_size=224, num_classes=1000, pooling="token"):
     """How large and how dear a variant is.
 

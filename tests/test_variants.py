@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_vit.variants import PUBLISHED, STEMS, VARIANTS, cost, parse_variant
+from keras_vit.variants import PUBLISHED, STEMS, VARIANTS, cost, parse_variant, variant_of
 
 
 @pytest.mark.parametrize(
@@ -88,3 +88,14 @@ def test_the_stems_are_those_of_published_hybrids():
 def test_what_cannot_be_built_has_no_cost(arguments, message):
     with pytest.raises(ValueError, match=message):
         cost(*arguments)
+
+
+def test_published_sizes_are_recognised():
+    for name in PUBLISHED:
+        arguments = {"resnet": None, **parse_variant(name), "pooling": "token"}
+        assert variant_of(arguments) == name
+        pair = {**arguments, "patch_size": [arguments["patch_size"]] * 2}
+        pair["resnet"] = pair["resnet"] and [*pair["resnet"]]
+        assert variant_of(pair) == name
+        assert variant_of({**arguments, "mlp_dim": 7}) is None
+    assert variant_of({**parse_variant("B/16"), "patch_size": (16, 8)}) is None

@@ -4,7 +4,7 @@ import math
 import re
 
 from keras_vit.models import VisionTransformer
-from keras_vit.variants import STEMS, VARIANTS, parse_variant
+from keras_vit.variants import variant_of
 from keras_vit.weights.checkpoint import read_checkpoint
 
 
@@ -33,7 +33,7 @@ def show_checkpoint(source, **given):
     return {
         "file": str(checkpoint.path),
         "layout": checkpoint.layout,
-        "variant": _variant(arguments),
+        "variant": variant_of(arguments),
         "arguments": arguments,
         "grid": grid,
         "parameters": sum(math.prod(array.shape) for array in arrays.values()),
@@ -72,15 +72,3 @@ def expected_shapes(arguments, grid=None):
     for i in range(1, number or 0):
         shapes |= {re.sub("_0/", f"_{i}/", name, count=1): shape for name, shape in block.items()}
     return shapes
-
-
-def _variant(arguments):
-    """The name of the published size with these sizes, or None."""
-    patch = arguments["patch_size"]
-    for size in VARIANTS:
-        for name in (f"{size}/{patch[0]}", *(key.replace("+/", f"+{size}/") for key in STEMS)):
-            found = {"resnet": None, **parse_variant(name)}
-            found["patch_size"] = (found["patch_size"],) * 2
-            if all(arguments.get(key) == value for key, value in found.items()):
-                return name
-    return None

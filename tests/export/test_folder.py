@@ -190,7 +190,7 @@ def test_versions_are_folders_of_tf_serving(model, tmp_path):
         ({"formats": ()}, "formats .* choose from"),
         ({"precisions": ("int4",)}, "precisions .*'int4'.* are unknown; choose from"),
         ({"precisions": ("int8",)}, "int8 takes the ranges of its numbers from images"),
-        ({"image_size": (8, 8)}, r"the model is of \(16, 16\) pixels; image_size asks for \(8, 8\)"),
+        ({"image_size": (8, 8)}, r"the model reads \(16, 16\) pixels; image_size is \(8, 8\)"),
         ({"task": "guess"}, "task 'guess' is unknown"),
     ],
 )

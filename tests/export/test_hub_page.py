@@ -8,13 +8,13 @@ import pytest
 from reference.small import HYBRID, small
 
 from keras_vit import Preprocessing, VisionTransformer
-from keras_vit.variants import PUBLISHED, parse_variant
+from keras_vit.variants import parse_variant
 
 pytestmark = pytest.mark.tensorflow_only("SavedModels")
 if keras.backend.backend() == "tensorflow":
     from keras_vit.export.description import describe
     from keras_vit.export.hub import Facts, Measurement
-    from keras_vit.export.hub_page import page, read_signatures, variant_of
+    from keras_vit.export.hub_page import page, read_signatures
     from keras_vit.export.saved_model import export_saved_model
 
 REQUIRED = ("asset-path", "task", "fine-tunable", "format")
@@ -160,17 +160,6 @@ def test_of_many_classes_the_first_are_named():
 
 def test_a_hybrids_stem_is_described():
     assert "ResNet stem of [1, 1] units, patches of 1 × 1," in page_of(small(**HYBRID, resnet=(1, 1)))
-
-
-def test_published_sizes_are_recognised():
-    for name in PUBLISHED:
-        arguments = {"resnet": None, **parse_variant(name), "pooling": "token"}
-        assert variant_of(arguments) == name
-        pair = {**arguments, "patch_size": [arguments["patch_size"]] * 2}
-        pair["resnet"] = pair["resnet"] and [*pair["resnet"]]
-        assert variant_of(pair) == name
-        assert variant_of({**arguments, "mlp_dim": 7}) is None
-    assert variant_of({"resnet": None, **parse_variant("B/16"), "patch_size": (16, 8)}) is None
 
 
 def test_what_an_image_costs_is_told_where_it_is_known():
