@@ -45,6 +45,7 @@ benchmark: .venv/dev
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/input_pipeline.py
 	$(BIN)/python benchmarks/masked_patch.py
+	$(BIN)/python benchmarks/export.py
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

@@ -93,7 +93,7 @@ def parser():
     _output(add)
 
     add = sub["fewshot"].add_argument
-    _model(add)
+    _model(add, exported=False)
     _dataset(add)
     add("--shots", type=ints, default=(1, 5, 10, 25), help="images of each class (default: 1,5,10,25)")
     add("--seeds", type=ints, default=(0, 1, 2), help="which images are drawn (default: 0,1,2)")
@@ -140,8 +140,9 @@ def _training(add, recipe):
 
 
 def _export(add):
-    add("--model", required=True, help=f"workdir of a run, .keras file, or {SOURCES}")
-    add("--output", required=True, metavar="DIR", help="folder to write; it must not exist")
+    _model(add, exported=False)
+    new = "folder to write; only saved_model is added to one that there is, with another --version"
+    add("--output", required=True, metavar="DIR", help=new)
     add("--formats", type=names(FORMATS), default=FORMATS[:2], help=f"of {','.join(FORMATS)}")
     default = PRECISIONS[:3]
     add("--precisions", type=names(PRECISIONS), default=default, help=f"of LiteRT: {','.join(PRECISIONS)}")
@@ -167,9 +168,9 @@ def _dataset(add, required=True):
     add("--data_dir", metavar="DIR", help="where tfds: and vtab: find their data")
 
 
-def _model(add):
-    exported = "export: SavedModel folder, .tar.gz, .tflite, .onnx"
-    add("--model", required=True, help=f"workdir of a run, .keras file, {exported}, or {SOURCES}")
+def _model(add, exported=True):
+    others = "what keras-vit export wrote (SavedModel folder, .tar.gz, .tflite, .onnx), " if exported else ""
+    add("--model", required=True, help=f"workdir of a run, .keras file, {others}or {SOURCES}")
 
 
 def _output(add):

@@ -159,7 +159,9 @@ def _latencies(threads, args):
             found[name] = {"load": _answer(servers[name])}
         for batch in BATCHES:
             seconds = {name: [] for name in FORMATS}
-            for measured in range(-2, args.rounds):  # the first two warm up
+            for measured in range(
+                -1 if batch > 1 else -2, _rounds(batch, args.rounds)
+            ):  # below 0: warming up
                 for name, server in servers.items():
                     print(batch, file=server.stdin, flush=True)
                     answer = _answer(server)
@@ -173,6 +175,11 @@ def _latencies(threads, args):
         for server in servers.values():
             server.kill()
             server.communicate()
+
+
+def _rounds(batch, rounds):
+    """Fewer of large batches, which take long and vary less."""
+    return rounds if batch == 1 else max(rounds // 3, 3)
 
 
 def _answer(server):
@@ -236,8 +243,8 @@ def _report(found):
             "",
             f"## Latency of a batch of {batch}",
             "",
-            f"Medians of {found['rounds']} rounds, in each of which every format computes once; the ratio is "
-            "to the first row, below 1 is faster.",
+            f"Medians of {_rounds(batch, found['rounds'])} rounds, in each of which every format computes "
+            "once; the ratio is to the first row, below 1 is faster.",
             "",
             f"| format | {' | '.join(heads)} |",
             "|---" * (1 + 2 * len(THREADS)) + "|",

@@ -34,8 +34,8 @@ def make_archive(saved_model, path):
         pathlib.Path of the archive.
 
     Raises:
-        ValueError: if there is no SavedModel, or the file exists. Nothing is left under its name if
-            writing fails.
+        ValueError: if there is no SavedModel, or the file exists.
+        OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
 
     Example:
         >>> folder = export_saved_model(model, "export/saved_model/1")
@@ -44,7 +44,7 @@ def make_archive(saved_model, path):
 
     Source: TF Hub's hosting guide.
     """
-    root, path = pathlib.Path(saved_model), pathlib.Path(path)
+    root, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
     if not (root / PROGRAM).is_file():
         raise ValueError(f"{os.fspath(root)!r} is no SavedModel: it has no {PROGRAM}")
     if not path.name.endswith(".tar.gz"):
@@ -82,14 +82,15 @@ def extract_archive(path, folder):
     Raises:
         ValueError: if the folder exists, or the archive is damaged, is none, has no SavedModel at its
             root, or would write anything but files below the folder. Nothing is left then.
+        OSError: if the archive cannot be read, or the folder cannot be written.
 
     Example:
         >>> archive = make_archive(export_saved_model(model, "packed/1"), "packed/vit.tar.gz")
         >>> (extract_archive(archive, "unpacked") / "saved_model.pb").is_file()
         True
     """
-    path, folder = pathlib.Path(path), pathlib.Path(folder)
-    with new_path(folder) as temporary, open(path, "rb") as file:
+    path, folder = (pathlib.Path(name).expanduser() for name in (path, folder))
+    with open(path, "rb") as file, new_path(folder) as temporary:
         temporary.mkdir()
         try:
             with gzip.GzipFile(fileobj=file) as stream:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import pathlib
 
 import keras_vit
 from keras_vit.data.datasets import TASKS
@@ -29,6 +30,7 @@ class Description:
         parameters: How many it has.
         architecture: The constructor arguments of the `VisionTransformer`.
         version: Of keras_vit, by which it was exported.
+        seed: By which the data set that it was trained on was split, where it has no test split of its own.
 
     Example:
         >>> describe(model).output, describe(model).preprocessing.mean
@@ -47,6 +49,7 @@ class Description:
     parameters: int
     architecture: dict
     version: str
+    seed: int = 0
 
     @property
     def is_classifier(self):
@@ -97,15 +100,16 @@ class Description:
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
 
-def describe(model, task="single_label"):
+def describe(model, task="single_label", seed=0):
     """The Description of a `VisionTransformer` that is about to be exported.
 
     Args:
         model: A `VisionTransformer`.
         task: What its outputs mean; of no consequence where it has no head.
+        seed: Of the split that it was trained on.
 
     Raises:
-        ValueError: if the task is unknown.
+        ValueError: if the task is unknown, or a class name is of several lines.
 
     Example:
         >>> describe(model, "multi_label").labels[:2]
@@ -113,6 +117,9 @@ def describe(model, task="single_label"):
     """
     if task not in TASKS:
         raise ValueError(f"task {task!r} is unknown; choose one of {TASKS}")
+    broken = [name for name in model.class_names or () if name.splitlines() not in ([], [name])]
+    if broken:
+        raise ValueError(f"class names must be one line each, as {LABELS} holds them; got {broken[0]!r}")
     config = json.loads(json.dumps(model.get_config()))  # as it will be read back
     prepare = config["preprocessing"]
     return Description(
@@ -126,12 +133,13 @@ def describe(model, task="single_label"):
             name: config[name] for name in ARGUMENTS if name not in ("preprocessing", "class_names")
         },
         version=keras_vit.__version__,
+        seed=seed,
         **{name: prepare[name] for name in ("resize", "crop_fraction", "interpolation", "antialias")},
     )
 
 
 def parse_description(text, path):
-    """The Description in an exported file.
+    """The Description in an exported file; what a later version of keras_vit tells besides is left out.
 
     Args:
         text: What `as_json` made, or None where the file has none.
@@ -144,7 +152,8 @@ def parse_description(text, path):
         values = json.loads(text)
         for name in ("image_size", "class_names"):
             values[name] = values[name] and tuple(values[name])
-        return Description(**values)
+        known = {field.name for field in dataclasses.fields(Description)}
+        return Description(**{name: value for name, value in values.items() if name in known})
     except (TypeError, KeyError, ValueError):
         raise ValueError(f"{os.fspath(path)!r} was not exported by keras_vit: it has no {FILE}") from None
 
@@ -159,9 +168,6 @@ def read_description(saved_model):
         >>> read_description(export_saved_model(model, "described/1")) == describe(model)
         True
     """
-    file = os.path.join(saved_model, "assets", FILE)
-    text = None
-    if os.path.isfile(file):
-        with open(file, encoding="utf-8") as opened:
-            text = opened.read()
+    file = pathlib.Path(saved_model).expanduser() / "assets" / FILE
+    text = file.read_text(encoding="utf-8") if file.is_file() else None
     return parse_description(text, saved_model)

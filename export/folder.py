@@ -14,17 +14,18 @@ from keras_vit.data.datasets import title_of
 from keras_vit.evaluation.outputs import check_classes
 from keras_vit.export.archive import extract_archive
 from keras_vit.export.description import describe
-from keras_vit.export.hub import Facts, Measurement, export_hub
-from keras_vit.export.onnx import export_onnx
+from keras_vit.export.hub import Facts, Measurement, check_names, export_hub
+from keras_vit.export.onnx import PACKAGES, export_onnx, optional
 from keras_vit.export.runtimes import open_exported
 from keras_vit.export.saved_model import export_saved_model, float32_copy
 from keras_vit.export.tflite import PRECISIONS, export_tflite
 from keras_vit.export.verify import (
     JUDGED,
-    ONLY_WARNED,
-    complaint,
     draw_images,
+    exact_products,
+    judge,
     live_reference,
+    live_run,
     row_of,
 )
 from keras_vit.export.writing import new_path
@@ -37,7 +38,7 @@ METRICS = {  # in the words of the Hub's page
     "mean_average_precision": "mean average precision",
     "mae": "mean absolute error",
 }
-PACKAGES = ("keras_vit", "keras", "tensorflow", "ai-edge-litert", "onnxruntime")
+VERSIONS_OF = ("keras_vit", "keras", "tensorflow", "ai-edge-litert", "onnxruntime")
 
 
 def export_folder(
@@ -50,6 +51,7 @@ def export_folder(
     representation=False,
     dataset=None,
     split="test",
+    seed=0,
     images=512,
     image_size=None,
     batch_size=None,
@@ -67,7 +69,8 @@ def export_folder(
 
     Args:
         model: A `VisionTransformer` on the TensorFlow backend.
-        path: Folder to write; it must not exist.
+        path: Folder to write; it must not exist. Only another version of the SavedModel alone is added to
+            a folder that there is, with `verification-VERSION.json` beside.
         formats: Any of "saved_model", "tflite", "onnx" and "hub".
         precisions: Of LiteRT: any of "float32", "float16", "dynamic_int8" and "int8".
         task: What the outputs mean: "single_label", "multi_label" or "regression"; None for the
@@ -76,6 +79,7 @@ def export_folder(
         dataset: A `Dataset` to verify on; its training split gives "int8" the ranges of its numbers.
             None for noise, which tells the float formats' errors alone.
         split: The split to verify on.
+        seed: By which the data was split that the model was trained on; `evaluate` splits alike then.
         images: How many images of it to take, at most.
         image_size: Of a model that takes any size: (height, width) to verify at, and that of LiteRT's
             files.
@@ -106,22 +110,23 @@ def export_folder(
     start = time.perf_counter()
     path = pathlib.Path(path).expanduser()
     task = task or (dataset.task if dataset else "single_label")
-    _check(formats, precisions, task, dataset)
+    _check(formats, precisions, task, dataset, batch_size, integer_io)
+    if "hub" in formats:
+        check_names(name, publisher, version)
     live = model
     if representation or model.dtype_policy.name != "float32":  # exports compute in float32
         live = float32_copy(model, representation)
     if dataset and live.is_classifier:
         check_classes(live, dataset)
     description = _sized(describe(live, task), image_size)
-    with new_path(path) as folder:
-        folder.mkdir()
+    with _new_folder(path, formats, version) as folder, exact_products():
         scratch = folder.parent / "scratch"  # goes with the temporary folder
         saved_model = (folder if "saved_model" in formats else scratch) / "saved_model" / str(version)
         reference = live_reference(live, description, dataset and dataset.split(split), images)
-        rows = {"live": row_of(reference, reference.run)}
+        rows = {"live": row_of(reference, reference.run if representation else live_run(model))}
 
         def to_saved_model(target):
-            export_saved_model(model, target, task=task, representation=representation)
+            export_saved_model(model, target, task=task, representation=representation, seed=seed)
 
         def to_tflite(precision, target):
             of_int8 = {}
@@ -135,11 +140,11 @@ def export_folder(
             export_onnx(saved_model, target)
 
         def to_hub(target):
-            """With the accuracy that was measured by then."""
+            """With what was measured by then."""
             told = facts or Facts()
-            found = _measured(rows["saved_model"], reference, dataset, split)
+            found = _measured(rows["saved_model"], reference, dataset, split, live.image_size == FREE)
             told = dataclasses.replace(told, accuracy=(*told.accuracy, *found))
-            export_hub(saved_model, target, name=name, publisher=publisher, facts=told)
+            export_hub(saved_model, target, name=name, publisher=publisher, version=version, facts=told)
 
         writers = {"saved_model": (saved_model, to_saved_model)}  # from which all others are made
         for precision in precisions if "tflite" in formats else ():
@@ -149,9 +154,8 @@ def export_folder(
             writers["onnx"] = folder / "model.onnx", to_onnx
         if "hub" in formats:
             writers["hub"] = folder / "hub", to_hub
-        for format, (target, write) in tqdm(
-            writers.items(), "exporting", unit="format", delay=2, disable=None
-        ):
+        bar = tqdm(writers.items(), "exporting", unit="format", delay=2, disable=None)
+        for format, (target, write) in bar:
             began = time.perf_counter()
             write(target)
             seconds = time.perf_counter() - began
@@ -159,11 +163,11 @@ def export_folder(
             if format == "hub":
                 opened = extract_archive(target / f"{name}.tar.gz", scratch / "hub")
             row = row_of(reference, open_exported(opened).predict_on_batch, target)
-            wrong = complaint(format, row, len(reference.images))
-            if wrong and format not in ONLY_WARNED:
-                raise ValueError(f"the exported {format} is not kept: {wrong}")
+            refused, warning = judge(format, row, len(reference.images))
+            if refused:
+                raise ValueError(f"the exported {format} is not kept: {refused}")
             final = str(path / target.relative_to(folder)) if target.is_relative_to(folder) else None
-            rows[format] = {"path": final, **row, "export_seconds": seconds, "warning": wrong}
+            rows[format] = {"path": final, **row, "export_seconds": seconds, "warning": warning}
         report = {
             "dataset": dataset and f"{title_of(dataset.name)}, {split}",
             "images": len(reference.images),
@@ -177,13 +181,44 @@ def export_folder(
     return report
 
 
-def _check(formats, precisions, task, dataset):
+@contextlib.contextmanager
+def _new_folder(path, formats, version):
+    """A temporary folder that becomes `path`, or whose SavedModel becomes a new version in it.
+
+    The latter is for TF Serving, which watches `path / "saved_model"`.
+    """
+    versions = path / "saved_model"
+    if not (versions.is_dir() and tuple(formats) == ("saved_model",)):
+        with new_path(path) as folder:
+            folder.mkdir()
+            yield folder
+        return
+    with new_path(versions / str(version)) as target:
+        folder = target.parent / "export"
+        folder.mkdir()
+        yield folder
+        (folder / "saved_model" / str(version)).rename(target)
+        (folder / "verification.json").replace(path / f"verification-{version}.json")
+
+
+def _check(formats, precisions, task, dataset, batch_size, integer_io):
+    """Refuse at once what would be found out after other formats have been made."""
     for given, known, what in ((formats, FORMATS, "formats"), (precisions, PRECISIONS, "precisions")):
         unknown = [name for name in given if name not in known]
         if unknown or not given:
             raise ValueError(f"{what} {unknown or given} are unknown; choose from {known}")
-    if "tflite" in formats and "int8" in precisions and dataset is None:
-        raise ValueError("int8 takes the ranges of its numbers from images: give a data set")
+    if batch_size is not None and not (isinstance(batch_size, int) and batch_size > 0):
+        raise ValueError(f"batch_size must be an int above 0 or None; got {batch_size!r}")
+    int8 = "tflite" in formats and "int8" in precisions
+    if int8 and (dataset is None or "train" not in dataset.splits):
+        raise ValueError(
+            "int8 takes the ranges of its numbers from images: give a data set with a train split"
+        )
+    if integer_io is not None and not int8:
+        raise ValueError(f"integer_io is of LiteRT's int8, which is not among {formats} and {precisions}")
+    if "onnx" in formats:
+        for package in PACKAGES:
+            optional(package)
     if dataset and dataset.task != task:
         raise ValueError(
             f"{dataset.name} has labels of the task {dataset.task!r}, but the model's is {task!r}"
@@ -201,17 +236,18 @@ def _sized(description, image_size):
     return dataclasses.replace(description, image_size=tuple(image_size or description.usual_size))
 
 
-def _measured(row, reference, dataset, split):
+def _measured(row, reference, dataset, split, any_size):
     """What the SavedModel was found to be worth, for the Hub's page."""
     if row["score"] is None:
         return ()
     metric = METRICS[JUDGED[reference.task]]
-    return (Measurement(row["score"], title_of(dataset.name), split, len(reference.images), metric),)
+    size = reference.images.shape[1:3] if any_size else None
+    return (Measurement(row["score"], title_of(dataset.name), split, len(reference.images), metric, size),)
 
 
 def _versions():
     found = {}
-    for package in PACKAGES:
+    for package in VERSIONS_OF:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found

@@ -7,7 +7,7 @@ import re
 
 from keras_vit.export.archive import make_archive
 from keras_vit.export.description import read_description
-from keras_vit.export.hub_page import KINDS, card, kind_of, page, read_signatures, summary
+from keras_vit.export.hub_page import KINDS, card, kind_of, page, read_contents, summary
 from keras_vit.export.hub_usage import fine_tuning, usage
 from keras_vit.export.writing import new_path
 
@@ -37,6 +37,7 @@ class Measurement:
         dataset, split: On what.
         images: On how many.
         metric: What was measured.
+        image_size: (height, width) of the images, where the model takes any.
 
     Example:
         >>> Measurement(0.9471, "digits", "test", 360).metric
@@ -48,6 +49,7 @@ class Measurement:
     split: str
     images: int
     metric: str = "top-1 accuracy"
+    image_size: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,13 +121,15 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
     saved_model, folder = pathlib.Path(saved_model), pathlib.Path(folder)
     if version is None:
         version = int(saved_model.name) if saved_model.name.isdecimal() else 1
-    _check(name=(name, r"\w[\w.-]*"), publisher=(publisher, r"[a-z\d-]+"), version=(str(version), r"\d+"))
+    check_names(name, publisher, version)
     description = read_description(saved_model)
-    signatures = read_signatures(saved_model)
+    inside = read_contents(saved_model)
     contents = {
-        f"{name}.md": page(description, facts, signatures, f"{publisher}/{name}/{version}"),
-        "model-metadata.json": _as_json(_kaggle_model(description, facts, signatures, name, publisher)),
-        "model-instance-metadata.json": _as_json(_kaggle_instance(description, facts, name, publisher)),
+        f"{name}.md": page(description, facts, inside, f"{publisher}/{name}/{version}"),
+        "model-metadata.json": _as_json(_kaggle_model(description, facts, inside, name, publisher)),
+        "model-instance-metadata.json": _as_json(
+            _kaggle_instance(description, facts, inside, name, publisher)
+        ),
     }
     with new_path(folder) as temporary:
         temporary.mkdir()
@@ -136,9 +140,23 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
     return dict(zip(keys, (folder / file for file in (f"{name}.tar.gz", *contents))))
 
 
-def _check(**names):
-    """Raise ValueError unless TF Hub takes each name."""
-    for what, (text, pattern) in names.items():
+def check_names(name, publisher, version):
+    """Raise ValueError unless TF Hub takes each of them.
+
+    Args:
+        name, publisher, version: As for `export_hub`; the version a number or its digits.
+
+    Raises:
+        ValueError: with the first that it does not take.
+
+    Example:
+        >>> check_names("vit_s16.digits", "me", 3)
+    """
+    for what, text, pattern in (
+        ("name", name, r"\w[\w.-]*"),
+        ("publisher", publisher, r"[a-z\d-]+"),
+        ("version", str(version), r"\d+"),
+    ):
         if not (isinstance(text, str) and re.fullmatch(pattern, text, re.ASCII)):
             raise ValueError(f"{what} {text!r} is none on TF Hub; it must match {pattern}")
 
@@ -147,29 +165,30 @@ def _as_json(values):
     return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
-def _kaggle_model(description, facts, signatures, name, publisher):
+def _kaggle_model(description, facts, inside, name, publisher):
     return {
         "ownerSlug": publisher,
         "title": name,
         "slug": _slug(name),
         "subtitle": summary(description),
         "isPrivate": True,
-        "description": card(description, facts, signatures, facts.url or name),
+        "description": card(description, facts, inside, facts.url or name),
         **({"provenanceSources": facts.source} if facts.source else {}),
     }
 
 
-def _kaggle_instance(description, facts, name, publisher):
+def _kaggle_instance(description, facts, inside, name, publisher):
     licence = KAGGLE_LICENCES.get((facts.licence or "").lower())
+    programs = usage(description, "${PATH}"), fine_tuning(description, "${PATH}", inside.trainable)
     return {
         "ownerSlug": publisher,
         "modelSlug": _slug(name),
         "instanceSlug": KINDS[kind_of(description)].slug,
         "framework": "tensorFlow2",
         "overview": summary(description),
-        "usage": f"{usage(description, '${PATH}')}\n{fine_tuning(description, '${PATH}')}",
+        "usage": "\n".join(filter(None, programs)),
         **({"licenseName": licence} if licence else {}),
-        "fineTunable": True,
+        "fineTunable": inside.trainable > 0,
         "trainingData": [facts.trained_on] if facts.trained_on else [],
         "modelInstanceType": "Unspecified",
     }

@@ -3,6 +3,7 @@
 What neither of them knows is left out.
 """
 
+import math
 import re
 import typing
 
@@ -54,13 +55,13 @@ DATASETS = {  # in words, and their tags on tfhub.dev
 SHOWN = 20  # class names on the page
 
 
-def page(description, facts, signatures, handle):
+def page(description, facts, inside, handle):
     """The documentation page in TF Hub's form.
 
     Args:
         description: `Description` of the SavedModel.
         facts: `keras_vit.export.hub.Facts`.
-        signatures: As `read_signatures` gives them.
+        inside: `Contents` of the SavedModel.
         handle: "PUBLISHER/NAME/VERSION".
 
     Returns:
@@ -69,7 +70,7 @@ def page(description, facts, signatures, handle):
     Example:
         >>> from keras_vit.export.description import describe
         >>> from keras_vit.export.hub import Facts
-        >>> page(describe(model), Facts(), {}, "me/vit/1").splitlines()[0]
+        >>> page(describe(model), Facts(), Contents({}, 0), "me/vit/1").splitlines()[0]
         '# Module me/vit/1'
 
     Source: README and tools/validator.py of github.com/tensorflow/tfhub.dev.
@@ -78,9 +79,9 @@ def page(description, facts, signatures, handle):
         f"# Module {handle}",
         summary(description),
         "",
-        *(f"<!-- {key}: {value} -->" for key, value in _tags(description, facts)),
+        *(f"<!-- {key}: {value} -->" for key, value in _tags(description, facts, inside)),
         "",
-        card(description, facts, signatures, facts.url or handle.split("/")[1]),
+        card(description, facts, inside, facts.url or handle.split("/")[1]),
     ]
     return "\n".join(lines)
 
@@ -98,15 +99,18 @@ def summary(description):
 
 
 def _size(description):
-    height, width = description.image_size
-    return "any size" if None in (height, width) else f"{height} × {width} pixels"
+    return "any size" if None in description.image_size else _pixels(description.image_size)
 
 
-def _tags(description, facts):
+def _pixels(size):
+    return f"{size[0]} × {size[1]} pixels"
+
+
+def _tags(description, facts, inside):
     if facts.url:
         yield "asset-path", facts.url
     yield "task", KINDS[kind_of(description)].tag
-    yield "fine-tunable", "true"
+    yield "fine-tunable", "true" if inside.trainable else "false"
     yield "format", "saved_model_2"
     yield "network-architecture", "vit"
     for name, tag in DATASETS.items():
@@ -117,11 +121,11 @@ def _tags(description, facts):
         yield "license", licence if licence in LICENCES else "custom"
 
 
-def card(description, facts, signatures, where):
+def card(description, facts, inside, where):
     """The page's sections, which are also Kaggle's model card.
 
     Args:
-        description, facts, signatures: As for `page`.
+        description, facts, inside: As for `page`.
         where: Address of the archive, or folder of the SavedModel, in the snippets.
 
     Returns:
@@ -130,9 +134,9 @@ def card(description, facts, signatures, where):
     sections = {
         "Overview": _table(("", ""), _overview(description, facts)),
         "Input": _input(description),
-        "Output": _output(description, signatures),
+        "Output": _output(description, inside.signatures),
         "Usage": usage(description, where),
-        "Fine-tuning": fine_tuning(description, where),
+        "Fine-tuning": fine_tuning(description, where, inside.trainable),
         "Training": _paragraphs(
             facts.trained_on and f"Trained on {facts.trained_on}.", facts.source and f"From {facts.source}."
         ),
@@ -169,7 +173,8 @@ def _overview(description, facts):
     if description.labels:
         yield "Classes", f"{description.num_classes:,}"
     for m in facts.accuracy:
-        yield f"{m.metric} on {m.dataset}, {m.split}, {m.images:,} images", f"{m.value:.4g}"
+        size = f" of {_pixels(m.image_size)}" if m.image_size else ""
+        yield f"{m.metric} on {m.dataset}, {m.split}, {m.images:,} images{size}", f"{m.value:.4g}"
     yield "Exported by", f"keras_vit {description.version}"
 
 
@@ -220,32 +225,59 @@ def _flops(description):
     return counted["flops"] if counted["parameters"] == description.parameters else None
 
 
-def read_signatures(saved_model):
-    """The signatures of a SavedModel, read without loading it.
+class Contents(typing.NamedTuple):
+    """What is in a SavedModel besides its description.
+
+    Args:
+        signatures: dict of names to (inputs, outputs), each a dict of names to (type, shape).
+        trainable: How many of its parameters can be trained.
+    """
+
+    signatures: dict
+    trainable: int
+
+
+def read_contents(saved_model):
+    """The `Contents` of a SavedModel, read without loading it.
 
     Args:
         saved_model: pathlib.Path of its folder.
 
-    Returns:
-        dict of names to (inputs, outputs), each a dict of names to (type, shape).
-
     Example:
-        >>> read_signatures(export_saved_model(model, "signed/1"))["serving_default"][0]
+        >>> inside = read_contents(export_saved_model(model, "read/1"))
+        >>> inside.signatures["serving_default"][0]
         {'images': ('float32', '(batch, 32, 32, 3)')}
+        >>> inside.trainable == model.count_params()
+        True
     """
     content = saved_model_pb2.SavedModel.FromString((saved_model / "saved_model.pb").read_bytes())
+    (graph,) = content.meta_graphs
+    return Contents(_signatures(graph.signature_def), _trainable(graph.object_graph_def.nodes))
 
+
+def _signatures(definitions):
     def tensors(infos):
         return {
-            name: (tf.as_dtype(info.dtype).name, _shape([dim.size for dim in info.tensor_shape.dim]))
+            name: (tf.as_dtype(info.dtype).name, _shape(_sizes(info.tensor_shape)))
             for name, info in sorted(infos.items())
         }
 
     return {
         name: (tensors(signature.inputs), tensors(signature.outputs))
-        for name, signature in sorted(content.meta_graphs[0].signature_def.items())
+        for name, signature in sorted(definitions.items())
         if not name.startswith("__")  # TensorFlow's own
     }
+
+
+def _trainable(nodes):
+    """Numbers in the variables of the root's list `trainable_variables`: node 0 is the root."""
+    lists = [child.node_id for child in nodes[0].children if child.local_name == "trainable_variables"]
+    variables = {child.node_id for node in lists for child in nodes[node].children}
+    return sum(math.prod(_sizes(nodes[node].variable.shape)) for node in variables)
+
+
+def _sizes(shape):
+    return [dim.size for dim in shape.dim]
 
 
 def _shape(sizes):

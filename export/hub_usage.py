@@ -9,6 +9,7 @@ def usage(description, where):
         where: Address of the archive, or folder of the SavedModel.
     """
     shape = _example_shape(description)
+    colours = "RGB, " if description.channels == 3 else ""
     unpacked = (
         "" if "/" in where or "$" in where else f"`{where}` is the folder with what is in the archive.\n\n"
     )
@@ -20,7 +21,7 @@ import tensorflow as tf
 import tensorflow_hub as hub
 
 model = hub.load("{where}")
-images = tf.zeros({shape})  # RGB, in [0, 1]
+images = tf.zeros({shape})  # {colours}in [0, 1]
 {description.output} = model(images)
 ```
 
@@ -46,14 +47,30 @@ model = keras.Sequential([keras.Input({shape[1:]}), layer])
 """
 
 
-def fine_tuning(description, where):
-    """How to train all of it under a head of one's own, in Keras 3 and in Keras 2."""
+def fine_tuning(description, where, trainable):
+    """How to train it under a head of one's own, in Keras 3 and in Keras 2; "" if nothing of it can be.
+
+    Args:
+        description, where: As for `usage`.
+        trainable: How many of its parameters can be trained.
+    """
+    if not trainable:
+        return ""
+    told = ["With `trainable=True` all its weights are trained."]
+    if trainable < description.parameters:
+        some = f"{trainable:,} of its {description.parameters:,} parameters"
+        told = [f"With `trainable=True` {some} are trained; the others are frozen in the export."]
+    if description.output != "representation":
+        told += [
+            f"The new head is put on the `{description.output}` here; an export written with "
+            "`--representation` gives it the feature vector instead."
+        ]
     shape = _example_shape(description, batch=8)
     rows = description.architecture["pooling"] is None  # an output for each patch
     pool = ["keras.layers.GlobalAveragePooling1D()"] if rows else []
     parts = ["layer", *pool, "keras.layers.Dense(5)"]
     return f"""\
-With `trainable=True` all its weights are trained. In Keras 3:
+{" ".join(told)} In Keras 3:
 
 ```python
 import keras

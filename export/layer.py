@@ -39,7 +39,8 @@ class SavedModelLayer(keras.layers.Layer):
         training: Whether to run in training mode; of consequence where the layer is trainable.
 
     Raises:
-        ValueError: if there is no SavedModel, or it has no such signature or output, or cannot be called.
+        ValueError: if there is no SavedModel, or it has no such signature or output, or cannot be called
+            with one input, or is to be trained and has no trainable variables.
 
     Example:
         >>> folder = export_saved_model(model, "export/saved_model/1")
@@ -62,9 +63,11 @@ class SavedModelLayer(keras.layers.Layer):
         # The whole object is kept: its functions alone do not keep its variables.
         self._loaded = tf.saved_model.load(os.fspath(saved_model_folder(handle)))
         self._run, spec = _function(self._loaded, signature, self.handle)
-        if isinstance(spec, tf.TensorSpec):
+        if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None:
             self.input_spec = keras.InputSpec(shape=spec.shape, name=spec.name)
         self._of_it = self._variables_of_it()
+        if trainable and not any(variable.trainable for variable in self._of_it):
+            raise ValueError(f"{self.handle!r} has no trainable variables; leave out trainable=True")
         self.trainable = trainable  # set last, for the variables too; what is set already is not set again
         self.built = True
 
@@ -106,7 +109,8 @@ class SavedModelLayer(keras.layers.Layer):
 
     def get_config(self):
         own = {"handle": self.handle, "signature": self.signature, "output": self.output_name}
-        return {**super().get_config(), **own}
+        # `trainable` may have been set on a whole model, for layers too that have nothing to train.
+        return {**super().get_config(), **own, "trainable": bool(self.trainable_variables)}
 
     @classmethod
     def from_config(cls, config, custom_objects=None, safe_mode=None):
@@ -128,8 +132,15 @@ def _function(loaded, signature, handle):
             f"give one of its signatures: {sorted(loaded.signatures)}"
         )
     function = loaded.__call__
-    takes_training = "training" in inspect.signature(function).parameters
-    specs = [traced.structured_input_signature[0][0] for traced in function.concrete_functions]
+    if not function.concrete_functions:
+        raise ValueError(f"{handle!r} cannot be called: it was saved without a traced call")
+    takes = inspect.signature(function)
+    takes_training = "training" in takes.parameters
+    try:
+        takes.bind("inputs")
+        specs = [traced.structured_input_signature[0][0] for traced in function.concrete_functions]
+    except (TypeError, IndexError):
+        raise ValueError(f"{handle!r} cannot be called with one input: it takes {takes}") from None
     spec = specs[0] if all(other == specs[0] for other in specs) else None
 
     def run(inputs, training):
@@ -145,11 +156,15 @@ def _of_signature(loaded, name, handle):
         raise ValueError(f"{handle!r} has no signature {name!r}; it has {sorted(loaded.signatures)}")
     function = loaded.signatures[name]
     specs = function.structured_input_signature[1]
+    if not specs:
+        raise ValueError(f"the signature {name!r} of {handle!r} takes no input")
 
     def run(inputs, training):
-        if not isinstance(inputs, dict):
-            (only,) = specs
-            inputs = {only: inputs}
+        if len(specs) == 1 and not isinstance(inputs, dict):
+            inputs = dict.fromkeys(specs, inputs)
+        if not isinstance(inputs, dict) or inputs.keys() != specs.keys():
+            got = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
+            raise ValueError(f"the signature {name!r} takes a dict of {sorted(specs)}; got {got}")
         return function(**_as_wanted(inputs, specs))
 
     return run, next(iter(specs.values())) if len(specs) == 1 else None

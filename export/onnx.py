@@ -40,7 +40,7 @@ def export_onnx(saved_model, path, *, opset=None):
         ImportError: if a package that this needs is missing.
         ValueError: if the file exists or would not be below 2 GiB, keras_vit did not write the
             SavedModel, or what was converted does not run or computes numbers that are not finite.
-            Nothing is left under its name then.
+        OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
 
     Example:
         >>> folder = export_saved_model(model, "export/saved_model/1")
@@ -50,13 +50,13 @@ def export_onnx(saved_model, path, *, opset=None):
     Source: ONNX's intermediate representation; `tf2onnx.convert.from_function`.
     """
     onnx, _, tf2onnx = (optional(name) for name in PACKAGES)
-    path = pathlib.Path(path)
+    saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
     if path.suffix != ".onnx":
         raise ValueError(f"an ONNX file ends in .onnx; got {os.fspath(path)!r}")
     if opset is not None and not (type(opset) is int and OPSETS[0] <= opset <= OPSETS[1]):
         raise ValueError(f"opset must be an int from {OPSETS[0]} to {OPSETS[1]}, or None; got {opset!r}")
     description = read_description(saved_model)
-    weights = pathlib.Path(saved_model, "variables", "variables.data-00000-of-00001").stat().st_size
+    weights = (saved_model / "variables" / "variables.data-00000-of-00001").stat().st_size
     if weights >= LARGEST:
         raise ValueError(
             f"an ONNX file is below 2 GiB; this model's weights have {weights / 2**30:.1f}: "
@@ -90,6 +90,7 @@ def read_onnx_description(path):
         ('0', '1', '2')
     """
     onnx = optional("onnx")
+    path = pathlib.Path(path).expanduser()
     try:
         model = onnx.load(os.fspath(path), load_external_data=False)
     except FileNotFoundError:

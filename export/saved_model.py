@@ -21,7 +21,7 @@ from keras_vit.models import VisionTransformer
 from keras_vit.models.arguments import FREE
 
 
-def export_saved_model(model, path, *, task="single_label", representation=False, warmup=(1,)):
+def export_saved_model(model, path, *, task="single_label", representation=False, warmup=(1,), seed=0):
     """Write a model as a SavedModel that TensorFlow, TF Hub and TF Serving load.
 
     The pixels' normalisation is part of what is written: images go in as float32 in [0, 1]. What is
@@ -49,6 +49,7 @@ def export_saved_model(model, path, *, task="single_label", representation=False
         path: Folder to write; it must not exist. TF Serving wants a number as its last part.
         task: "single_label" (the probabilities are a softmax), "multi_label" (sigmoids) or "regression".
         representation: Whether to leave out the head, so that the feature vector is the output.
+        seed: By which the data that it was trained on was split; kept in its `Description`.
         warmup: Batch sizes of the requests that TF Serving sends itself before it serves; () for none.
 
     Returns:
@@ -71,15 +72,16 @@ def export_saved_model(model, path, *, task="single_label", representation=False
     Source: TF Hub's reusable SavedModel interface and its common image API; TF Serving's warm-up.
     """
     _check(model, warmup)
-    try:
-        with new_path(path) as temporary, concurrent.futures.ThreadPoolExecutor(1) as thread:
-            # In a thread of its own: Keras's counters of names and TensorFlow's scopes are a thread's, so
-            # what the process did before does not show in what is written.
-            thread.submit(_write, model, temporary, task, representation, warmup).result()
-    except tf.errors.OpError as error:
-        reason = re.sub(r"\{\{.*?\}\} *", "", error.message.splitlines()[0])  # without the graph's nodes
-        raise OSError(f"{os.fspath(path)!r} cannot be written: {reason}") from None
-    return pathlib.Path(path)
+    path = pathlib.Path(path).expanduser()
+    with new_path(path) as temporary, concurrent.futures.ThreadPoolExecutor(1) as thread:
+        # In a thread of its own: Keras's counters of names and TensorFlow's scopes are a thread's, so
+        # what the process did before does not show in what is written.
+        try:
+            thread.submit(_write, model, temporary, task, representation, warmup, seed).result()
+        except tf.errors.OpError as error:
+            reason = re.sub(r"\{\{.*?\}\} *", "", error.message.splitlines()[0])  # without the graph's nodes
+            raise OSError(reason) from None
+    return path
 
 
 def _check(model, warmup):
@@ -97,9 +99,9 @@ def _check(model, warmup):
         raise ValueError(f"these weights are not finite, so the model is not exported: {', '.join(bad)}")
 
 
-def _write(model, folder, task, representation, warmup):
+def _write(model, folder, task, representation, warmup, seed):
     copy = float32_copy(model, representation)
-    description = describe(copy, task)
+    description = describe(copy, task, seed)
     with tempfile.TemporaryDirectory(dir=folder.parent) as assets:
         exported, served = _exported(copy, description)
         for name, file, text in (

@@ -62,8 +62,8 @@ def export_tflite(
 
     Raises:
         ValueError: if the file exists, an argument does not fit, the model is too large for the
-            precision, needs operations that LiteRT does not have built in, or computes NaN. Nothing is
-            left under its name then.
+            precision, needs operations that LiteRT does not have built in, or computes NaN.
+        OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
 
     Example:
         >>> folder = export_saved_model(model, "export/saved_model/1")
@@ -76,7 +76,7 @@ def export_tflite(
 
     Source: LiteRT's conversion and quantisation guides.
     """
-    path = pathlib.Path(path).expanduser()
+    saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
     _check_arguments(path, precision, batch_size, calibration, integer_io)
     stored = read_description(saved_model)
     _check_size(stored.parameters, precision)

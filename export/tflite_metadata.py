@@ -1,6 +1,6 @@
 """What a LiteRT file says of itself: TFLITE_METADATA in its flatbuffer, and files in a ZIP at its end."""
 
-import os
+import pathlib
 import zipfile
 
 import flatbuffers
@@ -88,12 +88,13 @@ def read_tflite_description(path):
         >>> read_tflite_description(export_tflite(folder, "model.tflite")).num_classes
         10
     """
+    path = pathlib.Path(path).expanduser()
     try:
         with zipfile.ZipFile(path) as archive:
             text = archive.read(FILE)
     except (zipfile.BadZipFile, KeyError):
         text = None
-    return parse_description(text, os.fspath(path))
+    return parse_description(text, path)
 
 
 def _metadata(content, description):

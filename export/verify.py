@@ -1,5 +1,6 @@
 """What was exported, run in its own runtime on real images and held against the live model."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -15,6 +16,7 @@ from keras_vit.evaluation.classification import SCORES, check_labels
 
 BATCH = 16
 ENOUGH_IMAGES = 256  # from which on an agreement says something
+ROUNDING = 0.1  # mean difference of int8 outputs, as a share of the largest, that is no rounding any more
 # What is asked of each format: a bound on the largest logit difference, or on the agreement.
 BOUNDS = {
     "saved_model": ("max_logit_difference", 1e-5),
@@ -55,6 +57,8 @@ def draw_images(samples, preprocessing, count):
         [100, 100]
     """
     count = min(count, len(samples))
+    if count < 1:
+        raise ValueError(f"no images to draw: {count} of {len(samples)}")
     records = samples.training_records(0, 0, 1, count)  # one step of a run: its first images
 
     def prepared(position, encoded, label):
@@ -119,10 +123,7 @@ def live_reference(model, description, samples=None, count=512):
         images, labels = np.random.default_rng(0).uniform(size=shape).astype("float32"), None
     else:
         images, labels = draw_images(samples, description.preprocessing, count)
-
-    def run(images):
-        return model.predict_on_batch(model.preprocessing.normalise(images * np.float32(255)))
-
+    run = live_run(model)
     outputs = _in_batches(run, images)
     if labels is not None and description.is_classifier:
         if description.task == "single_label":
@@ -132,6 +133,11 @@ def live_reference(model, description, samples=None, count=512):
                 f"a label has the shape {labels.shape[1:]}, but the model puts out {outputs.shape[1:]}"
             )
     return Reference(description.task, images, labels, outputs, description.is_classifier, run)
+
+
+def live_run(model):
+    """A `VisionTransformer` as a function of images in [0, 1], as its exports are."""
+    return lambda images: model.predict_on_batch(model.preprocessing.normalise(images * np.float32(255)))
 
 
 def row_of(reference, run, path=None):
@@ -192,32 +198,55 @@ def _agreement(reference, outputs):
     return float(np.mean(reference.outputs.argmax(-1) == outputs.argmax(-1)))
 
 
-def complaint(name, row, images):
-    """What is wrong with an export, in a sentence; None if it keeps its bound.
+def judge(name, row, images):
+    """Whether an export is fit to be kept.
 
     Args:
         name: The format, a key of `BOUNDS`.
         row: What `row_of` returned.
-        images: How many it is about; below 256 an agreement is only reported.
+        images: How many it is about.
+
+    Returns:
+        (what it is refused for, what is to be said of it all the same), a sentence or None each.
 
     Example:
-        >>> row = {"max_logit_difference": 1e-3, "agreement": 1.0}
-        >>> complaint("tflite_float16", row, 512) is None
-        True
-        >>> complaint("onnx", row, 512)
-        'its logits differ from the live model by 1.0e-03 of the largest; the bound is 1e-05'
+        >>> row = {"max_logit_difference": 1e-3, "mean_logit_difference": 1e-4, "agreement": 1.0}
+        >>> judge("tflite_float16", row, 512)
+        (None, None)
+        >>> judge("onnx", row, 512)[0]
+        'its outputs differ from the live model by 1.0e-03 of the largest; the bound is 1e-05'
     """
     kind, bound = BOUNDS[name]
-    value = row[kind]
+    value, mean = row[kind], row["mean_logit_difference"]
+    differs = "its outputs differ from the live model by {:.1e} of the largest{}; the bound is {:.0e}"
     if not np.isfinite(row["max_logit_difference"]):
-        return "it computes NaN or infinity"
-    if kind == "max_logit_difference" and value > bound:
+        return "it computes NaN or infinity", None
+    if kind == "max_logit_difference":
+        return (differs.format(value, "", bound), None) if value > bound else (None, None)
+    if mean > ROUNDING:
+        wrong = differs.format(mean, " on average", ROUNDING)
+    elif value is None or images < ENOUGH_IMAGES:
         return (
-            f"its logits differ from the live model by {value:.1e} of the largest; the bound is {bound:.0e}"
+            None,
+            f"whether it decides like the live model takes {ENOUGH_IMAGES} images of a data set to tell",
         )
-    if kind == "agreement" and value is not None and images >= ENOUGH_IMAGES and value < bound:
-        return f"it decides like the live model on {value:.1%} of {images} images; the bound is {bound:.0%}"
-    return None
+    elif value < bound:
+        wrong = f"it decides like the live model on {value:.1%} of {images} images; the bound is {bound:.0%}"
+    else:
+        return None, None
+    return (None, wrong) if name in ONLY_WARNED else (wrong, None)
+
+
+@contextlib.contextmanager
+def exact_products():
+    """Without the 10-bit products that GPUs use for float32, so that formats can be compared."""
+    config = tf.config.experimental
+    before = config.tensor_float_32_execution_enabled()
+    config.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        config.enable_tensor_float_32_execution(before)
 
 
 def milliseconds(call, most=20, seconds=1.0):

@@ -7,14 +7,17 @@ import re
 import shutil
 import tempfile
 
+ENDINGS = (".tar.gz", ".tflite", ".onnx")  # what a free name keeps at its end
+
 
 @contextlib.contextmanager
 def new_path(path):
     """A temporary name beside `path` to write under; renamed to it at the end, removed on failure.
 
     Raises:
-        ValueError: if `path` exists; a free name is offered, the next version where it ends in a number.
-        OSError: if nothing can be written there.
+        ValueError: if `path` exists, by then or at the end; a free name is offered, the next version where
+            it ends in a number.
+        OSError: if it cannot be written, as on a full disk: in one line, whatever failed within.
 
     Example:
         >>> with new_path("served/1") as temporary:
@@ -23,24 +26,36 @@ def new_path(path):
         'whole'
     """
     path = pathlib.Path(path).expanduser()
-    if path.exists():
-        raise ValueError(f"{os.fspath(path)!r} exists; {os.fspath(_free(path))!r} is free")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=".writing-", dir=path.parent))
+    if path.name in ("", ".."):  # no name of its own to write under, as "." has none
+        path = path.resolve()
     try:
-        yield folder / path.name
-        (folder / path.name).rename(path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _check_new(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = pathlib.Path(tempfile.mkdtemp(prefix=".writing-", dir=path.parent))
+        try:
+            yield folder / path.name
+            _check_new(path)  # a rename would replace a file that has appeared meanwhile
+            (folder / path.name).rename(path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error  # of a `new_path` within
+        reason = " ".join(str(cause).split())
+        raise OSError(f"{os.fspath(path)!r} cannot be written: {reason}") from cause
+
+
+def _check_new(path):
+    if os.path.lexists(path):
+        raise ValueError(f"{os.fspath(path)!r} exists; {os.fspath(_free(path))!r} is free")
 
 
 def _free(path):
     """The name after all that there are: version 4 after 3, export-2.tflite after export.tflite."""
+    names = os.listdir(path.parent)
     if path.name.isdecimal():
-        versions = [int(other.name) for other in path.parent.iterdir() if other.name.isdecimal()]
-        return path.with_name(str(max(versions) + 1))
-    numbers = [1]
-    for other in path.parent.iterdir():
-        match = re.fullmatch(re.escape(path.stem) + r"-(\d+)" + re.escape(path.suffix), other.name)
-        numbers += [int(match[1])] if match else []
-    return path.with_name(f"{path.stem}-{max(numbers) + 1}{path.suffix}")
+        return path.with_name(str(max(int(name) for name in names if name.isdecimal()) + 1))
+    ending = next(filter(path.name.endswith, ENDINGS), "")
+    stem = path.name.removesuffix(ending)
+    matches = (re.fullmatch(re.escape(stem) + r"-(\d+)" + re.escape(ending), name) for name in names)
+    number = max((int(match[1]) for match in matches if match), default=1) + 1
+    return path.parent / f"{stem}-{number}{ending}"

@@ -15,7 +15,7 @@ def run(args):
     model = open_model(args.model) if is_exported(args.model) else None  # which knows its task
     args.task = args.task or task_of(args.model, model)
     _check(args)
-    seed = seed_of(args.model) if args.seed is None else args.seed
+    seed = seed_of(args.model, model) if args.seed is None else args.seed
     dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=args.task, data_dir=args.data_dir)
     samples = dataset.split(args.split)
     real = real_labels_of(samples, read_real_labels(args.real)) if args.real else None

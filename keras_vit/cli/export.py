@@ -14,9 +14,8 @@ from keras_vit_cli import without_greetings
 
 def run(args):
     task = args.task or task_of(args.model)
-    dataset = None
+    dataset, seed = None, seed_of(args.model)
     if args.dataset:
-        seed = seed_of(args.model)
         dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task, data_dir=args.data_dir)
     model = open_live(args.model, args.image_size)
     with without_greetings():
@@ -29,6 +28,7 @@ def run(args):
             representation=args.representation,
             dataset=dataset,
             split=args.split,
+            seed=seed,
             images=args.images,
             batch_size=args.batch_size,
             integer_io=args.integer_io,
@@ -37,9 +37,10 @@ def run(args):
             publisher=args.publisher,
             facts=_facts(args),
         )
-    value = {"model": args.model, **found}
-    args.output = pathlib.Path(args.output).expanduser() / "result.json"
-    report(args, value, shown(found))
+    folder = pathlib.Path(args.output).expanduser()
+    added = (folder / "result.json").exists()  # a version to what an export has written
+    args.output = folder / (f"result-{args.version}.json" if added else "result.json")
+    report(args, {"model": args.model, **found}, shown(found))
 
 
 def shown(found):

@@ -3,29 +3,39 @@
 import json
 import os
 import pathlib
+import re
 
+from keras_vit.export.archive import SUFFIXES, saved_model_folder
 from keras_vit.weights import from_pretrained
 from keras_vit.weights.checkpoint import read_model
 from keras_vit.weights.fetch import WEIGHTS, fetch
+
+FILES = (".tflite", ".onnx")  # exports that are opened as they are; archives are unpacked
+WRITTEN = ("*.tflite", "*.onnx", "hub/*.tar.gz")  # where an export's folder has what is no SavedModel
+VERIFIED = "verification.json"  # what every export's folder holds
+HUBS = r"https?://(www\.)?(tfhub\.dev|kaggle\.com/models)/"  # whose addresses end in no suffix
 
 
 def open_model(source):
     """The model of a run's folder, a `.keras` file or a checkpoint's source, or an exported one.
 
     Returns:
-        VisionTransformer; or for a SavedModel (its folder, an export's, a `.tar.gz`), a `.tflite` or a
-        `.onnx` file, each a path or an address, an `ExportedModel`.
+        VisionTransformer; or for a SavedModel (its folder, an export's, a `.tar.gz` or `.tgz`), a `.tflite`
+        or a `.onnx` file, each a path or an address, an `ExportedModel`.
 
     Raises:
         ValueError: if there is none, or it holds no Vision Transformer.
     """
     if not is_exported(source):
         return open_live(source)
-    from keras_vit.export.archive import saved_model_folder
     from keras_vit.export.runtimes import open_exported
 
-    single = os.fspath(source).endswith((".tflite", ".onnx"))
-    return open_exported(fetch(source) if single else saved_model_folder(source))
+    folder = pathlib.Path(source).expanduser()
+    files = [os.fspath(file) for where in WRITTEN for file in sorted(folder.glob(where))]
+    if files and not _has_saved_model(folder):
+        wanted = ", ".join(map(repr, files))
+        raise ValueError(f"{os.fspath(source)!r} holds no SavedModel; give one of its files: {wanted}")
+    return open_exported(fetch(source) if _path_of(source).endswith(FILES) else saved_model_folder(source))
 
 
 def open_live(source, image_size=None):
@@ -38,6 +48,7 @@ def open_live(source, image_size=None):
     Raises:
         ValueError: if there is none, or it is an exported model, which computes and no more.
     """
+    source = os.fspath(source)
     if is_exported(source):
         raise ValueError(f"{source!r} is an exported model; wanted the run, .keras file or checkpoint")
     path = pathlib.Path(source).expanduser()
@@ -56,15 +67,27 @@ def open_live(source, image_size=None):
 
 
 def is_exported(source):
-    """Whether --model names what `keras-vit export` writes: by its ending, or by what is in the folder."""
-    path = pathlib.Path(source).expanduser()
-    if os.fspath(source).endswith((".tflite", ".onnx", ".tar.gz")):
+    """Whether --model names what `keras-vit export` writes: by its ending or host, or what is in the folder.
+
+    >>> [is_exported(f"https://{rest}") for rest in ("host/vit.tgz", "tfhub.dev/me/vit/1", "host/vit.npz")]
+    [True, True, False]
+    """
+    if _path_of(source).endswith((*FILES, *SUFFIXES)) or re.match(HUBS, os.fspath(source)):
         return True
+    path = pathlib.Path(source).expanduser()
     if (path / "model.keras").is_file():
         return False
-    return any(
-        next(path.glob(where), None) for where in ("saved_model.pb", "[0-9]*/saved_model.pb", "saved_model")
-    )
+    return (path / VERIFIED).is_file() or _has_saved_model(path)
+
+
+def _path_of(source):
+    """A source without an address's query: https://host/vit.tflite of https://host/vit.tflite?download=true."""
+    return re.sub(r"(https?://[^?#]*).*", r"\1", os.fspath(source))
+
+
+def _has_saved_model(folder):
+    where = ("saved_model.pb", "[0-9]*/saved_model.pb", "saved_model")
+    return any(next(folder.glob(pattern), None) for pattern in where)
 
 
 def trained_file(source):
@@ -84,9 +107,10 @@ def run_of(source):
         return {}
 
 
-def seed_of(source):
-    """The seed of the split that a run's model was trained and tested on; 0 for other models."""
-    return int(run_of(source).get("recipe", {}).get("seed", 0))
+def seed_of(source, model=None):
+    """The seed of the split that a run's model, or an export of it, was trained and tested on; or 0."""
+    described = getattr(model, "description", None)
+    return described.seed if described else int(run_of(source).get("recipe", {}).get("seed", 0))
 
 
 def task_of(source, model=None):

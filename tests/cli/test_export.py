@@ -84,8 +84,16 @@ def test_a_model_is_fetched_from_a_web_server(name, exported, keras_vit, images,
 def test_a_runs_task_goes_with_it(task, keras_vit, tmp_path):
     """From labels to a trained model to an export to what `predict` and `evaluate` say of it."""
     lines = [f"{i}.png,{i % 2},{(i // 2) % 2}" for i in range(24)]
-    data = write_table(tmp_path / "data", "image,red,round", *lines, images=[f"{i}.png" for i in range(24)])
-    numbers = {"total_steps": 2, "batch_size": 4, "checkpoint_every": 2, "eval_every": 2, "warmup_steps": 0}
+    data = write_table(tmp_path / "data", "file,red,round", *lines, images=[f"{i}.png" for i in range(24)])
+    numbers = {
+        "seed": 5,
+        "total_steps": 2,
+        "batch_size": 4,
+        "checkpoint_every": 2,
+        "eval_every": 2,
+        "warmup_steps": 0,
+        "label_smoothing": 0.0,
+    }
     settings = [f"--set={name}={value}" for name, value in {**numbers, "task": task}.items()]
     run = tmp_path / "run"
     trained = keras_vit(
@@ -96,6 +104,7 @@ def test_a_runs_task_goes_with_it(task, keras_vit, tmp_path):
     out = tmp_path / "out"
     done = keras_vit("export", "--model", run, "--output", out, "--dataset", f"folder:{data}", "--json")
     assert done.returncode == 0, done.stderr
+    assert description.read_description(out / "saved_model" / "1").seed == 5  # for the split
     judged = {"multi_label": "mean_average_precision", "regression": "mae"}[task]
     assert json.loads(done.stdout)["judged"] == judged
     data = ("--dataset", f"folder:{data}", "--json")

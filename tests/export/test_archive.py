@@ -184,6 +184,12 @@ def test_what_is_no_archive_is_refused(content, tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
+def test_an_archive_that_is_missing_is_what_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*vit\.tar\.gz'$"):
+        extract_archive(tmp_path / "vit.tar.gz", tmp_path / "new")
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_an_archive_of_something_else_is_refused(tmp_path):
     path = archive_of(tmp_path / "x.tar.gz", ("vit/saved_model.pb", b"x"))
     with pytest.raises(ValueError, match=r"holds no SavedModel: no saved_model\.pb at its root"):

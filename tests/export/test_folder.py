@@ -14,7 +14,7 @@ from keras_vit.export.archive import saved_model_folder
 from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
 from keras_vit.export.runtimes import open_exported
-from keras_vit.export.verify import BOUNDS, draw_images, row_of
+from keras_vit.export.verify import BOUNDS, draw_images, judge, row_of
 
 ALL = {
     "formats": ("saved_model", "tflite", "onnx", "hub"),
@@ -83,7 +83,7 @@ def test_a_row_says_what_its_file_computes(name, exported, model):
     assert row["agreement"] == np.mean(outputs.argmax(-1) == live.argmax(-1))
     assert report["live"]["score"] == np.mean(live.argmax(-1) == labels)
     kind, bound = BOUNDS[name]
-    assert row["warning"] is None
+    assert ("256 images" in (row["warning"] or "")) == ("int8" in name)
     if kind == "max_logit_difference":
         assert difference <= bound
 
@@ -118,18 +118,40 @@ class _Skewed:
 
 @pytest.mark.parametrize("error, kept", [(0, True), (2e-5, False), (np.nan, False)])
 def test_an_export_that_computes_something_else_is_not_kept(error, kept, model, tmp_path, monkeypatch):
-    def skewed(path, **options):
-        return _Skewed(open_exported(path, **options), error if str(path).endswith(".tflite") else 0)
+    def skewed(path):
+        return _Skewed(open_exported(path), error if str(path).endswith(".tflite") else 0)
 
     monkeypatch.setattr(exporting, "open_exported", skewed)
     if kept:
         export_folder(model, tmp_path / "export", precisions=("float32",))
         assert (tmp_path / "export" / "verification.json").is_file()
     else:
-        what = "NaN or infinity" if np.isnan(error) else "logits differ .* bound is 1e-05"
+        what = "NaN or infinity" if np.isnan(error) else "outputs differ .* bound is 1e-05"
         with pytest.raises(ValueError, match=f"the exported tflite_float32 is not kept: .*{what}"):
             export_folder(model, tmp_path / "export", precisions=("float32",))
         assert [*tmp_path.iterdir()] == []
+
+
+class _Turned:
+    """An opened export whose outputs are another image's."""
+
+    def __init__(self, opened):
+        self.opened = opened
+
+    def predict_on_batch(self, images):
+        return 100 * self.opened.predict_on_batch(images[::-1])
+
+
+@pytest.mark.parametrize("more", [{}, {"representation": True}, {"task": "regression"}, {"noise": True}])
+def test_int8_that_computes_something_else_is_not_kept(more, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting, "open_exported", lambda path: _Turned(open_exported(path)))
+    monkeypatch.setattr(exporting, "judge", lambda name, *args: judge("tflite_dynamic_int8", *args))
+    options = {name: value for name, value in more.items() if name != "noise"}
+    if not more or "representation" in more:
+        options["dataset"] = digits(256)
+    with pytest.raises(ValueError, match="is not kept: (its outputs differ|it decides like)"):
+        export_folder(model, tmp_path / "export", ("saved_model",), **options)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_full_int8_only_warns(model, tmp_path, monkeypatch):
@@ -180,7 +202,18 @@ def test_every_kind_of_model_is_exported(options, more, tmp_path):
 
 def test_versions_are_folders_of_tf_serving(model, tmp_path):
     export_folder(model, tmp_path / "export", ("saved_model",), version=7)
-    assert tf.saved_model.contains_saved_model(str(tmp_path / "export" / "saved_model" / "7"))
+    folder = tmp_path / "export"
+    assert tf.saved_model.contains_saved_model(str(folder / "saved_model" / "7"))
+    first = (folder / "verification.json").read_text()
+    report = export_folder(model, folder, ("saved_model",), version=8)
+    assert report["formats"]["saved_model"]["path"] == str(folder / "saved_model" / "8")
+    assert json.loads((folder / "verification-8.json").read_text()) == report
+    assert (folder / "verification.json").read_text() == first
+    assert sorted(file.name for file in (folder / "saved_model").iterdir()) == ["7", "8"]
+    with pytest.raises(ValueError, match="saved_model/7' exists; '.*saved_model/9' is free"):
+        export_folder(model, folder, ("saved_model",), version=7)
+    with pytest.raises(ValueError, match="export' exists; '.*export-2' is free"):
+        export_folder(model, folder, ("saved_model", "onnx"), version=9)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +223,11 @@ def test_versions_are_folders_of_tf_serving(model, tmp_path):
         ({"formats": ()}, "formats .* choose from"),
         ({"precisions": ("int4",)}, "precisions .*'int4'.* are unknown; choose from"),
         ({"precisions": ("int8",)}, "int8 takes the ranges of its numbers from images"),
-        ({"image_size": (8, 8)}, r"the model reads \(16, 16\) pixels; image_size is \(8, 8\)"),
+        ({"image_size": (8, 8)}, r"the model is of \(16, 16\) pixels; image_size asks for \(8, 8\)"),
         ({"task": "guess"}, "task 'guess' is unknown"),
+        ({"batch_size": 0}, "batch_size must be an int above 0 or None; got 0"),
+        ({"integer_io": "uint8"}, "integer_io is of LiteRT's int8"),
+        ({"formats": ("hub",), "publisher": "Me"}, "publisher 'Me'"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_written(more, message, model, tmp_path):

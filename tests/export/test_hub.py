@@ -19,8 +19,9 @@ if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 
     from keras_vit.export.description import describe
-    from keras_vit.export.hub import Facts, Measurement, export_hub
+    from keras_vit.export.hub import Facts, Measurement, check_names, export_hub
     from keras_vit.export.hub_usage import fine_tuning, usage
+    from keras_vit.export.layer import SavedModelLayer
     from keras_vit.export.saved_model import export_saved_model
 
 NAMES = {"name": "vit_s16.digits", "publisher": "me-2"}
@@ -86,6 +87,18 @@ def test_archive_page_and_metadata_are_written(model, saved, tmp_path):
     }
 
 
+def test_a_frozen_model_is_not_published_as_fine_tunable(tmp_path):
+    model = small()
+    model.trainable = False
+    files = export_hub(export_saved_model(model, tmp_path / "1"), tmp_path / "hub", **NAMES)
+    instance = json.loads(files["instance_metadata"].read_text())
+    assert instance["fineTunable"] is False
+    assert "hub.load" in instance["usage"] and not instance["usage"].endswith("\n\n")
+    described = files["page"].read_text() + files["model_metadata"].read_text()
+    assert "<!-- fine-tunable: false -->" in described
+    assert "trainable=True" not in described + instance["usage"]
+
+
 def test_what_is_not_known_is_not_in_the_metadata(saved, tmp_path):
     files = export_hub(saved, tmp_path / "hub", **NAMES)
     known = json.loads(files["model_metadata"].read_text()) | json.loads(
@@ -121,6 +134,7 @@ def test_the_version_is_the_folders_or_given(saved, model, tmp_path):
         ({"publisher": "Me"}, "publisher 'Me' is none"),
         ({"publisher": "me/you"}, "publisher 'me/you' is none"),
         ({"publisher": "größe"}, "publisher 'größe' is none"),
+        ({"name": None}, "name None is none"),
         ({"version": "1a"}, "version '1a' is none"),
         ({"version": -1}, "version '-1' is none"),
     ],
@@ -129,6 +143,8 @@ def test_names_that_tf_hub_does_not_take_are_refused(names, message, saved, tmp_
     with pytest.raises(ValueError, match=message):
         export_hub(saved, tmp_path / "hub", **{**NAMES, **names})
     assert [*tmp_path.iterdir()] == []
+    with pytest.raises(ValueError, match=message):
+        check_names(**{**NAMES, "version": 1, **names})
 
 
 @pytest.mark.parametrize(
@@ -163,7 +179,7 @@ def test_nothing_is_left_of_what_cannot_be_published(saved, tmp_path):
 # In a process of its own: tensorflow_hub warns of pkg_resources on import and brings Keras 2 along.
 LIBRARIES = """
 import hashlib, json, os, sys
-import numpy as np, tensorflow as tf, tensorflow_hub as hub, tf_keras
+import keras, numpy as np, tensorflow as tf, tensorflow_hub as hub, tf_keras
 
 url, folder = sys.argv[1:]
 x = np.random.default_rng(0).uniform(size=(3, 16, 16, 3)).astype("float32")
@@ -175,6 +191,18 @@ found["training"] = float(np.abs(loaded(x, training=True) - loaded(x)).max())
 found["cache"] = os.path.isdir(
     os.path.join(os.environ["TFHUB_CACHE_DIR"], hashlib.sha1(url.encode()).hexdigest(), "variables")
 )
+
+for way, opened in (
+    ("hub.load", loaded),
+    ("tf.saved_model.load", tf.saved_model.load(folder)),
+    ("tf_keras.models.load_model", tf_keras.models.load_model(folder)),
+):
+    found[way] = {
+        "outputs": opened(x).numpy().tolist(),
+        "variables": [len(opened.variables), len(opened.trainable_variables)],
+        "penalties": [float(penalty()) for penalty in opened.regularization_losses],
+        "is a model": isinstance(opened, (keras.Model, tf_keras.Model)),
+    }
 
 layer = hub.KerasLayer(url, trainable=True)
 model = tf_keras.Sequential([tf_keras.Input((16, 16, 3)), layer, tf_keras.layers.Dense(2)])
@@ -196,13 +224,43 @@ found["penalty then"] = float(layer.losses[0])
 frozen = hub.KerasLayer(url, signature="serving_default", output_key="probabilities")
 found["probabilities"] = frozen(x).numpy().tolist()
 found["frozen"] = len(frozen.trainable_weights)
+logits = hub.KerasLayer(folder, signature="serving_default", output_key="logits")
+found["logits"] = logits(x).numpy().tolist()
 unpacked = hub.KerasLayer(folder)
 found["folder"] = unpacked(x).numpy().tolist()
+
+def refused(call):
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+
+found["in keras 3"] = refused(lambda: keras.Sequential([keras.Input((16, 16, 3)), unpacked]))
+found["keras.models.load_model"] = refused(lambda: keras.models.load_model(folder))
+json.dump(found, open(os.environ["FOUND"], "w"))
+"""
+
+# With TF_USE_LEGACY_KERAS=1, `tf.keras` is Keras 2, of which `hub.KerasLayer` is a layer.
+LEGACY = """
+import json, os, sys
+import numpy as np, tensorflow as tf, tensorflow_hub as hub
+
+x = np.random.default_rng(0).uniform(size=(3, 16, 16, 3)).astype("float32")
+layer = hub.KerasLayer(sys.argv[1], trainable=True)
+model = tf.keras.Sequential([tf.keras.Input((16, 16, 3)), layer])
+found = {"keras": tf.keras.Sequential.__module__, "outputs": model(x).numpy().tolist()}
+model.compile(tf.keras.optimizers.SGD(0.01, clipnorm=1.0), "mse")
+before = [w.numpy() for w in layer.trainable_weights]
+model.fit(x, np.ones((3, 5)), verbose=0)
+found["unchanged"] = [
+    w.name for w, old in zip(layer.trainable_weights, before) if np.array_equal(w.numpy(), old)
+]
+found["weights"] = len(before)
 json.dump(found, open(os.environ["FOUND"], "w"))
 """
 
 
-def run(program, folder, *arguments):
+def run(program, folder, *arguments, **settings):
     """A program in a process of its own, in a folder, with caches there; what it wrote to $FOUND."""
     folder.mkdir(exist_ok=True)
     quiet = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
@@ -214,7 +272,7 @@ def run(program, folder, *arguments):
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
         cwd=folder,
-        env=quiet | ours,
+        env=quiet | ours | settings,
         capture_output=True,
         text=True,
         timeout=240,
@@ -235,6 +293,35 @@ def found(saved, tmp_path_factory):
     return result
 
 
+@pytest.mark.parametrize("way", ["hub.load", "tf.saved_model.load", "tf_keras.models.load_model"])
+def test_what_is_loaded_is_a_reusable_object(way, found, model):
+    of_it = found[way]
+    assert_close(np.array(of_it["outputs"], "float32"), model(model.preprocessing(pixels())), 1e-5)
+    assert of_it["variables"] == [len(model.variables), len(model.trainable_variables)]
+    assert of_it["penalties"] == pytest.approx([penalty_of(model)], rel=1e-5)
+    assert not of_it["is a model"]
+
+
+def test_keras_3_takes_neither_hubs_layer_nor_the_folder(found, saved):
+    """For which there is `SavedModelLayer`."""
+    assert "Only instances of `keras.Layer` can be added" in found["in keras 3"]
+    assert "File format not supported" in found["keras.models.load_model"]
+    outer = keras.Sequential([keras.Input((16, 16, 3)), SavedModelLayer(saved)])
+    assert outer(pixels()).shape == (3, 5)
+
+
+def test_keras_2_as_tf_keras_fine_tunes_it(saved, model, tmp_path):
+    found = run(LEGACY, tmp_path / "legacy", saved, TF_USE_LEGACY_KERAS="1")
+    assert found["keras"].startswith("tf_keras.")
+    assert_close(np.array(found["outputs"], "float32"), model(model.preprocessing(pixels())), 1e-5)
+    assert found["weights"] == len(model.trainable_variables)
+    assert all(name.endswith("key/bias:0") for name in found["unchanged"])
+
+
+def penalty_of(model):
+    return 0.1 * float(np.sum(model.get_layer("head").kernel.numpy() ** 2))
+
+
 def test_hub_load_fetches_it_from_a_web_server(found, model):
     expected = model(model.preprocessing(pixels()))
     assert_close(np.array(found["load"], "float32"), expected, 1e-5)
@@ -248,8 +335,7 @@ def test_keras_layer_fine_tunes_it(found, model):
     assert all(name.endswith("key/bias:0") for name in found["unchanged"])
     assert found["changed"] + len(found["unchanged"]) == len(model.trainable_variables)
     assert found["weights"] == len(model.variables)
-    penalty = 0.1 * float(np.sum(model.get_layer("head").kernel.numpy() ** 2))
-    assert found["penalties"] == pytest.approx([penalty], rel=1e-5)
+    assert found["penalties"] == pytest.approx([penalty_of(model)], rel=1e-5)
     assert found["evaluated"] == pytest.approx(found["penalty then"], rel=1e-4)
     assert np.mean(found["losses"][-3:]) < found["losses"][0]
 
@@ -257,6 +343,7 @@ def test_keras_layer_fine_tunes_it(found, model):
 def test_keras_layer_runs_a_signature_frozen(found, model):
     expected = keras.ops.softmax(model(model.preprocessing(pixels())))
     assert_close(np.array(found["probabilities"], "float32"), expected, 1e-5)
+    assert_close(np.array(found["logits"], "float32"), model(model.preprocessing(pixels())), 1e-5)
     assert found["frozen"] == 0
     assert_close(np.array(found["folder"], "float32"), model(model.preprocessing(pixels())), 1e-5)
 
@@ -317,12 +404,12 @@ def test_every_program_on_the_pages_runs(saved, tmp_path):
     ("options", "size"),
     [
         ({}, (16, 16)),
-        ({"image_size": (None, None), "position_grid": (2, 2)}, (224, 224)),
-        ({"image_size": (None, None), "position_grid": (2, 2), "patch_size": (24, 300)}, (216, 300)),
+        ({"image_size": (None, None), "position_grid": (2, 2)}, (16, 16)),
+        ({"image_size": (None, None), "position_grid": (2, 2), "patch_size": (24, 300)}, (48, 600)),
         ({"image_size": (16, 24)}, (16, 24)),
     ],
 )
 def test_the_examples_images_are_ones_that_the_model_takes(options, size):
     description = describe(small(**options))
     assert f"tf.zeros((1, {size[0]}, {size[1]}, 3))" in usage(description, "vit")
-    assert f"np.zeros((8, {size[0]}, {size[1]}, 3)" in fine_tuning(description, "vit")
+    assert f"np.zeros((8, {size[0]}, {size[1]}, 3)" in fine_tuning(description, "vit", 1)

@@ -12,9 +12,11 @@ from keras_vit.variants import parse_variant
 
 pytestmark = pytest.mark.tensorflow_only("SavedModels")
 if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
     from keras_vit.export.description import describe
     from keras_vit.export.hub import Facts, Measurement
-    from keras_vit.export.hub_page import page, read_signatures
+    from keras_vit.export.hub_page import Contents, page, read_contents
     from keras_vit.export.saved_model import export_saved_model
 
 REQUIRED = ("asset-path", "task", "fine-tunable", "format")
@@ -55,8 +57,9 @@ def validated(text):
     return found
 
 
-def page_of(model, facts=None, task="single_label", signatures=None):
-    return page(describe(model, task), facts or Facts(), signatures or {}, "me/vit-b16/1")
+def page_of(model, facts=None, task="single_label", inside=None):
+    inside = inside or Contents({}, model.count_params())
+    return page(describe(model, task), facts or Facts(), inside, "me/vit-b16/1")
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +120,11 @@ def test_without_facts_it_says_what_the_model_says(model):
 def test_a_measurement_is_shown_with_what_it_was_measured_on(model):
     measured = (
         Measurement(0.94713, "digits", "test", 1355),
-        Measurement(0.5, "ReaL", "validation", 9, "mAP"),
+        Measurement(0.5, "ReaL", "validation", 9, "mAP", (384, 512)),
     )
     text = page_of(model, Facts(accuracy=measured))
     assert "| top-1 accuracy on digits, test, 1,355 images | 0.9471 |" in text
-    assert "| mAP on ReaL, validation, 9 images | 0.5 |" in text
+    assert "| mAP on ReaL, validation, 9 images of 384 × 512 pixels | 0.5 |" in text
 
 
 @pytest.mark.parametrize(
@@ -177,14 +180,69 @@ def test_what_an_image_costs_is_told_where_it_is_known():
 
 def test_signatures_are_read_as_they_are(model, tmp_path):
     folder = export_saved_model(model, tmp_path / "1")
-    signatures = read_signatures(folder)
-    assert signatures["serving_default"] == (
+    inside = read_contents(folder)
+    assert inside.signatures["serving_default"] == (
         {"images": ("float32", "(batch, 16, 16, 3)")},
         {"logits": ("float32", "(batch, 5)"), "probabilities": ("float32", "(batch, 5)")},
     )
-    text = page_of(model, signatures=signatures)
+    text = page_of(model, inside=inside)
     assert (
         "| `serving_default` | `images` float32 (batch, 16, 16, 3) "
         "| `logits` float32 (batch, 5), `probabilities` float32 (batch, 5) |"
     ) in text
     assert "__saved_model_init_op" not in text
+
+
+# Fine-tuning -------------------------------------------------------------------------------------
+
+
+def test_how_much_can_be_trained_is_read_from_the_saved_model(tmp_path):
+    """In numbers: the seeds of dropout are variables too, and no parameters."""
+    model = small(dropout_rate=0.5)
+    everything = [layer.name for layer in model.layers]
+    counts = []
+    for place, names in enumerate(([], ["encoder_block_0", "patch_embedding"], everything)):
+        for name in names:
+            model.get_layer(name).trainable = False
+        folder = export_saved_model(model, tmp_path / str(place), warmup=())
+        loaded = tf.saved_model.load(folder).trainable_variables
+        counts.append(read_contents(folder).trainable)
+        assert counts[-1] == sum(int(tf.size(variable)) for variable in loaded)
+    assert counts[0] == model.count_params() > counts[1] > counts[2] == 0
+
+
+def test_what_others_wrote_has_nothing_to_train(tmp_path):
+    tf.saved_model.save(tf.train.Checkpoint(scale=tf.Variable(2.0)), str(tmp_path / "1"))
+    assert read_contents(tmp_path / "1") == ({}, 0)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "tag", "words"),
+    [
+        (4845, "true", "With `trainable=True` all its weights are trained."),
+        (4844, "true", "`trainable=True` 4,844 of its 4,845 parameters are trained; the others are frozen"),
+        (0, "false", None),
+    ],
+)
+def test_it_says_how_much_of_it_can_be_trained(trainable, tag, words, model):
+    text = page_of(model, inside=Contents({}, trainable))
+    assert validated(text)["fine-tunable"] == [tag]
+    assert ("## Fine-tuning" in text) == ("trainable=True" in text) == bool(words)
+    assert (words or "## Usage") in text
+    assert ("all its weights" in text) == (trainable == 4845)
+
+
+@pytest.mark.parametrize(
+    ("task", "classes", "output"),
+    [("single_label", 5, "logits"), ("regression", 5, "values"), ("single_label", None, None)],
+)
+def test_it_says_what_a_new_head_is_put_on(task, classes, output):
+    text = page_of(small(num_classes=classes), task=task)
+    assert (f"put on the `{output}` here; an export written with `--representation`" in text) == bool(output)
+    assert ("--representation" in text) == bool(output)
+
+
+@pytest.mark.parametrize(("channels", "colours"), [(3, "RGB, in [0, 1]"), (1, "in [0, 1]"), (4, "in [0, 1]")])
+def test_colours_are_those_of_the_images(channels, colours):
+    text = page_of(small(in_channels=channels, preprocessing=None))
+    assert f"images = tf.zeros((1, 16, 16, {channels}))  # {colours}\n" in text

@@ -330,6 +330,78 @@ def test_it_takes_signatures_of_one_and_of_several_inputs(foreign):
     np.testing.assert_array_equal(outer({"a": a, "b": b}), a + b)
 
 
+class Somebodys(tf.train.Checkpoint if keras.backend.backend() == "tensorflow" else object):
+    """An object to save."""
+
+
+def saved(path, call):
+    """A SavedModel that is called with a tf.function."""
+    made = Somebodys()
+    made.__call__ = call
+    tf.saved_model.save(made, str(path))
+    return path
+
+
+def test_it_takes_inputs_of_unknown_rank_and_of_several_shapes(tmp_path):
+    anything = tf.function(lambda x: 2 * x, input_signature=[tf.TensorSpec(None)])
+    layer = SavedModelLayer(saved(tmp_path / "1", anything))
+    for shape in ((3,), (3, 2), (2, 2, 2)):
+        np.testing.assert_array_equal(layer(np.ones(shape)), np.full(shape, 2.0))
+    by = tf.function(lambda x, factor=3.0: factor * x)
+    for width in (2, 4):
+        by.get_concrete_function(tf.TensorSpec((None, width)))
+    layer = SavedModelLayer(saved(tmp_path / "2", by))
+    for width in (2, 4):
+        np.testing.assert_array_equal(layer(np.ones((1, width), "float32")), np.full((1, width), 3.0))
+
+
+@pytest.mark.parametrize(
+    ("call", "specs", "message"),
+    [
+        (lambda x: x, None, "cannot be called: it was saved without a traced call"),
+        (lambda *, x: x, {"x": (2,)}, r"cannot be called with one input: it takes \(\*, x\)"),
+        (lambda: 1.0, {}, r"cannot be called with one input: it takes \(\)"),
+        (lambda a, b: a + b, {"a": (2,), "b": (2,)}, r"with one input: it takes \(a, b\)"),
+        (lambda *all: all[0] if all else 1.0, {}, r"with one input: it takes \(\*all\)"),
+    ],
+)
+def test_what_cannot_be_called_with_one_input_is_refused(call, specs, message, tmp_path):
+    function = tf.function(call)
+    if specs is not None:
+        function.get_concrete_function(**{name: tf.TensorSpec(shape) for name, shape in specs.items()})
+    with pytest.raises(ValueError, match=message) as e:
+        SavedModelLayer(saved(tmp_path / "1", function))
+    assert "\n" not in str(e.value)
+
+
+def test_a_signatures_inputs_are_its_own(foreign, tmp_path):
+    constant = Somebodys()
+    constant.one = tf.function(lambda: {"one": tf.ones(1)}, input_signature=[])
+    tf.saved_model.save(constant, str(tmp_path / "1"), signatures=constant.one)
+    with pytest.raises(ValueError, match="the signature 'serving_default' of '.*1' takes no input"):
+        SavedModelLayer(tmp_path / "1", signature="serving_default")
+    a = np.ones((3, 2), "float32")
+    for inputs, got in ((a, "EagerTensor"), ({"a": a}, r"\['a'\]")):
+        with pytest.raises(ValueError, match=rf"'two' takes a dict of \['a', 'b'\]; got {got}"):
+            SavedModelLayer(foreign, signature="two")(inputs)
+
+
+def test_what_has_nothing_to_train_is_not_to_be_trained(tmp_path):
+    model = small()
+    model.trainable = False
+    folder = export_saved_model(model, tmp_path / "1")
+    with pytest.raises(ValueError, match="/1' has no trainable variables; leave out trainable=True"):
+        SavedModelLayer(folder, trainable=True)
+    inputs = keras.Input((16, 16, 3))
+    outer = keras.Model(inputs, keras.layers.Dense(2)(SavedModelLayer(folder)(inputs)))
+    outer.trainable = False
+    outer.trainable = True  # as Keras sets it, on every layer
+    assert outer.layers[1].trainable and len(outer.trainable_variables) == 2
+    outer.save(tmp_path / "outer.keras")
+    loaded = keras.saving.load_model(tmp_path / "outer.keras", safe_mode=False)
+    np.testing.assert_array_equal(loaded(pixels()), outer(pixels()))
+
+
 def test_what_does_not_fit_is_refused(model, folder, foreign, tmp_path):
     with pytest.raises(ValueError, match=r"has no signature 'x'; it has \['one', 'two'\]"):
         SavedModelLayer(foreign, signature="x")

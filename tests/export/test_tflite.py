@@ -66,7 +66,10 @@ def operations(path):
 
 
 # All but the first two models in float32; with FULL, every one in every precision.
-COARSE = {"erf": "dynamic_int8", "map": "int8", "hybrid": "float16", "root block": "int8"}
+COARSE = {
+    **dict.fromkeys(("hybrid", "gap", "map", "registers"), "dynamic_int8"),
+    **{"erf": "float16", "distillation": "int8", "root block": "int8"},
+}
 
 
 @pytest.mark.parametrize("name", [*MODELS][0 if FULL else 2 :])

@@ -2,6 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from reference.small import small
 
 from keras_vit.data.datasets import Samples, load_dataset
@@ -10,8 +11,9 @@ from keras_vit.export.verify import (
     BOUNDS,
     Reference,
     compare,
-    complaint,
     draw_images,
+    exact_products,
+    judge,
     live_reference,
     milliseconds,
     row_of,
@@ -58,19 +60,38 @@ def test_without_labels_or_classes_nothing_is_judged(options):
 
 
 def row(**changes):
-    return {"max_logit_difference": 0.0, "agreement": 1.0, **changes}
+    return {"max_logit_difference": 0.0, "mean_logit_difference": 0.0, "agreement": 1.0, **changes}
 
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_an_export_is_held_to_its_bound(name):
     kind, bound = BOUNDS[name]
     worse, better = (1 + 1e-6, 1 - 1e-6) if kind == "max_logit_difference" else (1 - 1e-6, 1.0)
-    assert complaint(name, row(**{kind: bound * better}), 256) is None
-    assert f"the bound is {bound:.0e}" in complaint(name, row(**{kind: bound * worse}), 256) or (
-        f"the bound is {bound:.0%}" in complaint(name, row(**{kind: bound * worse}), 256)
-    )
-    assert "NaN" in complaint(name, row(max_logit_difference=np.nan), 256)
-    assert "NaN" in complaint(name, row(max_logit_difference=np.inf), 256)
+    assert judge(name, row(**{kind: bound * better}), 256) == (None, None)
+    refused, warning = judge(name, row(**{kind: bound * worse}), 256)
+    said = warning if name == "tflite_int8" else refused
+    assert (f"the bound is {bound:.0e}" if kind == "max_logit_difference" else "the bound is 99%") in said
+    assert (refused is None) == (name == "tflite_int8")
+    for nothing in (np.nan, np.inf):
+        assert "NaN" in judge(name, row(max_logit_difference=nothing), 256)[0]
+
+
+@pytest.mark.parametrize("name", ["tflite_dynamic_int8", "tflite_int8"])
+@pytest.mark.parametrize("agreement, images", [(None, 512), (0.5, 255), (1.0, 16)])
+def test_where_an_agreement_says_nothing_that_is_said_and_the_outputs_are_bounded(name, agreement, images):
+    refused, warning = judge(name, row(agreement=agreement), images)
+    assert refused is None and "256 images" in warning
+    refused, warning = judge(name, row(agreement=agreement, mean_logit_difference=0.11), images)
+    assert "1.1e-01 of the largest on average" in (refused or warning)
+    assert (refused is None) == (name == "tflite_int8")
+
+
+def test_products_are_exact_while_formats_are_compared():
+    enabled = tf.config.experimental.tensor_float_32_execution_enabled
+    before = enabled()
+    with exact_products():
+        assert not enabled()
+    assert enabled() == before
 
 
 def test_the_bounds_are_the_promised_ones():
@@ -79,13 +100,6 @@ def test_the_bounds_are_the_promised_ones():
         "tflite_float16": 5e-3,
         **dict.fromkeys(("tflite_dynamic_int8", "tflite_int8"), 0.99),
     }
-
-
-def test_an_agreement_on_few_images_is_only_reported():
-    poor = row(agreement=0.5)
-    assert complaint("tflite_dynamic_int8", poor, 255) is None
-    assert "on 50.0% of 256 images" in complaint("tflite_dynamic_int8", poor, 256)
-    assert complaint("tflite_dynamic_int8", row(agreement=None), 256) is None
 
 
 def test_images_are_drawn_from_all_of_a_split():

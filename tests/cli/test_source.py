@@ -1,0 +1,70 @@
+"""What --model names."""
+
+import pathlib
+
+import pytest
+from reference.small import small
+
+from keras_vit.cli.source import is_exported, open_live, open_model
+from keras_vit.export import archive
+from keras_vit.export.runtimes import ExportedModel
+from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.tflite import export_tflite
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("m.tflite", "~/runs/m.onnx", "vit.tar.gz", "vit.tgz", pathlib.Path("export/vit.tgz")),
+        *("https://host/vit.tgz", "gs://bucket/vit.tar.gz", "hf://org/repo/m.onnx"),
+        *("https://host/m.tflite?download=true", "http://host/vit.tar.gz?a=b#c"),
+        *("https://tfhub.dev/google/vit_b16/1", "https://www.kaggle.com/models/me/vit/tensorFlow2/b16/1"),
+    ],
+)
+def test_exports_are_told_by_their_names(source):
+    assert is_exported(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("vit_b16_augreg_in21k", "m.keras", "ViT-B_16.npz", "hf://timm/vit_base_patch16_224.augreg_in21k"),
+        *("https://host/vit/1", "https://host/vit.npz?like=m.onnx", "https://host/vit.npz#.tgz"),
+        *("https://nottfhub.dev/vit/1", "https://host/tfhub.dev/vit", "https://www.kaggle.com/datasets/x"),
+        *("tfhub.dev/vit", "gs://vit_models/imagenet21k/ViT-B_16.npz"),
+    ],
+)
+def test_checkpoints_are_too(source):
+    assert not is_exported(source)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return export_saved_model(small(num_layers=1), tmp_path_factory.mktemp("export") / "1", warmup=())
+
+
+def test_a_tgz_is_opened(saved, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    path = archive.make_archive(saved, tmp_path / "vit.tar.gz").rename(tmp_path / "vit.tgz")
+    assert isinstance(open_model(path), ExportedModel)
+    with pytest.raises(ValueError, match="' is an exported model; wanted the run, .keras file"):
+        open_live(path)
+
+
+def test_of_an_export_without_a_saved_model_the_files_are_named(saved, tmp_path):
+    (tmp_path / "verification.json").write_text("{}")
+    for opened in (open_model, lambda source: open_model(str(source))):
+        with pytest.raises(ValueError, match="' holds no SavedModel; wanted a folder with"):
+            opened(tmp_path)  # nothing to give instead
+    file = export_tflite(saved, tmp_path / "model_float32.tflite", precision="float32")
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "vit.tar.gz").write_bytes(b"")
+    with pytest.raises(ValueError) as error:
+        open_model(tmp_path)
+    expected = f"{str(tmp_path)!r} holds no SavedModel; give one of its files: {str(file)!r}, "
+    assert str(error.value) == expected + repr(str(tmp_path / "hub" / "vit.tar.gz"))
+    with pytest.raises(ValueError, match="' is an exported model; wanted the run, .keras file"):
+        open_live(tmp_path)
+    (tmp_path / "saved_model").mkdir()
+    saved.rename(tmp_path / "saved_model" / "1")
+    assert isinstance(open_model(tmp_path), ExportedModel)
