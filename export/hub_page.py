@@ -247,8 +247,6 @@ def read_contents(saved_model):
         >>> inside = read_contents(export_saved_model(model, "read/1"))
         >>> inside.signatures["serving_default"][0]
         {'images': ('float32', '(batch, 32, 32, 3)')}
-        >>> inside.trainable == model.count_params()
-        True
     """
     content = saved_model_pb2.SavedModel.FromString((saved_model / "saved_model.pb").read_bytes())
     (graph,) = content.meta_graphs

@@ -124,7 +124,9 @@ def _converted(signature, opset, tf2onnx):
     names = {inputs.name: "images"}
     names |= {tensor.name: name for tensor, name in zip(outputs, sorted(signature.structured_outputs))}
     ends = {"input_names": [inputs.name], "output_names": [tensor.name for tensor in outputs]}
-    frozen = tf2onnx.tf_loader.from_function(signature, *ends.values())
+    # `tf_loader.from_function` would also have TensorFlow optimize it, at some more copies of the weights.
+    freeze = tf2onnx.tf_loader.convert_variables_to_constants_v2
+    frozen = freeze(signature, lower_control_flow=False).graph.as_graph_def(add_shapes=True)
     with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         tf.import_graph_def(frozen, name="")
         found = tf2onnx.tfonnx.process_tf_graph(graph, opset=opset, tensors_to_rename=names, **ends)

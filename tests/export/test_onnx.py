@@ -32,7 +32,8 @@ MODELS = {
     "no head": {"num_classes": None},
     "any size": {"image_size": (None, None), "pooling": "gap"},
 }
-FEW = ("erf", "tanh", "quick_gelu", "hybrid", "any size")  # the others convert by the same parts
+# The others convert by the same parts.
+FEW = ("erf", "tanh", "quick_gelu", "hybrid", "map", "registers", "any size")
 NAMES = MODELS if "FULL" in os.environ else FEW
 
 
