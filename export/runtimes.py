@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_vit.export.description import FILE, Description, parse_description, read_description
 from keras_vit.export.onnx import optional
+from keras_vit.export.tflite import quiet
 from keras_vit.export.tflite_metadata import read_tflite_description
 from keras_vit.models.classifying import classify
 
@@ -127,9 +128,10 @@ def _open_tflite(path, threads):
 
     description = read_tflite_description(path)
     try:
-        # LiteRT's own choice is one thread, where TensorFlow and onnxruntime take all.
-        interpreter = Interpreter(model_path=os.fspath(path), num_threads=threads or os.cpu_count())
-        runner = interpreter.get_signature_runner("serving_default")
+        with quiet():
+            # LiteRT's own choice is one thread, where TensorFlow and onnxruntime take all.
+            interpreter = Interpreter(model_path=os.fspath(path), num_threads=threads or os.cpu_count())
+            runner = interpreter.get_signature_runner("serving_default")
     except (ValueError, RuntimeError) as error:
         raise _damaged(path, error) from None
     source = runner.get_input_details()["images"]

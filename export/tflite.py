@@ -84,7 +84,7 @@ def export_tflite(
     shape = (batch_size, *description.image_size, description.channels)
     samples = _samples(calibration, shape) if precision == "int8" else iter(())
     samples = itertools.chain([*itertools.islice(samples, 1)], samples)  # what does not fit is found at once
-    with new_path(path) as temporary, _quiet():
+    with new_path(path) as temporary, quiet():
         if batch_size is None and description == stored:
             converter = tf.lite.TFLiteConverter.from_saved_model(
                 os.fspath(saved_model), signature_keys=["serving_default"]
@@ -209,7 +209,7 @@ def _samples(calibration, shape):
 
 
 @contextlib.contextmanager
-def _quiet():
+def quiet():
     """Hold back what the converter, the calibrator and the interpreter write to standard error, from C++.
 
     All but their small talk is passed on at the end; nothing if there is an error, which says the same.

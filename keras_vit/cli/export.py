@@ -9,7 +9,6 @@ from keras_vit.data.datasets import load_dataset, title_of
 from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
 from keras_vit.weights.catalogue import find
-from keras_vit_cli import without_greetings
 
 
 def run(args):
@@ -18,25 +17,24 @@ def run(args):
     if args.dataset:
         dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task, data_dir=args.data_dir)
     model = open_live(args.model, args.image_size)
-    with without_greetings():
-        found = export_folder(
-            model,
-            args.output,
-            args.formats,
-            precisions=args.precisions,
-            task=task,
-            representation=args.representation,
-            dataset=dataset,
-            split=args.split,
-            seed=seed,
-            images=args.images,
-            batch_size=args.batch_size,
-            integer_io=args.integer_io,
-            version=args.version,
-            name=args.name or _name(args.model),
-            publisher=args.publisher,
-            facts=_facts(args),
-        )
+    found = export_folder(
+        model,
+        args.output,
+        args.formats,
+        precisions=args.precisions,
+        task=task,
+        representation=args.representation,
+        dataset=dataset,
+        split=args.split,
+        seed=seed,
+        images=args.images,
+        batch_size=args.batch_size,
+        integer_io=args.integer_io,
+        version=args.version,
+        name=args.name or _name(args.model),
+        publisher=args.publisher,
+        facts=_facts(args),
+    )
     folder = pathlib.Path(args.output).expanduser()
     added = (folder / "result.json").exists()  # a version to what an export has written
     args.output = folder / (f"result-{args.version}.json" if added else "result.json")
