@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
 
 from keras_vit.export.description import FILE, Description, parse_description, read_description
 from keras_vit.export.onnx import optional
@@ -124,8 +125,6 @@ def _open_saved_model(path, threads):
 
 
 def _open_tflite(path, threads):
-    from ai_edge_litert.interpreter import Interpreter
-
     description = read_tflite_description(path)
     try:
         with quiet():

@@ -16,7 +16,6 @@ from keras_vit.inspection import attention_rollout
 from keras_vit.inspection.figures import attention_overlay, learning_curves, prediction_grid
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import RunConfig, train
-from keras_vit_cli import without_greetings
 
 # 16 pixels, so that a patch of 2×2 is one pixel of the 8×8 scans: 64 tokens.
 MODEL = {
@@ -54,8 +53,7 @@ def _finish(workdir, record):
     print("Exporting to SavedModel and LiteRT, loading all back")
     folder = workdir.path / "export"
     if not folder.exists():
-        with without_greetings():
-            export_folder(model, folder, precisions=PRECISIONS, dataset=digits, images=len(samples))
+        export_folder(model, folder, precisions=PRECISIONS, dataset=digits, images=len(samples))
     exported = json.loads((folder / "verification.json").read_text())
     result = {
         **record,

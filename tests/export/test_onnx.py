@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import tensorflow as tf
 from reference.comparing import assert_close
-from reference.small import HYBRID, NO_TRANSFORMER, small
+from reference.small import HYBRID, NO_TRANSFORMER, run_live, small
 
 import keras_vit.export.onnx as exporting
 from keras_vit.export.description import describe, read_description
@@ -39,10 +39,6 @@ NAMES = MODELS if "FULL" in os.environ else FEW
 
 def pixels(count, size):
     return np.random.default_rng(0).uniform(size=(count, *size, 3)).astype("float32")
-
-
-def run_live(model, images):
-    return np.asarray(model(model.preprocessing.normalise(images * np.float32(255)), training=False))
 
 
 def convert(model, folder, **options):

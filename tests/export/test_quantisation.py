@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 from reference.comparing import assert_close
-from reference.small import small
+from reference.small import run_live, small
 
 from keras_vit.cli.quickstart import MODEL
 from keras_vit.cli.source import open_model
@@ -134,10 +134,6 @@ def test_more_calibration_images_are_better_than_one(
         )
         errors.append(np.sqrt(np.mean((logits(path, images) - live) ** 2)))
     assert errors[1] < 0.7 * errors[0]
-
-
-def run_live(model, images):
-    return model(model.preprocessing.normalise(images * np.float32(255)), training=False).numpy()
 
 
 def pixels(count, size):

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 from reference.comparing import assert_close
-from reference.small import small
+from reference.small import run_live, small
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import evaluate, predict
@@ -38,10 +38,6 @@ def folder(plain, tmp_path_factory):
 
 def pixels(count, size=(16, 16)):
     return np.random.default_rng(0).uniform(size=(count, *size, 3)).astype("float32")
-
-
-def run_live(model, images):
-    return np.asarray(model(model.preprocessing.normalise(images * np.float32(255)), training=False))
 
 
 @pytest.mark.parametrize("name", FORMATS)

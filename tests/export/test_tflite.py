@@ -6,7 +6,7 @@ import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 from reference.comparing import assert_close
-from reference.small import HYBRID, NO_TRANSFORMER, small
+from reference.small import HYBRID, NO_TRANSFORMER, run_live, small
 
 from keras_vit import from_pretrained
 from keras_vit.export import tflite
@@ -35,10 +35,6 @@ MODELS = {
 # last place there. test_quantisation.py has what they cost a model that was trained.
 FULL = "FULL" in os.environ
 BOUNDS = {"float32": 1e-5, "float16": 5e-3, "dynamic_int8": 0.1, "int8": 0.3}
-
-
-def run_live(model, images):
-    return model(model.preprocessing.normalise(images * np.float32(255)), training=False).numpy()
 
 
 def pixels(count, size, channels=3, seed=0):

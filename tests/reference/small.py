@@ -30,6 +30,11 @@ def images_for(model, batch=2, size=None):
     return rng.uniform(-1, 1, (batch, *(size or model.image_size), model.in_channels)).astype("float32")
 
 
+def run_live(model, images):
+    """What the model puts out for images in [0, 1], as its exports take them."""
+    return np.asarray(model(model.preprocessing.normalise(images * np.float32(255)), training=False))
+
+
 def compute(model, images, stages=("tokens", "pooled", "representation", "logits")):
     """The stages that the model has, in one compiled step."""
     stages = [stage for stage in stages if stage != "logits" or model.num_classes]
