@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from made.servers import Server, file, serving
 from reference.comparing import assert_close
-from reference.small import small
+from reference.small import penalised, small
 
 pytestmark = pytest.mark.tensorflow_only("SavedModels")
 if keras.backend.backend() == "tensorflow":
@@ -40,9 +40,7 @@ def pixels(count=3):
 @pytest.fixture(scope="module")
 def model():
     """A model with dropout and a weight penalty."""
-    model = small(dropout_rate=0.5)
-    model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.1)
-    return model
+    return penalised(dropout_rate=0.5)
 
 
 @pytest.fixture(scope="module")

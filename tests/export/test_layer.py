@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from made.devices import devices
 from reference.comparing import assert_close
-from reference.small import small
+from reference.small import penalised, small
 
 from keras_vit import VisionTransformer
 from keras_vit.data.datasets import load_dataset
@@ -30,9 +30,7 @@ def live(model, images):
 @pytest.fixture(scope="module")
 def model():
     """A model with dropout and a weight penalty."""
-    model = small(dropout_rate=0.5)
-    model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.1)
-    return model
+    return penalised(dropout_rate=0.5)
 
 
 @pytest.fixture(scope="module")

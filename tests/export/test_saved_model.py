@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from reference.comparing import assert_close
-from reference.small import small
+from reference.small import penalised, small
 
 from keras_vit import VisionTransformer, from_pretrained
 from keras_vit.export import saved_model
@@ -23,11 +23,9 @@ from keras_vit.export.saved_model import export_saved_model
 @pytest.fixture(scope="module")
 def model():
     """A model with dropout, with a preprocessing of its own and with a weight penalty."""
-    model = small(
+    return penalised(
         dropout_rate=0.5, preprocessing={"image_size": 16, "mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.1)}
     )
-    model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.1)
-    return model
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +225,7 @@ def seeds(model):
 def test_a_model_trained_on_jax_and_saved_is_exported(repository, tmp_path):
     program = """
 import numpy as np
-from reference.small import small
+from reference.small import penalised, small
 model = small(dropout_rate=0.5, num_layers=1)
 model.compile("sgd", "mse")
 model.fit(np.ones((2, 16, 16, 3)), np.ones((2, 5)), verbose=0)
@@ -340,7 +338,7 @@ def test_the_next_version_is_offered(folder, model):
 
 EXPORT = """
 import resource, sys
-from reference.small import small
+from reference.small import penalised, small
 from keras_vit.export.saved_model import export_saved_model
 model = small()
 print("ready", flush=True)

@@ -25,6 +25,13 @@ def small(**options):
     return randomise(VisionTransformer(**{**SMALL, **options}))
 
 
+def penalised(**options):
+    """The same with a penalty of 0.1 on the squares of the head's kernel."""
+    model = small(**options)
+    model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.1)
+    return model
+
+
 def images_for(model, batch=2, size=None):
     rng = np.random.default_rng(0)
     return rng.uniform(-1, 1, (batch, *(size or model.image_size), model.in_channels)).astype("float32")
