@@ -1,5 +1,6 @@
 """Optimizers that sum the gradients over all replicas before they clip."""
 
+import contextlib
 import re
 
 import keras
@@ -52,6 +53,14 @@ class _GlobalOptimizer:
 
         def _all_reduce_sum_gradients(self, grads_and_vars):
             return grads_and_vars
+
+
+def _any_dtype():
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    from keras_vit.training.strategy import any_dtype
+
+    return any_dtype()
 
 
 def _block(variable):
@@ -107,10 +116,11 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        self.traces = [
-            self.add_variable(v.shape, "zeros", self.accumulator_dtype or v.dtype, name=f"trace_{i}")
-            for i, v in enumerate(variables)
-        ]
+        with _any_dtype():
+            self.traces = [
+                self.add_variable(v.shape, "zeros", self.accumulator_dtype or v.dtype, name=f"trace_{i}")
+                for i, v in enumerate(variables)
+            ]
 
     def update_step(self, gradient, variable, learning_rate):
         rate = self._rate(variable, learning_rate)

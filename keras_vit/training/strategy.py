@@ -41,9 +41,9 @@ def make_strategy(name="auto"):
         raise ValueError(f"strategy {name!r} is unknown; choose one of {STRATEGIES}")
     gpus = tf.config.list_physical_devices("GPU")  # logical ones would start TensorFlow before its workers
     if name == "auto":
-        name = "multi_worker" if len(_workers()) > 1 else "mirrored" if len(gpus) > 1 else "single"
+        name = "multi_worker" if len(_cluster()[0]) > 1 else "mirrored" if len(gpus) > 1 else "single"
     if name == "multi_worker":
-        if not _workers():
+        if not _cluster()[0]:
             raise ValueError(
                 '--strategy multi_worker needs TF_CONFIG, such as {"cluster": {"worker": '
                 '["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
@@ -62,8 +62,8 @@ def make_strategy(name="auto"):
     return tf.distribute.get_strategy()
 
 
-def _workers():
-    """The addresses of the workers that TF_CONFIG names."""
+def _cluster():
+    """The addresses of the workers that TF_CONFIG names, and this one's place among them."""
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = json.loads(text or "{}")
@@ -73,7 +73,7 @@ def _workers():
     index = config.get("task", {}).get("index", 0)
     if workers and not 0 <= index < len(workers):
         raise ValueError(f"TF_CONFIG says that this is worker {index} of {len(workers)}")
-    return workers
+    return workers, index
 
 
 def scope(strategy):
@@ -81,10 +81,49 @@ def scope(strategy):
     return strategy.scope() if tf.distribute.get_strategy() is not strategy else contextlib.nullcontext()
 
 
+@contextlib.contextmanager
+def any_dtype():
+    """Within, workers can make variables of bfloat16, too.
+
+    The first worker sends the others its first values, by an operation that does not know bfloat16
+    (TensorFlow 2.21); here these travel as float32, which holds them exactly.
+    """
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        yield
+        return
+    extended = strategy.extended
+    made = extended._get_variable_creator_initial_value
+
+    def make(replica_id, device, primary_var, *, initial_value, dtype=None, **options):
+        if replica_id > 0 or dtype is None or tf.as_dtype(dtype) != tf.bfloat16:
+            options |= {"initial_value": initial_value, "dtype": dtype}
+            return made(replica_id, device, primary_var, **options)
+
+        def as_float32():
+            return tf.cast(initial_value() if callable(initial_value) else initial_value, tf.float32)
+
+        value = made(replica_id, device, primary_var, initial_value=as_float32, dtype=tf.float32, **options)
+        return lambda: tf.cast(value(), tf.bfloat16)
+
+    extended._get_variable_creator_initial_value = make
+    try:
+        yield
+    finally:
+        del extended._get_variable_creator_initial_value
+
+
 def is_chief(strategy):
-    """Whether this process writes what all workers share: the first worker's, or the only one."""
-    several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-    return not several or strategy.cluster_resolver.task_id == 0
+    """Whether this process writes what all workers share: the first worker's, or the only one.
+
+    Args:
+        strategy: tf.distribute.Strategy, or the name that `make_strategy` makes it of.
+    """
+    if isinstance(strategy, str):
+        several = strategy in ("auto", "multi_worker")  # "auto" is it where there are workers
+    else:
+        several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return not several or _cluster()[1] == 0
 
 
 def distribute(strategy, batches, batch_size):

@@ -48,7 +48,13 @@ if strategy.cluster_resolver.task_id == 0:
 """
 
 
-@pytest.mark.parametrize("micro_batches", [1, *[2, 4] * ("FULL" in os.environ)])
+FULL = "FULL" in os.environ
+
+
+@pytest.mark.skipif(
+    not FULL, reason="the run below is the same for two workers; test_distributed.py follows it"
+)
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
 def test_two_workers_follow_the_official_trajectory(micro_batches, golden, tmp_path):
     (tmp_path / "arguments").write_bytes(pickle.dumps((golden, tmp_path, micro_batches)))
     ports = free_ports(2)
@@ -126,23 +132,33 @@ def state(path):
         return rows, arrays(keras.saving.load_model(workdir.model)), dict(values)
 
 
-@pytest.fixture(scope="module")
-def whole(config, tmp_path_factory):
-    """What two workers end with if nothing happens."""
-    folder = tmp_path_factory.mktemp("runs")
+def ended(folder, config):
+    """The state in which two workers end if nothing happens."""
     assert finish(start_both(folder, config, folder / "run")) == [0, 0], output_of(folder, 0)
     return state(folder / "run")
 
 
-def test_two_workers_train_as_one_process_does(config, tmp_path):
-    """Without dropout, whose masks are the layout's own."""
-    # And with SGD: Adam makes steps of rounding errors where a gradient is zero, as a key's bias has.
+@pytest.fixture(scope="module")
+def plain(config, tmp_path_factory):
+    """A configuration that is the same on every layout, and the state in which two workers end by it."""
+    # Without dropout, whose masks are the layout's own, and with SGD: Adam makes steps of rounding errors
+    # where a gradient is zero, as a key's bias has.
     same = {"dropout_rate": 0.0, "stochastic_depth_rate": 0.0, "weight_decay": 0.0, "optimizer": "sgd"}
+    same |= {"accumulator_dtype": "bfloat16"}  # as in the paper's recipes
     plain = dataclasses.replace(config, recipe=RECIPE.with_changes(base_lr=0.1, **same))
-    processes = start_both(tmp_path, plain, tmp_path / "two")
-    train(plain, tmp_path / "one", verbose=0)
-    assert finish(processes) == [0, 0], output_of(tmp_path, 0)
-    (rows, weights, _), (expected_rows, expected, _) = state(tmp_path / "two"), state(tmp_path / "one")
+    return plain, ended(tmp_path_factory.mktemp("plain"), plain)
+
+
+@pytest.fixture(scope="module")
+def to_be_killed(config, plain, tmp_path_factory):
+    """A configuration, with FULL of a run with all that is random, and the state in which two workers end."""
+    return (config, ended(tmp_path_factory.mktemp("random"), config)) if FULL else plain
+
+
+def test_two_workers_train_as_one_process_does(plain, tmp_path):
+    config, (rows, weights, _) = plain
+    train(config, tmp_path / "one", verbose=0)
+    expected_rows, expected, _ = state(tmp_path / "one")
     assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]
     for row, wanted in zip(rows, expected_rows):
         assert row == pytest.approx(wanted, rel=1e-4)
@@ -152,14 +168,15 @@ def test_two_workers_train_as_one_process_does(config, tmp_path):
 
 # Who is killed when, one after the other in the same run; the first worker writes the checkpoints.
 KILLS = [[(0, "values 8")]]
-if "FULL" in os.environ:
+if FULL:
     moments = random_moments(12, seed=1)
     KILLS += [[(i % 2 if moment.startswith("step") else 0, moment)] for i, moment in enumerate(moments)]
     KILLS += [[(1, "step 3"), (0, "values 8")]]
 
 
 @pytest.mark.parametrize("kills", KILLS, ids=str)
-def test_when_one_worker_is_killed_the_other_stops_and_both_go_on(kills, config, whole, tmp_path):
+def test_when_one_worker_is_killed_the_other_stops_and_both_go_on(kills, to_be_killed, tmp_path):
+    config, whole = to_be_killed
     for worker, moment in kills:
         folder = tmp_path / f"until {moment}"
         moments = [moment if i == worker else None for i in range(2)]
