@@ -110,6 +110,18 @@ class Preprocessing:
         shift = np.asarray(self.mean, "float32") * 255
         return (pixels - shift) / scale
 
+    def colors(self, x):
+        """The way back: model input as colours (…, height, width, 3) in [0, 1], to be looked at.
+
+        Other channels than three, which are no colours, become the grey of their mean.
+
+        >>> preprocessing = Preprocessing(32)
+        >>> preprocessing.colors(preprocessing(np.full((32, 32, 3), 0.25))).max().round(3).item()
+        0.25
+        """
+        pixels = np.clip(x * np.float32(self.std) + np.float32(self.mean), 0, 1)
+        return pixels if self.channels == 3 else np.repeat(pixels.mean(axis=-1, keepdims=True), 3, axis=-1)
+
     def resized(self, pixels):
         """One float32 image (height, width, channels) at `image_size`."""
         if self.image_size is None:

@@ -50,6 +50,25 @@ def test_mean_and_deviation_are_per_channel_and_of_pixels_up_to_one():
     assert_close(output[0], (PIXELS / 255 - mean) / std, 1e-5)
 
 
+def test_colors_are_the_way_back_and_no_more_than_black_and_white(rng):
+    images = rng.random((2, 8, 8, 3), "float32")
+    preprocessing = Preprocessing(8, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
+    x = preprocessing(images)
+    np.testing.assert_allclose(preprocessing.colors(x), images, atol=1e-6)
+    np.testing.assert_array_equal(preprocessing.colors(np.full_like(x, 9)), 1)
+    np.testing.assert_array_equal(preprocessing.colors(np.full_like(x, -9)), 0)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_colors_of_grey_or_of_bands_are_grey(channels, rng):
+    images = rng.random((2, 8, 8, channels), "float32")
+    preprocessing = Preprocessing(8, mean=(0.5, 0.3)[:channels], std=(0.2, 0.4)[:channels])
+    expected = np.repeat(images.mean(axis=-1, keepdims=True), 3, axis=-1)
+    x = preprocessing(images)
+    np.testing.assert_allclose(preprocessing.colors(x), expected, atol=1e-6)
+    np.testing.assert_allclose(preprocessing.colors(x[0]), expected[0], atol=1e-6)
+
+
 def test_crop_takes_the_centre_of_the_resized_image():
     """20×30 with 16 as half of the shorter side: resized to 32×48, from which the middle is cut."""
     output = Preprocessing(16, resize="crop", crop_fraction=0.5)(PIXELS)

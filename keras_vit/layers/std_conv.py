@@ -31,13 +31,15 @@ class StdConv2D(keras.layers.Conv2D):
         self.epsilon = epsilon
         self.variance_epsilon = variance_epsilon
 
-    def convolution_op(self, inputs, kernel):
+    def standardised(self, kernel):
+        """The kernel as the layer convolves with it, in float32 or more."""
         kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
         kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
         variance = ops.var(kernel, axis=(0, 1, 2), keepdims=True)
-        deviation = ops.sqrt(variance + self.variance_epsilon)
-        kernel = ops.cast(kernel / (deviation + self.epsilon), inputs.dtype)
-        outputs = super().convolution_op(inputs, kernel)
+        return kernel / (ops.sqrt(variance + self.variance_epsilon) + self.epsilon)
+
+    def convolution_op(self, inputs, kernel):
+        outputs = super().convolution_op(inputs, ops.cast(self.standardised(kernel), inputs.dtype))
 
         # TensorFlow's oneDNN convolution gives an empty batch the shape of its input (seen in
         # 2.21). There is nothing in it to move, so naming the right shape mends it.

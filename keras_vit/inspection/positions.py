@@ -1,0 +1,39 @@
+"""What position embeddings have learned of the image's two dimensions."""
+
+from keras import ops
+
+from keras_vit.inspection.blocks import check_model
+from keras_vit.inspection.similarity import cosines
+from keras_vit.layers.position_embedding import sincos_2d
+
+
+def position_similarity(model):
+    """How alike the position embeddings are: the cosine between those of every two places.
+
+    Args:
+        model: A `VisionTransformer` with position embeddings, learned or "sincos2d".
+
+    Returns:
+        Array (rows, columns, rows, columns) in [-1, 1], on the grid that the model stores (its
+        `position_grid`, or else the grid of its image size): `similarity[row, column]` is the map of
+        what is like this place. Prefix tokens, which have no place, are left out.
+
+    Raises:
+        ValueError: if the model has no position embeddings.
+
+    Example:
+        >>> position_similarity(model).shape
+        (4, 4, 4, 4)
+
+    Source: Dosovitskiy et al. 2021, figure 7 (centre) and appendix D.4.
+    """
+    check_model(model)
+    if model.num_layers is None or model.position_embedding == "none":
+        raise ValueError("the model has no position embeddings to compare")
+    layer = model.get_layer("position_embedding")
+    grid = layer.grid_size
+    if layer.kind == "sincos2d":
+        positions = sincos_2d(*grid, model.hidden_size)
+    else:
+        positions = layer.table[0, layer.num_prefix_tokens :]
+    return cosines(ops.convert_to_numpy(positions)).reshape(*grid, *grid)

@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+from reference.comparing import arrays, assert_close
+from reference.small import HYBRID, small
+from reference.vit_numpy import RESNET_EPSILONS
+
+from keras_vit import from_pretrained
+from keras_vit.inspection import filter_components
+
+
+def components_by_numpy(kernel, count):
+    """Eigenvectors of the covariance of the filters, and the shares of the eigenvalues."""
+    filters = kernel.astype("float64").reshape(-1, kernel.shape[-1])  # a column each
+    values, vectors = np.linalg.eigh(np.cov(filters))
+    vectors = vectors.T[::-1][:count]
+    vectors *= [[1 if max(v, key=abs) > 0 else -1] for v in vectors]
+    return vectors.reshape(count, *kernel.shape[:3]), values[::-1][:count] / values.sum()
+
+
+def assert_components(model, kernel, count):
+    components, explained = filter_components(model, count)
+    expected, shares = components_by_numpy(kernel, count)
+    assert_close(components, expected, 1e-5)
+    assert_close(explained, shares, 1e-5)
+    assert components.dtype == explained.dtype == "float32"
+
+
+@pytest.mark.parametrize("name", ["token.npz", "bigvision_map.npz"])
+def test_components_are_the_eigenvectors_of_the_covariance(name, golden):
+    model = from_pretrained(golden / name)
+    assert_components(model, arrays(model)["patch_embedding/kernel"], 8)
+
+
+@pytest.mark.parametrize("options", [{"in_channels": 1}, {"in_channels": 5, "patch_size": (4, 2)}])
+def test_other_channels_and_patches(options):
+    model = small(**options)
+    assert_components(model, arrays(model)["patch_embedding/kernel"], 5)
+
+
+@pytest.mark.parametrize("form", RESNET_EPSILONS)
+def test_a_stems_root_is_taken_as_it_computes(form):
+    """With deviations from 1e-2 to 1e-5, so that what is added to them shows."""
+    model = small(**HYBRID, resnet=(), resnet_form=form)
+    root = model.get_layer("conv_root").kernel
+    kernel = np.random.default_rng(0).normal(1, 1, root.shape) * np.geomspace(1e-2, 1e-5, root.shape[-1])
+    root.assign(kernel)
+    kernel = arrays(model)["conv_root/kernel"].astype("float64")
+    to_deviation, to_variance, _ = RESNET_EPSILONS[form]
+    deviation = np.sqrt(kernel.var((0, 1, 2)) + to_variance) + to_deviation
+    assert_components(model, (kernel - kernel.mean((0, 1, 2))) / deviation, 4)
+
+
+def test_the_stem_of_the_authors_checkpoint(golden):
+    model = from_pretrained(golden / "hybrid.npz")
+    components, explained = filter_components(model)
+    assert components.shape == (28, 7, 7, 3) and explained.shape == (28,)
+    flat = components.reshape(28, -1)
+    np.testing.assert_allclose(flat @ flat.T, np.eye(28), atol=1e-5)
+
+
+def test_filters_made_of_two_patterns_have_these_as_components():
+    """Around a filter that all share: 3 and -3 times one pattern, 4 and -4 times the negative other."""
+    model = small(in_channels=1, patch_size=2)
+    patterns = np.array([[1, 0, 0, 0], [0, -0.6, 0, -0.8]])
+    weights = np.zeros((12, 2))
+    weights[0, 0], weights[1, 0], weights[2, 1], weights[3, 1] = 3, -3, 4, -4
+    kernel = (7 + weights @ patterns).T.reshape(2, 2, 1, 12)
+    model.get_layer("patch_embedding").kernel.assign(kernel)
+    components, explained = filter_components(model, 2)
+    np.testing.assert_allclose(components[0].ravel(), [0, 0.6, 0, 0.8], atol=1e-6)
+    np.testing.assert_allclose(components[1].ravel(), [1, 0, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(explained, [16 / 25, 9 / 25], rtol=1e-6)
+
+
+def test_as_many_are_shown_as_in_the_paper_or_as_there_are():
+    for options, count in (({"hidden_size": 36}, 28), ({}, 12), ({"in_channels": 1, "patch_size": 2}, 4)):
+        components, explained = filter_components(small(**options))
+        assert len(components) == len(explained) == count
+    np.testing.assert_allclose(explained.sum(), 1, rtol=1e-6)
+    assert [*explained] == sorted(explained, reverse=True)
+
+
+@pytest.mark.parametrize("count", [0, 13, -1, 2.5, 1.0, True, "3"])
+def test_a_count_that_there_is_not_is_refused(count):
+    with pytest.raises(ValueError, match=f"count must be a whole number from 1 to 12, .*; got {count!r}"):
+        filter_components(small(), count)
+
+
+def test_filters_that_are_all_the_same_vary_along_nothing():
+    model = small()
+    layer = model.get_layer("patch_embedding")
+    layer.kernel.assign(np.full(layer.kernel.shape, 0.5))
+    components, explained = filter_components(model, 3)
+    assert np.isfinite(components).all() and explained.tolist() == [0, 0, 0]
+
+
+def test_half_precision_gives_float32():
+    components, explained = filter_components(small(dtype="bfloat16"), 3)
+    assert components.dtype == explained.dtype == "float32"
+    np.testing.assert_allclose(explained, filter_components(small(), 3)[1], rtol=0.02)
+
+
+def test_another_model_is_refused():
+    with pytest.raises(ValueError, match="only a VisionTransformer can be looked into; got NoneType"):
+        filter_components(None)

@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+from reference.comparing import arrays, assert_close
+from reference.goldens import GOLDENS
+from reference.small import HYBRID, NO_TRANSFORMER, images_for, small
+from reference.vit_numpy import forward, patch_embedding
+
+from keras_vit import from_pretrained
+from keras_vit.inspection import patch_similarity
+
+
+def similarity_by_numpy(features):
+    """The cosines of every two cells of (batch, rows, columns, channels)."""
+    batch, rows, columns, _ = features.shape
+    found = np.zeros((batch, rows, columns, rows, columns))
+    for image, *cells in np.ndindex(found.shape):
+        one, other = features[image, cells[0], cells[1]], features[image, cells[2], cells[3]]
+        found[image, *cells] = np.vdot(one, other) / np.sqrt(np.vdot(one, one) * np.vdot(other, other))
+    return found
+
+
+@pytest.mark.parametrize("name", ["token", "gap", "bigvision_map", "hybrid_root", "timm_avg"])
+def test_similarities_are_the_cosines_of_the_patches_tokens(name, golden):
+    file, _, given = GOLDENS[name]
+    model = from_pretrained(golden / file, **{**given, "image_size": (32, 48)})
+    images = images_for(model)
+    tokens = forward(arrays(model), images, model.get_config())["tokens"][:, model.num_prefix_tokens :]
+    rows, columns = model.get_layer("patch_embedding").output.shape[1:3]
+    found = patch_similarity(model, images)
+    assert_close(found, similarity_by_numpy(tokens.reshape(2, rows, columns, -1)), 1e-5)
+    assert found.dtype == "float32"
+
+
+def test_the_stage_says_whose_features_are_compared():
+    model = small(image_size=(16, 32), num_registers=2)
+    images = images_for(model)
+    w = arrays(model)
+    embedded = patch_embedding(
+        images.astype("float64"), *(w[f"patch_embedding/{n}"] for n in ("kernel", "bias"))
+    )
+    assert_close(patch_similarity(model, images, "patch_embedding"), similarity_by_numpy(embedded), 1e-5)
+    one_block = small(image_size=(16, 32), num_registers=2, num_layers=1, norm_after_pooling=True)
+    for weight in one_block.weights:  # the same first block, with nothing behind it
+        if weight.path in w:
+            weight.assign(w[weight.path])
+    tokens = forward(arrays(one_block), images, one_block.get_config())["tokens"][:, 3:]
+    found = patch_similarity(model, images, "encoder_block_0")
+    assert_close(found, similarity_by_numpy(tokens.reshape(2, 2, 4, -1)), 1e-5)
+
+
+STEM = ("patch_embedding", "position_embedding", "tokens")
+BLOCKS = (*STEM, "encoder_block_0", "encoder_block_1")
+
+
+@pytest.mark.parametrize(
+    "options, stages",
+    [
+        ({"num_registers": 2}, (*BLOCKS, "encoder_norm")),
+        ({"num_registers": 2, "norm_after_pooling": True}, BLOCKS),
+        (NO_TRANSFORMER, ("patch_embedding", "tokens")),
+    ],
+)
+def test_a_stage_is_compared_as_the_feature_extractor_lays_it_out(options, stages):
+    model = small(image_size=(16, 24), **options)
+    images = images_for(model)
+    for stage, features in model.feature_extractor(stages, grid=True)(images).items():
+        expected = similarity_by_numpy(np.asarray(features))
+        assert_close(patch_similarity(model, images, stage), expected, 1e-5)
+
+
+def test_a_norm_that_the_model_has_not_is_no_stage():
+    model = small(norm_after_pooling=True)
+    with pytest.raises(ValueError, match="unknown"):
+        patch_similarity(model, images_for(model), "encoder_norm")
+
+
+def test_patches_that_are_alike_in_the_image_are_alike():
+    """Two colours; negative pixels make opposite vectors, zero ones make none."""
+    model = small(image_size=(16, 24), pre_norm=True)  # whose embedding has no bias
+    images = np.zeros((1, 16, 24, 3), "float32")
+    images[:, :8, :8], images[:, :8, 8:16], images[:, 8:, :8] = 1, 0.25, -1
+    found = patch_similarity(model, images, "patch_embedding")[0].reshape(6, 6)
+    colour = np.array([1, 1, 0, -1, 0, 0])
+    np.testing.assert_allclose(found, np.outer(colour, colour), atol=1e-6)
+
+
+def test_a_hybrids_last_unit_has_a_vector_for_each_patch_and_its_first_has_not():
+    model = small(**{**HYBRID, "image_size": (32, 64)}, resnet=(1, 1))
+    images = images_for(model)
+    assert patch_similarity(model, images, "block2_unit1").shape == (2, 4, 8, 4, 8)
+    with pytest.raises(ValueError, match="stage 'block1_unit1' has 8×16 vectors, and not one for each patch"):
+        patch_similarity(model, images, "block1_unit1")
+
+
+@pytest.mark.parametrize("stage, told", [("pooled", "holds no grid"), ("tockens", "unknown")])
+def test_a_stage_without_patches_is_refused(stage, told):
+    model = small()
+    with pytest.raises(ValueError, match=told):
+        patch_similarity(model, images_for(model), stage)
+
+
+def test_half_precision_gives_float32_close_to_it():
+    model = small(dtype="mixed_bfloat16")
+    images = images_for(model)
+    found = patch_similarity(model, images)
+    assert found.dtype == "float32"
+    np.testing.assert_allclose(found, patch_similarity(small(), images), atol=0.03)

@@ -1,0 +1,94 @@
+"""Who looks at whom, in float64 NumPy, and the models that inspection is held against."""
+
+import functools
+import types
+
+import keras
+import numpy as np
+from reference import vit_numpy as reference
+from reference.comparing import arrays, numpy
+from reference.small import images_for, small
+
+from keras_vit import from_pretrained
+
+REGISTERS = {"num_registers": 3, "image_size": (16, 32)}
+MODELS = {
+    "token": lambda golden: from_pretrained(golden / "token.npz"),
+    "gap": lambda golden: from_pretrained(golden / "gap.npz"),
+    "map": lambda golden: from_pretrained(golden / "bigvision_map.npz"),
+    "map and its norm after it": lambda golden: small(pooling="map", norm_after_pooling=True, **REGISTERS),
+    "hybrid": lambda golden: from_pretrained(golden / "hybrid.npz", image_size=(48, 32)),
+    "timm": lambda golden: from_pretrained(golden / "timm_avg.safetensors", num_heads=3),
+    "a rectangle": lambda golden: from_pretrained(golden / "token.npz", image_size=(24, 48)),
+    "any size": lambda golden: from_pretrained(golden / "gap.npz", image_size=(None, None)),
+    "registers": lambda golden: small(**REGISTERS),
+    "registers and gap": lambda golden: small(**REGISTERS, pooling="gap"),
+    "gap beside a class token": lambda golden: small(pooling="gap", class_token=True),
+    "every token": lambda golden: small(pooling=None, class_token=True, patch_size=(4, 8)),
+    "distillation": lambda golden: small(distillation=True),
+    "other blocks": lambda golden: small(layer_scale=0.5, qkv_bias=False, activation="quick_gelu"),
+}
+
+
+def look_by_numpy(model, images):
+    """What tokens look at in each block, `blocks` of (batch, heads, tokens, tokens), and the probe's
+    (batch, heads, tokens); the grid; how many tokens stand before it."""
+    c, w = model.get_config(), {name: a.astype("float64") for name, a in arrays(model).items()}
+    first = keras.Model(model.input, [model.get_layer(n).output for n in ("patch_embedding", "patch_tokens")])
+    grid = first(images)[0].shape[1:3]
+    x = numpy(keras.Model(model.input, model.get_layer("encoder_block_0").input)(images)).astype("float64")
+    blocks, probe = [], None
+    for i in range(c["num_layers"]):
+        name = f"encoder_block_{i}"
+        y = reference.layer_norm(w, f"{name}/attention_norm", x, c)
+        blocks.append(_scores(w, f"{name}/attention", y, y))
+        x = reference.block(w, name, x, c)
+    if c["pooling"] == "map":
+        x = x if c["norm_after_pooling"] else reference.layer_norm(w, "encoder_norm", x, c)
+        query = w["attention_pooling/probe"].repeat(len(x), 0)
+        probe = _scores(w, "attention_pooling/attention", query, x)[:, :, 0]
+    prefix = x.shape[1] - grid[0] * grid[1]
+    return types.SimpleNamespace(blocks=blocks, probe=probe, grid=grid, prefix=prefix)
+
+
+def _scores(w, name, query, tokens):
+    q, k = (
+        np.einsum("btc,chd->bhtd", x, w[f"{name}/{part}/kernel"])
+        + np.expand_dims(w.get(f"{name}/{part}/bias", np.zeros((1, 1))), 1)
+        for part, x in (("query", query), ("key", tokens))
+    )
+    return reference.softmax(np.einsum("bhqd,bhkd->bhqk", q, k) / np.sqrt(q.shape[-1]))
+
+
+def readers(model, look):
+    """Which tokens the pooling reads: the class token, and the distillation token; or the patches."""
+    if model.pooling == "token":
+        return [0, 1] if model.distillation else [0]
+    return [*range(look.prefix, look.blocks[0].shape[-1])]
+
+
+@functools.cache
+def inspected(name, golden):
+    """A model of the table, images for it, and what NumPy sees it look at; not to be changed."""
+    model = MODELS[name](golden)
+    images = images_for(model, 3, (40, 24) if model.image_size == (None, None) else None)
+    return model, images, look_by_numpy(model, images)
+
+
+def attention_set(model, query, key, query_bias=0.0):
+    """The model with these (channels, head size) query and key kernels in every block, one head each."""
+    for i in range(model.num_layers):
+        attention = model.get_layer(f"encoder_block_{i}").attention
+        for layer, kernel, bias in ((attention.query, query, query_bias), (attention.key, key, 0.0)):
+            layer.kernel.assign(np.reshape(kernel, layer.kernel.shape))
+            layer.bias.assign(np.broadcast_to(bias, layer.bias.shape))
+    return model
+
+
+def blind(model):
+    """The model with queries of zero, which look at every token alike."""
+    for i in range(model.num_layers):
+        layer = model.get_layer(f"encoder_block_{i}").attention.query
+        layer.kernel.assign(np.zeros(layer.kernel.shape))
+        layer.bias.assign(np.zeros(layer.bias.shape))
+    return model
