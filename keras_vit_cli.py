@@ -23,6 +23,7 @@ VERBS = {
     "evaluate": "accuracy of a model on a split of a data set",
     "fewshot": "accuracy of a linear classifier on a model's representation, from a few images of each class",
     "predict": "classify images or folders of images",
+    "inspect": "figures and a page of what a model has learned and what it looks at",
     "export": "write a model as SavedModel, LiteRT, ONNX or TF Hub archive, and compare with the live one",
     "weights": "show what a checkpoint holds, or convert it to another layout",
 }
@@ -107,6 +108,7 @@ def parser():
     add("--top", type=positive_int, default=5, help="classes to name for each image (default: 5)")
     _output(add)
 
+    _inspect(sub["inspect"].add_argument)
     _export(sub["export"].add_argument)
 
     actions = sub["weights"].add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -137,6 +139,26 @@ def _training(add, recipe):
     add("--set", action="append", default=[], metavar="FIELD=VALUE", help="any other field of the recipe")
     add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
     add("--deterministic", action="store_true", help="the same bits each time on GPUs, too; slower")
+
+
+def _inspect(add):
+    _model(add, exported=False)
+    of = "image files, or folders of them"
+    add("--image", nargs="+", action="extend", default=[], metavar="IMAGE", help=of)
+    _dataset(add, required=False)
+    add("--split", default="test", help="train, validation or test (default: test)")
+    add("--seed", type=whole_number, help="of the split, if the data set has none (default: the run's or 0)")
+    add("--batch_size", type=positive_int, default=64, help="images computed at a time")
+    bad = "what an unreadable image of the data set does"
+    add("--on_bad_image", choices=("fail", "skip"), default="fail", help=bad)
+    add("--task", choices=TASKS, help="what the outputs mean (default: as of the run, or single_label)")
+    add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH (default: the model's)")
+    block = (
+        "whose heads are drawn, from 0, or from the last: -1 (default: the last; with pooling=map the probe)"
+    )
+    add("--block", type=int, help=block)
+    add("--output", required=True, metavar="DIR", help="folder to write")
+    add("--json", action="store_true", help="print JSON instead of a table")
 
 
 def _export(add):

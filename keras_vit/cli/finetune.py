@@ -2,15 +2,13 @@
 
 import os
 
+from keras_vit.cli.run_report import REPORT, summary, write_run_report
 from keras_vit.cli.source import trained_file
-from keras_vit.inspection.figures import learning_curves
 from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.run import RunConfig, train
+from keras_vit.training.strategy import is_chief
 from keras_vit.weights.catalogue import find
 from keras_vit_cli import settings
-
-# What a run is judged by, whatever its task.
-SCORES = ("test_accuracy", "test_mean_average_precision", "test_mae")
 
 
 def run(args):
@@ -35,16 +33,11 @@ def run(args):
         data_dir=args.data_dir,
         deterministic=args.deterministic,
     )
-    figure = learning_curves(workdir.metrics(), f"{args.model or args.weights} on {args.dataset}")
-    figure.savefig(workdir.figures / "curves.png", dpi=120)
+    if is_chief(args.strategy) and not (workdir.path / REPORT).exists():
+        write_run_report(config, workdir, record, args.data_dir)
     for path in record["bad_images"]:
         print(f"left out, unreadable: {path}")
-    scores = [f"{name.replace('_', ' ')} {record[name]:.4f}" for name in SCORES if name in record]
-    tested = f"{', '.join(scores)} on {record['test_samples']} images" if scores else "finished"
-    print(
-        f"{tested} after {record['steps']} steps in {record['train_seconds']:.0f} s; "
-        f"everything is in {workdir.path}"
-    )
+    print(f"{summary(record)}; everything is in {workdir.path}, {REPORT} to look at")
 
 
 def _absolute(path):

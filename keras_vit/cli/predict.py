@@ -14,34 +14,48 @@ BATCH = 32  # images read and computed at a time
 
 
 def run(args):
-    paths = [path for given in args.images for path in _images(given)]
+    paths = [path for given in args.images for path in images_of(given)]
     model = open_model(args.model)
     task = task_of(args.model, model)
-    batches = tqdm(range(0, len(paths), BATCH), "classifying", unit="batch", delay=2, disable=None)
-    batches = (paths[i : i + BATCH] for i in batches)
+    value = predicted(model, paths, task, args.top)
     if task == "regression":
-        found = [row for batch in batches for row in model.predict_on_batch(model.preprocessing(batch))]
-        value = [{"image": path, "values": row.tolist()} for path, row in zip(paths, found)]
-        text = table([(path, *(f"{x:.4f}" for x in row)) for path, row in zip(paths, found)], _columns(model))
-        return report(args, value, text)
-    found = [best for batch in batches for best in classify(model, batch, args.top, task=task)]
-    value = [
-        {"image": path, "classes": [{"name": name, "probability": score} for name, score in best]}
-        for path, best in zip(paths, found)
-    ]
-    rows = [
-        (path if place == 0 else "", name, f"{score:7.2%}")
-        for path, best in zip(paths, found)
-        for place, (name, score) in enumerate(best)
-    ]
-    report(args, value, table(rows, ("image", "class", "probability")))
+        columns = "image", *(model.class_names or [f"value {i}" for i in range(model.num_classes)])
+        rows = [(found["image"], *(f"{x:.4f}" for x in found["values"])) for found in value]
+    else:
+        columns = "image", "class", "probability"
+        rows = [
+            ("" if place else found["image"], best["name"], f"{best['probability']:7.2%}")
+            for found in value
+            for place, best in enumerate(found["classes"])
+        ]
+    report(args, value, table(rows, columns))
 
 
-def _columns(model):
-    return "image", *(model.class_names or [f"value {i}" for i in range(model.num_classes)])
+def predicted(model, paths, task, top):
+    """What a model says of image files: for each a dict of `image`, its path, and `classes` or `values`.
+
+    Args:
+        model: A `VisionTransformer` with a head, or what `keras_vit.export` opens in its place.
+        paths: Of images.
+        task: "regression" has `values`; others have `classes` of `name` and `probability`, the best first.
+        top: How many classes.
+    """
+    size = BATCH if model.preprocessing.image_size else 1  # images of several sizes are no batch
+    value = []
+    for start in tqdm(range(0, len(paths), size), "classifying", unit="batch", delay=2, disable=None):
+        batch = paths[start : start + size]
+        if task == "regression":
+            outputs = model.predict_on_batch(model.preprocessing(batch))
+            value += [{"image": path, "values": row.tolist()} for path, row in zip(batch, outputs)]
+        else:
+            for path, best in zip(batch, classify(model, batch, top, task=task)):
+                classes = [{"name": name, "probability": score} for name, score in best]
+                value.append({"image": path, "classes": classes})
+    return value
 
 
-def _images(given):
+def images_of(given):
+    """The paths that a file, or a folder of images, stands for."""
     path = pathlib.Path(given)
     if not path.is_dir():
         return [given]

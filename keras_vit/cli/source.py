@@ -6,6 +6,7 @@ import pathlib
 import re
 
 from keras_vit.export.archive import SUFFIXES, saved_model_folder
+from keras_vit.training.workdir import Workdir
 from keras_vit.weights import from_pretrained
 from keras_vit.weights.checkpoint import read_model
 from keras_vit.weights.fetch import WEIGHTS, fetch
@@ -105,6 +106,14 @@ def run_of(source):
         return found if "recipe" in found else {}  # Hugging Face's files have this name, too
     except (OSError, ValueError, TypeError):
         return {}
+
+
+def finished_run(source):
+    """The Workdir of the run that a model is from, or None where that is not known or it has not finished."""
+    path = pathlib.Path(source).expanduser()
+    config = run_of(source)
+    workdir = config and Workdir(path if path.is_dir() else path.parent, config)
+    return workdir if workdir and workdir.result else None
 
 
 def seed_of(source, model=None):

@@ -61,6 +61,8 @@ def test_every_verb_explains_its_options(verb, keras_vit):
             ["finetune", "--dataset", "d", "--workdir", "w", "--image_size", "1x2x3"],
             ["1x2x3", "HEIGHTxWIDTH"],
         ),
+        (["inspect", "--model", "m", "--image", "i"], ["--output"]),
+        (["inspect", "--model", "m", "--output", "o", "--block", "last"], ["--block", "'last'"]),
         (["finetune", "--dataset", "d", "--workdir", "w", "--image_size", "0x8"], ["0x8", "HEIGHTxWIDTH"]),
         (["finetune", "--dataset", "d", "--workdir", "w", "--on_bad_image", "warn"], ["'warn'", "skip"]),
     ],

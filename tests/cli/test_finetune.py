@@ -2,7 +2,10 @@ import json
 
 import pytest
 from made.folders import write_broken, write_classes
+from made.pages import read_page
 from PIL import Image
+
+from keras_vit.training.strategy import is_chief
 
 SHORT = ("--total_steps", 3, "--batch_size", 4, "--set", "eval_every=2", "--set", "warmup_steps=1")
 
@@ -25,7 +28,11 @@ def test_the_script_trains_draws_and_tells_where_everything_is(run):
     result = json.loads((workdir / "result.json").read_text())
     last = done.stdout.splitlines()[-1]
     assert f"test accuracy {result['test_accuracy']:.4f} on 4 images after 3 steps" in last
-    assert str(workdir) in last
+    assert str(workdir) in last and "report.html" in last
+    page = read_page((workdir / "report.html").read_text())
+    assert page.headings[0] == "How the training went" and "Worst predictions" in page.headings
+    assert f"Test accuracy {result['test_accuracy']:.4f} on 4 images" in page.text
+    assert str(workdir) not in (workdir / "report.html").read_text()
     with Image.open(workdir / "figures" / "curves.png") as figure:
         figure.verify()
     assert len((workdir / "metrics.csv").read_text().splitlines()) == 3
@@ -57,6 +64,55 @@ def test_started_again_it_prints_its_result_and_trains_nothing(run, command, ker
     assert done.returncode == 0
     assert done.stdout.splitlines() == first.stdout.splitlines()[-1:]
     assert (workdir / "model.keras").stat().st_mtime_ns == before
+
+
+def test_started_again_it_writes_a_report_that_is_missing_and_keeps_one_that_is_there(
+    run, command, keras_vit
+):
+    report = run[0] / "report.html"
+    before = report.read_text()
+    command = (*command, "--set", "seed=5", "--set", "flip=False", "--workdir", run[0])
+    report.unlink()
+    assert keras_vit(*command).returncode == 0
+    assert report.read_text() == before
+    report.write_text("mine")
+    assert keras_vit(*command).returncode == 0
+    assert report.read_text() == "mine"
+    report.write_text(before)
+
+
+@pytest.mark.parametrize(
+    "strategy, index, first",
+    [
+        ("auto", None, True),
+        ("auto", 0, True),
+        ("auto", 1, False),
+        ("multi_worker", 1, False),
+        ("single", 1, True),
+    ],
+)
+def test_of_several_workers_the_first_writes_the_report(strategy, index, first, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if index is not None:
+        cluster = {"worker": ["localhost:1", "localhost:2"]}
+        task = {"type": "worker", "index": index}
+        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    assert is_chief(strategy) is first
+
+
+def test_looking_inside_a_run_shows_its_curves_and_what_it_was(run, images, keras_vit, tmp_path):
+    given = ("--model", run[0], "--image", images / "cat" / "00.png", "--output", tmp_path / "out")
+    done = keras_vit("inspect", *given)
+    assert done.returncode == 0, done.stderr
+    written = read_page((run[0] / "report.html").read_text())
+    page = read_page((tmp_path / "out" / "report.html").read_text())
+    assert page.headings[-3:] == ["How the training went", "Configuration", "Environment"]
+    curves = "Learning curves of token.npz on images"
+    for told in ("base_lr 0.03", "data set images", "best step on the validation images"):
+        assert told in page.text and told in written.text
+    assert all(curves in [picture["alt"] for picture in p.pictures()] for p in (page, written))
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["figures"][-1] == "curves.png"
+    assert "image_size –" not in page.text and str(run[0]) not in page.text
 
 
 def test_another_configuration_is_refused_naming_the_fields(run, command, keras_vit, refused):

@@ -3,6 +3,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from made.pages import read_page
 
 SHORT = ("--total_steps", 2, "--batch_size", 4, "--set", "eval_every=2", "--set", "warmup_steps=1")
 SHORT = (*SHORT, "--set", "checkpoint_every=1", "--set", "base_lr=0.01")
@@ -37,6 +38,10 @@ def test_masked_patches_leave_an_encoder_without_a_head(pretrained):
     assert len(rows) == 3 and "val_loss" in rows[0]
     config = json.loads((workdir / "config.json").read_text())
     assert (config["objective"], config["target"]) == ("masked_patch", "mean_color")
+    page = read_page((workdir / "report.html").read_text())
+    wanted = ["How the training went", "What the first layer sees", "Where the model thinks that patches are"]
+    assert page.headings == [*wanted, "Configuration", "Environment"]
+    assert "target mean_color" in page.text
 
 
 def test_a_run_is_fine_tuned_from_that_at_another_size(pretrained, images, keras_vit, tmp_path):

@@ -1,6 +1,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.pages import read_page
 from PIL import Image
 
 from keras_vit.cli import quickstart
@@ -59,7 +61,8 @@ def test_it_reads_the_digits_and_deploys_what_it_learned(finished):
     assert result["test_accuracy"] >= ACCURACY
     assert result["test_samples"] >= 300
     assert result["train_seconds"] > 0
-    assert len(result["figures"]) == 3
+    figures = [pathlib.Path(path).stem for path in result["figures"]]
+    assert figures == ["curves", "confusion", "rollout", "rollout-2", "filters", "positions"]
     for path in (result["saved_model"], result["tflite"], *result["figures"]):
         assert (folder / path).exists(), path
     for path in result["figures"]:
@@ -97,7 +100,65 @@ def test_it_says_what_it_does_and_ends_with_a_table(finished):
     assert shown == ["live", *result["export"]["formats"]]
     assert f"{result['test_accuracy']:.4f}" in lines[start + 1]
     named = [line.strip() for line in lines[start:] if line.startswith("  ")]
-    assert all((folder / path).exists() for path in named) and len(named) == 7
+    assert all((folder / path).exists() for path in named) and len(named) == 11
+
+
+def test_the_report_has_all_there_is_to_see(finished):
+    folder, _, result = finished
+    page = read_page((folder / "run" / "report.html").read_text())
+    assert page.headings == [
+        *("How the training went", "How good it is", "What is taken for what"),
+        *("Worst predictions", "Best predictions", "Where the model looks", "What the first layer sees"),
+        *("Where the model thinks that patches are", "Configuration", "Environment"),
+    ]
+    assert len(page.pictures()) == len(result["figures"]) + 2 * 12
+    assert f"Test accuracy {result['test_accuracy']:.4f}" in page.text and str(folder) not in page.text
+
+
+SMALLEST_TEXT = """
+Math.min(...[...document.querySelectorAll("body *")]
+  .filter(e => [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim()))
+  .map(e => parseFloat(getComputedStyle(e).fontSize)))
+"""
+
+
+# How much smaller than drawn the smallest figure is shown; 12 pixels of drawn words are 9 at 0.7.
+SCALE = """
+Math.min(...[...document.querySelectorAll("section > figure img")]
+  .map(i => i.getBoundingClientRect().width / i.naturalWidth))
+"""
+
+
+@pytest.mark.skipif("FULL" not in os.environ, reason="needs a browser; make test-full runs it")
+@pytest.mark.parametrize("verb", ["quickstart", "inspect"])
+def test_a_browser_shows_the_report_without_an_error_or_a_request(verb, finished, keras_vit, tmp_path):
+    report = finished[0] / "run" / "report.html"
+    if verb == "inspect":
+        given = ("--model", finished[0] / "run", "--dataset", "digits", "--output", tmp_path / "out")
+        assert keras_vit("inspect", *given).returncode == 0
+        report = tmp_path / "out" / "report.html"
+    chromium = shutil.which("chromium")
+    assert chromium, "install chromium (apt-get install chromium) for this test"
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        pytest.fail("install playwright (requirements-dev.txt) for this test")
+    said, requested = [], []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for width, height in ((390, 844), (1280, 800)):
+            page = browser.new_page(viewport={"width": width, "height": height})
+            page.on("console", lambda message: said.append(message.text))
+            page.on("pageerror", lambda error: said.append(str(error)))
+            page.on("request", lambda request: requested.append(request.url))
+            page.goto(report.as_uri())
+            assert page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+            assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+            assert page.evaluate(SMALLEST_TEXT) >= 12
+            assert page.evaluate(SCALE) >= (0.69 if width == 390 else 0.5)
+        browser.close()
+    assert said == []
+    assert {url for url in requested if not url.startswith("data:")} == {report.as_uri()}
 
 
 def test_nothing_of_tensorflows_greetings_is_seen(finished):

@@ -1,0 +1,255 @@
+"""How good a model is on a split, as parts of a report: scores, what is taken for what, best and worst."""
+
+import dataclasses
+import io
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from keras_vit.cli.page import Picture, Section, Table, png_of, shown
+from keras_vit.data.batches import evaluation_batches
+from keras_vit.evaluation.classification import SCORES, accuracy, confusion_matrix, per_class, predict
+from keras_vit.evaluation.multi_label import multi_label_classes
+from keras_vit.evaluation.outputs import collect
+from keras_vit.inspection.figures import confusion_figure
+from keras_vit.models.classifying import PROBABILITIES
+
+MOST = 2000  # images computed for a report
+PICTURES = 12  # best ones, and as many worst
+DRAWN = 60  # classes of a confusion matrix that can still be read
+ROWS = 100  # classes in a table; of more, the worst
+MIXED_UP = 10  # pairs of classes
+SIDES = (96, 192)  # of a small picture, in pixels
+
+
+@dataclasses.dataclass(frozen=True)
+class Some:
+    """Some samples of a split, which `evaluation` reads as it reads all.
+
+    Args:
+        records: tf.data.Dataset of (encoded image, label).
+        count: How many.
+    """
+
+    records: tf.data.Dataset
+    count: int
+    labels = None
+
+    def __len__(self):
+        return self.count
+
+    def evaluation_records(self):
+        return self.records
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """What a model makes of a split.
+
+    Args:
+        scores: What `evaluation` returns for the task.
+        classes: A dict for each class, or None.
+        confusion: (classes, classes), or None.
+        mixed_up: (class, what it is taken for, how often), the most frequent first.
+        worst, best: Pictures with what the model says and what is true, most extreme first.
+        images: Model inputs of the worst, and their `truths` in words.
+        total: How many images the split has; `scores["samples"]` of them were drawn for all this.
+    """
+
+    scores: dict
+    classes: list | None
+    confusion: np.ndarray | None
+    mixed_up: list
+    worst: list
+    best: list
+    images: list
+    truths: list
+    total: int
+
+
+def judge(model, samples, task, names=None, batch_size=64, most=MOST):
+    """Compute a split, or `most` images drawn from it, and see what is best and worst.
+
+    Args:
+        model: A `VisionTransformer` with a head.
+        samples: A split of a `Dataset`.
+        task: "single_label", "multi_label" or "regression".
+        names: One name per class or number; None for their numbers.
+        batch_size: Images computed at a time.
+        most: How many images.
+
+    Returns:
+        Judged.
+
+    Raises:
+        ValueError: if the samples' labels are not the model's.
+
+    Example:
+        >>> judged = judge(model, load_dataset("digits").split("test"), "single_label")
+        >>> judged.scores["samples"], len(judged.worst), judged.confusion.shape
+        (355, 12, (10, 10))
+    """
+    some = _some(samples, most)
+    names = names or [str(i) for i in range(model.num_classes)]
+    confusion, mixed_up = None, []
+    if task == "single_label":
+        predictions = predict(model, some, batch_size)
+        scores, classes = accuracy(predictions), per_class(predictions, names)
+        losses, mixed_up = -predictions.log_probabilities, _mixed_up(predictions, names)
+        if model.num_classes <= DRAWN:
+            confusion = confusion_matrix(predictions)
+    else:
+        outputs, labels = collect(model, some, batch_size)
+        scores = SCORES[task](outputs, labels)
+        classes = multi_label_classes(outputs, labels, names) if task == "multi_label" else None
+        wrong = outputs - labels if task == "regression" else PROBABILITIES[task](outputs) - labels
+        losses = np.abs(wrong).mean(axis=1)
+
+    order = np.argsort(-losses, kind="stable")
+    count = min(PICTURES, (len(order) + 1) // 2)
+    picked = _read(model, some, np.concatenate([order[:count], order[count:][: -count - 1 : -1]]))
+    pictures = [_picture(model, *pair, task, names) for pair in picked]
+    return Judged(
+        scores,
+        classes,
+        confusion,
+        mixed_up,
+        pictures[:count],
+        pictures[count:],
+        [image for image, _ in picked[:count]],
+        [TOLD[task](label, names) for _, label in picked[:count]],
+        len(samples),
+    )
+
+
+def judged_sections(judged, split, scores=None):
+    """Sections of a report, and PNG files by name.
+
+    Args:
+        judged: Judged.
+        split: What it is of, in words: "digits, test".
+        scores: Those of the whole split where they are known.
+    """
+    count, of = judged.scores["samples"], split
+    words = f"{split}: {shown(judged.total)} images."
+    if count < judged.total:
+        of = f"{split} ({shown(count)} of {shown(judged.total)} images drawn)"
+        what = "What follows the scores" if scores else "All that follows"
+        words += f" {what} is of {shown(count)} drawn from them."
+    on, scores = (split, scores) if scores else (of, judged.scores)
+    tables = [Table(f"Scores on {on}", (), [(name.replace("_", " "), v) for name, v in scores.items()])]
+    if judged.classes:
+        tables.append(_classes(judged.classes))
+    sections, files = [Section("How good it is", (words,), tables=tuple(tables))], {}
+    pictures, words, tables = (), (), ()
+    if judged.confusion is not None:
+        class_names = [row["name"] for row in judged.classes]
+        png = files["confusion"] = png_of(confusion_figure(judged.confusion, class_names, of))
+        words = ("Rows are what the images are, columns what the model says; all on the diagonal is right.",)
+        pictures = (Picture(png, f"Confusion matrix of {of}"),)
+    if judged.mixed_up:
+        columns = ("class", "is taken for", "times")
+        tables = (Table("The most frequent errors", columns, judged.mixed_up),)
+    if pictures or tables:
+        sections.append(Section("What is taken for what", words, figures=pictures, tables=tables))
+    for heading, words, pictures in (
+        (
+            "Worst predictions",
+            "Where the model is furthest from the truth, the worst first, and what is right where it errs.",
+            judged.worst,
+        ),
+        ("Best predictions", "Where it is nearest to the truth, the best first.", judged.best),
+    ):
+        if pictures:
+            sections.append(Section(heading, (words,), gallery=tuple(pictures)))
+    return sections, files
+
+
+def drawn_images(model, samples, task, names, count):
+    """(model inputs, what they are in words) of some images of a split, evenly spaced among `MOST` of it."""
+    some = _some(samples, MOST)
+    indices = np.linspace(0, len(some) - 1, min(count, len(some))).astype(int)
+    picked = _read(model, some, indices)
+    return [image for image, _ in picked], [TOLD[task](label, names) for _, label in picked]
+
+
+def _mixed_up(predictions, names):
+    pairs = np.stack([predictions.labels, predictions.best[:, 0]], axis=1)
+    pairs, counts = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:MIXED_UP]
+    return [(names[pairs[i, 0]], names[pairs[i, 1]], int(counts[i])) for i in order]
+
+
+def _some(samples, most):
+    if len(samples) <= most:
+        return samples
+    # The first step of a run: of samples at hand by index from all of the split, and no others are read; of
+    # TFRecord files from the first records that fill the shuffle buffer.
+    records = samples.training_records(0, 0, 1, most)
+    return Some(records.map(lambda position, encoded, label: (encoded, label)), most)
+
+
+def _read(model, samples, indices):
+    """(model input, label) of some samples, in the order of the indices; no others are decoded."""
+    wanted = tf.constant(np.sort(indices), tf.int64)
+    records = samples.evaluation_records().enumerate()
+    records = records.filter(lambda i, _: tf.reduce_any(i == wanted)).map(lambda _, record: record)
+    batches = evaluation_batches(Some(records, len(indices)), model.preprocessing, 1)
+    found = [(images[0].numpy(), labels[0].numpy()) for images, labels in batches]
+    return [found[place] for place in np.argsort(np.argsort(indices))]
+
+
+def _several(label, names):
+    return ", ".join(str(name) for name, yes in zip(names, label) if yes) or "none"
+
+
+def _numbers(label, names):
+    return ", ".join(f"{name} {x:.4g}" for name, x in zip(names, label))
+
+
+# By task: a label in words, and what of an output is to be the label.
+TOLD = {
+    "single_label": lambda label, names: str(names[label]),
+    "multi_label": _several,
+    "regression": _numbers,
+}
+SAID = {"single_label": np.argmax, "multi_label": lambda output: output > 0, "regression": np.asarray}
+
+
+def _picture(model, image, label, task, names):
+    """A small picture, and below it what the model says and what is true."""
+    output = model.predict_on_batch(image[np.newaxis])[0].astype("float64")
+    said, true = SAID[task](output), TOLD[task](label, names)
+    caption = TOLD[task](said, names)
+    if task == "single_label":
+        caption += f" ({PROBABILITIES[task](output).max():.1%})"
+    if not np.array_equal(said, label):
+        caption += f"; is {true}"
+    return Picture(_small(model.preprocessing.colors(image)), f"An image of {true}", caption)
+
+
+def _small(pixels):
+    """A PNG of a size to be shown beside others."""
+    picture = Image.fromarray(np.round(pixels * 255).astype("uint8"))
+    small, large = SIDES
+    longest = max(picture.size)
+    if longest > large:
+        picture.thumbnail((large, large))
+    elif longest < small:  # by a whole factor, so that pixels stay squares
+        factor = -(-small // longest)
+        picture = picture.resize([side * factor for side in picture.size], Image.Resampling.NEAREST)
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def _classes(classes):
+    title, rows = "Each class", classes
+    if len(classes) > ROWS:
+        title = f"The {ROWS} least known of {len(classes)} classes"
+        known = [row for row in classes if row["samples"]]
+        share = "accuracy" if "accuracy" in classes[0] else "recall"
+        rows = sorted(known, key=lambda row: row[share])[:ROWS]
+    columns = [name.replace("_", " ") for name in classes[0]]
+    return Table(title, tuple(columns), [tuple(row.values()) for row in rows])

@@ -1,0 +1,162 @@
+import os
+import shutil
+
+import pytest
+from made.folders import write_classes, write_table
+from made.pages import read_page
+from PIL import Image
+from reference.small import small
+
+from keras_vit.cli.run_report import name_of, write_run_report
+from keras_vit.data.datasets import load_dataset
+from keras_vit.evaluation.classification import evaluate
+from keras_vit.training.named_recipes import RECIPES
+from keras_vit.training.run import RunConfig
+from keras_vit.training.workdir import Workdir, save_model
+
+CURVES = "How the training went"
+JUDGED = ["How good it is", "What is taken for what", "Worst predictions", "Best predictions"]
+SEEN = ["Where the model looks", "What the first layer sees", "Where the model thinks that patches are"]
+END = ["Configuration", "Environment"]
+ROWS = [
+    {"step": step, "loss": 2 / step, "val_loss": 3 / step, "seconds": 1.0, "learning_rate": 0.1}
+    for step in (1, 2, 3)
+]
+
+
+def finished(path, dataset, model, **options):
+    """A finished run's configuration, folder and record, as `train` leaves them, without the training."""
+    task = options.pop("task", "single_label")
+    recipe = RECIPES["finetune"].with_changes(total_steps=3, warmup_steps=1, batch_size=4, task=task)
+    config = RunConfig(dataset, recipe, model={"image_size": 16, "patch_size": 8}, **options)
+    workdir = Workdir(path, config.as_json())
+    workdir.make()
+    workdir.write_metrics(ROWS)
+    save_model(model, workdir.model)
+    record = {"steps": 3, "train_seconds": 3.0, "best_step": 3, "replicas": 1, "bad_images": []}
+    if config.objective == "classify":
+        found = evaluate(model, load_dataset(dataset, task=task).split("test"), 4, task)
+        record |= {f"test_{name}": value for name, value in found.items()}
+    workdir.write_result(record)
+    return config, workdir, record
+
+
+def table_of(path, lines):
+    return write_table(path, *lines, images=[f"{i}.png" for i in range(20)])
+
+
+def single(path):
+    root = write_classes(path / "<b>flowers", names=("<script>alert(1)</script>", "$dog$"))
+    return f"folder:{root}", small(num_classes=2), {}
+
+
+def several(path):
+    lines = ["file,split,smile,hat", *(f"{i}.png,{_split(i)},{i % 2},1" for i in range(20))]
+    return f"folder:{table_of(path / 'faces', lines)}", small(num_classes=2), {"task": "multi_label"}
+
+
+def number(path):
+    lines = ["file,split,age", *(f"{i}.png,{_split(i)},{i / 10}" for i in range(20))]
+    return f"folder:{table_of(path / 'faces', lines)}", small(num_classes=1), {"task": "regression"}
+
+
+def masked(path):
+    root = write_classes(path / "flowers")
+    return f"folder:{root}", small(num_classes=None), {"objective": "masked_patch"}
+
+
+def _split(i):
+    return ("train", "train", "val", "test")[i % 4]
+
+
+SECTIONS = {
+    single: [CURVES, *JUDGED, *SEEN, *END],
+    several: [CURVES, JUDGED[0], *JUDGED[2:], *SEEN, *END],
+    number: [CURVES, JUDGED[0], *JUDGED[2:], *SEEN, *END],
+    masked: [CURVES, *SEEN[1:], *END],
+}
+
+
+@pytest.mark.parametrize("make", SECTIONS)
+def test_every_task_has_its_sections(make, tmp_path):
+    dataset, model, options = make(tmp_path)
+    config, workdir, record = finished(tmp_path / "run", dataset, model, **options)
+    figures = write_run_report(config, workdir, record)
+    text = (workdir.path / "report.html").read_text(encoding="utf-8")
+    page = read_page(text)
+    assert page.headings == SECTIONS[make]
+    assert str(tmp_path) not in text
+    assert {path.name for path in workdir.figures.iterdir()} == {os.path.basename(f) for f in figures}
+    assert workdir.figures / "curves.png" in workdir.figures.iterdir()
+    for file in figures:
+        with Image.open(file) as figure:
+            figure.verify()
+    names = {path.name for path in workdir.path.iterdir()}
+    assert names == {
+        *("config.json", "checkpoints", "figures", "metrics.csv", "model.keras"),
+        *("report.html", "result.json"),
+    }
+    assert f"A Vision Transformer on {os.path.basename(dataset)}" in page.text
+    assert "learning_rate" not in page.text and "base_lr 0.03" in page.text
+
+
+def test_it_tells_the_runs_scores_and_what_it_was(tmp_path):
+    dataset, model, _ = single(tmp_path)
+    config, workdir, record = finished(tmp_path / "run", dataset, model)
+    write_run_report(config, workdir, {**record, "test_accuracy": 0.125, "bad_images": ["/home/x.png"]})
+    words = read_page((workdir.path / "report.html").read_text()).text
+    for told in ("accuracy 0.125", "Test accuracy 0.1250 on 4 images after 3 steps in 3 s.", "optimizer sgd"):
+        assert told in words
+    for told in (
+        "unreadable images left out 1",
+        "hidden_size 12",
+        "seconds of training 3",
+        "image_size 16, 16",
+    ):
+        assert told in words
+    assert "/home" not in words
+
+
+def test_a_run_whose_data_are_gone_keeps_its_scores(tmp_path, capsys):
+    dataset, model, _ = single(tmp_path)
+    config, workdir, record = finished(tmp_path / "run", dataset, model)
+    shutil.rmtree(dataset.partition(":")[2])
+    write_run_report(config, workdir, record)
+    page = read_page((workdir.path / "report.html").read_text())
+    assert page.headings == [CURVES, JUDGED[0], *SEEN[1:], *END]
+    assert "The images cannot be read any more" in page.text and str(tmp_path) not in page.text
+    assert "no images in report.html: no such folder" in capsys.readouterr().out
+    assert f"loss {record['test_loss']:.4g}" in page.text
+
+
+def test_a_report_that_cannot_be_finished_is_not_there(tmp_path, monkeypatch):
+    dataset, model, _ = single(tmp_path)
+    config, workdir, record = finished(tmp_path / "run", dataset, model)
+    from keras_vit.inspection import figures
+
+    def fail(*_):
+        raise RuntimeError("out of ink")
+
+    monkeypatch.setattr(figures, "position_figure", fail)
+    with pytest.raises(RuntimeError, match="out of ink"):
+        write_run_report(config, workdir, record)
+    assert not (workdir.path / "report.html").exists() and not [*workdir.figures.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "source, name",
+    [
+        ("vit_b16_augreg", "vit_b16_augreg"),
+        ("hf://google/vit-base-patch16-224", "hf://google/vit-base-patch16-224"),
+        ("gs://vit_models/imagenet21k/ViT-B_16.npz", "ViT-B_16.npz"),
+        ("runs/cats/", "cats"),
+        ("/home/me/run/model.keras", "run"),
+        ("https://host/vit.npz?key=secret", "vit.npz"),
+        ("model.keras", "cats"),
+        (".", "cats"),
+    ],
+)
+def test_a_source_is_told_without_where_it_lies(source, name, monkeypatch, tmp_path):
+    (tmp_path / "cats").mkdir()
+    monkeypatch.chdir(tmp_path / "cats")
+    assert name_of(source) == name
