@@ -1,0 +1,278 @@
+"""Each notebook is run whole, as a reader would in a fresh runtime, and holds to what notebooks here are."""
+
+import ast
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from made.folders import write_classes
+from made.notebooks import executed
+from reference.comparing import randomise
+
+from keras_vit import VisionTransformer, save_weights
+from keras_vit.variants import cost
+from keras_vit.weights.catalogue import CATALOGUE
+from keras_vit.weights.class_names import class_names
+
+ROOT = pathlib.Path(__file__).parents[2]
+COLAB = ROOT / "colab"
+NOTEBOOKS = sorted(COLAB.glob("*.ipynb"))
+NAMES = [path.stem for path in NOTEBOOKS]
+FULL = "FULL" in os.environ
+HOME = re.search(r'url="(.+?)"', (ROOT / "setup.py").read_text())[1]
+LONG = ("train(", "fit(", "export_folder(")  # what takes more than a few seconds in a cell
+
+TIME = r"(\d+ seconds|a minute|two minutes|three minutes|half a minute)"
+
+each = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+
+
+def code_cells(path):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def python_of(cell):
+    """A cell's statements, without IPython's own."""
+    text = re.sub(r"^(\s*)%.*$", r"\1pass", cell.source, flags=re.MULTILINE)
+    return ast.parse(text)
+
+
+def ran(name, folder, again=None, **small):
+    """A notebook after it has run: with its own settings in FULL, else with small ones.
+
+    With `again`, and always in FULL, it runs a second time, as after a change of these parameters.
+    """
+    again = again or ({} if FULL else None)
+    return Ran(executed(COLAB / f"{name}.ipynb", folder, {} if FULL else small, again), folder / "work")
+
+
+class Ran:
+    """What an executed notebook has shown, by the ids of its cells.
+
+    Args:
+        notebook: With outputs.
+        folder: In which its files are.
+    """
+
+    def __init__(self, notebook, folder):
+        self.folder = folder
+        self.outputs = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
+
+    def printed(self, cell):
+        return "".join(out.text for out in self.outputs[cell] if out.output_type == "stream")
+
+    @property
+    def figures(self):
+        """Cells by how many pictures they show, which is the same each time."""
+        shown = {}
+        for cell, outputs in self.outputs.items():
+            count = sum("image/png" in out.get("data", {}) for out in outputs)
+            assert shown.setdefault(cell.removeprefix("again-"), count) == count, cell
+        return {cell: count for cell, count in shown.items() if count}
+
+    @property
+    def complaints(self):
+        return [
+            out.text for outputs in self.outputs.values() for out in outputs if out.get("name") == "stderr"
+        ]
+
+    def share(self, cell, after=""):
+        """The first percentage that a cell prints, after some words."""
+        return float(re.search(rf"{re.escape(after)}.*?([\d.]+)%", self.printed(cell), re.DOTALL)[1]) / 100
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A checkpoint like those of the catalogue, but for its size: ImageNet's classes, random weights."""
+    sizes = {"patch_size": 16, "hidden_size": 24, "num_layers": 2, "mlp_dim": 40, "num_heads": 3}
+    names = class_names("imagenet_1k")
+    model = VisionTransformer(64, **sizes, num_classes=1000, class_names=names, activation="gelu_erf")
+    path = tmp_path_factory.mktemp("published") / "model.safetensors"
+    return str(save_weights(randomise(model), path, "timm"))
+
+
+def test_classify_trains_saves_loads_and_publishes(tmp_path):
+    done = ran("01_classify", tmp_path, STEPS=10)
+    assert done.complaints == []
+    assert done.figures == {"rollout": 1}
+    assert re.search(r"a scanned \d: \d [\d.]+%, \d [\d.]+%, \d [\d.]+%", done.printed("classify-images"))
+    assert (done.folder / "published/hub/my_vit.tar.gz").exists()
+    difference = re.search(r"largest difference: (\S+)", done.printed("hub-archive"))[1]
+    assert float(difference) < 1e-4
+    assert not FULL or done.share("train") > 0.94
+
+
+def test_classify_takes_a_published_checkpoint(tmp_path, published):
+    notebook = executed(COLAB / "01_classify.ipynb", tmp_path, {"SOURCE": published})
+    done = Ran(notebook, tmp_path / "work")
+    assert done.complaints == []
+    assert done.figures == {"rollout": 1}
+    assert done.printed("train") == ""  # nothing to train
+    assert "1000 classes, such as ('tench, Tinca tinca'" in done.printed("from-pretrained")
+    best = re.findall(r"(\S+): (.+?) [\d.]+%, ", done.printed("classify-images"))
+    assert [name for name, _ in best] == ["china.jpg", "flower.jpg"]
+    known = {name.split(",")[0] for name in class_names("imagenet_1k")}
+    assert all(said in known for _, said in best)
+
+
+def test_finetune_carries_over_and_goes_on_after_a_stop(tmp_path):
+    flowers = f"folder:{write_classes(tmp_path / 'flowers')}"
+    done = ran("02_finetune", tmp_path, {"DATASET": flowers, "BATCH": 8}, STEPS=24)
+    assert done.complaints == []
+    assert done.figures == {"fit-and-curves": 1, "go-on": 1}
+    assert "a table of (1, 65, 64)" in done.printed("larger")
+    assert "a table of (1, 145, 64)" in done.printed("larger")
+    for time in ("", "again-"):
+        assert done.printed(f"{time}stop").endswith("stopped\n")
+        found = re.search(r"continuing runs/\S+ from step (\d+) of (\d+)", done.printed(f"{time}go-on"))
+        assert 0 < int(found[1]) < int(found[2]) == (200 if FULL else 12)
+    assert (done.folder / "finetuned.keras").exists()
+    if FULL:
+        assert done.share("fit-and-curves") > 0.93
+        assert done.share("larger") > 0.85  # as carried over
+        assert done.share("larger", "carried over, ") > 0.93
+        assert done.share("go-on", "test accuracy") > 0.93
+
+
+def test_look_inside_draws_the_papers_figures(tmp_path):
+    done = ran("03_look_inside", tmp_path, STEPS=10)
+    assert done.complaints == []
+    drawn = {"filter-figure": 1, "position-figure": 1, "distance-figure": 1}
+    assert done.figures == {**drawn, "attention-figures": 2, "similarity-figures": 2}
+    if FULL:
+        assert done.share("train") > 0.94
+        assert done.share("similarity-figures") > 0.85
+
+
+@pytest.mark.skipif(not FULL, reason="FULL only: the other branch is a line, which 01_classify runs too")
+def test_look_inside_takes_a_published_checkpoint(tmp_path, published):
+    notebook = executed(COLAB / "03_look_inside.ipynb", tmp_path, {"SOURCE": published})
+    done = Ran(notebook, tmp_path / "work")
+    assert done.complaints == []
+    assert sum(done.figures.values()) == 7
+
+
+def test_export_writes_every_format_and_each_is_used(tmp_path):
+    again = {"DATASET": f"folder:{write_classes(tmp_path / 'flowers')}"} if FULL else None
+    done = ran("04_export", tmp_path, again, STEPS=10, IMAGES=32)
+    assert done.complaints == []
+    table = done.printed("side-by-side").splitlines()
+    precisions = ("float32", "float16", "dynamic_int8", "int8")
+    formats = ["saved_model", *(f"tflite_{precision}" for precision in precisions), "hub"]
+    assert [line.split()[0] for line in table[2:]] == formats
+    report = json.loads((done.folder / "exported/verification.json").read_text())
+    assert [*report["formats"]] == formats
+    assert report["images"] == (4 if FULL else 32)  # of the last data set
+    server, phone = (done.printed(cell).splitlines() for cell in ("use-saved-model", "use-litert"))
+    assert re.match(r"\d+ bytes of an image file", server.pop(0))
+    assert len(server) == len(phone) == 5
+    said = [{name: float(share.rstrip("%")) for name, share in map(str.split, x)} for x in (server, phone)]
+    both = said[0].keys() & said[1].keys()
+    assert len(both) >= 3 and all(abs(said[0][name] - said[1][name]) < 3 for name in both)
+    assert "SavedModelLayer" in str(done.outputs["use-hub"])
+    if FULL:
+        assert done.share("train") > 0.94
+        assert server[0].split()[0] == phone[0].split()[0]
+
+
+@each
+def test_it_is_a_notebook_without_outputs(path):
+    stored = json.loads(path.read_text())
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert (stored["nbformat"], stored["nbformat_minor"]) == (4, 5)
+    assert stored["metadata"].keys() == {"kernelspec", "language_info"}
+    assert stored["metadata"]["kernelspec"]["name"] == "python3"
+    assert len(notebook.cells) <= 15
+    ids = [cell.id for cell in notebook.cells]
+    assert len(set(ids)) == len(ids)
+    for cell in notebook.cells:
+        tagged = {"tags": ["parameters"]} if cell.id == "parameters" else {}
+        assert cell.metadata == tagged
+        if cell.cell_type == "code":
+            assert cell.outputs == [] and cell.execution_count is None
+    assert path.read_text() == json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
+
+
+@each
+def test_it_installs_the_package_first_and_has_the_parameters_next(path):
+    first, second, *others = code_cells(path)
+    assert f"    %pip install -q git+{HOME}\n" in first.source
+    assert 'importlib.util.find_spec("keras_vit") is None' in first.source
+    assert second.id == "parameters"
+    assigned = [node for node in python_of(second).body if isinstance(node, ast.Assign)]
+    assert len(assigned) == len(python_of(second).body) > 0
+    rest = "\n".join(cell.source for cell in others)
+    assert "pip install" not in rest
+    for cell in (first, *others):  # in a running kernel an editable install is not seen, and a clone hides it
+        assert not re.search(r"%cd|os\.chdir|git clone|install.* -e|--editable", cell.source)
+
+
+@each
+def test_it_imports_what_it_uses_and_defines_no_layer(path):
+    for cell in code_cells(path):
+        for node in ast.walk(python_of(cell)):
+            assert not isinstance(node, ast.ClassDef)
+            assert not (isinstance(node, ast.Attribute) and node.attr in ("Layer", "Lambda", "Model"))
+
+
+@each
+def test_it_says_beside_every_long_cell_how_long_it_takes(path):
+    cells = nbformat.read(path, as_version=4).cells
+    long = [i for i, cell in enumerate(cells) if cell.cell_type == "code" and _is_long(cell)]
+    assert long
+    for i in long:
+        assert cells[i - 1].cell_type == "markdown"
+        words = " ".join(cells[i - 1].source.split())
+        assert re.search(r"about (\d+|a|half a|two|three) (seconds?|minutes?) on 4 CPU cores", words, re.I), (
+            words
+        )
+    assert re.search(rf"takes about {TIME} on 4 CPU cores", " ".join(cells[0].source.split()))
+
+
+def _is_long(cell):
+    calls = [node for node in ast.walk(python_of(cell)) if isinstance(node, ast.Call)]
+    return any(f"{ast.unparse(call.func)}(" in LONG for call in calls)
+
+
+def test_the_code_is_in_the_form_that_is_asked_for():
+    ruff = [sys.executable, "-m", "ruff"]
+    ours = 'lint.isort.known-first-party=["keras_vit", "keras_vit_cli"]'
+    options = ["--isolated", "--line-length", "100", "--config", ours]
+    rules = ["--select", "E,F,I,B,UP", "--ignore", "B905", "--no-cache"]
+    for command in (["check", *options, *rules], ["format", *options, "--check", "--no-cache"]):
+        done = subprocess.run([*ruff, *command, *NOTEBOOKS], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_all_links_lead_somewhere_and_readme_has_every_notebook():
+    readme = (COLAB / "README.md").read_text()
+    place = HOME.removeprefix("https://github.com/")
+    opened = f"https://colab.research.google.com/github/{place}/blob/main/colab/{{}}.ipynb"
+    for name in NAMES:
+        assert f"({name}.ipynb)" in readme
+        assert f"({opened.format(name)})" in readme
+    for path in NOTEBOOKS:
+        cells = nbformat.read(path, as_version=4).cells
+        texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
+        links = re.findall(r"\]\((\S+?)\)", "\n".join(texts))
+        assert [link for link in links if "google.com/github" in link] == [opened.format(path.stem)]
+        assert all((COLAB / link).exists() for link in links if "://" not in link), links
+
+
+def test_published_models_are_in_the_catalogue_and_as_large_as_said():
+    said = "\n".join(cell.source for path in NOTEBOOKS for cell in code_cells(path)[:2])
+    names = re.findall(r'"((?:vit|deit)\w*_\w+)"', said)
+    assert len(names) >= 4
+    assert all(CATALOGUE[name].source.startswith("hf://") for name in names)  # what anybody can fetch
+    sizes = re.findall(r'"(\w+_in1k)".*?(\d+) MB', said)
+    assert len(sizes) >= 3
+    for name, megabytes in sizes:
+        assert round(4e-6 * cost(CATALOGUE[name].variant)["parameters"]) == int(megabytes), name
+    for name, share in re.findall(r'"(\w+)".*?([\d.]+) % of ImageNet', said):
+        assert round(CATALOGUE[name].top1, 1) == float(share)
