@@ -26,7 +26,7 @@ def export_onnx(saved_model, path, *, opset=None):
 
     The file has the input `images` (float32 in [0, 1], in batches of any size), the signature's outputs,
     and among its metadata `keras_vit.json` and, of a classifier, `labels.txt`. A SavedModel of a fixed
-    image size gives the same bytes each time. Wants `pip install keras_vit[onnx]`.
+    image size gives the same bytes each time. Wants `pip install onnx onnxruntime tf2onnx`.
 
     Args:
         saved_model: Folder that `export_saved_model` wrote.
@@ -115,7 +115,7 @@ def optional(name):
     except ModuleNotFoundError as error:
         if error.name != name:  # it is there, and broken
             raise
-        raise ImportError(f"ONNX wants {name}: pip install keras_vit[onnx]", name=name) from None
+        raise ImportError(f"ONNX wants {name}: pip install onnx onnxruntime tf2onnx", name=name) from None
 
 
 def _converted(signature, opset, tf2onnx):

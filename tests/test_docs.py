@@ -1,0 +1,241 @@
+"""What the manual and README say is run, and the manual is built: nothing in it is fetched from elsewhere."""
+
+import ast
+import doctest
+import importlib
+import importlib.util
+import inspect
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+import keras_vit_cli
+from keras_vit import from_pretrained, save_weights
+from keras_vit.training import RECIPES
+from keras_vit.weights.catalogue import CATALOGUE
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+TEXTS = {page: (ROOT / page).read_text() for page in PAGES}
+NOT_RUN = ("bash", "text")  # for a network, several machines or other programs; what is shown
+PACKAGES = ("", ".layers", ".models", ".weights", ".training", ".evaluation", ".inspection")
+
+
+def blocks(text):
+    return re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+# One process for all pages, which saves the imports; each page in a new folder with the files it speaks of.
+RUN = """
+import contextlib, json, os, pathlib, shlex, shutil, sys, traceback
+import numpy as np
+from PIL import Image
+import keras_vit_cli
+
+checkpoint, plan = sys.argv[1], json.loads(pathlib.Path(sys.argv[2]).read_text())
+start = pathlib.Path.cwd()
+pixels = np.random.default_rng(0).integers(0, 256, (25, 40, 50, 3), "uint8")
+photos = ["photo.jpg", *(f"flowers/{kind}/{i}.png" for kind in ("rose", "tulip") for i in range(12))]
+
+
+def run(language, block, names):
+    if language == "python":
+        exec(compile(block, "the block", "exec"), names)
+    for line in block.splitlines() if language == "" else ():
+        if line.startswith("keras-vit "):
+            assert keras_vit_cli.main(shlex.split(line)[1:]) == 0, line
+
+
+for page, steps in plan.items():
+    folder = start / page
+    for name, image in zip(photos, pixels):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / name)
+    os.chdir(folder)
+    shutil.copy(checkpoint, "ViT-B_16.npz")
+    names, failure = {}, None
+    with open("out.txt", "w") as out, contextlib.redirect_stdout(out):
+        for language, block in steps:
+            try:
+                run(language, block, names)
+            except BaseException:
+                failure = block + traceback.format_exc()
+                break
+    pathlib.Path("done.json").write_text(json.dumps(failure))
+"""
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    """The folder of each page after all its blocks have run, and why one could not.
+
+    The checkpoint has `pre_logits`, as the first published ones, and a size and classes that no page names.
+    """
+    folder = tmp_path_factory.mktemp("read")
+    model = from_pretrained(ROOT / "tests/golden/token_rep.npz", image_size=40, num_classes=11)
+    checkpoint = save_weights(model, folder / "other.npz", "vit_jax")
+    plan = {page: [b for b in blocks(text) if b[0] not in NOT_RUN] for page, text in TEXTS.items()}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    command = [sys.executable, "-c", RUN, checkpoint, folder / "plan.json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {page: (folder / page, json.loads((folder / page / "done.json").read_text())) for page in PAGES}
+
+
+@pytest.mark.tensorflow_only("the pages train and export")
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_runs(page, read):
+    _, failure = read[page]
+    assert failure is None, failure
+
+
+@pytest.mark.tensorflow_only("the pages train and export")
+def test_the_files_that_the_pages_speak_of_are_there(read):
+    readme, _ = read["README.md"]
+    for file in ("digits.keras", "deployed/saved_model/1/saved_model.pb", "inside/report.html"):
+        assert (readme / file).exists(), file
+    assert "rose" in (readme / "out.txt").read_text()
+    assert (read["docs/checkpoints.md"][0] / "vit_folder/config.json").exists()
+    assert (read["docs/training.md"][0] / "runs/flowers/report.html").exists()
+
+
+def test_the_pages_have_what_they_are_to_run():
+    ours = {page: [language for language, _ in blocks(text)] for page, text in TEXTS.items()}
+    assert all(language in ("", "python", *NOT_RUN) for found in ours.values() for language in found)
+    without = [page for page, languages in ours.items() if not {"", "python"} & {*languages}]
+    assert without == ["docs/paper.md"]  # whose runs are large
+
+
+def test_what_is_not_run_is_understood_all_the_same():
+    """Every command that is shown, if only in a line of shell, is one of the parser's."""
+    text = "\n".join(
+        block for text in TEXTS.values() for language, block in blocks(text) if language != "python"
+    )
+    lines = re.findall(r"^.*?\b(keras-vit [a-z].*)$", text.replace("\\\n", " "), re.MULTILINE)
+    assert len(lines) > 30
+    for line in lines:
+        args = keras_vit_cli.parser().parse_args(shlex.split(line)[1:])
+        assert getattr(args, "recipe", "finetune") in RECIPES, line
+        for source in (getattr(args, "weights", None), getattr(args, "model", None)):
+            assert source is None or not source.startswith("vit_b") or source in CATALOGUE, line
+
+
+def test_the_recipes_and_names_that_are_spoken_of_are_there():
+    text = "\n".join(TEXTS.values())
+    assert {*RECIPES} <= {*re.findall(r"`([\w]+)`", TEXTS["docs/training.md"])}
+    assert all(name in CATALOGUE for name in re.findall(r"\bvit_[a-z]+\d+_\w+", text))
+
+
+def test_every_verb_has_its_section():
+    verbs = [verb for verb in keras_vit_cli.VERBS if verb != "weights"]
+    wanted = {*verbs, *(f"weights {action}" for action in keras_vit_cli.WEIGHTS)}
+    titles = re.findall(r"^## (.+)$", TEXTS["docs/cli.md"], re.MULTILINE)
+    assert {*titles} == wanted
+    assert re.findall(r"<!-- options: (.+) -->", TEXTS["docs/cli.md"]) == titles
+
+
+def test_the_linked_files_of_the_repository_exist():
+    for page, text in TEXTS.items():
+        inside = re.findall(r"https://github\.com/keras-vit/keras_vit/(?:blob|tree)/main/([\w./-]+)", text)
+        beside = [link for link in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", text) if ":" not in link]
+        for path in [ROOT / path for path in inside] + [(ROOT / page).parent / path for path in beside]:
+            assert path.exists(), (page, path)
+
+
+REFERENCE = "\n".join(page.read_text() for page in (ROOT / "docs/api").glob("*.md"))
+
+
+def named(path):
+    """What a dotted path of the reference names; of a module, all that is in it."""
+    try:
+        return public(importlib.import_module(path))
+    except ModuleNotFoundError:
+        module, _, name = path.rpartition(".")
+        return [getattr(importlib.import_module(module), name)]
+
+
+def public(module):
+    found = (value for name, value in vars(module).items() if not name.startswith("_"))
+    return [value for value in found if inspect.isclass(value) or inspect.isfunction(value)]
+
+
+def shown():
+    """The syntax of all the Python that pages and notebooks show, node by node."""
+    notebooks = [json.loads(path.read_text()) for path in (ROOT / "colab").glob("*.ipynb")]
+    cells = [cell for notebook in notebooks for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    code = [re.sub(r"^(\s*)[%!].*", r"\1pass", "".join(cell["source"]), flags=re.MULTILINE) for cell in cells]
+    code += [block for text in TEXTS.values() for language, block in blocks(text) if language == "python"]
+    return [node for block in code for node in ast.walk(ast.parse(block))]
+
+
+@pytest.fixture(scope="module")
+def told():
+    return [thing for path in re.findall(r"^::: ([\w.]+)$", REFERENCE, re.MULTILINE) for thing in named(path)]
+
+
+def test_the_reference_tells_of_every_name_of_the_packages(told):
+    for package in PACKAGES:
+        for thing in public(importlib.import_module(f"keras_vit{package}")):
+            assert thing in told, f"{thing.__module__}.{thing.__qualname__} is missing in docs/api"
+
+
+def test_the_reference_tells_of_every_name_that_a_page_or_notebook_imports(told):
+    nodes = [node for node in shown() if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in nodes if node.module.split(".")[0] == "keras_vit"]
+    assert len(nodes) > 5
+    for node in nodes:
+        for alias in node.names:
+            things = named(f"{node.module}.{alias.name}")
+            assert not inspect.isfunction(things[0]) or things[0] in told, f"{node.module}.{alias.name}"
+
+
+def test_the_reference_tells_of_every_method_that_a_page_or_notebook_calls():
+    called = {node.attr for node in shown() if isinstance(node, ast.Attribute)}
+    listed = re.findall(r"^::: ([\w.]+)\n +options:\n +members: \[(.+)\]$", REFERENCE, re.MULTILINE)
+    assert len(listed) > 2
+    for path, members in listed:
+        (thing,) = named(path)
+        apart = re.findall(rf"heading: {thing.__name__}\.(\w+)", REFERENCE)
+        own = {name for name in vars(thing) if inspect.isroutine(getattr(thing, name))}
+        assert own & called <= {*members.split(", "), *apart}, path
+
+
+@pytest.mark.parametrize("name", ["cli_options", "griffe_export"])
+def test_what_builds_the_manual_does_as_its_example_says(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    failed, tried = doctest.testmod(module)
+    assert tried and not failed
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built manual, which takes 2 seconds. With --quiet nothing would be strict."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*.html")}
+
+
+def test_the_manual_asks_no_other_host_for_anything(site):
+    tag = r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)"
+    for name, page in site.items():
+        assert not re.findall(tag, page), name
+        assert 'data-md-component="source"' not in page, name  # which asks GitHub for the stars
+        assert not re.search(r"@import|url\((?:https?:)?//", page), name
+
+
+def test_the_manual_holds_the_docstrings_and_the_options(site):
+    export = site["api/export.html"]
+    assert 'id="keras_vit.export.layer.SavedModelLayer"' in export
+    assert "Source:</strong>" in export and "&gt;&gt;&gt; " in export  # an example as code
+    assert "Call arguments" in export
+    assert "<blockquote>" not in "".join(site.values())  # which an example outside its section would become
+    assert "--deterministic" in site["cli.html"] and "--helpfull" not in site["cli.html"]
