@@ -2,16 +2,19 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 # A file's tests share what is dear to make; conftest.py says which files start first.
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
-# What computes with Keras; the rest of tests/weights is about files.
-JAX_TESTS := tests/layers tests/models tests/contract $(addprefix tests/weights/test_,load.py save.py resizing.py)
+PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# What computes with Keras; the rest is TensorFlow's own, or about files and NumPy, which save.py is too.
+JAX_TESTS := tests/layers $(addprefix tests/models/test_,vit.py resnet_stem.py masked_patch.py saving.py) \
+	tests/contract/test_contract.py tests/weights/test_load.py \
+	tests/weights/test_save.py$(if $(FULL),,::test_a_checkpoint_is_written_as_it_was)
 
-.PHONY: help quickstart test test-full benchmark format
+.PHONY: help quickstart test test-full benchmark docs format
 help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, draw, export, load back"
 	@echo "make test         every check: ruff, pytest on TensorFlow and on JAX, coverage"
 	@echo "make test-full    the same with the long checks at their full numbers, and against other projects"
 	@echo "make benchmark    time the package on this machine; writes benchmarks/*.md"
+	@echo "make docs         build the manual into site/"
 	@echo "make format       put the code into the form that make test asks for"
 
 # The environments are marked by files, so that a set-up that was cut off is done again.
@@ -34,8 +37,8 @@ quickstart: .venv/run
 test: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(PYTEST) --cov=keras_vit --cov=export --cov-report=term
-	KERAS_BACKEND=jax $(PYTEST) $(JAX_TESTS)
+	$(BIN)/python -m slipcover $(PYTEST)
+	KERAS_BACKEND=jax $(BIN)/python $(PYTEST) $(JAX_TESTS)
 
 test-full: .venv/peers
 	FULL=1 $(MAKE) test
@@ -46,6 +49,10 @@ benchmark: .venv/dev
 	$(BIN)/python benchmarks/input_pipeline.py
 	$(BIN)/python benchmarks/masked_patch.py
 	$(BIN)/python benchmarks/export.py
+
+# The environment variable: mkdocs-material says at every build that it will have a successor.
+docs: .venv/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

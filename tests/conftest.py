@@ -28,9 +28,11 @@ if keras.backend.backend() == "tensorflow":  # before anything touches them: fou
 TESTS = pathlib.Path(__file__).parent
 # The files that take longest start first, so that none is alone at the end.
 LONGEST = (
-    *("cli/test_quickstart.py", "training/test_workers.py", "training/test_run.py", "test_readme.py"),
-    *("models/test_distributed_shares.py", "contract/test_docstrings.py", "models/test_vit.py"),
-    *("export/test_saved_model.py", "export/test_tflite.py", "export/test_hub.py", "export/test_layer.py"),
+    *("colab/test_notebooks.py", "cli/test_quickstart.py", "training/test_workers.py", "test_docs.py"),
+    *("export/test_folder.py", "export/test_saved_model.py", "training/test_run.py", "cli/test_export.py"),
+    *("contract/test_docstrings.py", "models/test_distributed_shares.py", "export/test_hub.py"),
+    *("export/test_quantisation.py", "export/test_tflite.py", "export/test_layer.py"),
+    *("models/test_vit.py", "models/test_masked_patch.py", "contract/test_contract.py"),  # of JAX's
 )
 
 

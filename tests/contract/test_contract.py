@@ -6,10 +6,12 @@ the batch, or a dict of such shapes.
 
 import inspect
 import json
+import os
 
 import keras
 import numpy as np
 import pytest
+from made.sampling import some_on_jax
 from reference.comparing import assert_close, float_weights, numpy, randomise
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL
 
@@ -79,7 +81,10 @@ IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
 EMPTY_IN_A_GRAPH = {layers.StdConv2D}
 EXEMPT = set()  # public Keras classes that cannot be tested here, each with the reason beside it
 
-every_case = pytest.mark.parametrize("cls, arguments, shapes", CASES, ids=IDS)
+TAKEN = [*range(len(LAYERS)), *some_on_jax(range(len(LAYERS), len(CASES)), 2)]
+every_case = pytest.mark.parametrize(
+    "cls, arguments, shapes", [pytest.param(*CASES[i], id=IDS[i]) for i in TAKEN]
+)
 
 
 def public(module):
@@ -202,8 +207,15 @@ def test_the_batch_may_be_unknown_in_the_graph(cls, arguments, shapes):
         assert_close(call(*xs), numpy(made(*xs)), 1e-5)
 
 
-@pytest.mark.parametrize("compute", ["float16", "bfloat16"])
-@every_case
+HALVES = [
+    pytest.param(*case, dtype, id=f"{name}-{dtype}")
+    for place, (case, name) in enumerate(zip(CASES, IDS))
+    for turn, dtype in enumerate(("float16", "bfloat16"))
+    if "FULL" in os.environ or place % 2 == turn  # each case in one of the two types
+]
+
+
+@pytest.mark.parametrize("cls, arguments, shapes, compute", some_on_jax(HALVES, 3))
 def test_mixed_precision_computes_in_half_and_stays_finite(cls, arguments, shapes, compute):
     made, inputs = ready(cls, arguments, shapes, dtype=f"mixed_{compute}")
     output = made(*inputs)

@@ -2,7 +2,9 @@
 
 import doctest
 import importlib
+import pathlib
 import pkgutil
+import shutil
 import sys
 
 import keras
@@ -33,8 +35,24 @@ EXAMPLES = {
 }
 
 
+def once_a_model(export, folder):
+    """`export`, which writes the same bytes each time: a second call copies what the first has written.
+
+    An example of the module that has `export` calls it directly.
+    """
+    written = {}
+
+    def export_or_copy(model, path, **options):
+        call = (id(model), repr(options))
+        if call not in written:
+            written[call] = export(model, folder / str(len(written)), **options)
+        return pathlib.Path(shutil.copytree(written[call], path))
+
+    return export_or_copy
+
+
 @pytest.fixture(scope="module")
-def at_hand():
+def at_hand(tmp_path_factory):
     """What an example may take for granted, with `tmp`, an empty folder: imports, a small model, images."""
     from keras_vit.data.datasets import load_dataset
     from keras_vit.export.saved_model import export_saved_model
@@ -44,7 +62,8 @@ def at_hand():
     return {
         **{"np": np, "keras": keras, "keras_vit": keras_vit, "tf": sys.modules["tensorflow"]},
         **{"Preprocessing": keras_vit.Preprocessing, "RECIPES": RECIPES, "load_dataset": load_dataset},
-        **{"export_saved_model": export_saved_model, "export_tflite": export_tflite},
+        "export_saved_model": once_a_model(export_saved_model, tmp_path_factory.mktemp("exported")),
+        "export_tflite": export_tflite,
         "model": keras_vit.VisionTransformer(32, 8, 24, 1, 48, 3, num_classes=10),
         "images": np.random.default_rng(0).random((4, 32, 32, 3), "float32"),
     }

@@ -1,5 +1,6 @@
 import io
 import os
+from itertools import product
 
 import keras
 import numpy as np
@@ -8,6 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made.folders import picture, write_classes
+from made.sampling import some as some_of
 from PIL import Image
 
 from keras_vit import Preprocessing
@@ -107,15 +109,17 @@ def test_no_position_is_dear_to_a_sample():
     assert (abs(first - 100) < 45).all(), first
 
 
-@pytest.mark.parametrize("options", [{}, AUGMENTED, EVERYTHING], ids=["plain", "moved", "everything"])
-@pytest.mark.parametrize("name", ["digits", "folder"])
+OPTIONS = {"plain": {}, "moved": AUGMENTED, "everything": EVERYTHING}
+
+
+@pytest.mark.parametrize("name, options", some_of(product(["digits", "folder"], OPTIONS), 2))
 def test_images_and_labels_resume_bit_for_bit(name, options, tmp_path):
     name = name if name == "digits" else f"folder:{write_classes(tmp_path / 'images')}"
     samples = load_dataset(name).split("train").take(range(12))
 
     def batches(first_step):
         made = training_batches(
-            samples, Preprocessing(16), 5, seed=3, steps=7, first_step=first_step, **options
+            samples, Preprocessing(16), 5, seed=3, steps=7, first_step=first_step, **OPTIONS[options]
         )
         return [*made.as_numpy_iterator()]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from made.servers import Server, file, serving
 from reference.comparing import assert_close
-from reference.small import penalised, small
+from reference.small import one_block, penalised
 
 pytestmark = pytest.mark.tensorflow_only("SavedModels")
 if keras.backend.backend() == "tensorflow":
@@ -86,7 +86,7 @@ def test_archive_page_and_metadata_are_written(model, saved, tmp_path):
 
 
 def test_a_frozen_model_is_not_published_as_fine_tunable(tmp_path):
-    model = small()
+    model = one_block()
     model.trainable = False
     files = export_hub(export_saved_model(model, tmp_path / "1"), tmp_path / "hub", **NAMES)
     instance = json.loads(files["instance_metadata"].read_text())
@@ -387,7 +387,7 @@ def test_every_program_on_the_pages_runs(saved, tmp_path):
         server.answers["/vit/3.tar.gz"] = server.answers["/vit/3.tar.gz?tf-hub-format=compressed"] = archive
         programs = write_snippets(tmp_path / "hub", files["page"].read_text())
         for name in UNUSUAL if "FULL" in os.environ else ["any-size"]:
-            unpacked = export_saved_model(small(**UNUSUAL[name]), tmp_path / name)
+            unpacked = export_saved_model(one_block(**UNUSUAL[name]), tmp_path / name)
             page = export_hub(unpacked, tmp_path / f"{name}-hub", **{**NAMES, "name": name})[
                 "page"
             ].read_text()
@@ -408,6 +408,6 @@ def test_every_program_on_the_pages_runs(saved, tmp_path):
     ],
 )
 def test_the_examples_images_are_ones_that_the_model_takes(options, size):
-    description = describe(small(**options))
+    description = describe(one_block(**options))
     assert f"tf.zeros((1, {size[0]}, {size[1]}, 3))" in usage(description, "vit")
     assert f"np.zeros((8, {size[0]}, {size[1]}, 3)" in fine_tuning(description, "vit", 1)

@@ -1,11 +1,12 @@
 import gc
+import os
 
 import keras
 import numpy as np
 import pytest
 from made.devices import devices
 from reference.comparing import assert_close
-from reference.small import penalised, small
+from reference.small import one_block, penalised
 
 from keras_vit import VisionTransformer
 from keras_vit.data.datasets import load_dataset
@@ -215,14 +216,14 @@ def test_its_config_is_its_arguments(folder):
 # In models ---------------------------------------------------------------------------------------
 
 
-def test_symbolically_called_it_has_the_outputs_shape(folder):
+def test_symbolically_called_it_has_the_outputs_shape(model, folder):
     layer = SavedModelLayer(folder, trainable=True)
     assert layer(keras.Input((16, 16, 3))).shape == (None, 5)
     assert layer(keras.Input((16, 16, 3), batch_size=3)).shape == (3, 5)
     outer = keras.Sequential([keras.Input((16, 16, 3)), layer])
     lines = []
     outer.summary(print_fn=lines.append)
-    assert "Trainable params: 4,845" in "\n".join(lines)
+    assert f"Trainable params: {model.count_params():,}" in "\n".join(lines)
     assert outer.predict(pixels(7), batch_size=3, verbose=0).shape == (7, 5)
 
 
@@ -239,7 +240,7 @@ def test_the_saved_model_lives_as_long_as_the_layer(folder):
 
 
 def test_replicas_train_it_as_one_device_does(tmp_path):
-    folder = export_saved_model(small(), tmp_path / "1")
+    folder = export_saved_model(one_block(), tmp_path / "1")
     images, labels = pixels(8), np.arange(8) % 5
 
     def run(replicas):
@@ -280,8 +281,11 @@ def digits(split):
     return np.stack(images).astype("float32") / 255, np.array(labels)
 
 
+EPOCHS = 6 if "FULL" in os.environ else 3
+
+
 def test_it_is_fine_tuned_as_the_live_model_is(tmp_path):
-    model = VisionTransformer(8, 2, 32, 2, 64, 4, num_classes=10)
+    model = VisionTransformer(8, 4, 32, 1, 64, 4, num_classes=10)
     model.get_layer("head").kernel.regularizer = keras.regularizers.L2(1e-3)
     layer = SavedModelLayer(export_saved_model(model, tmp_path / "1"), trainable=True)
     inputs = keras.Input((8, 8, 3))
@@ -297,12 +301,12 @@ def test_it_is_fine_tuned_as_the_live_model_is(tmp_path):
             metrics=["accuracy"],
         )
         kept = Losses()
-        trained.fit(images, labels, batch_size=32, epochs=6, shuffle=False, verbose=0, callbacks=[kept])
+        trained.fit(images, labels, batch_size=32, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[kept])
         losses.append(kept.values)
         accuracies.append(trained.evaluate(*test, verbose=0)[1])
     # Step by step; rounding grows with the steps, since the optimizer magnifies it.
     np.testing.assert_allclose(losses[1][:40], losses[0][:40], rtol=1e-4)
-    assert min(accuracies) > 0.8, accuracies
+    assert min(accuracies) > (0.8 if EPOCHS == 6 else 0.6), accuracies
     assert abs(accuracies[0] - accuracies[1]) <= 0.01, accuracies
 
 
@@ -385,7 +389,7 @@ def test_a_signatures_inputs_are_its_own(foreign, tmp_path):
 
 
 def test_what_has_nothing_to_train_is_not_to_be_trained(tmp_path):
-    model = small()
+    model = one_block()
     model.trainable = False
     folder = export_saved_model(model, tmp_path / "1")
     with pytest.raises(ValueError, match="/1' has no trainable variables; leave out trainable=True"):

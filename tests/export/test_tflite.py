@@ -6,7 +6,7 @@ import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 from reference.comparing import assert_close
-from reference.small import HYBRID, NO_TRANSFORMER, run_live, small
+from reference.small import HYBRID, NO_TRANSFORMER, one_block, run_live, small
 
 from keras_vit import from_pretrained
 from keras_vit.export import tflite
@@ -61,26 +61,33 @@ def operations(path):
     return {names[max(code.builtinCode, code.deprecatedBuiltinCode)] for code in file.operatorCodes}
 
 
-# All but the first two models in float32; with FULL, every one in every precision.
-COARSE = {
-    **dict.fromkeys(("hybrid", "gap", "map", "registers"), "dynamic_int8"),
-    **{"erf": "float16", "distillation": "int8", "root block": "int8"},
-}
+# Each model in every precision, or without FULL several in one, in float32 and a coarser precision.
+CASES = {name: ([name], BOUNDS) for name in MODELS}
+if not FULL:
+    together = {
+        ("erf", "registers", "gap"): "dynamic_int8",
+        ("tanh", "map", "grey", "dropout"): "float16",
+        ("sincos2d", "distillation"): "int8",
+        ("root block", "no head"): "int8",
+        ("no transformer",): "dynamic_int8",
+    }
+    CASES = {", ".join(names): (names, {"float32", coarse}) for names, coarse in together.items()}
 
 
-@pytest.mark.parametrize("name", [*MODELS][0 if FULL else 2 :])
+@pytest.mark.parametrize("name", CASES)
 def test_litert_computes_what_the_model_does(name, tmp_path):
-    model = small(**{"num_layers": 1, **MODELS[name]})
+    names, precisions = CASES[name]
+    model = one_block(**{option: value for name in names for option, value in MODELS[name].items()})
     images = pixels(5, model.image_size, model.in_channels)
     live = run_live(model, images)
     folder = saved(model, tmp_path)
-    output = "representation" if name == "no head" else "logits"
-    for precision in BOUNDS if FULL else {"float32", COARSE.get(name, "float32")}:
+    output = "logits" if model.num_classes else "representation"
+    for precision in sorted(precisions):
         options = {"calibration": images} if precision == "int8" else {}
         path = export_tflite(folder, tmp_path / f"{precision}.tflite", precision=precision, **options)
         for batch in (1, 5):
             found = run(path, images[:batch])
-            assert {*found} == ({output} if name == "no head" else {"logits", "probabilities"})
+            assert {*found} == ({"logits", "probabilities"} if model.num_classes else {output})
             assert found[output].dtype == np.float32
             assert_close(found[output], live[:batch], BOUNDS[precision])
         used = operations(path)
@@ -124,7 +131,7 @@ def folder(model, tmp_path_factory):
     return saved(model, tmp_path_factory.mktemp("export"))
 
 
-@pytest.mark.parametrize("precision", BOUNDS if FULL else ["float32", "int8"])
+@pytest.mark.parametrize("precision", BOUNDS if FULL else ["int8"])
 def test_a_fixed_batch_is_of_that_size_alone(precision, model, folder, tmp_path):
     images = pixels(7, (16, 16))
     options = {"calibration": images} if precision == "int8" else {}
@@ -155,7 +162,7 @@ def free_folder(free, tmp_path_factory):
 
 
 class TestAModelOfAnySize:
-    @pytest.mark.parametrize("precision", BOUNDS if FULL else ["dynamic_int8", "float32"])
+    @pytest.mark.parametrize("precision", BOUNDS if FULL else ["float32"])
     def test_it_stays_one(self, precision, free, free_folder, tmp_path):
         options = {"calibration": pixels(4, (32, 32))} if precision == "int8" else {}
         path = export_tflite(free_folder, tmp_path / "m.tflite", precision=precision, **options)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
-from reference.small import small
+from reference.small import one_block
 
 from keras_vit.export import tflite
 from keras_vit.export.description import describe
@@ -95,7 +95,7 @@ def metadata(path):
 
 @pytest.fixture(scope="module")
 def model():
-    return small(num_layers=1, class_names=NAMES)
+    return one_block(num_layers=1, class_names=NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_any_unzip_finds_the_labels_and_the_description(model, path):
     ],
 )
 def test_every_task_is_described(task, num_classes, outputs, tmp_path):
-    model = small(num_layers=1, num_classes=num_classes)
+    model = one_block(num_layers=1, num_classes=num_classes)
     saved = export_saved_model(model, tmp_path / "1", task=task)
     path = export_tflite(saved, tmp_path / "m.tflite", precision="float32", batch_size=1)
     (graph,) = metadata(path)["subgraph_metadata"]

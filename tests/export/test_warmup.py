@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from reference.small import small
+from reference.small import one_block
 from tensorflow.core.framework import tensor_pb2
 
 from keras_vit.export.saved_model import export_saved_model
@@ -55,7 +55,7 @@ def requests(folder):
     ],
 )
 def test_the_requests_are_answered(options, size, tmp_path):
-    model = small(**options)
+    model = one_block(**options)
     folder = export_saved_model(model, tmp_path / "1", warmup=(1, 8))
     loaded = tf.saved_model.load(folder)
     seen = []
@@ -79,11 +79,11 @@ def test_the_requests_are_answered(options, size, tmp_path):
 
 def test_the_requests_take_no_space(tmp_path):
     """A million equal numbers are stored as one."""
-    folder = export_saved_model(small(), tmp_path / "1", warmup=(1, 1000))
+    folder = export_saved_model(one_block(), tmp_path / "1", warmup=(1, 1000))
     assert (folder / FILE).stat().st_size < 1000
 
 
 def test_there_need_not_be_any(tmp_path):
-    assert not (export_saved_model(small(), tmp_path / "1", warmup=()) / "assets.extra").exists()
-    folder = export_saved_model(small(in_channels=4), tmp_path / "2")
+    assert not (export_saved_model(one_block(), tmp_path / "1", warmup=()) / "assets.extra").exists()
+    folder = export_saved_model(one_block(in_channels=4), tmp_path / "2")
     assert [signature for signature, _ in requests(folder)] == ["serving_default"]

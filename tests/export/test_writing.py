@@ -1,11 +1,9 @@
 import errno
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
-from reference.small import small
+from made.disks import largest_file
+from reference.small import one_block
 
 from keras_vit.export.archive import extract_archive, make_archive, saved_model_folder
 from keras_vit.export.description import describe, read_description
@@ -91,7 +89,7 @@ def test_a_tilde_is_home_wherever_a_path_is_given(tmp_path, monkeypatch):
         folder.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(elsewhere)
-    model = small(num_layers=1)
+    model = one_block()
     assert export_saved_model(model, "~/1", warmup=()) == home / "1"
     assert export_tflite("~/1", "~/m.tflite", precision="float32") == home / "m.tflite"
     assert export_onnx("~/1", "~/m.onnx") == home / "m.onnx"
@@ -157,39 +155,18 @@ def test_a_file_in_the_way_is_named(target, tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-WRITE = """
-import resource
-from keras_vit.export.archive import extract_archive, make_archive
-from keras_vit.export.onnx import export_onnx
-from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.tflite import export_tflite
-from reference.small import small
-saved = export_saved_model(small(num_layers=1, hidden_size=48, mlp_dim=192), "saved", warmup=())
-archive = make_archive(saved, "whole.tar.gz")
-for write, path, limit in (
-    (export_tflite, "out/m.tflite", 20_000),
-    (export_onnx, "out/m.onnx", 20_000),
-    (make_archive, "out/m.tar.gz", 1_000),
-    (make_archive, "out/m.tar.gz", 100_000),
-    (lambda _, path: extract_archive(archive, path), "out/saved", 20_000),
-):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, -1))
-    try:
-        write(saved, path)
-        print("written")
-    except OSError as error:
-        print(error)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
-"""
-
-
-def test_a_full_disk_ends_in_one_line(repository, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": os.fspath(repository / "tests"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, "-c", WRITE], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    names = ["m.tflite", "m.onnx", "m.tar.gz", "m.tar.gz", "saved"]
-    expected = [f"'out/{name}' cannot be written: [Errno 27] File too large" for name in names]
-    assert done.stdout.splitlines() == expected, done.stderr
-    assert "Exception ignored" not in done.stderr and "Traceback" not in done.stderr
-    assert [*pathlib.Path(tmp_path, "out").iterdir()] == []
+def test_a_full_disk_ends_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saved = export_saved_model(one_block(hidden_size=48, mlp_dim=192), "saved", warmup=())
+    archive = make_archive(saved, "whole.tar.gz")
+    for write, source, name, limit in (
+        (export_tflite, saved, "m.tflite", 20_000),
+        (export_onnx, saved, "m.onnx", 20_000),
+        (make_archive, saved, "m.tar.gz", 1_000),
+        (make_archive, saved, "m.tar.gz", 100_000),
+        (extract_archive, archive, "saved", 20_000),
+    ):
+        with pytest.raises(OSError) as error, largest_file(limit):
+            write(source, f"out/{name}")
+        assert str(error.value) == f"'out/{name}' cannot be written: [Errno 27] File too large"
+    assert [*pathlib.Path("out").iterdir()] == []

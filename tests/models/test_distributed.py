@@ -70,9 +70,9 @@ def assert_official(losses, model, expected, tmp_path, every=1):
     assert compared == len(model.weights)
 
 
-LAYOUTS = [(0, 1), (0, 4), (2, 2), (4, 1)]  # (replicas, micro-batches)
-if "FULL" in os.environ:
-    LAYOUTS += [(0, 2), (2, 1), (2, 4), (4, 2), (4, 4)]
+FULL = "FULL" in os.environ
+LAYOUTS = [(0, 1), (0, 4), (2, 2)]  # (replicas, micro-batches)
+LAYOUTS += [(0, 2), (2, 1), (2, 4), (4, 1), (4, 2), (4, 4)] * FULL
 
 
 @pytest.mark.parametrize(("replicas", "accumulation_steps"), LAYOUTS)
@@ -81,7 +81,7 @@ def test_fine_tuning_follows_the_official_trajectory(replicas, accumulation_step
     assert_official(*found, tmp_path)
 
 
-@pytest.mark.parametrize("replicas", [0, 2])
+@pytest.mark.parametrize("replicas", [*[0] * FULL, 2])
 def test_a_plain_keras_model_follows_it_too(replicas, golden, tmp_path):
     assert_official(*official_run(golden, replicas, plain=True), tmp_path)
 

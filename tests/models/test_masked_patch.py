@@ -3,6 +3,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from made.sampling import some_on_jax
 from reference.comparing import assert_close, numpy, randomise
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL
 
@@ -24,11 +25,12 @@ KINDS = {  # encoders that differ in what stands around the patches' tokens
 }
 TARGETS = ("mean_color", "downsized", "pixels")
 
-every_kind = pytest.mark.parametrize("kind", [*KINDS])
-every_kind_and_target = pytest.mark.parametrize(
-    "kind, target",
-    [(kind, "pixels") for kind in KINDS] + [("rectangle", "mean_color"), ("registers", "downsized")],
-)
+every_kind = pytest.mark.parametrize("kind", some_on_jax(KINDS, 4))
+KINDS_AND_TARGETS = [
+    *[(kind, "pixels") for kind in KINDS],
+    *[("rectangle", "mean_color"), ("registers", "downsized")],
+]
+every_kind_and_target = pytest.mark.parametrize("kind, target", some_on_jax(KINDS_AND_TARGETS, 5))
 every_target = pytest.mark.parametrize("target", TARGETS)
 
 
@@ -123,7 +125,7 @@ def colors_by_hand(images, patch, cells, preprocessing):
     return np.array(found).reshape(len(images), -1, cells * cells)
 
 
-@pytest.mark.parametrize("patch", [(16, 16), (8, 4), (6, 10), (2, 3), (1, 1)])
+@pytest.mark.parametrize("patch", some_on_jax([(16, 16), (8, 4), (6, 10), (2, 3), (1, 1)], 2))
 @pytest.mark.parametrize("channels", [1, 3])
 def test_colors_are_those_of_a_computation_patch_by_patch(patch, channels, rng):
     mean, std = ((0.4, 0.5, 0.6)[:channels], (0.2, 0.3, 0.25)[:channels])
@@ -164,6 +166,7 @@ def test_there_is_a_prediction_for_each_target(kind, target):
     np.testing.assert_array_equal(targets, numpy(expected))
 
 
+@pytest.mark.tensorflow_only("shapes are the same on every backend")
 def test_a_hybrids_patch_covers_what_the_stem_sees():
     predictor = MaskedPatchPredictor(
         {**ENCODER, **HYBRID, "resnet": (1, 1), "image_size": (16, 32)}, "pixels"

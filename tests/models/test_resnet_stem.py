@@ -3,13 +3,14 @@ import re
 import keras
 import numpy as np
 import pytest
+from made.sampling import some_on_jax
 from reference.comparing import float_weights, numpy
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL, assert_same_as_numpy, images_for, small
 
 from keras_vit import VisionTransformer
 from keras_vit.models.resnet_stem import FORMS, resnet_stem
 
-SLOW = pytest.mark.tensorflow_only("JAX compiles the deep stems for 10 s each")
+SLOW = pytest.mark.tensorflow_only("JAX compiles the stems for 5 to 10 s each")
 STEMS = [  # image, units per stage, patch, grid
     (32, (), 4, (2, 2)),
     ((33, 47), (1, 2), 1, (5, 6)),
@@ -31,6 +32,7 @@ def test_without_a_transformer_the_grid_is_pooled():
     assert_same_as_numpy(small(**HYBRID | NO_TRANSFORMER | {"image_size": (32, 24), "resnet": (1,)}))
 
 
+@SLOW
 def test_a_hybrid_of_any_size_equals_one_of_that_size():
     image = (41, 27)
     hybrid = {**HYBRID, "resnet": (1, 1), "pooling": "gap", "position_embedding": "sincos2d"}
@@ -39,7 +41,7 @@ def test_a_hybrid_of_any_size_equals_one_of_that_size():
     np.testing.assert_allclose(numpy(free(images)), numpy(fixed(images)), atol=1e-5)
 
 
-@pytest.mark.parametrize("form", [*FORMS])
+@pytest.mark.parametrize("form", some_on_jax(FORMS, 2))
 def test_the_form_of_the_stem_shows_where_its_weights_are_small(form):
     """With kernels of 3e-5 the epsilons decide what the stem computes."""
     model = small(**HYBRID | {"resnet": (1,), "resnet_form": form})
@@ -72,6 +74,7 @@ def test_a_new_unit_is_the_identity_but_for_its_relu():
     np.testing.assert_array_equal(numpy(before), numpy(after))
 
 
+@pytest.mark.tensorflow_only("shapes are the same on every backend")
 def test_the_width_and_depth_of_each_stage():
     images = keras.Input((64, 64, 3))
     model = keras.Model(images, resnet_stem(images, (3, 4, 9), width=64))

@@ -1,9 +1,11 @@
 import json
 import os
+from itertools import product
 
 import keras
 import numpy as np
 import pytest
+from made.sampling import some_on_jax
 from reference.comparing import arrays, assert_close, numpy
 from reference.small import NO_TRANSFORMER, SMALL, assert_same_as_numpy, compute, images_for, small
 
@@ -39,9 +41,10 @@ OPTIONS = [
     {**NO_TRANSFORMER, "pooling": None, "representation_size": 9},
     {"dropout_rate": 0.5, "attention_dropout_rate": 0.5, "stochastic_depth_rate": 0.5},
 ]
+FULL = "FULL" in os.environ
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", some_on_jax(OPTIONS, 3), ids=str)
 def test_every_stage_equals_numpy(options):
     assert_same_as_numpy(small(**options))
 
@@ -65,8 +68,11 @@ def test_the_layers_have_the_documented_names():
 # Any size -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"pooling": "gap"}, {"position_embedding": "sincos2d"}], ids=str)
-@pytest.mark.parametrize("size", [(24, 24), (16, 40), (8, 16)])
+FREE = [{}, {"pooling": "gap"}, {"position_embedding": "sincos2d"}]
+SIZES = [(24, 24), (16, 40), (8, 16)]
+
+
+@pytest.mark.parametrize("options, size", some_on_jax(product(FREE, SIZES), 4), ids=str)
 def test_a_model_of_any_size_equals_one_of_that_size_with_the_table_resized(options, size):
     free = small(**{**options, "image_size": (None, None), "position_grid": (3, 2)})
     fixed = small(**{**options, "image_size": size})
@@ -80,6 +86,7 @@ def test_a_model_of_any_size_equals_one_of_that_size_with_the_table_resized(opti
     assert_close(free(images), numpy(fixed(images)), 1e-5)
 
 
+@pytest.mark.tensorflow_only("a grid is the same on every backend")
 def test_a_model_of_any_size_has_the_grid_of_a_224_pixel_image():
     assert small(image_size=(None, None)).position_grid == (28, 28)
     assert small(image_size=(None, None), resnet=(1, 1), patch_size=1).position_grid == (28, 28)
@@ -158,6 +165,7 @@ def test_a_model_without_a_head_classifies_nothing(options):
 # Building -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.tensorflow_only("sizes are the same on every backend")
 def test_a_variant_is_the_sizes_of_its_name_and_options_win():
     model = VisionTransformer.from_variant("mu/8", image_size=16, num_classes=3, num_layers=2, pooling="gap")
     assert (model.hidden_size, model.num_heads, model.patch_size, model.num_layers) == (32, 2, (8, 8), 2)
@@ -228,7 +236,7 @@ def compiled(**options):
     return model
 
 
-@pytest.mark.parametrize("options", [{}, {"pooling": "map", "dropout_rate": 0.1}], ids=str)
+@pytest.mark.parametrize("options", [*[{}] * FULL, {"pooling": "map", "dropout_rate": 0.1}], ids=str)
 def test_fit_learns_from_numpy_arrays(options):
     model = compiled(**options)
     images, labels = two_kinds(model)
@@ -239,7 +247,7 @@ def test_fit_learns_from_numpy_arrays(options):
 
 @pytest.mark.tensorflow_only("tf.data and tf.distribute")
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")  # Keras's own default
-@pytest.mark.parametrize("replicas", [None, 2, *[1] * ("FULL" in os.environ)])
+@pytest.mark.parametrize("replicas", [2, *[None, 1] * FULL])
 def test_fit_learns_from_a_dataset_with_a_strategy_and_without(replicas):
     import contextlib
 

@@ -17,7 +17,7 @@ def labelled(model, count=16):
     return (0.1 * images_for(model, count) + shades).astype("float32"), labels
 
 
-@pytest.mark.parametrize("recipe", ["digits", "finetune", "augreg"])
+@pytest.mark.parametrize("recipe", ["digits", *["finetune", "augreg"] * ("FULL" in os.environ)])
 def test_fit_learns_by_a_recipe(recipe):
     model = small(num_layers=1)
     images, labels = labelled(model)
@@ -108,10 +108,10 @@ def test_a_linear_probe_trains_the_head_alone():
 
 
 def test_blocks_before_the_last_ones_can_be_frozen(tmp_path):
-    model = small(num_layers=3)
-    compile_model(model, freeze="encoder_block_1")
+    model = small(num_layers=2)
+    compile_model(model, freeze="encoder_block_0")
     first = {path.split("/")[0] for path in trainable(model)}
-    assert first == {"encoder_block_2", "encoder_norm", "head"}
+    assert first == {"encoder_block_1", "encoder_norm", "head"}
     images, labels = labelled(model)
     model.fit(images, labels, shuffle=False, verbose=0)
     model.save(tmp_path / "model.keras")

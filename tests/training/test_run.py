@@ -299,7 +299,7 @@ def test_few_training_samples_are_drawn_evenly(config, tmp_path, monkeypatch):
 REAL = run.training_batches
 
 
-@pytest.mark.parametrize("target", ["mean_color", "pixels", *["downsized"] * ("FULL" in os.environ)])
+@pytest.mark.parametrize("target", ["mean_color", *["pixels", "downsized"] * ("FULL" in os.environ)])
 def test_masked_patches_are_predicted_and_the_encoder_is_fine_tuned(target, config, tmp_path):
     short = RECIPE.with_changes(total_steps=2, warmup_steps=0, eval_every=1, label_smoothing=0.0)
     masked = dataclasses.replace(config, recipe=short, objective="masked_patch", target=target)

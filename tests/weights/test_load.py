@@ -1,10 +1,12 @@
 import io
 import pickle
 import zipfile
+from itertools import product
 
 import keras
 import numpy as np
 import pytest
+from made.sampling import some_on_jax
 from reference.comparing import arrays, assert_close, numpy
 from reference.small import images_for
 
@@ -46,7 +48,7 @@ def stages_of(model, images):
 # What the authors' code computes -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some_on_jax(NAMES, 2))
 def test_a_checkpoint_computes_what_its_authors_code_computes(golden, name):
     with np.load(golden / f"{name}.expected.npz") as expected:
         computed = stages_of(from_pretrained(golden / f"{name}.npz"), expected["image"])
@@ -55,7 +57,7 @@ def test_a_checkpoint_computes_what_its_authors_code_computes(golden, name):
         assert_close(computed["logits"], expected["logits"])
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", some_on_jax(OTHERS, 4))
 def test_a_checkpoint_of_another_project_computes_what_that_computes(golden, name):
     file, options = OTHERS[name]
     model = from_pretrained(golden / file, **options)
@@ -66,9 +68,9 @@ def test_a_checkpoint_of_another_project_computes_what_that_computes(golden, nam
                 assert_close(computed[ours], expected[theirs])
 
 
-@pytest.mark.parametrize("name, size", RESIZED)
-@pytest.mark.parametrize("free", [False, True])
-def test_a_resized_checkpoint_computes_what_the_official_loader_makes_of_it(golden, name, size, free):
+@pytest.mark.parametrize("case, free", some_on_jax(product(RESIZED, [False, True]), 5), ids=str)
+def test_a_resized_checkpoint_computes_what_the_official_loader_makes_of_it(golden, case, free):
+    name, size = case
     model = from_pretrained(
         golden / f"{name}.npz", image_size=(None, None) if free else size, representation_size=None
     )

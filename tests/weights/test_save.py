@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+from itertools import product
 
 import keras
 import ml_dtypes
@@ -11,9 +12,10 @@ import pytest
 import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made.sampling import some
 from reference.comparing import arrays, numpy
 from reference.goldens import GOLDENS, stored
-from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, small
+from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, one_block, small
 
 from keras_vit import VisionTransformer, from_pretrained, save_weights
 from keras_vit.models.arguments import resolve_arguments
@@ -102,8 +104,7 @@ def test_a_checkpoint_is_written_as_it_was(loaded, golden, name, tmp_path):
     assert_computes_the_same(again, model)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-@pytest.mark.parametrize("name", [*GOLDENS])
+@pytest.mark.parametrize("name, dtype", some(product(GOLDENS, ["float16", "bfloat16", "float64"]), 4))
 def test_a_checkpoint_in_another_type_is_written_as_it_was(golden, name, dtype, tmp_path):
     """A model computes in float32, which holds every float16 and bfloat16."""
     _, layout, given = GOLDENS[name]
@@ -387,7 +388,7 @@ def assert_round_trip(model, folder, layout, **options):
     assert_computes_the_same(again, model, 1e-6 if folded else 0)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=4 * EXAMPLES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=2 * EXAMPLES)
 @given(made=variations(), scan=st.booleans(), without=st.booleans())
 def test_a_layout_holds_a_model_or_says_what_it_has_no_place_for(tmp_path_factory, made, scan, without):
     layout, options = made
@@ -454,7 +455,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("layout, options, reason", REFUSED, ids=[f"{r[0]}: {r[2]}" for r in REFUSED])
 def test_what_a_layout_has_no_place_for_is_refused_by_name(layout, options, reason, tmp_path):
-    model = small(**options)
+    model = one_block(**options)
     assert reason in refused(layout, model.get_config())
     assert_refused(model, target(tmp_path, layout), layout, [reason])
     if "pooling" not in options and len(options) == 1:
@@ -516,7 +517,7 @@ def test_several_reasons_stand_in_one_line(tmp_path):
     ids=str,
 )
 def test_a_rare_model_is_held_or_refused(layout, options, tmp_path):
-    model = small(**options)
+    model = one_block(**options)
     if reasons := refused(layout, model.get_config()):
         assert_refused(model, target(tmp_path, layout), layout, reasons)
     else:
