@@ -120,6 +120,8 @@ def cannot_express(layout, config):
             reasons.append("pooling='map' with prefix tokens")
         if not config["qkv_bias"]:
             reasons.append("qkv_bias=False with pooling='map'")
+        if config["pre_norm"]:  # reading takes it for another family's probe
+            reasons.append("pre_norm=True with pooling='map'")
     if layout == "huggingface":
         height, width = config["patch_size"]
         if height != width:

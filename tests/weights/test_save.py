@@ -248,7 +248,7 @@ def test_the_model_is_left_as_it_was(model, tmp_path):
 
 # Every layout × every kind of model ----------------------------------------------------------------
 
-EXAMPLES = settings().max_examples
+MANY = settings().max_examples * (4 if "FULL" in os.environ else 2)
 FREE = {"image_size": (None, None)}
 CROP = {"resize": "crop", "crop_fraction": 0.875, "interpolation": "bicubic", "antialias": True}
 
@@ -388,7 +388,7 @@ def assert_round_trip(model, folder, layout, **options):
     assert_computes_the_same(again, model, 1e-6 if folded else 0)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=2 * EXAMPLES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=MANY)
 @given(made=variations(), scan=st.booleans(), without=st.booleans())
 def test_a_layout_holds_a_model_or_says_what_it_has_no_place_for(tmp_path_factory, made, scan, without):
     layout, options = made
@@ -507,6 +507,7 @@ def test_several_reasons_stand_in_one_line(tmp_path):
         ("timm", {"distillation": True, "num_registers": 2}),
         ("timm", {"distillation": True, "num_classes": None}),
         ("timm", {"pooling": "map", "qkv_bias": False, "class_token": True}),
+        ("timm", {"pooling": "map", "pre_norm": True}),
         ("huggingface", {"distillation": True, "num_classes": None}),
         ("huggingface", {"num_registers": 1, "num_classes": None}),
         ("huggingface", {"representation_size": 12, "num_classes": None}),
