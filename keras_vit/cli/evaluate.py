@@ -2,7 +2,8 @@
 
 import pathlib
 
-from keras_vit.cli.report import report, table
+from keras_vit.cli.page import png_of
+from keras_vit.cli.report import report, table, write_whole
 from keras_vit.cli.source import is_exported, open_model, seed_of, task_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation.classification import SCORES, accuracy, confusion_matrix, per_class, predict
@@ -65,10 +66,7 @@ def _draw(file, matrix, names, title):
     from keras_vit.inspection.figures import confusion_figure
 
     figure = confusion_figure(matrix, names or [str(i) for i in range(len(matrix))], title)
-    file = pathlib.Path(file).expanduser()
-    unfinished = file.with_name(f".{file.name}")
-    figure.savefig(unfinished, format="png", dpi=120)
-    unfinished.replace(file)
+    write_whole(pathlib.Path(file).expanduser(), png_of(figure))
 
 
 def _shown(cell):

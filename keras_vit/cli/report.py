@@ -22,6 +22,16 @@ def table(rows, columns):
     return "\n".join(lines)
 
 
+def write_whole(path, content):
+    """Write a file's bytes beside it and rename, so that it appears whole, in the place of one that is there.
+
+    >>> write_whole(pathlib.Path("whole.txt"), b"all of it")
+    """
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_bytes(content)
+    unfinished.replace(path)
+
+
 def report(args, value, text):
     """Print the text, or the value as JSON with --json; write the JSON with --output."""
     encoded = json.dumps(value, indent=2)

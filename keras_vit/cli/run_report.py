@@ -11,6 +11,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.cli.judging import judge, judged_sections
 from keras_vit.cli.page import Picture, Section, Table, page, png_of
+from keras_vit.cli.report import write_whole
 from keras_vit.cli.showing import Subject, look, view_sections
 from keras_vit.cli.source import open_live
 from keras_vit.data.datasets import load_dataset, title_of
@@ -55,9 +56,7 @@ def write_run_report(config, workdir, record, data_dir=None):
     text = page(title, [f"{lead[0].upper()}{lead[1:]}."], sections)
     for path, content in {**paths, workdir.path / REPORT: text.encode()}.items():
         path.parent.mkdir(exist_ok=True)
-        unfinished = path.with_name(f".{path.name}")
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
+        write_whole(path, content)
     return [str(path) for path in paths]
 
 
