@@ -30,7 +30,7 @@ RECIPES["digits"] = RECIPES["digits"].with_changes(total_steps=400, warmup_steps
 sys.exit(keras_vit_cli.main())
 """
 ACCURACY = 0.97 if "FULL" in os.environ else 0.93
-LOST = 0.003 if "FULL" in os.environ else 0.01  # by int8 weights: one digit, or some of a model so young
+LOST = 0.003 if "FULL" in os.environ else 0.01  # by int8 weights: one digit, or three of a model so young
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,8 @@ def test_every_format_reads_the_same_digits(finished):
         difference = np.abs(logits - expected).max() / np.abs(expected).max()
         assert difference <= (1e-5 if name != "tflite_dynamic_int8" else 0.1)
         accuracy = np.mean(logits.argmax(1) == samples.labels)
-        assert accuracy == row["score"] and abs(accuracy - result["test_accuracy"]) <= LOST
+        lost = LOST if name == "tflite_dynamic_int8" else 0.003
+        assert accuracy == row["score"] and abs(accuracy - result["test_accuracy"]) <= lost
 
 
 def test_it_says_what_it_does_and_ends_with_a_table(finished):

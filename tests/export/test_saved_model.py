@@ -375,7 +375,7 @@ def exporting(repository, folder):
 
 
 def test_an_export_that_is_killed_leaves_nothing_under_its_name(repository, tmp_path):
-    times = 10 if FULL else 1
+    times = 10 if FULL else 2
     seen = 0
     for step in range(times):
         process = exporting(repository, tmp_path)

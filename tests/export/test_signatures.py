@@ -295,6 +295,7 @@ ARGUMENTS = st.fixed_dictionaries(
         "image_size": st.sampled_from([16, (16, 32), (None, None)]),
     }
 )
+SHARE = 4 if "FULL" in os.environ else 8  # of the examples: an export takes a second
 POOLINGS = st.sampled_from(
     [
         {"pooling": "token"},
@@ -307,7 +308,7 @@ POOLINGS = st.sampled_from(
 )
 
 
-@settings(max_examples=settings().max_examples // 8)  # an export takes a second
+@settings(max_examples=settings().max_examples // SHARE)
 @given(ARGUMENTS, POOLINGS, st.integers(0, 3))
 def test_every_model_computes_the_same_when_exported(tmp_path_factory, arguments, pooling, batch):
     model = one_block(**{**arguments, **pooling})
