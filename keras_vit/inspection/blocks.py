@@ -4,9 +4,7 @@ import itertools
 import numbers
 
 import keras
-from keras import ops
 
-from keras_vit.layers.attention import attend
 from keras_vit.layers.attention import attention_scores as scores_of
 from keras_vit.layers.patch_embedding import check_divisible
 from keras_vit.models.arguments import grid_of, is_free, stem_stride
@@ -62,8 +60,6 @@ def patch_grid(model, images):
 def walk(model, images):
     """Yield the tokens before each block, each computed when it is asked for, then those behind the last.
 
-    A block computes all scores at once when it is called; here they come in stretches.
-
     Args:
         model: A `VisionTransformer` with an encoder.
         images: Model input (batch, height, width, channels).
@@ -83,11 +79,7 @@ def walk(model, images):
     x = keras.Model(model.input, blocks[0].input)(images)
     yield x
     for block in blocks:
-        y = block.attention_norm(x)
-        value = block.attention.value(y)
-        taken = [attend(scores, value) for _, scores in stretches(block.attention, y)]
-        x = x + block.attention_scale(block.attention.out(ops.concatenate(taken, axis=1)))
-        x = x + block.mlp_scale(block.mlp(block.mlp_norm(x)))
+        x = block(x)
         yield x
 
 

@@ -1,7 +1,13 @@
 """Multi-head self-attention: who looks at whom, and what they take from there."""
 
+import math
+
 import keras
 from keras import ops
+
+# Pairs of a query and a key whose scores are held at a time, for each image and head: the 128 queries of an
+# image of 1,024 pixels in patches of 16. Fewer stay in the processor's cache, but make more operations.
+PAIRS = 2**19
 
 
 def attention_scores(query, key):
@@ -43,6 +49,24 @@ def attend(scores, value):
     """
     value = ops.convert_to_tensor(value)
     return ops.einsum("bhqk,bkhd->bqhd", ops.cast(scores, value.dtype), value)
+
+
+def query_stretches(queries, keys):
+    """Slices of the queries, none with more than `PAIRS` scores: memory grows with the tokens alone.
+
+    Args:
+        queries, keys: How many there are; None where only the graph knows, which gives one slice of all.
+
+    Example:
+        >>> query_stretches(4096, 4096)[:2], query_stretches(197, 197)
+        ([slice(0, 128, None), slice(128, 256, None)], [slice(0, 197, None)])
+
+    Source: Rabe and Staats 2021, "Self-attention does not need O(n²) memory", section 2 (arXiv 2112.05682).
+    """
+    if None in (queries, keys):
+        return [slice(None)]
+    length = max(PAIRS // max(keys, 1), 1)
+    return [slice(start, min(start + length, queries)) for start in range(0, max(queries, 1), length)]
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -89,7 +113,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         limit = (3 / channels) ** 0.5
 
         def projection(name, equation, output_shape, bias_axes):
-            return keras.layers.EinsumDense(
+            return Projection(
                 equation,
                 output_shape=output_shape,
                 bias_axes=bias_axes,
@@ -108,8 +132,14 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
 
     def call(self, tokens, query=None, training=None):
-        scores = self.dropout(self.scores(tokens, query), training=training)
-        return self.out(attend(scores, self.value(tokens)))
+        query, key = self.query(tokens if query is None else query), self.key(tokens)
+        value = self.value(tokens)
+
+        def gather(query):
+            return attend(self.dropout(attention_scores(query, key), training=training), value)
+
+        parts = query_stretches(query.shape[1], key.shape[1])
+        return self.out(ops.concatenate([gather(query[:, part]) for part in parts], axis=1))
 
     def scores(self, tokens, query=None):
         """Who looks at whom: (batch, heads, queries, tokens), rows summing to 1."""
@@ -125,6 +155,37 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             "qkv_bias": self.qkv_bias,
             "dropout_rate": self.dropout_rate,
         }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Projection(keras.layers.EinsumDense):
+    """Keras's layer for kernels of several axes, computed as one product of matrices.
+
+    All tokens are rows and the kernel's axes are laid together. TensorFlow would multiply the tokens of
+    each image by themselves, and add up what each says of the kernel's gradient.
+
+    Args:
+        equation, output_shape, …: As for `keras.layers.EinsumDense`, the equation one of
+            "btc,chd->bthd" and "bthd,hdc->btc".
+
+    Input shape: (batch, tokens, channels) or (batch, tokens, heads, head size).
+    Output shape: the other one.
+
+    Example:
+        >>> Projection("btc,chd->bthd", (None, 2, 4), bias_axes="hd")(np.zeros((1, 5, 8))).shape
+        TensorShape([1, 5, 2, 4])
+
+    Source: Vaswani et al. 2017, section 3.2.2.
+    """
+
+    def call(self, inputs, training=None):
+        batch, tokens, *contracted = ops.shape(inputs)
+        kept = self.kernel.shape[len(contracted) :]
+        rows = ops.reshape(inputs, (-1, math.prod(contracted)))
+        x = ops.matmul(rows, ops.reshape(self.kernel, (math.prod(contracted), -1)))
+        if self.bias is not None:
+            x = ops.add(x, ops.reshape(self.bias, (-1,)))
+        return ops.reshape(x, (batch, tokens, *kept))
 
 
 def check_heads(hidden_size, num_heads):

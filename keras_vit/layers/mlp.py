@@ -68,9 +68,14 @@ class MlpBlock(keras.layers.Layer):
         self.dense_1.build((*input_shape[:-1], self.mlp_dim))
 
     def call(self, tokens, training=None):
-        x = ACTIVATIONS[self.activation](self.dense_0(tokens))  # (batch, tokens, mlp_dim)
-        x = self.dense_1(self.dropout(x, training=training))  # (batch, tokens, channels)
-        return self.dropout(x, training=training)
+        # All tokens in rows: TensorFlow takes bias and GELU into a product of matrices, not of stacks. It
+        # finds the GELU only if its name sorts behind the product's, "dense_0".
+        shape = ops.shape(tokens)
+        x = self.dense_0(ops.reshape(tokens, (-1, shape[-1])))  # (batch · tokens, mlp_dim)
+        with keras.name_scope("gelu"):
+            x = ACTIVATIONS[self.activation](x)
+        x = self.dense_1(self.dropout(x, training=training))  # (batch · tokens, channels)
+        return self.dropout(ops.reshape(x, shape), training=training)
 
     def compute_output_shape(self, input_shape):
         return input_shape

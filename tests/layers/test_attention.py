@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from reference import vit_numpy
 from reference.comparing import arrays, assert_close, numpy, randomise
 
-from keras_vit.layers import MultiHeadSelfAttention, attend, attention_scores
+from keras_vit.layers import MultiHeadSelfAttention, attend, attention, attention_scores
+from keras_vit.layers.attention import Projection
 
 
 def test_scores_worked_out_by_hand():
@@ -66,6 +67,43 @@ def test_the_layer_is_the_published_attention(heads, channels, qkv_bias, rng):
     assert_close(layer.out(taken), numpy(layer(tokens, query)))
 
 
+@pytest.mark.parametrize("pairs", [1, 10, 14, 49, 10**9])
+def test_queries_in_stretches_take_what_they_take_together(pairs, rng, monkeypatch):
+    """Whatever is held at a time: one query, two, two and the last alone, all."""
+    monkeypatch.setattr(attention, "PAIRS", pairs)
+    tokens, query = (rng.standard_normal((2, n, 12)).astype("float32") for n in (7, 3))
+    layer = MultiHeadSelfAttention(3, name="a")
+    layer.build(tokens.shape)
+    w = arrays(randomise(layer))
+    assert_close(layer(tokens), vit_numpy.attention(w, "a", tokens, tokens))
+    assert_close(layer(tokens, query), vit_numpy.attention(w, "a", query, tokens))
+
+
+@given(st.integers(0, 300), st.integers(1, 300), st.integers(1, 5000))
+def test_the_stretches_are_all_queries_in_order_within_the_bound(queries, keys, pairs):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "PAIRS", pairs)
+        parts = attention.query_stretches(queries, keys)
+    assert [i for part in parts for i in range(queries)[part]] == [*range(queries)]
+    sizes = [part.stop - part.start for part in parts]
+    assert parts and all(size == 1 or size * keys <= pairs for size in sizes)
+    assert all(2 * size * keys > pairs - keys for size in sizes[:-1])  # and no more of them than it takes
+
+
+def test_the_published_sizes_are_attended_to_in_one_stretch():
+    assert attention.query_stretches(577, 577) == [slice(0, 577)]  # 384 pixels in patches of 16
+    assert len(attention.query_stretches(4097, 4097)) > 8  # 1,024 pixels
+    assert attention.query_stretches(None, None) == [slice(None)]
+
+
+def test_dropout_differs_from_stretch_to_stretch(rng, monkeypatch):
+    monkeypatch.setattr(attention, "PAIRS", 64)
+    tokens = np.repeat(rng.standard_normal((1, 1, 8)), 64, axis=1).astype("float32")
+    layer = MultiHeadSelfAttention(2, dropout_rate=0.5)
+    taken = numpy(layer(tokens, training=True))  # all tokens alike: only the mask tells them apart
+    assert len(np.unique(taken.round(5), axis=1).reshape(-1, 8)) > 32
+
+
 def test_the_order_of_the_tokens_does_not_matter_to_attention(rng):
     tokens = rng.standard_normal((1, 6, 8)).astype("float32")
     order = rng.permutation(6)
@@ -100,3 +138,28 @@ def test_a_batch_of_no_images_stays_one():
 def test_heads_that_do_not_divide_the_channels_are_refused(heads):
     with pytest.raises(ValueError, match=f"hidden_size 8 is not divisible by num_heads {heads}"):
         MultiHeadSelfAttention(heads)(np.zeros((1, 5, 8)))
+
+
+@pytest.mark.tensorflow_only("TensorFlow's graph")
+def test_all_projections_are_products_of_matrices_with_their_bias():
+    import tensorflow as tf
+
+    layer = MultiHeadSelfAttention(2)
+    layer.build((None, 5, 8))
+    graph = tf.function(layer).get_concrete_function(tf.TensorSpec((None, 5, 8))).graph
+    products = [op for op in graph.get_operations() if op.type == "MatMul"]
+    assert len(products) == 4
+    assert all(op.outputs[0].consumers()[0].type == "BiasAdd" for op in products)
+
+
+@pytest.mark.parametrize(
+    "equation, shape, kept", [("btc,chd->bthd", (2, 5, 8), (2, 4)), ("bthd,hdc->btc", (2, 5, 2, 4), (8,))]
+)
+def test_a_projection_is_its_equation(equation, shape, kept, rng):
+    x = rng.standard_normal(shape).astype("float32")
+    layer = Projection(equation, (None, *kept), bias_axes=equation[-2:] if len(kept) == 2 else "c")
+    layer.build(shape)
+    randomise(layer)
+    expected = np.einsum(equation, x, numpy(layer.kernel), dtype="float64") + numpy(layer.bias)
+    assert_close(layer(x), expected)
+    assert layer(x[:0]).shape == (0, 5, *kept)

@@ -57,3 +57,25 @@ def test_a_batch_of_no_images_stays_one():
 def test_an_unknown_activation_is_refused():
     with pytest.raises(ValueError, match="activation 'gelu' is unknown; choose one of .*gelu_tanh"):
         MlpBlock(20, "gelu")
+
+
+@pytest.mark.tensorflow_only("TensorFlow's graph")
+@pytest.mark.parametrize("name", [*ACTIVATIONS])
+def test_the_graph_is_one_that_tensorflow_fuses(name):
+    """Products of matrices with their bias at once, and an activation that sorts behind them by name."""
+    import tensorflow as tf
+
+    layer = MlpBlock(20, name)
+    layer.build((None, 5, 8))
+    graph = tf.function(layer).get_concrete_function(tf.TensorSpec((None, 5, 8))).graph
+    ops = [op for op in graph.get_operations() if op.type not in ("Const", "Placeholder")]
+    products = [op for op in ops if "MatMul" in op.type]
+    assert [op.type for op in products] == ["MatMul", "MatMul"]
+    assert [[user.type for user in op.outputs[0].consumers()] for op in products] == [
+        ["BiasAdd"],
+        ["BiasAdd"],
+    ]
+    first, second = (op.outputs[0].consumers()[0] for op in products)
+    between = ops[ops.index(first) + 1 : ops.index(products[1])]
+    assert [op for op in between if op.type in ("Tanh", "Erf", "Sigmoid")]
+    assert all(op.name > first.name for op in between if op.type in ("Tanh", "Erf", "Sigmoid", "Mul", "Pow"))
