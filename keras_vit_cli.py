@@ -25,6 +25,7 @@ VERBS = {
     "predict": "classify images or folders of images",
     "inspect": "figures and a page of what a model has learned and what it looks at",
     "export": "write a model as SavedModel, LiteRT, ONNX or TF Hub archive, and compare with the live one",
+    "benchmark": "images a second and peak memory of a model on this machine, live and in each format",
     "weights": "show what a checkpoint holds, or convert it to another layout",
 }
 WEIGHTS = {
@@ -110,6 +111,7 @@ def parser():
 
     _inspect(sub["inspect"].add_argument)
     _export(sub["export"].add_argument)
+    _benchmark(sub["benchmark"].add_argument)
 
     actions = sub["weights"].add_subparsers(dest="action", metavar="ACTION", required=True)
     show, convert = (actions.add_parser(name, help=text, description=text) for name, text in WEIGHTS.items())
@@ -185,14 +187,28 @@ def _export(add):
     add("--json", action="store_true", help="print JSON instead of a table")
 
 
+def _benchmark(add):
+    _model(add, also="a variant such as B/16 with random weights, ")
+    timed = ("live", *FORMATS[:3])
+    default = f"of {','.join(timed)} (default: live,saved_model,tflite; of what is exported already: itself)"
+    add("--formats", type=names(timed), help=default)
+    default = PRECISIONS[:3]
+    add("--precisions", type=names(PRECISIONS), default=default, help=f"of LiteRT: {','.join(PRECISIONS)}")
+    add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH (default: the model's or 224)")
+    add("--batch_sizes", type=positive_ints, default=(1, 16), help="images at a time (default: 1,16)")
+    add("--rounds", type=positive_int, default=9, help="how often each computes a batch (default: 9)")
+    add("--threads", type=positive_int, help="threads to compute with (default: one a core)")
+    _output(add)
+
+
 def _dataset(add, required=True):
     add("--dataset", required=required, help="digits, folder:PATH, tfds:NAME[/CONFIG] or vtab:TASK")
     add("--data_dir", metavar="DIR", help="where tfds: and vtab: find their data")
 
 
-def _model(add, exported=True):
+def _model(add, exported=True, also=""):
     others = "what keras-vit export wrote (SavedModel folder, .tar.gz, .tflite, .onnx), " if exported else ""
-    add("--model", required=True, help=f"workdir of a run, .keras file, {others}or {SOURCES}")
+    add("--model", required=True, help=f"workdir of a run, .keras file, {also}{others}or {SOURCES}")
 
 
 def _output(add):
@@ -215,6 +231,10 @@ def positive_int(text):
 def ints(text):
     """`1,5,10` as a tuple."""
     return tuple(positive_int(part) if part != "0" else 0 for part in text.split(","))
+
+
+def positive_ints(text):
+    return tuple(positive_int(part) for part in text.split(","))
 
 
 def names(known):

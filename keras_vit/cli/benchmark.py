@@ -1,0 +1,256 @@
+"""`keras-vit benchmark`: how fast a model is here and what memory it takes, live and in each format."""
+
+import contextlib
+import functools
+import importlib
+import multiprocessing
+import os
+import pathlib
+import re
+import signal
+import statistics
+import sys
+import tempfile
+import time
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from keras_vit.cli.report import report, table
+from keras_vit.cli.source import FILES, is_exported, open_live
+from keras_vit.export.archive import saved_model_folder
+from keras_vit.export.description import describe
+from keras_vit.export.onnx import PACKAGES, export_onnx, optional
+from keras_vit.export.runtimes import open_exported
+from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.tflite import export_tflite, quiet
+from keras_vit.export.verify import live_run, size_of
+from keras_vit.models import VisionTransformer
+from keras_vit.variants import parse_variant
+from keras_vit.weights.checkpoint import read_model
+from keras_vit.weights.fetch import fetch
+
+DEFAULT = ("live", "saved_model", "tflite")
+VARIANTS_SIZE = (224, 224)
+PAUSE = 0.05  # seconds for which some runtimes' threads go on waiting busily, in the next one's time
+LEAVE = 10  # seconds that a process has to end by itself
+MIB = 2**20
+
+
+def run(args):
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # the processes share a GPU's memory
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # of the processes, too, whose errors come as exceptions
+    with tempfile.TemporaryDirectory() as folder:
+        files = _files(args, pathlib.Path(folder))
+        found = _measured(files, args)
+    report(args, {"model": args.model, **found}, shown(found))
+
+
+def shown(found):
+    """What was measured, as a table.
+
+    >>> row = {"format": "live", "batch": 1, "ms": 12.5, "images_per_second": 80.0, "ratio": 1.0}
+    >>> row |= {"bytes": 3 * MIB, "peak_bytes": 700 * MIB, "imports_bytes": 500 * MIB}
+    >>> found = {"rows": [row], "image_size": [32, 48], "rounds": 9, "threads": None, "live": "graph"}
+    >>> print(shown(found))
+    format  batch    ms  images/s  ratio  MiB  peak MiB  of it imports
+    live        1  12.5      80.0    1.0  3.0       700            500
+    <BLANKLINE>
+    images of 32x48 pixels; medians of 9 interleaved rounds; the ratio is of images/s to live's
+    predict of the live model runs as graph; each format's memory is that of a process of its own
+    """
+    columns = ("format", "batch", "ms", "images/s", "ratio", "MiB", "peak MiB", "of it imports")
+    rows = [
+        (
+            row["format"],
+            row["batch"],
+            round(row["ms"], 2),
+            round(row["images_per_second"], 1),
+            round(row["ratio"], 2),
+            round(row["bytes"] / MIB, 1),
+            *("-" if row[name] is None else row[name] // MIB for name in ("peak_bytes", "imports_bytes")),
+        )
+        for row in found["rows"]
+    ]
+    height, width = found["image_size"]
+    threads = f"; threads: {found['threads']}" if found["threads"] else ""
+    live = f"predict of the live model runs as {found['live']}; " if found["live"] else ""
+    return "\n".join(
+        [
+            table(rows, columns),
+            f"\nimages of {height}x{width} pixels; medians of {found['rounds']} interleaved rounds{threads}; "
+            f"the ratio is of images/s to {found['rows'][0]['format']}'s",
+            f"{live}each format's memory is that of a process of its own",
+        ]
+    )
+
+
+def _files(args, folder):
+    """format → the file or folder to time: what --model is an export already, or is exported to here."""
+    if is_exported(args.model):
+        if args.formats:
+            raise ValueError(f"{args.model!r} is exported already, and timed as it is; leave out --formats")
+        is_file = re.split("[?#]", args.model)[0].endswith(FILES)
+        path = pathlib.Path(fetch(args.model) if is_file else saved_model_folder(args.model)).expanduser()
+        return {path.suffix[1:] if is_file else "saved_model": path}
+    formats = args.formats or DEFAULT
+    for package in PACKAGES if "onnx" in formats else ():
+        optional(package)
+    model = _live(args.model, args.image_size)
+    saved_model = folder / "saved_model"
+    writers = {
+        "live": (folder / "model.keras", model.save),
+        "saved_model": (saved_model, lambda path: export_saved_model(model, path, warmup=())),
+    }
+    for precision in args.precisions:
+        write = functools.partial(_to_tflite, model, saved_model, precision)
+        writers[f"tflite_{precision}"] = (folder / f"{precision}.tflite", write)
+    writers["onnx"] = (folder / "model.onnx", lambda path: export_onnx(saved_model, path))
+    wanted = [name for name in writers if name.startswith(formats)]
+    source = [] if wanted == ["live"] else ["saved_model"]  # from which all others are made
+    needed = [pair for name, pair in writers.items() if name in wanted + source]
+    for path, write in tqdm(needed, "exporting", unit="format", delay=2, disable=None):
+        write(path)
+    return {name: writers[name][0] for name in wanted}
+
+
+def _live(source, image_size):
+    """The model that --model names, or one of random weights where that is a variant's name."""
+    try:
+        parse_variant(source)
+    except ValueError:
+        return open_live(source, image_size)
+    return VisionTransformer.from_variant(source, image_size or VARIANTS_SIZE, num_classes=1000)
+
+
+def _to_tflite(model, saved_model, precision, path):
+    calibration = {}
+    if precision == "int8":  # noise: the ranges of the numbers change the outputs and not the time
+        calibration["calibration"] = _noise(2, (*describe(model).usual_size, model.in_channels))
+    export_tflite(saved_model, path, precision=precision, **calibration)
+
+
+def _noise(batch, shape):
+    return np.random.default_rng(0).random((batch, *shape), "float32")
+
+
+def _measured(files, args):
+    """What is told of the formats' files, after rounds in each of which every one computes a batch."""
+    batches, rounds = sorted({*args.batch_sizes}), args.rounds  # ascending: a process's peak only grows
+    rows = []
+    with contextlib.ExitStack() as stack:
+        with quiet():  # each would greet
+            processes = {
+                name: stack.enter_context(_process(name, path, args.threads, args.image_size))
+                for name, path in files.items()
+            }
+            opened = {name: answer() for name, (_, answer) in processes.items()}
+        bar = tqdm(total=len(batches) * (rounds + 1), desc="timing", unit="round", delay=2, disable=None)
+        stack.enter_context(bar)
+        for batch in batches:
+            answers = {name: [] for name in files}
+            for _ in range(rounds + 1):
+                for name, (ask, answer) in processes.items():
+                    ask(batch)
+                    answers[name].append(answer())
+                    time.sleep(PAUSE)
+                bar.update()
+            rows += [_row(name, batch, answers[name], opened[name], size_of(files[name])) for name in files]
+    first = {row["batch"]: row["ms"] for row in reversed(rows)}
+    return {
+        **{name: next(iter(opened.values()))[name] for name in ("image_size", "live")},
+        "rounds": rounds,
+        "threads": args.threads,
+        "cores": os.cpu_count(),
+        "rows": [row | {"ratio": first[row["batch"]] / row["ms"]} for row in rows],
+    }
+
+
+def _row(name, batch, answers, opened, size):
+    seconds, peaks = zip(*answers[1:])  # the first compiles and allocates
+    median = statistics.median(seconds)
+    return {
+        "format": name,
+        "batch": batch,
+        "ms": median * 1e3,
+        "images_per_second": batch / median,
+        "bytes": size,
+        "peak_bytes": peaks[-1],
+        "imports_bytes": opened["imports_bytes"],
+    }
+
+
+@contextlib.contextmanager
+def _process(name, path, threads, image_size):
+    """A process that opens a file: (function that sends it a batch size, function for its next answer)."""
+    context = multiprocessing.get_context("spawn")  # a fork would begin with this process's memory
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there, path, threads, image_size), daemon=True)
+    process.start()
+    there.close()
+
+    def answer():
+        try:
+            found = here.recv()
+        except (EOFError, ConnectionError):
+            raise ValueError(f"the process of {name} ended early, as it does for want of memory") from None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    try:
+        yield here.send, answer
+    finally:
+        here.close()  # at which it ends, and removes what TensorFlow wrote for it
+        process.join(LEAVE)
+        process.kill()
+        process.join()
+
+
+def _serve(connection, path, threads, image_size):
+    """Say what was opened, then for each batch size the seconds of such a batch, and the peak memory."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers it, and ends this process
+    try:
+        imports = peak_memory()
+        compute, description, live = _opened(path, threads)
+        size = image_size or description.usual_size
+        connection.send({"image_size": size, "live": live, "imports_bytes": imports})
+        while True:
+            images = _noise(connection.recv(), (*size, description.channels))
+            start = time.perf_counter()
+            compute(images)
+            connection.send((time.perf_counter() - start, peak_memory()))
+    except (EOFError, ConnectionError):  # the parent is gone
+        return
+    except Exception as error:
+        connection.send(error)
+
+
+def _opened(path, threads):
+    """(function of images in [0, 1], the Description, how a live model computes: "graph", "XLA" or None)."""
+    if path.suffix != ".keras":
+        exported = open_exported(path, threads)
+        return exported.predict_on_batch, exported.description, None
+    if threads:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+    model = read_model(path)
+    return live_run(model), describe(model), "XLA" if model.jit_compile else "graph"
+
+
+def peak_memory():
+    """The most bytes of memory that this process has held at a time; None where the system does not tell.
+
+    >>> peak_memory() > 10 * MIB
+    True
+    """
+    try:  # getrusage would count what a parent held when it started this process
+        status = pathlib.Path("/proc/self/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
+    except (OSError, TypeError):
+        with contextlib.suppress(ImportError):
+            resource = importlib.import_module("resource")
+            unit = 1 if sys.platform == "darwin" else 1024
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return None

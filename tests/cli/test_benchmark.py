@@ -1,0 +1,145 @@
+"""`keras-vit benchmark`: that what is timed is what was asked for, in processes that tell what goes wrong."""
+
+import argparse
+import json
+import multiprocessing
+import os
+import pathlib
+import tempfile
+
+import pytest
+from reference.small import one_block
+
+import keras_vit_cli
+from keras_vit.cli import benchmark
+
+FULL = "FULL" in os.environ
+FORMATS = ("live", "saved_model", "tflite", "onnx") if FULL else ("live", "tflite")
+PRECISIONS = ("float32", "float16", "dynamic_int8", "int8") if FULL else ("float32",)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model.keras"
+    one_block().save(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path, monkeypatch):
+    """The folder of temporary files, which must be empty at the end."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    left = [path for path in folder.iterdir() if "autograph" not in path.name]  # which TensorFlow removes
+    assert not left and not multiprocessing.active_children()
+
+
+def given(source, *options):
+    return keras_vit_cli.parser().parse_args(["benchmark", "--model", str(source), *map(str, options)])
+
+
+def test_every_format_is_timed_at_every_batch_size(keras_vit, model, tmp_path):
+    asked = ("--formats", ",".join(FORMATS), "--precisions", ",".join(PRECISIONS), "--batch_sizes", "64,1")
+    output = tmp_path / "found.json"
+    done = keras_vit("benchmark", "--model", model, *asked, "--rounds", 2, "--threads", 1, "--output", output)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(output.read_text())
+    rows = found.pop("rows")
+    about = {"image_size": [16, 16], "live": "graph", "rounds": 2, "threads": 1, "cores": os.cpu_count()}
+    assert found == {"model": str(model), **about}
+    names = ["tflite_" + precision for precision in PRECISIONS]
+    names = ["live", *["saved_model"] * FULL, *names, *["onnx"] * FULL]
+    assert [(row["batch"], row["format"]) for row in rows] == [(b, name) for b in (1, 64) for name in names]
+    small, large = rows[: len(names)], rows[len(names) :]
+    for live, row in [(small[0], row) for row in small] + [(large[0], row) for row in large]:
+        assert row["images_per_second"] == pytest.approx(1e3 * row["batch"] / row["ms"])
+        assert row["ratio"] == pytest.approx(row["images_per_second"] / live["images_per_second"])
+    for row, later in zip(small, large):
+        assert row["ms"] < later["ms"] and row["bytes"] == later["bytes"]
+        assert 50 * benchmark.MIB < row["imports_bytes"] < row["peak_bytes"] <= later["peak_bytes"]
+    assert abs(small[0]["bytes"] - model.stat().st_size) < 1000  # but for what the file says of its date
+    header, *lines = done.stdout.splitlines()
+    assert header.split()[:4] == ["format", "batch", "ms", "images/s"]
+    assert [line.split()[:2] for line in lines[: len(rows)]] == [[r["format"], str(r["batch"])] for r in rows]
+    assert "images of 16x16 pixels; medians of 2" in done.stdout and "threads: 1" in done.stdout
+
+
+def test_what_a_process_cannot_open_is_refused(keras_vit, refused, tmp_path):
+    file = tmp_path / "cut.tflite"
+    file.write_bytes(b"TFL3")
+    refused(keras_vit("benchmark", "--model", file), file)
+
+
+def test_a_process_that_ends_early_is_told_of(model):
+    with benchmark._process("live", model, None, None) as (_, answer):
+        (process,) = multiprocessing.active_children()
+        process.kill()
+        with pytest.raises(ValueError, match="the process of live ended early"):
+            answer()
+
+
+def test_a_variants_name_is_a_model_of_random_weights():
+    assert benchmark._live("mu/8", (16, 24)).image_size == (16, 24)
+    model = benchmark._live("mu/32", None)
+    assert (model.image_size, model.num_classes) == ((224, 224), 1000)
+
+
+def test_only_what_is_asked_for_is_exported(model, tmp_path):
+    assert benchmark._files(given(model, "--formats", "live"), tmp_path).keys() == {"live"}
+    assert not (tmp_path / "saved_model").exists()
+
+
+@pytest.mark.parametrize("name, format", [("1/saved_model.pb", "saved_model"), ("m.onnx", "onnx")])
+def test_what_is_exported_already_is_timed_as_it_is(name, format, tmp_path):
+    file = tmp_path / "out" / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"")
+    source = file if format == "onnx" else tmp_path / "out"
+    assert benchmark._files(given(source), None) == {format: file if format == "onnx" else file.parent}
+    with pytest.raises(ValueError, match="is exported already, and timed as it is"):
+        benchmark._files(given(source, "--formats", "live"), None)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--batch_sizes", "1,0"], ["--batch_sizes", "'0'", "above 0"]),
+        (["--batch_sizes", "1,"], ["--batch_sizes", "''"]),
+        (["--formats", "live,hub"], ["'hub'", "live, saved_model, tflite, onnx"]),
+        (["--precisions", "int4"], ["'int4'", "dynamic_int8"]),
+        (["--rounds", "0"], ["--rounds", "'0'"]),
+        (["--model", "B/0"], ["no such checkpoint file", "'B/0'"]),
+        (["--model", "none.keras"], ["no such model file", "none.keras"]),
+        (["--model", "mu/16", "--image_size", "24"], ["16", "24"]),
+    ],
+    ids=" ".join,
+)
+def test_bad_input_is_refused_in_one_line(options, words, keras_vit, refused, model):
+    refused(keras_vit("benchmark", "--model", model, *options), *words)
+
+
+def test_the_peak_is_what_the_system_tells(monkeypatch):
+    told = benchmark.peak_memory()
+
+    def missing(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(pathlib.Path, "read_text", missing)
+    other = benchmark.peak_memory()  # as on systems without /proc
+    assert told <= other * 1.01 and other > 10 * benchmark.MIB
+
+
+def test_numbers_that_the_system_does_not_tell_are_left_out():
+    row = {"format": "onnx", "batch": 2, "ms": 4.0, "images_per_second": 500.0, "ratio": 1.0}
+    row |= {"bytes": benchmark.MIB, "peak_bytes": None, "imports_bytes": None}
+    text = benchmark.shown({"rows": [row], "image_size": [8, 8], "rounds": 1, "threads": None, "live": None})
+    assert text.splitlines()[1].split() == ["onnx", "2", "4.0", "500.0", "1.0", "1.0", "-", "-"]
+    assert "live" not in text
+
+
+def test_the_parser_offers_the_formats_that_there_are():
+    assert {*benchmark.DEFAULT} < {"live", *keras_vit_cli.FORMATS}
+    with pytest.raises(argparse.ArgumentTypeError):
+        keras_vit_cli.positive_ints("0")
