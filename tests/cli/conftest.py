@@ -1,3 +1,5 @@
+import contextlib
+import io
 import os
 import pathlib
 import subprocess
@@ -25,9 +27,22 @@ def script():
     return run
 
 
+@pytest.fixture(scope="session")
+def once(script):
+    """The same for what other tests look at: with FULL the script, else in this process."""
+
+    def run(*arguments):
+        stdout, stderr = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+            status = keras_vit_cli.main([*map(str, arguments)])
+        return types.SimpleNamespace(returncode=status, stdout=stdout.getvalue(), stderr=stderr.getvalue())
+
+    return script if "FULL" in os.environ else run
+
+
 @pytest.fixture
 def keras_vit(capfd):
-    """The same in this process, which saves it the imports: returncode, stdout and stderr."""
+    """In this process, which saves it the imports: returncode, stdout and stderr."""
 
     def run(*arguments):
         capfd.readouterr()

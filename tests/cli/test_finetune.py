@@ -16,13 +16,13 @@ def command(weights, images):
 
 
 @pytest.fixture(scope="module")
-def run(script, command, tmp_path_factory):
-    """A finished run's folder, and what the script said of it."""
+def run(once, command, tmp_path_factory):
+    """A finished run's folder, and what the command said of it."""
     workdir = tmp_path_factory.mktemp("runs") / "run"
-    return workdir, script(*command, "--set", "seed=5", "--set", "flip=False", "--workdir", workdir)
+    return workdir, once(*command, "--set", "seed=5", "--set", "flip=False", "--workdir", workdir)
 
 
-def test_the_script_trains_draws_and_tells_where_everything_is(run):
+def test_it_trains_draws_and_tells_where_everything_is(run):
     workdir, done = run
     assert done.returncode == 0 and done.stderr == ""
     result = json.loads((workdir / "result.json").read_text())

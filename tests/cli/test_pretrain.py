@@ -10,8 +10,8 @@ SHORT = (*SHORT, "--set", "checkpoint_every=1", "--set", "base_lr=0.01")
 
 
 @pytest.fixture(scope="module")
-def pretrained(script, images, tmp_path_factory):
-    """A finished run without labels, and what the script said of it."""
+def pretrained(once, images, tmp_path_factory):
+    """A finished run without labels, and what the command said of it."""
     workdir = tmp_path_factory.mktemp("runs") / "run"
     options = (
         "--recipe",
@@ -23,9 +23,7 @@ def pretrained(script, images, tmp_path_factory):
         "--image_size",
         16,
     )
-    return workdir, script(
-        "pretrain", *options, "--dataset", f"folder:{images}", *SHORT, "--workdir", workdir
-    )
+    return workdir, once("pretrain", *options, "--dataset", f"folder:{images}", *SHORT, "--workdir", workdir)
 
 
 def test_masked_patches_leave_an_encoder_without_a_head(pretrained):

@@ -47,7 +47,7 @@ def ran(name, folder, again=None, **small):
 
     With `again`, and always in FULL, it runs a second time, as after a change of these parameters.
     """
-    again = again or ({} if FULL else None)
+    again = {} if FULL and again is None else again
     return Ran(executed(COLAB / f"{name}.ipynb", folder, {} if FULL else small, again), folder / "work")
 
 
@@ -121,13 +121,13 @@ def test_classify_takes_a_published_checkpoint(tmp_path, published):
 
 
 def test_finetune_carries_over_and_goes_on_after_a_stop(tmp_path):
-    flowers = f"folder:{write_classes(tmp_path / 'flowers')}"
-    done = ran("02_finetune", tmp_path, {"DATASET": flowers, "BATCH": 8}, STEPS=24)
+    flowers = {"DATASET": f"folder:{write_classes(tmp_path / 'flowers')}", "BATCH": 8}
+    done = ran("02_finetune", tmp_path, flowers if FULL else None, STEPS=24, **flowers)
     assert done.complaints == []
     assert done.figures == {"fit-and-curves": 1, "go-on": 1}
     assert "a table of (1, 65, 64)" in done.printed("larger")
     assert "a table of (1, 145, 64)" in done.printed("larger")
-    for time in ("", "again-"):
+    for time in ("", *["again-"] * FULL):
         assert done.printed(f"{time}stop").endswith("stopped\n")
         found = re.search(r"continuing runs/\S+ from step (\d+) of (\d+)", done.printed(f"{time}go-on"))
         assert 0 < int(found[1]) < int(found[2]) == (200 if FULL else 12)
@@ -140,7 +140,7 @@ def test_finetune_carries_over_and_goes_on_after_a_stop(tmp_path):
 
 
 def test_look_inside_draws_the_papers_figures(tmp_path):
-    done = ran("03_look_inside", tmp_path, STEPS=10)
+    done = ran("03_look_inside", tmp_path, {}, STEPS=10)
     assert done.complaints == []
     drawn = {"filter-figure": 1, "position-figure": 1, "distance-figure": 1}
     assert done.figures == {**drawn, "attention-figures": 2, "similarity-figures": 2}
