@@ -13,7 +13,7 @@ help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, draw, export, load back"
 	@echo "make test         every check: ruff, pytest on TensorFlow and on JAX, coverage"
 	@echo "make test-full    the same with the long checks at their full numbers, and against other projects"
-	@echo "make benchmark    time the package on this machine; writes benchmarks/*.md"
+	@echo "make benchmark    time the package, and its peers if `make .venv/peers`; see benchmarks/"
 	@echo "make docs         build the manual into site/"
 	@echo "make format       put the code into the form that make test asks for"
 
@@ -43,8 +43,10 @@ test: .venv/dev
 test-full: .venv/peers
 	FULL=1 $(MAKE) test
 
+# Contenders that are not installed are left out; `make .venv/peers` brings them.
 benchmark: .venv/dev
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/input_pipeline.py
 	$(BIN)/python benchmarks/masked_patch.py
