@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def circumstances():
             versions[package] = importlib.metadata.version(package)
     return {
         "date": datetime.datetime.now().isoformat(" ", "minutes"),
-        "command": " ".join(["python", f"benchmarks/{pathlib.Path(script).name}", *arguments]),
+        "command": shlex.join(["python", f"benchmarks/{pathlib.Path(script).name}", *arguments]),
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "accelerator": accelerator(),
