@@ -13,7 +13,7 @@ help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, draw, export, load back"
 	@echo "make test         every check: ruff, pytest on TensorFlow and on JAX, coverage"
 	@echo "make test-full    the same with the long checks at their full numbers, and against other projects"
-	@echo "make benchmark    time the package, and its peers if `make .venv/peers`; see benchmarks/"
+	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
 	@echo "make docs         build the manual into site/"
 	@echo "make format       put the code into the form that make test asks for"
 

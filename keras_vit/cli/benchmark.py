@@ -18,8 +18,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_vit.cli.report import report, table
-from keras_vit.cli.source import FILES, is_exported, open_live
-from keras_vit.export.archive import saved_model_folder
+from keras_vit.cli.source import exported_path, is_exported, open_live
 from keras_vit.export.description import describe
 from keras_vit.export.onnx import PACKAGES, export_onnx, optional
 from keras_vit.export.runtimes import open_exported
@@ -29,7 +28,6 @@ from keras_vit.export.verify import live_run, size_of
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import parse_variant
 from keras_vit.weights.checkpoint import read_model
-from keras_vit.weights.fetch import fetch
 
 DEFAULT = ("live", "saved_model", "tflite")
 VARIANTS_SIZE = (224, 224)
@@ -91,9 +89,8 @@ def _files(args, folder):
     if is_exported(args.model):
         if args.formats:
             raise ValueError(f"{args.model!r} is exported already, and timed as it is; leave out --formats")
-        is_file = re.split("[?#]", args.model)[0].endswith(FILES)
-        path = pathlib.Path(fetch(args.model) if is_file else saved_model_folder(args.model)).expanduser()
-        return {path.suffix[1:] if is_file else "saved_model": path}
+        path = exported_path(args.model)
+        return {path.suffix[1:] if path.is_file() else "saved_model": path}
     formats = args.formats or DEFAULT
     for package in PACKAGES if "onnx" in formats else ():
         optional(package)

@@ -31,12 +31,22 @@ def open_model(source):
         return open_live(source)
     from keras_vit.export.runtimes import open_exported
 
+    return open_exported(exported_path(source))
+
+
+def exported_path(source):
+    """The file or folder of an exported model, fetched and unpacked where it has to be.
+
+    Raises:
+        ValueError: if there is none, or an export's folder without a SavedModel.
+    """
     folder = pathlib.Path(source).expanduser()
     files = [os.fspath(file) for where in WRITTEN for file in sorted(folder.glob(where))]
     if files and not _has_saved_model(folder):
         wanted = ", ".join(map(repr, files))
         raise ValueError(f"{os.fspath(source)!r} holds no SavedModel; give one of its files: {wanted}")
-    return open_exported(fetch(source) if _path_of(source).endswith(FILES) else saved_model_folder(source))
+    path = fetch(source) if _path_of(source).endswith(FILES) else saved_model_folder(source)
+    return pathlib.Path(path).expanduser()
 
 
 def open_live(source, image_size=None):

@@ -185,7 +185,7 @@ class Projection(keras.layers.EinsumDense):
         x = ops.matmul(rows, ops.reshape(self.kernel, (math.prod(contracted), -1)))
         if self.bias is not None:
             x = ops.add(x, ops.reshape(self.bias, (-1,)))
-        return ops.reshape(x, (batch, tokens, *kept))
+        return self.activation(ops.reshape(x, (batch, tokens, *kept)))
 
 
 def check_heads(hidden_size, num_heads):
