@@ -15,6 +15,7 @@ from keras_vit.cli import benchmark
 
 FULL = "FULL" in os.environ
 FORMATS = ("live", "saved_model", "tflite", "onnx") if FULL else ("live", "tflite")
+MANY = 4096  # images, which take so much longer than one that a busy machine does not hide it
 PRECISIONS = ("float32", "float16", "dynamic_int8", "int8") if FULL else ("float32",)
 
 
@@ -41,29 +42,30 @@ def given(source, *options):
 
 
 def test_every_format_is_timed_at_every_batch_size(keras_vit, model, tmp_path):
-    asked = ("--formats", ",".join(FORMATS), "--precisions", ",".join(PRECISIONS), "--batch_sizes", "64,1")
+    asked = ("--formats", ",".join(FORMATS), "--precisions", ",".join(PRECISIONS))
+    asked = (*asked, "--batch_sizes", f"{MANY},1", "--rounds", 3, "--threads", 1)
     output = tmp_path / "found.json"
-    done = keras_vit("benchmark", "--model", model, *asked, "--rounds", 2, "--threads", 1, "--output", output)
+    done = keras_vit("benchmark", "--model", model, *asked, "--output", output)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(output.read_text())
     rows = found.pop("rows")
-    about = {"image_size": [16, 16], "live": "graph", "rounds": 2, "threads": 1, "cores": os.cpu_count()}
+    about = {"image_size": [16, 16], "live": "graph", "rounds": 3, "threads": 1, "cores": os.cpu_count()}
     assert found == {"model": str(model), **about}
     names = ["tflite_" + precision for precision in PRECISIONS]
     names = ["live", *["saved_model"] * FULL, *names, *["onnx"] * FULL]
-    assert [(row["batch"], row["format"]) for row in rows] == [(b, name) for b in (1, 64) for name in names]
+    assert [(row["batch"], row["format"]) for row in rows] == [(n, name) for n in (1, MANY) for name in names]
     small, large = rows[: len(names)], rows[len(names) :]
     for live, row in [(small[0], row) for row in small] + [(large[0], row) for row in large]:
         assert row["images_per_second"] == pytest.approx(1e3 * row["batch"] / row["ms"])
         assert row["ratio"] == pytest.approx(row["images_per_second"] / live["images_per_second"])
     for row, later in zip(small, large):
         assert row["ms"] < later["ms"] and row["bytes"] == later["bytes"]
-        assert 50 * benchmark.MIB < row["imports_bytes"] < row["peak_bytes"] <= later["peak_bytes"]
+        assert 50 * benchmark.MIB < row["imports_bytes"] < row["peak_bytes"] < later["peak_bytes"]
     assert abs(small[0]["bytes"] - model.stat().st_size) < 1000  # but for what the file says of its date
     header, *lines = done.stdout.splitlines()
     assert header.split()[:4] == ["format", "batch", "ms", "images/s"]
     assert [line.split()[:2] for line in lines[: len(rows)]] == [[r["format"], str(r["batch"])] for r in rows]
-    assert "images of 16x16 pixels; medians of 2" in done.stdout and "threads: 1" in done.stdout
+    assert "images of 16x16 pixels; medians of 3" in done.stdout and "threads: 1" in done.stdout
 
 
 def test_what_a_process_cannot_open_is_refused(keras_vit, refused, tmp_path):
