@@ -28,6 +28,7 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
+from contenders import declare_torchvision  # noqa: E402
 from machine import processor  # noqa: E402
 
 ROUNDS = 7
@@ -192,7 +193,7 @@ def _job_memory(path):
 
 def _job_timm(path):
     """Seconds of making the model, reading the file and loading its state dict."""
-    _torchvision()
+    declare_torchvision()
     import timm
     from safetensors.torch import load_file
 
@@ -203,7 +204,7 @@ def _job_timm(path):
 
 
 def _job_transformers(path):
-    _torchvision()
+    declare_torchvision()
     from transformers import ViTForImageClassification
 
     def load():
@@ -246,7 +247,7 @@ def _logits(folder):
 
 
 def _timm_logits(model, images, folder):
-    _torchvision()
+    declare_torchvision()
     import timm
     import torch
 
@@ -259,7 +260,7 @@ def _timm_logits(model, images, folder):
 
 
 def _transformers_logits(model, images, folder):
-    _torchvision()
+    declare_torchvision()
     import torch
     from transformers import ViTForImageClassification
 
@@ -308,10 +309,6 @@ def _vit_keras_logits(model, images, folder):
 
 def _installed(name):
     return importlib.util.find_spec(name) is not None
-
-
-def _torchvision():
-    import peers.conftest  # noqa: F401 (it declares what torchvision's compiled half would)
 
 
 def _report(loading, logits):

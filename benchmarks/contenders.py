@@ -216,6 +216,7 @@ def _exported(case, folder, file):
 # torch ------------------------------------------------------------------------------------------
 
 
+@functools.cache  # what is declared goes when the library goes
 def declare_torchvision():
     """Declare two operators, never called here, that torchvision's compiled half would.
 
@@ -267,7 +268,7 @@ def _timm(case):
 def _torch(case, folder, build, compiled):
     import torch
 
-    library = declare_torchvision()
+    declare_torchvision()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     if device == "cuda":
@@ -283,11 +284,11 @@ def _torch(case, folder, build, compiled):
         found = call(images)
         return getattr(found, "logits", found)
 
-    def infer(keep=library):
+    def infer():
         with torch.inference_mode():
             return logits().float().cpu().numpy()
 
-    def train(keep=library):
+    def train():
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device, torch.bfloat16, enabled=low):
             loss = torch.nn.functional.cross_entropy(logits(), labels)

@@ -34,7 +34,7 @@ CASES = tuple(  # task, batch, precision
 SECONDS, LEAST = 90, 3  # a case's rounds end after so long, but not before there are so many
 PATIENCE = 600  # seconds that an answer may take
 START_ROUNDS = 5
-_TORCH = "import contenders; keep = contenders.declare_torchvision(); "
+_TORCH = "import contenders; contenders.declare_torchvision(); "
 STARTS = {  # name → the modules it needs, and code
     "import keras": (("keras",), "import keras"),
     "import keras_vit": (("keras_vit",), "import keras_vit; keras_vit.VisionTransformer"),

@@ -30,10 +30,16 @@ MODELS = {
     "hybrid": {**HYBRID, "resnet": (1, 1)},
     "no transformer": {**HYBRID, **NO_TRANSFORMER, "resnet": (1,)},
     "no head": {"num_classes": None},
+    "three stretches of queries": {"image_size": 256},
     "any size": {"image_size": (None, None), "pooling": "gap"},
 }
 # Several in one without FULL; what is left out converts by the same parts.
-FEW = (("erf", "registers"), ("tanh", "map"), ("quick_gelu", "any size"), ("no transformer",))
+FEW = (
+    ("erf", "registers"),
+    ("tanh", "map", "three stretches of queries"),
+    ("quick_gelu", "any size"),
+    ("no transformer",),
+)
 CASES = [(name,) for name in MODELS] if "FULL" in os.environ else FEW
 
 

@@ -30,6 +30,7 @@ MODELS = {
     "dropout": {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "stochastic_depth_rate": 0.3},
     "no head": {"num_classes": None},
     "grey": {"in_channels": 1},
+    "three stretches of queries": {"image_size": 256},
 }
 # Of the largest logit. Models as small as these are not what whole numbers are for: a few units of the
 # last place there. test_quantisation.py has what they cost a model that was trained.
@@ -66,7 +67,7 @@ CASES = {name: ([name], BOUNDS) for name in MODELS}
 if not FULL:
     together = {
         ("erf", "registers", "gap"): "dynamic_int8",
-        ("tanh", "map", "grey", "dropout"): "float16",
+        ("tanh", "map", "grey", "dropout", "three stretches of queries"): "float16",
         ("sincos2d", "distillation"): "int8",
         ("root block", "no head"): "int8",
         ("no transformer",): "dynamic_int8",
