@@ -1,4 +1,4 @@
-"""Through a model one block at a time, with a bound on the attention scores in memory."""
+"""Through a model one block at a time, with a bound on the attention scores that are read at a time."""
 
 import itertools
 import numbers
@@ -6,6 +6,7 @@ import numbers
 import keras
 
 from keras_vit.layers.attention import attention_scores as scores_of
+from keras_vit.layers.attention import query_stretches
 from keras_vit.layers.patch_embedding import check_divisible
 from keras_vit.models.arguments import grid_of, is_free, stem_stride
 from keras_vit.models.vit import VisionTransformer
@@ -112,7 +113,6 @@ def stretches(attention, tokens, first=0):
     """
     query, key = attention.query(tokens), attention.key(tokens)
     batch, count, heads, _ = query.shape
-    queries = max(STRETCH // (4 * max(batch, 1) * heads * count), 1)
-    for start in range(first, count, queries):
-        part = slice(start, min(start + queries, count))
+    for part in query_stretches(count - first, count, STRETCH // (4 * max(batch, 1) * heads)):
+        part = slice(first + part.start, first + part.stop)
         yield part, scores_of(query[:, part], key)

@@ -1,11 +1,12 @@
 """Multi-head self-attention: who looks at whom, and what they take from there."""
 
+import contextlib
 import math
 
 import keras
 from keras import ops
 
-# Pairs of a query and a key whose scores are held at a time, for each image and head: the 128 queries of an
+# Pairs of a query and a key whose scores are held at a time, for each image and head: some 125 queries of an
 # image of 1,024 pixels in patches of 16. Fewer stay in the processor's cache, but make more operations.
 PAIRS = 2**19
 
@@ -51,11 +52,12 @@ def attend(scores, value):
     return ops.einsum("bhqk,bkhd->bqhd", ops.cast(scores, value.dtype), value)
 
 
-def query_stretches(queries, keys):
-    """Slices of the queries, none with more than `PAIRS` scores: memory grows with the tokens alone.
+def query_stretches(queries, keys, pairs=None):
+    """Slices of the queries, as few as keep to a number of pairs: memory grows with the tokens.
 
     Args:
         queries, keys: How many there are; None where only the graph knows, which gives one slice of all.
+        pairs: The most pairs of a query and a key in a slice, if it has more than one query; None: `PAIRS`.
 
     Example:
         >>> query_stretches(4096, 4096)[:2], query_stretches(197, 197)
@@ -65,8 +67,18 @@ def query_stretches(queries, keys):
     """
     if None in (queries, keys):
         return [slice(None)]
-    length = max(PAIRS // max(keys, 1), 1)
-    return [slice(start, min(start + length, queries)) for start in range(0, max(queries, 1), length)]
+    most = max((PAIRS if pairs is None else pairs) // max(keys, 1), 1)
+    count = max(-(-queries // most), 1)
+    return [slice(number * queries // count, (number + 1) * queries // count) for number in range(count)]
+
+
+def behind(tensors):
+    """A context in which TensorFlow, which computes what it can at a time, waits for these tensors."""
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    return tf.control_dependencies(tensors)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -135,11 +147,12 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         query, key = self.query(tokens if query is None else query), self.key(tokens)
         value = self.value(tokens)
 
-        def gather(query):
-            return attend(self.dropout(attention_scores(query, key), training=training), value)
-
-        parts = query_stretches(query.shape[1], key.shape[1])
-        return self.out(ops.concatenate([gather(query[:, part]) for part in parts], axis=1))
+        taken = []
+        for part in query_stretches(query.shape[1], key.shape[1]):
+            with behind(taken[-1:]):
+                scores = self.dropout(attention_scores(query[:, part], key), training=training)
+                taken.append(attend(scores, value))
+        return self.out(ops.concatenate(taken, axis=1))
 
     def scores(self, tokens, query=None):
         """Who looks at whom: (batch, heads, queries, tokens), rows summing to 1."""
@@ -171,12 +184,23 @@ class Projection(keras.layers.EinsumDense):
     Input shape: (batch, tokens, channels) or (batch, tokens, heads, head size).
     Output shape: the other one.
 
+    Raises:
+        ValueError: for another equation.
+
     Example:
         >>> Projection("btc,chd->bthd", (None, 2, 4), bias_axes="hd")(np.zeros((1, 5, 8))).shape
         TensorShape([1, 5, 2, 4])
 
     Source: Vaswani et al. 2017, section 3.2.2.
     """
+
+    def __init__(self, equation, *args, **kwargs):
+        if equation not in ("btc,chd->bthd", "bthd,hdc->btc"):
+            raise ValueError(f"equation must be 'btc,chd->bthd' or 'bthd,hdc->btc'; got {equation!r}")
+        super().__init__(equation, *args, **kwargs)
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        super().quantize(mode, type_check=False, config=config)  # Keras would leave out every subclass
 
     def call(self, inputs, training=None):
         batch, tokens, *contracted = ops.shape(inputs)

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
-from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
 
 
@@ -50,7 +50,7 @@ class AttentionPooling(keras.layers.Layer):
         self.qkv_bias = qkv_bias
         policy = self.dtype_policy
         self.attention = MultiHeadSelfAttention(num_heads, qkv_bias, dtype=policy, name="attention")
-        self.mlp_norm = LayerNorm(norm_epsilon, dtype=policy, name="mlp_norm")
+        self.mlp_norm = LayerNormalization(norm_epsilon, dtype=policy, name="mlp_norm")
         self.mlp = MlpBlock(mlp_dim, activation, dtype=policy, name="mlp")
 
     def build(self, input_shape):

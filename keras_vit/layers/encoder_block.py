@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
-from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.random_draws import same_draws
 
@@ -67,12 +67,12 @@ class EncoderBlock(keras.layers.Layer):
         self.remat = remat
 
         policy = self.dtype_policy
-        self.attention_norm = LayerNorm(norm_epsilon, dtype=policy, name="attention_norm")
+        self.attention_norm = LayerNormalization(norm_epsilon, dtype=policy, name="attention_norm")
         self.attention = MultiHeadSelfAttention(
             num_heads, qkv_bias, attention_dropout_rate, dtype=policy, name="attention"
         )
         self.attention_scale = _scale(layer_scale, policy, "attention_scale")
-        self.mlp_norm = LayerNorm(norm_epsilon, dtype=policy, name="mlp_norm")
+        self.mlp_norm = LayerNormalization(norm_epsilon, dtype=policy, name="mlp_norm")
         self.mlp = MlpBlock(mlp_dim, activation, dropout_rate, dtype=policy, name="mlp")
         self.mlp_scale = _scale(layer_scale, policy, "mlp_scale")
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=policy)

@@ -12,7 +12,7 @@ from keras_vit.layers import (
     ClassToken,
     EncoderBlock,
     GridToTokens,
-    LayerNorm,
+    LayerNormalization,
     PatchEmbedding,
 )
 from keras_vit.models.arguments import prefix_tokens, resolve_arguments
@@ -176,7 +176,7 @@ class VisionTransformer(DistributedModel):
                 x = keras.layers.Dropout(dropout_rate, dtype=dtype, name="position_dropout")(x)
 
             if pre_norm:
-                x = LayerNorm(**norm, name="pre_norm")(x)
+                x = LayerNormalization(**norm, name="pre_norm")(x)
             for i in range(num_layers):
                 x = EncoderBlock(
                     **block,
@@ -187,7 +187,7 @@ class VisionTransformer(DistributedModel):
                     name=f"encoder_block_{i}",
                 )(x)
             if not norm_after_pooling:
-                x = LayerNorm(**norm, name="encoder_norm")(x)
+                x = LayerNormalization(**norm, name="encoder_norm")(x)
         x = tokens = stage("tokens", x)  # (b, p + n, d)
 
         if pooling == "token":
@@ -198,7 +198,7 @@ class VisionTransformer(DistributedModel):
             x = AttentionPooling(**block, name="attention_pooling")(tokens)
         x = stage("pooled", x)  # (b, d)
         if norm_after_pooling:
-            x = LayerNorm(**norm, name="pooled_norm")(x)
+            x = LayerNormalization(**norm, name="pooled_norm")(x)
         if representation_size is not None:
             x = keras.layers.Dense(
                 representation_size,

@@ -38,7 +38,7 @@ LAYERS = [
     (layers.EncoderBlock, {**BLOCK, "layer_scale": 0.1, "norm_epsilon": 1e-5}, [TOKENS]),
     (layers.EncoderBlock, {**BLOCK, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}, [TOKENS]),
     (layers.GridToTokens, {}, [GRID]),
-    (layers.LayerNorm, {"epsilon": 1e-5}, [TOKENS]),
+    (layers.LayerNormalization, {"epsilon": 1e-5}, [TOKENS]),
     (layers.LayerScale, {"value": 0.5}, [TOKENS]),
     (layers.MaskTokens, {"initializer": "ones"}, [TOKENS, Sources((5,))]),
     (layers.MlpBlock, {"mlp_dim": 12, "activation": "quick_gelu", "dropout_rate": 0.1}, [TOKENS]),

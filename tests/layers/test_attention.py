@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 from hypothesis import given
@@ -69,7 +70,7 @@ def test_the_layer_is_the_published_attention(heads, channels, qkv_bias, rng):
 
 @pytest.mark.parametrize("pairs", [1, 10, 14, 49, 10**9])
 def test_queries_in_stretches_take_what_they_take_together(pairs, rng, monkeypatch):
-    """Whatever is held at a time: one query, two, two and the last alone, all."""
+    """Whatever is held at a time: one query, one or two, two, all."""
     monkeypatch.setattr(attention, "PAIRS", pairs)
     tokens, query = (rng.standard_normal((2, n, 12)).astype("float32") for n in (7, 3))
     layer = MultiHeadSelfAttention(3, name="a")
@@ -86,8 +87,35 @@ def test_the_stretches_are_all_queries_in_order_within_the_bound(queries, keys, 
         parts = attention.query_stretches(queries, keys)
     assert [i for part in parts for i in range(queries)[part]] == [*range(queries)]
     sizes = [part.stop - part.start for part in parts]
-    assert parts and all(size == 1 or size * keys <= pairs for size in sizes)
-    assert all(2 * size * keys > pairs - keys for size in sizes[:-1])  # and no more of them than it takes
+    assert parts and all(size <= 1 or size * keys <= pairs for size in sizes)
+    assert max(sizes) - min(sizes) <= 1
+    fewer = len(parts) - 1  # would be above the bound
+    assert fewer == 0 or -(-queries // fewer) * keys > pairs
+
+
+@pytest.mark.tensorflow_only("TensorFlow's graph")
+def test_a_stretch_begins_when_the_one_before_it_is_done(monkeypatch):
+    """Else TensorFlow would hold the scores of as many as it has threads."""
+    import tensorflow as tf
+
+    monkeypatch.setattr(attention, "PAIRS", 10)
+    layer = MultiHeadSelfAttention(2)
+    layer.build((None, 5, 8))
+    graph = tf.function(layer).get_concrete_function(tf.TensorSpec((None, 5, 8))).graph
+    scores = [op for op in graph.get_operations() if op.type == "Softmax"]
+    assert len(scores) == 3
+
+    def before(op):
+        """All operations that are done before this one."""
+        found, left = set(), [op]
+        while left:
+            op = left.pop()
+            nexts = {tensor.op for tensor in op.inputs} | {*op.control_inputs}
+            left += nexts - found
+            found |= nexts
+        return found
+
+    assert [{*scores} & before(op) for op in scores] == [set(), {scores[0]}, {*scores[:2]}]
 
 
 def test_the_published_sizes_are_attended_to_in_one_stretch():
@@ -163,3 +191,21 @@ def test_a_projection_is_its_equation(equation, shape, kept, rng):
     expected = np.einsum(equation, x, numpy(layer.kernel), dtype="float64") + numpy(layer.bias)
     assert_close(layer(x), expected)
     assert layer(x[:0]).shape == (0, 5, *kept)
+
+
+def test_a_projection_of_other_axes_is_refused():
+    with pytest.raises(ValueError, match="must be 'btc,chd->bthd' or 'bthd,hdc->btc'; got 'btc,cd->btd'"):
+        Projection("btc,cd->btd", (None, 8))
+
+
+def test_all_projections_of_a_model_are_quantised(rng):
+    layer = MultiHeadSelfAttention(2)
+    layer.build((None, 5, 32))
+    randomise(layer)
+    tokens = rng.standard_normal((2, 5, 32)).astype("float32")
+    expected = numpy(layer(tokens))
+    for part in (layer.query, layer.key, layer.value, layer.out):
+        part.quantize("int8")
+        assert keras.backend.standardize_dtype(part._kernel.dtype) == "int8"
+    assert_close(layer(tokens), expected, 0.05)
+    assert np.abs(numpy(layer(tokens)) - expected).max() > 0

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from reference import vit_numpy
 from reference.comparing import assert_close, numpy, randomise
 
-from keras_vit.layers import LayerNorm
+from keras_vit.layers import LayerNormalization
 
 
-def made(shape, kind=LayerNorm, **arguments):
+def made(shape, kind=LayerNormalization, **arguments):
     layer = kind(epsilon=1e-6, **arguments)
     layer.build(shape)
     return randomise(layer)
@@ -54,7 +54,7 @@ def test_its_gradients_are_those_of_keras_norm(rng):
     x = tf.constant(rng.standard_normal((2, 5, 8)).astype("float32"))
     pull = rng.standard_normal((2, 5, 8)).astype("float32")
     found = []
-    for kind in (LayerNorm, keras.layers.LayerNormalization):
+    for kind in (LayerNormalization, keras.layers.LayerNormalization):
         layer = made(x.shape, kind)
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -64,7 +64,13 @@ def test_its_gradients_are_those_of_keras_norm(rng):
         assert_close(ours, numpy(keras_own), 3e-6)
 
 
+@pytest.mark.parametrize("argument", ["axis", "center", "scale", "rms_scaling", "gamma_initializer"])
+def test_what_only_keras_norm_can_do_is_refused(argument):
+    with pytest.raises(TypeError, match=argument):
+        LayerNormalization(**{argument: 1})
+
+
 def test_its_configuration_is_what_it_takes():
-    config = LayerNorm(1e-5, name="n").get_config()
+    config = LayerNormalization(1e-5, name="n").get_config()
     assert config["epsilon"] == 1e-5 and "rms_scaling" not in config
-    assert LayerNorm.from_config(config).epsilon == 1e-5
+    assert LayerNormalization.from_config(config).epsilon == 1e-5

@@ -60,9 +60,12 @@ def test_an_unknown_activation_is_refused():
 
 
 @pytest.mark.tensorflow_only("TensorFlow's graph")
-@pytest.mark.parametrize("name", [*ACTIVATIONS])
+@pytest.mark.parametrize("name", ["gelu_tanh", "gelu_erf"])
 def test_the_graph_is_one_that_tensorflow_fuses(name):
-    """Products of matrices with their bias at once, and an activation that sorts behind them by name."""
+    """Products of matrices with their bias at once, and an activation that sorts behind them by name.
+
+    tests/benchmarks looks at what TensorFlow makes of it.
+    """
     import tensorflow as tf
 
     layer = MlpBlock(20, name)

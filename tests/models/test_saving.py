@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
-from reference.comparing import numpy
+from reference.comparing import assert_close, numpy
 from reference.small import images_for, small
 
 from keras_vit import Preprocessing
@@ -68,3 +68,11 @@ def test_a_feature_extractor_can_be_saved_too(tmp_path):
     expected = features(images)
     for stage, grid in loaded(images).items():
         np.testing.assert_allclose(numpy(grid), numpy(expected[stage]), atol=1e-6)
+
+
+def test_a_file_of_an_earlier_version_is_read(golden):
+    """Written with Keras's own norms, of a model that has them in its blocks and between its layers."""
+    model = keras.saving.load_model(golden / "before_layer_norm.keras")
+    assert model.get_config()["pre_norm"] and model.class_names[2] == "cat"
+    with np.load(golden / "before_layer_norm.expected.npz") as expected:
+        assert_close(model(images_for(model)), expected["logits"], 1e-5)
