@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import datetime
 import importlib.metadata
-import importlib.util
 import json
 import os
 import pathlib
@@ -29,7 +28,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
 from contenders import declare_torchvision  # noqa: E402
-from machine import processor  # noqa: E402
+from machine import installed, processor  # noqa: E402
 
 ROUNDS = 7
 SLOWEST, LARGEST = 2, 2.5  # bounds on the two ratios of loading
@@ -100,7 +99,7 @@ def _measured(path, peer):
 
     `peer` are the seconds of the other project that the layout belongs to, None if it is not installed.
     """
-    jobs = ("ours", "numpy", *([peer] if peer and _installed(peer) else []))
+    jobs = ("ours", "numpy", *([peer] if peer and installed(peer) else []))
     found = {job: [] for job in jobs}
     for _ in range(ROUNDS):
         for job in jobs:
@@ -240,7 +239,7 @@ def _logits(folder):
     images = np.random.default_rng(0).uniform(-1, 1, (4, 224, 224, 3)).astype("float32")
     ours, found = numpy(model(images)), {}
     for peer in ("timm", "transformers", "keras_hub", "vit_keras"):
-        compute = globals()[f"_{peer}_logits"] if _installed(peer) else None
+        compute = globals()[f"_{peer}_logits"] if installed(peer) else None
         theirs = compute and compute(model, images, folder)
         found[peer] = compute and float(np.abs(theirs - ours).max() / np.abs(theirs).max())
     return found
@@ -307,13 +306,9 @@ def _vit_keras_logits(model, images, folder):
 # What both use -----------------------------------------------------------------------------------
 
 
-def _installed(name):
-    return importlib.util.find_spec(name) is not None
-
-
 def _report(loading, logits):
     names = ["keras_vit", "keras", "tensorflow", "safetensors", "timm", "transformers", "torch", "keras_hub"]
-    names = [name for name in (*names, "vit_keras") if _installed(name)]
+    names = [name for name in (*names, "vit_keras") if installed(name)]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
     lines = [
         "# Checkpoints",

@@ -26,6 +26,7 @@ from machine import use_cores
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others share the accelerator
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CLASSES = 1000
 AT_LEAST = 0.3  # seconds that a round takes, of as many steps as that needs
@@ -412,7 +413,8 @@ def main():
 def _answers(step):
     """What is said when the model is built, and then for each line that comes."""
     _forget_peak()
-    memory = {"built": _mebibytes("VmRSS")}
+    device = _device_mebibytes()
+    memory = {"built": _mebibytes("VmRSS") if device is None else device}
     yield {"ready": True}
     steps = 1
     for line in sys.stdin:
@@ -453,9 +455,11 @@ def _forget_peak():
 
 def _device_mebibytes():
     """Peak of an accelerator's memory; None without one."""
-    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    torch, tf, jax = (sys.modules.get(name) for name in ("torch", "tensorflow", "jax"))
     if torch and torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
+    if tf and tf.config.list_logical_devices("GPU"):
+        return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 2**20
     stats = jax and jax.devices()[0].memory_stats()
     return stats["peak_bytes_in_use"] / 2**20 if stats else None
 

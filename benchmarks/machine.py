@@ -47,8 +47,8 @@ def installed(*modules):
     return all(importlib.util.find_spec(module.partition(".")[0]) for module in modules)
 
 
-def circumstances():
-    """When, where and of what a measurement is; the load is that before it."""
+def circumstances(threads=None):
+    """When, where and of what a measurement is; the load is that before it, the cores those it had."""
     script, *arguments = sys.argv
     versions = {"Python": platform.python_version()}
     for package in PACKAGES:
@@ -58,7 +58,7 @@ def circumstances():
         "date": datetime.datetime.now().isoformat(" ", "minutes"),
         "command": shlex.join(["python", f"benchmarks/{pathlib.Path(script).name}", *arguments]),
         "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": threads or len(os.sched_getaffinity(0)),
         "accelerator": accelerator(),
         "load": round(os.getloadavg()[0], 2),
         "versions": versions,

@@ -16,7 +16,6 @@ import tempfile
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["KERAS_BACKEND"] = "tensorflow"
 
 from contenders import CONTENDERS, Case
 from machine import circumstances
@@ -52,6 +51,7 @@ def main():
     case = Case(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Case)})
     name = f"{args.contender} {'XLA' if args.jit else 'graph'}"
     about = circumstances()
+    os.environ["KERAS_BACKEND"] = "tensorflow"
     wall, events = profile(CONTENDERS[name].make(case, None))
     print(f"## {name}: {case}\n\n{machine_text(about)}\n\n{report(wall, events, case, args.most)}")
 

@@ -68,7 +68,7 @@ def main():
     best = ceiling(args.threads) if cases else None
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
-            found = circumstances() | {"ceiling": best, "gflops": case.gflops, "task": case.task}
+            found = circumstances(args.threads) | {"ceiling": best, "gflops": case.gflops, "task": case.task}
             found |= {"precision": case.precision, "batch": case.batch, "image_size": case.image_size}
             found["contenders"] = run_case(case, args, pathlib.Path(folder))
             update(results, "cases", {named(str(case)): found})
@@ -188,10 +188,16 @@ def interleaved(commands, rounds, seconds=SECONDS):
 
 @contextlib.contextmanager
 def _process(command):
-    """The process and the file of its complaints."""
-    with tempfile.TemporaryFile("w+") as log:
+    """The process and the file of its complaints; what it compiles is kept for nobody after it."""
+    with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory() as cache:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=HERE
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=HERE,
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache},
         )
         try:
             yield process, log

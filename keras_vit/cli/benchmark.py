@@ -24,7 +24,7 @@ from keras_vit.export.onnx import PACKAGES, export_onnx, optional
 from keras_vit.export.runtimes import open_exported
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite, quiet
-from keras_vit.export.verify import live_run, size_of
+from keras_vit.export.verify import size_of
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import parse_variant
 from keras_vit.weights.checkpoint import read_model
@@ -187,6 +187,10 @@ def _process(name, path, threads, image_size):
     process.start()
     there.close()
 
+    def ask(batch):
+        with contextlib.suppress(ConnectionError):  # which `answer` tells of
+            here.send(batch)
+
     def answer():
         try:
             found = here.recv()
@@ -197,7 +201,7 @@ def _process(name, path, threads, image_size):
         return found
 
     try:
-        yield here.send, answer
+        yield ask, answer
     finally:
         here.close()  # at which it ends, and removes what TensorFlow wrote for it
         process.join(LEAVE)
@@ -210,30 +214,44 @@ def _serve(connection, path, threads, image_size):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers it, and ends this process
     try:
         imports = peak_memory()
-        compute, description, live = _opened(path, threads)
+        prepare, compute, description, live = _opened(path, threads)
         size = image_size or description.usual_size
         connection.send({"image_size": size, "live": live, "imports_bytes": imports})
-        while True:
-            images = _noise(connection.recv(), (*size, description.channels))
+        for batch in _asked(connection):
+            images = prepare(_noise(batch, (*size, description.channels)))
             start = time.perf_counter()
             compute(images)
             connection.send((time.perf_counter() - start, peak_memory()))
-    except (EOFError, ConnectionError):  # the parent is gone
+    except ConnectionError:  # the parent is gone
         return
     except Exception as error:
         connection.send(error)
 
 
+def _asked(connection):
+    """The batch sizes that come, until the parent has no more or is gone."""
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            yield connection.recv()
+
+
 def _opened(path, threads):
-    """(function of images in [0, 1], the Description, how a live model computes: "graph", "XLA" or None)."""
-    if path.suffix != ".keras":
+    """What images in [0, 1] are made to before they are timed, the function that is timed, and more.
+
+    The Description, and how a live model computes: "graph", "XLA" or None.
+    """
+    if path.suffix != ".keras":  # it takes them as they are
         exported = open_exported(path, threads)
-        return exported.predict_on_batch, exported.description, None
+        return np.asarray, exported.predict_on_batch, exported.description, None
     if threads:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
     model = read_model(path)
-    return live_run(model), describe(model), "XLA" if model.jit_compile else "graph"
+
+    def normalised(images):
+        return model.preprocessing.normalise(images * np.float32(255))
+
+    return normalised, model.predict_on_batch, describe(model), "XLA" if model.jit_compile else "graph"
 
 
 def peak_memory():

@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import types
 
 import pytest
@@ -32,10 +33,18 @@ def once(script):
     """The same for what other tests look at: with FULL the script, else in this process."""
 
     def run(*arguments):
-        stdout, stderr = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-            status = keras_vit_cli.main([*map(str, arguments)])
-        return types.SimpleNamespace(returncode=status, stdout=stdout.getvalue(), stderr=stderr.getvalue())
+        stdout = io.StringIO()
+        with tempfile.TemporaryFile("w+") as said, contextlib.redirect_stdout(stdout):
+            real = os.dup(2)  # to which C++ writes
+            os.dup2(said.fileno(), 2)
+            try:
+                with contextlib.redirect_stderr(said):
+                    status = keras_vit_cli.main([*map(str, arguments)])
+            finally:
+                os.dup2(real, 2)
+                os.close(real)
+            said.seek(0)
+            return types.SimpleNamespace(returncode=status, stdout=stdout.getvalue(), stderr=said.read())
 
     return script if "FULL" in os.environ else run
 

@@ -75,9 +75,11 @@ def test_what_a_process_cannot_open_is_refused(keras_vit, refused, tmp_path):
 
 
 def test_a_process_that_ends_early_is_told_of(model):
-    with benchmark._process("live", model, None, None) as (_, answer):
+    with benchmark._process("live", model, None, None) as (ask, answer):
         (process,) = multiprocessing.active_children()
         process.kill()
+        process.join()
+        ask(1)
         with pytest.raises(ValueError, match="the process of live ended early"):
             answer()
 
@@ -142,6 +144,8 @@ def test_numbers_that_the_system_does_not_tell_are_left_out():
 
 
 def test_the_parser_offers_the_formats_that_there_are():
-    assert {*benchmark.DEFAULT} < {"live", *keras_vit_cli.FORMATS}
+    formats = ("live", "saved_model", "tflite", "onnx")
+    assert given("m.keras", "--formats", ",".join(formats)).formats == formats
+    assert {*benchmark.DEFAULT} < {*formats}
     with pytest.raises(argparse.ArgumentTypeError):
         keras_vit_cli.positive_ints("0")

@@ -3,6 +3,9 @@
 They are skipped where it is not installed; requirements-peers.txt says how it is.
 """
 
+import pathlib
+import sys
+
 import keras
 import pytest
 
@@ -11,12 +14,10 @@ try:
 except ImportError:
     torch = None
 else:
-    # torchvision, which timm imports, registers on import what to do with two operators that its
-    # compiled half declares; that half is made for one build of torch and need not load beside this
-    # one. Declared here, they are never called.
-    _OPERATORS = torch.library.Library("torchvision", "DEF")
-    for _name in ("nms", "qnms"):
-        _OPERATORS.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
+    import contenders
+
+    contenders.declare_torchvision()
     torch.set_num_threads(2)
 
 
