@@ -105,9 +105,10 @@ def write_arrays(arrays, path, dtype="float32"):
     kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
     stored = {}
     for key, array in arrays.items():
-        with np.errstate(over="ignore"):  # said below, with the name
+        with np.errstate(over="ignore", invalid="ignore"):  # said below, with the name; NaN is no fault
             stored[key] = np.asarray(array).astype(kind, order="C")
-        if not np.isfinite(stored[key]).all() and np.isfinite(array).all():
+            too_large = not np.isfinite(stored[key]).all() and np.isfinite(array).all()
+        if too_large:
             raise ValueError(f"{key} holds numbers that are too large for {dtype}")
     unfinished = path.with_name(f".writing-{uuid.uuid4().hex}{path.suffix}")
     try:

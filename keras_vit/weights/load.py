@@ -153,7 +153,9 @@ def _preprocessing(wanted, stored):
 
 
 def _check_finite(checkpoint):
-    bad = sorted(checkpoint.keys[name] for name, a in checkpoint.arrays.items() if not np.isfinite(a).all())
+    with np.errstate(invalid="ignore"):  # some NaN of bfloat16
+        finite = {name: np.isfinite(array).all() for name, array in checkpoint.arrays.items()}
+    bad = sorted(checkpoint.keys[name] for name in finite if not finite[name])
     if bad:
         raise ValueError(f"{checkpoint.path} holds NaN or infinity in {', '.join(dict.fromkeys(bad))}")
 

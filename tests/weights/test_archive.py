@@ -9,7 +9,7 @@ import zipfile
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from safetensors import safe_open
@@ -113,6 +113,7 @@ def dicts(draw):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @given(made=dicts())
+@example(made=({"signalling": np.array(0x7F81, "uint16").view(TYPES["bfloat16"])}, "bfloat16"))
 def test_any_arrays_are_read_back_bit_by_bit(suffix, made, tmp_path_factory):
     arrays, dtype = made
     path = tmp_path_factory.getbasetemp() / f"any{suffix}"
