@@ -30,7 +30,7 @@ MODELS = {
     "hybrid": {**HYBRID, "resnet": (1, 1)},
     "no transformer": {**HYBRID, **NO_TRANSFORMER, "resnet": (1,)},
     "no head": {"num_classes": None},
-    "three stretches of queries": {"image_size": 256},
+    "three stretches of queries": {"image_size": 320},
     "any size": {"image_size": (None, None), "pooling": "gap"},
 }
 # Several in one without FULL; what is left out converts by the same parts.

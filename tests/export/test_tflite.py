@@ -30,7 +30,7 @@ MODELS = {
     "dropout": {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "stochastic_depth_rate": 0.3},
     "no head": {"num_classes": None},
     "grey": {"in_channels": 1},
-    "three stretches of queries": {"image_size": 256},
+    "three stretches of queries": {"image_size": 320},
 }
 # Of the largest logit. Models as small as these are not what whole numbers are for: a few units of the
 # last place there. test_quantisation.py has what they cost a model that was trained.
