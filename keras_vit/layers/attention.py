@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 # Pairs of a query and a key whose scores are computed together, for each image and head: all of an image of
-# 512 pixels in patches of 16, or some 280 queries of 1,024 pixels. Fewer take less memory, but more operations.
+# 512 pixels in patches of 16, or some 280 queries of 1,024. Fewer take less memory, but more operations.
 PAIRS = 1_200_000
 
 
