@@ -1,10 +1,11 @@
 """Multi-head self-attention: who looks at whom, and what they take from there."""
 
-import contextlib
 import math
 
 import keras
 from keras import ops
+
+from keras_vit.layers.order import behind
 
 # Pairs of a query and a key whose scores are computed together, for each image and head: all of an image of
 # 512 pixels in patches of 16, or some 280 queries of 1,024. Fewer take less memory, but more operations.
@@ -70,15 +71,6 @@ def query_stretches(queries, keys, pairs=None):
     most = max((PAIRS if pairs is None else pairs) // max(keys, 1), 1)
     count = max(-(-queries // most), 1)
     return [slice(number * queries // count, (number + 1) * queries // count) for number in range(count)]
-
-
-def behind(tensors):
-    """A context in which TensorFlow, which computes what it can at a time, waits for these tensors."""
-    if keras.backend.backend() != "tensorflow":
-        return contextlib.nullcontext()
-    import tensorflow as tf
-
-    return tf.control_dependencies(tensors)
 
 
 @keras.saving.register_keras_serializable("keras_vit")

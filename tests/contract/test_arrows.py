@@ -23,6 +23,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
 BACKENDS = {"tensorflow", "jax", "torch"}
 NUMPY_AND_KERAS_ONLY = {"layers", "models", "weights", "variants", "preprocessing"}
 TENSORFLOW_ALLOWED = {
+    "keras_vit/layers/order.py",
     "keras_vit/models/distributed_step.py",
     "keras_vit/weights/archive.py",  # torch, for torch's files
     "keras_vit/weights/cache.py",
