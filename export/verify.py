@@ -137,7 +137,12 @@ def live_reference(model, description, samples=None, count=512):
 
 def live_run(model):
     """A `VisionTransformer` as a function of images in [0, 1], as its exports are."""
-    return lambda images: model.predict_on_batch(model.preprocessing.normalise(images * np.float32(255)))
+    return lambda images: model.predict_on_batch(normalised(model, images))
+
+
+def normalised(model, images):
+    """What a live model takes for images in [0, 1], which its exports normalise themselves."""
+    return model.preprocessing.normalise(images * np.float32(255))
 
 
 def row_of(reference, run, path=None):

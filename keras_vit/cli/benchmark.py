@@ -24,7 +24,7 @@ from keras_vit.export.onnx import PACKAGES, export_onnx, optional
 from keras_vit.export.runtimes import open_exported
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite, quiet
-from keras_vit.export.verify import size_of
+from keras_vit.export.verify import normalised, size_of
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import parse_variant
 from keras_vit.weights.checkpoint import read_model
@@ -247,11 +247,8 @@ def _opened(path, threads):
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(1)
     model = read_model(path)
-
-    def normalised(images):
-        return model.preprocessing.normalise(images * np.float32(255))
-
-    return normalised, model.predict_on_batch, describe(model), "XLA" if model.jit_compile else "graph"
+    prepare, how = functools.partial(normalised, model), "XLA" if model.jit_compile else "graph"
+    return prepare, model.predict_on_batch, describe(model), how
 
 
 def peak_memory():
