@@ -20,8 +20,8 @@ setup(
     packages=[*find_packages(include=["keras_vit", "keras_vit.*"]), "keras_vit.export"],
     package_dir={"keras_vit.export": "export"},
     package_data={"keras_vit": ["weights/*.csv", "weights/*.txt"]},
-    py_modules=["keras_vit_cli"],
-    entry_points={"console_scripts": ["keras-vit = keras_vit_cli:main"]},
+    py_modules=["_keras_vit_cli"],
+    entry_points={"console_scripts": ["keras-vit = _keras_vit_cli:main"]},
     install_requires=[
         "absl-py",
         "ai-edge-litert",

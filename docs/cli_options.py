@@ -3,7 +3,7 @@
 import argparse
 import re
 
-import keras_vit_cli
+import _keras_vit_cli
 
 
 def on_page_markdown(markdown, **kwargs):
@@ -20,7 +20,7 @@ def options(*words):
     |---|---|
     | `--workdir` | folder of the run (default: runs/quickstart-N); an unfinished one is continued |
     """
-    parser = keras_vit_cli.parser()
+    parser = _keras_vit_cli.parser()
     for word in words:
         parser = _actions(parser, argparse._SubParsersAction)[0].choices[word]
     lines = [

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-import keras_vit_cli
+import _keras_vit_cli
 from keras_vit import from_pretrained, save_weights
 from keras_vit.training import RECIPES
 from keras_vit.weights.catalogue import CATALOGUE
@@ -35,7 +35,7 @@ RUN = """
 import contextlib, json, os, pathlib, shlex, shutil, sys, traceback
 import numpy as np
 from PIL import Image
-import keras_vit_cli
+import _keras_vit_cli
 
 checkpoint, plan = sys.argv[1], json.loads(pathlib.Path(sys.argv[2]).read_text())
 start = pathlib.Path.cwd()
@@ -48,7 +48,7 @@ def run(language, block, names):
         exec(compile(block, "the block", "exec"), names)
     for line in block.splitlines() if language == "" else ():
         if line.startswith("keras-vit "):
-            assert keras_vit_cli.main(shlex.split(line)[1:]) == 0, line
+            assert _keras_vit_cli.main(shlex.split(line)[1:]) == 0, line
 
 
 for page, steps in plan.items():
@@ -119,7 +119,7 @@ def test_what_is_not_run_is_understood_all_the_same():
     lines = re.findall(r"^.*?\b(keras-vit [a-z].*)$", text.replace("\\\n", " "), re.MULTILINE)
     assert len(lines) > 30
     for line in lines:
-        args = keras_vit_cli.parser().parse_args(shlex.split(line)[1:])
+        args = _keras_vit_cli.parser().parse_args(shlex.split(line)[1:])
         assert getattr(args, "recipe", "finetune") in RECIPES, line
         for source in (getattr(args, "weights", None), getattr(args, "model", None)):
             assert source is None or not source.startswith("vit_b") or source in CATALOGUE, line
@@ -132,8 +132,8 @@ def test_the_recipes_and_names_that_are_spoken_of_are_there():
 
 
 def test_every_verb_has_its_section():
-    verbs = [verb for verb in keras_vit_cli.VERBS if verb != "weights"]
-    wanted = {*verbs, *(f"weights {action}" for action in keras_vit_cli.WEIGHTS)}
+    verbs = [verb for verb in _keras_vit_cli.VERBS if verb != "weights"]
+    wanted = {*verbs, *(f"weights {action}" for action in _keras_vit_cli.WEIGHTS)}
     titles = re.findall(r"^## (.+)$", TEXTS["docs/cli.md"], re.MULTILINE)
     assert {*titles} == wanted
     assert re.findall(r"<!-- options: (.+) -->", TEXTS["docs/cli.md"]) == titles

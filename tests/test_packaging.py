@@ -19,7 +19,7 @@ def wheel(repository, tmp_path_factory):
         "README.md",
         "LICENSE",
         "keras_vit",
-        "keras_vit_cli.py",
+        "_keras_vit_cli.py",
         "export",
         "tests",
     )
@@ -35,13 +35,13 @@ def wheel(repository, tmp_path_factory):
 
 def test_the_wheel_puts_only_our_names_on_top(wheel):
     info = f"keras_vit-{keras_vit.__version__}.dist-info"
-    assert {name.partition("/")[0] for name in wheel} == {"keras_vit", "keras_vit_cli.py", info}
+    assert {name.partition("/")[0] for name in wheel} == {"keras_vit", "_keras_vit_cli.py", info}
 
 
 def test_the_wheel_holds_every_module_and_no_tests(wheel, repository):
     modules = {path.relative_to(repository).as_posix() for path in (repository / "keras_vit").rglob("*.py")}
     modules |= {f"keras_vit/export/{path.name}" for path in (repository / "export").glob("*.py")}
-    modules.add("keras_vit_cli.py")
+    modules.add("_keras_vit_cli.py")
     assert "keras_vit/export/__init__.py" in modules
     assert {name for name in wheel if name.endswith(".py")} == modules
     assert not [name for name in wheel if "test" in name]
@@ -56,7 +56,7 @@ def test_the_wheel_holds_the_tables_that_the_package_reads(wheel, repository):
 
 def test_the_wheel_installs_the_console_script(wheel):
     (entry_points,) = (text for name, text in wheel.items() if name.endswith("/entry_points.txt"))
-    assert "keras-vit = keras_vit_cli:main" in entry_points
+    assert "keras-vit = _keras_vit_cli:main" in entry_points
 
 
 def test_the_wheel_asks_for_what_the_package_imports(wheel):
@@ -84,7 +84,7 @@ def test_the_wheel_asks_for_what_the_package_imports(wheel):
         "tensorflow_datasets": "tensorflow-datasets",
     }
     outside = {
-        names.get(name, name) for name in found - {*sys.stdlib_module_names} - {"keras_vit", "keras_vit_cli"}
+        names.get(name, name) for name in found - {*sys.stdlib_module_names} - {"keras_vit", "_keras_vit_cli"}
     }
     # For keras.callbacks.TensorBoard, for TensorFlow Datasets, for the layers that users bring, and for
     # ONNX files, whose packages are imported by name.

@@ -1,1 +1,1 @@
-"""One file a verb of the console script; `keras_vit_cli` has the parser."""
+"""One file a verb of the console script; `_keras_vit_cli` has the parser."""

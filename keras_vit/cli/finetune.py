@@ -2,13 +2,13 @@
 
 import os
 
+from _keras_vit_cli import settings
 from keras_vit.cli.run_report import REPORT, summary, write_run_report
 from keras_vit.cli.source import trained_file
 from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.run import RunConfig, train
 from keras_vit.training.strategy import is_chief
 from keras_vit.weights.catalogue import find
-from keras_vit_cli import settings
 
 
 def run(args):

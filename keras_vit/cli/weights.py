@@ -1,10 +1,10 @@
 """`keras-vit weights show|convert`: what a checkpoint holds, and one layout to another."""
 
+from _keras_vit_cli import settings
 from keras_vit.cli.report import report, table
 from keras_vit.weights.load import from_pretrained
 from keras_vit.weights.save import save_weights
 from keras_vit.weights.show import show_checkpoint
-from keras_vit_cli import settings
 
 # Arguments whose value is usual and says nothing of most files.
 _USUAL = {

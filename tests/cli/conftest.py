@@ -10,7 +10,7 @@ import types
 import pytest
 from made.folders import write_classes
 
-import keras_vit_cli
+import _keras_vit_cli
 
 SCRIPT = pathlib.Path(sys.executable).parent / "keras-vit"
 
@@ -39,7 +39,7 @@ def once(script):
             os.dup2(said.fileno(), 2)
             try:
                 with contextlib.redirect_stderr(said):
-                    status = keras_vit_cli.main([*map(str, arguments)])
+                    status = _keras_vit_cli.main([*map(str, arguments)])
             finally:
                 os.dup2(real, 2)
                 os.close(real)
@@ -56,7 +56,7 @@ def keras_vit(capfd):
     def run(*arguments):
         capfd.readouterr()
         try:
-            status = keras_vit_cli.main([*map(str, arguments)])
+            status = _keras_vit_cli.main([*map(str, arguments)])
         except SystemExit as stop:
             status = stop.code
         stdout, stderr = capfd.readouterr()

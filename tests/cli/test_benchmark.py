@@ -10,7 +10,7 @@ import tempfile
 import pytest
 from reference.small import one_block
 
-import keras_vit_cli
+import _keras_vit_cli
 from keras_vit.cli import benchmark
 
 FULL = "FULL" in os.environ
@@ -38,7 +38,7 @@ def scratch(tmp_path, monkeypatch):
 
 
 def given(source, *options):
-    return keras_vit_cli.parser().parse_args(["benchmark", "--model", str(source), *map(str, options)])
+    return _keras_vit_cli.parser().parse_args(["benchmark", "--model", str(source), *map(str, options)])
 
 
 def test_every_format_is_timed_at_every_batch_size(keras_vit, model, tmp_path):
@@ -148,4 +148,4 @@ def test_the_parser_offers_the_formats_that_there_are():
     assert given("m.keras", "--formats", ",".join(formats)).formats == formats
     assert {*benchmark.DEFAULT} < {*formats}
     with pytest.raises(argparse.ArgumentTypeError):
-        keras_vit_cli.positive_ints("0")
+        _keras_vit_cli.positive_ints("0")

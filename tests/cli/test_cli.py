@@ -6,14 +6,14 @@ import time
 import numpy as np
 import pytest
 
-import keras_vit_cli
-from keras_vit_cli import VERBS, settings
+import _keras_vit_cli
+from _keras_vit_cli import VERBS, settings
 
 HELP = """
-import sys, keras_vit_cli
-for verb in ([], *([verb] for verb in keras_vit_cli.VERBS)):
+import sys, _keras_vit_cli
+for verb in ([], *([verb] for verb in _keras_vit_cli.VERBS)):
     try:
-        keras_vit_cli.main([*verb, "--help"])
+        _keras_vit_cli.main([*verb, "--help"])
     except SystemExit as stop:
         assert stop.code == 0
 print({"keras", "tensorflow", "numpy", "matplotlib"} & {*sys.modules})
@@ -169,8 +169,8 @@ def test_the_parser_offers_what_the_package_has():
     from keras_vit.training import recipes, run, strategy
     from keras_vit.weights.layouts import LAYOUTS
 
-    assert set(keras_vit_cli.LAYOUTS) == set(LAYOUTS)
-    assert keras_vit_cli.TASKS == datasets.TASKS == recipes.TASKS
-    assert keras_vit_cli.OBJECTIVES == run.OBJECTIVES
-    assert keras_vit_cli.TARGETS == masked_patch.TARGETS
-    assert keras_vit_cli.STRATEGIES == strategy.STRATEGIES
+    assert set(_keras_vit_cli.LAYOUTS) == set(LAYOUTS)
+    assert _keras_vit_cli.TASKS == datasets.TASKS == recipes.TASKS
+    assert _keras_vit_cli.OBJECTIVES == run.OBJECTIVES
+    assert _keras_vit_cli.TARGETS == masked_patch.TARGETS
+    assert _keras_vit_cli.STRATEGIES == strategy.STRATEGIES

@@ -8,7 +8,7 @@ from made.folders import write_table
 from made.servers import Server, serving
 from reference.small import small
 
-import keras_vit_cli
+import _keras_vit_cli
 from keras_vit.cli.export import _facts, _name
 from keras_vit.export import description, folder, tflite
 
@@ -210,9 +210,9 @@ def test_another_size_is_resized_first(model, keras_vit, tmp_path):
 
 
 def test_the_parsers_lists_are_the_packages():
-    assert keras_vit_cli.FORMATS == folder.FORMATS
-    assert set(keras_vit_cli.PRECISIONS) == set(tflite.PRECISIONS)
-    assert keras_vit_cli.TASKS == description.TASKS
+    assert _keras_vit_cli.FORMATS == folder.FORMATS
+    assert set(_keras_vit_cli.PRECISIONS) == set(tflite.PRECISIONS)
+    assert _keras_vit_cli.TASKS == description.TASKS
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_name_for_the_hub_is_made_of_the_models(source, name):
 
 
 def test_the_catalogue_tells_what_is_known_of_the_weights():
-    parser = keras_vit_cli.parser()
+    parser = _keras_vit_cli.parser()
     source = "vit_b16_augreg_in21k_ft_in1k"
     facts = _facts(parser.parse_args(["export", "--model", source, "--output", "out"]))
     assert (facts.licence, facts.trained_on) == ("apache-2.0", "ImageNet-21k, then ImageNet-1k")

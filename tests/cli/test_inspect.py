@@ -10,7 +10,7 @@ from made.pages import read_page
 from PIL import Image
 from reference.small import small
 
-import keras_vit_cli
+import _keras_vit_cli
 from keras_vit import from_pretrained
 from keras_vit.cli import inspect
 from keras_vit.inspection import attention_distance, figures, filter_components
@@ -47,7 +47,7 @@ def looked(model, images, tmp_path_factory):
     folder = tmp_path_factory.mktemp("looked")
     given = ["--image", str(images / "cat" / "00.png"), str(images / "dog")]
     assert (
-        keras_vit_cli.main(["inspect", "--model", str(model), *given, "--output", str(folder / "out")]) == 0
+        _keras_vit_cli.main(["inspect", "--model", str(model), *given, "--output", str(folder / "out")]) == 0
     )
     return folder / "out", json.loads((folder / "out" / "result.json").read_text())
 

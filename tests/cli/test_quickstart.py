@@ -23,14 +23,14 @@ from keras_vit.training.named_recipes import RECIPES
 PATCH, STEPS = 4, {"total_steps": 300, "warmup_steps": 30}
 SHORT = f"""
 import os, sys
-import keras_vit_cli
+import _keras_vit_cli
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # as the script sets it
-with keras_vit_cli.without_greetings():
+with _keras_vit_cli.without_greetings():
     from keras_vit.cli import quickstart
 quickstart.MODEL["patch_size"] = {PATCH}
 quickstart.RECIPES["digits"] = quickstart.RECIPES["digits"].with_changes(**{STEPS})
-sys.exit(keras_vit_cli.main())
+sys.exit(_keras_vit_cli.main())
 """
 ACCURACY = 0.97 if "FULL" in os.environ else 0.93
 LOST = 0.003 if "FULL" in os.environ else 0.01  # by int8 weights: one digit, or three of a model so young

@@ -242,7 +242,7 @@ def _is_long(cell):
 
 def test_the_code_is_in_the_form_that_is_asked_for():
     ruff = [sys.executable, "-m", "ruff"]
-    ours = 'lint.isort.known-first-party=["keras_vit", "keras_vit_cli"]'
+    ours = 'lint.isort.known-first-party=["keras_vit", "_keras_vit_cli"]'
     options = ["--isolated", "--line-length", "100", "--config", ours]
     rules = ["--select", "E,F,I,B,UP", "--ignore", "B905", "--no-cache"]
     for command in (["check", *options, *rules], ["format", *options, "--check", "--no-cache"]):
