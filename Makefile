@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 # A file's tests share what is dear to make; conftest.py says which files start first.
-PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
+PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(FULL),,-m "not slow")
 # What computes with Keras; the rest is TensorFlow's own, or about files and NumPy, which save.py is too.
 JAX_TESTS := tests/layers $(addprefix tests/models/test_,vit.py resnet_stem.py masked_patch.py saving.py) \
 	tests/contract/test_contract.py tests/weights/test_load.py \
