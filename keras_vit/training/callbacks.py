@@ -1,37 +1,68 @@
-"""What happens around the steps of a run: rows of metrics, checkpoints, progress, averaged weights."""
+"""What happens around the steps of a run: metrics, checkpoints, progress, averaged weights."""
 
 import math
+import shutil
+import sys
 import time
 
 import keras
+import tensorflow as tf
 from tqdm import tqdm
 
 from keras_vit.training.checkpoints import step_of
 
+POINTS = 200  # rows of steps.csv, at most
+LINES = 40  # lines of progress, at most, and as many of evaluations
+
 
 class Keeper(keras.callbacks.Callback):
-    """At each checkpoint's step writes the row of `metrics.csv`, then the checkpoint.
+    """Records a run: `metrics.csv`, `steps.csv`, TensorBoard's event files and checkpoints.
 
-    A run that is killed between the two has a row too many, which is left out when it goes on. Where the
-    loss is no number the run stops with an error, and the checkpoint before stays the last.
+    `metrics.csv` has a row for each checkpoint. `steps.csv` has at most `POINTS` rows with the learning rate
+    and the loss, averaged over the steps since the last row or checkpoint. Both are written just before the
+    checkpoint. When a run is resumed, rows of later steps than its checkpoint's are removed, and the event
+    files are written again from both tables. Where the loss is not finite the run stops with an error, and
+    the checkpoint before stays the last.
 
     Args:
         workdir: The run's `Workdir`.
         checkpoints: Its `Checkpoints`.
         done: The step that the run goes on from.
         batch_size: Images in a step.
+        total_steps: Of the run.
     """
 
-    def __init__(self, workdir, checkpoints, done, batch_size):
+    def __init__(self, workdir, checkpoints, done, batch_size, total_steps):
         super().__init__()
         self.workdir = workdir
         self.checkpoints = checkpoints
         self.batch_size = batch_size
+        self.every = math.ceil(total_steps / POINTS)
         self.rows = [row for row in workdir.metrics() if row["step"] <= done]
+        self.points = [point for point in workdir.steps() if point["step"] <= done]
+
+    def on_train_begin(self, logs=None):
+        self.board = EventFiles(self.workdir.path / "tensorboard")
+        for point in self.points:
+            self.board.add_point(point)
+        for row in self.rows:
+            self.board.add_row(row)
 
     def on_epoch_begin(self, epoch, logs=None):
         self.started = time.perf_counter()
         self.first = step_of(self.model)
+        self.summed = self.first, 0.0  # the step of the last row, and the sum of the losses up to it
+
+    def on_train_batch_end(self, batch, logs=None):
+        step = self.first + batch + 1
+        if step % self.every:
+            return
+        last, before = self.summed
+        total = float(logs["loss"]) * (step - self.first)  # Keras reports the mean since the epoch began
+        self.summed = step, total
+        rate = float(inner_optimizer(self.model).learning_rate)
+        self.points.append({"step": step, "loss": (total - before) / (step - last), "learning_rate": rate})
+        self.board.add_point(self.points[-1])
 
     def on_epoch_end(self, epoch, logs=None):
         step, seconds = step_of(self.model), time.perf_counter() - self.started
@@ -47,12 +78,60 @@ class Keeper(keras.callbacks.Callback):
             "learning_rate": float(inner_optimizer(self.model).learning_rate),
         }
         self.rows.append(row | metrics)
+        self.board.add_row(self.rows[-1])
+        self.workdir.write_steps(self.points)
         self.workdir.write_metrics(self.rows)
         self.checkpoints.save(self.model, metrics)
 
+    def on_train_end(self, logs=None):
+        self.board.close()
+
+
+class EventFiles:
+    """TensorBoard's event files of a run, by training step; those that were there are removed.
+
+    Args:
+        path: The folder; the runs in it are `train` and `validation`.
+    """
+
+    def __init__(self, path):
+        shutil.rmtree(path, ignore_errors=True)
+        self.writers = {
+            name: tf.summary.create_file_writer(str(path / name)) for name in ("train", "validation")
+        }
+
+    def add_point(self, point):
+        """A row of `steps.csv`."""
+        self._add("train", point, point["step"])
+
+    def add_row(self, row):
+        """A row of `metrics.csv`, but for the numbers of which `steps.csv` has more."""
+        left_out = ("step", "seconds", "learning_rate", "loss")
+        scores = {name: value for name, value in row.items() if name not in left_out}
+        found = {name.removeprefix("val_"): x for name, x in scores.items() if name.startswith("val_")}
+        self._add(
+            "train", {name: x for name, x in scores.items() if not name.startswith("val_")}, row["step"]
+        )
+        self._add("validation", found, row["step"])
+        for writer in self.writers.values():
+            writer.flush()
+
+    def close(self):
+        for writer in self.writers.values():
+            writer.close()
+
+    def _add(self, run, values, step):
+        with self.writers[run].as_default(step=int(step)):
+            for name, value in values.items():
+                if name != "step":
+                    tf.summary.scalar(name, value)
+
 
 class Progress(keras.callbacks.Callback):
-    """A bar with images a second and the time that is left; where there is no terminal, a line a checkpoint.
+    """A bar with images a second and the time that is left; where there is no terminal, lines.
+
+    There is a line for the first step, for steps 10, 100 and so on, and for evaluations: at most `LINES` of
+    these, and as many in between.
 
     Args:
         total_steps, done: Of the run.
@@ -63,6 +142,9 @@ class Progress(keras.callbacks.Callback):
     def __init__(self, total_steps, done, batch_size, bar):
         super().__init__()
         self.total, self.done, self.batch_size = total_steps, done, batch_size
+        self.every = math.ceil(total_steps / LINES)
+        self.first = self.started = None  # the first step's end: tracing the graph is not part of the speed
+        self.shown = -math.inf  # the last checkpoint that has a line
         self.bar = tqdm(
             total=total_steps * batch_size,
             initial=done * batch_size,
@@ -71,27 +153,34 @@ class Progress(keras.callbacks.Callback):
             disable=not bar,
         )
 
-    def on_train_begin(self, logs=None):
-        self.started, self.first = time.perf_counter(), self.done
-
     def on_train_batch_end(self, batch, logs=None):
-        if not self.bar.disable:
-            self.bar.update(self.batch_size)
+        self.done += 1
+        self.bar.update(self.batch_size)
+        first = self.first is None
+        if first:
+            self.first, self.started = self.done, time.perf_counter()
+        due = first or self.done % self.every == 0 or self.done in (10, 100, 1000, 10_000)
+        if due and self.bar.disable and batch + 1 < self.params["steps"]:  # else on_epoch_end has the line
+            self._write(logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        self.done = step_of(self.model)
-        passed = time.perf_counter() - self.started
-        left = passed / (self.done - self.first) * (self.total - self.done)
-        speed = (self.done - self.first) * self.batch_size / passed
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in logs.items())
-        line = f"step {self.done} of {self.total}  {shown}  {speed:.0f} images/s"
-        if self.bar.disable:
-            print(f"{line}  {tqdm.format_interval(left)} left", flush=True)
-        else:
-            self.bar.write(line)
+        if self.done - self.shown < self.every and self.done < self.total:
+            return
+        self.shown = self.done
+        self._write(logs)
 
     def on_train_end(self, logs=None):
         self.bar.close()
+
+    def _write(self, logs):
+        scores = "".join(f"  {name} {float(value):.4f}" for name, value in logs.items())
+        line = f"step {self.done} of {self.total}{scores}"
+        if self.done > self.first:
+            seconds = (time.perf_counter() - self.started) / (self.done - self.first)
+            left = tqdm.format_interval(seconds * (self.total - self.done))
+            line += f"  {self.batch_size / seconds:.0f} images/s  {left} left"
+        self.bar.write(line)
+        sys.stdout.flush()
 
 
 class EvaluateAverage(keras.callbacks.Callback):

@@ -78,7 +78,7 @@ class RunConfig:
         return {**dataclasses.asdict(self), "recipe": self.recipe.numbers()}
 
 
-def train(config, path, verbose="auto", *, strategy="auto", data_dir=None, deterministic=False):
+def train(config, path, verbose="auto", *, strategy="auto", data_dir=None, deterministic=False, dataset=None):
     """Train a model as `config` says, in the folder `path`.
 
     Started again, a run that was cut off goes on from its last checkpoint as if nothing had happened, and
@@ -87,11 +87,12 @@ def train(config, path, verbose="auto", *, strategy="auto", data_dir=None, deter
     Args:
         config: RunConfig.
         path: The run's folder (see `Workdir`). Several workers need one that they all see.
-        verbose: 1 for a progress bar, 2 for a line a checkpoint, 0 for nothing; "auto": the bar on a
-            terminal, lines elsewhere.
+        verbose: 1 for a progress bar, 2 for lines of progress, at most about 80 from the first step on,
+            0 for nothing; "auto": the bar on a terminal, lines elsewhere.
         strategy: As for `make_strategy`.
         data_dir: As for `load_dataset`.
         deterministic: Whether GPUs have to compute the same bits each time, which is slower.
+        dataset: The `Dataset` that `config.dataset` names, where it has been loaded already.
 
     Returns:
         (Workdir, record): the folder, which now holds `metrics.csv` and `model.keras`, and a dict of
@@ -126,9 +127,7 @@ def train(config, path, verbose="auto", *, strategy="auto", data_dir=None, deter
     verbose = verbose if chief else 0
     _check_shares(recipe, devices.num_replicas_in_sync)
     augmentation = Augmentation(**{f.name: getattr(recipe, f.name) for f in dataclasses.fields(Augmentation)})
-    dataset = load_dataset(
-        config.dataset, recipe.seed, config.on_bad_image, task=recipe.task, data_dir=data_dir
-    )
+    dataset = dataset or load_data(config, data_dir)
     keras.utils.set_random_seed(recipe.seed)
     with scope(devices):
         model = build_model(config, dataset)
@@ -164,6 +163,12 @@ def train(config, path, verbose="auto", *, strategy="auto", data_dir=None, deter
         save_model(finished, workdir.model)
         workdir.write_result(record)
     return workdir, record
+
+
+def load_data(config, data_dir=None):
+    """The `Dataset` of a run."""
+    recipe = config.recipe
+    return load_dataset(config.dataset, recipe.seed, config.on_bad_image, task=recipe.task, data_dir=data_dir)
 
 
 def _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, verbose):
@@ -222,8 +227,7 @@ def _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, ve
             checkpoints.restore(model, done)
         callbacks = [Progress(total, done, batch_size, verbose == 1)] if verbose else []
         if is_chief(devices):
-            board = keras.callbacks.TensorBoard(str(workdir.path / "tensorboard"), write_graph=False)
-            callbacks = [*callbacks, board, Keeper(workdir, checkpoints, done, batch_size)]
+            callbacks.append(Keeper(workdir, checkpoints, done, batch_size, total))
         if recipe.ema is not None:
             callbacks.append(EvaluateAverage())
         model.fit(

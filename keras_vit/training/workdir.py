@@ -9,9 +9,9 @@ import pathlib
 class Workdir:
     """A folder that holds one run.
 
-    `config.json` says what the run is; `metrics.csv` has a row for each checkpoint, `tensorboard/` the
-    same for TensorBoard; `checkpoints/` has the last two states and the best; `model.keras`, `figures/`
-    and `result.json` are there when it is finished.
+    `config.json` says what the run is; `metrics.csv` has a row for each checkpoint, `steps.csv` the loss and
+    the learning rate in between, `tensorboard/` both for TensorBoard; `checkpoints/` has the last two states
+    and the best; `model.keras`, `figures/` and `result.json` are there when it is finished.
     Files appear whole: they are written under another name first.
 
     Args:
@@ -61,20 +61,17 @@ class Workdir:
 
     def metrics(self):
         """The rows of `metrics.csv`, numbers as numbers."""
-        file = self.path / "metrics.csv"
-        if not file.exists():
-            return []
-        with file.open(newline="") as rows:
-            return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(rows)]
+        return _read_table(self.path / "metrics.csv")
+
+    def steps(self):
+        """The rows of `steps.csv`: `step`, `loss` and `learning_rate`."""
+        return _read_table(self.path / "steps.csv")
 
     def write_metrics(self, rows):
-        temporary = self.path / "metrics.csv.writing"
-        with temporary.open("w", newline="") as file:
-            columns = {name: None for row in rows for name in row}  # not all rows have been evaluated
-            writer = csv.DictWriter(file, list(columns), restval="")
-            writer.writeheader()
-            writer.writerows(rows)
-        temporary.replace(self.path / "metrics.csv")
+        _write_table(self.path / "metrics.csv", rows)
+
+    def write_steps(self, rows):
+        _write_table(self.path / "steps.csv", rows)
 
 
 def read_json(path):
@@ -87,6 +84,23 @@ def read_json(path):
 def write_json(path, value):
     temporary = path.with_name(path.name + ".writing")
     temporary.write_text(json.dumps(value, indent=2) + "\n")
+    temporary.replace(path)
+
+
+def _read_table(path):
+    if not path.exists():
+        return []
+    with path.open(newline="") as rows:
+        return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(rows)]
+
+
+def _write_table(path, rows):
+    temporary = path.with_name(path.name + ".writing")
+    with temporary.open("w", newline="") as file:
+        columns = {name: None for row in rows for name in row}  # not all rows have been evaluated
+        writer = csv.DictWriter(file, list(columns), restval="")
+        writer.writeheader()
+        writer.writerows(rows)
     temporary.replace(path)
 
 

@@ -5,10 +5,19 @@ import re
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from reference.small import images_for, small
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_vit.training import Recipe, compile_model
-from keras_vit.training.callbacks import EvaluateAverage, Keeper, Progress, inner_optimizer
+from keras_vit.training.callbacks import (
+    LINES,
+    POINTS,
+    EvaluateAverage,
+    Keeper,
+    Progress,
+    inner_optimizer,
+)
 from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.workdir import Workdir
 
@@ -39,7 +48,7 @@ def fit(model, *callbacks, epochs=2, labels=None, **options):
 
 def test_a_row_and_a_checkpoint_come_with_every_epoch(workdir):
     model, checkpoints = made(), Checkpoints(workdir.checkpoints)
-    history = fit(model, Keeper(workdir, checkpoints, 0, 4))
+    history = fit(model, Keeper(workdir, checkpoints, 0, 4, 4))
     rows = workdir.metrics()
     assert [row["step"] for row in rows] == [2, 4]
     assert [row["loss"] for row in rows] == history["loss"]
@@ -60,14 +69,14 @@ def test_rows_behind_the_checkpoint_that_a_run_goes_on_from_are_left_out(workdir
     workdir.write_metrics([{"step": 2, "loss": 7.0}, {"step": 4, "loss": 8.0}, {"step": 6, "loss": 9.0}])
     model = made()
     model.optimizer._iterations.assign(2)
-    fit(model, Keeper(workdir, Checkpoints(workdir.checkpoints), 2, 4), epochs=1)
+    fit(model, Keeper(workdir, Checkpoints(workdir.checkpoints), 2, 4, 4), epochs=1)
     assert [row["step"] for row in workdir.metrics()] == [2, 4]
     assert workdir.metrics()[0]["loss"] == 7.0 and workdir.metrics()[1]["loss"] != 8.0
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_is_not_kept(workdir):
     model, checkpoints = made(), Checkpoints(workdir.checkpoints)
-    keeper = Keeper(workdir, checkpoints, 0, 4)
+    keeper = Keeper(workdir, checkpoints, 0, 4, 4)
     fit(model, keeper, epochs=1)
     with pytest.raises(ValueError, match="the loss became nan before step 4; lower base_lr"):
         fit(model, keeper, epochs=1, labels=np.full(8, 9))
@@ -75,11 +84,85 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_not_kept(workdir):
     assert checkpoints.newest() == 2
 
 
-def test_a_line_a_checkpoint_tells_how_far_it_is(capsys):
+def logged(path):
+    """What TensorBoard reads: {run: {tag: [(step, value), …]}}."""
+    runs = {}
+    for folder in sorted(path.iterdir()):
+        read = EventAccumulator(str(folder)).Reload()
+        runs[folder.name] = {
+            tag: [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in read.Tensors(tag)]
+            for tag in read.Tags()["tensors"]
+        }
+    return runs
+
+
+def test_loss_and_rate_are_recorded_by_step_and_evaluations_at_theirs(workdir):
+    model, data = made(), (images_for(small(num_layers=1), 8), np.arange(8) % 5)
+    keeper = Keeper(workdir, Checkpoints(workdir.checkpoints), 0, 4, 4)
+    history = fit(model, keeper, validation_data=data)
+    points, rows = workdir.steps(), workdir.metrics()
+    assert [point["step"] for point in points] == [1, 2, 3, 4]
+    losses = np.array([point["loss"] for point in points])
+    np.testing.assert_allclose(losses.reshape(2, 2).mean(axis=1), history["loss"], rtol=1e-6)
+    assert losses[0] != pytest.approx(losses[1])
+    assert points[1]["learning_rate"] == rows[0]["learning_rate"]
+    found = logged(workdir.path / "tensorboard")
+    assert [*found] == ["train", "validation"]
+    assert found["train"].keys() == {"loss", "learning_rate", "accuracy", "images_per_second"}
+    assert found["validation"].keys() == {"loss", "accuracy"}
+    np.testing.assert_allclose(found["train"]["loss"], [(p["step"], p["loss"]) for p in points])
+    np.testing.assert_allclose(found["validation"]["loss"], [(r["step"], r["val_loss"]) for r in rows])
+    assert [step for step, _ in found["train"]["accuracy"]] == [2, 4]
+
+
+def test_a_resumed_run_neither_repeats_nor_loses_a_point(workdir):
+    checkpoints = Checkpoints(workdir.checkpoints)
+    fit(made(), Keeper(workdir, checkpoints, 0, 4, 4))
+    whole = workdir.steps(), logged(workdir.path / "tensorboard")
+    model = made()
+    checkpoints.restore(model, 2)  # as if the last checkpoint had not been written
+    fit(model, Keeper(workdir, checkpoints, 2, 4, 4), epochs=1)
+    assert [point["step"] for point in workdir.steps()] == [1, 2, 3, 4]
+    assert workdir.steps()[:2] == whole[0][:2]
+    found = logged(workdir.path / "tensorboard")
+    for tag in ("loss", "learning_rate", "accuracy"):
+        assert [step for step, _ in found["train"][tag]] == [step for step, _ in whole[1]["train"][tag]]
+    assert found["train"]["loss"][:2] == whole[1]["train"]["loss"][:2]
+
+
+def test_a_long_run_has_some_hundred_points(workdir):
+    keeper = Keeper(workdir, Checkpoints(workdir.checkpoints), 0, 4, 100_000)
+    assert 100_000 / keeper.every == POINTS
+    keeper.every = 2
+    history = fit(made(), keeper)
+    assert [point["step"] for point in workdir.steps()] == [2, 4]
+    np.testing.assert_allclose([point["loss"] for point in workdir.steps()], history["loss"], rtol=1e-6)
+
+
+def test_lines_tell_how_far_it_is_from_the_first_step_on(capsys):
     fit(made(), Progress(8, 0, 4, bar=False))
-    first, second = capsys.readouterr().out.splitlines()
-    pattern = r"step {} of 8  accuracy \d\.\d{{4}}  loss \d+\.\d{{4}}  \d+ images/s  \d\d:\d\d left"
-    assert re.fullmatch(pattern.format(2), first) and re.fullmatch(pattern.format(4), second)
+    lines = capsys.readouterr().out.splitlines()
+    pattern = r"step {} of 8  accuracy \d\.\d{{4}}  loss \d+\.\d{{4}}"
+    speed = r"  \d+ images/s  \d\d:\d\d left"
+    assert re.fullmatch(pattern.format(1), lines[0])
+    for step, line in enumerate(lines[1:], 2):
+        assert re.fullmatch(pattern.format(step) + speed, line)
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize("total, per_epoch", [(300, 1), (300, 100), (50_000, 5)])
+def test_lines_are_few_however_long_the_run_and_however_often_it_is_evaluated(total, per_epoch, capsys):
+    progress = Progress(total, 0, 4, bar=False)
+    progress.set_params({"steps": per_epoch})
+    for step in range(total):
+        progress.on_train_batch_end(step % per_epoch, {"loss": 1.0})
+        if (step + 1) % per_epoch == 0:
+            progress.on_epoch_end(step // per_epoch, {"loss": 1.0, "val_loss": 1.0})
+    lines = capsys.readouterr().out.splitlines()
+    assert 30 < len(lines) <= 2 * LINES + 5
+    assert lines[0].startswith("step 1 of") and "val_loss" in lines[-1] and f"step {total} of" in lines[-1]
+    evaluations = sum("val_loss" in line for line in lines)
+    assert abs(evaluations - min(total // per_epoch, LINES)) <= 1
 
 
 def test_a_bar_counts_images_from_where_the_run_goes_on(capsys):

@@ -76,6 +76,7 @@ def assert_same_end(workdir, expected):
         for run in (workdir, expected)
     )
     assert rows == expected_rows
+    assert workdir.steps() == expected.steps() != []
     for found, wanted in zip(state(workdir), state(expected)):
         np.testing.assert_equal(found, wanted)
 
@@ -97,6 +98,7 @@ def test_a_run_leaves_its_record_metrics_and_model(finished, config):
         "metrics.csv",
         "model.keras",
         "result.json",
+        "steps.csv",
         "tensorboard",
     ]
 
