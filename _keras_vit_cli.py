@@ -39,6 +39,12 @@ OBJECTIVES = ("classify", "masked_patch")
 TARGETS = ("mean_color", "downsized", "pixels")
 FORMATS = ("saved_model", "tflite", "onnx", "hub")
 PRECISIONS = ("float32", "float16", "dynamic_int8", "int8")
+RECIPES = (
+    *("digits", "finetune", "finetune_imagenet", "finetune_cifar10", "finetune_cifar100", "finetune_pets"),
+    *("finetune_flowers", "finetune_vtab", "linear_probe", "pretrain_jft", "pretrain_imagenet21k"),
+    *("pretrain_imagenet", "augreg", "augreg_imagenet21k", "plain_s16", "plain_s16_150", "plain_s16_300"),
+    "masked_patch",
+)
 STRATEGIES = ("auto", "single", "mirrored", "multi_worker", "tpu")
 SOURCES = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name that `keras-vit models` lists"
 
@@ -72,8 +78,9 @@ def parser():
     add("--cached", action="store_true", help="show the checkpoints alone that are here already")
     _output(add)
 
-    for verb, recipe in (("finetune", "finetune"), ("pretrain", "pretrain_imagenet")):
-        _training(sub[verb].add_argument, recipe)
+    sized = "(default: finetune, with steps and a batch size that fit the number of images)"
+    _training(sub["finetune"].add_argument, None, sized)
+    _training(sub["pretrain"].add_argument, "pretrain_imagenet", "(default: pretrain_imagenet)")
     sub["finetune"].add_argument("--weights", help=f"run of keras-vit, .keras file, or {SOURCES}")
     sub["finetune"].set_defaults(objective="classify", target=TARGETS[0])
     add = sub["pretrain"].add_argument
@@ -129,16 +136,17 @@ def parser():
     return top
 
 
-def _training(add, recipe):
+def _training(add, recipe, default):
     add("--model", help="variant such as B/16; not needed with --weights")
     _dataset(add)
-    add("--recipe", default=recipe, help=f"numbers of the run (default: {recipe})")
+    add("--recipe", default=recipe, help=f"the hyperparameters: {', '.join(RECIPES)} {default}")
     add("--workdir", required=True, help="folder of the run; an unfinished one is continued")
     add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH")
     add("--total_steps", type=positive_int, help="steps of the run")
     add("--batch_size", type=positive_int, help="images in a step, on all devices together")
+    fields = "any field of the recipe, as base_lr=0.01; pydoc keras_vit.training.Recipe lists them"
     add("--strategy", choices=STRATEGIES, default="auto", help="devices; multi_worker reads TF_CONFIG")
-    add("--set", action="append", default=[], metavar="FIELD=VALUE", help="any other field of the recipe")
+    add("--set", action="append", default=[], metavar="FIELD=VALUE", help=fields)
     add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
     add("--deterministic", action="store_true", help="the same bits each time on GPUs, too; slower")
 

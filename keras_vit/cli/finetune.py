@@ -1,13 +1,18 @@
 """`keras-vit finetune`: train a model on a data set."""
 
+import dataclasses
 import os
+import pathlib
+import sys
 
 from _keras_vit_cli import settings
 from keras_vit.cli.run_report import REPORT, summary, write_run_report
 from keras_vit.cli.source import trained_file
-from keras_vit.training.named_recipes import find_recipe
-from keras_vit.training.run import RunConfig, train
+from keras_vit.training.named_recipes import RECIPES, find_recipe
+from keras_vit.training.recipes import SIZES
+from keras_vit.training.run import RunConfig, load_data, train
 from keras_vit.training.strategy import is_chief
+from keras_vit.training.workdir import read_json
 from keras_vit.weights.catalogue import find
 
 
@@ -18,7 +23,7 @@ def run(args):
             changes[name] = getattr(args, name)
     config = RunConfig(
         dataset=_absolute_folder(args.dataset),
-        recipe=find_recipe(args.recipe).with_changes(**changes),
+        recipe=find_recipe(args.recipe or "finetune").with_changes(**changes),
         model=args.model,
         weights=args.weights and _absolute(trained_file(args.weights)),
         image_size=args.image_size,
@@ -26,18 +31,41 @@ def run(args):
         objective=args.objective,
         target=args.target,
     )
+    dataset = None
+    if args.recipe is None and not {"total_steps", "batch_size"} <= changes.keys():
+        config, dataset = _sized(config, changes, args)
     workdir, record = train(
         config,
         args.workdir,
         strategy=args.strategy,
         data_dir=args.data_dir,
         deterministic=args.deterministic,
+        dataset=dataset,
     )
     if is_chief(args.strategy) and not (workdir.path / REPORT).exists():
         write_run_report(config, workdir, record, args.data_dir)
     for path in record["bad_images"]:
         print(f"left out, unreadable: {path}")
     print(f"{summary(record)}; everything is in {workdir.path}, {REPORT} to look at")
+
+
+def _sized(config, changes, args):
+    """The configuration, sized as the run in the workdir or else for the data; the data where loaded."""
+    file = pathlib.Path(args.workdir) / "config.json"
+    if file.exists():
+        stored = read_json(file).get("recipe", {})
+        sizes = {name: stored[name] for name in SIZES if name in stored}
+        return dataclasses.replace(config, recipe=config.recipe.with_changes(**sizes | changes)), None
+    dataset = load_data(config, args.data_dir)
+    images = min(len(dataset.split("train")), config.recipe.train_samples or sys.maxsize)
+    recipe = RECIPES["finetune"].sized_for(images, **changes)
+    if is_chief(args.strategy):
+        epochs = recipe.total_steps * recipe.batch_size / images
+        print(
+            f"finetune: {images} images, batch size {recipe.batch_size}, {recipe.total_steps} steps "
+            f"(≈ {epochs:.0f} epochs); set --total_steps and --batch_size to change"
+        )
+    return dataclasses.replace(config, recipe=recipe), dataset
 
 
 def _absolute(path):

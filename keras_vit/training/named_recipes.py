@@ -104,7 +104,8 @@ RECIPES = {
         cost="a little over a minute on 4 cores, with the model of `keras-vit quickstart`",
         result="98.3 to 99.4 % of 355 held-out digits, over seeds 0 to 2",
     ),
-    # The official fine-tuning at the length of its AugReg notebook: `keras-vit finetune --weights F`.
+    # The official fine-tuning at the length of its AugReg notebook; `keras-vit finetune --weights F` without
+    # `--recipe` takes it `sized_for` the data.
     "finetune": Recipe(
         optimizer="sgd",
         base_lr=0.03,
@@ -113,7 +114,7 @@ RECIPES = {
         batch_size=512,
         accumulator_dtype="bfloat16",
         source="`vit_jax/configs/augreg.py`: SGD with momentum, clip 1, cosine, 100 of 500 steps of warm-up",
-        cost="500 steps of 512 images",
+        cost="500 steps of 512 images; see `Recipe.sized_for` for fewer than 5,761",
         result="depends on the data; see the recipes of a data set",
     ),
     "finetune_imagenet": _finetune(

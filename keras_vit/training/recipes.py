@@ -8,6 +8,8 @@ TASKS = ("single_label", "multi_label", "regression")
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 # What one field says to people; a run is the same run whatever stands there.
 STATEMENTS = ("source", "cost", "result")
+# What `sized_for` chooses.
+SIZES = ("batch_size", "total_steps", "warmup_steps", "eval_every")
 
 
 def _is_int(value):
@@ -171,6 +173,38 @@ class Recipe:
             return changed
         warmup = self.warmup_steps * changed.total_steps // self.total_steps
         return dataclasses.replace(changed, warmup_steps=warmup)
+
+    def sized_for(self, images, **changes):
+        """This recipe with a batch size and a number of steps that fit the training images.
+
+        * `batch_size`: the largest power of two up to a quarter of the images, from 8 to this recipe's.
+        * `total_steps`: 40 epochs to the nearest 100, from 100 to this recipe's.
+        * `warmup_steps`: in proportion to the steps.
+        * `eval_every`: 50, or this recipe's where that is less or the steps are this recipe's.
+
+        `finetune` stays at 500 steps of 512 images from 5,761 images on. The learning rate is not scaled with
+        the batch: gradients are clipped to a norm, which bounds the length of a step at any batch size.
+
+        Args:
+            images: The number of training images.
+            **changes: Fields that are given and not chosen.
+
+        Example:
+            >>> sized = RECIPES["finetune"].sized_for(81)
+            >>> sized.batch_size, sized.total_steps, sized.warmup_steps
+            (16, 200, 40)
+        """
+        fits = 1 << (max(images // 4, 8).bit_length() - 1)
+        given = self.with_changes(**changes)
+        batch_size = given.batch_size if "batch_size" in changes else min(fits, self.batch_size)
+        steps = max(100, round(40 * images / batch_size / 100) * 100)
+        steps = given.total_steps if "total_steps" in changes else min(steps, self.total_steps)
+        sized = {
+            "batch_size": batch_size,
+            "total_steps": steps,
+            "eval_every": min(self.eval_every, 50) if steps < self.total_steps else self.eval_every,
+        }
+        return self.with_changes(**sized | changes)
 
     def numbers(self):
         """All fields but those that say something to people, as JSON values."""

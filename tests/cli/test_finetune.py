@@ -5,9 +5,15 @@ from made.folders import write_broken, write_classes
 from made.pages import read_page
 from PIL import Image
 
+import _keras_vit_cli
+from keras_vit.cli import finetune
+from keras_vit.training.named_recipes import RECIPES
+from keras_vit.training.run import RunConfig
 from keras_vit.training.strategy import is_chief
+from keras_vit.training.workdir import Workdir
 
-SHORT = ("--total_steps", 3, "--batch_size", 4, "--set", "eval_every=2", "--set", "warmup_steps=1")
+SIZE = ("--total_steps", 3, "--batch_size", 4, "--set", "eval_every=2", "--set", "warmup_steps=1")
+SHORT = ("--recipe", "finetune", *SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +125,71 @@ def test_another_configuration_is_refused_naming_the_fields(run, command, keras_
     done = keras_vit(*command, "--set", "seed=6", "--set", "flip=False", "--workdir", run[0])
     refused(done, run[0], "recipe.seed (there 5, asked 6)", "--workdir")
     assert "flip" not in done.stderr
+
+
+def test_without_a_recipe_the_size_fits_the_images_and_is_kept_for_the_next_start(
+    weights, images, keras_vit, tmp_path, monkeypatch
+):
+    bare = ("finetune", "--weights", weights, "--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
+    trained = []
+
+    def train(config, path, *, dataset=None, **_):
+        workdir = Workdir(path, config.as_json())
+        workdir.make()
+        trained.append(config.recipe)
+        raise OSError("stopped")
+
+    monkeypatch.setattr(finetune, "train", train)
+    first = keras_vit(*bare)
+    assert "finetune: 14 images, batch size 8, 100 steps (≈ 57 epochs); set --total_steps" in first.stdout
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
+    assert (stored["batch_size"], stored["total_steps"], stored["warmup_steps"]) == (8, 100, 20)
+    monkeypatch.setattr(finetune, "load_data", None)  # the size is read, not chosen again
+    second = keras_vit(*bare)
+    assert second.stdout == "" and trained[1] == trained[0] and "stopped" in second.stderr
+
+
+def test_a_run_of_512_by_500_that_was_begun_without_a_recipe_goes_on(
+    weights, images, keras_vit, tmp_path, monkeypatch
+):
+    config = RunConfig(f"folder:{images}", RECIPES["finetune"], weights=str(weights))
+    Workdir(tmp_path / "run", config.as_json()).make()
+    seen = []
+    monkeypatch.setattr(
+        finetune, "train", lambda config, path, **_: seen.append(Workdir(path, config.as_json()))
+    )
+    bare = ("finetune", "--weights", weights, "--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
+    with pytest.raises(TypeError):  # there is no record
+        keras_vit(*bare)
+    assert seen[0].config["recipe"] == json.loads(json.dumps(RECIPES["finetune"].numbers()))
+
+
+def test_what_is_given_stays_and_a_named_recipe_is_taken_as_it_is(
+    weights, images, keras_vit, tmp_path, monkeypatch
+):
+    sizes = []
+
+    def train(config, path, **_):
+        sizes.append((config.recipe.batch_size, config.recipe.total_steps, config.recipe.base_lr))
+        raise OSError("stopped")
+
+    monkeypatch.setattr(finetune, "train", train)
+    bare = ("finetune", "--weights", weights, "--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
+    for options in ((), ("--total_steps", 7), ("--set", "base_lr=0.5"), ("--recipe", "finetune"), SIZE[:4]):
+        keras_vit(*bare, *options)
+    assert sizes == [
+        (8, 100, 0.03),
+        (8, 7, 0.03),
+        (8, 100, 0.5),
+        (512, 500, 0.03),
+        (4, 3, 0.03),
+    ]
+
+
+def test_help_lists_the_recipes_and_says_where_their_fields_are(keras_vit):
+    told = " ".join(keras_vit("finetune", "--help").stdout.split())
+    assert tuple(RECIPES) == _keras_vit_cli.RECIPES
+    assert ", ".join(RECIPES) in told and "pydoc keras_vit.training.Recipe" in told
 
 
 def test_an_unreadable_image_fails_or_is_left_out_and_named(weights, keras_vit, refused, tmp_path):

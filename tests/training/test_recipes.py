@@ -4,7 +4,7 @@ import json
 import pytest
 
 from keras_vit.training import RECIPES, Recipe
-from keras_vit.training.recipes import STATEMENTS
+from keras_vit.training.recipes import SIZES, STATEMENTS
 
 SHORT = Recipe("sgd", 0.1, total_steps=100, warmup_steps=30, batch_size=8)
 
@@ -99,3 +99,29 @@ def test_the_numbers_are_json_without_words(name):
     json.dumps(numbers, allow_nan=False)
     assert dataclasses.replace(recipe, source="", cost="else", result="else").numbers() == numbers
     assert recipe.with_changes(seed=recipe.seed + 1).numbers() != numbers
+
+
+@pytest.mark.parametrize(
+    "images, changes, sizes",
+    [
+        (81, {}, (16, 200, 40, 50)),
+        (4, {}, (8, 100, 20, 50)),
+        (1302, {}, (256, 200, 40, 50)),
+        (5760, {}, (512, 400, 80, 50)),
+        (5761, {}, (512, 500, 100, 100)),
+        (10**7, {}, (512, 500, 100, 100)),
+        (81, {"batch_size": 32}, (32, 100, 20, 50)),
+        (81, {"total_steps": 60}, (16, 60, 12, 50)),
+        (81, {"warmup_steps": 3, "eval_every": 7}, (16, 200, 3, 7)),
+    ],
+)
+def test_a_recipe_is_sized_for_the_number_of_images_but_for_what_is_given(images, changes, sizes):
+    recipe = RECIPES["finetune"].sized_for(images, **changes)
+    assert tuple(getattr(recipe, name) for name in SIZES) == sizes
+    others = {name: value for name, value in recipe.numbers().items() if name not in SIZES}
+    assert others == {n: v for n, v in RECIPES["finetune"].numbers().items() if n not in SIZES}
+
+
+def test_a_size_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="batch_size must be a positive int; got 0"):
+        RECIPES["finetune"].sized_for(81, batch_size=0)
