@@ -31,9 +31,9 @@ def run(args):
         objective=args.objective,
         target=args.target,
     )
-    dataset = None
+    dataset, note = None, None
     if args.recipe is None and not {"total_steps", "batch_size"} <= changes.keys():
-        config, dataset = _sized(config, changes, args)
+        config, dataset, note = _sized(config, changes, args)
     workdir, record = train(
         config,
         args.workdir,
@@ -41,6 +41,7 @@ def run(args):
         data_dir=args.data_dir,
         deterministic=args.deterministic,
         dataset=dataset,
+        note=note,
     )
     if is_chief(args.strategy) and not (workdir.path / REPORT).exists():
         write_run_report(config, workdir, record, args.data_dir)
@@ -50,22 +51,21 @@ def run(args):
 
 
 def _sized(config, changes, args):
-    """The configuration, sized as the run in the workdir or else for the data; the data where loaded."""
+    """The configuration, sized as the run in the workdir or else for the data; the data; what to print."""
     file = pathlib.Path(args.workdir) / "config.json"
     if file.exists():
         stored = read_json(file).get("recipe", {})
         sizes = {name: stored[name] for name in SIZES if name in stored}
-        return dataclasses.replace(config, recipe=config.recipe.with_changes(**sizes | changes)), None
+        return dataclasses.replace(config, recipe=config.recipe.with_changes(**sizes | changes)), None, None
     dataset = load_data(config, args.data_dir)
     images = min(len(dataset.split("train")), config.recipe.train_samples or sys.maxsize)
     recipe = RECIPES["finetune"].sized_for(images, **changes)
-    if is_chief(args.strategy):
-        epochs = recipe.total_steps * recipe.batch_size / images
-        print(
-            f"finetune: {images} images, batch size {recipe.batch_size}, {recipe.total_steps} steps "
-            f"(≈ {epochs:.0f} epochs); set --total_steps and --batch_size to change"
-        )
-    return dataclasses.replace(config, recipe=recipe), dataset
+    epochs = recipe.total_steps * recipe.batch_size / images
+    note = (
+        f"finetune: {images} images, batch size {recipe.batch_size}, {recipe.total_steps} steps "
+        f"(≈ {epochs:.0f} epochs); set --total_steps and --batch_size to change"
+    )
+    return dataclasses.replace(config, recipe=recipe), dataset, note
 
 
 def _absolute(path):

@@ -78,7 +78,17 @@ class RunConfig:
         return {**dataclasses.asdict(self), "recipe": self.recipe.numbers()}
 
 
-def train(config, path, verbose="auto", *, strategy="auto", data_dir=None, deterministic=False, dataset=None):
+def train(
+    config,
+    path,
+    verbose="auto",
+    *,
+    strategy="auto",
+    data_dir=None,
+    deterministic=False,
+    dataset=None,
+    note=None,
+):
     """Train a model as `config` says, in the folder `path`.
 
     Started again, a run that was cut off goes on from its last checkpoint as if nothing had happened, and
@@ -93,6 +103,7 @@ def train(config, path, verbose="auto", *, strategy="auto", data_dir=None, deter
         data_dir: As for `load_dataset`.
         deterministic: Whether GPUs have to compute the same bits each time, which is slower.
         dataset: The `Dataset` that `config.dataset` names, where it has been loaded already.
+        note: A line to print when the training starts.
 
     Returns:
         (Workdir, record): the folder, which now holds `metrics.csv` and `model.keras`, and a dict of
@@ -138,6 +149,8 @@ def train(config, path, verbose="auto", *, strategy="auto", data_dir=None, deter
     if chief:
         workdir.make()
         _check_space(checkpoints, model)
+    if verbose and note:
+        print(note, flush=True)
     if verbose and not augmentation.is_exact:
         print("some augmentation layers draw numbers of their own: a resumed run sees other images")
     with told_of_lost_workers(devices):

@@ -133,10 +133,11 @@ def test_without_a_recipe_the_size_fits_the_images_and_is_kept_for_the_next_star
     bare = ("finetune", "--weights", weights, "--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
     trained = []
 
-    def train(config, path, *, dataset=None, **_):
+    def train(config, path, *, note, **_):
         workdir = Workdir(path, config.as_json())
         workdir.make()
         trained.append(config.recipe)
+        print(note or "")
         raise OSError("stopped")
 
     monkeypatch.setattr(finetune, "train", train)
@@ -146,7 +147,7 @@ def test_without_a_recipe_the_size_fits_the_images_and_is_kept_for_the_next_star
     assert (stored["batch_size"], stored["total_steps"], stored["warmup_steps"]) == (8, 100, 20)
     monkeypatch.setattr(finetune, "load_data", None)  # the size is read, not chosen again
     second = keras_vit(*bare)
-    assert second.stdout == "" and trained[1] == trained[0] and "stopped" in second.stderr
+    assert second.stdout == "\n" and trained[1] == trained[0] and "stopped" in second.stderr
 
 
 def test_a_run_of_512_by_500_that_was_begun_without_a_recipe_goes_on(

@@ -138,8 +138,8 @@ def test_a_continued_run_says_so(config, tmp_path, capfd, monkeypatch):
         train(config, path, verbose=0)
     monkeypatch.undo()
     (path / "metrics.csv").unlink()
-    train(config, path, verbose=2)
-    assert f"continuing {path} from step 14 of 14" in capfd.readouterr().out
+    train(config, path, verbose=2, note="as noted")
+    assert capfd.readouterr().out.startswith(f"as noted\ncontinuing {path} from step 14 of 14")
 
 
 def test_another_configuration_is_refused_naming_the_fields(finished, config):
