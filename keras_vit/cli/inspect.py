@@ -23,7 +23,7 @@ from keras_vit.cli.run_report import (
 )
 from keras_vit.cli.showing import Subject, check_fits, look, view_sections
 from keras_vit.cli.source import finished_run, open_live, seed_of, task_of
-from keras_vit.data.datasets import load_dataset, title_of
+from keras_vit.data.datasets import folder_of, load_dataset, title_of
 from keras_vit.evaluation.outputs import check_classes
 from keras_vit.export.writing import new_path
 
@@ -67,7 +67,7 @@ def _inspected(args, paths):
         samples, class_names = _split(args, model, task)
         split = f"{title_of(args.dataset)}, {args.split}"
         if model.is_classifier:
-            judged = judge(model, samples, task, class_names, args.batch_size)
+            judged = judge(model, samples, task, class_names, args.batch_size, folder=folder_of(args.dataset))
             more, pngs = judged_sections(judged, split)
             sections += more
             value |= {"dataset": args.dataset, "split": args.split, **judged.scores}
@@ -83,7 +83,7 @@ def _inspected(args, paths):
     sections += more
     run, tables = finished_run(args.model), ()
     if run:
-        more, curves = trained_sections(run.metrics(), run_title(run.config))
+        more, curves = trained_sections(run, run_title(run.config))
         sections, drawn = sections + more, drawn | curves
         tables = run_tables(run.config, run.result)
     files = {f"{name}.png": png for name, png in (pngs | drawn).items()}
@@ -93,7 +93,7 @@ def _inspected(args, paths):
         value["explained_variance"] = found["filters"][1].tolist()
     value |= {"looked_at": names, "left_out": missing, "figures": [*files]}
     lead = f"The images looked at are {len(names)} of {of}."
-    sections += [configuration(model, *tables), environment()]
+    sections.append(configuration(model, *tables, environment()))
     files[REPORT] = page(f"Inside {name_of(args.model)}", [lead], sections).encode()
     return value, files, said
 
@@ -136,7 +136,7 @@ def _split(args, model, task):
 def _predictions(model, names, predicted):
     rows = [(name, _says(model, found, TOP)) for name, found in zip(names, predicted[:ROWS])]
     title = "Predictions" if len(rows) == len(names) else f"The first {len(rows)} of {len(names)} predictions"
-    return Section("What the model says", tables=(Table(title, ("image", "says"), rows),))
+    return Section("Predictions", tables=(Table(title, ("image", "says"), rows),))
 
 
 def _says(model, found, top):

@@ -1,7 +1,8 @@
-"""How good a model is on a split, as parts of a report: scores, what is taken for what, best and worst."""
+"""How good a model is on a split, as parts of a report: scores, confusions, best and worst predictions."""
 
 import dataclasses
 import io
+import pathlib
 
 import numpy as np
 import tensorflow as tf
@@ -9,6 +10,7 @@ from PIL import Image
 
 from keras_vit.cli.page import Picture, Section, Table, png_of, shown
 from keras_vit.data.batches import evaluation_batches
+from keras_vit.data.samples import Samples
 from keras_vit.evaluation.classification import SCORES, accuracy, confusion_matrix, per_class, predict
 from keras_vit.evaluation.multi_label import multi_label_classes
 from keras_vit.evaluation.outputs import collect
@@ -20,6 +22,7 @@ PICTURES = 12  # best ones, and as many worst
 DRAWN = 60  # classes of a confusion matrix that can still be read
 ROWS = 100  # classes in a table; of more, the worst
 MIXED_UP = 10  # pairs of classes
+FILES = 3  # named of each pair
 SIDES = (96, 192)  # of a small picture, in pixels
 
 
@@ -51,8 +54,10 @@ class Judged:
         scores: What `evaluation` returns for the task.
         classes: A dict for each class, or None.
         confusion: (classes, classes), or None.
-        mixed_up: (class, what it is taken for, how often), the most frequent first.
-        worst, best: Pictures with what the model says and what is true, most extreme first.
+        mixed_up: (class, what it is taken for, how often), the most frequent first; where images are files,
+            with the names of some.
+        worst, best: Pictures with what the model says and what is true, of the largest loss and, among the
+            correct predictions, of the smallest.
         images: Model inputs of the worst, and their `truths` in words.
         total: How many images the split has; `scores["samples"]` of them were drawn for all this.
     """
@@ -68,7 +73,7 @@ class Judged:
     total: int
 
 
-def judge(model, samples, task, names=None, batch_size=64, most=MOST):
+def judge(model, samples, task, names=None, batch_size=64, most=MOST, folder=None):
     """Compute a split, or `most` images drawn from it, and see what is best and worst.
 
     Args:
@@ -78,6 +83,7 @@ def judge(model, samples, task, names=None, batch_size=64, most=MOST):
         names: One name per class or number; None for their numbers.
         batch_size: Images computed at a time.
         most: How many images.
+        folder: The data set's; names of image files are relative to it.
 
     Returns:
         Judged.
@@ -92,11 +98,13 @@ def judge(model, samples, task, names=None, batch_size=64, most=MOST):
     """
     some = _some(samples, most)
     names = names or [str(i) for i in range(model.num_classes)]
+    files = _file_names(some, folder)
     confusion, mixed_up = None, []
     if task == "single_label":
         predictions = predict(model, some, batch_size)
         scores, classes = accuracy(predictions), per_class(predictions, names)
-        losses, mixed_up = -predictions.log_probabilities, _mixed_up(predictions, names)
+        losses, correct = -predictions.log_probabilities, predictions.best[:, 0] == predictions.labels
+        mixed_up = _mixed_up(predictions, names, files)
         if model.num_classes <= DRAWN:
             confusion = confusion_matrix(predictions)
     else:
@@ -105,11 +113,19 @@ def judge(model, samples, task, names=None, batch_size=64, most=MOST):
         classes = multi_label_classes(outputs, labels, names) if task == "multi_label" else None
         wrong = outputs - labels if task == "regression" else PROBABILITIES[task](outputs) - labels
         losses = np.abs(wrong).mean(axis=1)
+        # No number is predicted exactly: the nearest ones are the best.
+        correct = (
+            ((outputs > 0) == labels).all(axis=1) if task == "multi_label" else np.ones(len(losses), bool)
+        )
 
     order = np.argsort(-losses, kind="stable")
     count = min(PICTURES, (len(order) + 1) // 2)
-    picked = _read(model, some, np.concatenate([order[:count], order[count:][: -count - 1 : -1]]))
-    pictures = [_picture(model, *pair, task, names) for pair in picked]
+    best = [i for i in order[: count - 1 : -1] if correct[i]][:PICTURES]
+    indices = np.array([*order[:count], *best])
+    picked = _read(model, some, indices)
+    pictures = [
+        _picture(model, *pair, task, names, files[i] if files else "") for i, pair in zip(indices, picked)
+    ]
     return Judged(
         scores,
         classes,
@@ -138,28 +154,29 @@ def judged_sections(judged, split, scores=None):
         what = "What follows the scores" if scores else "All that follows"
         words += f" {what} is of {shown(count)} drawn from them."
     on, scores = (split, scores) if scores else (of, judged.scores)
-    tables = [Table(f"Scores on {on}", (), [(name.replace("_", " "), v) for name, v in scores.items()])]
+    rows = [(name.replace("_", " "), score) for name, score in scores.items()]
+    tables = [Table(f"Scores on {on}", ("score", "value"), rows)]
     if judged.classes:
         tables.append(_classes(judged.classes))
-    sections, files = [Section("How good it is", (words,), tables=tuple(tables))], {}
+    sections, files = [Section("Scores", (words,), tables=tuple(tables))], {}
     pictures, words, tables = (), (), ()
     if judged.confusion is not None:
         class_names = [row["name"] for row in judged.classes]
         png = files["confusion"] = png_of(confusion_figure(judged.confusion, class_names, of))
-        words = ("Rows are what the images are, columns what the model says; all on the diagonal is right.",)
+        words = ("Rows are true classes, columns predicted ones.",)
         pictures = (Picture(png, f"Confusion matrix of {of}"),)
     if judged.mixed_up:
-        columns = ("class", "is taken for", "times")
+        columns = ("true class", "predicted", "images", "files")[: len(judged.mixed_up[0])]
         tables = (Table("The most frequent errors", columns, judged.mixed_up),)
     if pictures or tables:
-        sections.append(Section("What is taken for what", words, figures=pictures, tables=tables))
+        sections.append(Section("Confusions", words, figures=pictures, tables=tables))
     for heading, words, pictures in (
         (
             "Worst predictions",
-            "Where the model is furthest from the truth, the worst first, and what is right where it errs.",
+            "The largest losses first. A wrong prediction is followed by the true label.",
             judged.worst,
         ),
-        ("Best predictions", "Where it is nearest to the truth, the best first.", judged.best),
+        ("Best predictions", "The smallest losses of correct predictions first.", judged.best),
     ):
         if pictures:
             sections.append(Section(heading, (words,), gallery=tuple(pictures)))
@@ -174,17 +191,36 @@ def drawn_images(model, samples, task, names, count):
     return [image for image, _ in picked], [TOLD[task](label, names) for _, label in picked]
 
 
-def _mixed_up(predictions, names):
-    pairs = np.stack([predictions.labels, predictions.best[:, 0]], axis=1)
-    pairs, counts = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:MIXED_UP]
-    return [(names[pairs[i, 0]], names[pairs[i, 1]], int(counts[i])) for i in order]
+def _mixed_up(predictions, names, files):
+    """Rows of the most frequent errors, each with the files of its largest losses if files are known."""
+    found = np.stack([predictions.labels, predictions.best[:, 0]], axis=1)
+    pairs, counts = np.unique(found[found[:, 0] != found[:, 1]], axis=0, return_counts=True)
+    by_loss, rows = np.argsort(predictions.log_probabilities, kind="stable"), []
+    for i in np.argsort(-counts, kind="stable")[:MIXED_UP]:
+        row = (names[pairs[i, 0]], names[pairs[i, 1]], int(counts[i]))
+        if files:
+            taken = [files[k] for k in by_loss if (found[k] == pairs[i]).all()]
+            row += (", ".join([*taken[:FILES], *(["…"] if len(taken) > FILES else [])]),)
+        rows.append(row)
+    return rows
+
+
+def _file_names(samples, folder):
+    """The images' files below the data set's folder; None where they are no files."""
+    if folder is None or not isinstance(samples, Samples):
+        return None
+    paths = [pathlib.Path(path) for path in samples.images]
+    return [
+        path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name for path in paths
+    ]
 
 
 def _some(samples, most):
     if len(samples) <= most:
         return samples
-    # The first step of a run: of samples at hand by index from all of the split, and no others are read; of
+    if isinstance(samples, Samples):
+        return samples.take(np.sort(np.random.default_rng(0).choice(len(samples), most, replace=False)))
+    # The first step of a run: of records read by index from all of the split, and no others are read; of
     # TFRecord files from the first records that fill the shuffle buffer.
     records = samples.training_records(0, 0, 1, most)
     return Some(records.map(lambda position, encoded, label: (encoded, label)), most)
@@ -217,7 +253,7 @@ TOLD = {
 SAID = {"single_label": np.argmax, "multi_label": lambda output: output > 0, "regression": np.asarray}
 
 
-def _picture(model, image, label, task, names):
+def _picture(model, image, label, task, names, file):
     """A small picture, and below it what the model says and what is true."""
     output = model.predict_on_batch(image[np.newaxis])[0].astype("float64")
     said, true = SAID[task](output), TOLD[task](label, names)
@@ -226,7 +262,7 @@ def _picture(model, image, label, task, names):
         caption += f" ({PROBABILITIES[task](output).max():.1%})"
     if not np.array_equal(said, label):
         caption += f"; is {true}"
-    return Picture(_small(model.preprocessing.colors(image)), f"An image of {true}", caption)
+    return Picture(_small(model.preprocessing.colors(image)), f"An image of {true}", caption, file)
 
 
 def _small(pixels):

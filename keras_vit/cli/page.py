@@ -14,11 +14,13 @@ class Picture:
         png: The file's content.
         alt: What it shows, for who cannot see it.
         caption: What is written below it.
+        file: The image file's name, below the caption.
     """
 
     png: bytes
     alt: str
     caption: str = ""
+    file: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +40,14 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A part of a page: words, then figures, then small pictures side by side, then tables."""
+    """A part of a page: words, figures and tables, small pictures; closed at first if `folded`."""
 
     heading: str
     words: tuple[str, ...] = ()
     figures: tuple[Picture, ...] = ()
     gallery: tuple[Picture, ...] = ()
     tables: tuple[Table, ...] = ()
+    folded: bool = False
 
 
 def page(title, words, sections):
@@ -124,16 +127,22 @@ def shown(value):
 
 
 def _section(number, section):
+    heading = f"<h2>{_text(section.heading)}</h2>"
     parts = [
         f'<section id="s{number}">',
-        f"<h2>{_text(section.heading)}</h2>",
+        f"<details><summary>{heading}</summary>" if section.folded else heading,
         _paragraphs(section.words),
-        *(_figure(picture) for picture in section.figures),
+        *_side_by_side("row", [*map(_figure, section.figures), *map(_table, section.tables)]),
+        *_side_by_side("gallery", map(_figure, section.gallery)),
+        "</details>" if section.folded else "",
+        "</section>",
     ]
-    if section.gallery:
-        parts += ['<div class="gallery">', *map(_figure, section.gallery), "</div>"]
-    parts += [*map(_table, section.tables), "</section>"]
     return "\n".join(filter(None, parts))
+
+
+def _side_by_side(kind, parts):
+    parts = [*parts]
+    return [f'<div class="{kind}">', *parts, "</div>"] if parts else []
 
 
 def _paragraphs(words):
@@ -143,7 +152,8 @@ def _paragraphs(words):
 def _figure(picture):
     data = base64.b64encode(picture.png).decode("ascii")
     image = f'<img src="data:image/png;base64,{data}" alt="{_text(picture.alt)}">'
-    caption = f"<figcaption>{_text(picture.caption)}</figcaption>" if picture.caption else ""
+    file = f"<small>{_text(picture.file)}</small>" if picture.file else ""
+    caption = f"<figcaption>{_text(picture.caption)}{file}</figcaption>" if picture.caption or file else ""
     return f"<figure>{image}{caption}</figure>"
 
 
@@ -194,20 +204,27 @@ nav ol { margin: 1rem 0; padding-left: 1.5rem; columns: 15rem; }
 a { color: #0b4f9e; }
 figure { margin: 1rem 0; }
 img { display: block; max-width: 100%; height: auto; }
-figcaption { font-size: .875rem; margin-top: .25rem; }
+figcaption { font-size: .875rem; line-height: 1.3; margin-top: .25rem; }
+figcaption small { display: block; font-size: .75rem; color: #666; overflow-wrap: anywhere; }
+summary { cursor: pointer; }
+summary h2 { display: inline-block; border: 0; margin: 0; padding: 0; }
+details { margin-top: 2.5rem; padding-top: .5rem; border-top: 1px solid #ccc; }
 .gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(6.5rem, 1fr)); gap: 1rem; }
 .gallery figure { margin: 0; }
 .gallery img { width: 100%; max-width: 8rem; }
+.row { display: flex; flex-wrap: wrap; align-items: flex-start; gap: 0 3rem; }
+.row > * { min-width: 0; max-width: 100%; }
 .scroll { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .875rem; }
 caption { text-align: left; font-weight: 600; padding-bottom: .25rem; white-space: nowrap; }
 th, td { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #ddd; }
 thead th { border-bottom: 1px solid #666; }
 tbody th { font-weight: 400; }
+td { overflow-wrap: anywhere; }
 th.number, td.number { text-align: right; font-variant-numeric: tabular-nums; }
 @media screen and (max-width: 45rem) {
-  section > figure { overflow-x: auto; }
-  section > figure img { max-width: none; zoom: .7; }
+  .row > figure { overflow-x: auto; }
+  .row > figure img { max-width: none; zoom: .7; }
 }
 @media print {
   body { max-width: none; padding: 0; }

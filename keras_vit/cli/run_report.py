@@ -14,7 +14,7 @@ from keras_vit.cli.page import Picture, Section, Table, page, png_of
 from keras_vit.cli.report import write_whole
 from keras_vit.cli.showing import Subject, look, view_sections
 from keras_vit.cli.source import open_live
-from keras_vit.data.datasets import load_dataset, title_of
+from keras_vit.data.datasets import folder_of, load_dataset, title_of
 from keras_vit.inspection.figures import learning_curves
 
 REPORT = "report.html"
@@ -41,7 +41,7 @@ def write_run_report(config, workdir, record, data_dir=None):
     model = open_live(workdir.path)
     data = title_of(config.dataset)
     title = run_title(workdir.config)
-    sections, files = trained_sections(workdir.metrics(), title)
+    sections, files = trained_sections(workdir, title)
     subject = Subject(model, [], [])
     if config.objective == "classify":
         more, drawn, subject = _judged(config, model, record, f"{data}, test", data_dir)
@@ -49,11 +49,14 @@ def write_run_report(config, workdir, record, data_dir=None):
     views = VIEWS if subject.images else VIEWS[1:]  # without labels no image is computed
     more, drawn = view_sections(subject, *look(subject, views))
     seconds = ("seconds of training", record["train_seconds"]), ("replicas", record["replicas"])
-    sections += [*more, configuration(model, *run_tables(workdir.config, record)), environment(*seconds)]
+    sections += [*more, configuration(model, *run_tables(workdir.config, record), environment(*seconds))]
 
     paths = {workdir.figures / f"{name}.png": png for name, png in (files | drawn).items()}
     lead = summary(record)
-    text = page(title, [f"{lead[0].upper()}{lead[1:]}."], sections)
+    words = [f"{lead[0].upper()}{lead[1:]}."]
+    if "data" in record:  # which runs of version 0.1 lack
+        words.append(f"{data}: {record['data']}.")
+    text = page(title, words, sections)
     for path, content in {**paths, workdir.path / REPORT: text.encode()}.items():
         path.parent.mkdir(exist_ok=True)
         write_whole(path, content)
@@ -65,14 +68,14 @@ def run_title(config):
     return f"{_name(config)} on {title_of(config['dataset'])}"
 
 
-def trained_sections(rows, title):
+def trained_sections(workdir, title):
     """The section of a run's curves, and its PNG file by name; none without rows of metrics.csv."""
-    if not rows:
+    if not workdir.metrics():
         return [], {}
-    curves = png_of(learning_curves(rows, title))
-    words = "Training and validation images, at each checkpoint."
+    curves = png_of(learning_curves(workdir.metrics(), title, workdir.steps()))
+    words = "Training images by step, validation images where the model was evaluated."
     picture = Picture(curves, f"Learning curves of {title}")
-    return [Section("How the training went", (words,), figures=(picture,))], {"curves": curves}
+    return [Section("Training", (words,), figures=(picture,))], {"curves": curves}
 
 
 def summary(record):
@@ -102,17 +105,17 @@ def name_of(source):
 
 
 def configuration(model, *tables):
-    """The section that says what a model is, and what else the tables say."""
+    """The folded section with the tables of a model's arguments and preprocessing, after other tables."""
     arguments = model.get_config()
     left_out = ("preprocessing", "class_names", "name", "trainable", "dtype", "frozen")
     rows = [(name, value) for name, value in arguments.items() if name not in left_out]
     rows = [("parameters", model.count_params()), *rows, ("dtype", model.dtype_policy.name)]
     preprocessing = Table("Preprocessing", (), [*arguments["preprocessing"].items()])
-    return Section("Configuration", tables=(*tables, Table("Model", (), rows), preprocessing))
+    return Section("Configuration", tables=(*tables, Table("Model", (), rows), preprocessing), folded=True)
 
 
 def environment(*rows):
-    """The section that says what something was computed with."""
+    """The table of versions and devices, after other rows."""
     devices = collections.Counter(device.device_type for device in tf.config.list_physical_devices())
     rows = [
         *rows,
@@ -123,7 +126,7 @@ def environment(*rows):
         ("system", f"{platform.system()} {platform.machine()}"),
         ("devices", ", ".join(f"{count} {kind}" for kind, count in devices.items())),
     ]
-    return Section("Environment", tables=(Table("Computed with", (), rows),))
+    return Table("Environment", (), rows)
 
 
 def _judged(config, model, record, split, data_dir):
@@ -135,10 +138,11 @@ def _judged(config, model, record, split, data_dir):
     except (ValueError, OSError) as error:  # a finished run's data may be gone
         print(f"no images in {REPORT}: {error}")  # not in the page, which is shared: where they were is told
         words = ("The images cannot be read any more, so none is shown.",)
-        table = Table(f"Scores on {split}", (), [*scores.items()])
-        return [Section("How good it is", words, tables=(table,))], {}, Subject(model, [], [])
+        table = Table(f"Scores on {split}", ("score", "value"), [*scores.items()])
+        return [Section("Scores", words, tables=(table,))], {}, Subject(model, [], [])
     samples = dataset.split("test")
-    judged = judge(model, samples, recipe.task, dataset.class_names, recipe.batch_size)
+    folder = folder_of(config.dataset)
+    judged = judge(model, samples, recipe.task, dataset.class_names, recipe.batch_size, folder=folder)
     subject = Subject(model, judged.images[:LOOKED_AT], judged.truths[:LOOKED_AT])
     return *judged_sections(judged, split, scores), subject
 
@@ -157,6 +161,7 @@ def run_tables(config, record):
         ("objective", config["objective"]),
         *([("target", config["target"])] if config["objective"] == "masked_patch" else []),
         ("data set", title_of(config["dataset"])),
+        ("classes and images", record.get("data")),
         ("unreadable images left out", len(record["bad_images"])),
         ("steps", record["steps"]),
         ("best step on the validation images", record["best_step"]),

@@ -123,7 +123,7 @@ def _rollout(subject):
 
 
 def _show_rollout(maps, subject):
-    title = "Attention, rolled out"
+    title = "Attention rollout"
     return [
         (draw.attention_overlay(pixels, seen, names, title), f"{title}: {', '.join(names)}")
         for seen, (_, pixels, names) in zip(maps, subject.groups())
@@ -138,7 +138,7 @@ def _heads(subject):
 def _show_heads(maps, subject):
     _, pixels, names = next(subject.groups())
     of = "" if subject.block is None else f" of block {subject.block}"
-    title = f"What each head{of} looks at: {names[0]}"
+    title = f"Attention of each head{of}: {names[0]}"
     return [(draw.head_figure(pixels[0], maps, title), title)]
 
 
@@ -186,7 +186,7 @@ def _show_similarity(similarity, subject):
     _, pixels, names = next(subject.groups())
     sides = similarity.shape[:2]
     cells = [tuple(side * part // 4 for side in sides) for part in (1, 2, 3)]
-    title = f"Patches that are alike to the model: {names[0]}"
+    title = f"Patch similarity: {names[0]}"
     return [(draw.similarity_figure(pixels[0], similarity, [*dict.fromkeys(cells)], title), title)]
 
 
@@ -198,45 +198,42 @@ def _seen(subject):
 
 VIEWS = {
     "rollout": View(
-        "Where the model looks",
-        "Attention, followed back from the last block to the image: the brighter a patch, the more ends "
-        "there. What MLPs do is not in it. Images are drawn as the model reads them, resized and cut as the "
-        "table of its preprocessing says.",
+        "Attention rollout",
+        "Attention followed back from the last block to the patches (Abnar and Zuidema 2020), without what "
+        "the MLPs do. Images are drawn as the model reads them, after its preprocessing.",
         _rollout,
         _show_rollout,
     ),
     "heads": View(
-        "Where each head looks",
-        "The attention of each head in the first image. Heads that look at different things divide the work.",
+        "Attention of each head",
+        "The attention of each head of one block in the first image.",
         _heads,
         _show_heads,
     ),
     "distances": View(
-        "How far attention reaches",
-        "The mean distance in pixels between a patch and what it looks at, a point for each head of each "
-        "block, over all images shown. Low points look nearby, as a convolution does; high ones across "
-        "the image.",
+        "Attention distance",
+        "The mean distance between a patch and the patches it attends to, in pixels, over the images shown. "
+        "Heads with a small distance act like a convolution.",
         _distances,
         _show_distances,
     ),
     "filters": View(
-        "What the first layer sees",
-        "The principal components of the filters that read the patches. After long training they look like "
-        "a basis for the fine structure of a patch; noise means that there is more to learn.",
+        "Patch filters",
+        "The principal components of the patch embedding's filters. After long training they resemble a "
+        "basis for the fine structure of a patch; after short training, noise.",
         _filters,
         _show_filters,
     ),
     "positions": View(
-        "Where the model thinks that patches are",
-        "How alike the position embedding of each place is to those of all others. Neighbours, rows and "
-        "columns that are alike mean that the model knows the image's two dimensions; learned from images, "
-        "or, where the position embedding is sincos2d, given to it.",
+        "Position embeddings",
+        "The cosine similarity of each position embedding to all others, a map for each position. Where "
+        "neighbours, rows and columns are similar, the embeddings represent the image's two dimensions.",
         _positions,
         _show_positions,
     ),
     "similarity": View(
-        "Which patches are alike",
-        "The cosine between what the model makes of a marked patch and of all others of the first image.",
+        "Patch similarity",
+        "The cosine similarity of the output tokens of marked patches to all others of the first image.",
         _similarity,
         _show_similarity,
     ),

@@ -82,7 +82,7 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
         raise ValueError(f"task {task!r} is unknown; choose one of {TASKS}")
     kind, _, which = name.partition(":")
     if kind == "folder" and which:
-        names, splits, bad = load_folder(pathlib.Path(which).expanduser(), task, on_bad_image)
+        names, splits, bad = load_folder(folder_of(name), task, on_bad_image)
         return Dataset(name, names, _split(name, splits, seed), bad, task)
     if kind == "tfds" and which:
         return Dataset(name, *load_tfds(which, task, data_dir), task=task)
@@ -96,6 +96,16 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
         return Dataset(name, *load_vtab(which, data_dir))
     names, splits = _digits()
     return Dataset(name, names, _split(name, splits, seed))
+
+
+def folder_of(name):
+    """The folder of a data set of images in files; None of another.
+
+    >>> folder_of("folder:flowers"), folder_of("digits")
+    (PosixPath('flowers'), None)
+    """
+    kind, _, which = name.partition(":")
+    return pathlib.Path(which).expanduser() if kind == "folder" else None
 
 
 def title_of(name):

@@ -22,7 +22,7 @@ VALIDATION = {"color": OTHER, "linestyle": "--", "marker": "s", "label": "valida
 POINTS = {"color": INK, "alpha": 0.6, "s": 22, "zorder": 3}
 IMAGE, IMAGES = "height width colors", "n height width colors"  # for panels.check, as the next
 GRIDS = "rows columns rows columns"
-EVENLY = "1 is what each patch would get if all were looked at evenly"
+EVENLY = "1 is uniform attention over all patches"
 # matplotlib's own font has Latin, Greek, Cyrillic, Arabic and a few more; for others, what is installed.
 OTHER_SCRIPTS = [
     *("Noto Sans CJK JP", "Hiragino Sans", "PingFang SC", "Microsoft YaHei", "Malgun Gothic", "Nirmala UI"),
@@ -30,13 +30,15 @@ OTHER_SCRIPTS = [
 ]
 
 
-def learning_curves(rows, title):
-    """Loss and scores over the steps of a run, each in a panel.
+def learning_curves(rows, title, steps=()):
+    """Loss, scores and learning rate over the steps of a run, each in a panel.
 
     Args:
         rows: Rows of a run's `metrics.csv`: dicts with `step` and, say, `loss`, `accuracy`, `val_loss` and
             `val_accuracy`; a row may lack some.
         title: The figure's title.
+        steps: Rows of its `steps.csv`: dicts with `step`, `loss` and `learning_rate`. They are drawn in the
+            place of the rows' own loss and rate from their first step on.
 
     Raises:
         ValueError: if there are no rows.
@@ -47,15 +49,18 @@ def learning_curves(rows, title):
     """
     if not rows:
         raise ValueError("received no rows; a learning curve needs at least one row of metrics.csv")
-    others = ("step", "seconds", "images_per_second", "learning_rate")
+    others = ("step", "seconds", "images_per_second")
     names = dict.fromkeys(key.removeprefix("val_") for row in rows for key in row if key not in others)
-    names = sorted(names, key=lambda name: name != "loss")
-    figure, charts = panels.charts(Figure(), _fit, title, len(names), 4.5, 3.2)
+    names = sorted(names, key=lambda name: (name != "loss") + 2 * (name == "learning_rate"))
+    by_step = [*(row for row in rows if not steps or row["step"] < steps[0]["step"]), *steps]
+    figure, charts = panels.charts(Figure(), _fit, title, len(names), 4.2, 3.0)
     for axes, name in zip(charts, names):
-        for key, look in ((name, TRAINING), (f"val_{name}", VALIDATION)):
-            points = [(row["step"], row[key]) for row in rows if key in row]
+        trained = by_step if name in ("loss", "learning_rate") else rows
+        for key, table, look in ((name, trained, TRAINING), (f"val_{name}", rows, VALIDATION)):
+            points = [(row["step"], row[key]) for row in table if key in row]
             if points:
-                axes.plot(*zip(*points), markevery=math.ceil(len(points) / 20), **look)
+                few = {"marker": None} if len(points) > 40 else {"markevery": math.ceil(len(points) / 20)}
+                axes.plot(*zip(*points), **look | few)
         axes.set(xlabel="step", ylabel=_fit(name.replace("_", " "), 2.4, 10))
         axes.locator_params(axis="x", nbins=6, integer=True)
         panels.legend(axes)
@@ -92,7 +97,7 @@ def prediction_grid(images, predicted, confidence, truth, title):
 
 
 def attention_overlay(images, maps, names, title):
-    """Images, and below each where the model looks: light patches are looked at more than dark ones.
+    """Images, and below each the same with what the model looks at in colour, the brighter the more.
 
     Args:
         images: (n, height, width, 3).
@@ -124,7 +129,7 @@ def attention_overlay(images, maps, names, title):
 
 
 def head_figure(image, maps, title):
-    """One image, and what each head of a block looks at in it: light patches more than dark ones.
+    """One image, and what each head of a block looks at in it, in colour, the brighter the more.
 
     Args:
         image: (height, width, 3).

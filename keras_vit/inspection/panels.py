@@ -10,8 +10,8 @@ import math
 import numpy as np
 
 COLORS = "viridis"  # gets lighter evenly: the same order in grey and to every eye
+HEAT = "inferno"  # as even, and apart from a grey image
 BESIDE = 1.7  # inches of the longer edge of an image that stands beside maps of it
-PALE = "0.75"  # the mean of images drawn between mid-grey and white
 
 
 def fitted(text, inches, lines, measure):
@@ -163,7 +163,6 @@ def colorbar(figure, heat, axes, label, largest=1.0):
         label, size=9
     )
     axes.tick_params(labelsize=8)
-    axes.set_facecolor(PALE)  # under colours that let an image through
 
 
 def table(figure, fit, title, note, values, side, limits, label, edge):
@@ -190,13 +189,14 @@ def show(axes, image):
 
 
 def overlay(axes, image, values, limits):
-    """Draw values over the whole of a pale grey image; the return value is what a colour bar is for."""
+    """Draw values over a grey image, larger ones more opaque; returns what the colour bar is for."""
     height, width = np.shape(image)[:2]
-    axes.imshow(np.mean(image, axis=-1), cmap="gray", vmin=-1, vmax=1, interpolation="nearest")
+    axes.imshow(np.mean(image, axis=-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
     low, top = limits
+    opacity = 0.75 * np.clip((np.asarray(values) - low) / (top - low), 0, 1)
     return axes.imshow(
-        values, cmap=COLORS, alpha=0.65, vmin=low, vmax=top, extent=extent, interpolation="nearest"
+        values, cmap=HEAT, alpha=opacity, vmin=low, vmax=top, extent=extent, interpolation="bilinear"
     )
 
 

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from keras_vit.training.checkpoints import step_of
 
 POINTS = 200  # rows of steps.csv, at most
-LINES = 40  # lines of progress, at most, and as many of evaluations
+LINES = 20  # lines of progress, at most, and as many of evaluations
 
 
 class Keeper(keras.callbacks.Callback):

@@ -97,7 +97,7 @@ def train(
     Args:
         config: RunConfig.
         path: The run's folder (see `Workdir`). Several workers need one that they all see.
-        verbose: 1 for a progress bar, 2 for lines of progress, at most about 80 from the first step on,
+        verbose: 1 for a progress bar, 2 for lines of progress, at most about 40 from the first step on,
             0 for nothing; "auto": the bar on a terminal, lines elsewhere.
         strategy: As for `make_strategy`.
         data_dir: As for `load_dataset`.

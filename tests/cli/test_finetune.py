@@ -36,7 +36,7 @@ def test_it_trains_draws_and_tells_where_everything_is(run):
     assert f"test accuracy {result['test_accuracy']:.4f} on 4 images after 3 steps" in last
     assert str(workdir) in last and "report.html" in last
     page = read_page((workdir / "report.html").read_text())
-    assert page.headings[0] == "How the training went" and "Worst predictions" in page.headings
+    assert page.headings[0] == "Training" and "Worst predictions" in page.headings
     assert f"Test accuracy {result['test_accuracy']:.4f} on 4 images" in page.text
     assert str(workdir) not in (workdir / "report.html").read_text()
     with Image.open(workdir / "figures" / "curves.png") as figure:
@@ -112,7 +112,7 @@ def test_looking_inside_a_run_shows_its_curves_and_what_it_was(run, images, kera
     assert done.returncode == 0, done.stderr
     written = read_page((run[0] / "report.html").read_text())
     page = read_page((tmp_path / "out" / "report.html").read_text())
-    assert page.headings[-3:] == ["How the training went", "Configuration", "Environment"]
+    assert page.headings[-2:] == ["Training", "Configuration"]
     curves = "Learning curves of token.npz on images"
     for told in ("base_lr 0.03", "data set images", "best step on the validation images"):
         assert told in page.text and told in written.text

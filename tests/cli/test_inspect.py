@@ -18,14 +18,14 @@ from keras_vit.preprocessing import Preprocessing
 
 NASTY = "<script>alert('cat')</script>"
 SEEN = [
-    "Where the model looks",
-    "Where each head looks",
-    "How far attention reaches",
-    "What the first layer sees",
-    "Where the model thinks that patches are",
-    "Which patches are alike",
+    "Attention rollout",
+    "Attention of each head",
+    "Attention distance",
+    "Patch filters",
+    "Position embeddings",
+    "Patch similarity",
 ]
-END = ["Configuration", "Environment"]
+END = ["Configuration"]
 PNGS = ["rollout.png", "heads.png", "distances.png", "filters.png", "positions.png", "similarity.png"]
 
 
@@ -66,12 +66,12 @@ def test_it_writes_the_figures_a_page_and_the_numbers(looked):
 def test_the_page_has_every_section_and_no_path_of_the_machine(looked, images, model):
     text = (looked[0] / "report.html").read_text(encoding="utf-8")
     page = read_page(text)
-    assert page.headings == ["What the model says", *SEEN, *END]
+    assert page.headings == ["Predictions", *SEEN, *END]
     assert "Inside vit.keras" in page.text and "8 of 11 given" in page.text
     assert NASTY in page.text and len(page.pictures()) == 7
     alts = [picture["alt"] for picture in page.pictures()]
-    assert alts[0] == "Attention, rolled out: cat/00.png, dog/00.png, dog/01.png, dog/02.png"
-    assert alts[2] == "What each head looks at: cat/00.png"
+    assert alts[0] == "Attention rollout: cat/00.png, dog/00.png, dog/01.png, dog/02.png"
+    assert alts[2] == "Attention of each head: cat/00.png"
     assert not any(str(path) in text for path in (images, model.parent, pathlib.Path.home()))
 
 
@@ -104,7 +104,7 @@ def test_a_data_set_is_judged_and_its_images_are_looked_at(model, images, keras_
     for name in ("samples", "accuracy", "loss", "classes", "dataset", "split"):
         assert found[name] == evaluated[name]
     page = read_page((tmp_path / "out" / "report.html").read_text())
-    judged = ["How good it is", "What is taken for what", "Worst predictions", "Best predictions"]
+    judged = ["Scores", "Confusions", "Worst predictions", "Best predictions"]
     assert page.headings == [*judged, *SEEN, *END]
     assert "8 of 14 of images, train" in page.text
     assert found["figures"][0] == "confusion.png" and found["drawn_from"] == found["samples"]

@@ -3,6 +3,7 @@ import io
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.folders import write_classes
 from made.pages import read_page
 from PIL import Image
 from reference.small import NO_TRANSFORMER, small
@@ -48,16 +49,27 @@ def losses_of(model, colors, labels, task):
     return np.abs(said - labels).mean(axis=1)
 
 
+def are_correct(model, colors, labels, task):
+    images = np.broadcast_to(colors[:, np.newaxis, np.newaxis], (len(colors), 16, 16, 3))
+    outputs = np.asarray(model(model.preprocessing(images)))
+    if task == "single_label":
+        return outputs.argmax(axis=1) == labels
+    return ((outputs > 0) == labels).all(axis=1) | (task == "regression")
+
+
 @pytest.mark.parametrize("task", ["single_label", *SCORES])
 def test_the_worst_and_the_best_are_told_by_how_far_the_model_is_from_the_truth(task):
     model = small()
     samples, colors = labelled(task, 31)
     judged = judge(model, samples, task, NAMES, batch_size=8)
     assert judged.scores == evaluate(model, samples, 8, task) and judged.total == 31
-    order = np.argsort(-losses_of(model, colors, np.array(samples.labels), task))
-    assert len(judged.worst) == len(judged.best) == PICTURES
-    for pictures, wanted in ((judged.worst, order[:12]), (judged.best, order[::-1][:12])):
-        for picture, i in zip(pictures, wanted):
+    labels = np.array(samples.labels)
+    order = np.argsort(-losses_of(model, colors, labels, task))
+    correct = are_correct(model, colors, labels, task)
+    best = [i for i in order[:11:-1] if correct[i]][:PICTURES]
+    assert len(judged.worst) == PICTURES
+    for pictures, wanted in ((judged.worst, order[:12]), (judged.best, best)):
+        for picture, i in zip(pictures, wanted, strict=True):
             with Image.open(io.BytesIO(picture.png)) as image:
                 assert image.size == (96, 96) and image.getpixel((50, 50)) == (*colors[i],)
     expected = model.preprocessing([np.broadcast_to(colors[i], (16, 16, 3)) for i in order[:12]])
@@ -69,7 +81,8 @@ def test_captions_say_what_the_model_says_and_what_is_true():
     samples, colors = labelled("single_label", 6)
     samples = Samples(samples.images, (0, 1, 0, 1, 0, 1))
     judged = judge(model, samples, "single_label", ("a", "b"))
-    assert (len(judged.worst), len(judged.best)) == (3, 3)  # none of six is both
+    assert len(judged.worst) == 3 and len(judged.best) <= 3  # none of six is both
+    assert not any("; is " in picture.caption for picture in judged.best)
     assert judged.confusion.sum() == 6 and [row["name"] for row in judged.classes] == ["a", "b"]
     for picture in (*judged.worst, *judged.best):
         with Image.open(io.BytesIO(picture.png)) as image:
@@ -92,9 +105,8 @@ def test_captions_say_what_the_model_says_and_what_is_true():
 def test_labels_of_several_numbers_are_told_in_words(task, label, words):
     model = small()
     samples = Samples(encoded(2)[0], (label, (1.0,) * 5))
-    judged = judge(model, samples, task, NAMES)
-    alts = {picture.alt for picture in (*judged.worst, *judged.best)}
-    assert f"An image of {words}" in alts
+    judged = judge(model, samples.take([0]), task, NAMES)
+    assert judged.worst[0].alt == f"An image of {words}"
     images, told = drawn_images(model, samples, task, NAMES, 8)
     assert told[0] == words and len(images) == 2
     page(task, [], judged_sections(judged, "made, test")[0])
@@ -133,6 +145,43 @@ def test_of_a_large_split_some_are_drawn_from_all_of_it_and_no_others_are_read()
     assert ("samples", 20) in section.tables[0].rows
 
 
+def test_of_few_images_the_best_are_correct_ones_and_there_may_be_none():
+    model = small(num_classes=2)
+    samples, colors = labelled("single_label", 6)
+    said = model.predict(model.preprocessing([np.broadcast_to(c, (16, 16, 3)) for c in colors]), verbose=0)
+    right = said.argmax(axis=1)
+    for labels, best in ((1 - right, 0), (right, 3)):
+        judged = judge(model, Samples(samples.images, tuple(labels.tolist())), "single_label")
+        assert (len(judged.worst), len(judged.best)) == (3, best)
+        headings = [section.heading for section in judged_sections(judged, "made, test")[0]]
+        assert ("Best predictions" in headings) == bool(best)
+
+
+def test_best_worst_and_most_confused_images_are_named_by_their_files_below_the_folder(tmp_path):
+    root = write_classes(tmp_path / "data", names=("a", "b"), count=4)
+    outside = write_classes(tmp_path / "elsewhere", names=("c",), count=1)
+    paths = [*sorted(root.rglob("*.png")), *outside.rglob("*.png")]
+    samples = Samples(tuple(map(str, paths)), (0,) * 4 + (1,) * 4 + (1,))
+    judged = judge(small(num_classes=2), samples, "single_label", ("a", "b"), folder=root)
+    files = {picture.file for picture in (*judged.worst, *judged.best)}
+    assert files <= {*(f"{name}/0{i}.png" for name in "ab" for i in range(4)), "00.png"} and "" not in files
+    for true, said, count, named in judged.mixed_up:
+        assert len(named.split(", ")) == min(count, 4) and (true, said) in (("a", "b"), ("b", "a"))
+        assert named.startswith((f"{true}/", "00.png")) and named.endswith("…") == (count > 3)
+    text = page("t", [], judged_sections(judged, "made, test")[0])
+    assert judged.mixed_up and str(tmp_path) not in text and f"<small>{judged.worst[0].file}</small>" in text
+    few = judge(small(num_classes=2), samples, "single_label", ("a", "b"), most=5, folder=root)
+    assert all(picture.file for picture in few.worst)
+
+
+def test_scores_have_one_number_of_decimals():
+    judged = judge(small(), labelled("single_label", 8)[0], "single_label", NAMES)
+    scores = {"samples": 8, "accuracy": 1.0, "top5_accuracy": None, "loss": 0.12918}
+    text = page("t", [], judged_sections(judged, "made, test", scores)[0])
+    for cell in ("8", "1.0000", "–", "0.1292"):
+        assert f'<td class="number">{cell}</td>' in text
+
+
 def test_the_most_frequent_errors_are_counted():
     samples, _ = labelled("single_label", 31)
     judged = judge(small(), samples, "single_label", NAMES)
@@ -157,8 +206,8 @@ def test_of_many_classes_the_least_known_are_listed_and_no_matrix_is_drawn():
     accuracies = [row[table.columns.index("accuracy")] for row in table.rows]
     assert accuracies == sorted(accuracies)
     found = read_page(page("t", [], sections))
-    mixed_up = ["How good it is", "What is taken for what", "Worst predictions", "Best predictions"]
-    assert found.headings == mixed_up and len(found.pictures()) == 24
+    mixed_up = ["Scores", "Confusions", "Worst predictions", "Best predictions"]
+    assert found.headings == mixed_up and len(found.pictures()) == 12 + len(judged.best)
 
 
 @pytest.mark.parametrize(

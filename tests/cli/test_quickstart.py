@@ -112,9 +112,9 @@ def test_the_report_has_all_there_is_to_see(finished):
     folder, _, result = finished
     page = read_page((folder / "run" / "report.html").read_text())
     assert page.headings == [
-        *("How the training went", "How good it is", "What is taken for what"),
-        *("Worst predictions", "Best predictions", "Where the model looks", "What the first layer sees"),
-        *("Where the model thinks that patches are", "Configuration", "Environment"),
+        *("Training", "Scores", "Confusions"),
+        *("Worst predictions", "Best predictions", "Attention rollout", "Patch filters"),
+        *("Position embeddings", "Configuration"),
     ]
     assert len(page.pictures()) == len(result["figures"]) + 2 * 12
     assert f"Test accuracy {result['test_accuracy']:.4f}" in page.text and str(folder) not in page.text
@@ -129,7 +129,7 @@ Math.min(...[...document.querySelectorAll("body *")]
 
 # How much smaller than drawn the smallest figure is shown; 12 pixels of drawn words are 9 at 0.7.
 SCALE = """
-Math.min(...[...document.querySelectorAll("section > figure img")]
+Math.min(...[...document.querySelectorAll(".row > figure img")]
   .map(i => i.getBoundingClientRect().width / i.naturalWidth))
 """
 

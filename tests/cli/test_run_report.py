@@ -14,10 +14,10 @@ from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import RunConfig
 from keras_vit.training.workdir import Workdir, save_model
 
-CURVES = "How the training went"
-JUDGED = ["How good it is", "What is taken for what", "Worst predictions", "Best predictions"]
-SEEN = ["Where the model looks", "What the first layer sees", "Where the model thinks that patches are"]
-END = ["Configuration", "Environment"]
+CURVES = "Training"
+JUDGED = ["Scores", "Confusions", "Worst predictions", "Best predictions"]
+SEEN = ["Attention rollout", "Patch filters", "Position embeddings"]
+END = ["Configuration"]
 ROWS = [
     {"step": step, "loss": 2 / step, "val_loss": 3 / step, "seconds": 1.0, "learning_rate": 0.1}
     for step in (1, 2, 3)
@@ -71,7 +71,7 @@ def _split(i):
 
 SECTIONS = {
     single: [CURVES, *JUDGED, *SEEN, *END],
-    several: [CURVES, JUDGED[0], *JUDGED[2:], *SEEN, *END],
+    several: [CURVES, JUDGED[0], JUDGED[2], *SEEN, *END],  # no image has all its labels right
     number: [CURVES, JUDGED[0], *JUDGED[2:], *SEEN, *END],
     masked: [CURVES, *SEEN[1:], *END],
 }
@@ -85,6 +85,7 @@ def test_every_task_has_its_sections(make, tmp_path):
     text = (workdir.path / "report.html").read_text(encoding="utf-8")
     page = read_page(text)
     assert page.headings == SECTIONS[make]
+    assert ("details", {}) in page.tags  # in which the configuration is folded
     assert str(tmp_path) not in text
     assert {path.name for path in workdir.figures.iterdir()} == {os.path.basename(f) for f in figures}
     assert workdir.figures / "curves.png" in workdir.figures.iterdir()

@@ -95,11 +95,11 @@ def test_figures_are_described_by_what_and_whom_they_show():
     subject = Subject(model, [*images_for(model, 5)], [*"abcde"])
     sections, _ = view_sections(subject, *look(subject))
     assert [picture.alt for section in sections for picture in section.figures] == [
-        "Attention, rolled out: a, b, c, d",
-        "Attention, rolled out: e",
-        "What each head looks at: a",
+        "Attention rollout: a, b, c, d",
+        "Attention rollout: e",
+        "Attention of each head: a",
         "Mean attention distance: a, b, c, d, e",
         "Principal components of the filters",
         "Cosine similarity of the position embeddings",
-        "Patches that are alike to the model: a",
+        "Patch similarity: a",
     ]

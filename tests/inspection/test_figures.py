@@ -132,11 +132,22 @@ def test_curves_take_what_each_row_has():
     ]
     figure = learning_curves(rows, "A long title " * 30)
     names = [axes.get_ylabel() for axes in figure.axes]
-    assert names == ["loss", "mean average precision", "mae", "a"]
-    loss, precision, error, _ = figure.axes
+    assert names == ["loss", "mean average precision", "mae", "a", "learning rate"]
+    loss, precision, error, *_ = figure.axes
     assert [len(axes.lines) for axes in (loss, precision, error)] == [1, 2, 1]
     np.testing.assert_array_equal(precision.lines[1].get_xydata(), [[300000, 0.3]])
     drawn(figure)
+
+
+def test_loss_and_learning_rate_are_drawn_by_step_where_steps_are_known():
+    steps = [{"step": 15 + i, "loss": 1 / (i + 1), "learning_rate": i / 100} for i in range(3)]
+    rows = [{**row, "learning_rate": 0.5} for row in ROWS]
+    loss, accuracy, rate = learning_curves(rows, "A run", steps).axes
+    assert rate.get_ylabel() == "learning rate" and len(rate.lines) == 1
+    np.testing.assert_array_equal(loss.lines[0].get_xydata(), [(10, 0.1), (15, 1), (16, 1 / 2), (17, 1 / 3)])
+    np.testing.assert_array_equal(rate.lines[0].get_ydata(), [0.5, 0, 0.01, 0.02])
+    for axes, name in ((loss, "val_loss"), (accuracy, "val_accuracy")):
+        np.testing.assert_array_equal(axes.lines[1].get_ydata(), [row[name] for row in ROWS])
 
 
 def test_curves_of_no_rows_are_refused():
@@ -188,13 +199,16 @@ def test_each_image_stands_above_where_the_model_looks(count, columns):
         assert above.get_title() == f"name{i}"
         np.testing.assert_allclose(above.images[0].get_array(), images[i])
         np.testing.assert_allclose(below.images[0].get_array(), images[i].mean(-1))
-        assert below.images[0].get_clim() == (-1, 1)  # pale, so that the colours say more than the image
+        assert below.images[0].get_clim() == (0, 1)  # seen through colours where there is little attention
+        opacity = below.images[1].get_alpha()
+        assert np.ptp(opacity) > 0.1 and opacity.max() <= 0.75
+        assert opacity.argmax() == maps[i].argmax() and opacity.argmin() == maps[i].argmin()
         heat = below.images[1]
         np.testing.assert_allclose(heat.get_array(), 6 * maps[i])
         assert heat.get_extent() == [-0.5, 23.5, 15.5, -0.5]  # over the whole image
         assert heat.get_clim() == grid[0, 1, 0].images[1].get_clim()  # one scale for all
     assert scale.get_ylabel() == "attention / mean"
-    assert any("looked at evenly" in words for words in drawn(figure))
+    assert any("uniform attention" in words for words in drawn(figure))
 
 
 def test_one_bright_patch_does_not_darken_the_others():
