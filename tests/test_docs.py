@@ -9,6 +9,7 @@ import json
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -215,13 +216,47 @@ def test_what_builds_the_manual_does_as_its_example_says(name):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The built manual, which takes 2 seconds. With --quiet nothing would be strict."""
+def built(tmp_path_factory):
+    """The folder of the built manual, which takes 2 seconds. With --quiet nothing would be strict."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*.html")}
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(built):
+    return {file.relative_to(built).as_posix(): file.read_text() for file in built.rglob("*.html")}
+
+
+def test_the_navigation_has_each_title_once(site):
+    link = r'<li class="md-nav__item">\s*<a href="[^"#]+" class="md-nav__link">\s*<span class="md-ellipsis">'
+    titles = re.findall(rf"{link}\s*(.*?)\s*<", site["index.html"])
+    assert {"Training", "keras_vit.training", "keras_vit.weights"} <= {*titles}
+    assert len(titles) == len({*titles})
+
+
+WIDE = """
+[...document.querySelectorAll(".md-content pre code")].filter(e => e.scrollWidth > e.clientWidth + 1)
+  .concat([...document.querySelectorAll(".md-content th")].filter(e => e.offsetHeight > 80))
+  .map(e => e.innerText)
+"""
+
+
+@pytest.mark.slow
+def test_a_phone_shows_whole_commands_and_headings_of_words(built):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        for file in built.rglob("*.html"):
+            page.goto(file.as_uri())
+            assert page.evaluate("document.scrollingElement.scrollWidth") <= 390, file
+            assert page.evaluate(WIDE) == [], file
+        browser.close()
 
 
 def test_the_manual_asks_no_other_host_for_anything(site):
