@@ -8,13 +8,14 @@ JAX_TESTS := tests/layers $(addprefix tests/models/test_,vit.py resnet_stem.py m
 	tests/contract/test_contract.py tests/weights/test_load.py \
 	tests/weights/test_save.py$(if $(FULL),,::test_a_checkpoint_is_written_as_it_was)
 
-.PHONY: help quickstart test test-full benchmark docs format
+.PHONY: help quickstart test test-full benchmark docs docs-figures format
 help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, draw, export, load back"
 	@echo "make test         every check: ruff, pytest on TensorFlow and on JAX, coverage"
 	@echo "make test-full    the same with the long checks at their full numbers, and against other projects"
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
 	@echo "make docs         build the manual into site/"
+	@echo "make docs-figures draw the manual's figures anew: two minutes of training, and Chromium for one of them"
 	@echo "make format       put the code into the form that make test asks for"
 
 # The environments are marked by files, so that a set-up that was cut off is done again.
@@ -55,6 +56,9 @@ benchmark: .venv/dev
 # The environment variable: mkdocs-material says at every build that it will have a successor.
 docs: .venv/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-figures: .venv/run
+	$(BIN)/python docs/figures.py
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

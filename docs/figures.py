@@ -1,0 +1,126 @@
+"""Draws the figures of the manual into docs/images: `make docs-figures`.
+
+They show a run of the quickstart's model on the digits, which takes about two minutes. The run is kept in
+runs/figures, and used again if it is there. The screenshot needs Chromium.
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
+
+from keras_vit import inspection
+from keras_vit.cli.quickstart import MODEL
+from keras_vit.cli.run_report import REPORT, write_run_report
+from keras_vit.cli.source import open_live
+from keras_vit.data.batches import evaluation_batches
+from keras_vit.data.datasets import load_dataset
+from keras_vit.export.folder import export_folder
+from keras_vit.inspection import figures
+from keras_vit.training.named_recipes import RECIPES
+from keras_vit.training.run import RunConfig, train
+
+FOLDER = pathlib.Path(__file__).parent / "images"
+RUN = pathlib.Path("runs/figures")
+PRECISIONS = ("float32", "float16", "dynamic_int8", "int8")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+COLUMNS = 6  # images of the rollout
+
+
+def main():
+    config = RunConfig("digits", RECIPES["digits"], model=MODEL)
+    workdir, record = train(config, RUN)
+    if not (workdir.path / REPORT).exists():
+        write_run_report(config, workdir, record)
+    model, digits = open_live(workdir.path), load_dataset("digits", config.recipe.seed)
+    exported = workdir.path / "export"
+    if not exported.exists():
+        export_folder(model, exported, precisions=PRECISIONS, dataset=digits, images=512)
+    found = json.loads((exported / "verification.json").read_text())
+    for name, figure in drawn(model, digits.split("test"), workdir, found).items():
+        save(figure, FOLDER / f"{name}.png")
+    if not screenshot(workdir.path / REPORT, FOLDER / "report.png"):
+        print(f"{FOLDER / 'report.png'} is left as it is: none of {', '.join(BROWSERS)} is installed")
+
+
+def drawn(model, samples, workdir, found):
+    """The figures by name.
+
+    Args:
+        model: A `VisionTransformer` with a head.
+        samples: A split with the model's classes.
+        workdir: `Workdir` of its run.
+        found: What `export_folder` returned of it.
+    """
+    batches = evaluation_batches(samples, model.preprocessing, 64)
+    images, labels = (np.concatenate(arrays) for arrays in zip(*batches))
+    classes, first = np.unique(labels, return_index=True)
+    names, images = [str(name) for name in classes], images[first]
+    colors, maps = model.preprocessing.colors(images), inspection.attention_rollout(model, images)
+    distances, similarity = (
+        inspection.attention_distance(model, images),
+        inspection.position_similarity(model),
+    )
+    some = slice(COLUMNS)
+    return {
+        "rollout": figures.attention_overlay(colors[some], maps[some], names[some], "Attention rollout"),
+        "distances": figures.distance_figure(distances, "Mean attention distance of each head"),
+        "positions": figures.position_figure(similarity, "Cosine similarity of the position embeddings"),
+        "curves": figures.learning_curves(workdir.metrics(), "Digits, from scratch", workdir.steps()),
+        "formats": formats_figure(found),
+    }
+
+
+def formats_figure(found):
+    """Size of each exported format, and its largest difference from the live model."""
+    rows = found["formats"]
+    figure = Figure(figsize=(9, 0.45 * len(rows) + 1.1), layout="constrained")
+    figure.suptitle(f"Verified against the live model on {found['images']} images")
+    sizes, differences = figure.subplots(1, 2, sharey=True)
+    for axes, values, form in (
+        (sizes, [row["bytes"] / 2**10 for row in rows.values()], "{:,.0f}"),
+        (differences, [row["max_logit_difference"] for row in rows.values()], "{:.1e}"),
+    ):
+        axes.bar_label(axes.barh([*rows], values, color=figures.INK), fmt=form, padding=3)
+        axes.spines[["top", "right"]].set_visible(False)
+    sizes.set(xlabel="KiB")
+    sizes.margins(x=0.15)
+    sizes.invert_yaxis()
+    differences.set(xlabel="largest difference / largest logit", xscale="log", xlim=(1e-8, 1))
+    return figure
+
+
+def save(figure, path):
+    """Write a figure as a small PNG file."""
+    figure.savefig(path, dpi=110)
+    with Image.open(path) as image:
+        image.convert("RGB").save(path, optimize=True)
+
+
+def screenshot(report, path, size=(1024, 1060)):
+    """Write a picture of the top of a page; False without a browser."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        return False
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--force-device-scale-factor=1.25",
+    ]
+    with tempfile.TemporaryDirectory() as profile:
+        to = [f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}", f"--screenshot={path}"]
+        subprocess.run([browser, *options, *to, report.resolve().as_uri()], check=True, capture_output=True)
+    with Image.open(path) as image:  # mostly text, which 256 colors are enough for
+        image.convert("RGB").quantize(256).save(path, optimize=True)
+    return True
+
+
+if __name__ == "__main__":
+    main()

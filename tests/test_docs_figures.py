@@ -1,0 +1,58 @@
+"""The figures that the manual shows: drawn of a small model here, and as they lie in docs/images."""
+
+import importlib.util
+import pathlib
+import re
+
+import pytest
+from PIL import Image
+from reference.small import small
+
+from keras_vit.data.datasets import load_dataset
+from keras_vit.training.workdir import Workdir
+
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
+IMAGES = {path.stem: path for path in (DOCS / "images").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def figures():
+    spec = importlib.util.spec_from_file_location("docs_figures", DOCS / "figures.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_command_draws_each_figure_but_the_screenshot(figures, tmp_path):
+    workdir = Workdir(tmp_path / "run", {})
+    workdir.make()
+    workdir.write_metrics([{"step": 2, "loss": 1.0, "val_loss": 1.5, "learning_rate": 0.1}])
+    workdir.write_steps([{"step": 1, "loss": 2.0, "learning_rate": 0.2}])
+    found = {"images": 355, "formats": {"saved_model": {"bytes": 2048, "max_logit_difference": 1e-6}}}
+    samples = load_dataset("digits").split("test").take(range(30))
+    drawn = figures.drawn(small(num_classes=10), samples, workdir, found)
+    assert {*drawn, "report"} == {*IMAGES}
+    figures.save(drawn["formats"], tmp_path / "formats.png")
+    with Image.open(tmp_path / "formats.png") as image:
+        assert (image.format, image.mode) == ("PNG", "RGB")
+
+
+def test_without_a_browser_there_is_no_screenshot(figures, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures.shutil, "which", lambda name: None)
+    assert figures.screenshot(tmp_path / "report.html", tmp_path / "report.png") is False
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_a_browser_takes_the_screenshot(figures, tmp_path):
+    (tmp_path / "page.html").write_text("<h1>A report</h1>")
+    assert figures.screenshot(tmp_path / "page.html", tmp_path / "page.png", size=(400, 300))
+    with Image.open(tmp_path / "page.png") as image:
+        assert image.size == (500, 375) and len(image.getcolors()) > 1
+
+
+def test_the_images_are_small_and_each_is_shown():
+    shown = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    sizes = {name: path.stat().st_size for name, path in IMAGES.items()}
+    assert max(sizes.values()) < 150 * 1024 and sum(sizes.values()) < 700 * 1024, sizes
+    assert {*IMAGES} == {*re.findall(r"\]\(images/(\w+)\.png\)", shown)}
