@@ -62,11 +62,8 @@ def drawn(model, samples, workdir, found):
     classes, first = np.unique(labels, return_index=True)
     names, images = [str(name) for name in classes], images[first]
     colors, maps = model.preprocessing.colors(images), inspection.attention_rollout(model, images)
-    distances, similarity = (
-        inspection.attention_distance(model, images),
-        inspection.position_similarity(model),
-    )
-    some = slice(COLUMNS)
+    distances = inspection.attention_distance(model, images)
+    similarity, some = inspection.position_similarity(model), slice(COLUMNS)
     return {
         "rollout": figures.attention_overlay(colors[some], maps[some], names[some], "Attention rollout"),
         "distances": figures.distance_figure(distances, "Mean attention distance of each head"),

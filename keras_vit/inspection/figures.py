@@ -37,8 +37,8 @@ def learning_curves(rows, title, steps=()):
         rows: Rows of a run's `metrics.csv`: dicts with `step` and, say, `loss`, `accuracy`, `val_loss` and
             `val_accuracy`; a row may lack some.
         title: The figure's title.
-        steps: Rows of its `steps.csv`: dicts with `step`, `loss` and `learning_rate`. They are drawn in the
-            place of the rows' own loss and rate from their first step on.
+        steps: Rows of its `steps.csv`: dicts with `step`, `loss` and `learning_rate`. From their first step
+            on they replace the loss and the rate of `rows`.
 
     Raises:
         ValueError: if there are no rows.
@@ -59,8 +59,8 @@ def learning_curves(rows, title, steps=()):
         for key, table, look in ((name, trained, TRAINING), (f"val_{name}", rows, VALIDATION)):
             points = [(row["step"], row[key]) for row in table if key in row]
             if points:
-                few = {"marker": None} if len(points) > 40 else {"markevery": math.ceil(len(points) / 20)}
-                axes.plot(*zip(*points), **look | few)
+                marks = {"marker": None} if len(points) > 40 else {"markevery": math.ceil(len(points) / 20)}
+                axes.plot(*zip(*points), **look | marks)
         axes.set(xlabel="step", ylabel=_fit(name.replace("_", " "), 2.4, 10))
         axes.locator_params(axis="x", nbins=6, integer=True)
         panels.legend(axes)
@@ -97,7 +97,7 @@ def prediction_grid(images, predicted, confidence, truth, title):
 
 
 def attention_overlay(images, maps, names, title):
-    """Images, and below each the same with what the model looks at in colour, the brighter the more.
+    """Images, and below each its attention map in color over the image in grey.
 
     Args:
         images: (n, height, width, 3).
@@ -129,7 +129,7 @@ def attention_overlay(images, maps, names, title):
 
 
 def head_figure(image, maps, title):
-    """One image, and what each head of a block looks at in it, in colour, the brighter the more.
+    """One image, and the attention map of each head of a block in color over the image in grey.
 
     Args:
         image: (height, width, 3).
