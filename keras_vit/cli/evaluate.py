@@ -22,8 +22,7 @@ def run(args):
     real = real_labels_of(samples, read_real_labels(args.real)) if args.real else None
     model = model or open_model(args.model)
     check_classes(model, dataset)
-    names = model.class_names or dataset.class_names
-    names = names if len(names) == model.num_classes else None
+    names = model.class_names or dataset.class_names or None
     if args.task == "single_label":
         predictions = predict(model, samples, args.batch_size)
         found = accuracy(predictions) | (real_accuracy(predictions, real) if real else {})

@@ -8,7 +8,7 @@ from tqdm import tqdm
 from keras_vit.cli.report import report, table
 from keras_vit.cli.source import open_model, task_of
 from keras_vit.data.datasets import IMAGE_SUFFIXES
-from keras_vit.models.classifying import classify
+from keras_vit.models.classifying import check_finite, classify
 
 BATCH = 32  # images read and computed at a time
 
@@ -45,7 +45,7 @@ def predicted(model, paths, task, top):
     for start in tqdm(range(0, len(paths), size), "classifying", unit="batch", delay=2, disable=None):
         batch = paths[start : start + size]
         if task == "regression":
-            outputs = model.predict_on_batch(model.preprocessing(batch))
+            outputs = check_finite(model.predict_on_batch(model.preprocessing(batch)))
             value += [{"image": path, "values": row.tolist()} for path, row in zip(batch, outputs)]
         else:
             for path, best in zip(batch, classify(model, batch, top, task=task)):

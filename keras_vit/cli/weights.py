@@ -3,7 +3,8 @@
 from _keras_vit_cli import settings
 from keras_vit.cli.report import report, table
 from keras_vit.weights.load import from_pretrained
-from keras_vit.weights.save import save_weights
+from keras_vit.weights.messages import listed
+from keras_vit.weights.save import files_to_write, save_weights
 from keras_vit.weights.show import show_checkpoint
 
 # Arguments whose value is usual and says nothing of most files.
@@ -13,7 +14,13 @@ _USUAL = {
     **{"representation_size": None, "dropout_rate": 0.0, "attention_dropout_rate": 0.0},
     **{"stochastic_depth_rate": 0.0, "resnet_form": "vit_jax"},
 }
-_LISTS = ("only_in_file", "only_in_model", "wrong_shape")
+# What is wrong with a file, by the keys of `show_checkpoint`.
+_LISTS = {
+    "only_in_file": "only in file",
+    "only_in_model": "only in model",
+    "wrong_shape": "wrong shape",
+    "not_finite": "NaN or infinity",
+}
 
 
 def run(args):
@@ -36,10 +43,10 @@ def _show(args):
         *((name, value) for name, value in sorted(arguments.items()) if _USUAL.get(name, ...) != value),
         *(("class names", f"{names[0]!r} … {names[-1]!r}") for _ in names[:1]),
         *(("preprocessing", ", ".join(f"{k} {v}" for k, v in p.items())) for p in [preprocessing] if p),
-        *(("beside the model", _some(found["left_out"])) for _ in found["left_out"][:1]),
+        *(("beside the model", listed(found["left_out"])) for _ in found["left_out"][:1]),
     ]
     fits = not any(found[name] for name in _LISTS)
-    rows += [(name.replace("_", " "), _some(found[name])) for name in _LISTS if found[name]]
+    rows += [(title, listed(found[name])) for name, title in _LISTS.items() if found[name]]
     rows.append(("fits", "every array and variable" if fits else "no: from_pretrained refuses this file"))
     text = table([(name, str(value)) for name, value in rows], ("", "")).strip()
     report(args, {**found, "fits": fits}, text)
@@ -47,11 +54,8 @@ def _show(args):
 
 
 def _convert(args):
+    files_to_write(args.destination, args.layout, args.overwrite, "--overwrite")
     model = from_pretrained(args.source, **settings(args.set))
     path = save_weights(model, args.destination, args.layout, dtype=args.dtype, overwrite=args.overwrite)
     value = {"source": str(args.source), "path": str(path), "layout": args.layout, "dtype": args.dtype}
     report(args, value, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, {args.layout}, {args.dtype})")
-
-
-def _some(names, most=8):
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -6,6 +6,8 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_vit.data.batches import evaluation_batches
+from keras_vit.models.classifying import check_finite
+from keras_vit.weights.messages import listed
 
 
 def computed(compute, samples, preprocessing, batch_size, doing="evaluating"):
@@ -17,10 +19,13 @@ def computed(compute, samples, preprocessing, batch_size, doing="evaluating"):
         preprocessing: How its images become input.
         batch_size: Images computed at a time.
         doing: What the bar says.
+
+    Raises:
+        ValueError: if there are no samples, or what is computed is NaN or infinite.
     """
     batches = evaluation_batches(samples, preprocessing, batch_size)
     for images, labels in tqdm(batches, doing, unit="batch", delay=2, disable=None):
-        yield np.asarray(compute(np.asarray(images))), np.asarray(labels)
+        yield check_finite(np.asarray(compute(np.asarray(images)))), np.asarray(labels)
 
 
 def collect(model, samples, batch_size=64):
@@ -65,14 +70,26 @@ def check_head(model):
 
 
 def check_classes(model, dataset):
-    """Raise ValueError unless the model's labels and the data set's mean the same, as far as names tell."""
-    if not model.class_names or not dataset.class_names or model.class_names == dataset.class_names:
+    """Raise ValueError unless the model's classes are the data set's, as far as counts and names tell.
+
+    Outputs and labels are compared by class number: the counts must be equal, and where both have names,
+    these too, in the same order.
+    """
+    check_head(model)
+    if not dataset.class_names or model.class_names == dataset.class_names:
+        return
+    if not model.class_names:
+        if len(dataset.class_names) != model.num_classes:
+            raise ValueError(
+                f"the model has {model.num_classes} outputs, the data set {len(dataset.class_names)} classes "
+                f"({listed(dataset.class_names)}); wanted a model that was trained on these"
+            )
         return
     # A folder or TFDS names ImageNet's classes by synset; their sorted order is that of the logits.
     synsets = all(re.fullmatch(r"n\d{8}", name) for name in dataset.class_names)
     if synsets and len(dataset.class_names) == model.num_classes == 1000:
         return
     raise ValueError(
-        f"the model's classes are {list(model.class_names)[:5]}, the data set's "
-        f"{list(dataset.class_names)[:5]}; labels can only be compared in one order"
+        f"the model's classes are {listed(model.class_names)}, the data set's {listed(dataset.class_names)}; "
+        "labels can only be compared in one order"
     )

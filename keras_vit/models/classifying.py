@@ -18,6 +18,16 @@ def _sigmoid(logits):
 PROBABILITIES = {"single_label": _softmax, "multi_label": _sigmoid}
 
 
+def check_finite(outputs):
+    """The outputs of a model; ValueError if there is NaN or infinity among them."""
+    if not np.isfinite(outputs).all():
+        raise ValueError(
+            "the model computes NaN or infinity: its weights or the images hold such numbers; "
+            "`keras-vit weights show` names the arrays that do"
+        )
+    return outputs
+
+
 def classify(model, images, top=5, batch_size=32, task="single_label"):
     """What the model sees in images, best first.
 
@@ -34,7 +44,8 @@ def classify(model, images, top=5, batch_size=32, task="single_label"):
         missing name.
 
     Raises:
-        ValueError: if the model has no head, the task knows no classes, or an image cannot be read.
+        ValueError: if the model has no head or computes NaN, the task knows no classes, or an image
+            cannot be read.
 
     Example:
         >>> [len(best) for best in model.classify(np.zeros((2, 40, 50, 3), "uint8"), top=3)]
@@ -50,7 +61,8 @@ def classify(model, images, top=5, batch_size=32, task="single_label"):
     for batch in model.preprocessing.batches(images, batch_size):
         # Asked here, because from within a call Keras adds lines of its own to the answer.
         check_divisible([-(-side // stride) for side in batch.shape[1:3]], model.patch_size)
-        scores = PROBABILITIES[task](np.asarray(model.predict_on_batch(batch), "float64"))
+        logits = check_finite(np.asarray(model.predict_on_batch(batch), "float64"))
+        scores = PROBABILITIES[task](logits)
         for row in scores:
             best = np.argsort(-row, kind="stable")[:top]
             results.append([(names[i], float(row[i])) for i in best])

@@ -18,6 +18,8 @@ import zlib
 import ml_dtypes
 import numpy as np
 
+from keras_vit.weights.messages import listed
+
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _DAMAGED = (OSError, EOFError, KeyError, ValueError, zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile)
 _DAMAGED += (NotImplementedError, RuntimeError, MemoryError, SyntaxError, UnicodeError, struct.error)
@@ -66,7 +68,7 @@ def read_arrays(path, subtree=None, beside=lambda key: False):
     if subtree:
         inside = {k.removeprefix(f"{subtree}/"): a for k, a in arrays.items() if k.startswith(f"{subtree}/")}
         if not inside:
-            tops = ", ".join(sorted({key.split("/")[0] for key in arrays}))
+            tops = listed(sorted({key.split("/")[0] for key in arrays}))
             raise ValueError(f"{path} has nothing under {subtree!r}; it has {tops or 'no arrays'}")
         arrays = inside
     for key, array in arrays.items():

@@ -7,6 +7,7 @@ import re
 import zipfile
 
 import keras
+import numpy as np
 
 from keras_vit.layers.attention import check_heads
 from keras_vit.models.arguments import stem_stride
@@ -19,6 +20,7 @@ from keras_vit.weights.class_names import class_names
 from keras_vit.weights.configs import read_configs
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.layouts import LAYOUTS, vit_jax
+from keras_vit.weights.messages import listed
 
 _ATTENTION = re.compile(r".*attention/(query|key|value|out)/(kernel|bias)")
 # Not told by arrays, so that two who tell it otherwise do not contradict the file.
@@ -92,6 +94,12 @@ def read_checkpoint(source, *, variant=None, sha256=None, **given):
     return Checkpoint(path, name, *reading, arguments)
 
 
+def not_finite(checkpoint):
+    """The file's keys of the arrays with NaN or infinity, sorted."""
+    with np.errstate(invalid="ignore"):  # some NaN of bfloat16
+        return sorted({checkpoint.keys[n] for n, a in checkpoint.arrays.items() if not np.isfinite(a).all()})
+
+
 def read_model(path):
     """The VisionTransformer of a `.keras` file, with its head, not compiled.
 
@@ -142,8 +150,8 @@ def _mapped(arrays):
     for name, layout in LAYOUTS.items():
         if layout.detect(arrays):
             return name, layout, layout.read(arrays)
-    some = ", ".join(sorted(arrays)[:5]) or "no arrays"
-    raise ValueError(f"in no known layout ({', '.join(LAYOUTS)}); it holds {len(arrays)} arrays: {some}, …")
+    some = listed(sorted(arrays)) or "no arrays"
+    raise ValueError(f"in no known layout ({', '.join(LAYOUTS)}); it holds {len(arrays)} arrays: {some}")
 
 
 def _told(*sources):

@@ -6,7 +6,8 @@ import numpy as np
 from keras_vit.models import VisionTransformer
 from keras_vit.models.arguments import grid_of, is_free, prefix_tokens
 from keras_vit.preprocessing import Preprocessing
-from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.checkpoint import not_finite, read_checkpoint
+from keras_vit.weights.messages import listed
 from keras_vit.weights.resizing import (
     POSITION_RESIZES,
     adapted_channels,
@@ -30,7 +31,7 @@ def from_pretrained(
     position_resize="bilinear",
     variant=None,
     sha256=None,
-    check_finite=False,
+    check_finite=True,
     **overrides,
 ):
     """A Vision Transformer with the weights of a published checkpoint.
@@ -57,7 +58,7 @@ def from_pretrained(
             "bicubic_antialias" (timm) or "bilinear_antialias" (FlexiViT).
         variant: A name such as "B/16" that the file must agree with.
         sha256: Digest that the file must have, in hexadecimal.
-        check_finite: Whether to refuse arrays with NaN or infinity.
+        check_finite: Whether arrays with NaN or infinity are refused.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate` or `class_names`.
             `patch_size` resizes the patch kernel as FlexiViT does, `in_channels` sums or repeats its
             channels; `num_heads`, `activation`, `position_grid` (rows, columns) and
@@ -127,8 +128,11 @@ def from_pretrained(
     except ValueError as error:
         raise ValueError(f"{checkpoint.path}: {error}") from None
     arrays = checkpoint.arrays
-    if check_finite:
-        _check_finite(checkpoint)
+    if check_finite and (bad := not_finite(checkpoint)):
+        raise ValueError(
+            f"{checkpoint.path} holds NaN or infinity in {listed(bad)}; the file is damaged, or its "
+            "training diverged"
+        )
     left_alone = _drop(arrays, model, stored, head)
     _resize(arrays, model, stored, stored_grid, position_resize)
     _assign(checkpoint, model, left_alone)
@@ -150,14 +154,6 @@ def _preprocessing(wanted, stored):
         options[name] = values
     size = wanted["image_size"]
     return Preprocessing(image_size=None if is_free(size) else size, **options)
-
-
-def _check_finite(checkpoint):
-    with np.errstate(invalid="ignore"):  # some NaN of bfloat16
-        finite = {name: np.isfinite(array).all() for name, array in checkpoint.arrays.items()}
-    bad = sorted(checkpoint.keys[name] for name in finite if not finite[name])
-    if bad:
-        raise ValueError(f"{checkpoint.path} holds NaN or infinity in {', '.join(dict.fromkeys(bad))}")
 
 
 def _drop(arrays, model, stored, head):
@@ -236,7 +232,7 @@ def _assign(checkpoint, model, left_alone):
             ("only in the model", only_model),
             ("wrong shape", wrong),
         )
-        text = "; ".join(f"{title}: {', '.join(names) or 'none'}" for title, names in lists)
+        text = "; ".join(f"{title}: {listed(names) or 'none'}" for title, names in lists)
         raise ValueError(f"{checkpoint.path} does not fit the model. {text}")
     for name in [*arrays]:
         variables[name].assign(_tensor(arrays.pop(name)))

@@ -51,10 +51,7 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
         raise ValueError(f"the layout {layout!r} has no option {unknown[0]!r}; it has {module.OPTIONS}")
     if reasons := cannot_express(layout, config):
         raise ValueError(f"the layout {layout!r} cannot express this model: {'; '.join(reasons)}")
-    file, *beside = _files(pathlib.Path(path).expanduser(), layout, module.SUFFIX)
-    there = [p for p in (file, *beside) if p.exists()]
-    if there and not overwrite:
-        raise ValueError(f"{str(there[0])!r} is already there; give another name or overwrite=True")
+    file, *beside = files_to_write(path, layout, overwrite)
 
     arrays = {
         weight.path: keras.ops.convert_to_numpy(weight.value)
@@ -83,8 +80,24 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     return file
 
 
+def files_to_write(path, layout, overwrite, option="overwrite=True"):
+    """The file of the arrays, and those that are written beside it.
+
+    Args:
+        path, layout, overwrite: As for `save_weights`.
+        option: What replaces a file, for the message.
+
+    Raises:
+        ValueError: for a path that cannot be written, or a file that is there and is not to be replaced.
+    """
+    files = _files(pathlib.Path(path).expanduser(), layout, LAYOUTS[layout].SUFFIX)
+    there = [file for file in files if file.exists()]
+    if there and not overwrite:
+        raise ValueError(f"{str(there[0])!r} is already there; give another name or {option}")
+    return files
+
+
 def _files(path, layout, suffix):
-    """The file of the arrays, and those that are written beside it."""
     if layout != "huggingface" and path.suffix != suffix:
         raise ValueError(f"files of the layout {layout!r} end with {suffix}; got {str(path)!r}")
     if layout == "huggingface" and (path.suffix in (".safetensors", ".npz", ".bin") or path.is_file()):

@@ -5,7 +5,7 @@ import re
 
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import variant_of
-from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.checkpoint import not_finite, read_checkpoint
 
 
 def show_checkpoint(source, **given):
@@ -17,7 +17,8 @@ def show_checkpoint(source, **given):
     Returns:
         dict of `file`, `layout`, `variant` (or None), `arguments` of `VisionTransformer`, `grid`
         (rows, columns) of the stored positions or None, `parameters`, `dtypes`, `only_in_file`,
-        `only_in_model`, `wrong_shape` and `left_out` (what stands beside a model).
+        `only_in_model`, `wrong_shape`, `not_finite` (keys of arrays with NaN or infinity) and `left_out`
+        (what stands beside a model).
 
     Raises:
         ValueError: as `read_checkpoint`.
@@ -45,6 +46,7 @@ def show_checkpoint(source, **given):
             for name, array in sorted(arrays.items())
             if name in expected and array.shape != expected[name]
         ],
+        "not_finite": not_finite(checkpoint),
         "left_out": sorted(checkpoint.left_out),
     }
 

@@ -77,6 +77,13 @@ def unfinished_run(model, images, path):
     return path / "run", images, ["holds no finished run", "model.keras"]
 
 
+def no_numbers(model, images, path):
+    broken = small()
+    broken.get_layer("head").bias.assign([float("inf")] * 5)
+    broken.save(path / "broken.keras")
+    return path / "broken.keras", images, ["computes NaN or infinity", "weights show"]
+
+
 def headless_model(model, images, path):
     small(num_classes=None).save(path / "features.keras")
     return path / "features.keras", images, ["no classification head"]
@@ -93,6 +100,7 @@ def headless_model(model, images, path):
         other_model,
         unfinished_run,
         headless_model,
+        no_numbers,
     ],
 )
 def test_bad_input_is_refused_in_one_line(make, keras_vit, refused, model, images, tmp_path):

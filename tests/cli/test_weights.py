@@ -69,6 +69,14 @@ def test_show_lists_what_is_missing_extra_and_wrong(keras_vit, weights, tmp_path
     assert "no: from_pretrained refuses this file" in text and "encoder_norm/beta" in text
 
 
+def test_show_says_that_weights_are_not_finite(keras_vit, weights, tmp_path):
+    with np.load(weights) as file:
+        np.savez(tmp_path / "nan.npz", **{**file, "head/bias": np.full(7, np.nan, "float32")})
+    done = keras_vit("weights", "show", tmp_path / "nan.npz")
+    assert done.returncode == 2 and "NaN or infinity     head/bias\n" in done.stdout
+    assert "no: from_pretrained refuses this file" in done.stdout
+
+
 def test_show_asks_for_what_the_file_does_not_tell(keras_vit, refused, golden):
     file = golden / "timm_token.safetensors"
     refused(keras_vit("weights", "show", file), file, "give num_heads")
@@ -104,7 +112,7 @@ def test_convert_overwrites_only_when_told(keras_vit, refused, weights, tmp_path
     path = tmp_path / "model.npz"
     path.write_text("mine")
     command = ("weights", "convert", weights, path, "--layout", "vit_jax")
-    refused(keras_vit(*command), path, "is already there")
+    refused(keras_vit(*command), path, "is already there; give another name or --overwrite")
     assert path.read_text() == "mine"
     assert keras_vit(*command, "--overwrite").returncode == 0
     assert from_pretrained(path).hidden_size == 24

@@ -234,6 +234,25 @@ def test_a_change_to_a_checkpoint_is_refused(stored, write, change, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_long_list_ends_with_the_count_of_the_rest(stored, write):
+    gap = {key.replace("encoderblock_1", "encoderblock_2"): array for key, array in stored.items()}
+    with pytest.raises(ValueError, match="file: .* and 11 more; only in the model: none") as error:
+        from_pretrained(write(gap))
+    assert str(error.value).count("encoderblock_2") == 5
+    extra = {f"extra_{i}": np.zeros(1, "float32") for i in range(7)}
+    with pytest.raises(ValueError, match="extra_0, extra_1, extra_2, extra_3, extra_4 and 2 more; only in"):
+        from_pretrained(write({**stored, **extra}))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused(stored, write, value):
+    stored["head/bias"][3] = value
+    path = write(stored)
+    with pytest.raises(ValueError, match="model.npz holds NaN or infinity in head/bias; the file is damaged"):
+        from_pretrained(path)
+    assert not np.isfinite(numpy(from_pretrained(path, check_finite=False).get_layer("head").bias)).all()
+
+
 def test_every_single_array_matters(stored, write):
     for key in [*stored][::7]:
         with pytest.raises(ValueError):

@@ -71,6 +71,14 @@ def test_a_file_with_the_sizes_of_a_variant_has_its_name(variant, tmp_path):
     assert show_checkpoint(tmp_path / "model.npz")["variant"] == variant
 
 
+def test_arrays_that_are_not_finite_are_named(golden, tmp_path):
+    with np.load(golden / "token.npz") as file:
+        stored = dict(file)
+    stored["head/bias"][0] = np.inf
+    np.savez(tmp_path / "bad.npz", **stored)
+    assert show_checkpoint(tmp_path / "bad.npz")["not_finite"] == ["head/bias"]
+
+
 def test_what_stands_beside_the_model_is_named(golden, tmp_path):
     with np.load(golden / "token.npz") as file:
         stored = {f"opt/target/{key}": array for key, array in file.items()}
