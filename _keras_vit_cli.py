@@ -72,7 +72,12 @@ def parser():
     add = sub["models"].add_argument
     add("--image_size", type=positive_int, default=224, help="side of the image that the GFLOPs are for")
     add("--num_classes", type=whole_number, default=1000, help="size of the head; 0 for none")
-    add("words", nargs="*", metavar="TEXT", help="show what has this in its name, source or variant")
+    add(
+        "words",
+        nargs="*",
+        metavar="TEXT",
+        help="part of the name, source or variant, or with * and ? the whole",
+    )
     add("--filter", action="append", default=[], metavar="TEXT", help="the same; all must match")
     add("--variant", help="show this size alone, such as B/16")
     add("--cached", action="store_true", help="show the checkpoints alone that are here already")
@@ -114,6 +119,7 @@ def parser():
     _model(add)
     add("images", nargs="+", help="image files, or folders of them")
     add("--top", type=positive_int, default=5, help="classes to name for each image (default: 5)")
+    add("--class_names", metavar="NAMES", help="imagenet_1k, or a text file with one name a line")
     _output(add)
 
     _inspect(sub["inspect"].add_argument)

@@ -13,7 +13,7 @@ from keras_vit.training.recipes import SIZES
 from keras_vit.training.run import RunConfig, load_data, train
 from keras_vit.training.strategy import is_chief
 from keras_vit.training.workdir import read_json
-from keras_vit.weights.catalogue import find
+from keras_vit.weights.catalogue import resolve
 
 
 def run(args):
@@ -25,7 +25,7 @@ def run(args):
         dataset=_absolute_folder(args.dataset),
         recipe=find_recipe(args.recipe or "finetune").with_changes(**changes),
         model=args.model,
-        weights=args.weights and _absolute(trained_file(args.weights)),
+        weights=args.weights and _found_anywhere(args.weights),
         image_size=args.image_size,
         on_bad_image=args.on_bad_image,
         objective=args.objective,
@@ -68,9 +68,13 @@ def _sized(config, changes, args):
     return dataclasses.replace(config, recipe=recipe), dataset, note
 
 
+def _found_anywhere(weights):
+    """An address or name as it is, a path as a whole, which continues the run from another folder, too."""
+    return weights if "://" in resolve(weights) else _absolute(trained_file(weights))
+
+
 def _absolute(path):
-    """The whole path, so that a run is known again from elsewhere; an address or name stays as it is."""
-    return path if "://" in path or find(path) else os.path.abspath(os.path.expanduser(path))
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _absolute_folder(dataset):

@@ -5,14 +5,14 @@ import dataclasses
 
 from keras_vit.cli.report import report, table
 from keras_vit.variants import PUBLISHED, cost, parse_variant
-from keras_vit.weights.catalogue import CATALOGUE
+from keras_vit.weights.catalogue import CATALOGUE, list_models, matches
 
 # Shown of a checkpoint; --json has every field.
 COLUMNS = ("name", "variant", "size", "classes", "top-1", "licence", "cached")
 
 
 def run(args):
-    words = [word.lower() for word in (*args.words, *args.filter)]
+    words = (*args.words, *args.filter)
     variants = [] if args.cached else _variants(args, words)
     checkpoints = _checkpoints(args, words)
     parts = []
@@ -33,7 +33,7 @@ def _variants(args, words):
         parse_variant(args.variant)
     rows = []
     for name in (args.variant,) if args.variant else PUBLISHED:
-        if all(word in name.lower() for word in words):
+        if all(matches(word, name) for word in words):
             with contextlib.suppress(ValueError):  # the patch does not divide an image of this size
                 rows.append({"variant": name, **cost(name, args.image_size, args.num_classes or None)})
     return rows
@@ -43,11 +43,8 @@ def _checkpoints(args, words):
     """The catalogue's rows that match, each with whether its file is here already."""
     from keras_vit.weights.fetch import is_cached
 
-    rows = []
-    for row in CATALOGUE.values():
-        text = f"{row.name} {row.source} {row.variant or ''}".lower()
-        if args.variant in (None, row.variant) and all(word in text for word in words):
-            rows.append({**dataclasses.asdict(row), "cached": is_cached(row.source)})
+    found = (CATALOGUE[name] for name in list_models(words, variant=args.variant))
+    rows = [{**dataclasses.asdict(row), "cached": is_cached(row.source)} for row in found]
     return [row for row in rows if row["cached"] or not args.cached]
 
 

@@ -6,7 +6,7 @@ import pathlib
 from tqdm import tqdm
 
 from keras_vit.cli.report import report, table
-from keras_vit.cli.source import open_model, task_of
+from keras_vit.cli.source import named, open_model, task_of
 from keras_vit.data.datasets import IMAGE_SUFFIXES
 from keras_vit.models.classifying import check_finite, classify
 
@@ -16,6 +16,8 @@ BATCH = 32  # images read and computed at a time
 def run(args):
     paths = [path for given in args.images for path in images_of(given)]
     model = open_model(args.model)
+    if args.class_names:
+        model = named(model, args.class_names)
     task = task_of(args.model, model)
     value = predicted(model, paths, task, args.top)
     if task == "regression":

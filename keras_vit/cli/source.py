@@ -1,14 +1,17 @@
 """What --model names, as a model: one of a run or checkpoint, or an exported one."""
 
+import dataclasses
 import json
 import os
 import pathlib
 import re
 
 from keras_vit.export.archive import SUFFIXES, saved_model_folder
+from keras_vit.models import VisionTransformer
 from keras_vit.training.workdir import Workdir
 from keras_vit.weights import from_pretrained
 from keras_vit.weights.checkpoint import read_model
+from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import WEIGHTS, fetch
 
 FILES = (".tflite", ".onnx")  # exports that are opened as they are; archives are unpacked
@@ -32,6 +35,25 @@ def open_model(source):
     from keras_vit.export.runtimes import open_exported
 
     return open_exported(exported_path(source))
+
+
+def named(model, names):
+    """The model with other class names.
+
+    Args:
+        model: What `open_model` returns.
+        names: As `keras_vit.weights.class_names` takes them.
+
+    Raises:
+        ValueError: if there are no such names, or not as many as the model has classes.
+    """
+    found = class_names(names)
+    if len(found) != model.num_classes:
+        raise ValueError(f"{names!r} has {len(found)} class names; the model has {model.num_classes} classes")
+    if isinstance(model, VisionTransformer):
+        model.class_names = found
+        return model
+    return dataclasses.replace(model, description=dataclasses.replace(model.description, class_names=found))
 
 
 def exported_path(source):

@@ -40,9 +40,13 @@ import ast
 import csv
 import dataclasses
 import difflib
+import fnmatch
 import functools
 import os
 import pathlib
+import re
+
+from keras_vit.variants import parse_variant
 
 CSV = pathlib.Path(__file__).with_name("catalogue.csv")
 
@@ -60,6 +64,9 @@ LICENCE_SOURCES = {
     "gs://vit_models/": "LICENSE of google-research/vision_transformer",
     "gs://big_vision/": "README of google-research/big_vision",
 }
+_FILE = re.compile(r"\.(npz|npy|keras|h5|safetensors|bin|pth?|ckpt|tflite|onnx|zip|t?gz)(:|$)", re.IGNORECASE)
+_TIMM = "hf://timm/"
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/(?!\d+$)[A-Za-z0-9][\w.-]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,14 +165,16 @@ def find(source_or_name):
     """The row of a short name or of a source.
 
     Args:
-        source_or_name: A short name; or a source as the catalogue has it; or an hf:// one with
-            "@REVISION" or the path of a file in the repository behind it.
+        source_or_name: A short name; the name in timm or on Hugging Face; a source as the catalogue has
+            it; or an hf:// one followed by "@REVISION" or the path of a file.
 
     Returns:
         `Checkpoint`, or None if there is no such row.
 
     Example:
         >>> find("hf://timm/vit_base_patch16_224.augreg_in21k@main/model.safetensors").name
+        'vit_b16_augreg_in21k'
+        >>> find("vit_base_patch16_224.augreg_in21k").name
         'vit_b16_augreg_in21k'
         >>> find("a_model_of_mine")
 
@@ -174,28 +183,55 @@ def find(source_or_name):
     text = os.fspath(source_or_name)
     if text in CATALOGUE:
         return CATALOGUE[text]
+    text = _repository(text) or text
     if text.startswith("hf://"):  # hf://OWNER/REPOSITORY[@REVISION][/PATH]
         owner, _, rest = text.removeprefix("hf://").partition("/")
         text = f"hf://{owner}/{rest.partition('/')[0].partition('@')[0]}"
     return _by_source().get(text)
 
 
+def _repository(text):
+    """The address of what timm or Hugging Face call so; None for an address, a variant or a path."""
+    if "://" in text or _FILE.search(text) or _exists(text):
+        return None
+    for address in (_TIMM + text, f"hf://{text}"):
+        if address in _by_source():
+            return address
+    if _REPOSITORY.fullmatch(text) and not _exists(text.partition("/")[0]):
+        return f"hf://{text}"
+    return None
+
+
+def _exists(text):
+    return os.path.exists(os.path.expanduser(text))
+
+
+def _is_variant(text):
+    try:
+        return bool(parse_variant(text))
+    except ValueError:
+        return False
+
+
 def resolve(source):
-    """What to fetch for something that may be a short name.
+    """What to fetch for something that may be a name.
 
     Args:
-        source: A short name; or a path or an address, which is given back as it is.
+        source: A short name; the name of a row in timm, such as "vit_base_patch16_224.augreg_in21k";
+            the name of any repository on Hugging Face, "ORG/NAME", where neither that path nor the
+            folder ORG exists; or a path or an address, which is returned as it is.
 
     Returns:
-        The source of the row, or `source`.
+        The source of the row or of the repository, or `source`.
 
     Raises:
-        ValueError: for what can only be a short name (no separator, no suffix, no such file) and is in no
-            row; the message has the closest names.
+        ValueError: for what can only be a name and is in no row, with the closest names; for a variant.
 
     Example:
         >>> resolve("vit_b16_augreg_in21k")
         'hf://timm/vit_base_patch16_224.augreg_in21k'
+        >>> resolve("google/vit-base-patch16-224")
+        'hf://google/vit-base-patch16-224'
         >>> resolve("ViT-B_16.npz")
         'ViT-B_16.npz'
         >>> resolve("vit_h14_mea")  # doctest: +ELLIPSIS
@@ -208,9 +244,63 @@ def resolve(source):
     text = os.fspath(source)
     if text in CATALOGUE:
         return CATALOGUE[text].source
-    path = pathlib.Path(text)
-    if "/" in text or "\\" in text or path.suffix or path.expanduser().exists():  # an address has a slash
+    if repository := _repository(text):
+        return repository
+    if not _exists(text) and _is_variant(text):
+        raise ValueError(f"{text!r} is a variant, which has no weights; give a checkpoint, or train a model")
+    if "/" in text or "\\" in text or _FILE.search(text) or _exists(text):  # an address has a slash
         return source
-    close = difflib.get_close_matches(text.lower(), CATALOGUE, n=3, cutoff=0.5)
+    known = [*CATALOGUE, *(name.removeprefix(_TIMM) for name in _by_source() if name.startswith(_TIMM))]
+    close = difflib.get_close_matches(text.lower(), known, n=3, cutoff=0.5)
+    if not close and pathlib.Path(text).suffix:
+        return source
     hint = f"did you mean {', '.join(map(repr, close))}?" if close else "`keras-vit models` lists the names"
     raise ValueError(f"no checkpoint is called {text!r}; {hint}")
+
+
+def list_models(filter="", *, variant=None):
+    """The names of the published checkpoints, for `from_pretrained`.
+
+    Args:
+        filter: A text, or several that must all match: a part of the name, the variant, or the source,
+            which ends with the name in timm or on Hugging Face. A text with the wildcards `*`, `?` or
+            `[…]` must match one of them as a whole. Case does not matter.
+        variant: Size, such as "B/16"; None: any.
+
+    Returns:
+        list of str, sorted. `find` gives what is known of one: size, classes, licence, accuracy, source.
+
+    Raises:
+        ValueError: for an unknown variant.
+
+    Example:
+        >>> list_models("deit3*384", variant="S/16")
+        ['deit3_s16_in1k_384', 'deit3_s16_in22k_ft_in1k_384']
+        >>> list_models(["vit_base_patch16_*.augreg_*", "384"])  # as timm calls them
+        ['vit_b16_augreg_in1k_384', 'vit_b16_augreg_in21k_ft_in1k_384']
+    """
+    if variant:
+        parse_variant(variant)
+    texts = [filter] if isinstance(filter, str) else filter
+    return [
+        row.name
+        for row in CATALOGUE.values()
+        if variant in (None, row.variant) and all(matches(text, *_names(row)) for text in texts)
+    ]
+
+
+def matches(text, *names):
+    """Whether a text is part of one of the names, or with wildcards matches it as a whole.
+
+    >>> matches("b16", "vit_B16_dino"), matches("b16*", "vit_b16_dino"), matches("*b16*", "vit_b16_dino")
+    (True, False, True)
+    """
+    text = text.lower()
+    pattern = text if re.search(r"[*?[]", text) else f"*{text}*"
+    return any(fnmatch.fnmatchcase(name.lower(), pattern) for name in names)
+
+
+def _names(row):
+    """What a checkpoint may be looked for by."""
+    address = row.source.partition("://")[2]
+    return row.name, row.source, address, address.removeprefix("timm/"), row.variant or ""

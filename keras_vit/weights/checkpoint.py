@@ -72,9 +72,15 @@ def read_checkpoint(source, *, variant=None, sha256=None, **given):
         >>> read_checkpoint("tests/golden/token.npz").arguments["hidden_size"]
         24
     """
-    address, subtree = _split(resolve(source))
+    resolved = resolve(source)
+    address, subtree = _split(resolved)
     row = find(address)
-    path = fetch(address, sha256=sha256 or (row and row.sha256))
+    try:
+        path = fetch(address, sha256=sha256 or (row and row.sha256))
+    except ValueError as error:
+        if row or resolved == source:
+            raise
+        raise ValueError(f"{source!r} is no local path and in no row of the catalogue; {error}") from None
     if path.suffix == ".keras":
         return _of_keras(path, variant)
     arrays = read_arrays(path, subtree, vit_jax.is_beside)

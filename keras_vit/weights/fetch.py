@@ -1,6 +1,7 @@
 """A source to a local file: a path, or an address on Hugging Face, the web or Google Cloud."""
 
 import contextlib
+import logging
 import os
 import pathlib
 import posixpath
@@ -11,8 +12,10 @@ import warnings
 from keras_vit.weights.cache import cache_folder as cache_folder
 from keras_vit.weights.cache import cached_path, check, from_address
 from keras_vit.weights.download import one_line
+from keras_vit.weights.messages import listed
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as Hugging Face names them; the first is preferred
+LOCAL_WEIGHTS = ("model.keras", *WEIGHTS)  # in a folder on this machine, a run's included
 SIDECARS = ("config.json", "preprocessor_config.json")
 KNOWN = "a path, hf://…, https://…, http://… or gs://…"
 LOG_IN = "log in ('hf auth login', or HF_TOKEN) with an account that may read it"
@@ -26,7 +29,8 @@ def fetch(source, *, sha256=None, size=None):
     `config.json` and `preprocessor_config.json` of a repository, `NAME.json` for `NAME.npz`.
 
     Args:
-        source: Path of a file, or of a folder that holds `model.safetensors` or `pytorch_model.bin`;
+        source: Path of a file, or of a folder that holds `model.keras` (a finished run),
+            `model.safetensors` or `pytorch_model.bin`;
             `hf://org/repo[@revision][/file]`; `https://…`, `http://…`; `gs://bucket/file`, which
             TensorFlow reads with the caller's Google Cloud credentials.
         sha256: Hexadecimal SHA-256 that the file must have; None: any.
@@ -96,10 +100,10 @@ def _scheme(text):
 def _local(text):
     path = pathlib.Path(os.path.expanduser(text))
     if text and os.path.isdir(path):
-        for name in WEIGHTS:
+        for name in LOCAL_WEIGHTS:
             if os.path.isfile(path / name):
                 return path / name
-        raise ValueError(f"{text!r} is a folder without {' or '.join(WEIGHTS)}; give the checkpoint file")
+        raise ValueError(f"{text!r} is a folder without {listed(LOCAL_WEIGHTS)}; give the checkpoint file")
     if not os.path.isfile(path):
         raise ValueError(f"no such checkpoint file: {text!r}")
     return path
@@ -126,6 +130,9 @@ def _from_hub(text):
     from huggingface_hub import errors, try_to_load_from_cache
 
     repo, revision, names = _repository(text)
+    retries = logging.getLogger("huggingface_hub.utils._http")  # which tells of each
+    level = retries.level
+    retries.setLevel(logging.ERROR)
     try:
         # Not asked for again, although a branch may have moved: the library would wait for an answer.
         found = _in_hub_cache(repo, revision, names[:1]) or _first_in_hub(repo, revision, names)
@@ -144,6 +151,8 @@ def _from_hub(text):
                     break
     except Exception as error:  # the library raises many kinds
         raise ValueError(one_line(f"{text}: {_hub_problem(error, repo, revision)}")) from error
+    finally:
+        retries.setLevel(level)
     return path
 
 

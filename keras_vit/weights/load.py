@@ -1,5 +1,7 @@
 """A checkpoint to a model: read → adapt to what is asked for → check → assign."""
 
+import os
+
 import keras
 import numpy as np
 
@@ -7,6 +9,7 @@ from keras_vit.models import VisionTransformer
 from keras_vit.models.arguments import grid_of, is_free, prefix_tokens
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import not_finite, read_checkpoint
+from keras_vit.weights.class_names import class_names
 from keras_vit.weights.messages import listed
 from keras_vit.weights.resizing import (
     POSITION_RESIZES,
@@ -42,10 +45,11 @@ def from_pretrained(
     what the arguments drop or reset.
 
     Args:
-        source: A path, `hf://org/repo[@revision][/file]`, `https://…`, `gs://…`, or a short name of
-            the catalogue (`keras-vit models`). Official `.npz` files, big_vision's, timm's and
-            Hugging Face's (safetensors, or `.bin` and `.pth` where torch is installed) are read;
-            "file.npz:img" is the part of a file under that name.
+        source: A path; the folder of a finished run; `hf://org/repo[@revision][/file]`, `https://…`,
+            `gs://…`; a short name of the catalogue (`list_models`), or the name in timm or on Hugging
+            Face, such as "google/vit-base-patch16-224". Official `.npz` files, big_vision's, timm's
+            and Hugging Face's (safetensors, or `.bin` and `.pth` where torch is installed) and
+            `.keras` files are read; "file.npz:img" is the part of a file under that name.
         image_size: (height, width) or one int; None: as in the file. The position grid is resized
             to it. (None, None) accepts any size at call time.
         num_classes: Classes of the head; None: as in the file; 0: no head.
@@ -59,7 +63,8 @@ def from_pretrained(
         variant: A name such as "B/16" that the file must agree with.
         sha256: Digest that the file must have, in hexadecimal.
         check_finite: Whether arrays with NaN or infinity are refused.
-        **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate` or `class_names`.
+        **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `class_names` may
+            also be "imagenet_1k", or the path of a text file with one name a line.
             `patch_size` resizes the patch kernel as FlexiViT does, `in_channels` sums or repeats its
             channels; `num_heads`, `activation`, `position_grid` (rows, columns) and
             `prefix_positions` also say what the file holds where it does not tell.
@@ -91,6 +96,8 @@ def from_pretrained(
             f"a model of any size resizes its positions at each call, corners on corners; "
             f"position_resize={position_resize!r} needs an image_size"
         )
+    if isinstance(overrides.get("class_names"), str | os.PathLike):
+        overrides["class_names"] = class_names(overrides["class_names"])
     of_the_file = {name: overrides[name] for name in _OF_THE_FILE if name in overrides}
     checkpoint = read_checkpoint(source, variant=variant, sha256=sha256, **of_the_file)
     stored = checkpoint.arguments

@@ -144,9 +144,7 @@ def test_a_checkpoint_that_cannot_be_read_is_refused(
         done = keras_vit(
             *(verb, "--weights", source, "--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
         )
-        message = (
-            "is a folder without model.safetensors or pytorch_model.bin" if kind == "a folder" else message
-        )
+        message = "is a folder without model.keras, model.safetensors" if kind == "a folder" else message
         assert not (tmp_path / "run").exists()
     refused(done, source, message)
 

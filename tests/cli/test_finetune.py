@@ -239,3 +239,13 @@ def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(
 def test_neither_model_nor_weights_is_refused(images, keras_vit, refused, tmp_path):
     done = keras_vit("finetune", "--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
     refused(done, "give a model", "weights")
+
+
+def test_weights_are_kept_so_that_the_run_is_known_again_from_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model.keras").touch()
+    for name in ("google/vit-base-patch16-224", "vit_base_patch16_224.augreg_in21k", "hf://me/vit"):
+        assert finetune._found_anywhere(name) == name
+    assert finetune._found_anywhere("vit.npz") == str(tmp_path / "vit.npz")
+    assert finetune._found_anywhere("run") == str(tmp_path / "run" / "model.keras")

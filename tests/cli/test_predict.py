@@ -7,6 +7,9 @@ from made.folders import write_broken
 from reference.small import small
 
 from keras_vit import from_pretrained
+from keras_vit.cli.source import named
+from keras_vit.export.description import describe
+from keras_vit.export.runtimes import ExportedModel
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,23 @@ def test_json_holds_every_image_of_a_folder_in_order(keras_vit, weights, images,
             [c["probability"] for c in row["classes"]], [p for _, p in best], rtol=1e-4
         )
         assert len(row["classes"]) == 5
+
+
+def test_class_names_may_be_given(keras_vit, refused, weights, images, tmp_path):
+    file = tmp_path / "names.txt"
+    file.write_text("\n".join(f"name {i}" for i in range(7)))
+    image = images / "cat" / "00.png"
+    command = ("predict", "--model", weights, image, "--top", 1, "--json", "--class_names")
+    (found,) = json.loads(keras_vit(*command, file).stdout)
+    ((best, _),) = from_pretrained(weights).classify(image, top=1)[0]
+    assert found["classes"][0]["name"] == f"name {best}"
+    refused(keras_vit(*command, "imagenet_1k"), "1000 class names; the model has 7 classes")
+
+
+def test_an_exported_models_class_names_may_be_given(tmp_path):
+    exported = ExportedModel(describe(small(), "single_label"), compute=None)
+    (tmp_path / "names.txt").write_text("\n".join("vwxyz"))
+    assert named(exported, tmp_path / "names.txt").class_names == tuple("vwxyz")
 
 
 def no_image(model, images, path):

@@ -6,6 +6,8 @@ import http.server
 import re
 import socket
 import threading
+import time
+import types
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -201,3 +203,20 @@ class HubServer(Server):
     def __init__(self):
         super().__init__(Hub)
         self.repositories, self.problems = {}, {}
+
+
+@contextlib.contextmanager
+def asked_hub(folder, monkeypatch):
+    """A hub that Hugging Face's library asks, and a folder for its cache; the library does not wait."""
+    from huggingface_hub import close_session, constants
+    from huggingface_hub.utils import _http
+
+    with serving(HubServer()) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+        monkeypatch.setattr(_http, "time", types.SimpleNamespace(sleep=lambda seconds: None, time=time.time))
+        yield server
+        close_session()

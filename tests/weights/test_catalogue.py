@@ -7,7 +7,7 @@ from keras_vit import Preprocessing, VisionTransformer
 from keras_vit.models.arguments import stem_stride
 from keras_vit.variants import VARIANTS, parse_variant
 from keras_vit.weights import catalogue
-from keras_vit.weights.catalogue import CATALOGUE, CSV, Checkpoint, find, resolve
+from keras_vit.weights.catalogue import CATALOGUE, CSV, Checkpoint, find, list_models, resolve
 from keras_vit.weights.class_names import LISTS
 
 ROWS = [*CATALOGUE.values()]
@@ -174,11 +174,64 @@ def test_a_name_like_no_other_is_refused_with_where_the_names_are():
 def test_paths_and_addresses_stay_as_they_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weights").mkdir()
-    for source in ("a.npz", "a.npz:img", "folder/a", "./a", "a\\b", "https://example.org/a", "weights"):
+    (tmp_path / "folder").mkdir()
+    paths = ("a.npz", "a.npz:img", "folder/a", "./a", "a\\b", "weights", "org/a.npz")
+    for source in (*paths, "https://example.org/a"):
         assert resolve(source) is source
     assert resolve(tmp_path) is tmp_path
     assert resolve("vit_b16_dino") == CATALOGUE["vit_b16_dino"].source
     assert resolve("hf://timm/no_such_model@main") == "hf://timm/no_such_model@main"
+
+
+@pytest.mark.parametrize(
+    "name, row",
+    [
+        ("vit_base_patch16_224.augreg_in21k_ft_in1k", "vit_b16_augreg_in21k_ft_in1k"),
+        ("timm/vit_base_patch16_224.augreg_in21k_ft_in1k", "vit_b16_augreg_in21k_ft_in1k"),
+        ("google/vit-base-patch16-224", "vit_b16_hf_in21k_ft_in1k"),
+        ("somebody/flowers.v2", None),
+    ],
+)
+def test_a_name_of_timm_or_hugging_face_is_its_repository(name, row, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert resolve(name) == (CATALOGUE[row].source if row else f"hf://{name}")
+    assert find(name) == CATALOGUE.get(row)
+    folder = tmp_path / name  # which comes first once it is there
+    folder.mkdir(parents=True)
+    assert resolve(name) is name and find(name) is None
+    folder.rmdir()
+    if row is None:  # a wrong name of something in a folder that is there
+        assert resolve(name) is name
+
+
+def test_a_name_of_timm_that_is_none_is_refused_with_the_closest():
+    with pytest.raises(ValueError, match="did you mean .*'vit_base_patch16_224.augreg_in21k'"):
+        resolve("vit_base_patch16_224.augreg_in21")
+    with pytest.raises(ValueError, match="did you mean .*'vit_base_patch16_224"):
+        resolve("vit_base_patch16_224")
+
+
+def test_a_variant_is_no_checkpoint(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="'B/16' is a variant, which has no weights; give a checkpoint, or"):
+        resolve("B/16")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "B/16").mkdir(parents=True)
+    assert resolve("B/16") == "B/16"
+
+
+def test_names_are_listed_by_part_wildcard_and_variant():
+    assert list_models() == [*CATALOGUE]
+    assert list_models("google/") == [n for n, row in CATALOGUE.items() if "google" in row.source]
+    assert list_models("vit_base_patch8_*") == [
+        name for name, row in CATALOGUE.items() if row.source.startswith("hf://timm/vit_base_patch8_")
+    ]
+    assert list_models(["DEIT3", "*_384"], variant="B/16") == [
+        "deit3_b16_in1k_384",
+        "deit3_b16_in22k_ft_in1k_384",
+    ]
+    assert list_models("b16") != list_models("b16*") == []
+    with pytest.raises(ValueError, match="'X/16'"):
+        list_models(variant="X/16")
 
 
 def test_a_row_cannot_be_changed():

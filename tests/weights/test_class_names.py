@@ -40,8 +40,23 @@ def test_the_names_are_read_once():
 
 
 def test_an_unknown_list_is_refused():
-    with pytest.raises(ValueError, match="'imagenet_22k' are unknown; there are 'imagenet_1k'"):
+    with pytest.raises(ValueError, match="'imagenet_22k' are neither a text file nor one of imagenet_1k"):
         class_names("imagenet_22k")
+
+
+def test_a_text_file_has_a_name_a_line(tmp_path):
+    file = tmp_path / "names.txt"
+    file.write_text("# flowers\ndaisy\n\n rose \n")
+    assert class_names(file) == class_names(str(file)) == ("daisy", "rose")
+    file.write_text("tulip\n")
+    assert class_names(file) == ("tulip",)
+
+
+@pytest.mark.parametrize("content, message", [(b"\n#\n", "holds no class names"), (b"\xff", "no text file")])
+def test_a_file_without_names_is_refused(content, message, tmp_path):
+    (tmp_path / "names.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        class_names(tmp_path / "names.txt")
 
 
 @pytest.mark.parametrize("name", LISTS)

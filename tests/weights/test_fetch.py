@@ -14,9 +14,10 @@ import types
 
 import numpy as np
 import pytest
-from made.servers import HubServer, Server, chunked, file, serving, status, without_length
+from made.servers import Server, asked_hub, chunked, file, serving, status, without_length
 
 from keras_vit.weights import cache, download
+from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.fetch import cache_folder, fetch, is_cached
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
@@ -100,10 +101,10 @@ def test_a_path_without_a_file_is_refused(source, tmp_path, monkeypatch):
 
 def test_a_folder_is_its_weights(tmp_path):
     assert refusal(tmp_path).endswith(
-        "is a folder without model.safetensors or pytorch_model.bin; give the checkpoint file"
+        "is a folder without model.keras, model.safetensors, pytorch_model.bin; give the checkpoint file"
     )
     assert not is_cached(tmp_path)
-    for name in ("pytorch_model.bin", "model.safetensors"):  # the second is preferred
+    for name in ("pytorch_model.bin", "model.safetensors", "model.keras"):  # the last is preferred
         (tmp_path / name).write_bytes(b"weights")
         assert fetch(tmp_path) == tmp_path / name
     assert is_cached(tmp_path)
@@ -553,17 +554,8 @@ FILES = {"model.safetensors": b"weights", "config.json": b"{}", "preprocessor_co
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub with two repositories; Hugging Face's library asks it, keeps in tmp_path, and does not wait."""
-    from huggingface_hub import close_session, constants
-    from huggingface_hub.utils import _http
-
-    with serving(HubServer()) as server:
-        monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
-        monkeypatch.setattr(_http, "time", types.SimpleNamespace(sleep=lambda seconds: None, time=time.time))
+    """A hub with two repositories."""
+    with asked_hub(tmp_path / "hub", monkeypatch) as server:
         versions = {"main": (COMMIT, FILES), COMMIT: (COMMIT, FILES)}
         versions |= {
             rev: (OLDER, {"old/vit.npz": b"old", "old/vit.json": b"{}"}) for rev in ("v1", OLDER, "a%2Fb")
@@ -572,7 +564,6 @@ def hub(tmp_path, monkeypatch):
         torch = {"pytorch_model.bin": b"pickle", "other.txt": b"x"}
         server.repositories["org/torch"] = {"main": (COMMIT, torch), COMMIT: (COMMIT, torch)}
         yield server
-        close_session()
 
 
 def test_a_repository_is_its_weights_with_what_describes_them_beside(hub):
@@ -663,10 +654,11 @@ def test_what_the_hub_does_not_give_is_told_in_one_line(hub, source, message, tm
     assert [path.name for path in (tmp_path / "hub").glob("*/snapshots/*")] == [OLDER]
 
 
-def test_no_hub_and_nothing_cached_is_told(hub, monkeypatch):
+def test_no_hub_and_nothing_cached_is_told_once(hub, monkeypatch, caplog):
     hub.shutdown()
     hub.server_close()
     assert refusal("hf://org/vit").startswith(f"hf://org/vit: no answer from {hub.url}, and it is not in ")
+    assert not caplog.records, "the library told of each try"
     from huggingface_hub import close_session, constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -683,6 +675,15 @@ def test_what_is_no_hub_is_told(server, monkeypatch, hub):
     )
     server.answers["/org/vit/resolve/main/model.safetensors"] = file(b"weights")
     assert f"{server.url} does not answer as Hugging Face does" in refusal("hf://org/vit")
+
+
+def test_a_name_is_looked_for_on_the_hub_and_the_refusal_says_so(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = "'somebody/none' is no local path and in no row of the catalogue; hf://somebody/none: "
+    with pytest.raises(ValueError, match=f"^{message}{hub.url} has no such repository"):
+        read_checkpoint("somebody/none")
+    with pytest.raises(ValueError, match="^hf://google/vit-base-patch16-224: .* has no such repository"):
+        read_checkpoint("google/vit-base-patch16-224")
 
 
 @pytest.mark.parametrize("source", ["hf://", "hf://vit", "hf://org/vit@", "hf:///vit", "hf://org@v1/vit"])

@@ -160,6 +160,23 @@ def test_options_of_the_model_may_be_given(golden):
     assert model.get_layer("encoder_block_0").dropout_rate == 0.1
 
 
+def test_class_names_may_be_a_list_that_is_known_or_a_file(golden, tmp_path):
+    model = from_pretrained(golden / "token.npz", num_classes=1000, class_names="imagenet_1k")
+    assert model.class_names[281] == "tabby, tabby cat"
+    (tmp_path / "names.txt").write_text("\n".join("abcdefg"))
+    assert from_pretrained(golden / "token.npz", class_names=tmp_path / "names.txt").class_names[6] == "g"
+    with pytest.raises(ValueError, match="token.npz: 1000 class_names do not fit num_classes=7"):
+        from_pretrained(golden / "token.npz", class_names="imagenet_1k")
+
+
+def test_the_folder_of_a_finished_run_is_its_model(golden, tmp_path):
+    model = from_pretrained(golden / "token.npz", class_names=list("abcdefg"))
+    model.save(tmp_path / "model.keras")
+    found = from_pretrained(tmp_path)
+    assert found.class_names == tuple("abcdefg")
+    np.testing.assert_array_equal(found(images_for(model)), model(images_for(model)))
+
+
 def test_a_path_may_be_a_string(golden):
     assert from_pretrained(str(golden / "gap.npz")).pooling == "gap"
 
