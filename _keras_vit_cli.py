@@ -31,6 +31,7 @@ VERBS = {
 WEIGHTS = {
     "show": "layout, architecture, parameters, and what is missing or extra",
     "convert": "write a checkpoint in another project's layout",
+    "push": "upload a checkpoint or run to Hugging Face, for transformers or timm",
 }
 LAYOUTS = ("vit_jax", "big_vision", "timm", "huggingface")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -127,8 +128,9 @@ def parser():
     _benchmark(sub["benchmark"].add_argument)
 
     actions = sub["weights"].add_subparsers(dest="action", metavar="ACTION", required=True)
-    show, convert = (actions.add_parser(name, help=text, description=text) for name, text in WEIGHTS.items())
-    for action in (show, convert):
+    parsers = [actions.add_parser(name, help=text, description=text) for name, text in WEIGHTS.items()]
+    show, convert, push = parsers
+    for action in parsers:
         add = action.add_argument
         add("source", help=f"{SOURCES}, or file.npz:part")
         told = "what the file does not tell, or what to change: num_heads=6, image_size=384"
@@ -137,7 +139,13 @@ def parser():
     convert.add_argument("--layout", required=True, choices=LAYOUTS, help="whose layout to write")
     convert.add_argument("--dtype", choices=DTYPES, default="float32", help="how numbers are stored")
     convert.add_argument("--overwrite", action="store_true", help="replace what is there")
-    for action in (show, convert):
+    add = push.add_argument
+    add("repository", metavar="ORG/NAME", help="repository to make, or to add a commit to")
+    add("--layout", choices=("huggingface", "timm"), help="whose layout to write (default: the first that can)")
+    add("--private", action="store_true", help="make a new repository private")
+    add("--licence", help="of the weights: apache-2.0, … (default: the catalogue's)")
+    add("--trained_on", metavar="DATASET", help="in words, or its name there (default: the run's)")
+    for action in parsers:
         _output(action.add_argument)
     return top
 

@@ -1,9 +1,14 @@
-"""`keras-vit weights show|convert`: what a checkpoint holds, and one layout to another."""
+"""`keras-vit weights show|convert|push`: what a checkpoint holds, one layout to another, and to the hub."""
 
 from _keras_vit_cli import settings
 from keras_vit.cli.report import report, table
+from keras_vit.cli.source import finished_run, run_of
+from keras_vit.data.datasets import title_of
+from keras_vit.training.tasks import TASKS
+from keras_vit.weights.catalogue import find
 from keras_vit.weights.load import from_pretrained
 from keras_vit.weights.messages import listed
+from keras_vit.weights.push import push_to_hub
 from keras_vit.weights.save import files_to_write, save_weights
 from keras_vit.weights.show import show_checkpoint
 
@@ -24,7 +29,7 @@ _LISTS = {
 
 
 def run(args):
-    return {"show": _show, "convert": _convert}[args.action](args)
+    return {"show": _show, "convert": _convert, "push": _push}[args.action](args)
 
 
 def _show(args):
@@ -59,3 +64,28 @@ def _convert(args):
     path = save_weights(model, args.destination, args.layout, dtype=args.dtype, overwrite=args.overwrite)
     value = {"source": str(args.source), "path": str(path), "layout": args.layout, "dtype": args.dtype}
     report(args, value, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, {args.layout}, {args.dtype})")
+
+
+def _push(args):
+    url = push_to_hub(
+        from_pretrained(args.source, **settings(args.set)),
+        args.repository,
+        layout=args.layout,
+        private=args.private or None,
+        **_facts(args),
+    )
+    report(args, {"source": str(args.source), "url": url}, f"pushed to {url}")
+
+
+def _facts(args):
+    """What is known of the weights: from the arguments, the catalogue, or the run that trained them."""
+    trained, row = run_of(args.source), find(args.source)
+    run = None if args.set else finished_run(args.source)  # whose scores are of the model as it was
+    best = f"test_{TASKS[trained['recipe']['task']].best}" if run else None
+    scored = run and best in run.result
+    data = title_of(trained["dataset"]) if trained else row and row.pretrained_on
+    return {
+        "licence": args.licence or (row and row.licence),
+        "dataset": args.trained_on or data,
+        "metrics": {best.removeprefix("test_"): run.result[best]} if scored else None,
+    }

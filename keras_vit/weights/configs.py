@@ -5,6 +5,7 @@ Read are `NAME.json` as `save_weights` writes it, and the `config.json` and
 """
 
 import json
+import math
 import re
 
 from keras_vit.preprocessing import Preprocessing
@@ -21,6 +22,7 @@ _ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "quickgelu": "quick_gelu",
 }
+_ACTIVATION_NAMES = {"gelu_erf": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
 _SIZES = {
     "hidden_size": "hidden_size",
     "num_hidden_layers": "num_layers",
@@ -32,6 +34,20 @@ _SIZES = {
 }
 _INTERPOLATIONS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
+# timm's constructor arguments for ours.
+_TIMM_ARGUMENTS = {
+    "patch_size": "patch_size",
+    "embed_dim": "hidden_size",
+    "depth": "num_layers",
+    "num_heads": "num_heads",
+    "in_chans": "in_channels",
+    "qkv_bias": "qkv_bias",
+    "init_values": "layer_scale",
+    "class_token": "class_token",
+    "reg_tokens": "num_registers",
+    "pre_norm": "pre_norm",
+    "fc_norm": "norm_after_pooling",
+}
 # Architectures of timm whose files look like those of a plain Vision Transformer, but are not.
 _FOREIGN = re.compile(r"rope|relpos|_rpn_|_xp_|18x2|dinov3|lingbot|_pe_|dwee|dlittle|dpwee|resnet")
 # timm's SigLIP models with the tanh form of GELU; the others have the exact one.
@@ -83,19 +99,77 @@ def written_config(config, layout):
     return json.dumps({"format": FORMAT, "layout": layout, "arguments": arguments}, indent=1) + "\n"
 
 
+def timm_cannot_tell(config):
+    """What in a model's configuration timm's config.json has no place for, as one phrase an option."""
+    epsilon = 1e-5 if config["pre_norm"] else 1e-6
+    wanted = {"resnet": None, "distillation": False, "norm_epsilon": epsilon}
+    return [f"{name}={config[name]!r} (it has {v!r})" for name, v in wanted.items() if config[name] != v]
+
+
+def written_timm_config(config):
+    """The text of config.json as timm writes it.
+
+    `model_args` say all of the architecture, whose name only tells timm what to build it from.
+    """
+    size = list(_stored_image_size(config))
+    hidden_size, classes = config["hidden_size"], config["num_classes"] or 0
+    ratio = config["mlp_dim"] / hidden_size
+    if int(hidden_size * ratio) != config["mlp_dim"]:  # as timm computes it
+        ratio = math.nextafter(ratio, math.inf)
+    pooling = {ours: theirs for theirs, ours in _POOLINGS.items()}.get(config["pooling"], "")
+    p = config["preprocessing"]
+    values = {
+        "architecture": f"vit_base_patch16_{'clip_' * config['pre_norm']}224",
+        "num_classes": classes,
+        "num_features": hidden_size,
+        "global_pool": pooling,
+        "model_args": {
+            **{theirs: config[ours] for theirs, ours in _TIMM_ARGUMENTS.items()},
+            "img_size": size,
+            "global_pool": pooling,
+            "mlp_ratio": ratio,
+            "no_embed_class": not config["prefix_positions"],
+            "act_layer": "gelu" if config["activation"] == "gelu_erf" else config["activation"],
+        },
+        "pretrained_cfg": {
+            "input_size": [config["in_channels"], *size],
+            "fixed_input_size": True,
+            "interpolation": p["interpolation"],
+            "crop_pct": p["crop_fraction"],
+            "crop_mode": "center" if p["resize"] == "crop" else "squash",
+            "mean": list(p["mean"]),
+            "std": list(p["std"]),
+            "num_classes": classes,
+            "first_conv": "patch_embed.proj",
+            "classifier": "head" if classes else None,
+        },
+        **({"label_names": list(config["class_names"])} if config["class_names"] else {}),
+        **_aliased(p),
+    }
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _aliased(preprocessing):
+    """What neither timm nor transformers, which resize with Pillow, has a word for."""
+    return {} if preprocessing["antialias"] else {"keras_vit": {"antialias": False}}
+
+
+def _antialias(config):
+    return config.get("keras_vit", {}).get("antialias", True)  # Pillow always smooths
+
+
 def written_transformers_config(config):
     """(config.json, preprocessor_config.json) as transformers writes them, as texts."""
     names = config["class_names"] or [f"LABEL_{i}" for i in range(config["num_classes"] or 0)]
     deit = config["num_registers"] or config["distillation"]
     kind = "DeiT" if deit else "ViT"
     architecture = f"{kind}ForImageClassification{'WithTeacher' * config['distillation']}"
-    activation = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}[config["activation"]]
     size = _stored_image_size(config)
     values = {
         "architectures": [architecture if config["num_classes"] else f"{kind}Model"],
         "model_type": kind.lower(),
         **{theirs: config[ours] for theirs, ours in _SIZES.items()},
-        "hidden_act": "gelu_pytorch_tanh" if activation == "gelu_new" else activation,
+        "hidden_act": _ACTIVATION_NAMES[config["activation"]],
         "image_size": size[0] if size[0] == size[1] else list(size),
         "patch_size": config["patch_size"][0],
         "hidden_dropout_prob": config["dropout_rate"],
@@ -104,6 +178,7 @@ def written_transformers_config(config):
         "pooler_output_size": config["hidden_size"],
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
+        **_aliased(config["preprocessing"]),
     }
     p = config["preprocessing"]
     crop = p["resize"] == "crop"
@@ -213,7 +288,7 @@ def _transformers(config, preprocessor):
         if names and not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
             told["class_names"] = tuple(names)
     if preprocessor:
-        told["preprocessing"] = _image_processor(preprocessor)
+        told["preprocessing"] = _image_processor(preprocessor) | {"antialias": _antialias(config)}
     return told
 
 
@@ -221,7 +296,6 @@ def _image_processor(found):
     size, crop = found.get("size"), found.get("crop_size")
     told = {
         "interpolation": _INTERPOLATIONS.get(found.get("resample", 2), "bilinear"),
-        "antialias": True,  # Pillow always smooths
         "mean": tuple(found["image_mean"]) if found.get("do_normalize", True) else (0.0,) * 3,
         "std": tuple(found["image_std"]) if found.get("do_normalize", True) else (1.0,) * 3,
     }
@@ -260,7 +334,7 @@ def _timm(config):
             "resize": "squash" if details.get("crop_mode") == "squash" else "crop",
             "crop_fraction": float(details.get("crop_pct") or 1),
             "interpolation": details.get("interpolation", "bicubic"),
-            "antialias": True,  # Pillow always smooths
+            "antialias": _antialias(config),
             "mean": tuple(details["mean"]),
             "std": tuple(details["std"]),
         }

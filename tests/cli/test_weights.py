@@ -3,6 +3,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from made.servers import asked_hub
 from reference.comparing import arrays
 from reference.small import images_for, small
 
@@ -148,3 +149,23 @@ def test_a_run_starts_from_any_layout(keras_vit, golden, images, tmp_path):
 
 def test_a_wrong_name_suggests_the_right_one(keras_vit, refused):
     refused(keras_vit("weights", "show", "vit_b16_augreg_21k"), "did you mean 'vit_b16_augreg_in21k'")
+
+
+@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of huggingface_hub's own making
+def test_push_uploads_what_is_known_of_a_run(keras_vit, refused, tmp_path, monkeypatch):
+    small(class_names=("ant", "bee", "cat", "dog", "eel"), num_layers=1).save(tmp_path / "model.keras")
+    config = {"dataset": "folder:/home/me/insects", "recipe": {"task": "single_label"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "result.json").write_text(json.dumps({"test_accuracy": 0.75, "test_loss": 0.5}))
+    command = ("weights", "push", tmp_path, "me/insects", "--private", "--licence", "mit")
+    with asked_hub(tmp_path / "hub", monkeypatch) as server:
+        refused(keras_vit(*command), "me/insects: ", "answered 401; log in")
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        done = keras_vit(*command)
+        assert (done.returncode, done.stdout) == (0, f"pushed to {server.url}/me/insects\n"), done.stderr
+        assert server.created["me/insects"]["visibility"] == "private"
+        _, files = server.repositories["me/insects"]["main"]
+        card = files["README.md"].decode()
+        assert "Trained on insects. Test split: accuracy 0.75." in card and "license: mit" in card
+        assert "/home/me" not in card
+        assert from_pretrained("me/insects").class_names[4] == "eel"

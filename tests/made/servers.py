@@ -1,8 +1,10 @@
 """Servers on the loopback: of files with byte ranges, well and badly behaved, and of repositories."""
 
+import base64
 import contextlib
 import hashlib
 import http.server
+import json
 import re
 import socket
 import threading
@@ -34,7 +36,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if value is not None:
                 self.send_header(name.replace("_", "-"), str(value))
         self.end_headers()
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(body)
 
     def hang_up(self):
@@ -167,7 +169,7 @@ def without_length(content):
 
 
 class Hub(Handler):
-    """Hugging Face's `/{org}/{repo}/resolve/{revision}/{file}`, as far as downloads need it."""
+    """What downloads of Hugging Face's library ask for, and creating a repository and a commit."""
 
     def do_GET(self):
         asked = re.match(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)$", self.path)
@@ -191,18 +193,94 @@ class Hub(Handler):
 
     do_HEAD = do_GET
 
+    def do_POST(self):
+        self.server.seen.append((self.command, self.path, dict(self.headers)))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if not self.headers.get("authorization"):
+            return self.answer(401)
+        for pattern, answer in self.POSTS.items():
+            if asked := re.match(pattern, self.path):
+                return self.answer(*answer(self, body, *asked.groups()))
+        self.answer(404)
+
+    def do_PUT(self):
+        pieces = []
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            while size := int(self.rfile.readline(), 16):
+                pieces.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            pieces.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.blobs[self.path] = b"".join(pieces)
+        self.answer(200)
+
+    def _create(self, body):
+        asked = json.loads(body)
+        repo = f"{asked['organization']}/{asked['name']}"
+        status = 409 if repo in self.server.repositories else 200
+        self.server.repositories.setdefault(repo, {})
+        self.server.created[repo] = asked
+        return status, json.dumps({"url": f"{self.server.url}/{repo}"}).encode()
+
+    def _validate(self, body):
+        if "license: none" in json.loads(body)["content"]:
+            return 400, json.dumps({"errors": [{"message": '"license" must be one of …'}]}).encode()
+        return 200, b"{}"
+
+    def _preupload(self, body):
+        """Weights go to large storage, as on the hub; the rest into the commit."""
+        modes = {True: "lfs", False: "regular"}
+        paths = [file["path"] for file in json.loads(body)["files"]]
+        files = [
+            {"path": path, "uploadMode": modes[path.endswith(".safetensors")], "shouldIgnore": False}
+            for path in paths
+        ]
+        return 200, json.dumps({"files": files}).encode()
+
+    def _batch(self, body):
+        objects = [
+            {**file, "actions": {"upload": {"href": f"{self.server.url}/lfs/{file['oid']}"}}}
+            for file in json.loads(body)["objects"]
+        ]
+        return 200, json.dumps({"objects": objects}).encode()
+
+    def _commit(self, body, repo):
+        files = {}
+        for line in map(json.loads, body.splitlines()):
+            value = line["value"]
+            if line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                files[value["path"]] = self.server.blobs[f"/lfs/{value['oid']}"]
+        commit = hashlib.sha1(body, usedforsecurity=False).hexdigest()
+        versions = self.server.repositories[repo]
+        versions["main"] = versions[commit] = commit, files
+        url = f"{self.server.url}/{repo}/commit/{commit}"
+        return 200, json.dumps({"commitUrl": url, "commitOid": commit}).encode()
+
+    POSTS = {
+        r"/api/repos/create$": _create,
+        r"/api/validate-yaml$": _validate,
+        r"/api/models/[^/]+/[^/]+/preupload/main$": _preupload,
+        r"/[^/]+/[^/]+\.git/info/lfs/objects/batch$": _batch,
+        r"/api/models/([^/]+/[^/]+)/commit/main$": _commit,
+    }
+
 
 class HubServer(Server):
     """A hub of repositories.
 
     Attributes:
         repositories: dict of names to dicts of revisions to (commit, dict of file names to contents).
-        problems: dict of names to (status, X-Error-Code) that answer everything about them.
+        problems: dict of names to (status, X-Error-Code) that answer every download of them.
+        created: dict of names to what was asked for when they were created.
+        blobs: dict of paths to what was uploaded there, before a commit takes it.
     """
 
     def __init__(self):
         super().__init__(Hub)
-        self.repositories, self.problems = {}, {}
+        self.repositories, self.problems, self.created, self.blobs = {}, {}, {}, {}
 
 
 @contextlib.contextmanager
@@ -217,6 +295,7 @@ def asked_hub(folder, monkeypatch):
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(_http, "time", types.SimpleNamespace(sleep=lambda seconds: None, time=time.time))
         yield server
         close_session()

@@ -1,0 +1,139 @@
+"""A model to a repository of a hub on the loopback, and back."""
+
+import json
+
+import numpy as np
+import pytest
+from huggingface_hub import close_session
+from made.servers import asked_hub
+from reference.small import HYBRID, images_for, one_block
+
+from keras_vit import Preprocessing, from_pretrained
+from keras_vit.weights.push import push_to_hub
+
+# The library's own, where it uploads large files without its compiled half.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+ERF = {"activation": "gelu_erf"}
+CROP = Preprocessing(16, resize="crop", crop_fraction=0.5, antialias=True, mean=(0.1, 0.2, 0.3))
+NAMES = ("ant", "bee", "cat", "crane", "crane")
+MODELS = {  # what differs from a small model, the layout that is asked for, and the one that is taken
+    "plain": ({"class_names": NAMES}, None, "huggingface"),
+    "prepared": ({"preprocessing": CROP, "norm_epsilon": 1e-12}, None, "huggingface"),
+    "distilled": ({"distillation": True, **ERF}, None, "huggingface"),
+    "features": ({"num_classes": None}, None, "huggingface"),
+    "any size": ({"image_size": (None, None), "position_grid": (3, 2)}, None, "huggingface"),
+    "as timm": ({"class_names": NAMES, "preprocessing": CROP}, "timm", "timm"),
+    "pooled": ({"pooling": "gap", "norm_after_pooling": True, "mlp_dim": 49}, None, "timm"),
+    "registers": ({"num_registers": 4, "prefix_positions": False, "layer_scale": 0.1}, None, "timm"),
+    "clip": ({"pre_norm": True, "norm_epsilon": 1e-5, "activation": "quick_gelu"}, None, "timm"),
+    "probe": ({"pooling": "map", "patch_size": (8, 4), "in_channels": 3}, None, "timm"),
+}
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub without repositories, and a token for it."""
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with asked_hub(tmp_path / "hub", monkeypatch) as server:
+        yield server
+
+
+def posted(hub):
+    return [path for command, path, _ in hub.seen if command == "POST"]
+
+
+def files_of(hub, repository):
+    return hub.repositories[repository]["main"][1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_pushed_model_comes_back_the_same(hub, name):
+    options, asked, layout = MODELS[name]
+    model = one_block(**options)
+    assert push_to_hub(model, "me/flowers", layout=asked) == f"{hub.url}/me/flowers"
+    files = files_of(hub, "me/flowers")
+    preprocessor = {"preprocessor_config.json"} if layout == "huggingface" else set()
+    assert {*files} == {"model.safetensors", "config.json", "README.md", *preprocessor}
+    assert ("architecture" in json.loads(files["config.json"])) == (layout == "timm")
+    again = from_pretrained("me/flowers", **({"image_size": (None, None)} if name == "any size" else {}))
+    x = images_for(model, size=(24, 16) if name == "any size" else None)
+    np.testing.assert_allclose(again.predict_on_batch(x), model.predict_on_batch(x), atol=1e-6)
+    assert again.class_names == model.class_names
+    assert again.preprocessing == model.preprocessing
+
+
+def test_one_commit_is_made_with_the_users_token(hub):
+    push_to_hub(one_block(), "me/flowers", private=True, message="First")
+    assert posted(hub)[0] == "/api/repos/create"
+    assert (
+        posted(hub)[-1] == "/api/models/me/flowers/commit/main" and len(hub.repositories["me/flowers"]) == 2
+    )
+    assert hub.created["me/flowers"]["visibility"] == "private"
+    sent = {headers.get("authorization") for command, _, headers in hub.seen if command == "POST"}
+    assert sent == {"Bearer hf_secret"}
+
+
+def test_a_repository_that_is_there_gets_another_commit(hub):
+    push_to_hub(one_block(), "me/flowers")
+    before = files_of(hub, "me/flowers")
+    push_to_hub(one_block(num_classes=3), "me/flowers")
+    assert len(hub.repositories["me/flowers"]) == 3
+    assert files_of(hub, "me/flowers")["config.json"] != before["config.json"]
+    assert "visibility" not in hub.created["me/flowers"]
+
+
+def test_the_card_says_what_is_known(hub):
+    model = one_block(pooling="gap", class_token=False)
+    facts = {
+        "licence": "mit",
+        "dataset": "me/flowers-5",
+        "metrics": {"accuracy": 0.93214},
+        "tags": ["botany"],
+    }
+    push_to_hub(model, "me/flowers", **facts)
+    card = files_of(hub, "me/flowers")["README.md"].decode()
+    header, text = card.removeprefix("---\n").split("\n---\n")
+    for line in ("license: mit", "library_name: timm", "pipeline_tag: image-classification"):
+        assert line in header.splitlines()
+    for word in ("- keras_vit", "- vision-transformer", "- botany", "- me/flowers-5", "value: 0.93214"):
+        assert word in header
+    assert "Trained on me/flowers-5. Test split: accuracy 0.9321." in text
+    assert 'timm.create_model("hf_hub:me/flowers", pretrained=True)' in text
+    push_to_hub(one_block(num_classes=None), "me/features")
+    card = files_of(hub, "me/features")["README.md"].decode()
+    assert "pipeline_tag: image-feature-extraction" in card and "license:" not in card
+    assert "## Training\n\nNot stated." in card and "## Licence\n\nNot stated." in card
+
+
+@pytest.mark.parametrize(
+    "options, given, message",
+    [
+        ({**HYBRID, "resnet": (1,)}, {}, "'huggingface' cannot .*resnet=.*'timm' cannot .*resnet="),
+        ({"pooling": "gap"}, {"layout": "huggingface"}, "cannot express this model: pooling='gap'"),
+        ({"norm_epsilon": 1e-12}, {"layout": "timm"}, r"norm_epsilon=1e-12 \(it has 1e-06\)"),
+        ({}, {"layout": "vit_jax"}, "layout 'vit_jax' cannot be pushed; choose one of huggingface, timm"),
+        ({}, {"metrics": {"accuracy": 1.0}}, "metrics need the dataset that they are of"),
+    ],
+)
+def test_what_cannot_be_expressed_is_not_sent(hub, options, given, message):
+    with pytest.raises(ValueError, match=message):
+        push_to_hub(one_block(**options), "me/flowers", **given)
+    assert hub.seen == []
+
+
+def test_what_the_hub_refuses_is_told_in_one_line(hub, monkeypatch):
+    def refusal(**facts):
+        with pytest.raises(ValueError) as caught:
+            push_to_hub(one_block(), "me/flowers", **facts)
+        return str(caught.value)
+
+    told = refusal(licence="none")
+    assert told == 'me/flowers: Invalid metadata in README.md. - "license" must be one of …'
+    monkeypatch.delenv("HF_TOKEN")
+    told = refusal()
+    assert told.startswith(f"me/flowers: {hub.url} answered 401; log in ")
+    assert told.endswith("with an account that may write there")
+    hub.shutdown()
+    hub.server_close()
+    close_session()
+    assert refusal().startswith(f"me/flowers: the upload to {hub.url} failed (ConnectError: ")
