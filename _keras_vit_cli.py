@@ -141,7 +141,11 @@ def parser():
     convert.add_argument("--overwrite", action="store_true", help="replace what is there")
     add = push.add_argument
     add("repository", metavar="ORG/NAME", help="repository to make, or to add a commit to")
-    add("--layout", choices=("huggingface", "timm"), help="whose layout to write (default: the first that can)")
+    add(
+        "--layout",
+        choices=("huggingface", "timm"),
+        help="whose layout to write (default: the first that can)",
+    )
     add("--private", action="store_true", help="make a new repository private")
     add("--licence", help="of the weights: apache-2.0, … (default: the catalogue's)")
     add("--trained_on", metavar="DATASET", help="in words, or its name there (default: the run's)")

@@ -1,20 +1,42 @@
-"""How the reference reads our source: where `keras_vit.export` is, and how our docstrings are laid out."""
+"""How the reference reads our source: where names are imported from, and how our docstrings are laid out."""
 
+import ast
 import re
 
 import griffe
 
 
 class OurSource(griffe.Extension):
-    """Puts `export/` where it is once installed, and our sections into words that griffe knows."""
+    """Puts names where they are imported from, `export/` too, and our sections into words griffe knows."""
 
     def on_package(self, *, pkg, loader, **kwargs):
-        if pkg.name == "keras_vit":
-            pkg.set_member("export", loader.load("export", submodules=True))
+        if pkg.name != "keras_vit":
+            return
+        pkg.set_member("export", loader.load("export", submodules=True))
+        found = [
+            (package, name, pkg[path.removeprefix("keras_vit.")])
+            for package in [pkg, *pkg.modules.values()]
+            for name, path in imported(package)
+        ]
+        for package, name, thing in found:
+            if not thing.is_module:  # and so a function hides the submodule of its name, as in Python
+                package.set_member(name, griffe.Alias(name, thing, parent=package))
+                self.on_object(obj=thing)  # which griffe does not find in a hidden submodule
 
     def on_object(self, *, obj, **kwargs):
         if obj.docstring:
             obj.docstring.value = laid_out(obj.docstring.value)
+
+
+def imported(package):
+    """(name, path of what it stands for) of our names that a package imports, at once or when first used."""
+    if not package.is_init_module:
+        return
+    yield from ((name, path) for name, path in package.imports.items() if path.startswith("keras_vit."))
+    if "LAZY" in package.members:
+        for name, module in ast.literal_eval(str(package["LAZY"].value)).items():
+            if module:
+                yield name, f"keras_vit.{package.name}.{module}.{name}"
 
 
 def laid_out(text):

@@ -1,1 +1,21 @@
 """Models for deployment: SavedModel, TF Hub, LiteRT and ONNX."""
+
+from keras_vit.lazy import lazy_names
+
+# A program that opens one format need not import the others.
+LAZY = {
+    "Description": "description",
+    "ExportedModel": "runtimes",
+    "Facts": "hub",
+    "Measurement": "hub",
+    "SavedModelLayer": "layer",
+    "export_folder": "folder",
+    "export_hub": "hub",
+    "export_onnx": "onnx",
+    "export_saved_model": "saved_model",
+    "export_tflite": "tflite",
+    "open_exported": "runtimes",
+    "read_description": "description",
+    "saved_model_folder": "archive",
+}
+__getattr__, __dir__ = lazy_names(__name__, LAZY)

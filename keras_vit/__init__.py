@@ -1,10 +1,16 @@
 """Vision Transformers (Dosovitskiy et al. 2021) for Keras 3."""
 
 from keras_vit import training as training
+from keras_vit.lazy import lazy_names
 from keras_vit.models.masked_patch import MaskedPatchPredictor as MaskedPatchPredictor
 from keras_vit.models.vit import VisionTransformer as VisionTransformer
 from keras_vit.preprocessing import Preprocessing as Preprocessing
+from keras_vit.weights.catalogue import list_models as list_models
 from keras_vit.weights.load import from_pretrained as from_pretrained
+from keras_vit.weights.push import push_to_hub as push_to_hub
 from keras_vit.weights.save import save_weights as save_weights
 
 __version__ = "0.1.0"
+
+LAZY = {"data": None, "evaluation": None, "export": None, "inspection": None}
+__getattr__, __dir__ = lazy_names(__name__, LAZY)

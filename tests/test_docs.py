@@ -24,7 +24,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 TEXTS = {page: (ROOT / page).read_text() for page in PAGES}
 NOT_RUN = ("bash", "text")  # for a network, several machines or other programs; what is shown
-PACKAGES = ("", ".layers", ".models", ".weights", ".training", ".evaluation", ".inspection")
+PACKAGES = ("", ".layers", ".models", ".weights", ".data", ".training", ".evaluation", ".inspection")
+PACKAGES += (".export",)
 
 
 def blocks(text):
@@ -161,7 +162,8 @@ def named(path):
 
 
 def public(module):
-    found = (value for name, value in vars(module).items() if not name.startswith("_"))
+    names = (name for name in dir(module) if not name.startswith("_") and name != "lazy_names")
+    found = (getattr(module, name) for name in names)
     return [value for value in found if inspect.isclass(value) or inspect.isfunction(value)]
 
 
@@ -269,7 +271,8 @@ def test_the_manual_asks_no_other_host_for_anything(site):
 
 def test_the_manual_holds_the_docstrings_and_the_options(site):
     export = site["api/export.html"]
-    assert 'id="keras_vit.export.layer.SavedModelLayer"' in export
+    assert 'id="keras_vit.export.SavedModelLayer"' in export
+    assert "a ridge regression on the frozen" in site["api/evaluation.html"]  # of few_shot, not its module
     assert "Source:</strong>" in export and "&gt;&gt;&gt; " in export  # an example as code
     assert "Call arguments" in export
     assert "<blockquote>" not in "".join(site.values())  # which an example outside its section would become

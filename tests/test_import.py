@@ -1,24 +1,35 @@
 import json
 import os
+import pathlib
+import re
 import statistics
 import subprocess
 import sys
 
 import pytest
 
+import keras_vit
+
 CODE = """
-import json, sys, time
+import json, operator, sys, time
 start = time.process_time()
 import keras
 of_keras, before = time.process_time() - start, [*sys.modules]
 import keras_vit
 keras_vit.VisionTransformer
+ratio = (time.process_time() - start) / of_keras
+modules = [*{*sys.modules} - {*before}]
+for path in sys.stdin.read().split():  # raises if there is no such name
+    operator.attrgetter(path)(keras_vit)
 print(json.dumps({
-    "ratio": (time.process_time() - start) / of_keras,
-    "modules": [*{*sys.modules} - {*before}],
+    "ratio": ratio,
+    "modules": modules,
     "registered": [name for name in sys.argv[1:] if keras.saving.get_registered_object(f"keras_vit>{name}")],
 }))
 """
+# What the reference describes, as it is reached after `import keras_vit`.
+TEXT = "\n".join(page.read_text() for page in (pathlib.Path(__file__).parents[1] / "docs/api").glob("*.md"))
+NAMES = re.findall(r"^::: keras_vit\.([\w.]+)$(?!\n +options:\n +heading:)", TEXT, re.MULTILINE)
 REGISTERED = ("VisionTransformer", "EncoderBlock", "AdamW", "WarmupDecay", "SoftmaxCrossEntropy")
 
 
@@ -26,7 +37,11 @@ def imported(backend):
     """What a process of its own finds when it imports Keras and then this package."""
     environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [sys.executable, "-c", CODE, *REGISTERED], capture_output=True, text=True, env=environment
+        [sys.executable, "-c", CODE, *REGISTERED],
+        input="\n".join(NAMES if backend == "tensorflow" else ()),
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -57,3 +72,16 @@ def test_importing_brings_nothing_that_only_some_need(backend, found):
 
 def test_a_plain_import_registers_the_classes_for_loading(found):
     assert found["tensorflow"]["registered"] == [*REGISTERED]
+
+
+def test_the_names_of_the_reference_are_two_levels_deep_and_there(found):
+    assert len(NAMES) > 80
+    assert [name for name in NAMES if name.count(".") > 1] == []
+    assert found  # in whose process each was looked up
+
+
+def test_what_is_imported_when_first_used_is_listed_before():
+    for package in (keras_vit, keras_vit.training, keras_vit.export):
+        assert {*package.LAZY} <= {*dir(package)}
+    with pytest.raises(AttributeError, match="module 'keras_vit.training' has no attribute 'trian'"):
+        _ = keras_vit.training.trian

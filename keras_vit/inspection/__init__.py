@@ -7,3 +7,7 @@ from keras_vit.inspection.distance import attention_distance as attention_distan
 from keras_vit.inspection.filters import filter_components as filter_components
 from keras_vit.inspection.positions import position_similarity as position_similarity
 from keras_vit.inspection.similarity import patch_similarity as patch_similarity
+from keras_vit.lazy import lazy_names
+
+LAZY = {"figures": None}  # which imports matplotlib
+__getattr__, __dir__ = lazy_names(__name__, LAZY)

@@ -1,11 +1,11 @@
 import dataclasses
+import importlib
 import json
 
 import pytest
 
 from keras_vit import VisionTransformer
 from keras_vit.variants import PUBLISHED, cost
-from keras_vit.weights import fetch
 from keras_vit.weights.catalogue import CATALOGUE
 
 
@@ -13,6 +13,7 @@ from keras_vit.weights.catalogue import CATALOGUE
 def here(monkeypatch):
     """Pretend that these sources, and no others, are here already."""
     sources = set()
+    fetch = importlib.import_module("keras_vit.weights.fetch")  # the module, not the function
     monkeypatch.setattr(fetch, "is_cached", lambda source: source in sources)
     return sources
 

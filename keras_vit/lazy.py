@@ -1,0 +1,31 @@
+"""Names of a package that are imported when they are first used, so that `import keras_vit` is fast."""
+
+import importlib
+import sys
+
+
+def lazy_names(package, names):
+    """The `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: Its `__name__`.
+        names: dict of names to the submodules that define them; None for a name that is a submodule.
+
+    Example:
+        >>> __getattr__, __dir__ = lazy_names("keras_vit.training", {"train": "run"})
+        >>> __getattr__("train").__module__
+        'keras_vit.training.run'
+
+    Source: PEP 562.
+    """
+
+    def __getattr__(name):
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = importlib.import_module(f"{package}.{names[name] or name}")
+        return getattr(module, name) if names[name] else module
+
+    def __dir__():
+        return sorted({*vars(sys.modules[package]), *names})
+
+    return __getattr__, __dir__
