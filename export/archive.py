@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import io
 import os
 import pathlib
 import shutil
@@ -49,15 +50,40 @@ def make_archive(saved_model, path):
         raise ValueError(f"{os.fspath(root)!r} is no SavedModel: it has no {PROGRAM}")
     if not path.name.endswith(".tar.gz"):
         raise ValueError(f"an archive for TF Hub ends in .tar.gz; got {os.fspath(path)!r}")
+    with new_path(path) as temporary, open(temporary, "wb") as file:
+        _pack(root, [item for item in root.rglob("*") if item != root / "fingerprint.pb"], file)
+    return path
+
+
+def pack_program(saved_model, with_values):
+    """The graph and assets of a SavedModel as the bytes of a `.tar.gz`, which `extract_archive` unpacks.
+
+    Args:
+        saved_model: Folder of a SavedModel.
+        with_values: Whether to include the values of its variables.
+
+    Returns:
+        bytes.
+
+    Example:
+        >>> folder = export_saved_model(model, "export/saved_model/1")
+        >>> len(pack_program(folder, with_values=False)) < len(pack_program(folder, with_values=True))
+        True
+    """
+    root = pathlib.Path(saved_model)
+    parts = {PROGRAM, "assets"} | ({"variables"} if with_values else set())
+    packed = io.BytesIO()
+    _pack(root, [item for item in root.rglob("*") if item.relative_to(root).parts[0] in parts], packed)
+    return packed.getvalue()
+
+
+def _pack(root, items, file):
+    """Write files and folders below `root` into a binary file, as the same bytes each time."""
     with (
-        new_path(path) as temporary,
-        open(temporary, "wb") as file,
         gzip.GzipFile("", "wb", 6, file, mtime=0) as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar,
     ):
-        for item in sorted(root.rglob("*")):
-            if item == root / "fingerprint.pb":
-                continue
+        for item in sorted(items):
             entry = tarfile.TarInfo(item.relative_to(root).as_posix())
             if item.is_dir():
                 entry.type, entry.mode = tarfile.DIRTYPE, 0o755
@@ -66,7 +92,6 @@ def make_archive(saved_model, path):
                 entry.size, entry.mode = item.stat().st_size, 0o644
                 with item.open("rb") as content:
                     tar.addfile(entry, content)
-    return path
 
 
 def extract_archive(path, folder):
@@ -140,10 +165,10 @@ def saved_model_folder(source):
     version. It is unpacked once, beside it, for all addresses with the same content.
 
     Args:
-        source: Folder of a SavedModel, or of numbered versions of one (the largest is taken), or one
-            with such a folder `saved_model`; the path of a `.tar.gz`; or the address of one,
-            https://…, http://… or gs://…. An address without .tar.gz or .tgz at its end is asked as
-            TF Hub asks, with `?tf-hub-format=compressed`.
+        source: Folder of a SavedModel, of numbered versions of one (the largest is taken), of an export,
+            or of a run with an export in its folder `export`; the path of a `.tar.gz`; or the URL of one:
+            https://…, http://… or gs://…. A URL without .tar.gz or .tgz at its end is requested as TF Hub
+            does, with `?tf-hub-format=compressed`.
 
     Returns:
         pathlib.Path of a folder with `saved_model.pb`.
@@ -160,10 +185,12 @@ def saved_model_folder(source):
     if "://" in text:
         return _unpacked(fetch(_compressed(text)))
     path = pathlib.Path(text).expanduser()
+    if path.suffix == ".keras":
+        raise ValueError(f"{text!r} is a Keras model, not a SavedModel; {_how_to_export(text, 'export')}")
     if path.is_file():
         return _unpacked(path)
     versions = {}
-    for folder in (path, path / "saved_model"):
+    for folder in (path, path / "saved_model", path / "export/saved_model"):
         if (folder / PROGRAM).is_file():
             return folder
         names = os.listdir(folder) if folder.is_dir() else ()
@@ -171,8 +198,14 @@ def saved_model_folder(source):
         versions = {number: folder for number, folder in versions.items() if (folder / PROGRAM).is_file()}
         if versions:
             return versions[max(versions)]
+    if (path / "model.keras").is_file():
+        raise ValueError(f"{text!r} is a run without an export; {_how_to_export(text, path / 'export')}")
     what = "holds no SavedModel" if path.is_dir() else "does not exist"
-    raise ValueError(f"{text!r} {what}; wanted a folder with {PROGRAM}, a .tar.gz of one, or its address")
+    raise ValueError(f"{text!r} {what}; wanted a folder with {PROGRAM}, a .tar.gz of one, or its URL")
+
+
+def _how_to_export(model, folder):
+    return f"write one by keras-vit export --model {model} --formats saved_model --output {folder}"
 
 
 def _compressed(url):

@@ -1,13 +1,16 @@
 """A SavedModel as a layer of Keras 3: what `hub.KerasLayer` is for Keras 2."""
 
+import base64
 import inspect
 import os
+import pathlib
+import tempfile
 
 import keras
 import tensorflow as tf
 from keras.src.saving import serialization_lib  # whether a file is being loaded in safe mode: not public
 
-from keras_vit.export.archive import saved_model_folder
+from keras_vit.export.archive import pack_program, saved_model_folder
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -15,18 +18,20 @@ class SavedModelLayer(keras.layers.Layer):
     """A reusable SavedModel, ours or another publisher's, inside a Keras 3 model.
 
     The layer's weights are the SavedModel's own variables, not copies: `fit` trains them if `trainable`,
-    a `.keras` file holds their values, and the SavedModel's weight penalties are among the `losses`. As
-    with `hub.KerasLayer`, what is frozen also runs in inference mode, so that dropout is still.
+    and the SavedModel's weight penalties are among the `losses`. As with `hub.KerasLayer`, a frozen layer
+    also runs in inference mode, without dropout.
 
     It computes in the types it was exported in, under every dtype policy: floating-point inputs are cast
     to what it takes, and its outputs to the policy's compute dtype. Under a `tf.distribute` strategy, make
     it in the strategy's scope.
 
-    A SavedModel is a program. A `.keras` file names it by its `handle` and is therefore loaded with
-    `safe_mode=False` only, after `import keras_vit.export.layer`.
+    A `.keras` file with this layer is self-contained: it holds the SavedModel's graph and assets beside the
+    current values of the weights, so the SavedModel itself is not needed to load the file. Since a
+    SavedModel is a program, such a file is loaded with `safe_mode=False` only, after
+    `import keras_vit.export.layer`.
 
     Args:
-        handle: Where it is, as `saved_model_folder` takes it: a folder, a `.tar.gz`, an address.
+        handle: The SavedModel, as `saved_model_folder` takes it: a folder, a `.tar.gz` or a URL.
         trainable: Whether its trainable variables are trained.
         signature: Name of the signature to call, such as "serving_default"; None calls the object
             itself. A signature cannot be trained.
@@ -58,18 +63,49 @@ class SavedModelLayer(keras.layers.Layer):
             raise ValueError(f"a SavedModel runs on TensorFlow; Keras's backend is {keras.backend.backend()}")
         if trainable and signature is not None:
             raise ValueError(f"a signature cannot be trained; leave out signature={signature!r} or trainable")
+        embedded = kwargs.pop("embedded", False)  # given by `from_config` alone
         super().__init__(autocast=False, **kwargs)
         self.handle, self.signature, self.output_name = os.fspath(handle), signature, output
+        self.trainable = trainable
+        if not embedded:
+            self._open(saved_model_folder(handle))
+            self.built = True
+
+    def build(self, input_shape):
+        """Open the SavedModel of a layer from a config without an embedded one."""
+        self._open(saved_model_folder(self.handle))
+
+    def get_build_config(self):
+        return {"program": base64.b64encode(self._program).decode()}
+
+    def build_from_config(self, config):
+        """Open the SavedModel that a `.keras` file holds; files written before version 0.2 hold none."""
+        if "program" not in config:
+            return self.build(None)
+        with tempfile.TemporaryDirectory() as folder:
+            archive = pathlib.Path(folder) / "embedded.tar.gz"
+            archive.write_bytes(base64.b64decode(config["program"]))
+            self._open(saved_model_folder(archive))
+
+    def _open(self, folder):
+        """Load the SavedModel and wrap its variables.
+
+        Without stored values, as in a `.keras` file, the variables stay uninitialised until Keras assigns
+        the file's weights.
+        """
+        without_values = not (folder / "variables").is_dir()
+        options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=without_values)
         # The whole object is kept: its functions alone do not keep its variables.
-        self._loaded = tf.saved_model.load(os.fspath(saved_model_folder(handle)))
-        self._run, spec = _function(self._loaded, signature, self.handle)
+        self._loaded = tf.saved_model.load(os.fspath(folder), options=options)
+        self._program = pack_program(folder, with_values=_has_more_values(folder, self._loaded))
+        self._run, spec = _function(self._loaded, self.signature, self.handle)
         if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None:
             self.input_spec = keras.InputSpec(shape=spec.shape, name=spec.name)
+        trainable, self.trainable = self.trainable, True  # Keras tracks the trainable variables as such
         self._of_it = self._variables_of_it()
         if trainable and not any(variable.trainable for variable in self._of_it):
             raise ValueError(f"{self.handle!r} has no trainable variables; leave out trainable=True")
-        self.trainable = trainable  # set last, for the variables too; what is set already is not set again
-        self.built = True
+        self.trainable = trainable
 
     def _variables_of_it(self):
         """Keras's variables around TensorFlow's."""
@@ -110,7 +146,8 @@ class SavedModelLayer(keras.layers.Layer):
     def get_config(self):
         own = {"handle": self.handle, "signature": self.signature, "output": self.output_name}
         # `trainable` may have been set on a whole model, for layers too that have nothing to train.
-        return {**super().get_config(), **own, "trainable": bool(self.trainable_variables)}
+        trainable = bool(self.trainable_variables) if self.built else self.trainable
+        return {**super().get_config(), **own, "trainable": trainable}
 
     @classmethod
     def from_config(cls, config, custom_objects=None, safe_mode=None):
@@ -119,7 +156,18 @@ class SavedModelLayer(keras.layers.Layer):
                 f"this model runs the SavedModel {config.get('handle')!r}, which is a program; if you trust "
                 "it, load with safe_mode=False or call keras.config.enable_unsafe_deserialization()"
             )
-        return cls(**config)
+        return cls(**config, embedded=True)
+
+
+def _has_more_values(folder, loaded):
+    """Whether a SavedModel stores values of others than its `variables`, such as a table's."""
+    if not (folder / "variables").is_dir():
+        return False
+    stored = [name for name, _ in tf.train.list_variables(os.fspath(folder / "variables/variables"))]
+    stored = [
+        name for name in stored if not name.startswith(("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/"))
+    ]
+    return len(stored) > len({id(variable) for variable in getattr(loaded, "variables", ())})
 
 
 def _function(loaded, signature, handle):

@@ -1,10 +1,14 @@
 import gc
+import json
 import os
+import shutil
+import zipfile
 
 import keras
 import numpy as np
 import pytest
 from made.devices import devices
+from made.servers import Server, file, serving
 from reference.comparing import assert_close
 from reference.small import one_block, penalised
 
@@ -179,22 +183,130 @@ def test_every_trainable_weight_is_trained(folder):
         assert (weight.numpy() != old).any() or "key_bias" in weight.name, weight.name
 
 
-def test_a_model_keeps_what_was_trained_in_its_own_file(folder, tmp_path):
-    inputs = keras.Input((16, 16, 3))
-    layer = SavedModelLayer(str(folder), trainable=True, signature=None, name="vit")
-    outer = keras.Model(inputs, keras.layers.Dense(2)(layer(inputs)))
+def outer_of(handle, side=16, **options):
+    """A model of the layer and a dense one."""
+    inputs = keras.Input((side, side, 3))
+    return keras.Model(inputs, keras.layers.Dense(2)(SavedModelLayer(handle, name="vit", **options)(inputs)))
+
+
+@pytest.fixture
+def moved(tmp_path, monkeypatch):
+    """A function that saves a model and loads it in another folder, where nothing but its file is left."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "here" / "cache"))
+
+    def move(outer):
+        outer.save(tmp_path / "outer.keras")
+        (tmp_path / "there").mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / "there")
+        monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "there" / "cache"))
+        shutil.rmtree(tmp_path / "here", ignore_errors=True)
+        return keras.saving.load_model(tmp_path / "outer.keras", safe_mode=False)
+
+    return move
+
+
+@pytest.fixture(scope="module")
+def any_size(tmp_path_factory):
+    return export_saved_model(one_block(image_size=(None, None)), tmp_path_factory.mktemp("any_size") / "1")
+
+
+@pytest.mark.parametrize("kind", ["export", "run/export", "vit.tar.gz", "URL"])
+def test_a_keras_file_holds_the_saved_model_wherever_it_came_from(kind, any_size, moved):
+    if kind.endswith("export"):
+        shutil.copytree(any_size, f"{kind}/saved_model/1")
+        outer = outer_of(kind.split("/")[0], None, trainable=True)
+    elif kind == "URL":
+        with serving(Server()) as server:
+            archive = make_archive(any_size, "vit.tar.gz").read_bytes()
+            server.answers["/vit.tar.gz"] = file(archive)
+            outer = outer_of(f"{server.url}/vit.tar.gz", None, trainable=True)
+    else:
+        outer = outer_of(make_archive(any_size, kind), None, trainable=True)
+    for weight in outer.trainable_variables:
+        weight.assign(weight + 0.1)
+    sizes = pixels(), pixels()[:, :8]
+    expected = [outer(images) for images in sizes]
+    loaded = moved(outer)
+    for images, outputs in zip(sizes, expected):
+        np.testing.assert_array_equal(loaded(images), outputs)
+
+
+def test_a_model_keeps_what_was_trained_in_its_own_file(folder, moved):
+    shutil.copytree(folder, "1")
+    outer = outer_of("1", trainable=True)
     outer.compile("adam", "mse")
     outer.fit(pixels(), np.ones((3, 2)), verbose=0)
-    outer.save(tmp_path / "outer.keras")
-    with pytest.raises(
-        ValueError, match=r"runs the SavedModel '.*/1', which is a program.*safe_mode=False"
-    ) as e:
-        keras.saving.load_model(tmp_path / "outer.keras")
+    outer.save("../outer.keras")
+    refused = "runs the SavedModel '1', which is a program.*safe_mode=False"
+    with pytest.raises(ValueError, match=refused) as e:
+        keras.saving.load_model("../outer.keras")
     assert "\n" not in str(e.value)
-    loaded = keras.saving.load_model(tmp_path / "outer.keras", safe_mode=False)
-    assert loaded.get_layer("vit").get_config() == layer.get_config()
+    loaded = moved(outer)
+    assert loaded.get_layer("vit").get_config() == outer.get_layer("vit").get_config()
     np.testing.assert_array_equal(loaded(pixels()), outer(pixels()))
     assert len(loaded.trainable_variables) == len(outer.trainable_variables)
+    loaded.fit(pixels(), np.ones((3, 2)), verbose=0)
+    again = moved(loaded)
+    np.testing.assert_array_equal(again(pixels()), loaded(pixels()))
+    assert np.abs(again(pixels()) - outer(pixels())).max() > 1e-4
+    assert len(again.losses) == 1  # the weight penalty
+
+
+def test_a_keras_file_holds_the_weights_once(folder, tmp_path):
+    outer_of(folder).save(tmp_path / "outer.keras")
+    program = (folder / "saved_model.pb").stat().st_size
+    with zipfile.ZipFile(tmp_path / "outer.keras") as archive:
+        config = archive.getinfo("config.json").file_size
+    assert 1000 < config < program / 3
+
+
+def test_tables_and_unlisted_variables_keep_their_values(moved):
+    made = Somebodys()
+    made.hidden = tf.Variable([2.0, 3.0])
+    made.variables = [tf.Variable(4.0)]
+    made.table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+    made.table.insert(np.array([0, 1]), np.array([5.0, 6.0], "float32"))
+
+    def call(x):
+        return x * made.hidden * made.variables[0] + made.table.lookup(tf.range(2, dtype="int64"))
+
+    made.__call__ = tf.function(call, input_signature=[tf.TensorSpec((None, 2))])
+    tf.saved_model.save(made, "1")
+    inputs = keras.Input((2,))
+    outer = keras.Model(inputs, SavedModelLayer("1")(inputs))
+    np.testing.assert_array_equal(moved(outer)(np.ones((1, 2))), [[13.0, 18.0]])
+
+
+def test_a_keras_file_of_an_earlier_version_reads_the_saved_model_from_its_handle(folder, tmp_path):
+    outer = outer_of(folder, trainable=True)
+    outer.trainable_variables[0].assign_add(np.ones(outer.trainable_variables[0].shape))
+    outer.save(tmp_path / "outer.keras")
+    with (
+        zipfile.ZipFile(tmp_path / "outer.keras") as new,
+        zipfile.ZipFile(tmp_path / "old.keras", "w") as old,
+    ):
+        for name in new.namelist():
+            content = new.read(name)
+            if name == "config.json":
+                config = json.loads(content)
+                (layer,) = [layer for layer in config["config"]["layers"] if layer["config"]["name"] == "vit"]
+                assert layer["build_config"].keys() == {"program"}
+                layer["build_config"] = None
+                content = json.dumps(config)
+            old.writestr(name, content)
+    loaded = keras.saving.load_model(tmp_path / "old.keras", safe_mode=False)
+    np.testing.assert_array_equal(loaded(pixels()), outer(pixels()))
+
+
+def test_a_model_that_is_not_exported_is_refused_with_the_command(model, tmp_path):
+    model.save(tmp_path / "model.keras")
+    command = f"keras-vit export --model {tmp_path} --formats saved_model --output {tmp_path}/export"
+    with pytest.raises(ValueError, match=f"'{tmp_path}' is a run without an export; write one by {command}"):
+        SavedModelLayer(tmp_path)
+    with pytest.raises(ValueError, match="model.keras' is a Keras model, not a SavedModel; write one by"):
+        SavedModelLayer(tmp_path / "model.keras")
 
 
 def test_its_config_is_its_arguments(folder):
@@ -210,6 +322,7 @@ def test_its_config_is_its_arguments(folder):
         SavedModelLayer.from_config(config)
     again = SavedModelLayer.from_config(config, safe_mode=False)
     assert again.get_config() == config and again.compute_dtype == "float16"
+    np.testing.assert_array_equal(again(pixels()), layer(pixels()))
     assert keras.saving.get_registered_name(SavedModelLayer) == "keras_vit>SavedModelLayer"
 
 
