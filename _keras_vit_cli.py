@@ -1,4 +1,4 @@
-"""The console script `keras-vit`: its parser, on absl alone.
+"""The console script `keras-vit`: its parser, on the standard library alone.
 
 It stands outside the package so that `--help` need not import Keras; a verb's module is imported
 when the verb is called.
@@ -7,13 +7,13 @@ when the verb is called.
 import argparse
 import ast
 import contextlib
+import difflib
 import importlib
 import os
+import pathlib
 import re
 import sys
 import tempfile
-
-from absl.flags import argparse_flags
 
 VERBS = {
     "quickstart": "train on scanned digits, evaluate, draw, export, load back and compare",
@@ -46,15 +46,118 @@ RECIPES = (
     *("pretrain_imagenet", "augreg", "augreg_imagenet21k", "plain_s16", "plain_s16_150", "plain_s16_300"),
     "masked_patch",
 )
+ROWS = ("table", "csv", "jsonl", "json")
 STRATEGIES = ("auto", "single", "mirrored", "multi_worker", "tpu")
 SOURCES = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name that `keras-vit models` lists"
 
 
-class _Parser(argparse_flags.ArgumentParser):
-    """A parser that says in one line what is wrong."""
+# Names from other tools, by what does the same here; VALUE stands for the value that was given.
+ELSEWHERE = {
+    "finetune": "train fit fine_tune tune learn",
+    "evaluate": "eval test validate score accuracy",
+    "predict": "infer inference classify label detect run",
+    "inspect": "explain visualize visualise attention",
+    "export": "deploy serve save",
+    "benchmark": "bench time speed profile",
+    "models": "list variants zoo catalogue catalog",
+    "weights": "convert convert_weights checkpoint",
+    "quickstart": "demo start",
+}
+OPTIONS_ELSEWHERE = {  # by command; "" is for all of them
+    "finetune pretrain": {
+        "--total_steps (epochs × images / batch size)": "epochs num_epochs n_epochs max_epochs",
+        "--total_steps VALUE": "steps num_steps max_steps train_steps iterations",
+        "--set base_lr=VALUE": "lr learning_rate base_lr base_learning_rate",
+        "--set weight_decay=VALUE": "weight_decay wd",
+        "--set warmup_steps=VALUE": "warmup warmup_steps num_warmup_steps",
+        "--set clip_norm=VALUE": "clip clip_norm grad_clip clip_grad max_grad_norm",
+        "--set dropout_rate=VALUE": "dropout dropout_rate drop",
+        "--set stochastic_depth_rate=VALUE": "stochastic_depth_rate drop_path drop_path_rate",
+        "--set label_smoothing=VALUE": "label_smoothing smoothing",
+        "--set accumulation_steps=VALUE": "accumulation_steps gradient_accumulation_steps grad_accum",
+        "--set dtype=mixed_bfloat16": "dtype bf16 fp16 amp mixed_precision",
+        "--set optimizer=VALUE": "optimizer opt optim",
+        "--set task=VALUE": "task",
+        "--set seed=VALUE": "seed random_seed",
+        "--workdir VALUE": "output output_dir out save_dir log_dir logdir",
+        "--weights VALUE": "checkpoint ckpt pretrained init load",
+        "--strategy (auto takes all GPUs)": "gpu gpus num_gpus device devices distribute",
+    },
+    "evaluate fewshot predict inspect export benchmark": {
+        "--model VALUE": "weights checkpoint ckpt pretrained load run workdir",
+    },
+    "": {
+        "--model VALUE": "model_name model_path arch architecture m",
+        "--dataset VALUE": "data data_path dataset_name d",
+        "--dataset folder:VALUE": "folder dir train_dir",
+        "--batch_size VALUE": "bs batch b",
+        "--batch_sizes VALUE": "bs batch b batch_size",
+        "--image_size VALUE": "img_size size resolution input_size",
+        "--top VALUE": "topk top_k k n",
+        "--image VALUE": "images img",
+        "--output VALUE": "output_dir out save save_path o",
+        "--formats VALUE": "format type",
+        "--precisions VALUE": "precision quantize dtype",
+        "--licence VALUE": "license",
+    },
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose messages are one line and name the command or option that was probably meant."""
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def parse_known_args(self, args=None, namespace=None):
+        """As in argparse; unknown options are refused first, since they explain what is missing."""
+        args = sys.argv[1:] if args is None else list(args)
+        known = [name for action in self._actions for name in action.option_strings]
+        for text, following in zip(args, [*args[1:], "-"]):
+            name, equals, value = text.partition("=")
+            if name == "--" or self._subparsers and not name.startswith("-"):
+                break
+            if re.match("--?[a-zA-Z]", name) and not any(option.startswith(name) for option in known):
+                value = value if equals else "VALUE" if following.startswith("-") else following
+                self.error(f"unknown option {name}{self._suggestion(name, value, known)}")
+        return super().parse_known_args(args, namespace)
+
+    def _suggestion(self, name, value, known):
+        meanings = {option.strip("-"): option for option in known}
+        for commands, hints in OPTIONS_ELSEWHERE.items():
+            if not commands or self.prog.split()[-1] in commands.split():
+                for hint, names in hints.items():
+                    if hint.split()[0] in known:
+                        meanings = dict.fromkeys(names.split(), hint.replace("VALUE", value)) | meanings
+        return suggestion(name.strip("-"), meanings)
+
+    def _check_value(self, action, value):
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, unknown(value, action.choices))
+
+
+def unknown(value, choices):
+    """What a message says of a value that is not one of the choices."""
+    meanings = {name: choice for choice in choices for name in (choice, *ELSEWHERE.get(choice, "").split())}
+    return f"unknown {value!r}{suggestion(value, meanings)} (one of {', '.join(choices)})"
+
+
+def suggestion(name, meanings):
+    """The meaning of the name or of the nearest one, as the end of a message; empty if none is near.
+
+    >>> suggestion("predcit", {"predict": "predict", "train": "finetune"})
+    '; did you mean predict?'
+    >>> suggestion("Train", {"predict": "predict", "train": "finetune"})
+    '; did you mean finetune?'
+    """
+    near = difflib.get_close_matches(name.replace("-", "_").lower(), meanings, n=1, cutoff=0.7)
+    return f"; did you mean {meanings[near[0]]}?" if near else ""
+
+
+def version():
+    """The version of the package, read from its source, so that Keras is not imported."""
+    source = pathlib.Path(__file__).with_name("keras_vit") / "__init__.py"
+    return re.search(r'^__version__ = "(.+)"$', source.read_text(), re.MULTILINE)[1]
 
 
 def parser():
@@ -64,6 +167,7 @@ def parser():
         description="Vision Transformers for Keras 3.",
         epilog="keras-vit VERB --help tells more.",
     )
+    top.add_argument("--version", action="version", version=f"keras_vit {version()}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
     sub = {name: verbs.add_parser(name, help=text, description=text) for name, text in VERBS.items()}
 
@@ -118,10 +222,14 @@ def parser():
 
     add = sub["predict"].add_argument
     _model(add)
-    add("images", nargs="+", help="image files, or folders of them")
+    lists = "image files, folders of them, or - for a list of both on standard input, one per line"
+    add("images", nargs="+", help=lists)
     add("--top", type=positive_int, default=5, help="classes to name for each image (default: 5)")
     add("--class_names", metavar="NAMES", help="imagenet_1k, or a text file with one name a line")
-    _output(add)
+    add("--format", choices=ROWS, default="table", help="what to print (default: table)")
+    add("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    suffixes = ", ".join(f".{name}" for name in ROWS[1:])
+    add("--output", metavar="FILE", help=f"write a file, too, in the format of its suffix: {suffixes}")
 
     _inspect(sub["inspect"].add_argument)
     _export(sub["export"].add_argument)
@@ -157,7 +265,8 @@ def parser():
 def _training(add, recipe, default):
     add("--model", help="variant such as B/16; not needed with --weights")
     _dataset(add)
-    add("--recipe", default=recipe, help=f"the hyperparameters: {', '.join(RECIPES)} {default}")
+    numbers = f"the hyperparameters: {', '.join(RECIPES)} {default}"
+    add("--recipe", type=one_of(RECIPES), default=recipe, help=numbers)
     add("--workdir", required=True, help="folder of the run; an unfinished one is continued")
     add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH")
     add("--total_steps", type=positive_int, help="steps of the run")
@@ -207,7 +316,7 @@ def _export(add):
     add("--integer_io", choices=("uint8", "int8"), help="what goes into and comes out of LiteRT's int8")
     add("--version", type=whole_number, default=1, help="number of the SavedModel's folder (default: 1)")
     add("--name", help="of the Hub archive (default: the model's)")
-    add("--publisher", default="keras-vit", help="of the Hub archive: small letters, digits and -")
+    add("--publisher", default="keras-vit", help="of the Hub archive: lower-case letters, digits and -")
     add("--licence", help="of the weights, for the Hub page: Apache-2.0, …")
     add("--url", metavar="URL", help="where the Hub archive will lie")
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -263,17 +372,21 @@ def positive_ints(text):
     return tuple(positive_int(part) for part in text.split(","))
 
 
-def names(known):
-    """A type for names of a list, with commas between them."""
+def one_of(known):
+    """A type for a name of a list."""
 
     def parse(text):
-        given = tuple(text.split(","))
-        for name in given:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
-        return given
+        if text not in known:
+            raise argparse.ArgumentTypeError(unknown(text, known))
+        return text
 
     return parse
+
+
+def names(known):
+    """A type for names of a list, with commas between them."""
+    parse = one_of(known)
+    return lambda text: tuple(parse(name) for name in text.split(","))
 
 
 def image_size(text):
@@ -299,27 +412,42 @@ def settings(pairs):
 
 
 @contextlib.contextmanager
-def without_greetings():
-    """Hold back what is written to standard error, from C++ too, and pass on all but the greetings."""
+def quiet_startup_logs(drop_on_error=False):
+    """Remove the start-up logs of TensorFlow and LiteRT from standard error, also those written by C++.
+
+    All other lines are written at the end.
+
+    Args:
+        drop_on_error: Whether to drop the other lines, too, when an exception that repeats them is raised.
+    """
     real = os.dup(2)
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         try:
             yield
+        except BaseException:
+            if drop_on_error:
+                held.truncate(0)
+            raise
         finally:
             os.dup2(real, 2)
             os.close(real)
             held.seek(0)
             lines = held.read().decode(errors="replace").splitlines(keepends=True)
-            sys.stderr.write("".join(line for line in lines if not _is_greeting(line)))
+            sys.stderr.write("".join(line for line in lines if not _is_startup_log(line)))
 
 
-def _is_greeting(line):
-    """Whether TensorFlow or LiteRT only says on what it runs."""
+STARTUP_LOGS = re.compile(
+    r"I\d{4} |WARNING: All log messages before absl::InitializeLog|INFO: Created TensorFlow Lite "
+    r"|To enable the following instructions|fully_quantize: "
+    r"|W\d{4} .*(tf_tfl_flatbuffer_helpers|flatbuffer_export)\.cc"
+)
+
+
+def _is_startup_log(line):
     if "failed call to cuInit" in line:  # an error only where there is a GPU
         return not os.path.exists("/dev/nvidiactl")
-    start = r"I\d{4} |WARNING: All log messages before absl::InitializeLog|INFO: Created TensorFlow Lite "
-    return re.match(start, line) is not None
+    return STARTUP_LOGS.match(line) is not None
 
 
 def main(argv=None):
@@ -327,10 +455,15 @@ def main(argv=None):
     args = parser().parse_args(sys.argv[1:] if argv is None else argv)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        with without_greetings():
+        with quiet_startup_logs():
             verb = importlib.import_module(f"keras_vit.cli.{args.verb}")
             importlib.import_module("tensorflow").config.list_physical_devices()
-        return verb.run(args) or 0
+        status = verb.run(args) or 0
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader of standard output has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except Exception as error:
         # Bad input, or TensorFlow's word on a file or an image; anything else is our fault.
         from_tensorflow = type(error).__module__.startswith("tensorflow.")

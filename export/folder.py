@@ -28,7 +28,7 @@ from keras_vit.export.verify import (
     live_run,
     row_of,
 )
-from keras_vit.export.writing import new_path
+from keras_vit.export.writing import free_path, new_path
 from keras_vit.models.arguments import FREE
 
 FORMATS = ("saved_model", "tflite", "onnx", "hub")
@@ -193,7 +193,11 @@ def _new_folder(path, formats, version):
             folder.mkdir()
             yield folder
         return
-    with new_path(versions / str(version)) as target:
+    target = versions / str(version)
+    if target.exists():
+        free = free_path(target).name
+        raise ValueError(f"{str(path)!r} has a version {version}; choose version={free} (--version {free})")
+    with new_path(target) as target:
         folder = target.parent / "export"
         folder.mkdir()
         yield folder

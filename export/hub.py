@@ -98,7 +98,7 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
         saved_model: Folder that `export_saved_model` wrote.
         folder: Folder to write; it must not exist.
         name: Of the model: letters, digits, "_", "." and "-".
-        publisher: Of the model: small letters, digits and "-".
+        publisher: Of the model: lower-case letters, digits and "-".
         version: A number; None: the SavedModel's folder's own where it is one, else 1.
         facts: `Facts` that the SavedModel does not hold.
 
@@ -152,13 +152,13 @@ def check_names(name, publisher, version):
     Example:
         >>> check_names("vit_s16.digits", "me", 3)
     """
-    for what, text, pattern in (
-        ("name", name, r"\w[\w.-]*"),
-        ("publisher", publisher, r"[a-z\d-]+"),
-        ("version", str(version), r"\d+"),
+    for what, text, pattern, allowed in (
+        ("name", name, r"\w[\w.-]*", 'letters, digits, "_", "." and "-" (not "." or "-" first)'),
+        ("publisher", publisher, r"[a-z\d-]+", 'lower-case letters, digits and "-"'),
+        ("version", str(version), r"\d+", "digits"),
     ):
         if not (isinstance(text, str) and re.fullmatch(pattern, text, re.ASCII)):
-            raise ValueError(f"{what} {text!r} is none on TF Hub; it must match {pattern}")
+            raise ValueError(f"{what} must consist of {allowed}; got {text!r}")
 
 
 def _as_json(values):

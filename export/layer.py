@@ -79,7 +79,7 @@ class SavedModelLayer(keras.layers.Layer):
         return {"program": base64.b64encode(self._program).decode()}
 
     def build_from_config(self, config):
-        """Open the SavedModel that a `.keras` file holds; files written before version 0.2 hold none."""
+        """Open the SavedModel in a `.keras` file; of a file of an earlier version, that of `handle`."""
         if "program" not in config:
             return self.build(None)
         with tempfile.TemporaryDirectory() as folder:

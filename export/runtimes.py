@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
+from _keras_vit_cli import quiet_startup_logs
 from keras_vit.export.description import FILE, Description, parse_description, read_description
 from keras_vit.export.onnx import optional
-from keras_vit.export.tflite import quiet
 from keras_vit.export.tflite_metadata import read_tflite_description
 from keras_vit.models.classifying import classify
 
@@ -44,6 +44,16 @@ class ExportedModel:
     image_size = property(lambda self: self.description.image_size)
     patch_size = property(lambda self: tuple(self.description.architecture["patch_size"]))
     resnet = property(lambda self: self.description.architecture["resnet"])
+
+    @property
+    def without_head(self):
+        """Why there are no classes, where it is not a classifier: a message for `check_head`."""
+        found = "tokens" if self.description.architecture["pooling"] is None else self.description.output
+        return (
+            f"this export has no classification head: it was exported to output {found} of "
+            f"{self.description.num_outputs} numbers; export a model with a head by keras-vit export, "
+            "without --representation"
+        )
 
     def outputs(self, images):
         """All outputs for images in [0, 1]: dict of arrays, float32 whatever the file computes in.
@@ -127,9 +137,10 @@ def _open_saved_model(path, threads):
 def _open_tflite(path, threads):
     description = read_tflite_description(path)
     try:
-        with quiet():
+        with quiet_startup_logs(drop_on_error=True):
             # LiteRT's own choice is one thread, where TensorFlow and onnxruntime take all.
             interpreter = Interpreter(model_path=os.fspath(path), num_threads=threads or os.cpu_count())
+            interpreter.allocate_tensors()  # at which it creates its delegate and logs that
             runner = interpreter.get_signature_runner("serving_default")
     except (ValueError, RuntimeError) as error:
         raise _damaged(path, error) from None

@@ -1,20 +1,18 @@
 """A SavedModel as a LiteRT (`.tflite`) file of built-in operations."""
 
-import contextlib
 import dataclasses
 import itertools
 import numbers
 import os
 import pathlib
 import re
-import sys
-import tempfile
 
 import numpy as np
 import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 
+from _keras_vit_cli import quiet_startup_logs
 from keras_vit.export.description import read_description
 from keras_vit.export.tflite_metadata import write_tflite
 from keras_vit.export.writing import new_path
@@ -23,10 +21,6 @@ from keras_vit.export.writing import new_path
 PRECISIONS = {"dynamic_int8": 1, "float32": 4, "float16": 2, "int8": 4}
 INTEGER_IO = {"uint8": 0, "int8": -128}  # what stands for a pixel of 0
 _LIMIT = 0.99 * 2**31  # bytes of a flatbuffer, less a hundredth for what is no weight
-_SMALL_TALK = re.compile(
-    r"I\d{4} |W\d{4} .*(tf_tfl_flatbuffer_helpers|flatbuffer_export)\.cc|fully_quantize: "
-    r"|WARNING: All log messages before absl|INFO: Created TensorFlow Lite|To enable the following "
-)
 
 
 def export_tflite(
@@ -84,7 +78,7 @@ def export_tflite(
     shape = (batch_size, *description.image_size, description.channels)
     samples = _samples(calibration, shape) if precision == "int8" else iter(())
     samples = itertools.chain([*itertools.islice(samples, 1)], samples)  # what does not fit is found at once
-    with new_path(path) as temporary, quiet():
+    with new_path(path) as temporary, quiet_startup_logs(drop_on_error=True):
         if batch_size is None and description == stored:
             converter = tf.lite.TFLiteConverter.from_saved_model(
                 os.fspath(saved_model), signature_keys=["serving_default"]
@@ -206,25 +200,6 @@ def _samples(calibration, shape):
             yield [np.resize(images, (count, *images.shape[1:]))]  # the last ones are repeated
     if not seen:
         raise ValueError("there are no calibration images; 100 to 500 are wanted")
-
-
-@contextlib.contextmanager
-def quiet():
-    """Hold back what the converter, the calibrator and the interpreter write to standard error, from C++.
-
-    All but their small talk is passed on at the end; nothing if there is an error, which says the same.
-    """
-    real = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(real, 2)
-            os.close(real)
-        held.seek(0)
-        lines = held.read().decode(errors="replace").splitlines(keepends=True)
-        sys.stderr.write("".join(line for line in lines if not _SMALL_TALK.match(line)))
 
 
 def _check_operations(content):

@@ -46,11 +46,11 @@ def new_path(path):
 
 def _check_new(path):
     if os.path.lexists(path):
-        raise ValueError(f"{os.fspath(path)!r} exists; {os.fspath(_free(path))!r} is free")
+        raise ValueError(f"{os.fspath(path)!r} exists; {os.fspath(free_path(path))!r} is free")
 
 
-def _free(path):
-    """The name after all that there are: version 4 after 3, export-2.tflite after export.tflite."""
+def free_path(path):
+    """The name after all that exist beside a path: version 4 after 3, export-2.tflite after export.tflite."""
     names = os.listdir(path.parent)
     if path.name.isdecimal():
         return path.with_name(str(max(int(name) for name in names if name.isdecimal()) + 1))

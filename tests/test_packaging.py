@@ -77,7 +77,6 @@ def test_the_wheel_asks_for_what_the_package_imports(wheel):
     names = {
         "PIL": "pillow",
         "sklearn": "scikit-learn",
-        "absl": "absl-py",
         "ai_edge_litert": "ai-edge-litert",
         "ml_dtypes": "ml-dtypes",
         "huggingface_hub": "huggingface-hub",

@@ -17,13 +17,14 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from _keras_vit_cli import quiet_startup_logs
 from keras_vit.cli.report import report, table
 from keras_vit.cli.source import exported_path, is_exported, open_live
 from keras_vit.export.description import describe
 from keras_vit.export.onnx import PACKAGES, export_onnx, optional
 from keras_vit.export.runtimes import open_exported
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.tflite import export_tflite, quiet
+from keras_vit.export.tflite import export_tflite
 from keras_vit.export.verify import normalised, size_of
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import parse_variant
@@ -137,7 +138,7 @@ def _measured(files, args):
     batches, rounds = sorted({*args.batch_sizes}), args.rounds  # ascending: a process's peak only grows
     rows = []
     with contextlib.ExitStack() as stack:
-        with quiet():  # each would greet
+        with quiet_startup_logs(drop_on_error=True):  # of each process
             processes = {
                 name: stack.enter_context(_process(name, path, args.threads, args.image_size))
                 for name, path in files.items()

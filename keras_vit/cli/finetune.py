@@ -7,7 +7,7 @@ import sys
 
 from _keras_vit_cli import settings
 from keras_vit.cli.run_report import REPORT, summary, write_run_report
-from keras_vit.cli.source import trained_file
+from keras_vit.cli.source import check_weights, trained_file
 from keras_vit.training.named_recipes import RECIPES, find_recipe
 from keras_vit.training.recipes import SIZES
 from keras_vit.training.run import RunConfig, load_data, train
@@ -17,6 +17,11 @@ from keras_vit.weights.catalogue import resolve
 
 
 def run(args):
+    if not (args.model or args.weights):
+        start = ", or --weights, a checkpoint to start from" if args.verb == "finetune" else ""
+        raise ValueError(f"give --model, a variant such as B/16, to train from random weights{start}")
+    if args.weights:
+        check_weights(args.weights)
     changes = settings(args.set)
     for name in ("total_steps", "batch_size"):
         if getattr(args, name) is not None:

@@ -59,7 +59,7 @@ def _inspected(args, paths):
     inputs = _inputs(model, paths, names)
     of = f"{len(paths)} given"
     if paths and model.is_classifier:
-        value["images"] = predicted(model, paths, task, TOP)
+        value["images"] = [*predicted(model, paths, task, TOP)]
         sections.append(_predictions(model, names, value["images"]))
         said = [(found["image"], _says(model, found, 1)) for found in value["images"]]
     names = names[:LOOKED_AT]

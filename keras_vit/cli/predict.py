@@ -1,66 +1,97 @@
 """`keras-vit predict`: what a model, live or exported, sees in images."""
 
+import contextlib
+import itertools
 import os
 import pathlib
+import sys
 
 from tqdm import tqdm
 
-from keras_vit.cli.report import report, table
+from _keras_vit_cli import ROWS
+from keras_vit.cli.report import whole_file
+from keras_vit.cli.rows import FORMATS
 from keras_vit.cli.source import named, open_model, task_of
 from keras_vit.data.datasets import IMAGE_SUFFIXES
-from keras_vit.models.classifying import check_finite, classify
+from keras_vit.models.classifying import check_finite, check_head, classify
 
 BATCH = 32  # images read and computed at a time
 
 
 def run(args):
+    written = args.output and pathlib.Path(args.output).suffix[1:].lower()
+    if args.output is not None and written not in ROWS[1:]:
+        raise ValueError(f"--output wants a file that ends in .csv, .jsonl or .json; got {args.output!r}")
     paths = [path for given in args.images for path in images_of(given)]
     model = open_model(args.model)
     if args.class_names:
         model = named(model, args.class_names)
     task = task_of(args.model, model)
-    value = predicted(model, paths, task, args.top)
+    check_head(model)
+    names = None
     if task == "regression":
-        columns = "image", *(model.class_names or [f"value {i}" for i in range(model.num_classes)])
-        rows = [(found["image"], *(f"{x:.4f}" for x in found["values"])) for found in value]
-    else:
-        columns = "image", "class", "probability"
-        rows = [
-            ("" if place else found["image"], best["name"], f"{best['probability']:7.2%}")
-            for found in value
-            for place, best in enumerate(found["classes"])
-        ]
-    report(args, value, table(rows, columns))
+        names = model.class_names or [f"value {i}" for i in range(model.num_classes)]
+    with contextlib.ExitStack() as stack:
+        sinks = [(sys.stdout, args.format)]
+        if args.output:
+            sinks.append((stack.enter_context(whole_file(args.output)), written))
+        progress = args.format == "table" or not sys.stdout.isatty()
+        results = itertools.tee(predicted(model, paths, task, args.top, progress), len(sinks))
+        texts = [FORMATS[format](copy, names) for (_, format), copy in zip(sinks, results)]
+        for pieces in itertools.zip_longest(*texts, fillvalue=""):
+            for (file, _), piece in zip(sinks, pieces):
+                print(piece, end="", file=file, flush=file is sys.stdout)
 
 
-def predicted(model, paths, task, top):
+def predicted(model, paths, task, top, progress=True):
     """What a model says of image files: for each a dict of `image`, its path, and `classes` or `values`.
 
     Args:
         model: A `VisionTransformer` with a head, or what `keras_vit.export` opens in its place.
         paths: Of images.
         task: "regression" has `values`; others have `classes` of `name` and `probability`, the best first.
-        top: How many classes.
+        top: The count of classes.
+        progress: Whether to show a progress bar on a terminal.
+
+    Yields:
+        The dicts, as soon as a batch is computed.
     """
     size = BATCH if model.preprocessing.image_size else 1  # images of several sizes are no batch
-    value = []
-    for start in tqdm(range(0, len(paths), size), "classifying", unit="batch", delay=2, disable=None):
+    starts, bar = range(0, len(paths), size), None if progress else True
+    for start in tqdm(starts, "classifying", unit="batch", delay=2, disable=bar):
         batch = paths[start : start + size]
         if task == "regression":
             outputs = check_finite(model.predict_on_batch(model.preprocessing(batch)))
-            value += [{"image": path, "values": row.tolist()} for path, row in zip(batch, outputs)]
+            yield from ({"image": path, "values": row.tolist()} for path, row in zip(batch, outputs))
         else:
             for path, best in zip(batch, classify(model, batch, top, task=task)):
                 classes = [{"name": name, "probability": score} for name, score in best]
-                value.append({"image": path, "classes": classes})
-    return value
+                yield {"image": path, "classes": classes}
 
 
 def images_of(given):
-    """The paths that a file, or a folder of images, stands for."""
+    """The paths of images that an argument stands for: a file, a folder of images, or `-`.
+
+    `-` stands for the files and folders listed on standard input, one per line.
+
+    Raises:
+        ValueError: if a file does not exist, or there are no images in a folder or the list.
+    """
+    if given == "-":
+        lines = os.fsdecode(sys.stdin.buffer.read()).split("\n")
+        found = [path for line in lines if line.strip() for path in _images_at(line.rstrip("\r"))]
+        if not found:
+            raise ValueError("no images on standard input; wanted one path per line")
+        return found
+    return _images_at(given)
+
+
+def _images_at(given):
     path = pathlib.Path(given)
-    if not path.is_dir():
+    if path.is_file():
         return [given]
+    if not path.is_dir():
+        raise ValueError(f"no such image file: {given}")
     found = sorted(os.fspath(p) for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
     if not found:
         raise ValueError(f"no images in the folder {given!r}; wanted {', '.join(IMAGE_SUFFIXES)}")

@@ -1,5 +1,6 @@
 """What verbs print and write."""
 
+import contextlib
 import json
 import pathlib
 
@@ -22,19 +23,44 @@ def table(rows, columns):
     return "\n".join(lines)
 
 
-def write_whole(path, content):
-    """Write a file's bytes beside it and rename, so that it appears whole, in the place of one that is there.
+@contextlib.contextmanager
+def whole_file(path, mode="w"):
+    """A file to write, which appears under its name at the end and then replaces one that is there.
 
-    >>> write_whole(pathlib.Path("whole.txt"), b"all of it")
+    Raises:
+        ValueError: if its folder does not exist.
+
+    >>> with whole_file("whole.txt") as file:
+    ...     _ = file.write("all of it")
+    >>> pathlib.Path("whole.txt").read_text()
+    'all of it'
     """
+    path = pathlib.Path(path).expanduser()
+    if not path.parent.is_dir():
+        raise ValueError(f"no such folder: {str(path.parent)!r}, for {path.name}")
     unfinished = path.with_name(f".{path.name}")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    try:
+        with open(unfinished, mode, **text) as file:
+            yield file
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_whole(path, content):
+    """Write a file's bytes through `whole_file`.
+
+    >>> write_whole("whole.bin", b"all of it")
+    """
+    with whole_file(path, "wb") as file:
+        file.write(content)
 
 
 def report(args, value, text):
     """Print the text, or the value as JSON with --json; write the JSON with --output."""
     encoded = json.dumps(value, indent=2)
     if args.output:
-        pathlib.Path(args.output).write_text(encoded + "\n")
+        with whole_file(args.output) as file:
+            file.write(encoded + "\n")
     print(encoded if args.json else text)

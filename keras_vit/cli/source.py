@@ -9,6 +9,7 @@ import re
 from keras_vit.export.archive import SUFFIXES, saved_model_folder
 from keras_vit.models import VisionTransformer
 from keras_vit.training.workdir import Workdir
+from keras_vit.variants import parse_variant
 from keras_vit.weights import from_pretrained
 from keras_vit.weights.checkpoint import read_model
 from keras_vit.weights.class_names import class_names
@@ -82,6 +83,7 @@ def open_live(source, image_size=None):
         ValueError: if there is none, or it is an exported model, which computes and no more.
     """
     source = os.fspath(source)
+    check_weights(source)
     if is_exported(source):
         raise ValueError(f"{source!r} is an exported model; wanted the run, .keras file or checkpoint")
     path = pathlib.Path(source).expanduser()
@@ -97,6 +99,23 @@ def open_live(source, image_size=None):
     if image_size:
         return from_pretrained(trained_file(source), image_size=image_size)
     return read_model(path) if path.suffix == ".keras" else from_pretrained(source)
+
+
+def check_weights(source):
+    """Refuse the name of a variant, unless there is a file of this name.
+
+    Raises:
+        ValueError: if it is one.
+    """
+    try:
+        parse_variant(source)
+    except ValueError:
+        return
+    if not pathlib.Path(source).exists():
+        raise ValueError(
+            f"{source!r} is a variant and has no weights: train it with keras-vit finetune --model {source}, "
+            f"or give a checkpoint, such as one that keras-vit models {source} lists"
+        )
 
 
 def is_exported(source):

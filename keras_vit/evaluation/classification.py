@@ -6,8 +6,9 @@ import numpy as np
 from keras import ops
 
 from keras_vit.evaluation.multi_label import multi_label_scores
-from keras_vit.evaluation.outputs import check_head, collect, computed
+from keras_vit.evaluation.outputs import collect, computed
 from keras_vit.evaluation.regression import regression_scores
+from keras_vit.models.classifying import check_head
 
 SCORES = {"multi_label": multi_label_scores, "regression": regression_scores}
 MOST_CLASSES_OF_A_MATRIX = 4096

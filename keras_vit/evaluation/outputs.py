@@ -6,7 +6,7 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_vit.data.batches import evaluation_batches
-from keras_vit.models.classifying import check_finite
+from keras_vit.models.classifying import check_finite, check_head
 from keras_vit.weights.messages import listed
 
 
@@ -62,11 +62,6 @@ def collect(model, samples, batch_size=64):
         outputs.append(rows.astype("float32"))
         labels.append(wanted.astype("float32"))
     return np.concatenate(outputs), np.concatenate(labels)
-
-
-def check_head(model):
-    if not model.is_classifier:
-        raise ValueError("this model has no classification head; build it with num_classes and pooling")
 
 
 def check_classes(model, dataset):

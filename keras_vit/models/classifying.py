@@ -28,6 +28,20 @@ def check_finite(outputs):
     return outputs
 
 
+def check_head(model):
+    """Refuse a model whose outputs are not one row of class scores, or of values, for each image.
+
+    Args:
+        model: As for `classify`. Its attribute `without_head`, if any, is the message.
+
+    Raises:
+        ValueError: if it has no head.
+    """
+    if not model.is_classifier:
+        built = "this model has no classification head; build it with num_classes and pooling"
+        raise ValueError(getattr(model, "without_head", built))
+
+
 def classify(model, images, top=5, batch_size=32, task="single_label"):
     """What the model sees in images, best first.
 
@@ -51,8 +65,7 @@ def classify(model, images, top=5, batch_size=32, task="single_label"):
         >>> [len(best) for best in model.classify(np.zeros((2, 40, 50, 3), "uint8"), top=3)]
         [3, 3]
     """
-    if not model.is_classifier:
-        raise ValueError("this model has no classification head; build it with num_classes and pooling")
+    check_head(model)
     if task not in PROBABILITIES:
         raise ValueError(f"there are classes in the tasks {[*PROBABILITIES]} alone; got {task!r}")
     names = model.class_names or [str(i) for i in range(model.num_classes)]

@@ -2,6 +2,7 @@ import contextlib
 import io
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,10 +21,12 @@ def script():
     """The installed console script as a process of its own, as a user would start it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_CPP")}
 
-    def run(*arguments, cwd=None):
-        return subprocess.run(
-            [SCRIPT, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=environment
-        )
+    def run(*arguments, cwd=None, pipe_to=None):
+        command = [SCRIPT, *map(str, arguments)]
+        if pipe_to:
+            pipe = shlex.join(map(str, command))
+            command = ["bash", "-c", f"{pipe} | {pipe_to}; exit ${{PIPESTATUS[0]}}"]
+        return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
 
     return run
 

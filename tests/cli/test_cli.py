@@ -1,3 +1,6 @@
+import dataclasses
+import os
+import runpy
 import statistics
 import subprocess
 import sys
@@ -7,7 +10,8 @@ import numpy as np
 import pytest
 
 import _keras_vit_cli
-from _keras_vit_cli import VERBS, settings
+import keras_vit as keras_vit_package
+from _keras_vit_cli import VERBS, quiet_startup_logs, settings
 
 HELP = """
 import sys, _keras_vit_cli
@@ -70,6 +74,80 @@ def test_every_verb_explains_its_options(verb, keras_vit):
 )
 def test_a_wrong_command_line_is_refused_in_one_line(arguments, words, keras_vit, refused):
     refused(keras_vit(*arguments), *words, "--help")
+
+
+@pytest.mark.parametrize(
+    "arguments, meant",
+    [
+        ("finetune --lr 3e-4", "unknown option --lr; did you mean --set base_lr=3e-4?"),
+        ("finetune --learning_rate=0.1 --dataset d", "did you mean --set base_lr=0.1?"),
+        ("finetune --dataset d --epochs 3", "did you mean --total_steps (epochs × images / batch size)?"),
+        ("finetune --dataset d --bs 8", "did you mean --batch_size 8?"),
+        ("finetune --dataset d --batch-sise 8", "did you mean --batch_size?"),
+        ("finetune --model_name B/16", "did you mean --model B/16?"),
+        ("finetune --dropuot 0.1", "did you mean --set dropout_rate=0.1?"),
+        ("pretrain --weights vit.npz", "unknown option --weights; see"),
+        ("predict --topk 3 photo.jpg", "did you mean --top 3?"),
+        ("predict --model m --top_k=3 photo.jpg", "did you mean --top 3?"),
+        ("predict --weights runs/flowers photo.jpg", "did you mean --model runs/flowers?"),
+        ("predict --model m -k 3 photo.jpg", "unknown option -k; did you mean --top 3?"),
+        ("benchmark --bs --model m", "did you mean --batch_sizes VALUE?"),
+        ("weights show vit.npz --frobnicate", "unknown option --frobnicate; see keras-vit weights show"),
+        ("train --dataset digits", "unknown 'train'; did you mean finetune?"),
+        ("trian --dataset digits", "did you mean finetune?"),
+        ("predcit photo.jpg", "did you mean predict?"),
+        ("weights conver vit.npz", "did you mean convert?"),
+        ("predict --model m --format JSONL photo.jpg", "unknown 'JSONL'; did you mean jsonl?"),
+        ("export --model m --output o --formats saved_model,tf_lite", "did you mean tflite? (one of saved"),
+    ],
+)
+def test_what_was_probably_meant_is_named(arguments, meant, keras_vit, refused):
+    refused(keras_vit(*arguments.split()), meant)
+
+
+def test_what_is_suggested_is_there():
+    from keras_vit.training.recipes import Recipe
+
+    fields = {field.name for field in dataclasses.fields(Recipe)}
+    for commands, hints in _keras_vit_cli.OPTIONS_ELSEWHERE.items():
+        known = {verb: options_of(verb) for verb in commands.split() or VERBS}
+        for hint, names in hints.items():
+            option, _, value = hint.partition(" ")
+            assert any(option in options for options in known.values()), hint
+            assert option != "--set" or value.partition("=")[0] in fields, hint
+            if option == "--set":
+                assert not {f"--{name}" for name in names.split()} & known["finetune"], hint
+    assert {*_keras_vit_cli.ELSEWHERE} <= {*VERBS}
+
+
+def options_of(verb):
+    (verbs,) = [action for action in _keras_vit_cli.parser()._actions if action.dest == "verb"]
+    return {option for action in verbs.choices[verb]._actions for option in action.option_strings}
+
+
+def test_the_module_is_the_script_and_has_the_packages_version(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["keras-vit", "--version"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("keras_vit", run_name="__main__")
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"keras_vit {keras_vit_package.__version__}\n"
+
+
+def test_start_up_logs_are_removed_and_all_else_is_kept(capfd):
+    with pytest.raises(OSError), quiet_startup_logs():
+        for line in (
+            *("I0000 00:00:1 1 port.cc:153] oneDNN custom operations are on.", "E0000 00:00:1 1 a.cc:1] bad"),
+            *("INFO: Created TensorFlow Lite XNNPACK delegate for CPU.", "INFO: Created a mess"),
+            *("W0000 00:00:1 1 other.cc:1] look here", "fully_quantize: 0, inference_type: 6"),
+        ):
+            os.write(2, f"{line}\n".encode())
+        raise OSError
+    kept = "E0000 00:00:1 1 a.cc:1] bad\nINFO: Created a mess\nW0000 00:00:1 1 other.cc:1] look here\n"
+    assert capfd.readouterr().err == kept
+    with pytest.raises(OSError), quiet_startup_logs(drop_on_error=True):
+        os.write(2, b"what the exception repeats\n")
+        raise OSError
+    assert capfd.readouterr().err == ""
 
 
 def test_the_script_refuses_an_unknown_verb(script, refused):
@@ -162,12 +240,14 @@ def test_an_interrupted_command_says_so(keras_vit, monkeypatch):
 
 def test_the_parser_offers_what_the_package_has():
     """It says these lists again, so that --help need not import Keras."""
+    from keras_vit.cli import rows
     from keras_vit.data import datasets
     from keras_vit.models import masked_patch
     from keras_vit.training import recipes, run, strategy
     from keras_vit.weights.layouts import LAYOUTS
 
     assert set(_keras_vit_cli.LAYOUTS) == set(LAYOUTS)
+    assert (*rows.FORMATS,) == _keras_vit_cli.ROWS
     assert _keras_vit_cli.TASKS == datasets.TASKS == recipes.TASKS
     assert _keras_vit_cli.OBJECTIVES == run.OBJECTIVES
     assert _keras_vit_cli.TARGETS == masked_patch.TARGETS

@@ -160,6 +160,10 @@ def no_model(model, path):
     return ["--model", path / "none.keras", "--image_size", "24"], ["no such model file"]
 
 
+def unfit_name(model, path):
+    return ["--formats", "hub", "--name", "My Flowers"], ['letters, digits, "_", "." and "-"', "'My Flowers'"]
+
+
 def not_finite(model, path):
     broken = small(num_layers=1)
     broken.get_layer("head").bias.assign([float("nan")] * 5)
@@ -177,6 +181,7 @@ def not_finite(model, path):
         other_classes,
         exported_already,
         no_model,
+        unfit_name,
         not_finite,
     ],
 )

@@ -217,7 +217,7 @@ def test_a_folder_that_is_no_run_is_refused(command, keras_vit, refused, tmp_pat
         (["--model", "Ti/8"], ["hidden_size 24", "Ti/8 has 192"]),
         (["--image_size", "20"], ["20×20", "not divisible by the patch of 8×8"]),
         (["--image_size", "16x20"], ["16×20", "not divisible by the patch of 8×8"]),
-        (["--recipe", "fine"], ["recipe 'fine' is unknown", "finetune"]),
+        (["--recipe", "fintune"], ["unknown 'fintune'; did you mean finetune?", "augreg"]),
         (["--set", "lr=1"], ["a recipe has no lr", "base_lr"]),
         (["--set", "base_lr"], ["FIELD=VALUE", "'base_lr'"]),
         (["--set", "base_lr=high"], ["base_lr must be a number above 0", "'high'"]),
@@ -226,6 +226,7 @@ def test_a_folder_that_is_no_run_is_refused(command, keras_vit, refused, tmp_pat
         (["--set", "warmup_steps=9"], ["warmup_steps must be", "9 and 3"]),
         (["--dataset", "folder:/nowhere"], ["no such folder: '/nowhere'"]),
         (["--dataset", "cloud:mnist"], ["'cloud:mnist' is unknown", "folder:PATH"]),
+        (["--weights", "B/16"], ["'B/16' is a variant and has no weights", "keras-vit models B/16"]),
     ],
     ids=lambda value: "",
 )
@@ -238,7 +239,10 @@ def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(
 
 def test_neither_model_nor_weights_is_refused(images, keras_vit, refused, tmp_path):
     done = keras_vit("finetune", "--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
-    refused(done, "give a model", "weights")
+    refused(done, "give --model, a variant such as B/16", "or --weights, a checkpoint")
+    done = keras_vit("pretrain", "--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
+    refused(done, "give --model, a variant such as B/16, to train from random weights")
+    assert "--weights" not in done.stderr
 
 
 def test_weights_are_kept_so_that_the_run_is_known_again_from_another_folder(tmp_path, monkeypatch):

@@ -1,15 +1,21 @@
+import csv
+import io
 import json
 
 import keras
 import numpy as np
 import pytest
 from made.folders import write_broken
-from reference.small import small
+from reference.small import one_block, small
 
+import _keras_vit_cli
 from keras_vit import from_pretrained
+from keras_vit.cli import predict
 from keras_vit.cli.source import named
 from keras_vit.export.description import describe
 from keras_vit.export.runtimes import ExportedModel
+from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.tflite import export_tflite
 
 
 @pytest.fixture(scope="module")
@@ -20,16 +26,21 @@ def model(tmp_path_factory):
     return path
 
 
-def test_the_script_prints_the_best_classes_of_each_image(script, model, images):
+def test_the_script_prints_the_best_classes_of_each_image(script, images, tmp_path):
+    """With a LiteRT file, whose runtime logs that it starts."""
+    live = one_block(class_names=("a", "b", "c", "d", "e"))
+    saved = export_saved_model(live, tmp_path / "1", warmup=())
+    file = export_tflite(saved, tmp_path / "m.tflite", precision="float32")
     paths = [images / "cat" / "00.png", images / "dog" / "01.png"]
-    done = script("predict", "--model", model, *paths, "--top", 2)
+    done = script("predict", "--model", file, *paths, "--top", 2)
     assert done.returncode == 0 and done.stderr == ""
     header, *rows = done.stdout.splitlines()
     assert header.split() == ["image", "class", "probability"]
     assert [row.split()[0] for row in rows[::2]] == [str(path) for path in paths]
-    expected = keras.saving.load_model(model).classify(paths, top=2)
-    shown = [tuple(row.split()[-2:]) for row in rows]
-    assert shown == [(name, f"{score:.2%}") for best in expected for name, score in best]
+    expected = [best for found in live.classify(paths, top=2) for best in found]
+    assert [row.split()[-2] for row in rows] == [name for name, _ in expected]
+    shown = [float(row.split()[-1].rstrip("%")) for row in rows]
+    np.testing.assert_allclose(shown, [100 * probability for _, probability in expected], atol=0.02)
 
 
 def test_json_holds_every_image_of_a_folder_in_order(keras_vit, weights, images, tmp_path):
@@ -65,6 +76,96 @@ def test_an_exported_models_class_names_may_be_given(tmp_path):
     assert named(exported, tmp_path / "names.txt").class_names == tuple("vwxyz")
 
 
+@pytest.mark.parametrize("format", ["csv", "jsonl", "json"])
+def test_each_format_is_printed_and_written_alike(format, keras_vit, model, images, tmp_path):
+    file = tmp_path / f"found.{format}"
+    done = keras_vit("predict", "--model", model, images, "--format", format, "--output", file, "--top", 2)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == file.read_text()
+    assert [*tmp_path.iterdir()] == [file]
+    paths = [str(path) for path in sorted(images.rglob("*.png"))]
+    expected = keras.saving.load_model(model).classify(paths, top=2)
+    if format == "csv":
+        header, *rows = csv.reader(io.StringIO(done.stdout))
+        assert header == ["image", "rank", "class", "probability"]
+        assert [row[:3] for row in rows] == [
+            [path, str(rank), name]
+            for path, best in zip(paths, expected)
+            for rank, (name, _) in enumerate(best, 1)
+        ]
+        probabilities = [float(row[3]) for row in rows]
+    else:
+        lines = done.stdout.splitlines()
+        found = [json.loads(line) for line in lines] if format == "jsonl" else json.loads(done.stdout)
+        assert [row["image"] for row in found] == paths
+        best = [best for row in found for best in row["classes"]]
+        assert [row["name"] for row in best] == [name for row in expected for name, _ in row]
+        probabilities = [row["probability"] for row in best]
+    np.testing.assert_allclose(probabilities, [p for row in expected for _, p in row], rtol=1e-4)
+
+
+def test_a_list_is_read_from_standard_input(keras_vit, model, images, monkeypatch):
+    listed = f"{images}/cat\n\n{images}/dog/01.png\r\n".encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(listed)))
+    done = keras_vit("predict", "--model", model, "-", "--format", "csv", "--top", 1)
+    paths = [row[0] for row in csv.reader(io.StringIO(done.stdout))][1:]
+    assert paths == [*map(str, sorted((images / "cat").iterdir())), f"{images}/dog/01.png"]
+
+
+def test_rows_are_printed_as_they_come_and_the_file_appears_at_the_end(
+    model, images, tmp_path, monkeypatch, capfd
+):
+    file, seen = tmp_path / "found.csv", []
+    file.write_text("older")
+    real = predict.classify
+
+    def classify(*args, **options):
+        seen.append((capfd.readouterr().out.count("\n"), file.read_text()))
+        return real(*args, **options)
+
+    def run(*paths):
+        command = ["predict", "--model", model, *paths, "--format", "jsonl", "--output", file, "--top", 1]
+        return _keras_vit_cli.main([*map(str, command)])
+
+    monkeypatch.setattr(predict, "BATCH", 2)
+    monkeypatch.setattr(predict, "classify", classify)
+    paths = sorted(images.rglob("*.png"))[:4]
+    assert run(*paths, write_broken(tmp_path / "bad.png")) == 2
+    assert file.read_text() == "older" and len([*tmp_path.iterdir()]) == 2
+    assert run(*paths) == 0
+    assert seen == [(0, "older"), (2, "older"), (2, "older"), (0, "older"), (2, "older")]
+    assert len(file.read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    "task, names", [("regression", ("height", "width")), ("regression", None), ("multi_label", None)]
+)
+def test_multi_label_and_regression_have_their_columns(task, names, keras_vit, images, tmp_path):
+    paths = sorted(images.rglob("*.png"))[:3]
+    model = one_block(num_classes=2, class_names=names)
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "config.json").write_text(json.dumps({"recipe": {"task": task}}))
+    done = keras_vit("predict", "--model", tmp_path, *paths, "--format", "csv")
+    header, *rows = csv.reader(io.StringIO(done.stdout))
+    outputs = np.asarray(model(model.preprocessing(paths)))
+    if task == "regression":
+        assert header == ["image", *(names or ("value 0", "value 1"))]
+        np.testing.assert_allclose([[*map(float, row[1:])] for row in rows], outputs, rtol=1e-3)
+        table = keras_vit("predict", "--model", tmp_path, *paths).stdout.splitlines()
+        assert table[0].split() == " ".join(header).split()
+        np.testing.assert_allclose([float(row.split()[-1]) for row in table[1:]], outputs[:, 1], atol=1e-4)
+    else:
+        assert header == ["image", "rank", "class", "probability"]
+        expected = np.sort(1 / (1 + np.exp(-outputs)))[:, ::-1].ravel()
+        np.testing.assert_allclose([float(row[3]) for row in rows], expected, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_reader_that_stops_early_is_no_error(script, model, images):
+    done = script("predict", "--model", model, images, "--format", "csv", pipe_to="true")
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def no_image(model, images, path):
     return model, path / "nowhere.png", ["no such image file", path / "nowhere.png"]
 
@@ -76,6 +177,28 @@ def broken_image(model, images, path):
 def empty_folder(model, images, path):
     (path / "empty").mkdir()
     return model, path / "empty", ["no images in the folder", path / "empty", ".jpg"]
+
+
+def missing_folder(model, images, path):
+    return model, [images, "--output", path / "none" / "found.csv"], ["no such folder", path / "none"]
+
+
+def unknown_suffix(model, images, path):
+    return model, [images, "--output", path / "found.txt"], [".csv, .jsonl or .json", "found.txt"]
+
+
+def variant(model, images, path):
+    return "B/16", images, ["'B/16' is a variant and has no weights", "keras-vit finetune --model B/16"]
+
+
+def empty_list(model, images, path):
+    return model, "-", ["no images on standard input", "one path per line"]
+
+
+def headless_export(model, images, path):
+    export_saved_model(one_block(num_classes=None), path / "1", warmup=())
+    words = ["no classification head", "to output representation of 12 numbers", "without --representation"]
+    return path / "1", images, words
 
 
 def no_model(model, images, path):
@@ -115,6 +238,11 @@ def headless_model(model, images, path):
         no_image,
         broken_image,
         empty_folder,
+        missing_folder,
+        unknown_suffix,
+        variant,
+        empty_list,
+        headless_export,
         no_model,
         damaged_model,
         other_model,
@@ -123,6 +251,8 @@ def headless_model(model, images, path):
         no_numbers,
     ],
 )
-def test_bad_input_is_refused_in_one_line(make, keras_vit, refused, model, images, tmp_path):
+def test_bad_input_is_refused_in_one_line(make, keras_vit, refused, model, images, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
     source, given, words = make(model, images, tmp_path)
-    refused(keras_vit("predict", "--model", source, given), *words)
+    given = given if isinstance(given, list) else [given]
+    refused(keras_vit("predict", "--model", source, *given), *words)

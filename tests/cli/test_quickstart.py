@@ -26,7 +26,7 @@ import os, sys
 import _keras_vit_cli
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # as the script sets it
-with _keras_vit_cli.without_greetings():
+with _keras_vit_cli.quiet_startup_logs():
     from keras_vit.cli import quickstart
 quickstart.MODEL["patch_size"] = {PATCH}
 quickstart.RECIPES["digits"] = quickstart.RECIPES["digits"].with_changes(**{STEPS})

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from keras_vit.cli.report import report, table
+from keras_vit.cli.report import report, table, whole_file
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,18 @@ def test_a_report_is_printed_as_asked_and_written_as_json(as_json, written, caps
     assert json.loads(printed) == value if as_json else printed == "half\n"
     assert file.exists() == written
     assert not written or json.loads(file.read_text()) == value
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
+    file = tmp_path / "found.csv"
+    for content in ("ä\n", "newer\n"):
+        with whole_file(file) as writing:
+            writing.write(content)
+        assert file.read_bytes() == content.encode()
+    with pytest.raises(KeyboardInterrupt), whole_file(file) as writing:
+        writing.write("half")
+        raise KeyboardInterrupt
+    assert file.read_text() == "newer\n" and [*tmp_path.iterdir()] == [file]
+    message = f"no such folder: '{tmp_path}/none', for found.csv"
+    with pytest.raises(ValueError, match=message), whole_file(tmp_path / "none" / "found.csv"):
+        pass

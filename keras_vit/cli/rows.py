@@ -1,0 +1,51 @@
+"""Predictions as text, image by image: a table, CSV, JSON lines or JSON."""
+
+import csv
+import io
+import json
+import textwrap
+
+from keras_vit.cli.report import table
+
+
+def _table(results, names):
+    """All rows at the end, since the widths of the columns depend on all of them."""
+    rows = []
+    for found in results:
+        if "values" in found:
+            rows.append((found["image"], *(f"{value:.4f}" for value in found["values"])))
+        else:
+            best = [(row["name"], f"{row['probability']:7.2%}") for row in found["classes"]]
+            rows += [(found["image"] if rank == 0 else "", *row) for rank, row in enumerate(best)]
+        yield ""
+    yield table(rows, ("image", *(names or ("class", "probability")))) + "\n"
+
+
+def _csv(results, names):
+    columns = ("image", *(names or ("rank", "class", "probability")))
+    for number, found in enumerate(results):
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([] if number else [columns])
+        if names:
+            writer.writerow((found["image"], *found["values"]))
+        else:
+            best = enumerate(found["classes"], 1)
+            writer.writerows((found["image"], rank, row["name"], row["probability"]) for rank, row in best)
+        yield text.getvalue()
+
+
+def _json_lines(results, names):
+    for found in results:
+        yield json.dumps(found) + "\n"
+
+
+def _json(results, names):
+    for number, found in enumerate(results):
+        yield (",\n" if number else "[\n") + textwrap.indent(json.dumps(found, indent=2), "  ")
+    yield "\n]\n"
+
+
+# Each is a generator of text from an iterator of what `predicted` yields, and the names of the values in a
+# regression, else None. It yields as soon as it can.
+FORMATS = {"table": _table, "csv": _csv, "jsonl": _json_lines, "json": _json}
