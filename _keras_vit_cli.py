@@ -437,6 +437,8 @@ def quiet_startup_logs(drop_on_error=False):
             sys.stderr.write("".join(line for line in lines if not _is_startup_log(line)))
 
 
+without_greetings = quiet_startup_logs  # the name that the notebooks import
+
 STARTUP_LOGS = re.compile(
     r"I\d{4} |WARNING: All log messages before absl::InitializeLog|INFO: Created TensorFlow Lite "
     r"|To enable the following instructions|fully_quantize: "

@@ -1,13 +1,42 @@
-"""Fills `<!-- options: VERB -->` in a page with what the parser of `keras-vit VERB` says of itself."""
+"""Fills in what the pages leave to one place: the options of a verb, and the repository's URL.
+
+`<!-- options: VERB -->` becomes what the parser of `keras-vit VERB` says of itself. The URL stands in
+setup.py; links to files outside `docs/` are made from it.
+"""
 
 import argparse
+import os
+import pathlib
 import re
 
 import _keras_vit_cli
 
+DOCS = pathlib.Path(__file__).parent
+REPOSITORY = re.search(r'url="(.+?)"', (DOCS.parent / "setup.py").read_text())[1]
 
-def on_page_markdown(markdown, **kwargs):
-    return re.sub(r"<!-- options: ([\w ]+) -->", lambda match: options(*match[1].split()), markdown)
+
+def on_config(config):
+    # Not as repo_url, of which every page would ask GitHub how many stars there are.
+    config.nav.append({"Repository": REPOSITORY})
+
+
+def on_page_markdown(markdown, page, **kwargs):
+    markdown = re.sub(r"<!-- options: ([\w ]+) -->", lambda match: options(*match[1].split()), markdown)
+    return linked(markdown, (DOCS / page.file.src_uri).parent)
+
+
+def linked(markdown, folder):
+    """A page's text, with links to files outside `docs/` to the repository.
+
+    >>> linked("[a](../setup.py) [b](cli.md)", DOCS) == f"[a]({REPOSITORY}/blob/main/setup.py) [b](cli.md)"
+    True
+    """
+
+    def link(match):
+        path = os.path.relpath(folder / match[1], DOCS.parent)
+        return match[0] if path.startswith("docs") else f"]({REPOSITORY}/blob/main/{path})"
+
+    return re.sub(r"\]\((\.\./[\w./-]+)\)", link, markdown)
 
 
 def options(*words):

@@ -96,3 +96,17 @@ def test_the_version_of_setup_py_is_the_packages(repository):
         [sys.executable, "setup.py", "--version"], cwd=repository, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == keras_vit.__version__
+
+
+def test_the_repositorys_url_stands_in_setup_py_and_the_notebooks_alone(repository):
+    url = re.search(r'url="https://(.+?)"', (repository / "setup.py").read_text())[1]
+    owner_and_name = url.partition("/")[2].encode()  # as badges have it
+    folders = ("keras_vit", "export", "docs", "colab", "benchmarks", "tests")
+    patterns = ["*.*", *(f"{folder}/**/*.*" for folder in folders)]
+    files = [path for pattern in patterns for path in repository.glob(pattern)]
+    found = {path: path.read_bytes().count(owner_and_name) for path in files if path.is_file()}
+    found = {path.relative_to(repository).as_posix(): count for path, count in found.items() if count}
+    assert found.pop("setup.py") == 1
+    notebooks = {name: found.pop(name) for name in [*found] if re.fullmatch(r"colab/\w+\.ipynb", name)}
+    assert {*notebooks.values()} <= {1, 2}  # what is installed, and a badge
+    assert {*found} <= {"README.md"}
