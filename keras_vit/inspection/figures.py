@@ -37,8 +37,8 @@ def learning_curves(rows, title, steps=()):
         rows: Rows of a run's `metrics.csv`: dicts with `step` and, say, `loss`, `accuracy`, `val_loss` and
             `val_accuracy`; a row may lack some.
         title: The figure's title.
-        steps: Rows of its `steps.csv`: dicts with `step`, `loss` and `learning_rate`. From their first step
-            on they replace the loss and the rate of `rows`.
+        steps: Rows of its `steps.csv`: dicts with `step`, `loss` and `learning_rate`, which replace those of
+            `rows`.
 
     Raises:
         ValueError: if there are no rows.
@@ -52,10 +52,9 @@ def learning_curves(rows, title, steps=()):
     others = ("step", "seconds", "images_per_second")
     names = dict.fromkeys(key.removeprefix("val_") for row in rows for key in row if key not in others)
     names = sorted(names, key=lambda name: (name != "loss") + 2 * (name == "learning_rate"))
-    by_step = [*(row for row in rows if not steps or row["step"] < steps[0]["step"]), *steps]
     figure, charts = panels.charts(Figure(), _fit, title, len(names), 4.2, 3.0)
     for axes, name in zip(charts, names):
-        trained = by_step if name in ("loss", "learning_rate") else rows
+        trained = steps or rows if name in ("loss", "learning_rate") else rows
         for key, table, look in ((name, trained, TRAINING), (f"val_{name}", rows, VALIDATION)):
             points = [(row["step"], row[key]) for row in table if key in row]
             if points:

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from keras_vit.training.checkpoints import step_of
 
 POINTS = 200  # rows of steps.csv, at most
+POINT = ("step", "loss", "learning_rate")  # its columns
 LINES = 20  # lines of progress, at most, and as many of evaluations
 
 
@@ -39,7 +40,9 @@ class Keeper(keras.callbacks.Callback):
         self.batch_size = batch_size
         self.every = math.ceil(total_steps / POINTS)
         self.rows = [row for row in workdir.metrics() if row["step"] <= done]
-        self.points = [point for point in workdir.steps() if point["step"] <= done]
+        # A run that version 0.1 has begun has no steps.csv.
+        points = workdir.steps() or [{name: row[name] for name in POINT} for row in self.rows]
+        self.points = [point for point in points if point["step"] <= done]
 
     def on_train_begin(self, logs=None):
         self.board = EventFiles(self.workdir.path / "tensorboard")
@@ -61,7 +64,7 @@ class Keeper(keras.callbacks.Callback):
         total = float(logs["loss"]) * (step - self.first)  # Keras reports the mean since the epoch began
         self.summed = step, total
         rate = float(inner_optimizer(self.model).learning_rate)
-        self.points.append({"step": step, "loss": (total - before) / (step - last), "learning_rate": rate})
+        self.points.append(dict(zip(POINT, (step, (total - before) / (step - last), rate))))
         self.board.add_point(self.points[-1])
 
     def on_epoch_end(self, epoch, logs=None):

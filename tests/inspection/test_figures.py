@@ -144,8 +144,8 @@ def test_loss_and_learning_rate_are_drawn_by_step_where_steps_are_known():
     rows = [{**row, "learning_rate": 0.5} for row in ROWS]
     loss, accuracy, rate = learning_curves(rows, "A run", steps).axes
     assert rate.get_ylabel() == "learning rate" and len(rate.lines) == 1
-    np.testing.assert_array_equal(loss.lines[0].get_xydata(), [(10, 0.1), (15, 1), (16, 1 / 2), (17, 1 / 3)])
-    np.testing.assert_array_equal(rate.lines[0].get_ydata(), [0.5, 0, 0.01, 0.02])
+    np.testing.assert_array_equal(loss.lines[0].get_xydata(), [(15, 1), (16, 1 / 2), (17, 1 / 3)])
+    np.testing.assert_array_equal(rate.lines[0].get_ydata(), [0, 0.01, 0.02])
     for axes, name in ((loss, "val_loss"), (accuracy, "val_accuracy")):
         np.testing.assert_array_equal(axes.lines[1].get_ydata(), [row[name] for row in ROWS])
 

@@ -66,7 +66,10 @@ def test_a_row_and_a_checkpoint_come_with_every_epoch(workdir):
 
 
 def test_rows_behind_the_checkpoint_that_a_run_goes_on_from_are_left_out(workdir):
-    workdir.write_metrics([{"step": 2, "loss": 7.0}, {"step": 4, "loss": 8.0}, {"step": 6, "loss": 9.0}])
+    rows = [
+        {"step": step, "learning_rate": 0.1, "loss": loss} for step, loss in ((2, 7.0), (4, 8.0), (6, 9.0))
+    ]
+    workdir.write_metrics(rows)
     model = made()
     model.optimizer._iterations.assign(2)
     fit(model, Keeper(workdir, Checkpoints(workdir.checkpoints), 2, 4, 4), epochs=1)
@@ -128,6 +131,15 @@ def test_a_resumed_run_neither_repeats_nor_loses_a_point(workdir):
     for tag in ("loss", "learning_rate", "accuracy"):
         assert [step for step, _ in found["train"][tag]] == [step for step, _ in whole[1]["train"][tag]]
     assert found["train"]["loss"][:2] == whole[1]["train"]["loss"][:2]
+
+
+def test_a_run_that_has_no_steps_yet_takes_them_from_its_metrics(workdir):
+    workdir.write_metrics([{"step": 2, "learning_rate": 0.1, "accuracy": 0.5, "loss": 7.0}])
+    model = made()
+    model.optimizer._iterations.assign(2)
+    fit(model, Keeper(workdir, Checkpoints(workdir.checkpoints), 2, 4, 4), epochs=1)
+    assert [point["step"] for point in workdir.steps()] == [2, 3, 4]
+    assert logged(workdir.path / "tensorboard")["train"]["loss"][0] == (2, 7.0)
 
 
 def test_a_long_run_has_some_hundred_points(workdir):
