@@ -4,14 +4,22 @@ import dataclasses
 import math
 import numbers
 import os
+import sys
 from collections.abc import Sequence
 
+import keras
 import numpy as np
 from keras import ops
+from keras.src.utils.backend_utils import DynamicBackend  # what Keras's own layers use in tf.data: not public
+from keras.src.utils.jax_utils import is_in_jax_tracing_scope
 
 RESIZES = ("squash", "crop")
 LUMA = (0.299, 0.587, 0.114)  # how bright red, green and blue look (ITU-R BT.601)
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
+# Channel counts of images that a model of 1 or 3 channels reads: grey or RGB, with an alpha channel.
+READ_AS = {1: (1, 2, 3, 4), 3: (1, 3, 4)}
+UNIT_RANGE = (0.0, 1.0)
+RANGE_TOLERANCE = 1e-3  # of the range's width: an earlier resize or augmentation may have rounded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,17 +40,33 @@ class Preprocessing:
         mean, std: One number per channel, for pixels in [0, 1].
 
     Call arguments:
-        images: An array (height, width[, channels]) or (batch, height, width[, channels]), uint8 or
-            float in [0, 1]; or a path to an image file; or a list of arrays and paths of any sizes.
-            Grey images are repeated over the channels, an alpha channel is dropped.
+        images: An array (height, width[, channels]) or (batch, height, width, channels), uint8 or
+            float; or a path to an image file; or a list of arrays and paths of any sizes. Grey images
+            are repeated over the channels, an alpha channel is dropped. A model of one channel also
+            takes an array (batch, height, width). Or a tensor (height, width, channels) or (batch,
+            height, width, channels), also in a `tf.data` pipeline, or a `KerasTensor`.
+        value_range: (lowest, highest) possible value of float images; None: (0, 1). The range of
+            uint8 images is always (0, 255).
+
+    Returns:
+        A NumPy array (batch, height, width, channels), in which one image is a batch of one; or for a
+        tensor a tensor of the same rank. With mean and std 0.5 the two differ by at most 1e-6. With
+        KERAS_BACKEND=jax `tf.data` resizes with TensorFlow all the same, which differs from JAX by
+        5e-6 (bilinear) or 2e-3 (bicubic), and with "nearest" may take a neighbouring pixel.
 
     Raises:
-        ValueError: for an unknown option; for floats outside [0, 1] or a wrong shape; for a file
-            that is missing or is no image.
+        ValueError: for an unknown option; for floats outside `value_range` or a wrong shape; for a
+            file that is missing or is no image. In a TensorFlow graph, where the values are known
+            only later, floats outside the range are a `tf.errors.InvalidArgumentError`; under XLA and
+            in JAX's `jit`, which cannot raise, the output is NaN.
 
     Example:
         >>> Preprocessing(image_size=32)(np.zeros((2, 20, 30, 3), "uint8")).shape
         (2, 32, 32, 3)
+        >>> data = tf.data.Dataset.from_tensors((images * 255, np.arange(4)))
+        >>> prepare = Preprocessing(image_size=16)
+        >>> data.map(lambda x, y: (prepare(x, value_range=(0, 255)), y)).element_spec[0].shape
+        TensorShape([4, 16, 16, 3])
 
     Source: `vit_jax/input_pipeline.py`: squash, bilinear, no antialias, (x - 127.5) / 127.5.
     """
@@ -86,11 +110,15 @@ class Preprocessing:
     def channels(self):
         return len(self.mean)
 
-    def __call__(self, images):
+    def __call__(self, images, value_range=None):
+        if _is_tensor(images):
+            layer = self.as_layer(value_range, dtype="float32")
+            # Within a layer's call Keras adds lines of its own to an error.
+            return layer(images) if isinstance(images, keras.KerasTensor) else layer.call(images)
         images = _as_list(images, self.channels)
         if not len(images):
             return np.zeros((0, *(self.image_size or (0, 0)), self.channels), "float32")
-        prepared = [self.normalise(self.resized(self._pixels(image))) for image in images]
+        prepared = [self.normalise(self.resized(self._pixels(image, value_range))) for image in images]
         shapes = {p.shape for p in prepared}
         if len(shapes) > 1:
             raise ValueError(
@@ -98,11 +126,29 @@ class Preprocessing:
             )
         return np.stack(prepared)
 
-    def batches(self, images, batch_size):
+    def batches(self, images, batch_size, value_range=None):
         """The same in batches, so that many images need not fit in memory together."""
         images = _as_list(images, self.channels)
         for start in range(0, len(images), batch_size):
-            yield self(images[start : start + batch_size])
+            yield self(images[start : start + batch_size], value_range)
+
+    def as_layer(self, value_range=None, **options):
+        """A Keras layer that does the same, to stand in front of a model and to be saved with it.
+
+        Args:
+            value_range: As in a call.
+            **options: Of every Keras layer: `name`, `dtype`.
+
+        Returns:
+            A `PreprocessingLayer`.
+
+        Example:
+            >>> inputs = keras.Input((None, None, 3), dtype="uint8")
+            >>> from_photos = keras.Sequential([inputs, model.preprocessing.as_layer(), model])
+            >>> from_photos(np.zeros((2, 40, 50, 3), "uint8")).shape
+            TensorShape([2, 10])
+        """
+        return PreprocessingLayer(self, value_range, **options)
 
     def normalise(self, pixels):
         """Pixels in [0, 255] to what the model reads; works on arrays and tensors alike."""
@@ -123,14 +169,18 @@ class Preprocessing:
         return pixels if self.channels == 3 else np.repeat(pixels.mean(axis=-1, keepdims=True), 3, axis=-1)
 
     def resized(self, pixels):
-        """One float32 image (height, width, channels) at `image_size`."""
+        """float32 images (…, height, width, channels), an array or tensor, at `image_size`."""
         if self.image_size is None:
             return pixels
         if self.resize == "squash":
             return self._scaled(pixels, self.image_size)
-        enlarged, top, left = self.crop_window(*pixels.shape[:2])
-        height, width = self.image_size
-        return self._scaled(pixels, enlarged)[top : top + height, left : left + width]
+        backend, (height, width) = _backend_of(pixels), self.image_size
+        shape = backend.shape(pixels) if None in pixels.shape else pixels.shape
+        enlarged, top, left = self.crop_window(*shape[-3:-1])
+        cropped = self._scaled(pixels, enlarged)[..., top : top + height, left : left + width, :]
+        if isinstance(top, int):
+            return cropped
+        return backend.numpy.reshape(cropped, (*shape[:-3], height, width, shape[-1]))
 
     @property
     def before_crop(self):
@@ -140,38 +190,143 @@ class Preprocessing:
     def crop_window(self, height, width):
         """With "crop": the size to resize to, and the top left corner of the crop.
 
+        The size of an image may be known in the graph alone, as scalar tensors.
+
         >>> Preprocessing(image_size=224, resize="crop", crop_fraction=0.875).crop_window(512, 1024)
         ((256, 512), 16, 144)
         """
         wanted = self.before_crop
-        factor = max(wanted[0] / height, wanted[1] / width)
-        size = tuple(max(round(side * factor), w) for side, w in zip((height, width), wanted))
+        if isinstance(height, int) and isinstance(width, int):
+            factor = max(wanted[0] / height, wanted[1] / width)
+            size = tuple(max(round(side * factor), w) for side, w in zip((height, width), wanted))
+        else:
+            backend = _backend_of(height, width)
+            sides = backend.cast(backend.numpy.stack([height, width]), "float64")
+            factor = backend.numpy.max(np.array(wanted, "float64") / sides)
+            size = backend.cast(backend.numpy.round(sides * factor), "int32")
+            size = backend.numpy.maximum(size, np.array(wanted, "int32"))
+            size = size[0], size[1]
         top, left = ((s - side) // 2 for s, side in zip(size, self.image_size))
         return size, top, left
 
     def _scaled(self, pixels, size):
-        if pixels.shape[:2] == tuple(size):
+        if isinstance(size[0], int) and tuple(pixels.shape[-3:-1]) == tuple(size):
             return pixels
-        resized = ops.image.resize(
+        backend = _backend_of(pixels)
+        resized = backend.image.resize(
             pixels,
             size,
             interpolation=self.interpolation,
             antialias=self.antialias,
             data_format="channels_last",
         )
-        # Cubics overshoot; Pillow, which the weights were trained with, clips.
-        return np.clip(ops.convert_to_numpy(resized), 0, 255)
+        if self.interpolation == "bicubic":
+            # Cubics overshoot; Pillow, which the weights were trained with, clips.
+            resized = backend.numpy.clip(resized, 0, 255)
+        return ops.convert_to_numpy(resized) if isinstance(pixels, np.ndarray) else resized
 
-    def _pixels(self, image):
+    def _pixels(self, image, value_range):
         if isinstance(image, (str, os.PathLike)):
             image = read_image(image)
-        return as_pixels(image, self.channels)
+        return as_pixels(image, self.channels, value_range)
 
     def get_config(self):
         return dataclasses.asdict(self)
 
 
-def as_pixels(image, channels):
+@keras.saving.register_keras_serializable("keras_vit")
+class PreprocessingLayer(keras.layers.Layer):
+    """A `Preprocessing` as a layer, to stand in front of a model and to be saved with it.
+
+    It has no weights. Whatever its dtype policy, it computes in float32 and casts its output.
+
+    Args:
+        preprocessing: A `Preprocessing`, or its configuration.
+        value_range: (lowest, highest) possible value of float images; None: (0, 1). The range of
+            uint8 images is always (0, 255).
+
+    Call arguments:
+        images: A tensor (height, width, channels) or (batch, height, width, channels), uint8 or float.
+            Declare uint8 images as such, `keras.Input((None, None, 3), dtype="uint8")`: without
+            `keras.Input` a `keras.Sequential` casts them to float32 first, for which value_range is
+            (0, 255).
+
+    Output: float of the same rank, at `preprocessing.image_size`, as the model reads it.
+
+    Raises:
+        ValueError: for a wrong shape or dtype, or floats outside `value_range`; in a graph as
+            `Preprocessing` does.
+
+    Example:
+        >>> layer = PreprocessingLayer(Preprocessing(16), value_range=(0, 255))
+        >>> layer(np.full((2, 20, 30, 3), 255.0)).numpy().min().item()
+        1.0
+
+    Source: as of `Preprocessing`.
+    """
+
+    def __init__(self, preprocessing, value_range=None, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        if isinstance(preprocessing, dict):
+            preprocessing = Preprocessing(**preprocessing)
+        self.preprocessing = preprocessing
+        self.value_range = _checked_range(value_range)
+        # XLA on TensorFlow cannot resize with "bicubic" or antialias, and drops assertions.
+        self.supports_jit = keras.backend.backend() != "tensorflow"
+
+    def __call__(self, images, **kwargs):
+        if _is_tensorflow(images) and not ops.is_tensor(images):
+            return self.call(images)  # in tf.data on another backend, to whose tensors Keras would convert
+        return super().__call__(images, **kwargs)
+
+    def call(self, images):
+        if _is_tensorflow(images) and not isinstance(images, _tensorflow().Tensor | _tensorflow().Variable):
+            raise ValueError(f"images must be a dense tensor, all of one size; got a {type(images).__name__}")
+        self.compute_output_shape(images.shape)
+        backend, channels = _backend_of(images), self.preprocessing.channels
+        dtype = keras.backend.standardize_dtype(images.dtype)
+        low, high = _range_of(dtype, self.value_range)
+        pixels = backend.cast(images, "float32")
+        unchecked = dtype == "uint8" or 0 in images.shape
+        invalid = 0.0 if unchecked else self._check_range(pixels)
+        pixels = _with_channels(_scaled_to_255(pixels, low, high), channels, backend.numpy)
+        output = self.preprocessing.normalise(self.preprocessing.resized(pixels)) + invalid
+        return backend.cast(output, self.compute_dtype)
+
+    def _check_range(self, pixels):
+        """Refuse values outside the range. In a graph: what to add to the output, NaN for such values."""
+        backend = _backend_of(pixels)
+        lowest, highest = backend.numpy.min(pixels), backend.numpy.max(pixels)
+        inside = _is_inside(self.value_range, lowest, highest)
+        if _is_tensorflow(pixels) and not hasattr(pixels, "numpy"):
+            words = f"{_range_rule(self.value_range)}; got values from", lowest, "to", highest
+            _tensorflow().debugging.Assert(inside, words)
+        elif not is_in_jax_tracing_scope(pixels):
+            _check_inside(self.value_range, float(lowest), float(highest))
+            return 0.0
+        return backend.numpy.where(inside, 0.0, float("nan"))
+
+    def compute_output_shape(self, shape):
+        """The shape of the output.
+
+        Raises:
+            ValueError: unless images can have this shape.
+        """
+        if getattr(shape, "rank", 4) is None or len(shape) not in (3, 4) or shape[-1] is None:
+            raise ValueError(
+                "a tensor of images must have the shape (height, width, channels) or (batch, height, width, "
+                f"channels), of a known rank and channel count; got {shape}"
+            )
+        *batch, height, width, _ = shape
+        _check_channels(tuple(shape), self.preprocessing.channels)
+        return (*batch, *(self.preprocessing.image_size or (height, width)), self.preprocessing.channels)
+
+    def get_config(self):
+        config = {"preprocessing": self.preprocessing.get_config(), "value_range": self.value_range}
+        return {**super().get_config(), **config}
+
+
+def as_pixels(image, channels, value_range=None):
     """An image as float32 (height, width, channels) in [0, 255].
 
     >>> as_pixels(np.full((4, 4), 0.5), 3)[0, 0].tolist()
@@ -184,26 +339,107 @@ def as_pixels(image, channels):
         raise ValueError(
             f"an image must have the shape (height, width) or (height, width, channels); got {image.shape}"
         )
-    if image.dtype == np.uint8:
-        pixels = image.astype("float32")
-    elif np.issubdtype(image.dtype, np.floating):
-        if not (image.min() >= 0 and image.max() <= 1):
-            raise ValueError(
-                f"float images must be in [0, 1]; got values from {image.min():g} to {image.max():g} "
-                "(uint8 images may use 0 to 255)"
-            )
-        pixels = image.astype("float32") * 255
-    else:
-        raise ValueError(f"images must be uint8 or float in [0, 1]; got {image.dtype}")
-    if pixels.shape[-1] == channels + 1 and channels in (1, 3):  # an alpha channel
-        pixels = pixels[..., :channels]
+    _check_channels(image.shape, channels)
+    low, high = _range_of(image.dtype.name, value_range)
+    if image.dtype != np.uint8:
+        _check_inside((low, high), image.min(), image.max())
+    return _with_channels(_scaled_to_255(image.astype("float32"), low, high), channels, np)
+
+
+def _check_channels(shape, channels):
+    known = READ_AS.get(channels, (1, channels))
+    if shape[-1] not in known:
+        first = "the channels come first: np.moveaxis(images, -3, -1) moves them to the end"
+        grey = "a batch of grey images has the shape (batch, height, width, 1)"
+        raise ValueError(
+            f"the model reads {channels} channels; got an image with {shape[-1]}, of the shape {shape} "
+            f"({first if shape[-3] in known else grey})"
+        )
+
+
+def _with_channels(pixels, channels, numpy):
+    """Images (…, channels) with the channels that the model reads.
+
+    Args:
+        pixels: float32 array or tensor of an alpha channel more, or of grey or RGB pixels.
+        channels: The model's.
+        numpy: The module of the functions for it.
+
+    >>> _with_channels(np.ones((4, 4, 4)), 1, np).shape
+    (4, 4, 1)
+    """
+    if channels in READ_AS and pixels.shape[-1] in (2, 4):
+        pixels = pixels[..., :-1]
+    if pixels.shape[-1] == channels:
+        return pixels
     if pixels.shape[-1] == 1:
-        pixels = np.repeat(pixels, channels, axis=-1)
-    elif pixels.shape[-1] == 3 and channels == 1:
-        pixels = pixels @ np.asarray(LUMA, "float32")[:, np.newaxis]
-    if pixels.shape[-1] != channels:
-        raise ValueError(f"the model reads {channels} channels; got an image with {image.shape[-1]}")
-    return pixels
+        return numpy.repeat(pixels, channels, axis=-1)
+    return numpy.matmul(pixels, np.array(LUMA, "float32")[:, np.newaxis])
+
+
+def _range_of(dtype, value_range):
+    """The (lowest, highest) possible value of images of a dtype."""
+    low, high = _checked_range(value_range)
+    if "float" not in dtype and dtype != "uint8":
+        raise ValueError(f"images must be uint8 or float in [{low:g}, {high:g}]; got {dtype}")
+    return (0, 255) if dtype == "uint8" else (low, high)
+
+
+def _checked_range(value_range):
+    if value_range is None:
+        return UNIT_RANGE
+    numbers_only = isinstance(value_range, Sequence) and all(isinstance(v, numbers.Real) for v in value_range)
+    if (
+        not numbers_only
+        or len(value_range) != 2
+        or not -math.inf < value_range[0] < value_range[1] < math.inf
+    ):
+        raise ValueError(f"value_range must be (lowest, highest), such as (0, 255); got {value_range!r}")
+    return tuple(value_range)
+
+
+def _scaled_to_255(pixels, low, high):
+    if low:
+        pixels = pixels - low
+    return pixels if high - low == 255 else pixels * (255 / (high - low))
+
+
+def _is_inside(value_range, lowest, highest):
+    low, high = value_range
+    tolerance = RANGE_TOLERANCE * (high - low)
+    return (lowest >= low - tolerance) & (highest <= high + tolerance)
+
+
+def _range_rule(value_range):
+    low, high = value_range
+    return (
+        f"float images must be in [{low:g}, {high:g}] (give the range that they use as value_range, such as "
+        "value_range=(0, 255), or give uint8 images)"
+    )
+
+
+def _check_inside(value_range, lowest, highest):
+    if not _is_inside(value_range, lowest, highest):  # nor is NaN
+        raise ValueError(f"{_range_rule(value_range)}; got values from {lowest:g} to {highest:g}")
+
+
+def _is_tensor(images):
+    """Whether these are a tensor of Keras's backend, a symbolic one, or in `tf.data` one of TensorFlow's."""
+    return ops.is_tensor(images) or isinstance(images, keras.KerasTensor) or _is_tensorflow(images)
+
+
+def _is_tensorflow(images):
+    return _tensorflow() is not None and _tensorflow().is_tensor(images)
+
+
+def _tensorflow():
+    """TensorFlow if it has been imported: else there are no tensors of its own."""
+    return sys.modules.get("tensorflow")
+
+
+def _backend_of(*values):
+    """The functions for these arrays or tensors: TensorFlow's for its own, else those of Keras's backend."""
+    return DynamicBackend("tensorflow" if any(map(_is_tensorflow, values)) else None)
 
 
 def read_image(path):
@@ -240,8 +476,8 @@ def _as_list(images, channels):
     ndim = np.ndim(images)
     if ndim not in (2, 3, 4):
         raise ValueError(
-            "images must be an array (height, width[, channels]) or (batch, height, width[, channels]), "
+            "images must be an array (height, width[, channels]) or (batch, height, width, channels), "
             f"a path, or a list of these; got {type(images).__name__} of rank {ndim}"
         )
-    one = ndim == 2 or (ndim == 3 and np.shape(images)[-1] in (1, 3, 4, channels))
+    one = ndim == 2 or (ndim == 3 and (channels > 1 or np.shape(images)[-1] in READ_AS[1]))
     return np.asarray(images)[np.newaxis] if one else np.asarray(images)

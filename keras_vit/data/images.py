@@ -99,7 +99,7 @@ def resized(image, preprocessing):
     if preprocessing.resize == "squash":
         pixels = resize(image, size, preprocessing)
     else:
-        enlarged, top, left = _crop_window(tf.shape(image)[:2], preprocessing)
+        enlarged, top, left = preprocessing.crop_window(*tf.unstack(tf.shape(image)[:2]))
         pixels = resize(image, enlarged, preprocessing)[top : top + height, left : left + width]
     return tf.ensure_shape(pixels, (height, width, preprocessing.channels))
 
@@ -110,13 +110,3 @@ def resize(pixels, size, preprocessing):
     resized = tf.image.resize(pixels, size, method=method, antialias=preprocessing.antialias)
     resized = tf.cast(resized, tf.float32)
     return tf.clip_by_value(resized, 0, 255) if method == "bicubic" else resized  # cubics overshoot
-
-
-def _crop_window(old, preprocessing):
-    """`Preprocessing.crop_window` in a graph."""
-    wanted = preprocessing.before_crop
-    old = tf.cast(old, tf.float64)
-    factor = tf.reduce_max(tf.constant(wanted, tf.float64) / old)
-    enlarged = tf.maximum(tf.cast(tf.round(old * factor), tf.int32), wanted)
-    corner = (enlarged - tf.constant(preprocessing.image_size)) // 2
-    return enlarged, corner[0], corner[1]

@@ -42,7 +42,7 @@ def check_head(model):
         raise ValueError(getattr(model, "without_head", built))
 
 
-def classify(model, images, top=5, batch_size=32, task="single_label"):
+def classify(model, images, top=5, batch_size=32, task="single_label", value_range=None):
     """What the model sees in images, best first.
 
     Args:
@@ -52,6 +52,7 @@ def classify(model, images, top=5, batch_size=32, task="single_label"):
         batch_size: Images read and computed at a time.
         task: "single_label" (the probabilities are the softmax of the logits) or "multi_label" (the
             sigmoid of each).
+        value_range: (lowest, highest) possible value of float images; None: (0, 1).
 
     Returns:
         For each image a list of (class name, probability); the class's number stands for a
@@ -71,7 +72,7 @@ def classify(model, images, top=5, batch_size=32, task="single_label"):
     names = model.class_names or [str(i) for i in range(model.num_classes)]
     stride = stem_stride(model.resnet)
     results = []
-    for batch in model.preprocessing.batches(images, batch_size):
+    for batch in model.preprocessing.batches(images, batch_size, value_range):
         # Asked here, because from within a call Keras adds lines of its own to the answer.
         check_divisible([-(-side // stride) for side in batch.shape[1:3]], model.patch_size)
         logits = check_finite(np.asarray(model.predict_on_batch(batch), "float64"))

@@ -28,6 +28,14 @@ class Sources(tuple):
     dtype = "int32"
 
 
+class Pixels(tuple):
+    """The shape of an image of whole numbers up to 255."""
+
+    dtype = "uint8"
+
+
+BOUNDS = {"float32": (-1, 1), Sources.dtype: (-1, 1), Pixels.dtype: (0, 256)}  # of what they are made of
+
 BLOCK = {"num_heads": 2, "mlp_dim": 12}
 LAYERS = [
     (layers.AddPositionEmbs, {"grid_size": (2, 2), "num_prefix_tokens": 1}, [TOKENS]),
@@ -48,6 +56,7 @@ LAYERS = [
     (layers.StdConv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}, [IMAGE]),
     (layers.StochasticDepth, {"rate": 0.3, "seed": 1}, [TOKENS]),
     (layers.TokensToGrid, {}, [(7, 8), GRID]),
+    (preprocessing.PreprocessingLayer, {"preprocessing": {"image_size": (8, 6)}}, [Pixels(IMAGE)]),
 ]
 VIT = keras_vit.VisionTransformer
 MODELS = [
@@ -112,10 +121,8 @@ def inputs_for(shapes, batch=2):
     rng = np.random.default_rng(0)
 
     def numbers(shape, dtype):
-        whole = dtype == "int32"
-        return (
-            rng.integers(-1, 1, (batch, *shape)) if whole else rng.uniform(-1, 1, (batch, *shape))
-        ).astype(dtype)
+        make = rng.uniform if dtype == "float32" else rng.integers
+        return make(*BOUNDS[dtype], (batch, *shape)).astype(dtype)
 
     return each(numbers, shapes)
 
@@ -134,7 +141,7 @@ def symbolic(made, shapes):
 
 
 def test_every_public_layer_and_model_is_tested_or_exempt():
-    things = {**public(layers), **public(keras_vit)}
+    things = {**public(layers), **public(keras_vit), **public(preprocessing)}
     classes = {t for t in things.values() if inspect.isclass(t) and issubclass(t, keras.layers.Layer)}
     tested = {cls for cls, _, _ in CASES}
     assert classes == tested | EXEMPT
