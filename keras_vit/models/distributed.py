@@ -4,6 +4,8 @@ import random
 
 import keras
 
+from keras_vit.models.fit_checks import ScheduleLength, check_callbacks, warn_of_probabilities
+
 _ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
 
@@ -35,14 +37,20 @@ class DistributedModel(keras.Model):
     clips before the reduction, and its `fit` refuses MultiWorkerMirroredStrategy.
     """
 
-    def compile(self, *args, accumulation_steps=1, seed=None, **kwargs):
-        """As `keras.Model.compile`, with two arguments more.
+    total_steps = None
+
+    def compile(self, *args, accumulation_steps=1, seed=None, total_steps=None, **kwargs):
+        """As `keras.Model.compile`, with three arguments more.
 
         Args:
             accumulation_steps: Micro-batches that each replica splits its part of a batch into, one
                 after the other in memory. The step is that of the whole batch.
             seed: What dropout and stochastic depth draw from, an int; by default
                 `keras.utils.set_random_seed` decides.
+            total_steps: Steps of the learning rate's schedule; `fit` warns if it ends far from them.
+
+        A classifier whose loss takes logits for probabilities, such as "categorical_crossentropy", is
+        compiled with a warning.
 
         Raises:
             ValueError: for fewer than one micro-batch, or `steps_per_execution` above 1 on several
@@ -64,12 +72,31 @@ class DistributedModel(keras.Model):
         super().compile(*args, **kwargs)
         self.accumulation_steps = accumulation_steps
         self.random_seed = random.randrange(2**31) if seed is None else seed
+        self.total_steps = total_steps
+        if getattr(self, "num_classes", None) is not None:
+            warn_of_probabilities(self.loss)
+
+    def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, *args, **kwargs):
+        """As `keras.Model.fit`, with two checks.
+
+        It warns if it ends far from the compiled `total_steps`.
+
+        Raises:
+            ValueError: for a callback that sets a learning rate that follows a schedule.
+        """
+        if self.compiled and not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = keras.tree.flatten(callbacks) if callbacks else []
+            check_callbacks(self.optimizer, callbacks)
+            if self.total_steps is not None:
+                callbacks = [*callbacks, ScheduleLength(self.total_steps)]
+        return super().fit(x, y, batch_size, epochs, verbose, callbacks, *args, **kwargs)
 
     def get_compile_config(self):
         config = super().get_compile_config()
         if config:
             config["accumulation_steps"] = self.accumulation_steps
             config["seed"] = self.random_seed
+            config["total_steps"] = self.total_steps
         return config
 
     def compile_from_config(self, config):

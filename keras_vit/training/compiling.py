@@ -8,13 +8,14 @@ from keras_vit.training.recipes import Recipe
 from keras_vit.training.tasks import TASKS
 
 
-def compile_model(model, recipe="finetune", *, task=None, **overrides):
+def compile_model(model, recipe="finetune", *, task=None, epochs=None, steps_per_epoch=None, **overrides):
     """Set a model's optimizer, schedule, loss and metrics from a recipe.
 
     Args:
         model: Any `keras.Model` that puts out logits.
         recipe: Name of a recipe, or a `Recipe`.
         task: A row of `training.tasks.TASKS`; None: the recipe's.
+        epochs, steps_per_epoch: Those of `fit`, in place of `total_steps`, which is their product.
         **overrides: Fields of the recipe, such as `total_steps` or `base_lr`, and Keras's
             `steps_per_execution`.
 
@@ -22,20 +23,25 @@ def compile_model(model, recipe="finetune", *, task=None, **overrides):
         The Recipe that was used. `model.fit` with integer or one-hot labels is then a run of it.
 
     Raises:
-        ValueError: for an unknown recipe or field, or micro-batches of a model that is no
+        ValueError: for an unknown recipe or field, `epochs` without `steps_per_epoch` or the other way
+            round, either of them with another `total_steps`, or micro-batches of a model that is no
             `DistributedModel`.
 
     Example:
-        >>> compile_model(model, "finetune", total_steps=100, base_lr=0.01).warmup_steps
+        >>> compile_model(model, "finetune", epochs=5, steps_per_epoch=20, base_lr=0.01).warmup_steps
         20
 
     Source: Dosovitskiy et al. 2021, tables 3 and 4.
     """
     options = {"steps_per_execution": overrides.pop("steps_per_execution", 1)}
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
-    recipe = recipe.with_changes(**overrides)
+    recipe = recipe.with_changes(**_with_total_steps(overrides, epochs, steps_per_epoch))
     if isinstance(model, DistributedModel):
-        options |= {"accumulation_steps": recipe.accumulation_steps, "seed": recipe.seed}
+        options |= {
+            "accumulation_steps": recipe.accumulation_steps,
+            "seed": recipe.seed,
+            "total_steps": recipe.total_steps,
+        }
     elif recipe.accumulation_steps > 1:
         raise ValueError(
             f"accumulation_steps={recipe.accumulation_steps} needs a keras_vit.models.DistributedModel; "
@@ -54,6 +60,21 @@ def compile_model(model, recipe="finetune", *, task=None, **overrides):
         **options,
     )
     return recipe
+
+
+def _with_total_steps(overrides, epochs, steps_per_epoch):
+    if epochs is None and steps_per_epoch is None:
+        return overrides
+    given = f"epochs={epochs!r} and steps_per_epoch={steps_per_epoch!r}"
+    if not all(isinstance(number, int) and number > 0 for number in (epochs, steps_per_epoch)):
+        raise ValueError(f"epochs and steps_per_epoch are given together, as positive ints; got {given}")
+    total_steps = epochs * steps_per_epoch
+    if overrides.get("total_steps", total_steps) != total_steps:
+        raise ValueError(
+            f"total_steps must be epochs × steps_per_epoch = {total_steps}; got {overrides['total_steps']!r} "
+            f"with {given}"
+        )
+    return {**overrides, "total_steps": total_steps}
 
 
 def freeze(model, up_to="encoder_norm"):

@@ -143,6 +143,7 @@ def train(
     with scope(devices):
         model = build_model(config, dataset)
         compile_model(model, recipe, task=config.task)
+        model.total_steps = None  # Each call of `fit` is a part of the run.
         model.optimizer.build(model.trainable_variables)
     judged = TASKS[config.task]
     checkpoints = Checkpoints(workdir.checkpoints, f"val_{judged.best}", judged.largest)

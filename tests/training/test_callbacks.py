@@ -21,6 +21,9 @@ from keras_vit.training.callbacks import (
 from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.workdir import Workdir
 
+# Each trains for a part of a schedule.
+pytestmark = pytest.mark.filterwarnings("ignore:the learning rate's schedule is made for:UserWarning")
+
 RECIPE = Recipe("sgd", 0.1, 8, 2, 4, ema=0.5)
 
 

@@ -10,6 +10,9 @@ from reference.small import images_for, small
 from keras_vit.training import Recipe, compile_model
 from keras_vit.training.checkpoints import Checkpoints, step_of
 
+# Each trains for a part of a schedule.
+pytestmark = pytest.mark.filterwarnings("ignore:the learning rate's schedule is made for:UserWarning")
+
 RECIPES = {
     "sgd": Recipe("sgd", 0.1, 20, 2, 4, accumulator_dtype="bfloat16"),
     "averaged": Recipe("adamw", 0.01, 20, 2, 4, weight_decay=0.1, ema=0.9, dtype="mixed_bfloat16"),

@@ -36,7 +36,7 @@ def test_class_numbers_and_one_hot_labels_train_the_same(as_dataset):
     found = []
     for one_hot in (False, True):
         model = small(num_layers=1)
-        compile_model(model, "digits", total_steps=10)
+        compile_model(model, "digits", total_steps=2)
         images, labels = labelled(model)
         data = (images, np.eye(5, dtype="float32")[labels] if one_hot else labels)
         fit = {"shuffle": False, "verbose": 0}
@@ -83,6 +83,30 @@ def test_a_recipe_of_ones_own_can_be_given():
     assert float(model.optimizer.learning_rate) == 0.5
 
 
+def test_epochs_and_their_steps_stand_for_the_total():
+    recipe = compile_model(small(num_layers=1), epochs=5, steps_per_epoch=40)
+    assert (recipe.total_steps, recipe.warmup_steps) == (200, 40)
+    assert compile_model(small(num_layers=1), epochs=5, steps_per_epoch=2, total_steps=10).total_steps == 10
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"epochs": 5}, "given together, as positive ints; got epochs=5 and steps_per_epoch=None"),
+        ({"steps_per_epoch": 5}, "given together.*; got epochs=None"),
+        ({"epochs": 2.5, "steps_per_epoch": 4}, "as positive ints; got epochs=2.5"),
+        ({"epochs": 0, "steps_per_epoch": 4}, "as positive ints; got epochs=0"),
+        (
+            {"epochs": 5, "steps_per_epoch": 4, "total_steps": 500},
+            "total_steps must be epochs × steps_per_epoch = 20; got 500 with epochs=5",
+        ),
+    ],
+)
+def test_epochs_and_steps_that_contradict_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        compile_model(small(num_layers=1), **options)
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [(("tune",), "recipe 'tune' is unknown"), (("finetune", {"lr": 1}), "a recipe has no lr; its fields")],
@@ -99,7 +123,7 @@ def trainable(model):
 
 def test_a_linear_probe_trains_the_head_alone():
     model = small(num_layers=1)
-    compile_model(model, "linear_probe", total_steps=4, warmup_steps=0)
+    compile_model(model, "linear_probe", total_steps=1, warmup_steps=0)
     assert trainable(model) == {"head/kernel", "head/bias"}
     before = arrays(model)
     model.fit(*labelled(model), verbose=0)
@@ -109,7 +133,8 @@ def test_a_linear_probe_trains_the_head_alone():
 
 def test_blocks_before_the_last_ones_can_be_frozen(tmp_path):
     model = small(num_layers=2)
-    compile_model(model, freeze="encoder_block_0")
+    compile_model(model, freeze="encoder_block_0", total_steps=2)
+    model.total_steps = None  # of two calls of `fit`
     first = {path.split("/")[0] for path in trainable(model)}
     assert first == {"encoder_block_1", "encoder_norm", "head"}
     images, labels = labelled(model)
@@ -157,6 +182,6 @@ def test_micro_batches_need_a_model_that_can_take_them():
 )
 def test_other_tasks_have_their_loss_and_metric(task, metric):
     model = VisionTransformer(16, 8, 12, 1, 20, 3, num_classes=2)
-    compile_model(model, "digits", task=task, label_smoothing=0.0, total_steps=4)
+    compile_model(model, "digits", task=task, label_smoothing=0.0, total_steps=1)
     history = model.fit(images_for(model, 4), np.eye(2, dtype="float32")[[0, 1, 0, 1]], verbose=0).history
     assert {*history} == {"loss", metric}

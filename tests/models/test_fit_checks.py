@@ -1,0 +1,118 @@
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from reference.small import small
+
+from keras_vit import VisionTransformer
+from keras_vit.models import DistributedModel
+from keras_vit.training import SoftmaxCrossEntropy, WarmupDecay, compile_model
+
+X, Y = np.zeros((4, 2), "float32"), np.arange(4)
+
+
+def tiny():
+    x = keras.Input((2,))
+    return DistributedModel(x, keras.layers.Dense(4)(x))
+
+
+@pytest.mark.parametrize(
+    "loss, remedy",
+    [
+        ("sparse_categorical_crossentropy", "SparseCategoricalCrossentropy"),
+        ("categorical_crossentropy", "CategoricalCrossentropy"),
+        ("binary_crossentropy", "BinaryCrossentropy"),
+        ("BinaryFocalCrossentropy", "BinaryFocalCrossentropy"),
+        (keras.losses.sparse_categorical_crossentropy, "SparseCategoricalCrossentropy"),
+        (keras.losses.CategoricalFocalCrossentropy(), "CategoricalFocalCrossentropy"),
+        ([keras.losses.SparseCategoricalCrossentropy()], "SparseCategoricalCrossentropy"),
+    ],
+)
+def test_a_loss_that_reads_probabilities_is_warned_of(loss, remedy):
+    with pytest.warns(
+        UserWarning, match=rf"logits, .* keras\.losses\.{remedy}\(from_logits=True\)"
+    ) as caught:
+        small(num_layers=1).compile("sgd", loss)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [None, "mse", keras.losses.SparseCategoricalCrossentropy(from_logits=True), SoftmaxCrossEntropy()],
+    ids=str,
+)
+def test_other_losses_are_not(loss):
+    small(num_layers=1).compile("sgd", loss)
+
+
+def test_nor_is_a_model_whose_outputs_are_no_logits():
+    VisionTransformer(16, 8, 12, 1, 20, 3).compile("sgd", "categorical_crossentropy")
+    classifier = small(num_layers=1)
+    probabilities = keras.layers.Softmax()(classifier.output)
+    DistributedModel(classifier.input, probabilities).compile("sgd", "categorical_crossentropy")
+
+
+@pytest.mark.parametrize("epochs, effect", [(5, "about 0 from there on"), (2, "has not fallen by then")])
+def test_a_fit_that_ends_far_from_its_schedule_says_so_before_the_first_step(epochs, effect):
+    model = tiny()
+    compile_model(model, epochs=3, steps_per_epoch=2)
+    steps = []
+    count = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: steps.append(batch))
+    expected = rf"total_steps=6, but `fit` ends at step {2 * epochs}: .*{effect}"
+    with pytest.raises(UserWarning, match=expected):  # as an error, it stops what has not begun
+        model.fit(X, Y, 2, epochs, verbose=0, callbacks=count)
+    assert steps == []
+
+
+def test_a_fit_that_goes_on_counts_the_steps_before_it():
+    model = tiny()
+    compile_model(model, total_steps=4, warmup_steps=0)
+    with pytest.warns(UserWarning, match="`fit` ends at step 2: .*right only if another `fit` follows"):
+        model.fit(X, Y, batch_size=2, verbose=0)
+    model.fit(X, Y, batch_size=2, initial_epoch=1, epochs=2, verbose=0)
+    assert int(model.optimizer.iterations) == 4
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+def test_where_the_steps_are_not_known_it_is_said_at_the_end():
+    # Keras counts the attempt to read a sixth batch as a step.
+    batches = tf.data.Dataset.from_tensors((X, Y)).repeat(5).filter(lambda x, y: True)
+    model = tiny()
+    compile_model(model, total_steps=2)
+    with pytest.warns(UserWarning, match="total_steps=2, but `fit` ends at step [56]: "):
+        model.fit(batches, shuffle=False, verbose=0)
+
+
+def test_a_fit_that_is_stopped_early_and_one_without_a_schedule_are_as_they_should_be(tmp_path):
+    model = tiny()
+    compile_model(model, total_steps=10, warmup_steps=0)
+    model.fit(X, Y, 4, 10, verbose=0, callbacks=[keras.callbacks.EarlyStopping("loss", min_delta=9)])
+    assert int(model.optimizer.iterations) < 5
+    model.save(tmp_path / "model.keras")
+    assert keras.saving.load_model(tmp_path / "model.keras").total_steps == 10
+    model.compile("sgd", SoftmaxCrossEntropy())
+    model.fit(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        keras.callbacks.ReduceLROnPlateau("loss"),
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate),
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_a_callback_that_sets_a_scheduled_rate_is_refused_in_one_sentence(callback):
+    model = tiny()
+    model.compile(keras.optimizers.SGD(WarmupDecay(0.1, 10)), SoftmaxCrossEntropy())
+    with pytest.raises(
+        ValueError, match="sets the learning rate, which the schedule WarmupDecay sets"
+    ) as caught:
+        model.fit(X, Y, verbose=0, callbacks=[[callback]])
+    assert type(callback).__name__ in str(caught.value) and "\n" not in str(caught.value)
+    model.compile(keras.optimizers.SGD(0.1), SoftmaxCrossEntropy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        model.fit(X, Y, verbose=0, callbacks=callback)
