@@ -18,6 +18,7 @@ LUMA = (0.299, 0.587, 0.114)  # how bright red, green and blue look (ITU-R BT.60
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
 # Channel counts of images that a model of 1 or 3 channels reads: grey or RGB, with an alpha channel.
 READ_AS = {1: (1, 2, 3, 4), 3: (1, 3, 4)}
+NARROWEST = 16  # A last axis below it is taken for channels, unless the images are square.
 UNIT_RANGE = (0.0, 1.0)
 RANGE_TOLERANCE = 1e-3  # of the range's width: an earlier resize or augmentation may have rounded
 
@@ -40,11 +41,11 @@ class Preprocessing:
         mean, std: One number per channel, for pixels in [0, 1].
 
     Call arguments:
-        images: An array (height, width[, channels]) or (batch, height, width, channels), uint8 or
+        images: An array (height, width[, channels]) or (batch, height, width[, channels]), uint8 or
             float; or a path to an image file; or a list of arrays and paths of any sizes. Grey images
-            are repeated over the channels, an alpha channel is dropped. A model of one channel also
-            takes an array (batch, height, width). Or a tensor (height, width, channels) or (batch,
-            height, width, channels), also in a `tf.data` pipeline, or a `KerasTensor`.
+            are repeated over the channels, an alpha channel is dropped. Or a tensor (height, width,
+            channels) or (batch, height, width, channels), also in a `tf.data` pipeline, or a
+            `KerasTensor`.
         value_range: (lowest, highest) possible value of float images; None: (0, 1). The range of
             uint8 images is always (0, 255).
 
@@ -196,7 +197,7 @@ class Preprocessing:
         ((256, 512), 16, 144)
         """
         wanted = self.before_crop
-        if isinstance(height, int) and isinstance(width, int):
+        if isinstance(height, numbers.Integral) and isinstance(width, numbers.Integral):
             factor = max(wanted[0] / height, wanted[1] / width)
             size = tuple(max(round(side * factor), w) for side, w in zip((height, width), wanted))
         else:
@@ -349,11 +350,13 @@ def as_pixels(image, channels, value_range=None):
 def _check_channels(shape, channels):
     known = READ_AS.get(channels, (1, channels))
     if shape[-1] not in known:
-        first = "the channels come first: np.moveaxis(images, -3, -1) moves them to the end"
-        grey = "a batch of grey images has the shape (batch, height, width, 1)"
+        remedy = (
+            " (put the channels last with np.moveaxis(images, -3, -1), or add them to grey images with "
+            "images[..., np.newaxis])"
+        )
         raise ValueError(
-            f"the model reads {channels} channels; got an image with {shape[-1]}, of the shape {shape} "
-            f"({first if shape[-3] in known else grey})"
+            f"the model reads {channels} channels; got an image with {shape[-1]}, of the shape {shape}"
+            f"{remedy * (shape[-3] in known)}"
         )
 
 
@@ -476,8 +479,23 @@ def _as_list(images, channels):
     ndim = np.ndim(images)
     if ndim not in (2, 3, 4):
         raise ValueError(
-            "images must be an array (height, width[, channels]) or (batch, height, width, channels), "
+            "images must be an array (height, width[, channels]) or (batch, height, width[, channels]), "
             f"a path, or a list of these; got {type(images).__name__} of rank {ndim}"
         )
-    one = ndim == 2 or (ndim == 3 and (channels > 1 or np.shape(images)[-1] in READ_AS[1]))
-    return np.asarray(images)[np.newaxis] if one else np.asarray(images)
+    images = np.asarray(images)
+    if ndim == 3 and _is_grey_batch(images.shape, channels):
+        return images[..., np.newaxis]
+    return images if ndim == 4 else images[np.newaxis]
+
+
+def _is_grey_batch(shape, channels):
+    """Whether an array of rank 3 is (batch, height, width), and not one image, whatever its channels are.
+
+    >>> [_is_grey_batch(shape, 3) for shape in ((60, 28, 28), (28, 28, 3), (3, 64, 64), (64, 64, 5))]
+    [True, False, False, False]
+    """
+    count, height, width = shape
+    known = READ_AS.get(channels, (1, channels))
+    channels_first = channels > 1 and count > 1 and count in known
+    channels_last = width in known or (width < NARROWEST and width != height)
+    return not channels_first and not channels_last

@@ -159,13 +159,9 @@ def test_floats_up_to_one_are_pixels_up_to_255():
         (np.zeros((1, 2, 3, 4, 5), "uint8"), "of rank 5"),
         ([np.zeros((1, 2, 3, 3), "uint8")], r"must have the shape .*got \(1, 2, 3, 3\)"),
         (7, "got int of rank 0"),
-        (np.zeros((3, 64, 64), "uint8"), "reads 3 channels; got an image with 64, .*channels come first"),
-        (np.zeros((2, 3, 64, 64), "uint8"), r"of the shape \(3, 64, 64\) \(the channels come first"),
+        (np.zeros((3, 64, 64), "uint8"), "reads 3 channels; got an image with 64, .*put the channels last"),
+        (np.zeros((2, 3, 64, 64), "uint8"), r"of the shape \(3, 64, 64\) \(put the channels last"),
         (np.zeros((224, 224, 5), "uint8"), r"reads 3 channels; got an image with 5, .*\(224, 224, 5\)"),
-        (
-            np.zeros((60, 28, 28), "uint8"),
-            r"a batch of grey images has the shape \(batch, height, width, 1\)",
-        ),
     ],
 )
 def test_what_is_no_image_is_refused_in_one_line(image, message):
@@ -356,7 +352,7 @@ def test_a_value_range_is_two_numbers_in_order(value_range):
 @pytest.mark.parametrize(
     "tensor, message",
     [
-        (tf.zeros((2, 3, 8, 8), tf.uint8), "reads 3 channels; got an image with 8, .*channels come first"),
+        (tf.zeros((2, 3, 8, 8), tf.uint8), "reads 3 channels; got an image with 8, .*put the channels last"),
         (tf.zeros((8, 8), tf.uint8), r"must have the shape .*; got \(8, 8\)"),
         (tf.zeros((8, 8, 3), tf.int32), "uint8 or float in .*; got int32"),
         (tf.ragged.stack([PHOTOS[0], PHOTOS[0, :9]]), "a dense tensor, all of one size; got a RaggedTensor"),
@@ -389,10 +385,17 @@ def test_grey_and_alpha_tensors_are_read_as_arrays_are():
         np.testing.assert_allclose(prepare(tf.constant(images)), prepare(images), rtol=0, atol=5e-6)
 
 
-def test_a_grey_model_takes_a_batch_without_channels():
-    grey = Preprocessing(8, mean=(0.5,), std=(0.5,))
-    assert grey(np.zeros((3, 28, 28), "uint8")).shape == (3, 8, 8, 1)
-    assert grey(np.zeros((28, 28, 3), "uint8")).shape == (1, 8, 8, 1)
+@pytest.mark.parametrize("channels, counts", [(1, (2, 3, 33)), (3, (1, 2, 33))])
+def test_a_batch_of_grey_images_needs_no_channels(channels, counts):
+    half = (0.5,) * channels
+    prepare = Preprocessing(8, mean=half, std=half)
+    for count in counts:
+        images = np.zeros((count, 28, 20), "uint8")
+        assert prepare(images).shape == (count, 8, 8, channels)
+    # The last batch of these is (3, 28, 20), which alone could have its channels first.
+    assert [len(x) for x in prepare.batches(np.zeros((35, 28, 20), "uint8"), 32)] == [32, 3]
+    assert prepare(np.zeros((60, 8, 8), "uint8")).shape == (60, 8, 8, channels)
+    assert prepare(np.zeros((28, 28, 3), "uint8")).shape == (1, 8, 8, channels)
 
 
 # As a layer ---------------------------------------------------------------------------------------

@@ -43,11 +43,12 @@ def check_callbacks(optimizer, callbacks):
 
     >>> check_callbacks(keras.optimizers.SGD(0.1), [keras.callbacks.ReduceLROnPlateau()])
     """
-    rate = getattr(optimizer, "inner_optimizer", optimizer)._learning_rate
+    scaled = getattr(optimizer, "inner_optimizer", optimizer)  # of mixed_float16
+    rate = getattr(scaled, "_learning_rate", None)
+    if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return
     for callback in callbacks:
-        if isinstance(callback, RATE_CALLBACKS) and isinstance(
-            rate, keras.optimizers.schedules.LearningRateSchedule
-        ):
+        if isinstance(callback, RATE_CALLBACKS):
             raise ValueError(
                 f"{type(callback).__name__} sets the learning rate, which the schedule {type(rate).__name__} "
                 "sets already; leave the callback out, or compile with a number as learning_rate"
