@@ -4,6 +4,7 @@ import dataclasses
 import math
 import numbers
 import os
+import struct
 import sys
 from collections.abc import Sequence
 
@@ -446,18 +447,26 @@ def _backend_of(*values):
 
 
 def read_image(path):
-    """The pixels of an image file (JPEG, PNG, BMP, GIF, WebP): uint8 (height, width, 3).
+    """The pixels of an image file (JPEG, PNG, BMP, GIF, WebP, TIFF) in its EXIF orientation.
+
+    Returns:
+        uint8 (height, width, 3), of the first frame. Of 16 bits a channel the upper 8 are kept.
 
     Raises:
-        ValueError: if the file is missing or no image that can be read; the message names it.
+        ValueError: if the file is missing or is not a readable image; the message names it.
     """
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as image:
+        # Not by its name: Pillow 13 would map uncompressed TIFFs into memory, which garbles turned ones.
+        with open(path, "rb") as file, Image.open(file) as image:
+            image.load()  # PNG may have EXIF data after the pixels.
+            orientation = exif_orientation(image.info.get("exif", b""))
+            if image.mode == "F":
+                raise ValueError("wanted integer pixels; got floating-point ones")
             if image.mode.startswith("I"):  # 16 bits a pixel, of which TensorFlow keeps the upper 8
                 image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
-            return np.asarray(image.convert("RGB"))
+            pixels = np.asarray(image.convert("RGB"))
     except FileNotFoundError:
         raise ValueError(f"no such image file: {os.fspath(path)}") from None
     except (
@@ -468,6 +477,34 @@ def read_image(path):
         Image.DecompressionBombError,
     ) as error:
         raise ValueError(f"not a readable image: {os.fspath(path)} ({error})") from None
+    pixels = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
+    return pixels[:: -1 if orientation in (3, 4, 7, 8) else 1, :: -1 if orientation in (2, 3, 6, 7) else 1]
+
+
+def exif_orientation(exif):
+    """The orientation in EXIF data (bytes): 1 to 8, and 1 where there is none or the data is malformed.
+
+    >>> from PIL import Image
+    >>> exif = Image.Exif()
+    >>> exif[0x0112] = 6
+    >>> exif_orientation(exif.tobytes())
+    6
+    """
+    tiff = exif.removeprefix(b"Exif\0\0")
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None:
+        return 1
+    value = 1
+    try:
+        (directory,) = struct.unpack_from(f"{order}I", tiff, 4)
+        (count,) = struct.unpack_from(f"{order}H", tiff, directory)
+        for start in range(directory + 2, directory + 2 + 12 * count, 12):
+            tag, kind, _, number, _ = struct.unpack_from(f"{order}HHIHH", tiff, start)
+            if (tag, kind) == (0x0112, 3):
+                value = max(value, number)
+    except struct.error:  # The data ends early.
+        pass
+    return value if value <= 8 else 1
 
 
 def _as_list(images, channels):

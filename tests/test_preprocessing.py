@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from made.photos import FORMATS, ORIENTATIONS, exif, photo
+from PIL import Image, ImageOps
 from reference.comparing import assert_close, randomise
 from reference.small import small
 
@@ -116,7 +117,7 @@ def test_batches_are_the_same_in_parts():
 
 
 @pytest.mark.parametrize(
-    "name", ["grey.png", "palette.gif", "alpha.png", "photo.jpg", "plain.bmp", "new.webp"]
+    "name", ["grey.png", "palette.gif", "alpha.png", "photo.jpg", "plain.bmp", "new.webp", "scan.tiff"]
 )
 def test_image_files_of_every_kind_are_read_as_rgb(name, tmp_path):
     image = Image.fromarray(PIXELS)
@@ -225,6 +226,14 @@ def test_of_16_bits_the_upper_8_are_kept(tmp_path):
     ramp = np.arange(0, 65536, 257, dtype="uint16").reshape(16, 16)
     Image.fromarray(ramp).save(tmp_path / "deep.png")
     np.testing.assert_array_equal(read_image(tmp_path / "deep.png")[..., 0], ramp >> 8)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_photos_are_read_in_their_orientation(name, tmp_path):
+    for number in ORIENTATIONS:
+        (tmp_path / "photo").write_bytes(photo(number, name, exif=exif(number, "<>"[number % 2])))
+        expected = ImageOps.exif_transpose(Image.open(tmp_path / "photo"))
+        np.testing.assert_array_equal(read_image(tmp_path / "photo"), expected)
 
 
 def test_an_image_of_six_channels_is_one_image():
