@@ -106,7 +106,7 @@ def from_bytes(image_bytes, description):
     """Encoded images of mixed formats and sizes as the float32 ones that the model is evaluated on.
 
     Args:
-        image_bytes: Strings (batch,): JPEG, PNG, GIF, BMP or WebP files.
+        image_bytes: Strings (batch,): JPEG, PNG, GIF, BMP or WebP files, read in their EXIF orientation.
         description: The model's `Description`, of a fixed image size.
 
     Returns:

@@ -62,7 +62,8 @@ def draw_images(samples, preprocessing, count):
     records = samples.training_records(0, 0, 1, count)  # one step of a run: its first images
 
     def prepared(position, encoded, label):
-        return prepare(with_channels(decode(encoded), preprocessing.channels), preprocessing), label
+        image = with_channels(decode(encoded, samples.exif), preprocessing.channels)
+        return prepare(image, preprocessing), label
 
     batches = [*records.map(prepared, tf.data.AUTOTUNE).batch(BATCH).as_numpy_iterator()]
     images, labels = (np.concatenate(parts) for parts in zip(*batches))

@@ -33,10 +33,12 @@ class Some:
     Args:
         records: tf.data.Dataset of (encoded image, label).
         count: How many.
+        exif: As of the split.
     """
 
     records: tf.data.Dataset
     count: int
+    exif: bool
     labels = None
 
     def __len__(self):
@@ -223,7 +225,7 @@ def _some(samples, most):
     # The first step of a run: of records read by index from all of the split, and no others are read; of
     # TFRecord files from the first records that fill the shuffle buffer.
     records = samples.training_records(0, 0, 1, most)
-    return Some(records.map(lambda position, encoded, label: (encoded, label)), most)
+    return Some(records.map(lambda position, encoded, label: (encoded, label)), most, samples.exif)
 
 
 def _read(model, samples, indices):
@@ -231,7 +233,7 @@ def _read(model, samples, indices):
     wanted = tf.constant(np.sort(indices), tf.int64)
     records = samples.evaluation_records().enumerate()
     records = records.filter(lambda i, _: tf.reduce_any(i == wanted)).map(lambda _, record: record)
-    batches = evaluation_batches(Some(records, len(indices)), model.preprocessing, 1)
+    batches = evaluation_batches(Some(records, len(indices), samples.exif), model.preprocessing, 1)
     found = [(images[0].numpy(), labels[0].numpy()) for images, labels in batches]
     return [found[place] for place in np.argsort(np.argsort(indices))]
 

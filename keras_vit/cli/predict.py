@@ -12,7 +12,7 @@ from _keras_vit_cli import ROWS
 from keras_vit.cli.report import whole_file
 from keras_vit.cli.rows import FORMATS
 from keras_vit.cli.source import named, open_model, task_of
-from keras_vit.data.datasets import IMAGE_SUFFIXES
+from keras_vit.data.folder import IMAGE_SUFFIXES, image_files
 from keras_vit.models.classifying import check_finite, check_head, classify
 
 BATCH = 32  # images read and computed at a time
@@ -92,7 +92,7 @@ def _images_at(given):
         return [given]
     if not path.is_dir():
         raise ValueError(f"no such image file: {given}")
-    found = sorted(os.fspath(p) for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+    found = image_files(path)
     if not found:
         raise ValueError(f"no images in the folder {given!r}; wanted {', '.join(IMAGE_SUFFIXES)}")
     return found

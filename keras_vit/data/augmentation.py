@@ -142,12 +142,13 @@ def _layer(config):
     return keras.saving.deserialize_keras_object(config)
 
 
-def image_augmentation(augmentation, preprocessing):
+def image_augmentation(augmentation, preprocessing, exif=True):
     """How an encoded image becomes a training image.
 
     Args:
         augmentation: Augmentation.
         preprocessing: What the model reads.
+        exif: Whether to apply the EXIF orientation, before all changes.
 
     Returns:
         A function of an encoded image and a seed, two ints: float32 (height, width, channels) as the
@@ -174,9 +175,9 @@ def image_augmentation(augmentation, preprocessing):
     def augment(encoded, seed):
         crop_seed, shift_seed, flip_seed, *seeds = tf.unstack(tf.random.split(seed, 3 + len(changes)))
         if augmentation.crop_area:
-            pixels = random_crop(encoded, crop_seed, preprocessing, augmentation.crop_area)
+            pixels = random_crop(encoded, crop_seed, preprocessing, augmentation.crop_area, exif)
         else:
-            pixels = resized(with_channels(decode(encoded), preprocessing.channels), preprocessing)
+            pixels = resized(with_channels(decode(encoded, exif), preprocessing.channels), preprocessing)
         if augmentation.shift:
             pixels = random_shift(pixels, shift_seed, augmentation.shift)
         if augmentation.flip:
@@ -243,7 +244,7 @@ def batch_augmentation(augmentation):
     return blend
 
 
-def random_crop(encoded, seed, preprocessing, area=(0.05, 1.0)):
+def random_crop(encoded, seed, preprocessing, area=(0.05, 1.0), exif=True):
     """Decode a random rectangle of an image and resize it to the model's size ("Inception crop").
 
     Args:
@@ -252,6 +253,7 @@ def random_crop(encoded, seed, preprocessing, area=(0.05, 1.0)):
         preprocessing: Gives the size, the interpolation and the channels.
         area: Smallest and largest share of the image that the crop covers; its aspect ratio lies
             between 3:4 and 4:3.
+        exif: Whether to apply the EXIF orientation, before the crop.
 
     Returns:
         float32 (height, width, channels) in [0, 255].
@@ -277,7 +279,7 @@ def random_crop(encoded, seed, preprocessing, area=(0.05, 1.0)):
         )
         return tf.concat([begin[:2], size[:2]], 0)
 
-    image = with_channels(decode_window(encoded, window), preprocessing.channels)
+    image = with_channels(decode_window(encoded, window, exif), preprocessing.channels)
     pixels = resize(image, preprocessing.image_size, preprocessing)
     return tf.ensure_shape(pixels, (*preprocessing.image_size, preprocessing.channels))
 

@@ -63,7 +63,7 @@ def training_batches(
     if augmentation.mixes and numbered and num_classes is None:
         raise ValueError("mixup and cutmix mix labels of one number per class; give num_classes")
     one_hot = numbered and num_classes is not None
-    augment = image_augmentation(augmentation, preprocessing)
+    augment = image_augmentation(augmentation, preprocessing, samples.exif)
 
     def sample(position, encoded, label):
         return augment(encoded, [seed, position]), tf.one_hot(label, num_classes) if one_hot else label
@@ -105,7 +105,8 @@ def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=
         records = records.enumerate().filter(mine).map(lambda _, record: record)
 
     def sample(encoded, label):
-        return prepare(with_channels(decode(encoded), preprocessing.channels), preprocessing), label
+        image = with_channels(decode(encoded, samples.exif), preprocessing.channels)
+        return prepare(image, preprocessing), label
 
     batches = _batched(records.map(sample, tf.data.AUTOTUNE), share)
     if 0 < len(samples) % batch_size <= first:

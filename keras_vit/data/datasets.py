@@ -8,13 +8,19 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data.folder import IMAGE_SUFFIXES as IMAGE_SUFFIXES
-from keras_vit.data.folder import load_folder
+from keras_vit.data.folder import listed, load_folder
 from keras_vit.data.samples import Samples, hold_out
 from keras_vit.data.tfds import SPLITS, load_tfds
 from keras_vit.data.vtab import load_vtab
 
 ON_BAD_IMAGE = ("fail", "skip")
 TASKS = ("single_label", "multi_label", "regression")
+NOUNS = {
+    "single_label": ("class", "classes"),
+    "multi_label": ("label", "labels"),
+    "regression": ("target", "targets"),
+}
+NAMED = 10  # classes that a summary names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +34,12 @@ class Dataset:
         bad_images: Paths of images that cannot be read and were left out.
         task: "single_label" (a label is a class number, int32), "multi_label" (float32 (classes,) of 0 and
             1) or "regression" (float32 (numbers,)).
+        ignored_files: Paths of a folder's other files, hidden ones left out.
+        empty_folders: Paths of its sub-folders without images.
+
+    Example:
+        >>> print(load_dataset("digits").summary())
+        10 classes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9): 1302 train, 140 validation, 355 test
     """
 
     name: str
@@ -35,6 +47,34 @@ class Dataset:
     splits: dict[str, Any]
     bad_images: tuple[str, ...] = ()
     task: str = "single_label"
+    ignored_files: tuple[str, ...] = ()
+    empty_folders: tuple[str, ...] = ()
+
+    def summary(self):
+        """The classes, the sample count of each split, and what was left out, in one line.
+
+        >>> splits = {"test": load_dataset("digits").split("test")}
+        >>> names = ("daisy", "rose", "tulip")
+        >>> Dataset("folder:flowers", names, splits, ignored_files=("flowers/rose/1.xcf",)).summary()
+        '3 classes (daisy, rose, tulip): 355 test; 1 file ignored (.xcf)'
+        """
+        splits = ", ".join(f"{len(samples)} {split}" for split, samples in self.splits.items())
+        suffixes = sorted(
+            {path.suffix.lower() or path.name for path in map(pathlib.PurePath, self.ignored_files)}
+        )
+        left_out = (
+            (self.bad_images, "unreadable image", "left out", _file_names(self.bad_images)),
+            (self.ignored_files, "file", "ignored", suffixes),
+            (self.empty_folders, "folder", "without images", _file_names(self.empty_folders)),
+        )
+        parts = [
+            f"{len(paths)} {noun}{'s' * (len(paths) > 1)} {state} ({listed(words)})"
+            for paths, noun, state, words in left_out
+            if paths
+        ]
+        noun = NOUNS[self.task][len(self.class_names) > 1]
+        names = listed(self.class_names, NAMED)
+        return "; ".join([f"{len(self.class_names)} {noun} ({names}): {splits}", *parts])
 
     def split(self, name):
         if name not in self.splits:
@@ -48,10 +88,12 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
     Args:
         name: One of
             "digits": scikit-learn's 1797 scanned digits of 8×8 pixels, no download.
-            "folder:PATH": PATH/{train,val,test}/CLASS/* (val and test may be missing) or PATH/CLASS/*;
-            JPEG, PNG, BMP of 24 bits a pixel, GIF, WebP (not with TensorFlow 2.19). For other tasks than
-            "single_label" PATH/labels.csv with the columns `file`, `split` (train, val or test; may be
-            missing), and one for each class (0 or 1) or each number to predict.
+            "folder:PATH": PATH/CLASS/*, or PATH/{train,val,test}/CLASS/* (val and test may be missing; val
+            may be valid or validation, and capitals do not count), or PATH/labels.csv with the columns
+            `file` or `filename`, `label` and `split` (train, val or test; may be missing). For other tasks
+            than "single_label" the table has a column for each class (0 or 1) or each number to predict in
+            place of `label`. Images are JPEG, PNG, BMP of 24 bits a pixel, GIF, WebP (not with TensorFlow
+            2.19) and TIFF, and are read in their EXIF orientation.
             "tfds:NAME", "tfds:NAME/config", "tfds:NAME:version": of TensorFlow Datasets, downloaded if it
             is not there. The splits of the official presets (`keras_vit.data.tfds.PRESETS`), or its own.
             "vtab:TASK": one of the 19 tasks of VTAB-1k (`keras_vit.data.vtab.TASKS`).
@@ -82,8 +124,8 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
         raise ValueError(f"task {task!r} is unknown; choose one of {TASKS}")
     kind, _, which = name.partition(":")
     if kind == "folder" and which:
-        names, splits, bad = load_folder(folder_of(name), task, on_bad_image)
-        return Dataset(name, names, _split(name, splits, seed), bad, task)
+        names, splits, left_out = load_folder(folder_of(name), task, on_bad_image)
+        return Dataset(name, names, _split(name, splits, seed), task=task, **left_out)
     if kind == "tfds" and which:
         return Dataset(name, *load_tfds(which, task, data_dir), task=task)
     if name != "digits" and not (kind == "vtab" and which):
@@ -118,6 +160,10 @@ def title_of(name):
     return pathlib.PurePath(which).name if kind == "folder" else which or name
 
 
+def _file_names(paths):
+    return [pathlib.PurePath(path).name for path in paths]
+
+
 def _digits():
     from PIL import Image
     from sklearn.datasets import load_digits
@@ -129,7 +175,8 @@ def _digits():
         Image.fromarray(np.round(scan * 255 / 16).astype("uint8")).save(file, "PNG")
         encoded.append(file.getvalue())
     names = tuple(str(digit) for digit in digits.target_names)
-    return names, {"train": Samples(tuple(encoded), tuple(int(label) for label in digits.target))}
+    labels = tuple(int(label) for label in digits.target)
+    return names, {"train": Samples(tuple(encoded), labels, exif=False)}
 
 
 def _split(name, splits, seed):

@@ -1,36 +1,71 @@
 """Encoded images to model input as TensorFlow graphs, pixel for pixel as `Preprocessing` does it."""
 
+import io
+import os
+
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
-from keras_vit.preprocessing import LUMA
+from keras_vit.data.exif import orientation, stored_window, upright, upright_shape
+from keras_vit.preprocessing import LUMA, read_image
 
 JPEG = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}
 JPEG_MARGIN = 2  # pixels left and right of a window whose colours reach into it
+TIFF = r"(?i).*\.tiff?"  # paths of files that TensorFlow does not decode
 
 
-def decode(encoded):
+def read(path):
+    """The content of an image file, a string tensor () as `decode` takes it; TIFF becomes BMP by Pillow.
+
+    Example:
+        >>> Image.new("RGB", (5, 4)).save("image.tif")
+        >>> decode(read("image.tif")).shape
+        TensorShape([4, 5, 3])
+    """
+    path = tf.convert_to_tensor(path)
+
+    def of_tiff():
+        bmp = tf.numpy_function(_as_bmp, [path], tf.string, stateful=False)
+        return tf.ensure_shape(bmp, ())
+
+    return tf.cond(tf.strings.regex_full_match(path, TIFF), of_tiff, lambda: tf.io.read_file(path))
+
+
+def _as_bmp(path):
+    path = os.fsdecode(np.asarray(path, object).item())  # bytes, which are an array () outside of a graph
+    file = io.BytesIO()
+    Image.fromarray(read_image(path)).save(file, "BMP")
+    return file.getvalue()
+
+
+def decode(encoded, exif=True):
     """An encoded image (JPEG, PNG, BMP, GIF's first frame, WebP) as uint8 (height, width, 3).
 
     JPEG is decoded with the accurate transform, which gives Pillow's pixels; TensorFlow's default, with
     which the official models were trained, gives others by up to a few of 255.
+
+    Args:
+        encoded: The content of the file, a string tensor ().
+        exif: Whether to apply the EXIF orientation; `vit_jax` and big_vision do not.
     """
     image = tf.cond(
         tf.io.is_jpeg(encoded),
         lambda: tf.io.decode_jpeg(encoded, **JPEG),
         lambda: tf.io.decode_image(encoded, channels=3, expand_animations=False),
     )
+    image = upright(image, orientation(encoded)) if exif else image
     return tf.ensure_shape(image, (None, None, 3))
 
 
-def decode_window(encoded, window):
+def decode_window(encoded, window, exif=True):
     """A rectangle of an encoded image: the same pixels as of `decode`, at less cost where it is a JPEG.
 
     A JPEG is decoded inside the rectangle only. Its colours are stored at half the width and
     interpolated, so a few columns more are decoded and dropped.
 
     Args:
-        encoded: As `decode` takes it.
+        encoded, exif: As `decode` takes them.
         window: Makes (top, left, height, width) in pixels, int32 (4,), of the image's (height, width).
 
     Returns:
@@ -41,6 +76,19 @@ def decode_window(encoded, window):
         >>> decode_window(png, lambda shape: tf.concat([[1, 2], shape - 3], 0)).shape
         TensorShape([5, 6, 3])
     """
+    if not exif:
+        return _decode_stored_window(encoded, window)
+    turn = orientation(encoded)
+
+    def stored(shape):
+        shape = upright_shape(shape, turn)
+        return stored_window(window(shape), shape, turn)
+
+    return tf.ensure_shape(upright(_decode_stored_window(encoded, stored), turn), (None, None, 3))
+
+
+def _decode_stored_window(encoded, window):
+    """`decode_window` without the EXIF orientation."""
 
     def of_jpeg():
         shape = tf.io.extract_jpeg_shape(encoded)[:2]
@@ -67,13 +115,24 @@ def with_channels(image, channels):
     raise ValueError(f"image files hold 1 or 3 channels, but the model reads {channels}")
 
 
-def is_readable(path):
-    """Whether the file can be read and decoded."""
+def file_orientation(path):
+    """The EXIF orientation of an image file, an int; None if it cannot be read and decoded.
+
+    Example:
+        >>> file_orientation("nowhere.png") is None
+        True
+    """
     try:
-        decode(tf.io.read_file(path))
+        return int(_decoded_orientation(path))
     except tf.errors.OpError:
-        return False
-    return True
+        return None
+
+
+@tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
+def _decoded_orientation(path):
+    encoded = read(path)
+    with tf.control_dependencies([decode(encoded, exif=False)]):
+        return orientation(encoded)
 
 
 def prepare(image, preprocessing):

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.images import read
+
 READ_AT_ONCE = 64  # array records
 FILES_AT_ONCE = 16
 SHUFFLE_BUFFER = 10_000  # records, encoded
@@ -17,11 +19,13 @@ class Samples:
     """Encoded images and their labels, at hand by index.
 
     All kinds of samples have what this one has: `len`, `labels` (None where they are not known without
-    reading), `training_records` and `evaluation_records`.
+    reading), `exif`, `training_records` and `evaluation_records`.
 
     Args:
         images: Paths (str) or file contents (bytes), all of one kind.
         labels: As many: class numbers, or for several numbers a sample, tuples of floats.
+        exif: Whether the EXIF orientation is applied to the images; False where all are stored upright
+            saves the search for it.
 
     Example:
         >>> samples = load_dataset("digits").split("test")
@@ -32,12 +36,14 @@ class Samples:
 
     images: tuple[str | bytes, ...]
     labels: tuple[int | tuple[float, ...], ...]
+    exif: bool = True
 
     def __len__(self):
         return len(self.images)
 
     def take(self, indices):
-        return Samples(*(tuple(values[i] for i in indices) for values in (self.images, self.labels)))
+        images, labels = (tuple(values[i] for i in indices) for values in (self.images, self.labels))
+        return dataclasses.replace(self, images=images, labels=labels)
 
     def training_records(self, seed, first_step, steps, batch_size, worker=0, workers=1):
         """What a worker's batches consume from one step to another, in order.
@@ -71,7 +77,7 @@ class Samples:
         labels = tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
 
         def record(index):
-            return tf.io.read_file(images[index]) if in_files else images[index], labels[index]
+            return read(images[index]) if in_files else images[index], labels[index]
 
         return record
 
@@ -88,6 +94,7 @@ class IndexedRecords:
     source: Sequence[bytes]
     parse: Callable[[Any], tuple]
     labels = None
+    exif = False  # The published evaluations do not apply it.
 
     def __len__(self):
         return len(self.source)
@@ -145,6 +152,7 @@ class RecordFiles:
     parse: Callable[[Any], tuple]
     buffer: int = SHUFFLE_BUFFER
     labels = None
+    exif = False  # The published evaluations do not apply it.
 
     def __len__(self):
         return sum(take for _, _, take in self.files)

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from made.folders import write_broken
+from PIL import Image
 from reference.small import one_block, small
 
 import _keras_vit_cli
@@ -164,6 +165,18 @@ def test_multi_label_and_regression_have_their_columns(task, names, keras_vit, i
 def test_a_reader_that_stops_early_is_no_error(script, model, images):
     done = script("predict", "--model", model, images, "--format", "csv", pipe_to="true")
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_the_hidden_files_of_a_folder_are_not_predicted(keras_vit, weights, tmp_path):
+    for name in ("b.tiff", "a.JPEG"):
+        Image.new("RGB", (20, 30)).save(tmp_path / name)
+    for name in ("._a.jpeg", "__MACOSX/a.jpeg"):
+        write_broken(tmp_path / name)
+    done = keras_vit("predict", "--model", weights, tmp_path, "--json")
+    assert [row["image"] for row in json.loads(done.stdout)] == [
+        str(tmp_path / "a.JPEG"),
+        str(tmp_path / "b.tiff"),
+    ]
 
 
 def no_image(model, images, path):

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import os
 from itertools import product
@@ -9,6 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made.folders import picture, write_classes
+from made.photos import ORIENTATIONS, photo
 from made.sampling import some as some_of
 from PIL import Image
 
@@ -215,6 +217,25 @@ def test_evaluation_prepares_images_as_preprocessing_does(channels, tmp_path):
         [images for images, _ in evaluation_batches(samples, preprocessing, 3).as_numpy_iterator()]
     )
     np.testing.assert_allclose(images, preprocessing(list(samples.images)), atol=2e-5)
+
+
+@pytest.mark.parametrize("crop_area", [None, (1.0, 1.0)])  # the second is a crop of the whole image
+def test_training_and_evaluation_turn_photos_as_preprocessing_does(crop_area, tmp_path):
+    paths = [tmp_path / f"{number}.{name}" for number in ORIENTATIONS for name in ("JPEG", "WEBP")]
+    for path in paths:
+        path.write_bytes(photo(int(path.stem), path.suffix[1:]))
+    preprocessing = Preprocessing((20, 28))
+    samples = Samples(tuple(map(str, paths)), tuple(range(16)))
+    expected = preprocessing(paths)
+    augmentation = Augmentation(crop_area=crop_area)
+    training = training_batches(samples, preprocessing, 16, seed=0, steps=1, augmentation=augmentation)
+    for batches in (training, evaluation_batches(samples, preprocessing, 16)):
+        for images, labels in batches.as_numpy_iterator():
+            np.testing.assert_allclose(images, expected[labels], atol=2e-5)
+    stored = dataclasses.replace(samples, exif=False)
+    ((images, _),) = evaluation_batches(stored, preprocessing, 16).as_numpy_iterator()
+    turned = np.abs(images - expected).max((1, 2, 3)) > 0.1
+    assert turned.tolist() == [path.stem != "1" for path in paths]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 import collections
 import io
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from made.folders import write_classes
+from made.folders import write_broken, write_classes, write_table
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -62,6 +63,45 @@ def test_an_unknown_name_is_refused(name):
         match=f"data set '{name}' is unknown; give 'digits', 'folder:PATH', 'tfds:NAME' or 'vtab:TASK'",
     ):
         load_dataset(name)
+
+
+def test_the_summary_says_what_was_found_and_what_was_left_out(tmp_path):
+    root = write_classes(tmp_path, ("daisy", "rose", "tulip"))
+    found = "3 classes (daisy, rose, tulip): 21 train, 3 validation, 6 test"
+    assert load_dataset(f"folder:{root}").summary() == found
+    for name in ("rose/notes.txt", "tulip/1.XCF", "tulip/2.xcf", "README", "cover.png"):
+        write_broken(root / name)
+    (root / "lily").mkdir()
+    write_broken(root / "rose" / "bad.png")
+    assert load_dataset(f"folder:{root}", on_bad_image="skip").summary() == (
+        f"{found}; 1 unreadable image left out (bad.png); 5 files ignored (.png, .txt, .xcf, README); "
+        "1 folder without images (lily)"
+    )
+
+
+def test_the_summary_ends_long_lists(tmp_path):
+    root = write_classes(tmp_path, [f"{i:02d}" for i in range(3)], count=3)
+    for i in range(3, 13):
+        shutil.copytree(root / "00", root / f"{i:02d}")
+    for i in range(8):
+        (root / f"empty{i}").mkdir()
+    summary = load_dataset(f"folder:{root}").summary()
+    assert summary.startswith("13 classes (00, 01, 02, 03, 04, 05, 06, 07, 08, 09 and 3 more): 13 train, ")
+    assert summary.endswith("; 8 folders without images (empty0, empty1, empty2, empty3, empty4 and 3 more)")
+
+
+@pytest.mark.parametrize(
+    "task, columns, found",
+    [
+        ("multi_label", "round,red", "2 labels (round, red): 7 train, 1 validation, 2 test"),
+        ("regression", "age", "1 target (age): 7 train, 1 validation, 2 test"),
+    ],
+)
+def test_the_summary_names_labels_and_targets(task, columns, found, tmp_path):
+    names = [f"{i}.png" for i in range(10)]
+    lines = [f"{name}{',1' * len(columns.split(','))}" for name in names]
+    root = write_table(tmp_path, f"file,{columns}", *lines, images=names)
+    assert load_dataset(f"folder:{root}", task=task).summary() == found
 
 
 def test_an_unknown_split_is_refused(digits):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made.folders import picture, write_broken, write_classes, write_many, write_table
+from made.photos import photo
 
 from keras_vit.data.datasets import load_dataset
-from keras_vit.data.images import decode
+from keras_vit.data.images import decode, read
 
 
 def load_folder(path, **options):
@@ -74,7 +75,7 @@ def test_images_in_sub_folders_belong_to_their_class(tmp_path):
     assert sum(len(samples) for samples in dataset.splits.values()) == 20
 
 
-FORMATS = [".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"]
+FORMATS = [".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"]
 
 
 @pytest.mark.parametrize("suffix", [*FORMATS, *(suffix.upper() for suffix in FORMATS)])
@@ -84,7 +85,7 @@ def test_images_of_each_format_are_found_and_decoded(suffix, tmp_path):
     loss = {".jpg": 60, ".jpeg": 60, ".gif": 60, ".webp": 60}.get(suffix.lower(), 0)
     paths = [path for samples in dataset.splits.values() for path in samples.images]
     for path in paths:
-        pixels = decode(pathlib.Path(path).read_bytes()).numpy()
+        pixels = decode(read(path)).numpy()
         assert pixels.shape == (32, 32, 3) and pixels.dtype == np.uint8
         label, number = int("/dog/" in path), int(path.rpartition("/")[2][:2])
         assert np.abs(pixels.astype(int) - picture(label, number)).mean() <= loss
@@ -98,6 +99,101 @@ def test_other_files_are_not_taken_for_images(tmp_path):
     dataset = load_folder(root)
     assert dataset.class_names == ("cat", "dog")
     assert sum(len(samples) for samples in dataset.splits.values()) == 20
+    assert dataset.ignored_files == (str(root / "readme.md"), str(root / "cat" / "notes.txt"))
+    assert dataset.empty_folders == (str(root / "nothing"),)
+
+
+def test_hidden_files_and_folders_are_not_taken_for_images_and_classes(tmp_path):
+    root = write_classes(tmp_path / "images")
+    shown = load_folder(root)
+    for hidden in ("__MACOSX/cat/._00.png", ".cache/thumb.png", ".DS_Store", "cat/._00.png", "dog/.x/0.png"):
+        write_broken(root / hidden)
+    assert load_folder(root) == shown and shown.class_names == ("cat", "dog")
+    assert shown.ignored_files == shown.empty_folders == ()
+
+
+def test_links_to_folders_are_followed_but_not_upwards(tmp_path):
+    (tmp_path / "images").mkdir()
+    for name in ("cat", "dog"):
+        (tmp_path / "images" / name).symlink_to(
+            write_classes(tmp_path / "elsewhere" / name, ("inner",)) / "inner"
+        )
+    expected = load_folder(tmp_path / "images")
+    assert expected.summary() == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
+    (tmp_path / "images" / "again").symlink_to(tmp_path / "images")
+    assert load_folder(tmp_path / "images") == expected
+
+
+def test_images_outside_of_class_folders_are_ignored_and_listed(tmp_path):
+    write_classes(tmp_path / "train")
+    for name in ("cover.jpg", "train/cover.jpg", "docs/notes.txt"):
+        write_broken(tmp_path / name)
+    (tmp_path / "train" / "bird").mkdir()
+    dataset = load_folder(tmp_path)
+    assert sum(len(samples) for samples in dataset.splits.values()) == 20
+    assert dataset.ignored_files == tuple(
+        str(tmp_path / name) for name in ("cover.jpg", "docs/notes.txt", "train/cover.jpg")
+    )
+    assert dataset.empty_folders == (str(tmp_path / "docs"), str(tmp_path / "train" / "bird"))
+
+
+@pytest.mark.parametrize("train, val, test", [("Train", "VALID", "Test"), ("train", "Validation", "TEST")])
+def test_split_folders_have_several_names_in_any_case(train, val, test, tmp_path):
+    for split, count in ((train, 6), (val, 3), (test, 4)):
+        write_classes(tmp_path / split, count=count)
+    sizes = {split: len(samples) for split, samples in load_folder(tmp_path).splits.items()}
+    assert sizes == {"train": 12, "validation": 6, "test": 8}
+
+
+UNCLEAR = {  # folders and whether they hold class folders
+    "other names": {"training_set": True, "test_set": True},
+    "one other name": {"seg_train": True},
+    "years": {"train2017": True, "val2017": True},
+    "folds": {"fold1": True, "fold2": True},
+    "no training split": {"val": True, "test": True},
+    "a split twice": {"train": True, "val": True, "valid": True},
+    "another folder beside": {"train": True, "test": True, "holdout": True},
+    "classes beside": {"train": True, "cat": False, "dog": False},
+    "images of no class": {"train": True, "test": False},
+    "no classes": {"train": False, "test": False},
+    "no classes, other names": {"training": False, "testing": False},
+}
+
+
+@pytest.mark.parametrize("kind", UNCLEAR)
+def test_folders_that_may_be_splits_are_refused_with_the_layout_that_is_wanted(kind, tmp_path):
+    for name, has_classes in UNCLEAR[kind].items():
+        write_classes(tmp_path / name, *([] if has_classes else [(".",)]), count=1)
+    names = ", ".join(sorted(UNCLEAR[kind]))
+    wanted = (
+        r"wanted folders of classes \(CLASS/\*\.jpg\), or of splits alone \(train/CLASS/\*\.jpg and, .*val/"
+    )
+    with pytest.raises(
+        ValueError, match=f"cannot be told apart in '.*', which has the folders {names}; {wanted}"
+    ):
+        load_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names", [("car", "train"), ("invalid", "valid"), ("test_tube", "trial"), ("a", "testes")]
+)
+def test_classes_may_be_named_as_splits_are(names, tmp_path):
+    assert load_folder(write_classes(tmp_path, names)).class_names == names
+
+
+def test_sub_folders_of_classes_may_be_alike(tmp_path):
+    for name in ("benign", "malignant"):
+        write_classes(tmp_path / name, ("100X", "40X"))
+    assert load_folder(tmp_path).class_names == ("benign", "malignant")
+
+
+@pytest.mark.parametrize("turned, exif", [(1, False), (6, True)])
+def test_a_split_without_turned_images_is_not_searched_for_orientations(turned, exif, tmp_path):
+    for split in ("train", "test"):
+        write_classes(tmp_path / split)
+    (tmp_path / "train" / "cat" / "photo.jpg").write_bytes(photo(turned))
+    dataset = load_folder(tmp_path)
+    assert (dataset.split("train").exif, dataset.split("test").exif) == (exif, False)
 
 
 def nothing(root):
@@ -131,12 +227,12 @@ def all_broken(root):
 
 
 REFUSED = {
-    nothing: r"no images in '.*/images'; wanted CLASS/\*\.jpg .*train/CLASS",
+    nothing: r"no images in class folders of '.*/images'; wanted folders of classes \(CLASS/\*\.jpg",
     one_class: "'.*/images' holds images of one class only: 'cat'",
     no_folder: "no such folder: '.*/images'",
     a_file: "no such folder: '.*/images'",
     too_few: "images' has no images left for the validation split; give more of each class",
-    nothing_to_train_on: "images' has no images left for the train split",
+    nothing_to_train_on: "cannot be told apart in '.*/images', which has the folders test; wanted",
     all_broken: r"2 image\(s\) cannot be read: .*cat/0.png, .*dog/0.png",
 }
 
@@ -166,7 +262,7 @@ def test_of_many_unreadable_images_five_are_named(tmp_path):
     root = write_classes(tmp_path / "images")
     for number in range(7):
         write_broken(root / "cat" / f"bad{number}.png")
-    with pytest.raises(ValueError, match=r"7 image\(s\) cannot be read: .*bad0.*bad4.png, …; remove"):
+    with pytest.raises(ValueError, match=r"7 image\(s\) cannot be read: .*bad0.*bad4.png and 2 more; remove"):
         load_folder(root)
 
 
@@ -281,8 +377,9 @@ def test_an_unreadable_image_of_a_table_is_left_out_with_its_label(tmp_path):
 
 
 WRONG_TABLES = {
-    (): "line 1: wanted the columns file, split .* got nothing",
-    ("image,cat", "a.png,1"): "line 1: wanted the columns file, .* got image, cat",
+    (): r"line 1: wanted the columns file \(or filename\), split .* got nothing",
+    ("image,cat", "a.png,1"): r"line 1: wanted the columns file \(or filename\), .* got image, cat",
+    ("file,filename,cat", "a.png,a.png,1"): "line 1: wanted .* each once; got file, file, cat",
     ("file,split", "a.png,test"): "line 1: wanted .* one for each class or target, .* got file, split",
     ("file,cat,cat", "a.png,1,1"): "line 1: wanted .* each once; got file, cat, cat",
     ("file,cat,", "a.png,1,1"): "line 1: wanted the columns",
@@ -323,5 +420,58 @@ def test_a_task_without_its_table_is_refused(tmp_path):
 
 def test_a_table_without_its_task_is_pointed_out(tmp_path):
     write_table(tmp_path, "file,age", "a.png,1", images=["a.png"])
-    with pytest.raises(ValueError, match="labels.csv give the task multi_label or regression"):
+    with pytest.raises(ValueError, match="no images in class folders .*; labels.csv has no column label"):
+        load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("column", ["file", "filename"])
+def test_a_table_of_labels_is_a_single_label_data_set(column, tmp_path):
+    lines = [f"{name}, {('rose', 'tulip', 'daisy')[i % 3]}" for i, name in enumerate(PICTURES)]
+    root = write_table(tmp_path, f"{column},label", *lines, images=[*PICTURES, "spare/1.png"])
+    dataset = load_folder(root)
+    assert (dataset.class_names, dataset.task) == (("daisy", "rose", "tulip"), "single_label")
+    assert {split: len(samples) for split, samples in dataset.splits.items()} == {
+        "train": 14,
+        "validation": 3,
+        "test": 3,
+    }
+    assert_disjoint(dataset)
+    for samples in dataset.splits.values():
+        for path, label in zip(samples.images, samples.labels):
+            assert label == (int(pathlib.Path(path).stem) + 1) % 3
+    assert dataset.ignored_files == (str(root / "spare" / "1.png"),)
+
+
+def test_a_table_of_labels_comes_before_class_folders_and_has_splits(tmp_path):
+    root = write_classes(tmp_path, ("train", "valid"))
+    lines = [f"{split}/{i:02d}.png,{'ab'[i % 2]},{split}" for split in ("train", "valid") for i in range(10)]
+    dataset = load_folder(write_table(root, "filename,label,split", *lines))
+    assert dataset.class_names == ("a", "b") and dataset.ignored_files == ()
+    assert {split: len(samples) for split, samples in dataset.splits.items()} == {
+        "train": 8,
+        "validation": 10,
+        "test": 2,
+    }
+
+
+WRONG_LABELS = {
+    (
+        "image,label",
+        "a.png,cat",
+    ): r"line 1: wanted the columns file \(or filename\), .* label, .* got image, label",
+    ("file,label,age", "a.png,cat,3"): "line 1: wanted .* and label, each once; got file, label, age",
+    ("file,label", "a.png,cat", "b.png,"): "line 3, column label: wanted the name of a class; got ''",
+}
+
+
+@pytest.mark.parametrize("lines", WRONG_LABELS)
+def test_a_wrong_table_of_labels_is_refused_with_line_and_column(lines, tmp_path):
+    write_table(tmp_path, *lines, images=["a.png", "b.png"])
+    with pytest.raises(ValueError, match=f"labels.csv, {WRONG_LABELS[lines]}"):
+        load_folder(tmp_path)
+
+
+def test_a_table_of_one_label_is_refused(tmp_path):
+    write_table(tmp_path, "file,label", "a.png,cat", images=["a.png"])
+    with pytest.raises(ValueError, match="holds images of one class only: 'cat'"):
         load_folder(tmp_path)

@@ -5,11 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.photos import FORMATS, ORIENTATIONS, photo, waves
 from made.sampling import some
-from PIL import Image
+from PIL import Image, ImageOps
 
 from keras_vit import Preprocessing
-from keras_vit.data.images import decode, decode_window, is_readable, normalise, prepare
+from keras_vit.data.images import decode, decode_window, file_orientation, normalise, prepare, read
+from keras_vit.preprocessing import read_image
 
 KINDS = {  # what is written: Pillow's mode, the format and its options
     "png": ("RGB", "PNG", {}),
@@ -26,6 +28,14 @@ KINDS = {  # what is written: Pillow's mode, the format and its options
     "webp": ("RGB", "WEBP", {"quality": 80}),
     "exact webp": ("RGB", "WEBP", {"lossless": True}),
 }
+
+
+@tf.function
+def cut(encoded, window, exif):
+    return decode_window(encoded, lambda shape: window, exif)
+
+
+whole_of = tf.function(decode, [tf.TensorSpec((), tf.string)])
 
 
 def photograph(height=45, width=61):
@@ -72,7 +82,6 @@ JPEGS = {
 @pytest.mark.parametrize("kind", JPEGS)
 def test_a_window_of_a_jpeg_holds_the_pixels_of_the_whole(kind, rng):
     mode, options = JPEGS[kind]
-    cut = tf.function(lambda encoded, window: decode_window(encoded, lambda shape: window))
     for _ in range(40 if "FULL" in os.environ else 4):
         sides = rng.integers(1, 150, 2)
         noise = Image.fromarray(rng.integers(0, 255, (*sides // 4 + 1, 3), "uint8"))
@@ -85,7 +94,7 @@ def test_a_window_of_a_jpeg_holds_the_pixels_of_the_whole(kind, rng):
             top, left = rng.integers(0, sides - size + 1)
             window = tf.constant([top, left, *size], tf.int32)
             expected = whole[top : top + size[0], left : left + size[1]]
-            np.testing.assert_array_equal(cut(encoded, window), expected)
+            np.testing.assert_array_equal(cut(tf.constant(encoded), window, False), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -187,10 +196,60 @@ def test_cropping_takes_the_middle_and_keeps_the_aspect():
     np.testing.assert_array_equal(prepare(wide, preprocessing), np.ones((20, 20, 3), "float32"))
 
 
-def test_a_file_that_is_no_image_is_unreadable(tmp_path):
+def test_a_file_that_is_no_image_has_no_orientation(tmp_path):
     path = tmp_path / "image.png"
     path.write_bytes(encode("png"))
-    assert is_readable(str(path))
+    assert file_orientation(str(path)) == 1
     path.write_bytes(encode("png")[:100])
-    assert not is_readable(str(path))
-    assert not is_readable(str(tmp_path / "nowhere.png"))
+    assert file_orientation(str(path)) is None
+    assert file_orientation(str(tmp_path / "nowhere.png")) is None
+    path.rename(tmp_path / "image.tif")
+    assert file_orientation(str(tmp_path / "image.tif")) is None
+
+
+@pytest.mark.parametrize("number", ORIENTATIONS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_photos_are_decoded_in_their_orientation(name, number, tmp_path, rng):
+    encoded = photo(number, name)
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(encoded))))
+    np.testing.assert_array_equal(whole_of(encoded), expected)
+    stored = np.asarray(Image.open(io.BytesIO(encoded)))
+    np.testing.assert_array_equal(decode(encoded, exif=False), stored)
+    (tmp_path / "photo").write_bytes(encoded)
+    np.testing.assert_array_equal(read_image(tmp_path / "photo"), expected)
+    assert file_orientation(str(tmp_path / "photo")) == number
+    sides = np.array(expected.shape[:2])
+    for _ in range(4):
+        size = rng.integers(1, min(sides) + 1, 2)
+        top, left = rng.integers(0, min(sides) - size + 1)
+        window, part = (
+            tf.constant([top, left, *size], tf.int32),
+            np.s_[top : top + size[0], left : left + size[1]],
+        )
+        np.testing.assert_array_equal(cut(tf.constant(encoded), window, True), expected[part])
+        np.testing.assert_array_equal(cut(tf.constant(encoded), window, False), stored[part])
+
+
+def test_a_window_is_drawn_from_the_size_of_the_upright_photo():
+    seen = []
+    decode_window(photo(6), lambda shape: seen.append(shape.numpy().tolist()) or tf.constant([0, 0, 1, 1]))
+    assert seen == [[33, 20]]
+
+
+@pytest.mark.parametrize("number", [1, 6])
+@pytest.mark.parametrize("mode", ["RGB", "L", "I;16", "CMYK", "P"])
+def test_tiff_is_read_by_pillow_as_preprocessing_reads_it(mode, number, tmp_path):
+    image = Image.fromarray(waves())
+    image = Image.fromarray(waves()[..., 0] * np.uint16(250)) if mode == "I;16" else image.convert(mode)
+    path = str(tmp_path / "scan.TIF")
+    image.save(path, tiffinfo={0x0112: number})
+    pixels = decode(tf.function(read)(tf.constant(path))).numpy()
+    np.testing.assert_array_equal(pixels, read_image(path))
+    assert pixels.shape == ((33, 20, 3) if number == 6 else (20, 33, 3))
+
+
+def test_tiff_of_floats_is_refused(tmp_path):
+    Image.fromarray(waves()[..., 0].astype("float32")).save(tmp_path / "scan.tif")
+    with pytest.raises(ValueError, match="scan.tif .*wanted integer pixels; got floating-point ones"):
+        read_image(tmp_path / "scan.tif")
+    assert file_orientation(str(tmp_path / "scan.tif")) is None

@@ -92,6 +92,15 @@ def test_what_the_records_are(samples):
     assert samples.labels is None or len(samples.labels) == 24
 
 
+def test_the_orientation_of_files_is_applied_and_of_records_it_is_not(samples):
+    assert samples.exif is isinstance(samples, Samples)
+
+
+def test_some_samples_are_turned_as_all_of_them():
+    for exif in (True, False):
+        assert Samples((b"a", b"b"), (0, 1), exif).take([1]) == Samples((b"b",), (1,), exif)
+
+
 def test_a_label_stays_with_its_image(samples):
     assert all(label == number % 3 for _, number, label in stream(samples))
     assert all(int(label) == int(e) % 3 for e, label in samples.evaluation_records().as_numpy_iterator())

@@ -102,6 +102,7 @@ class Unread:
     """Samples whose labels are not known before they are read."""
 
     labels = None
+    exif = False
 
     def __init__(self, samples):
         self.evaluation_records = samples.evaluation_records

@@ -171,6 +171,7 @@ def unread(dataset):
 
 class Unread:
     labels = None
+    exif = False
 
     def __init__(self, samples):
         self.evaluation_records = samples.evaluation_records

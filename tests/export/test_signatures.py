@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made.photos import FORMATS, ORIENTATIONS, photo
 from PIL import Image
 from reference.comparing import assert_close
 from reference.small import HYBRID, one_block
@@ -95,6 +96,17 @@ def test_encoded_images_are_read_as_the_model_reads_files(prepare, files, once):
     outputs = serve(loaded, "serving_bytes", image_bytes=contents(files))
     assert {*outputs} == {"representation"}
     assert_close(outputs["representation"], model(model.preprocessing(files)), 1e-5)
+
+
+def test_photos_are_read_in_their_orientation(once, tmp_path):
+    model, loaded = once("squash")
+    paths = [tmp_path / f"{number}.{name}" for number in ORIENTATIONS for name in FORMATS]
+    for path in paths:
+        path.write_bytes(photo(int(path.stem), path.suffix[1:]))
+    outputs = serve(loaded, "serving_bytes", image_bytes=contents(paths))
+    assert_close(outputs["representation"], model(model.preprocessing(paths)), 1e-5)
+    upright, *turned = outputs["representation"][:: len(FORMATS)]
+    assert all(np.abs(row - upright).max() > 1e-3 for row in turned)
 
 
 def test_the_best_classes_of_encoded_images_are_named(model, loaded, files):
