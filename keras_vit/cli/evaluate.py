@@ -3,7 +3,7 @@
 import pathlib
 
 from keras_vit.cli.page import png_of
-from keras_vit.cli.report import report, table, write_whole
+from keras_vit.cli.report import introduce, report, table, write_whole
 from keras_vit.cli.source import is_exported, open_model, seed_of, task_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation.classification import SCORES, accuracy, confusion_matrix, per_class, predict
@@ -22,6 +22,7 @@ def run(args):
     real = real_labels_of(samples, read_real_labels(args.real)) if args.real else None
     model = model or open_model(args.model)
     check_classes(model, dataset)
+    introduce(args, dataset)
     names = model.class_names or dataset.class_names or None
     if args.task == "single_label":
         predictions = predict(model, samples, args.batch_size)

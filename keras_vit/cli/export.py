@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-from keras_vit.cli.report import report, table
+from keras_vit.cli.report import introduce, report, table
 from keras_vit.cli.source import open_live, run_of, seed_of, task_of
 from keras_vit.data.datasets import load_dataset, title_of
 from keras_vit.export.folder import export_folder
@@ -17,6 +17,8 @@ def run(args):
     if args.dataset:
         dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task, data_dir=args.data_dir)
     model = open_live(args.model, args.image_size)
+    if dataset:
+        introduce(args, dataset)
     found = export_folder(
         model,
         args.output,

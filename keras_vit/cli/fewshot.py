@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_vit.cli.report import report, table
+from keras_vit.cli.report import introduce, report, table
 from keras_vit.cli.source import open_live, seed_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import few_shot
@@ -11,6 +11,7 @@ from keras_vit.evaluation import few_shot
 def run(args):
     dataset = load_dataset(args.dataset, seed_of(args.model), data_dir=args.data_dir)
     model = open_live(args.model)
+    introduce(args, dataset)
     found = few_shot(model, dataset, args.shots, args.seeds, args.l2, args.batch_size)
     value = {
         "model": args.model,

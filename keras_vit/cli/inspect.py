@@ -11,7 +11,7 @@ from tqdm import tqdm
 from keras_vit.cli.judging import ROWS, TOLD, drawn_images, judge, judged_sections
 from keras_vit.cli.page import Section, Table, page
 from keras_vit.cli.predict import images_of, predicted
-from keras_vit.cli.report import table
+from keras_vit.cli.report import introduce, table
 from keras_vit.cli.run_report import (
     REPORT,
     configuration,
@@ -128,6 +128,7 @@ def _split(args, model, task):
     samples = dataset.split(args.split)
     if model.is_classifier:
         check_classes(model, dataset)
+    introduce(args, dataset)
     names = model.class_names or dataset.class_names
     fits = len(names) == model.num_classes or not model.is_classifier
     return samples, names if fits else None

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pathlib
+import sys
 
 
 def table(rows, columns):
@@ -55,6 +56,11 @@ def write_whole(path, content):
     """
     with whole_file(path, "wb") as file:
         file.write(content)
+
+
+def introduce(args, dataset):
+    """Print the line that says what was found in a data set; with --json to standard error."""
+    print(dataset.summary(), file=sys.stderr if args.json else sys.stdout)
 
 
 def report(args, value, text):

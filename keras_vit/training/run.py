@@ -150,6 +150,8 @@ def train(
     if chief:
         workdir.make()
         _check_space(checkpoints, model)
+    if verbose:
+        print(dataset.summary(), flush=True)
     if verbose and note:
         print(note, flush=True)
     if verbose and not augmentation.is_exact:

@@ -23,6 +23,7 @@ def test_it_prints_the_accuracy_of_the_test_split(keras_vit, weights, images):
     done = keras_vit("evaluate", "--model", weights, "--dataset", f"folder:{images}")
     assert done.returncode == 0 and done.stderr == ""
     lines = [line.split() for line in done.stdout.splitlines()]
+    assert done.stdout.splitlines()[0] == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
     shown = dict(line for line in lines if len(line) == 2)
     samples = load_dataset(f"folder:{images}").split("test")
     best = [int(row[0][0]) for row in from_pretrained(weights).classify(samples.images)]
@@ -37,6 +38,7 @@ def test_json_tells_all_of_the_split(split, count, keras_vit, weights, images, t
         *("--json", "--output", tmp_path / "found.json"),
     )
     found = json.loads(done.stdout)
+    assert done.stderr == "2 classes (cat, dog): 14 train, 2 validation, 4 test\n"
     assert found == json.loads((tmp_path / "found.json").read_text())
     assert found["samples"] == count
     assert {*found} == {

@@ -43,7 +43,8 @@ def test_it_prints_a_table_and_writes_the_result(exported, model, images):
     verified = json.loads((path / "verification.json").read_text())
     assert verified == {name: result[name] for name in verified}
     assert verified["dataset"] == f"{images.name}, test"
-    header, *lines = done.stdout.splitlines()
+    found, header, *lines = done.stdout.splitlines()
+    assert found == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
     assert header.split()[:3] == ["format", "accuracy", "agreement"]
     assert [line.split()[0] for line in lines[:6]] == ["live", *FORMATS]
     for row in verified["formats"].values():

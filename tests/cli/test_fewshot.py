@@ -22,7 +22,8 @@ def expected(weights, images):
 
 def test_a_row_for_each_number_of_shots(weights, images, expected, capsys):
     fewshot.run(arguments(weights, images))
-    title, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    found, title, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert " ".join(found) == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
     assert title == ["shots", "mean", "seed", "0", "seed", "3"]
     for (shots, of), row in zip(expected.items(), rows, strict=True):
         assert row == [str(shots), f"{sum(of) / 2:.4f}", *(f"{accuracy:.4f}" for accuracy in of)]

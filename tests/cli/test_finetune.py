@@ -31,6 +31,7 @@ def run(once, command, tmp_path_factory):
 def test_it_trains_draws_and_tells_where_everything_is(run):
     workdir, done = run
     assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.splitlines()[0] == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
     result = json.loads((workdir / "result.json").read_text())
     last = done.stdout.splitlines()[-1]
     assert f"test accuracy {result['test_accuracy']:.4f} on 4 images after 3 steps" in last

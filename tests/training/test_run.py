@@ -139,7 +139,8 @@ def test_a_continued_run_says_so(config, tmp_path, capfd, monkeypatch):
     monkeypatch.undo()
     (path / "metrics.csv").unlink()
     train(config, path, verbose=2, note="as noted")
-    assert capfd.readouterr().out.startswith(f"as noted\ncontinuing {path} from step 14 of 14")
+    found = "2 classes (cat, dog): 18 train, 2 validation, 4 test"
+    assert capfd.readouterr().out.startswith(f"{found}\nas noted\ncontinuing {path} from step 14 of 14")
 
 
 def test_another_configuration_is_refused_naming_the_fields(finished, config):
