@@ -39,7 +39,7 @@ import numpy as np
 from PIL import Image
 import _keras_vit_cli
 
-checkpoint, plan = sys.argv[1], json.loads(pathlib.Path(sys.argv[2]).read_text())
+checkpoint, trained, plan = sys.argv[1], sys.argv[2], json.loads(pathlib.Path(sys.argv[3]).read_text())
 start = pathlib.Path.cwd()
 pixels = np.random.default_rng(0).integers(0, 256, (25, 40, 50, 3), "uint8")
 photos = ["photo.jpg", *(f"flowers/{kind}/{i}.png" for kind in ("rose", "tulip") for i in range(12))]
@@ -60,6 +60,8 @@ for page, steps in plan.items():
         Image.fromarray(image).save(folder / name)
     os.chdir(folder)
     shutil.copy(checkpoint, "ViT-B_16.npz")
+    pathlib.Path("runs/quickstart-1").mkdir(parents=True)
+    shutil.copy(trained, "runs/quickstart-1/model.keras")
     names, failure = {}, None
     with open("out.txt", "w") as out, contextlib.redirect_stdout(out):
         for language, block in steps:
@@ -76,14 +78,16 @@ for page, steps in plan.items():
 def read(tmp_path_factory):
     """The folder of each page after all its blocks have run, and why one could not.
 
-    The checkpoint has `pre_logits`, as the first published ones, and a size and classes that no page names.
+    The checkpoint has `pre_logits`, as the first published ones, ImageNet's class count without class names,
+    and an image size that no page names.
     """
     folder = tmp_path_factory.mktemp("read")
-    model = from_pretrained(ROOT / "tests/golden/token_rep.npz", image_size=40, num_classes=11)
+    model = from_pretrained(ROOT / "tests/golden/token_rep.npz", image_size=40, num_classes=1000)
     checkpoint = save_weights(model, folder / "other.npz", "vit_jax")
+    model.save(folder / "other.keras")
     plan = {page: [b for b in blocks(text) if b[0] not in NOT_RUN] for page, text in TEXTS.items()}
     (folder / "plan.json").write_text(json.dumps(plan))
-    command = [sys.executable, "-c", RUN, checkpoint, folder / "plan.json"]
+    command = [sys.executable, "-c", RUN, checkpoint, folder / "other.keras", folder / "plan.json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return {page: (folder / page, json.loads((folder / page / "done.json").read_text())) for page in PAGES}

@@ -1,6 +1,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.export.runtimes import open_exported
 from keras_vit.training.named_recipes import RECIPES
 
+README = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
 # A quarter of the steps on a quarter of the tokens; FULL runs the script itself.
 PATCH, STEPS = 4, {"total_steps": 300, "warmup_steps": 30}
 SHORT = f"""
@@ -209,3 +211,19 @@ def test_without_a_workdir_it_takes_the_first_number_that_is_free(tmp_path, monk
 def test_the_saved_model_is_one(finished):
     folder, _, result = finished
     assert tf.saved_model.contains_saved_model(str(folder / result["saved_model"]))
+
+
+@pytest.mark.skipif("FULL" not in os.environ, reason="needs the full run of make test-full")
+def test_the_first_example_of_readme_prints_what_readme_shows(finished, monkeypatch, capsys):
+    example, shown = re.findall(r"^```(?:python|text)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)[:2]
+    folder, _, _ = finished
+    (folder / "runs").mkdir()
+    (folder / "runs/quickstart-1").symlink_to(folder / "run")
+    monkeypatch.chdir(folder)
+    exec(example, {})
+    (best, *_, shape), (shown_best, *_, shown_shape) = (
+        text.splitlines() for text in (capsys.readouterr().out, shown)
+    )
+    assert shape == shown_shape
+    assert best.split()[1] == shown_best.split()[1]
+    assert float(best.split("%")[0]) == pytest.approx(float(shown_best.split("%")[0]), abs=3)
