@@ -8,7 +8,7 @@ JAX_TESTS := tests/layers $(addprefix tests/models/test_,vit.py resnet_stem.py m
 	tests/contract/test_contract.py tests/weights/test_load.py \
 	tests/weights/test_save.py$(if $(FULL),,::test_a_checkpoint_is_written_as_it_was)
 
-.PHONY: help quickstart test test-full benchmark docs docs-figures format
+.PHONY: help quickstart test test-full benchmark docs docs-figures format address
 help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, draw, export, load back"
 	@echo "make test         every check: ruff, pytest on TensorFlow and on JAX, coverage"
@@ -16,6 +16,7 @@ help:
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
 	@echo "make docs         build the manual into site/"
 	@echo "make docs-figures draw the manual's figures anew: two minutes of training, and Chromium for one of them"
+	@echo "make address      fill the repository's URL in setup.py into README and the notebooks"
 	@echo "make format       put the code into the form that make test asks for"
 
 # The environments are marked by files, so that a set-up that was cut off is done again.
@@ -63,3 +64,9 @@ docs-figures: .venv/run
 format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# What Colab and its notebooks install from is filled in from setup.py, the one place that holds the URL.
+REPOSITORY = $(shell sed -n 's|.*url="https://github.com/\([^"]*\)".*|\1|p' setup.py)
+address:
+	sed -i -E -e 's|(colab.research.google.com/github/)[^/]+/[^/]+|\1$(REPOSITORY)|g' \
+		-e 's|(REPOSITORY = ."https://github.com/)[^"\]+|\1$(REPOSITORY)|' README.md colab/*.ipynb

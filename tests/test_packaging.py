@@ -98,15 +98,22 @@ def test_the_version_of_setup_py_is_the_packages(repository):
     assert done.stdout.splitlines()[-1] == keras_vit.__version__
 
 
-def test_the_repositorys_url_stands_in_setup_py_and_the_notebooks_alone(repository):
-    url = re.search(r'url="https://(.+?)"', (repository / "setup.py").read_text())[1]
-    owner_and_name = url.partition("/")[2].encode()  # as badges have it
-    folders = ("keras_vit", "export", "docs", "colab", "benchmarks", "tests")
-    patterns = ["*.*", *(f"{folder}/**/*.*" for folder in folders)]
-    files = [path for pattern in patterns for path in repository.glob(pattern)]
-    found = {path: path.read_bytes().count(owner_and_name) for path in files if path.is_file()}
-    found = {path.relative_to(repository).as_posix(): count for path, count in found.items() if count}
-    assert found.pop("setup.py") == 1
-    notebooks = {name: found.pop(name) for name in [*found] if re.fullmatch(r"colab/\w+\.ipynb", name)}
-    assert {*notebooks.values()} <= {1, 2}  # what is installed, and a badge
-    assert {*found} <= {"README.md"}
+def test_the_repositorys_url_stands_in_setup_py_and_make_address_fills_in_the_rest(repository, tmp_path):
+    names = ("setup.py", "README.md", "CONTRIBUTING.md", "Makefile", "mkdocs.yml")
+    for name in (*names, "keras_vit", "export", "docs", "colab", "benchmarks", "tests"):
+        subprocess.run(["cp", "-r", repository / name, tmp_path], check=True)
+    url = re.search(r'url="https://github.com/(.+?)"', (tmp_path / "setup.py").read_text())[1]
+
+    def holders(text):
+        files = [path for path in tmp_path.glob("**/*.*") if path.is_file()]
+        counts = {path.relative_to(tmp_path).as_posix(): path.read_bytes().count(text) for path in files}
+        return {name: count for name, count in counts.items() if count}
+
+    before = holders(url.encode())
+    notebooks = {f"colab/{path.name}" for path in (tmp_path / "colab").glob("*.ipynb")}
+    assert {*before} == {"setup.py", "README.md", *notebooks}
+    other = url[::-1]
+    (tmp_path / "setup.py").write_text((tmp_path / "setup.py").read_text().replace(url, other))
+    subprocess.run(["make", "address"], cwd=tmp_path, check=True, capture_output=True)
+    assert holders(other.encode()) == before
+    assert not holders(url.encode())
