@@ -118,7 +118,12 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
         super().build(variables)
         with _any_dtype():
             self.traces = [
-                self.add_variable(v.shape, "zeros", self.accumulator_dtype or v.dtype, name=f"trace_{i}")
+                self.add_variable(
+                    v.shape,
+                    dtype=self.accumulator_dtype or v.dtype,
+                    layout=getattr(v, "_layout", None),  # on JAX's devices as the weight is
+                    name=f"trace_{i}",
+                )
                 for i, v in enumerate(variables)
             ]
 

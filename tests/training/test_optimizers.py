@@ -265,3 +265,45 @@ def test_a_layer_decay_that_cannot_be_is_refused(kind, value):
 def test_a_momentum_that_cannot_be_is_refused(value):
     with pytest.raises(ValueError, match=rf"momentum must be in \[0, 1\); got {value}"):
         SGD(momentum=value)
+
+
+SHARDED = """
+import json
+import keras
+from keras_vit.training import SGD, AdamW
+from reference.small import SMALL
+from keras_vit import VisionTransformer
+
+D = keras.distribution
+shards = D.LayoutMap(D.DeviceMesh((4,), ["batch"], D.list_devices()))
+shards["encoder_block.*kernel"] = ("batch",)
+D.set_distribution(D.ModelParallel(layout_map=shards, batch_dim_name="batch"))
+found = {}
+for name, optimizer in {
+    "sgd": SGD(0.1), "bfloat16": SGD(0.1, accumulator_dtype="bfloat16"), "adamw": AdamW(use_ema=True)
+}.items():
+    model = VisionTransformer(**{**SMALL, "hidden_size": 16, "num_heads": 4, "num_layers": 1})
+    optimizer.build(model.trainable_variables)
+    kernel = model.get_layer("encoder_block_0").mlp.dense_0.kernel
+    like = [v for v in optimizer.variables if v.shape == kernel.shape]
+    found[name] = [list(v.value.addressable_shards[0].data.shape) for v in (kernel, *like)]
+print(json.dumps(found))
+"""
+
+
+def test_what_an_optimizer_keeps_of_a_sharded_weight_is_sharded_as_it_is():
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "KERAS_BACKEND": "jax",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        },
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    shards = json.loads(done.stdout.splitlines()[-1])
+    # A quarter of the kernel, and as much of each of its traces or moments and averages.
+    assert shards == {"sgd": [[4, 20]] * 2, "bfloat16": [[4, 20]] * 2, "adamw": [[4, 20]] * 4}
