@@ -114,7 +114,8 @@ def export_folder(
     if "hub" in formats:
         check_names(name, publisher, version)
     live = model
-    if representation or model.dtype_policy.name != "float32":  # exports compute in float32
+    changed = model.dtype_policy.name != "float32" or "dense_layers" in model.get_config()
+    if representation or changed:  # exports compute in float32, with plain kernels
         live = float32_copy(model, representation)
     if dataset and live.is_classifier:
         check_classes(live, dataset)

@@ -18,6 +18,7 @@ from keras_vit.export.description import describe
 from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.export.writing import new_path
 from keras_vit.models import VisionTransformer
+from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.arguments import FREE
 
 
@@ -123,37 +124,27 @@ def float32_copy(model, representation=False):
     """A copy of a model, of whatever precision, that computes in float32, as exports do.
 
     Args:
-        model: A `VisionTransformer`; its dropout, frozen layers and weight penalties are kept.
+        model: A `VisionTransformer`; its dropout, frozen weights and weight penalties are kept, quantized
+            kernels are dequantized, and LoRA factors are merged.
         representation: Whether to leave out the head.
-
-    Raises:
-        ValueError: if its layers hold other weights than a `VisionTransformer`'s.
 
     Example:
         >>> float32_copy(model, representation=True).output.shape
         (None, 24)
     """
-    changes = {"dtype": "float32", "name": "vision_transformer", "trainable": True}
+    changes = {"dtype": "float32", "name": "vision_transformer"}
     if representation:
         changes |= {"num_classes": None, "class_names": None}
-    config = {**model.get_config(), **changes}
-    config.pop("frozen", None)
     state = random.getstate()  # from which Keras draws the seeds of initial weights
     with tf.device("cpu:0"):
-        copy = VisionTransformer.from_config(config)
+        copy = VisionTransformer(**{**model._config(), **changes})
     random.setstate(state)
-    for layer in filter(lambda layer: layer.weights, copy.layers):
-        stored = model.get_layer(layer.name)
-        if [weight.shape for weight in layer.weights] != [weight.shape for weight in stored.weights]:
-            raise ValueError(
-                f"layer {layer.name!r} holds other weights than a VisionTransformer's, as after "
-                "quantize or enable_lora; such a model cannot be exported"
-            )
-        trainable = {id(weight) for weight in stored.trainable_weights} if model.trainable else ()
-        for weight, source in zip(layer.weights, stored.weights):
-            weight.assign(source.value)
-            weight.regularizer = source.regularizer
-            weight.trainable = id(source) in trainable
+    arrays, stored = plain_arrays(model), {weight.path: weight for weight in model.weights}
+    for weight in copy.weights:
+        source = stored[weight.path]
+        weight.assign(arrays[weight.path])
+        weight.regularizer = source.regularizer
+        weight.trainable = model.trainable and source.trainable
     seeds = [variable for variable in copy.variables if "int" in variable.dtype]
     for place, seed in enumerate(seeds):
         seed.assign([place, 0])

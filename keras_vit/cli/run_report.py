@@ -16,6 +16,7 @@ from keras_vit.cli.showing import Subject, look, view_sections
 from keras_vit.cli.source import open_live
 from keras_vit.data.datasets import folder_of, load_dataset, title_of
 from keras_vit.inspection.figures import learning_curves
+from keras_vit.models.vit import ARGUMENTS
 
 REPORT = "report.html"
 VIEWS = ("rollout", "filters", "positions")
@@ -107,8 +108,8 @@ def name_of(source):
 def configuration(model, *tables):
     """The folded section with the tables of a model's arguments and preprocessing, after other tables."""
     arguments = model.get_config()
-    left_out = ("preprocessing", "class_names", "name", "trainable", "dtype", "frozen")
-    rows = [(name, value) for name, value in arguments.items() if name not in left_out]
+    left_out = ("preprocessing", "class_names")
+    rows = [(name, value) for name, value in arguments.items() if name in ARGUMENTS and name not in left_out]
     rows = [("parameters", model.count_params()), *rows, ("dtype", model.dtype_policy.name)]
     preprocessing = Table("Preprocessing", (), [*arguments["preprocessing"].items()])
     return Section("Configuration", tables=(*tables, Table("Model", (), rows), preprocessing), folded=True)

@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.layers.dense import CompositeLayer, EinsumDense
 from keras_vit.layers.order import behind
 
 # Pairs of a query and a key whose scores are computed together, for each image and head: all of an image of
@@ -74,7 +75,7 @@ def query_stretches(queries, keys, pairs=None):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MultiHeadSelfAttention(keras.layers.Layer):
+class MultiHeadSelfAttention(CompositeLayer):
     """Every token gathers from every token, in several heads at once.
 
     The kernels have the shapes of the official checkpoints, (hidden, heads, head size) and
@@ -163,7 +164,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class Projection(keras.layers.EinsumDense):
+class Projection(EinsumDense):
     """Keras's layer for kernels of several axes, computed as one product of matrices.
 
     All tokens are rows and the kernel's axes are laid together. TensorFlow would multiply the tokens of
@@ -191,14 +192,12 @@ class Projection(keras.layers.EinsumDense):
             raise ValueError(f"equation must be 'btc,chd->bthd' or 'bthd,hdc->btc'; got {equation!r}")
         super().__init__(equation, *args, **kwargs)
 
-    def quantize(self, mode=None, type_check=True, config=None):
-        super().quantize(mode, type_check=False, config=config)  # Keras would leave out every subclass
-
     def call(self, inputs, training=None):
         batch, tokens, *contracted = ops.shape(inputs)
-        kept = self.kernel.shape[len(contracted) :]
+        kernel = self.kernel
+        kept = kernel.shape[len(contracted) :]
         rows = ops.reshape(inputs, (-1, math.prod(contracted)))
-        x = ops.matmul(rows, ops.reshape(self.kernel, (math.prod(contracted), -1)))
+        x = ops.matmul(rows, ops.reshape(kernel, (math.prod(contracted), -1)))
         if self.bias is not None:
             x = ops.add(x, ops.reshape(self.bias, (-1,)))
         return self.activation(ops.reshape(x, (batch, tokens, *kept)))

@@ -4,12 +4,13 @@ import keras
 from keras import ops
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.dense import CompositeLayer
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(CompositeLayer):
     """A learned probe attends to all tokens; an MLP with a residual refines what it took.
 
     Args:

@@ -4,13 +4,14 @@ import keras
 from keras import ops
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.dense import CompositeLayer
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.random_draws import same_draws
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class EncoderBlock(keras.layers.Layer):
+class EncoderBlock(CompositeLayer):
     """A pre-norm Transformer block.
 
     Args:
@@ -79,7 +80,7 @@ class EncoderBlock(keras.layers.Layer):
         self.skip = StochasticDepth(stochastic_depth_rate, dtype=policy)
 
     def build(self, input_shape):
-        parts = (self.attention_norm, self.attention, self.attention_scale)
+        parts = (self.attention_norm, self.attention, self.attention_scale, self.skip)
         for part in (*parts, self.mlp_norm, self.mlp, self.mlp_scale):
             part.build(input_shape)
 

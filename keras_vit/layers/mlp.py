@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.dense import CompositeLayer, Dense
+
 
 def _gelu_tanh(x):
     return keras.activations.gelu(x, approximate=True)
@@ -22,7 +24,7 @@ ACTIVATIONS = {"gelu_tanh": _gelu_tanh, "gelu_erf": _gelu_erf, "quick_gelu": _qu
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MlpBlock(keras.layers.Layer):
+class MlpBlock(CompositeLayer):
     """Two dense layers with a GELU between them, applied to every token alone.
 
     Args:
@@ -53,7 +55,7 @@ class MlpBlock(keras.layers.Layer):
 
     def build(self, input_shape):
         def dense(units, name):
-            return keras.layers.Dense(
+            return Dense(
                 units,
                 kernel_initializer="glorot_uniform",
                 bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),

@@ -163,7 +163,7 @@ def sincos_2d(rows, columns, channels):
     """
     if channels % 4 or channels < 8:
         raise ValueError(f"sincos2d needs channels in multiples of 4, at least 8; got {channels}")
-    omega = (1 / 10_000 ** np.linspace(0, 1, channels // 4)).astype("float32")
+    omega = ops.convert_to_tensor(1 / 10_000 ** np.linspace(0, 1, channels // 4), "float32")
     row, column = ops.meshgrid(ops.arange(rows), ops.arange(columns), indexing="ij")
     column, row = (ops.cast(ops.reshape(axis, (-1, 1)), "float32") for axis in (column, row))
     waves = [column * omega, row * omega]

@@ -16,6 +16,11 @@ def train_step(model, data):
     the replicas is the gradient of the global batch.
     """
     replica = tf.distribute.get_replica_context()
+    if any(_statistics(model)) and replica.num_replicas_in_sync > 1:
+        raise ValueError(
+            "float8 trains on one device, since Keras would scale each replica by its own images; "
+            f"got {replica.num_replicas_in_sync} replicas"
+        )
     images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     weight = _weight(model, images, sample_weight)
     total = replica.all_reduce(tf.distribute.ReduceOp.SUM, weight)
@@ -70,6 +75,7 @@ def test_step(model, data):
 def _accumulated(model, micro_step, variables):
     """`micro_step` over the parts of a batch, one after the other so that memory holds one."""
     count = model.accumulation_steps
+    joins = [tf.maximum if statistic else tf.add for statistic in _statistics(model)]
 
     def run(_, batch):
         size = tf.shape(keras.tree.flatten(batch[0])[0])[0]
@@ -78,7 +84,7 @@ def _accumulated(model, micro_step, variables):
             begin, end = number * size // count, (number + 1) * size // count
             part = keras.tree.map_structure(lambda x: None if x is None else x[begin:end], batch)
             part_gradients, part_loss, outputs = micro_step(number, part)
-            gradients = [a + b for a, b in zip(gradients, part_gradients)]
+            gradients = [join(a, b) for join, a, b in zip(joins, gradients, part_gradients)]
             predicted = [a.write(number, o) for a, o in zip(predicted, keras.tree.flatten(outputs))]
             return number + 1, gradients, loss + part_loss, predicted
 
@@ -94,6 +100,11 @@ def _accumulated(model, micro_step, variables):
         return gradients, loss, keras.tree.pack_sequence_as(model.output, outputs)
 
     return run
+
+
+def _statistics(model):
+    """Which trainable variables are float8's statistics, whose new values Keras passes as gradients."""
+    return [getattr(variable, "overwrite_with_gradient", False) for variable in model.trainable_variables]
 
 
 def _weight(model, images, sample_weight):

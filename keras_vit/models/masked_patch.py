@@ -5,8 +5,10 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers import extract_patches
+from keras_vit.layers.dense import STATE, EinsumDense, restoring, state_config
 from keras_vit.layers.mask_tokens import MaskTokens
 from keras_vit.layers.patch_embedding import pair
+from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.arguments import FREE, stem_stride
 from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.vit import VisionTransformer
@@ -68,7 +70,7 @@ class MaskedPatchPredictor(DistributedModel):
         x = encode([grid, x])[:, encoder.num_prefix_tokens :]  # (b, n, d)
         shape = _predictions(target, encoder)
         axes = "xy"[: len(shape)]
-        x = keras.layers.EinsumDense(
+        x = EinsumDense(
             f"bnd,d{axes}->bn{axes}",
             (patches.shape[1], *shape),
             bias_axes=axes,
@@ -100,7 +102,8 @@ class MaskedPatchPredictor(DistributedModel):
             **changes: Constructor arguments, such as `num_classes` and `pooling`.
 
         Returns:
-            VisionTransformer: What comes after the tokens is new.
+            VisionTransformer: What comes after the tokens is new. Quantized kernels are dequantized, LoRA
+                factors merged, and all weights trainable.
 
         Raises:
             ValueError: if the encoder's weights do not fit the changed arguments.
@@ -110,10 +113,15 @@ class MaskedPatchPredictor(DistributedModel):
             >>> predictor.to_vision_transformer(pooling="gap", num_classes=10).output_shape
             (None, 10)
         """
-        model = VisionTransformer.from_config({**self.encoder.get_config(), **changes})
-        for layer in self.encoder.layers:
-            if layer.weights:
-                model.get_layer(layer.name).set_weights(layer.get_weights())
+        kept = {"dtype": self.encoder.dtype_policy, "name": self.encoder.name}
+        model = VisionTransformer(**{**self.encoder._config(), **kept, **changes})
+        arrays, weights = plain_arrays(self.encoder), {weight.path: weight for weight in model.weights}
+        if missing := sorted(arrays.keys() - weights.keys()):
+            raise ValueError(
+                f"a model with {changes} has no weights {', '.join(missing)}, as the encoder has"
+            )
+        for path, array in arrays.items():
+            weights[path].assign(array)
         return model
 
     def get_config(self):
@@ -122,11 +130,19 @@ class MaskedPatchPredictor(DistributedModel):
             "target": self.target,
             "name": self.name,
             "trainable": self.trainable,
+            **state_config(self._own_layers()),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**config)
+        with restoring(config) as freeze:
+            model = cls(**{name: value for name, value in config.items() if name not in STATE})
+            freeze(model._own_layers())
+        return model
+
+    def _own_layers(self):
+        """The layers that are not the encoder's."""
+        return [self.get_layer("mask_token"), self.get_layer("prediction")]
 
 
 def patch_targets(images, patch_size, target, preprocessing):
@@ -164,9 +180,13 @@ def patch_targets(images, patch_size, target, preprocessing):
     x = ops.reshape(pixels, (batch, rows * columns, height, width, channels))
     # A mean over a part of the patch, of its rows and then of its columns.
     x = ops.einsum("ih,jw,bnhwc->bnijc", _means(cells, height), _means(cells, width), x)
-    x = x * np.asarray(preprocessing.std, "float32") + np.asarray(preprocessing.mean, "float32")
+    std, mean = (
+        ops.convert_to_tensor(values, "float32") for values in (preprocessing.std, preprocessing.mean)
+    )
+    x = x * std + mean
     levels = ops.clip(ops.cast(ops.floor(x * LEVELS), "int32"), 0, LEVELS - 1)
-    colors = ops.sum(levels * LEVELS ** np.arange(channels, dtype="int32")[::-1], axis=-1)  # (b, n, i, j)
+    places = ops.convert_to_tensor([LEVELS**place for place in reversed(range(channels))], "int32")
+    colors = ops.sum(levels * places, axis=-1)  # (b, n, i, j)
     return ops.reshape(colors, (batch, rows * columns, *[cells * cells] * (cells > 1)))
 
 

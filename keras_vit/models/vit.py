@@ -15,6 +15,7 @@ from keras_vit.layers import (
     LayerNormalization,
     PatchEmbedding,
 )
+from keras_vit.layers.dense import STATE, Dense, restoring, state_config
 from keras_vit.models.arguments import prefix_tokens, resolve_arguments
 from keras_vit.models.classifying import classify
 from keras_vit.models.distributed import DistributedModel
@@ -129,6 +130,10 @@ class VisionTransformer(DistributedModel):
         config = resolve_arguments(**given)
         c = types.SimpleNamespace(**config)
         dtype = keras.dtype_policies.get(dtype)
+        if dtype.quantization_mode:
+            raise ValueError(
+                f"dtype must be a float policy; got {dtype.name!r}: quantize() quantizes a model"
+            )
         prefix = prefix_tokens(config)
         num_prefix = sum(count for _, count, _ in prefix)
         norm = {"epsilon": norm_epsilon, "dtype": dtype}
@@ -200,7 +205,7 @@ class VisionTransformer(DistributedModel):
         if norm_after_pooling:
             x = LayerNormalization(**norm, name="pooled_norm")(x)
         if representation_size is not None:
-            x = keras.layers.Dense(
+            x = Dense(
                 representation_size,
                 activation="tanh",
                 kernel_initializer="lecun_normal",
@@ -213,12 +218,12 @@ class VisionTransformer(DistributedModel):
             # Zero, as the authors start it; float32 under mixed precision, as losses need it.
             head = {"kernel_initializer": "zeros", "dtype": dtype.variable_dtype}
             if distillation:
-                x = keras.layers.Dense(num_classes, **head, name="head")(tokens[:, 0])
-                y = keras.layers.Dense(num_classes, **head, name="head_distillation")(tokens[:, 1])
+                x = Dense(num_classes, **head, name="head")(tokens[:, 0])
+                y = Dense(num_classes, **head, name="head_distillation")(tokens[:, 1])
                 # Not x + y, which Keras's TensorFlow backend takes for a bias if the batch is empty.
                 x = stage("logits", ops.mean(ops.stack([x, y]), axis=0), head["dtype"])
             else:
-                x = keras.layers.Dense(num_classes, **head, name="head")(x)
+                x = Dense(num_classes, **head, name="head")(x)
                 x = stage("logits", x, head["dtype"])  # (b, k)
 
         super().__init__(inputs=images, outputs=x, **kwargs)
@@ -261,26 +266,23 @@ class VisionTransformer(DistributedModel):
     classify = classify
 
     def get_config(self):
-        config = {
+        return {
             **self._config(),
             "preprocessing": self.preprocessing.get_config(),
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             "name": self.name,
             "trainable": self.trainable,
+            **state_config(self.layers),
         }
-        frozen = [layer.name for layer in self.layers if layer.weights and not layer.trainable]
-        return {**config, "frozen": frozen} if frozen else config
 
     def _config(self):
         return {name: getattr(self, name) for name in ARGUMENTS}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        frozen = config.pop("frozen", ())
-        model = cls(**config)
-        for name in frozen:
-            model.get_layer(name).trainable = False
+        with restoring(config) as freeze:
+            model = cls(**{name: value for name, value in config.items() if name not in STATE})
+            freeze(model.layers)
         return model
 
 

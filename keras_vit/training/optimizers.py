@@ -117,15 +117,16 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
             return
         super().build(variables)
         with _any_dtype():
+            # As in Keras, statistics of float8 have none: their gradients are their new values.
             self.traces = [
-                self.add_variable(
-                    v.shape,
-                    dtype=self.accumulator_dtype or v.dtype,
-                    layout=getattr(v, "_layout", None),  # on JAX's devices as the weight is
-                    name=f"trace_{i}",
-                )
-                for i, v in enumerate(variables)
+                None if getattr(variable, "overwrite_with_gradient", False) else self._trace(variable, i)
+                for i, variable in enumerate(variables)
             ]
+
+    def _trace(self, variable, index):
+        layout = getattr(variable, "_layout", None)  # on JAX's devices as the weight is
+        dtype = self.accumulator_dtype or variable.dtype
+        return self.add_variable(variable.shape, dtype=dtype, layout=layout, name=f"trace_{index}")
 
     def update_step(self, gradient, variable, learning_rate):
         rate = self._rate(variable, learning_rate)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit.layers.attention import check_heads
+from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.arguments import stem_stride
 from keras_vit.models.vit import ARGUMENTS, VisionTransformer
 from keras_vit.variants import parse_variant
@@ -130,7 +131,7 @@ def _of_keras(path, variant=None):
             raise ValueError(
                 f"{path}: variant {variant} says {name}={value!r}, it has {getattr(model, name)!r}"
             )
-    arrays = {v.path: keras.ops.convert_to_numpy(v) for v in model.weights}
+    arrays = plain_arrays(model)
     arguments = {name: value for name, value in model.get_config().items() if name in ARGUMENTS}
     if "position_embedding/table" in arrays:
         arguments["position_grid"] = model.get_layer("position_embedding").grid_size

@@ -8,6 +8,7 @@ import json
 import math
 import re
 
+from keras_vit.models.vit import ARGUMENTS
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.weights.fetch import WEIGHTS
 
@@ -95,7 +96,7 @@ def written_config(config, layout):
         config: `model.get_config()`.
         layout: The layout's name.
     """
-    arguments = {k: v for k, v in config.items() if k not in ("name", "trainable", "frozen", "dtype")}
+    arguments = {name: value for name, value in config.items() if name in ARGUMENTS}
     return json.dumps({"format": FORMAT, "layout": layout, "arguments": arguments}, indent=1) + "\n"
 
 

@@ -4,9 +4,9 @@ import os
 import pathlib
 import uuid
 
-import keras
 import numpy as np
 
+from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.arguments import prefix_tokens
 from keras_vit.weights.archive import FLOATS, write_arrays
 from keras_vit.weights.checkpoint import merged_heads
@@ -19,7 +19,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
 
     What a layout's arrays do not tell (activation, epsilon, preprocessing, class names) is written
     into `NAME.json` beside `NAME.npz`, which `from_pretrained` reads; Hugging Face's layout also
-    gets its own `config.json` and `preprocessor_config.json`.
+    gets its own `config.json` and `preprocessor_config.json`. LoRA factors are merged into their kernels,
+    and quantized kernels are written as the float numbers that they stand for.
 
     Args:
         model: VisionTransformer.
@@ -53,12 +54,7 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
         raise ValueError(f"the layout {layout!r} cannot express this model: {'; '.join(reasons)}")
     file, *beside = files_to_write(path, layout, overwrite)
 
-    arrays = {
-        weight.path: keras.ops.convert_to_numpy(weight.value)
-        for weight in model.weights
-        if "float" in weight.dtype
-    }
-    arrays, config = _with_prefix_positions(arrays, config, module.PREFIX_POSITIONS)
+    arrays, config = _with_prefix_positions(plain_arrays(model), config, module.PREFIX_POSITIONS)
     written = module.write(arrays if module.HEADS_APART else merged_heads(arrays), config, **options)
     texts = [written_config(config, layout)]
     if layout == "huggingface":

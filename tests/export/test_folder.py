@@ -7,7 +7,8 @@ import tarfile
 import numpy as np
 import pytest
 import tensorflow as tf
-from reference.small import one_block
+from reference.comparing import assert_close
+from reference.small import one_block, run_live
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export import folder as exporting
@@ -16,6 +17,7 @@ from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
 from keras_vit.export.runtimes import open_exported
 from keras_vit.export.verify import BOUNDS, draw_images, judge, row_of
+from keras_vit.weights import from_pretrained, save_weights
 
 FULL = "FULL" in os.environ
 ALL = {
@@ -68,6 +70,23 @@ def test_the_folder_holds_every_format_and_the_report(exported):
     }
     assert (report["dataset"], report["images"], report["judged"]) == ("digits, test", 40, "accuracy")
     assert {"keras_vit", "keras", "tensorflow"} <= report["versions"].keys()
+
+
+@pytest.mark.slow
+def test_a_quantized_model_with_lora_is_exported_with_plain_float_kernels(tmp_path):
+    model = one_block(num_classes=10)
+    model.quantize("int8")
+    model.enable_lora(2)
+    for weight in model.weights:
+        if "lora_kernel_b" in weight.name:
+            weight.assign(weight + 0.1)
+    report = export_folder(model, tmp_path / "export", precisions=("float32",))
+    plain = from_pretrained(save_weights(model, tmp_path / "model.npz", "vit_jax"))
+    images = np.random.default_rng(0).uniform(size=(3, 16, 16, 3)).astype("float32")
+    for name in ("saved_model", "tflite_float32"):
+        exported = open_exported(report["formats"][name]["path"])
+        logits = exported.predict_on_batch(exported.preprocessing(images))
+        assert_close(logits, run_live(plain, images), 1e-5)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -103,7 +103,7 @@ def test_the_mask_token_hides_the_patch_and_keeps_its_position():
     embedding.bias.assign(numpy(token)[0, 0])
     black = inputs["images"].copy()
     black[:, :, 8:] = 0
-    assert_close(predictor(inputs_for(predictor) | {"images": black}), predictor(inputs), 1e-5)
+    assert_close(predictor(inputs_for(predictor) | {"images": black}), numpy(predictor(inputs)), 1e-5)
 
 
 # What is predicted --------------------------------------------------------------------------------

@@ -1,0 +1,238 @@
+"""Keras's dense layers, whose quantization and LoRA factors a file keeps."""
+
+import contextlib
+import contextvars
+import types
+
+import keras
+import numpy as np
+from keras import ops
+
+# The arguments that `quantize` and `enable_lora` change in a layer that is already built.
+CHANGED = ("dtype", "quantization_config", "lora_rank", "lora_alpha")
+STATE = ("dense_layers", "frozen")  # the entries of `state_config`
+FACTORS = ("lora_kernel_a", "lora_kernel_b")
+_configs = contextvars.ContextVar("dense_configs", default=types.MappingProxyType({}))
+
+
+class _Adaptable:
+    """What both layers change in Keras's.
+
+    Keras writes a kernel with its LoRA factors merged, which rounds a quantized kernel again, and reads
+    zeros for both factors, through which no gradient passes. Here a file holds the factors themselves.
+    """
+
+    def build(self, input_shape):
+        for name, value in _configs.get().get(self.path, {}).items():
+            setattr(self, "dtype_policy" if name == "dtype" else name, value)
+        super().build(input_shape)
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        super().quantize(mode, type_check=False, config=config)  # Keras would leave out every subclass
+
+    def enable_lora(self, rank, lora_alpha=None, **initializers):
+        # Keras's Dense forgets its alpha when it is built from a configuration.
+        super().enable_lora(rank, self.lora_alpha if lora_alpha is None else lora_alpha, **initializers)
+
+    def save_own_variables(self, store):
+        with _without_lora(self):
+            super().save_own_variables(store)
+        if self.lora_enabled:
+            store["lora_alpha"] = self.lora_alpha
+            for name in FACTORS:
+                store[name] = getattr(self, name)
+
+    def load_own_variables(self, store):
+        own = {name: store[name] for name in store.keys()}  # noqa: SIM118 (a file's group is no dict)
+        alpha = own.pop("lora_alpha", None)
+        factors = {name: own.pop(name) for name in FACTORS if name in own}
+        merge = factors and not self.lora_enabled
+        if merge:  # The file is of a model with LoRA factors, the layer of one without.
+            self.enable_lora(factors["lora_kernel_b"].shape[0], float(np.asarray(alpha)))
+        elif self.lora_enabled and not factors:  # The reverse: the factors start anew.
+            factors = {"lora_kernel_a": self.lora_kernel_a + 0, "lora_kernel_b": self.lora_kernel_b * 0}
+        super().load_own_variables(own)
+        for name, value in factors.items():
+            getattr(self, name).assign(value)
+        if merge:
+            self.merge_lora()
+
+    def merge_lora(self):
+        """Add the product of the LoRA factors to the kernel, and go on without them."""
+        if self.quantization_mode:
+            kernel, *others = self._get_kernel_with_merged_lora()
+        else:
+            kernel, others = float_kernel(self), ()
+        self._kernel.assign(kernel)
+        for name, value in zip(("kernel_scale", "kernel_zero"), others):
+            if value is not None:
+                getattr(self, name).assign(value)
+        for name in FACTORS:
+            self._untrack_variable(getattr(self, name))
+            setattr(self, name, None)
+        self._kernel.trainable = self.trainable and not self.quantization_mode
+        self.lora_enabled, self.lora_rank, self.lora_alpha = False, None, None
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Dense(_Adaptable, keras.layers.Dense):
+    """`keras.layers.Dense`, which a file keeps with its LoRA factors.
+
+    The class has Keras's name, since a model's file calls its layers by their classes.
+
+    Args:
+        units, …: As `keras.layers.Dense`.
+
+    Input shape: (batch, …, channels).
+    Output shape: (batch, …, units).
+
+    Example:
+        >>> Dense(4)(np.zeros((2, 3))).shape
+        TensorShape([2, 4])
+
+    Source: Hu et al. 2021, "LoRA" (arXiv 2106.09685), section 4.1, for the factors.
+    """
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class EinsumDense(_Adaptable, keras.layers.EinsumDense):
+    """`keras.layers.EinsumDense`, which a file keeps with its LoRA factors.
+
+    Args:
+        equation, output_shape, …: As `keras.layers.EinsumDense`.
+
+    Input and output shape: As in the equation.
+
+    Example:
+        >>> EinsumDense("bc,cd->bd", (4,))(np.zeros((2, 3))).shape
+        TensorShape([2, 4])
+
+    Source: As `Dense`.
+    """
+
+
+def float_kernel(layer):
+    """The kernel that a dense layer computes with in float32: dequantized, the LoRA factors merged.
+
+    Args:
+        layer: A `Dense` or `EinsumDense` whose output has the kernel's axes in their order.
+
+    Example:
+        >>> layer = Dense(4)
+        >>> layer.build((None, 3))
+        >>> before = layer.kernel.numpy()
+        >>> layer.quantize("int8")
+        >>> bool(np.abs(float_kernel(layer) - before).max() < 0.01)
+        True
+    """
+    with _without_lora(layer):
+        kernel = ops.cast(layer.kernel, "float32")
+    if layer.quantization_mode in ("int8", "int4"):
+        scale = ops.cast(layer.kernel_scale, "float32")
+        if hasattr(layer, "kernel_zero"):  # one scale and zero point for each group of rows
+            rows = ops.reshape(kernel, (layer.g_idx.shape[0], -1))
+            groups = ops.cast(layer.g_idx, "int32")
+            zero = ops.cast(layer.kernel_zero, "float32")
+            rows = (rows - ops.take(zero, groups, axis=0)) * ops.take(scale, groups, axis=0)
+        else:
+            scale = ops.reshape(scale, (-1,))
+            rows = ops.reshape(kernel, (-1, scale.shape[0])) / scale
+        kernel = ops.reshape(rows, kernel.shape)
+    if layer.lora_enabled:
+        factors = ops.matmul(layer.lora_kernel_a, layer.lora_kernel_b)
+        kernel = kernel + factors * (layer.lora_alpha / layer.lora_rank)
+    return kernel
+
+
+@contextlib.contextmanager
+def _without_lora(layer):
+    enabled, layer.lora_enabled = layer.lora_enabled, False
+    try:
+        yield
+    finally:
+        layer.lora_enabled = enabled
+
+
+def adaptable_layers(layer):
+    """The dense layers within a layer or model."""
+    return [part for part in layer._flatten_layers() if isinstance(part, _Adaptable)]
+
+
+def state_config(layers):
+    """What was changed in layers since they were built, as entries of a configuration.
+
+    Args:
+        layers: Keras layers.
+
+    Returns:
+        dict, empty where nothing was: `dense_layers`, the dtype policy, quantization and LoRA rank of
+        dense layers by path; `frozen`, the paths of layers and weights that are not trained.
+
+    Example:
+        >>> layer = keras_vit.layers.MlpBlock(8, name="mlp")
+        >>> layer.build((None, 5, 4))
+        >>> layer.dense_0.enable_lora(2)
+        >>> list(state_config([layer])["dense_layers"])
+        ['mlp/dense_0']
+    """
+    dense = {}
+    for layer in layers:
+        for part in adaptable_layers(layer):
+            if part.quantization_mode or part.lora_enabled:
+                config = part.get_config()
+                dense[part.path] = {name: config[name] for name in CHANGED if config.get(name) is not None}
+    state = {"dense_layers": dense, "frozen": [path for layer in layers for path in _frozen(layer)]}
+    return {name: value for name, value in state.items() if value}
+
+
+def _frozen(layer):
+    if layer.weights and not layer.trainable:
+        return [layer.path]
+    base = layer._kernel if getattr(layer, "lora_enabled", False) else None  # frozen by enable_lora
+    own = [v.path for v in layer._trainable_variables if not v.trainable and v is not base]
+    return own + [path for part in layer._layers for path in _frozen(part)]
+
+
+@contextlib.contextmanager
+def restoring(state):
+    """Build layers in the state that `state_config` found, apart from the values of their weights.
+
+    Args:
+        state: Its result. Other entries have no effect.
+
+    Yields:
+        A function to call with the built layers; it freezes those of the state's `frozen`, and raises
+        ValueError for a path in the state that no layer has.
+    """
+    configs = {
+        path: {name: keras.saving.deserialize_keras_object(value) for name, value in config.items()}
+        for path, config in state.get("dense_layers", {}).items()
+    }
+
+    def freeze(layers):
+        parts = {part.path: part for layer in layers for part in layer._flatten_layers()}
+        parts |= {weight.path: weight for layer in layers for weight in layer.weights}
+        frozen = state.get("frozen", ())
+        if unknown := sorted({*configs, *frozen} - {*parts}):
+            raise ValueError(f"there are no layers {', '.join(unknown)}")
+        for path in frozen:
+            parts[path].trainable = False
+
+    token = _configs.set(configs)
+    try:
+        yield freeze
+    finally:
+        _configs.reset(token)
+
+
+class CompositeLayer(keras.layers.Layer):
+    """A layer of layers, with which a file keeps the quantization and LoRA factors of its dense layers."""
+
+    def get_build_config(self):
+        config = super().get_build_config()
+        return config and {**config, **state_config([self])}
+
+    def build_from_config(self, config):
+        with restoring(config) as freeze:
+            super().build_from_config(config)
+            freeze([self])
