@@ -1,4 +1,4 @@
-"""The console script `keras-vit`: its parser, on the standard library alone.
+"""The console script `keras-vit`: its parser, on absl alone.
 
 It stands outside the package so that `--help` need not import Keras; a verb's module is imported
 when the verb is called.
@@ -14,6 +14,8 @@ import pathlib
 import re
 import sys
 import tempfile
+
+from absl.flags import argparse_flags
 
 VERBS = {
     "quickstart": "train on scanned digits, evaluate, draw, export, load back and compare",
@@ -103,7 +105,7 @@ OPTIONS_ELSEWHERE = {  # by command; "" is for all of them
 }
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(argparse_flags.ArgumentParser):
     """A parser whose messages are one line and name the command or option that was probably meant."""
 
     def error(self, message):
@@ -113,6 +115,7 @@ class _Parser(argparse.ArgumentParser):
         """As in argparse; unknown options are refused first, since they explain what is missing."""
         args = sys.argv[1:] if args is None else list(args)
         known = [name for action in self._actions for name in action.option_strings]
+        known += ["--flagfile", "--undefok"]  # absl reads them first
         for text, following in zip(args, [*args[1:], "-"]):
             name, equals, value = text.partition("=")
             if name == "--" or self._subparsers and not name.startswith("-"):
@@ -436,8 +439,6 @@ def quiet_startup_logs(drop_on_error=False):
             lines = held.read().decode(errors="replace").splitlines(keepends=True)
             sys.stderr.write("".join(line for line in lines if not _is_startup_log(line)))
 
-
-without_greetings = quiet_startup_logs  # the name that the notebooks import
 
 STARTUP_LOGS = re.compile(
     r"I\d{4} |WARNING: All log messages before absl::InitializeLog|INFO: Created TensorFlow Lite "

@@ -23,6 +23,7 @@ setup(
     py_modules=["_keras_vit_cli"],
     entry_points={"console_scripts": ["keras-vit = _keras_vit_cli:main"]},
     install_requires=[
+        "absl-py",
         "ai-edge-litert",
         "filelock",
         "flatbuffers",

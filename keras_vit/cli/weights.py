@@ -4,10 +4,10 @@ from _keras_vit_cli import settings
 from keras_vit.cli.report import report, table
 from keras_vit.cli.source import finished_run, run_of
 from keras_vit.data.datasets import title_of
+from keras_vit.messages import listed
 from keras_vit.training.tasks import TASKS
 from keras_vit.weights.catalogue import find
 from keras_vit.weights.load import from_pretrained
-from keras_vit.weights.messages import listed
 from keras_vit.weights.push import push_to_hub
 from keras_vit.weights.save import files_to_write, save_weights
 from keras_vit.weights.show import show_checkpoint

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data.folder import IMAGE_SUFFIXES as IMAGE_SUFFIXES
-from keras_vit.data.folder import listed, load_folder
+from keras_vit.data.folder import load_folder
 from keras_vit.data.samples import Samples, hold_out
 from keras_vit.data.tfds import SPLITS, load_tfds
 from keras_vit.data.vtab import load_vtab
+from keras_vit.messages import listed
 
 ON_BAD_IMAGE = ("fail", "skip")
 TASKS = ("single_label", "multi_label", "regression")

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from keras_vit.data.images import file_orientation
 from keras_vit.data.samples import Samples
+from keras_vit.messages import listed
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 SPLIT_NAMES = {
@@ -27,7 +28,6 @@ LAYOUT = (
     "val/CLASS/*.jpg and test/CLASS/*.jpg)"
 )
 TABLE = "labels.csv"
-SOME = 5  # names of a long list that are shown
 
 
 def load_folder(root, task="single_label", on_bad_image="fail"):
@@ -82,16 +82,6 @@ def load_folder(root, task="single_label", on_bad_image="fail"):
             f"{len(bad)} image(s) cannot be read: {listed(bad)}; remove them or give --on_bad_image skip"
         )
     return names, splits, {"bad_images": tuple(bad), "ignored_files": ignored, "empty_folders": tuple(empty)}
-
-
-def listed(names, most=SOME):
-    """Names in one line.
-
-    >>> listed("abcdefg")
-    'a, b, c, d, e and 2 more'
-    """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def visible_files(root):

@@ -6,8 +6,8 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_vit.data.batches import evaluation_batches
+from keras_vit.messages import listed
 from keras_vit.models.classifying import check_finite, check_head
-from keras_vit.weights.messages import listed
 
 
 def computed(compute, samples, preprocessing, batch_size, doing="evaluating"):

@@ -18,7 +18,7 @@ import zlib
 import ml_dtypes
 import numpy as np
 
-from keras_vit.weights.messages import listed
+from keras_vit.messages import listed
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _DAMAGED = (OSError, EOFError, KeyError, ValueError, zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit.layers.attention import check_heads
+from keras_vit.messages import listed
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.arguments import stem_stride
 from keras_vit.models.vit import ARGUMENTS, VisionTransformer
@@ -21,7 +22,6 @@ from keras_vit.weights.class_names import class_names
 from keras_vit.weights.configs import read_configs
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.layouts import LAYOUTS, vit_jax
-from keras_vit.weights.messages import listed
 
 _ATTENTION = re.compile(r".*attention/(query|key|value|out)/(kernel|bias)")
 # Not told by arrays, so that two who tell it otherwise do not contradict the file.

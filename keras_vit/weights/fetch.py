@@ -9,10 +9,10 @@ import re
 import urllib.parse
 import warnings
 
+from keras_vit.messages import listed
 from keras_vit.weights.cache import cache_folder as cache_folder
 from keras_vit.weights.cache import cached_path, check, from_address
 from keras_vit.weights.download import one_line
-from keras_vit.weights.messages import listed
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as Hugging Face names them; the first is preferred
 LOCAL_WEIGHTS = ("model.keras", *WEIGHTS)  # in a folder on this machine, a run's included

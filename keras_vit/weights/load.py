@@ -5,12 +5,12 @@ import os
 import keras
 import numpy as np
 
+from keras_vit.messages import listed
 from keras_vit.models import VisionTransformer
 from keras_vit.models.arguments import grid_of, is_free, prefix_tokens
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import not_finite, read_checkpoint
 from keras_vit.weights.class_names import class_names
-from keras_vit.weights.messages import listed
 from keras_vit.weights.resizing import (
     POSITION_RESIZES,
     adapted_channels,

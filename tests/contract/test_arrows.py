@@ -8,12 +8,13 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 ARROWS = {  # the arrows as drawn; each part may also import what its targets may
     "lazy": (),
+    "messages": (),
     "layers": (),
     "variants": (),
     "preprocessing": (),
-    "data": ("preprocessing",),
+    "data": ("preprocessing", "messages", "lazy"),
     "models": ("layers", "variants", "preprocessing"),
-    "weights": ("models",),
+    "weights": ("models", "messages", "lazy"),
     "inspection": ("models", "lazy"),
     "evaluation": ("weights", "data"),
     "training": ("evaluation", "lazy"),
