@@ -41,7 +41,7 @@ def test_a_loss_that_reads_probabilities_is_warned_of(loss, remedy):
 @pytest.mark.parametrize(
     "loss",
     [None, "mse", keras.losses.SparseCategoricalCrossentropy(from_logits=True), SoftmaxCrossEntropy()],
-    ids=str,
+    ids=["none", "mse", "keras", "keras_vit"],
 )
 def test_other_losses_are_not(loss):
     small(num_layers=1).compile("sgd", loss)
