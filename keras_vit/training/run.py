@@ -108,7 +108,7 @@ def train(
     Returns:
         (Workdir, record): the folder, which now holds `metrics.csv` and `model.keras`, and a dict of
         `test_accuracy` (or what the task is judged by, with `test_` in front), `test_samples`,
-        `train_seconds`, `steps`, `best_step` and the versions used.
+        `train_seconds`, `steps`, `best_step`, `data` (the data set's summary) and the versions used.
 
     Raises:
         ValueError: if the folder holds something else, the data or the model cannot be had, the batch
@@ -168,6 +168,7 @@ def train(
         "best_step": checkpoints.best_step(),
         "parameters": finished.count_params(),
         "replicas": devices.num_replicas_in_sync,
+        "data": dataset.summary(),
         "bad_images": list(dataset.bad_images),
         "versions": {
             "keras_vit": keras_vit.__version__,

@@ -39,6 +39,7 @@ def test_it_trains_draws_and_tells_where_everything_is(run):
     page = read_page((workdir / "report.html").read_text())
     assert page.headings[0] == "Training" and "Worst predictions" in page.headings
     assert f"Test accuracy {result['test_accuracy']:.4f} on 4 images" in page.text
+    assert "images: 2 classes (cat, dog): 14 train, 2 validation, 4 test." in page.text
     assert str(workdir) not in (workdir / "report.html").read_text()
     with Image.open(workdir / "figures" / "curves.png") as figure:
         figure.verify()
