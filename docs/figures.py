@@ -99,7 +99,7 @@ def save(figure, path):
         image.convert("RGB").save(path, optimize=True)
 
 
-def screenshot(report, path, size=(1024, 1060)):
+def screenshot(report, path, size=(1024, 1100)):
     """Write a picture of the top of a page; False without a browser."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
