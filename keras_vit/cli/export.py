@@ -6,6 +6,7 @@ import re
 from keras_vit.cli.report import introduce, report, table
 from keras_vit.cli.source import open_live, run_of, seed_of, task_of
 from keras_vit.data.datasets import load_dataset, title_of
+from keras_vit.evaluation.outputs import check_classes
 from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
 from keras_vit.weights.catalogue import find
@@ -18,6 +19,8 @@ def run(args):
         dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task, data_dir=args.data_dir)
     model = open_live(args.model, args.image_size)
     if dataset:
+        if model.is_classifier and not args.representation:
+            check_classes(model, dataset)
         introduce(args, dataset)
     found = export_folder(
         model,
