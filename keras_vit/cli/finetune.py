@@ -20,6 +20,10 @@ def run(args):
     if not (args.model or args.weights):
         start = ", or --weights, a checkpoint to start from" if args.verb == "finetune" else ""
         raise ValueError(f"give --model, a variant such as B/16, to train from random weights{start}")
+    if args.model and os.path.exists(args.model):
+        raise ValueError(
+            f"--model is a variant such as B/16; give the checkpoint {args.model!r} by --weights"
+        )
     if args.weights:
         check_weights(args.weights)
     changes = settings(args.set)

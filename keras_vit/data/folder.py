@@ -141,11 +141,11 @@ def _classes(root, files):
         if len(file.parts) > depth + 1:
             split = splits[file.parts[0]] if splits else "train"
             found[split].append((os.fspath(root / file), file.parts[depth]))
+    hint = f"; {TABLE} has no column label" * (root / TABLE).is_file()
     if not any(found.values()):
-        table = f"; {TABLE} has no column label" * (root / TABLE).is_file()
         raise ValueError(
             f"no images in class folders of {os.fspath(root)!r}; wanted {LAYOUT}, of files that end in "
-            f"{', '.join(IMAGE_SUFFIXES)}{table}"
+            f"{', '.join(IMAGE_SUFFIXES)}{hint}"
         )
     with_images = {above for folder in folders for above in (folder, *folder.parents)}
     empty = [
@@ -153,22 +153,23 @@ def _classes(root, files):
         for folder in files
         if len(folder.parts) <= depth + 1 and folder not in with_images and folder.parent in with_images
     ]
-    return *_numbered(root, found), empty
+    return *_numbered(root, found, hint), empty
 
 
-def _numbered(root, found):
+def _numbered(root, found, hint=""):
     """The class names, and by split the paths, class by class, and their class numbers.
 
     Args:
         root: The folder, for the message.
         found: By split, pairs of a path and a class name.
+        hint: The end of the message.
 
     Raises:
         ValueError: if there is one class only.
     """
     names = tuple(sorted({name for samples in found.values() for _, name in samples}))
     if len(names) < 2:
-        raise ValueError(f"{os.fspath(root)!r} holds images of one class only: {names[0]!r}")
+        raise ValueError(f"{os.fspath(root)!r} holds images of one class only: {names[0]!r}{hint}")
     numbers = {name: number for number, name in enumerate(names)}
     numbered = {}
     for split, samples in found.items():

@@ -59,8 +59,8 @@ def classify(model, images, top=5, batch_size=32, task="single_label", value_ran
         missing name.
 
     Raises:
-        ValueError: if the model has no head or computes NaN, the task knows no classes, or an image
-            cannot be read.
+        ValueError: if the model has no head or computes NaN, the task knows no classes, `top` is not
+            positive, or an image cannot be read.
 
     Example:
         >>> [len(best) for best in model.classify(np.zeros((2, 40, 50, 3), "uint8"), top=3)]
@@ -69,6 +69,8 @@ def classify(model, images, top=5, batch_size=32, task="single_label", value_ran
     check_head(model)
     if task not in PROBABILITIES:
         raise ValueError(f"there are classes in the tasks {[*PROBABILITIES]} alone; got {task!r}")
+    if not isinstance(top, int) or top < 1:
+        raise ValueError(f"top must be a positive int; got {top!r}")
     names = model.class_names or [str(i) for i in range(model.num_classes)]
     stride = stem_stride(model.resnet)
     results = []

@@ -52,7 +52,10 @@ def compile_model(model, recipe="finetune", *, task=None, epochs=None, steps_per
     for layer in model._flatten_layers():
         if isinstance(layer, EncoderBlock):
             layer.remat = recipe.remat
-    task = TASKS[task or recipe.task]
+    task = task or recipe.task
+    if task not in TASKS:
+        raise ValueError(f"task {task!r} is unknown; choose one of {', '.join(TASKS)}")
+    task = TASKS[task]
     model.compile(
         optimizer=make_optimizer(recipe),
         loss=task.loss(recipe),

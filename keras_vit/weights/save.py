@@ -6,6 +6,7 @@ import uuid
 
 import numpy as np
 
+from keras_vit.models import VisionTransformer
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.arguments import prefix_tokens
 from keras_vit.weights.archive import FLOATS, write_arrays
@@ -43,6 +44,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
         >>> keras_vit.from_pretrained(path).hidden_size == model.hidden_size
         True
     """
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(f"wanted a VisionTransformer; got a {type(model).__name__}")
     if layout not in LAYOUTS:
         raise ValueError(f"layout {layout!r} is unknown; choose one of {', '.join(LAYOUTS)}")
     module, config = LAYOUTS[layout], model.get_config()
