@@ -22,7 +22,7 @@ def run(args):
         raise ValueError(f"give --model, a variant such as B/16, to train from random weights{start}")
     if args.model and os.path.exists(args.model):
         raise ValueError(
-            f"--model is a variant such as B/16; give the checkpoint {args.model!r} by --weights"
+            f"--model is a variant such as B/16; start from {args.model!r} by keras-vit finetune --weights"
         )
     if args.weights:
         check_weights(args.weights)

@@ -85,6 +85,8 @@ def test_a_wrong_command_line_is_refused_in_one_line(arguments, words, keras_vit
         ("finetune --dataset d --bs 8", "did you mean --batch_size 8?"),
         ("finetune --dataset d --batch-sise 8", "did you mean --batch_size?"),
         ("finetune --model_name B/16", "did you mean --model B/16?"),
+        ("finetune --dataset d --mixup 0.2", "did you mean --set mixup=0.2?"),
+        ("evaluate --subset test", "did you mean --split test?"),
         ("finetune --dropuot 0.1", "did you mean --set dropout_rate=0.1?"),
         ("pretrain --weights vit.npz", "unknown option --weights; see"),
         ("predict --topk 3 photo.jpg", "did you mean --top 3?"),

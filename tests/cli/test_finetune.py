@@ -247,6 +247,15 @@ def test_neither_model_nor_weights_is_refused(images, keras_vit, refused, tmp_pa
     assert "--weights" not in done.stderr
 
 
+@pytest.mark.parametrize("subcommand", ["finetune", "pretrain"])
+def test_a_file_as_model_is_refused_with_the_option_for_it(
+    subcommand, weights, images, keras_vit, refused, tmp_path
+):
+    dataset, workdir = f"folder:{images}", tmp_path / "run"
+    done = keras_vit(subcommand, "--model", weights, "--dataset", dataset, "--workdir", workdir)
+    refused(done, "--model is a variant such as B/16", "keras-vit finetune --weights")
+
+
 def test_weights_are_kept_so_that_the_run_is_known_again_from_another_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()

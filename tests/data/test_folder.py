@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from made.folders import picture, write_broken, write_classes, write_many, write_table
 from made.photos import photo
+from PIL import Image
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.images import decode, read
@@ -171,7 +172,7 @@ def test_folders_that_may_be_splits_are_refused_with_the_layout_that_is_wanted(k
     with pytest.raises(
         ValueError, match=f"cannot be told apart in '.*', which has the folders {names}; {wanted}"
     ):
-        load_folder(tmp_path)
+        load_dataset(f"folder:{tmp_path}")
 
 
 @pytest.mark.parametrize(
@@ -474,4 +475,13 @@ def test_a_wrong_table_of_labels_is_refused_with_line_and_column(lines, tmp_path
 def test_a_table_of_one_label_is_refused(tmp_path):
     write_table(tmp_path, "file,label", "a.png,cat", images=["a.png"])
     with pytest.raises(ValueError, match="holds images of one class only: 'cat'"):
+        load_folder(tmp_path)
+
+
+def test_a_table_without_labels_is_named_where_the_folders_hold_one_class(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    Image.new("RGB", (8, 8)).save(folder / "a.png")
+    (tmp_path / "labels.csv").write_text("image,class\nimages/a.png,cat\n")
+    with pytest.raises(ValueError, match="of one class only: 'images'; labels.csv has no column label"):
         load_folder(tmp_path)

@@ -146,6 +146,8 @@ def test_classify_names_the_best_classes_first():
     pictures = np.random.default_rng(1).integers(0, 256, (3, 20, 30, 3)).astype("uint8")
     logits = numpy(model(model.preprocessing(pictures))).astype("float64")
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    with pytest.raises(ValueError, match="top must be a positive int; got 0"):
+        model.classify(pictures, top=0)
     for result, row in zip(model.classify(pictures, top=3, batch_size=2), probabilities):
         best = np.argsort(-row)[:3]
         assert [name for name, _ in result] == [model.class_names[i] for i in best]

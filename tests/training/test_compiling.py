@@ -185,3 +185,8 @@ def test_other_tasks_have_their_loss_and_metric(task, metric):
     compile_model(model, "digits", task=task, label_smoothing=0.0, total_steps=1)
     history = model.fit(images_for(model, 4), np.eye(2, dtype="float32")[[0, 1, 0, 1]], verbose=0).history
     assert {*history} == {"loss", metric}
+
+
+def test_an_unknown_task_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="task 'multilabel' is unknown; choose one of single_label, "):
+        compile_model(small(num_layers=1), total_steps=2, task="multilabel")

@@ -725,3 +725,10 @@ def test_what_the_arrays_do_not_tell_stands_beside_them(layout, tmp_path):
     path.with_suffix(".json").unlink()  # then only what the layout implies
     if layout != "huggingface":
         assert from_pretrained(target(tmp_path, layout), num_heads=3).activation != "quick_gelu"
+
+
+def test_another_model_is_refused(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="wanted a VisionTransformer; got a Sequential"):
+        save_weights(model, tmp_path / "model.npz", "vit_jax")
+    assert not any(tmp_path.iterdir())
