@@ -75,6 +75,7 @@ def test_the_wheel_asks_for_what_the_package_imports(wheel):
                 elif isinstance(node, ast.ImportFrom):
                     found.add(node.module.partition(".")[0])
     names = {
+        "absl": "absl-py",
         "PIL": "pillow",
         "sklearn": "scikit-learn",
         "ai_edge_litert": "ai-edge-litert",

@@ -38,7 +38,7 @@ def whole_file(path, mode="w"):
     """
     path = pathlib.Path(path).expanduser()
     if not path.parent.is_dir():
-        raise ValueError(f"no such folder: {str(path.parent)!r}, for {path.name}")
+        raise ValueError(f"no such folder for {str(path)!r}")
     unfinished = path.with_name(f".{path.name}")
     text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
     try:

@@ -172,7 +172,7 @@ def patch_targets(images, patch_size, target, preprocessing):
     """
     _check_target(target)
     patch = height, width = pair(patch_size, "patch_size")
-    pixels = extract_patches(images, patch)  # (b, h, w, p)
+    pixels = extract_patches(ops.cast(images, "float32"), patch)  # (b, h, w, p)
     batch, rows, columns, size = ops.shape(pixels)
     if target == "pixels":
         return ops.reshape(pixels, (batch, rows * columns, size))

@@ -44,6 +44,6 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path):
         writing.write("half")
         raise KeyboardInterrupt
     assert file.read_text() == "newer\n" and [*tmp_path.iterdir()] == [file]
-    message = f"no such folder: '{tmp_path}/none', for found.csv"
+    message = f"no such folder for '{tmp_path}/none/found.csv'"
     with pytest.raises(ValueError, match=message), whole_file(tmp_path / "none" / "found.csv"):
         pass

@@ -298,7 +298,7 @@ def wrong_header(rng, base, key):
 def not_finite(rng, base, key):
     after = base.arrays[key].copy()
     after.reshape(-1)[rng.integers(after.size)] = rng.choice([np.nan, np.inf, -np.inf])
-    wanted = (rf"holds NaN or infinity in {re.escape(key)}$",)
+    wanted = (rf"holds NaN or infinity in {re.escape(key)};",)
     return changed("not_finite", base, key, after, options={"check_finite": True}, wanted=wanted)
 
 
@@ -646,7 +646,7 @@ def test_a_stack_with_its_axes_permuted_is_refused_before_so_many_blocks_are_bui
 def test_a_unit_of_an_absurd_number_is_refused_before_so_many_are_built(name, key, tmp_path, unbuilt):
     original = base(name)
     moved = {(key.format(10**5) if k == key.format(1) else k): a for k, a in original.arrays.items()}
-    refused(original.write(tmp_path, moved), "100000")
+    refused(original.write(tmp_path, moved), r"only in the file: .* and \d+ more")
 
 
 @pytest.mark.parametrize("name", ["token", "hf_vit", "timm_token"])
