@@ -4,6 +4,7 @@ What a file is, its first bytes tell, never its name. Nothing in a file is ever 
 are refused, and torch's files are read by its weights-only loader.
 """
 
+import json
 import lzma
 import os
 import pathlib
@@ -32,6 +33,7 @@ _DAMAGED += (
     tokenize.TokenError,
     Warning,
 )
+_DIGEST = "keras_vit_configuration_sha256"  # where a file of arrays holds the digest of its configuration
 _HEADER = 10_000  # bytes of the longest header that NumPy reads as harmless
 
 
@@ -79,7 +81,7 @@ def read_arrays(path, subtree=None, beside=lambda key: False):
     return arrays
 
 
-def write_arrays(arrays, path, dtype="float32"):
+def write_arrays(arrays, path, dtype="float32", digest=None):
     """Write arrays to an `.npz` or safetensors file, as the path ends.
 
     The file appears whole or not at all.
@@ -89,6 +91,8 @@ def write_arrays(arrays, path, dtype="float32"):
         path: Where to write; ends with `.npz` or `.safetensors`.
         dtype: "float32", "float16", "bfloat16" or "float64". In an `.npz`, which has no bfloat16,
             that is stored as two raw bytes a number, as `big_vision` does.
+        digest: Text that `digest_in` finds in the file: the digest of the configuration beside it. It is
+            the comment of an `.npz` and an entry of safetensors' metadata, which other readers ignore.
 
     Raises:
         ValueError: for another type or ending.
@@ -114,25 +118,53 @@ def write_arrays(arrays, path, dtype="float32"):
             raise ValueError(f"{key} holds numbers that are too large for {dtype}")
     unfinished = path.with_name(f".writing-{uuid.uuid4().hex}{path.suffix}")
     try:
-        writers[path.suffix](stored, unfinished)
+        writers[path.suffix](stored, unfinished, digest)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def _write_npz(arrays, path):
+def digest_in(path):
+    """The digest that `write_arrays` was given for a file that `read_arrays` reads, or None.
+
+    Example:
+        >>> write_arrays({"a": np.ones(3)}, tmp / "ones.npz", digest="0a1b")
+        >>> digest_in(tmp / "ones.npz"), digest_in("tests/golden/token.npz")
+        ('0a1b', None)
+    """
+    with open(path, "rb") as file:
+        start = file.read(2)
+    if start == b"PK":  # a zip archive
+        with zipfile.ZipFile(path) as archive:
+            name, _, digest = archive.comment.decode(errors="replace").partition(" ")
+        return digest if name == _DIGEST else None
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as file:
+        return (file.metadata() or {}).get(_DIGEST)
+
+
+def _write_npz(arrays, path, digest):
     # As np.savez does, whose own arguments some keys are called like.
     with zipfile.ZipFile(path, "w") as archive:
+        if digest:
+            archive.comment = f"{_DIGEST} {digest}".encode()
         for key, array in arrays.items():
             with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
                 raw = array.view("V2") if array.dtype == ml_dtypes.bfloat16 else array
                 np.lib.format.write_array(file, raw, allow_pickle=False)
 
 
-def _write_safetensors(arrays, path):
+def _write_safetensors(arrays, path, digest):
     from safetensors.numpy import save_file
 
-    save_file(arrays, path, metadata={"format": "pt"})
+    metadata = {"format": "pt", **({_DIGEST: digest} if digest else {})}
+    save_file(arrays, path, metadata)
+    with open(path, "r+b") as file:  # the library writes the metadata in a random order
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size)) | {"__metadata__": metadata}
+        file.seek(8)
+        file.write(json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode().ljust(size))
 
 
 def _reader(path, start):

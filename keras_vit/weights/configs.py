@@ -4,12 +4,14 @@ Read are `NAME.json` as `save_weights` writes it, and the `config.json` and
 `preprocessor_config.json` of Hugging Face repositories, those of timm's models included.
 """
 
+import hashlib
 import json
 import math
 import re
 
 from keras_vit.models.vit import ARGUMENTS
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.weights.archive import digest_in
 from keras_vit.weights.fetch import WEIGHTS
 
 FORMAT = "keras_vit checkpoint 1"
@@ -70,13 +72,19 @@ def read_configs(path):
         `image_size` is that of the weights.
 
     Raises:
-        ValueError: if such a file is no JSON, or describes another kind of model.
+        ValueError: if such a file is no JSON, describes another kind of model, or was saved with other
+            weights than those of the checkpoint file.
     """
     sidecar, config, preprocessor = (
         path.with_name(name) for name in (f"{path.stem}.json", CONFIG, PREPROCESSOR)
     )
     found = _json(sidecar) if sidecar.is_file() and sidecar.name not in (CONFIG, PREPROCESSOR) else {}
     if found.get("format") == FORMAT:
+        if "digest" in found and found["digest"] != digest_in(path):
+            raise ValueError(
+                f"{sidecar.name} was saved with other weights than {path.name}, as by an interrupted save; "
+                f"save the model again, or remove 'digest' from {sidecar.name} if the two belong together"
+            )
         return _checked(_ours(found), sidecar.name), sidecar.name
     if not (path.name in WEIGHTS and config.is_file()):
         return {}, None
@@ -89,15 +97,29 @@ def read_configs(path):
     return _checked(told, CONFIG), CONFIG
 
 
-def written_config(config, layout):
+def configuration_digest(config):
+    """The SHA-256 of the model's arguments in a configuration, in hexadecimal.
+
+    >>> configuration_digest({"hidden_size": 24, "name": "vit"}) == configuration_digest({"hidden_size": 24})
+    True
+    """
+    return hashlib.sha256(json.dumps(_arguments_in(config), sort_keys=True).encode()).hexdigest()
+
+
+def _arguments_in(config):
+    return {name: value for name, value in config.items() if name in ARGUMENTS}
+
+
+def written_config(config, layout, digest=None):
     """The text of `NAME.json`: what a layout's arrays do not tell.
 
     Args:
         config: `model.get_config()`.
         layout: The layout's name.
+        digest: `configuration_digest(config)`, if the weights file holds it, too.
     """
-    arguments = {name: value for name, value in config.items() if name in ARGUMENTS}
-    return json.dumps({"format": FORMAT, "layout": layout, "arguments": arguments}, indent=1) + "\n"
+    found = {"format": FORMAT, "layout": layout, **({"digest": digest} if digest else {})}
+    return json.dumps({**found, "arguments": _arguments_in(config)}, indent=1) + "\n"
 
 
 def timm_cannot_tell(config):

@@ -11,7 +11,13 @@ from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.arguments import prefix_tokens
 from keras_vit.weights.archive import FLOATS, write_arrays
 from keras_vit.weights.checkpoint import merged_heads
-from keras_vit.weights.configs import CONFIG, PREPROCESSOR, written_config, written_transformers_config
+from keras_vit.weights.configs import (
+    CONFIG,
+    PREPROCESSOR,
+    configuration_digest,
+    written_config,
+    written_transformers_config,
+)
 from keras_vit.weights.layouts import LAYOUTS
 
 
@@ -20,8 +26,10 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
 
     What a layout's arrays do not tell (activation, epsilon, preprocessing, class names) is written
     into `NAME.json` beside `NAME.npz`, which `from_pretrained` reads; Hugging Face's layout also
-    gets its own `config.json` and `preprocessor_config.json`. LoRA factors are merged into their kernels,
-    and quantized kernels are written as the float numbers that they stand for.
+    gets its own `config.json` and `preprocessor_config.json`. The weights and `NAME.json` hold the same
+    digest, by which `from_pretrained` refuses old weights beside the `NAME.json` of an interrupted save.
+    LoRA factors are merged into their kernels, and quantized kernels are written as the float numbers that
+    they stand for.
 
     Args:
         model: VisionTransformer.
@@ -59,7 +67,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
 
     arrays, config = _with_prefix_positions(plain_arrays(model), config, module.PREFIX_POSITIONS)
     written = module.write(arrays if module.HEADS_APART else merged_heads(arrays), config, **options)
-    texts = [written_config(config, layout)]
+    digest = configuration_digest(config)
+    texts = [written_config(config, layout, digest)]
     if layout == "huggingface":
         texts += written_transformers_config(config)
     new_folder = not file.parent.exists()
@@ -68,8 +77,10 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     try:
         for final, text in zip(beside, texts, strict=True):
             unfinished[final].write_text(text)
-        write_arrays(written, unfinished[file], dtype)
-        for final, temporary in unfinished.items():  # the weights last, so that they never stand alone
+        write_arrays(written, unfinished[file], dtype, digest)
+        # The weights last, so that they never stand alone. If the process ends before that, the digests
+        # of the new configuration and the old weights differ, and `from_pretrained` refuses the pair.
+        for final, temporary in unfinished.items():
             os.replace(temporary, final)
     finally:
         for temporary in unfinished.values():

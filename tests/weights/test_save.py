@@ -20,7 +20,7 @@ from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, one_block
 from keras_vit import VisionTransformer, from_pretrained, save_weights
 from keras_vit.models.arguments import resolve_arguments
 from keras_vit.models.vit import ARGUMENTS
-from keras_vit.weights.archive import read_arrays
+from keras_vit.weights.archive import digest_in, read_arrays, write_arrays
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.save import _with_prefix_positions, cannot_express
 
@@ -136,10 +136,7 @@ def test_more_digits_than_a_model_holds_are_rounded_once(layout, tmp_path):
     rng = np.random.default_rng(0)
     fine = {key: array + 1e-12 * rng.standard_normal(array.shape) for key, array in read_arrays(path).items()}
     assert {array.dtype.name for array in fine.values()} == {"float64"}
-    if path.suffix == ".npz":
-        np.savez(path, **fine)
-    else:
-        safetensors.numpy.save_file(fine, path)
+    write_arrays(fine, path, "float64", digest_in(path))
     source = target(tmp_path, layout)
     rounded = save_weights(
         from_pretrained(source), target(tmp_path, layout, "rounded"), layout, dtype="float64"
@@ -153,7 +150,7 @@ def test_more_digits_than_a_model_holds_are_rounded_once(layout, tmp_path):
 def test_a_float64_model_holds_a_float64_file(model, tmp_path):
     path = save_weights(model, tmp_path / "model.npz", "vit_jax", dtype="float64")
     fine = {key: array + 1e-12 for key, array in read_arrays(path).items()}
-    np.savez(path, **fine)
+    write_arrays(fine, path, "float64", digest_in(path))
     double = from_pretrained(path, dtype="float64")
     again = read_arrays(save_weights(double, tmp_path / "again.npz", "vit_jax", dtype="float64"))
     for key, array in again.items():
@@ -725,6 +722,43 @@ def test_what_the_arrays_do_not_tell_stands_beside_them(layout, tmp_path):
     path.with_suffix(".json").unlink()  # then only what the layout implies
     if layout != "huggingface":
         assert from_pretrained(target(tmp_path, layout), num_heads=3).activation != "quick_gelu"
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS])
+def test_old_weights_are_refused_beside_the_configuration_of_an_interrupted_save(
+    layout, tmp_path, monkeypatch
+):
+    path = save_weights(small(), target(tmp_path, layout), layout)
+    replace = os.replace
+
+    def interrupted(source, final):
+        if final == path:
+            raise KeyboardInterrupt
+        replace(source, final)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", interrupted)
+        save_weights(small(activation="gelu_erf"), target(tmp_path, layout), layout, overwrite=True)
+    refusal = f"{path.stem}.json was saved with other weights than {path.name}, .*; save the model again, or"
+    with pytest.raises(ValueError, match=refusal):
+        from_pretrained(target(tmp_path, layout))
+    save_weights(small(activation="gelu_erf"), target(tmp_path, layout), layout, overwrite=True)
+    assert from_pretrained(target(tmp_path, layout)).activation == "gelu_erf"
+
+
+@pytest.mark.parametrize("layout", ["vit_jax", "timm"])
+def test_a_configuration_may_be_edited_removed_or_of_an_earlier_version(layout, tmp_path):
+    path = save_weights(small(), target(tmp_path, layout), layout)
+    sidecar = path.with_suffix(".json")
+    written = json.loads(sidecar.read_text())
+    written["arguments"]["activation"] = "quick_gelu"
+    sidecar.write_text(json.dumps(written))
+    assert from_pretrained(path).activation == "quick_gelu"
+    del written["digest"]
+    sidecar.write_text(json.dumps(written))
+    assert from_pretrained(path).activation == "quick_gelu"
+    sidecar.unlink()
+    assert from_pretrained(path, num_heads=3).activation != "quick_gelu"
 
 
 def test_another_model_is_refused(tmp_path):
