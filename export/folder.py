@@ -178,7 +178,7 @@ def export_folder(
             "versions": _versions(),
             "seconds": time.perf_counter() - start,
         }
-        (folder / "verification.json").write_text(json.dumps(report, indent=2) + "\n")
+        (folder / "verification.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
     return report
 
 

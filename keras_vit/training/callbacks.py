@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 from tqdm import tqdm
 
-from keras_vit.training.checkpoints import step_of
+from keras_vit.training.checkpoints import check_finite, step_of
 
 POINTS = 200  # rows of steps.csv, at most
 POINT = ("step", "loss", "learning_rate")  # its columns
@@ -22,8 +22,8 @@ class Keeper(keras.callbacks.Callback):
     `metrics.csv` has a row for each checkpoint. `steps.csv` has at most `POINTS` rows with the learning rate
     and the loss, averaged over the steps since the last row or checkpoint. Both are written just before the
     checkpoint. When a run is resumed, rows of later steps than its checkpoint's are removed, and the event
-    files are written again from both tables. Where the loss is not finite the run stops with an error, and
-    the checkpoint before stays the last.
+    files are written again from both tables. If the loss, a validation score or a weight is not finite, the
+    run stops with an error, and the checkpoint before stays the last.
 
     Args:
         workdir: The run's `Workdir`.
@@ -61,6 +61,7 @@ class Keeper(keras.callbacks.Callback):
         if step % self.every:
             return
         last, before = self.summed
+        check_finite(logs, step)
         total = float(logs["loss"]) * (step - self.first)  # Keras reports the mean since the epoch began
         self.summed = step, total
         rate = float(inner_optimizer(self.model).learning_rate)
@@ -70,10 +71,7 @@ class Keeper(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         step, seconds = step_of(self.model), time.perf_counter() - self.started
         metrics = {name: float(value) for name, value in logs.items()}
-        if not math.isfinite(metrics["loss"]):
-            raise ValueError(
-                f"the loss became {metrics['loss']} before step {step}; lower base_lr or look at the labels"
-            )
+        check_finite(metrics, step)
         row = {
             "step": step,
             "seconds": seconds,

@@ -38,20 +38,22 @@ class Checkpoints:
             metrics: dict of what is known of it, numbers by name.
 
         Raises:
-            OSError: if it cannot be written; what there was stays.
+            ValueError: if a metric or a value is not finite; OSError if the checkpoint cannot be written. The
+                other checkpoints stay as they are.
         """
-        step = step_of(model)
+        step, values = step_of(model), {name: _storable(v) for name, v in _variables(model).items()}
+        check_finite(metrics | values, step)
         final, writing = self.path / f"step-{step:08d}", self.path / f"writing-{step:08d}"
         for leftover in self.path.glob("writing-*"):
             shutil.rmtree(leftover)
         writing.mkdir()
         try:
             with (writing / "values.npz").open("wb") as file:
-                np.savez(file, **{name: _storable(v) for name, v in _variables(model).items()})
+                np.savez(file, **values)
                 _flush(file)
             manifest = {"step": step, "metrics": metrics, "sha256": _sha256(writing / "values.npz")}
             with (writing / "manifest.json").open("w") as file:
-                json.dump(manifest, file, indent=2)
+                json.dump(manifest, file, indent=2, allow_nan=False)
                 _flush(file)
         except OSError:
             shutil.rmtree(writing, ignore_errors=True)
@@ -106,7 +108,7 @@ class Checkpoints:
 
     def _score(self, folder):
         try:
-            value = json.loads((folder / "manifest.json").read_text())["metrics"].get(self.best)
+            value = _manifest(folder)["metrics"].get(self.best)
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return value if value is None or self.largest else -value
@@ -117,6 +119,28 @@ class Checkpoints:
         for folder in folders:
             if folder not in kept:
                 shutil.rmtree(folder)
+
+
+def check_finite(values, step):
+    """Refuse NaN and infinity, which a run that has diverged computes.
+
+    Args:
+        values: dict of numbers and arrays by name.
+        step: The step that they were computed at.
+
+    Raises:
+        ValueError: if a value is not finite, with its name.
+
+    Example:
+        >>> check_finite({"loss": 0.5, "head/bias": np.zeros(10)}, step=20)
+    """
+    for name, value in values.items():
+        value = np.asarray(value)
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ValueError(
+                f"{name} is {value[~np.isfinite(value)].flat[0]} at step {step}, so the run has diverged and "
+                "stops; start another one with a lower base_lr, or look for wrong labels and images"
+            )
 
 
 def step_of(model):
@@ -155,10 +179,19 @@ def _step(folder):
     return int(folder.name.removeprefix("step-"))
 
 
+def _manifest(folder):
+    """The manifest of a checkpoint; ValueError if it holds NaN or infinity, which version 0.1 could write."""
+
+    def refuse(constant):
+        raise ValueError(f"it holds {constant}")
+
+    return json.loads((folder / "manifest.json").read_text(), parse_constant=refuse)
+
+
 def _problem(folder):
     """What is wrong with a checkpoint's folder, or None."""
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest = _manifest(folder)
         if manifest["step"] != _step(folder):
             return f"its manifest is of step {manifest['step']}"
         if manifest["sha256"] != _sha256(folder / "values.npz"):

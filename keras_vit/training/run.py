@@ -14,7 +14,7 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation.classification import evaluate
 from keras_vit.training.building import build_model, finished_model, subset, transformer_of
 from keras_vit.training.callbacks import EvaluateAverage, Keeper, Progress
-from keras_vit.training.checkpoints import Checkpoints, step_of
+from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.masked_patches import masked_batches
 from keras_vit.training.recipes import Recipe
@@ -111,9 +111,9 @@ def train(
         `train_seconds`, `steps`, `best_step`, `data` (the data set's summary) and the versions used.
 
     Raises:
-        ValueError: if the folder holds something else, the data or the model cannot be had, the batch
-            cannot be shared among the devices, or the loss becomes NaN; all but the last before the
-            first step.
+        ValueError: before the first step if the folder holds something else, the data or the model cannot be
+            had, or the batch cannot be shared among the devices; later if the loss, a score or a weight is
+            not finite. The last checkpoint is then of a step before, and there is no finished model.
         OSError: if there is too little space for the checkpoints; ConnectionError where another worker
             has stopped.
 
@@ -161,8 +161,11 @@ def train(
 
     # `fit` has ended with the averaged weights in the model, where there are any.
     finished = finished_model(model)
+    check_finite({weight.path: weight.numpy() for weight in finished.weights}, recipe.total_steps)
+    scores = _test(config, finished, dataset)
+    check_finite(scores, recipe.total_steps)
     record = {
-        **_test(config, finished, dataset),
+        **scores,
         "train_seconds": sum(row["seconds"] for row in workdir.metrics()),
         "steps": recipe.total_steps,
         "best_step": checkpoints.best_step(),

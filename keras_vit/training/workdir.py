@@ -83,7 +83,7 @@ def read_json(path):
 
 def write_json(path, value):
     temporary = path.with_name(path.name + ".writing")
-    temporary.write_text(json.dumps(value, indent=2) + "\n")
+    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
     temporary.replace(path)
 
 

@@ -84,9 +84,29 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_not_kept(workdir):
     model, checkpoints = made(), Checkpoints(workdir.checkpoints)
     keeper = Keeper(workdir, checkpoints, 0, 4, 4)
     fit(model, keeper, epochs=1)
-    with pytest.raises(ValueError, match="the loss became nan before step 4; lower base_lr"):
+    with pytest.raises(ValueError, match="loss is nan at step 3, .* lower base_lr"):
         fit(model, keeper, epochs=1, labels=np.full(8, 9))
     assert [row["step"] for row in workdir.metrics()] == [2]
+    assert checkpoints.newest() == 2
+
+
+class Breaks(keras.callbacks.Callback):
+    """Sets weights to NaN after the last training step of an epoch, as an update of that step would."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            self.model.trainable_variables[0].assign(self.model.trainable_variables[0] * np.nan)
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_an_update_to_nan_is_found_before_its_checkpoint_is_written(validated, workdir):
+    model, checkpoints = made(), Checkpoints(workdir.checkpoints)
+    keeper = Keeper(workdir, checkpoints, 0, 4, 4)
+    fit(model, keeper, epochs=1)
+    data = {"validation_data": (images_for(model, 8), np.arange(8) % 5)} if validated else {}
+    named = "val_loss" if validated else "model/.*"
+    with pytest.raises(ValueError, match=f"{named} is nan at step 4, so the run has diverged"):
+        fit(model, keeper, Breaks(), epochs=1, **data)
     assert checkpoints.newest() == 2
 
 

@@ -111,6 +111,10 @@ DAMAGES = {
     ),
     "no object": (lambda folder: (folder / "manifest.json").write_text("[]"), "TypeError"),
     "no digest": (lambda folder: (folder / "manifest.json").write_text('{"step": 20}'), "KeyError"),
+    "a score of NaN": (
+        lambda folder: change_manifest(folder, metrics={"val_accuracy": float("nan")}),
+        "it holds NaN",
+    ),
     "another step's": (lambda folder: change_manifest(folder, step=10), "its manifest is of step 10"),
 }
 
@@ -169,6 +173,41 @@ def test_checkpoints_that_were_not_evaluated_are_not_the_best(model, checkpoints
         save_at(checkpoints, model, step, loss=0.0)
     assert checkpoints.best_step() == 10
     assert len([*checkpoints.path.iterdir()]) == 3
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_a_checkpoint_with_a_score_of_nan_is_neither_the_best_nor_the_newest(largest, model, tmp_path):
+    checkpoints = Checkpoints(tmp_path, "val_loss", largest)
+    save_at(checkpoints, model, 10, val_loss=0.5)
+    for step, bad in ((20, np.nan), (30, np.inf), (40, -np.inf)):
+        save_at(checkpoints, model, step)
+        change_manifest(tmp_path / f"step-{step:08d}", metrics={"val_loss": bad})
+    assert checkpoints.best_step() == 10 and checkpoints.newest(lambda line: None) == 10
+    save_at(checkpoints, model, 50)
+    assert checkpoints.best_step() == 10 and checkpoints.newest() == 50
+
+
+def variable_of_optimizer(model):
+    return model.optimizer.variables[-1]
+
+
+def weight(model):
+    return model.weights[-1]
+
+
+@pytest.mark.parametrize("variable_of", [None, variable_of_optimizer, weight])
+def test_a_state_that_is_not_finite_is_not_saved(variable_of, checkpoints):
+    model = made()
+    save_at(checkpoints, model, 10, val_accuracy=0.5)
+    for number in (np.nan, np.inf, -np.inf):
+        if variable_of:
+            variable = variable_of(model)
+            values = np.array(variable.numpy())
+            values.flat[0] = number
+            variable.assign(values)
+        with pytest.raises(ValueError, match=f" is {number} at step 20, so the run has diverged"):
+            save_at(checkpoints, model, 20, val_accuracy=0.9 if variable_of else number)
+    assert [path.name for path in checkpoints.path.iterdir()] == ["step-00000010"]
 
 
 def test_a_full_disk_leaves_nothing_partial_and_what_there_was(model, checkpoints, monkeypatch):

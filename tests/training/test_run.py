@@ -268,13 +268,24 @@ def test_too_little_space_is_told_before_the_first_step(config, tmp_path, monkey
         train(config, tmp_path / "run", verbose=0)
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_checkpoint(config, tmp_path):
-    wild = dataclasses.replace(
-        config, recipe=RECIPE.with_changes(optimizer="sgd", weight_decay=0.0, base_lr=1e30, clip_norm=None)
-    )
-    with pytest.raises(ValueError, match="the loss became .* lower base_lr or look at the labels"):
+def test_a_run_that_diverges_in_its_last_step_leaves_no_model(config, tmp_path):
+    one_step = {"total_steps": 1, "warmup_steps": 0}
+    wild = dataclasses.replace(config, recipe=RECIPE.with_changes(base_lr=3e38, **one_step))
+    with pytest.raises(ValueError, match="val_loss is nan at step 1, .* another one with a lower base_lr"):
         train(wild, tmp_path / "run", verbose=0)
-    assert not (tmp_path / "run" / "result.json").exists()
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert not names & {"model.keras", "result.json"} and not [*(tmp_path / "run" / "checkpoints").iterdir()]
+
+
+def test_a_test_score_of_nan_leaves_no_model(config, finished, tmp_path, monkeypatch):
+    shutil.copytree(finished[0].path, tmp_path / "run")
+    for name in ("result.json", "model.keras"):
+        (tmp_path / "run" / name).unlink()
+    monkeypatch.setattr(run, "evaluate", lambda *args: {"accuracy": 1.0, "loss": float("nan")})
+    with pytest.raises(ValueError, match="test_loss is nan at step 14, so the run has diverged"):
+        train(config, tmp_path / "run", verbose=0)
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert not names & {"model.keras", "result.json"}
 
 
 def test_the_moving_average_is_what_is_evaluated_and_kept(hard, config):

@@ -92,6 +92,12 @@ def test_a_failed_write_leaves_the_old_file_whole(write, content, tmp_path):
     assert path.read_text() == "old"
 
 
+def test_json_without_a_form_for_nan_is_not_written(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "result.json", {"test_loss": float("nan")})
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("name", ["config.json", "result.json"])
 def test_a_damaged_file_is_named(name, tmp_path):
     Workdir(tmp_path / "run", {"a": 1}).make()
