@@ -471,21 +471,29 @@ def main(argv=None):
             verb = importlib.import_module(f"keras_vit.cli.{args.verb}")
             importlib.import_module("tensorflow").config.list_physical_devices()
         status = verb.run(args) or 0
-        sys.stdout.flush()
+        importlib.import_module("keras_vit.cli.report").print_now("", end="")
         return status
     except BrokenPipeError:  # the reader of standard output has ended, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 141
     except Exception as error:
         # Bad input, or TensorFlow's word on a file or an image; anything else is our fault.
         from_tensorflow = type(error).__module__.startswith("tensorflow.")
         if not (from_tensorflow or isinstance(error, ValueError | OSError | ImportError)):
             raise
+        try:
+            sys.stdout.flush()
+        except OSError:  # the disk that it goes to is full, and Python would try again at its end
+            _discard_output()
         print(f"keras-vit: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("keras-vit: interrupted", file=sys.stderr)
         return 130
+
+
+def _discard_output():
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

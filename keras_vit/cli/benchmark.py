@@ -18,7 +18,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from _keras_vit_cli import quiet_startup_logs
-from keras_vit.cli.report import report, table
+from keras_vit.cli.report import check_output, report, table
 from keras_vit.cli.source import exported_path, is_exported, open_live
 from keras_vit.export.description import describe
 from keras_vit.export.onnx import PACKAGES, export_onnx, optional
@@ -38,6 +38,7 @@ MIB = 2**20
 
 
 def run(args):
+    check_output(args)
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # the processes share a GPU's memory
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # of the processes, too, whose errors come as exceptions
     with tempfile.TemporaryDirectory() as folder:

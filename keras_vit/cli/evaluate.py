@@ -3,13 +3,14 @@
 import pathlib
 
 from keras_vit.cli.page import png_of
-from keras_vit.cli.report import introduce, report, table, write_whole
+from keras_vit.cli.report import check_output, introduce, report, table
 from keras_vit.cli.source import is_exported, open_model, seed_of, task_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation.classification import SCORES, accuracy, confusion_matrix, per_class, predict
 from keras_vit.evaluation.multi_label import multi_label_classes
 from keras_vit.evaluation.outputs import check_classes, collect
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
+from keras_vit.writing import check_target, write_whole
 
 
 def run(args):
@@ -32,8 +33,6 @@ def run(args):
         outputs = collect(model, samples, args.batch_size)
         found = SCORES[args.task](*outputs)
         classes = multi_label_classes(*outputs, names) if args.per_class else None
-    if args.confusion:
-        _draw(args.confusion, confusion_matrix(predictions), names, f"{args.dataset}, {args.split}")
 
     value = {"model": args.model, "dataset": args.dataset, "split": args.split, **found}
     shown = [(name, _shown(number)) for name, number in value.items()]
@@ -45,7 +44,11 @@ def run(args):
         text += "\n\n" + table([[_shown(cell) for cell in row.values()] for row in classes], [*classes[0]])
     if args.confusion:
         value["confusion"] = args.confusion
-    report(args, value, text)
+    try:
+        report(args, value, text)
+    finally:
+        if args.confusion:
+            _draw(args.confusion, confusion_matrix(predictions), names, f"{args.dataset}, {args.split}")
 
 
 def _check(args):
@@ -58,15 +61,16 @@ def _check(args):
         raise ValueError("--per_class needs classes; got --task regression")
     if args.confusion and pathlib.Path(args.confusion).suffix != ".png":
         raise ValueError(f"--confusion wants the name of a .png file; got {args.confusion!r}")
-    if args.confusion and not pathlib.Path(args.confusion).expanduser().absolute().parent.is_dir():
-        raise ValueError(f"no such folder for --confusion: {args.confusion!r}")
+    if args.confusion:
+        check_target(args.confusion)
+    check_output(args)
 
 
 def _draw(file, matrix, names, title):
     from keras_vit.inspection.figures import confusion_figure
 
     figure = confusion_figure(matrix, names or [str(i) for i in range(len(matrix))], title)
-    write_whole(pathlib.Path(file).expanduser(), png_of(figure))
+    write_whole(file, png_of(figure))
 
 
 def _shown(cell):

@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from keras_vit.cli.report import introduce, report, table
+from keras_vit.cli.report import check_output, introduce, report, table
 from keras_vit.cli.source import open_live, seed_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import few_shot
 
 
 def run(args):
+    check_output(args)
     dataset = load_dataset(args.dataset, seed_of(args.model), data_dir=args.data_dir)
     model = open_live(args.model)
     introduce(args, dataset)

@@ -52,11 +52,13 @@ def run(args):
         dataset=dataset,
         note=note,
     )
-    if is_chief(args.strategy) and not (workdir.path / REPORT).exists():
-        write_run_report(config, workdir, record, args.data_dir)
-    for path in record["bad_images"]:
-        print(f"left out, unreadable: {path}")
-    print(f"{summary(record)}; everything is in {workdir.path}, {REPORT} to look at")
+    try:
+        if is_chief(args.strategy) and not (workdir.path / REPORT).exists():
+            write_run_report(config, workdir, record, args.data_dir)
+    finally:  # The results are printed even if the report cannot be written.
+        for path in record["bad_images"]:
+            print(f"left out, unreadable: {path}")
+        print(f"{summary(record)}; everything is in {workdir.path}, {REPORT} to look at")
 
 
 def _sized(config, changes, args):

@@ -1,5 +1,6 @@
 """`keras-vit inspect`: what a model has learned and looks at, as figures and a page."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -11,7 +12,7 @@ from tqdm import tqdm
 from keras_vit.cli.judging import ROWS, TOLD, drawn_images, judge, judged_sections
 from keras_vit.cli.page import Section, Table, page
 from keras_vit.cli.predict import images_of, predicted
-from keras_vit.cli.report import introduce, table
+from keras_vit.cli.report import introduce, print_now, table
 from keras_vit.cli.run_report import (
     REPORT,
     configuration,
@@ -36,13 +37,16 @@ def run(args):
     if not images and not args.dataset:
         raise ValueError("nothing to look at: give images with --image, or a data set with --dataset")
     folder = pathlib.Path(args.output).expanduser()
-    with new_path(folder) as writing:
+    with contextlib.ExitStack() as at_end, new_path(folder) as writing:
         value, files, said = _inspected(args, images)
+        # Printed even if the folder cannot be written.
+        at_end.callback(print_now, json.dumps(value, indent=2) if args.json else _told(value, said))
         writing.mkdir()
         for name, content in files.items():
             (writing / name).write_bytes(content)
         (writing / "result.json").write_text(json.dumps(value, indent=2) + "\n")
-    print(json.dumps(value, indent=2) if args.json else _told(value, said, folder))
+    if not args.json:
+        print_now("\n".join(f"  {folder / name}" for name in (REPORT, "result.json", *value["figures"])))
 
 
 def _inspected(args, paths):
@@ -147,8 +151,8 @@ def _says(model, found, top):
     return "; ".join(f"{row['name']} {row['probability']:.1%}" for row in found["classes"][:top])
 
 
-def _told(value, said, folder):
-    """The numbers in a few lines, and the files."""
+def _told(value, said):
+    """The numbers in a few lines."""
     rows = [(name, value[name]) for name in ("dataset", "split") if name in value]
     if "samples" in value:
         drawn = f" drawn from {value['drawn_from']}" if value["samples"] < value["drawn_from"] else ""
@@ -161,5 +165,4 @@ def _told(value, said, folder):
         rows.append(("attention distance", f"{', '.join(f'{x:.1f}' for x in blocks)} pixels, by block"))
     rows.append(("looked at", "; ".join(value["looked_at"])))
     rows += [(f"no {name}", reason) for name, reason in value["left_out"].items()]
-    files = [f"  {folder / name}" for name in (REPORT, "result.json", *value["figures"])]
-    return "\n".join([table([(name, str(found)) for name, found in rows], ("", "")).strip(), *files])
+    return table([(name, str(found)) for name, found in rows], ("", "")).strip()

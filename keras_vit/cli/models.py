@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 
-from keras_vit.cli.report import report, table
+from keras_vit.cli.report import check_output, report, table
 from keras_vit.variants import PUBLISHED, cost, parse_variant
 from keras_vit.weights.catalogue import CATALOGUE, list_models, matches
 
@@ -12,6 +12,7 @@ COLUMNS = ("name", "variant", "size", "classes", "top-1", "licence", "cached")
 
 
 def run(args):
+    check_output(args)
     words = (*args.words, *args.filter)
     variants = [] if args.cached else _variants(args, words)
     checkpoints = _checkpoints(args, words)

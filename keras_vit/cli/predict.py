@@ -1,6 +1,5 @@
 """`keras-vit predict`: what a model, live or exported, sees in images."""
 
-import contextlib
 import itertools
 import os
 import pathlib
@@ -9,19 +8,22 @@ import sys
 from tqdm import tqdm
 
 from _keras_vit_cli import ROWS
-from keras_vit.cli.report import whole_file
+from keras_vit.cli.report import print_now
 from keras_vit.cli.rows import FORMATS
 from keras_vit.cli.source import named, open_model, task_of
 from keras_vit.data.folder import IMAGE_SUFFIXES, image_files
 from keras_vit.models.classifying import check_finite, check_head, classify
+from keras_vit.writing import check_target, whole_file
 
 BATCH = 32  # images read and computed at a time
 
 
 def run(args):
     written = args.output and pathlib.Path(args.output).suffix[1:].lower()
-    if args.output is not None and written not in ROWS[1:]:
-        raise ValueError(f"--output wants a file that ends in .csv, .jsonl or .json; got {args.output!r}")
+    if args.output is not None:
+        if written not in ROWS[1:]:
+            raise ValueError(f"--output wants a file that ends in .csv, .jsonl or .json; got {args.output!r}")
+        check_target(args.output)
     paths = [path for given in args.images for path in images_of(given)]
     model = open_model(args.model)
     if args.class_names:
@@ -31,16 +33,24 @@ def run(args):
     names = None
     if task == "regression":
         names = model.class_names or [f"value {i}" for i in range(model.num_classes)]
-    with contextlib.ExitStack() as stack:
-        sinks = [(sys.stdout, args.format)]
-        if args.output:
-            sinks.append((stack.enter_context(whole_file(args.output)), written))
-        progress = args.format == "table" or not sys.stdout.isatty()
-        results = itertools.tee(predicted(model, paths, task, args.top, progress), len(sinks))
-        texts = [FORMATS[format](copy, names) for (_, format), copy in zip(sinks, results)]
-        for pieces in itertools.zip_longest(*texts, fillvalue=""):
-            for (file, _), piece in zip(sinks, pieces):
-                print(piece, end="", file=file, flush=file is sys.stdout)
+    progress = args.format == "table" or not sys.stdout.isatty()
+    results = predicted(model, paths, task, args.top, progress)
+    if args.output is None:
+        for text in FORMATS[args.format](results, names):
+            print_now(text, end="")
+        return
+    results = itertools.tee(results)
+    texts = [FORMATS[format](copy, names) for format, copy in zip((args.format, written), results)]
+    with whole_file(args.output) as file:
+        failure = None
+        for printed, text in itertools.zip_longest(*texts, fillvalue=""):
+            print_now(printed, end="")
+            try:
+                failure or file.write(text)
+            except OSError as error:  # the rest is printed first
+                failure = error
+        if failure:
+            raise failure
 
 
 def predicted(model, paths, task, top, progress=True):

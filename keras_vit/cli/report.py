@@ -1,9 +1,9 @@
 """What verbs print and write."""
 
-import contextlib
 import json
-import pathlib
 import sys
+
+from keras_vit.writing import check_target, write_whole
 
 
 def table(rows, columns):
@@ -24,38 +24,17 @@ def table(rows, columns):
     return "\n".join(lines)
 
 
-@contextlib.contextmanager
-def whole_file(path, mode="w"):
-    """A file to write, which appears under its name at the end and then replaces one that is there.
+def print_now(text, end="\n"):
+    """Print to standard output, whose name is given to an error.
 
-    Raises:
-        ValueError: if its folder does not exist.
-
-    >>> with whole_file("whole.txt") as file:
-    ...     _ = file.write("all of it")
-    >>> pathlib.Path("whole.txt").read_text()
-    'all of it'
+    >>> print_now("found")
+    found
     """
-    path = pathlib.Path(path).expanduser()
-    if not path.parent.is_dir():
-        raise ValueError(f"no such folder for {str(path)!r}")
-    unfinished = path.with_name(f".{path.name}")
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
     try:
-        with open(unfinished, mode, **text) as file:
-            yield file
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def write_whole(path, content):
-    """Write a file's bytes through `whole_file`.
-
-    >>> write_whole("whole.bin", b"all of it")
-    """
-    with whole_file(path, "wb") as file:
-        file.write(content)
+        print(text, end=end, flush=True)
+    except OSError as error:
+        error.filename = "standard output"
+        raise
 
 
 def introduce(args, dataset):
@@ -63,10 +42,20 @@ def introduce(args, dataset):
     print(dataset.summary(), file=sys.stderr if args.json else sys.stdout)
 
 
+def check_output(args):
+    """Refuse an --output that cannot be written, before anything is computed."""
+    if args.output is not None:
+        check_target(args.output)
+
+
 def report(args, value, text):
-    """Print the text, or the value as JSON with --json; write the JSON with --output."""
+    """Print the text, or the value as JSON with --json, and write the JSON with --output.
+
+    Each is done even if the other fails.
+    """
     encoded = json.dumps(value, indent=2)
-    if args.output:
-        with whole_file(args.output) as file:
-            file.write(encoded + "\n")
-    print(encoded if args.json else text)
+    try:
+        print_now(encoded if args.json else text)
+    finally:
+        if args.output is not None:
+            write_whole(args.output, encoded + "\n")

@@ -11,12 +11,12 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.cli.judging import judge, judged_sections
 from keras_vit.cli.page import Picture, Section, Table, page, png_of
-from keras_vit.cli.report import write_whole
 from keras_vit.cli.showing import Subject, look, view_sections
 from keras_vit.cli.source import open_live
 from keras_vit.data.datasets import folder_of, load_dataset, title_of
 from keras_vit.inspection.figures import learning_curves
 from keras_vit.models.vit import ARGUMENTS
+from keras_vit.writing import write_whole
 
 REPORT = "report.html"
 VIEWS = ("rollout", "filters", "positions")
@@ -58,7 +58,7 @@ def write_run_report(config, workdir, record, data_dir=None):
     if "data" in record:  # which runs of version 0.1 lack
         words.append(f"{data}: {record['data']}.")
     text = page(title, words, sections)
-    for path, content in {**paths, workdir.path / REPORT: text.encode()}.items():
+    for path, content in {**paths, workdir.path / REPORT: text}.items():
         path.parent.mkdir(exist_ok=True)
         write_whole(path, content)
     return [str(path) for path in paths]

@@ -1,7 +1,7 @@
 """`keras-vit weights show|convert|push`: what a checkpoint holds, one layout to another, and to the hub."""
 
 from _keras_vit_cli import settings
-from keras_vit.cli.report import report, table
+from keras_vit.cli.report import check_output, report, table
 from keras_vit.cli.source import finished_run, run_of
 from keras_vit.data.datasets import title_of
 from keras_vit.messages import listed
@@ -29,6 +29,7 @@ _LISTS = {
 
 
 def run(args):
+    check_output(args)
     return {"show": _show, "convert": _convert, "push": _push}[args.action](args)
 
 

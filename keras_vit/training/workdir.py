@@ -5,6 +5,8 @@ import json
 import os
 import pathlib
 
+from keras_vit.writing import whole_file, whole_path, write_whole
+
 
 class Workdir:
     """A folder that holds one run.
@@ -36,6 +38,8 @@ class Workdir:
         """Make the folder, so that the run in it can be found again."""
         for folder in (self.checkpoints, self.figures):
             folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self.path.glob(".writing-*"):  # of a run that was killed
+            leftover.unlink()
         write_json(self.path / "config.json", self.config)
 
     @property
@@ -82,9 +86,7 @@ def read_json(path):
 
 
 def write_json(path, value):
-    temporary = path.with_name(path.name + ".writing")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
-    temporary.replace(path)
+    write_whole(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def _read_table(path):
@@ -95,20 +97,17 @@ def _read_table(path):
 
 
 def _write_table(path, rows):
-    temporary = path.with_name(path.name + ".writing")
-    with temporary.open("w", newline="") as file:
+    with whole_file(path) as file:
         columns = {name: None for row in rows for name in row}  # not all rows have been evaluated
         writer = csv.DictWriter(file, list(columns), restval="")
         writer.writeheader()
         writer.writerows(rows)
-    temporary.replace(path)
 
 
 def save_model(model, path):
     """`model.save` that never leaves a half-written file under the final name."""
-    temporary = path.with_name(f"writing-{path.name}")
-    model.save(temporary)
-    temporary.replace(path)
+    with whole_path(path) as unfinished:
+        model.save(unfinished)
 
 
 def _compare(file, stored, config):

@@ -3,6 +3,7 @@ import json
 
 import numpy as np
 import pytest
+from made.disks import full_disk
 from made.folders import write_broken, write_classes
 from reference.small import small
 
@@ -150,6 +151,20 @@ def test_the_confusion_matrix_is_drawn(evaluated, tmp_path):
     assert found["confusion"] == str(tmp_path / "confused.png")
 
 
+def test_scores_are_printed_and_old_files_stay_where_new_ones_cannot_be_written(
+    keras_vit, weights, images, tmp_path
+):
+    files = [tmp_path / "found.json", tmp_path / "confused.png"]
+    for file in files:
+        file.write_bytes(b"old")
+    given = ("--model", weights, "--dataset", f"folder:{images}")
+    with full_disk(tmp_path):
+        done = keras_vit("evaluate", *given, "--output", files[0], "--confusion", files[1])
+    assert done.returncode == 2 and "accuracy" in done.stdout
+    assert done.stderr == f"keras-vit: '{files[1]}' cannot be written: No space left on device\n"
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(files, b"old")
+
+
 def test_real_accuracy_is_by_file_name(evaluated, weights, tmp_path):
     root = write_classes(tmp_path / "images", ("a", "b"), count=6)
     for i, path in enumerate(sorted(root.glob("*/*.png"))):
@@ -184,7 +199,12 @@ def test_other_tasks_have_their_numbers(evaluated, tmp_path):
         ({"task": "multi_label", "real": "real.json"}, "--real and --confusion are of one label an image"),
         ({"task": "regression", "per_class": True}, "--per_class needs classes"),
         ({"confusion": "confused.jpg"}, "wants the name of a .png file; got 'confused.jpg'"),
-        ({"confusion": "no/such/confused.png"}, "no such folder for --confusion"),
+        (
+            {"confusion": "no/such/confused.png"},
+            "'no/such/confused.png' cannot be written: there is no",
+        ),
+        ({"output": "no/such/found.json"}, "'no/such/found.json' cannot be written: there is no folder"),
+        ({"output": "."}, "'.' cannot be written: it is a folder"),
         ({"real": "nowhere.json"}, "cannot read 'nowhere.json'"),
     ],
 )

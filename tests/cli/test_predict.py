@@ -161,6 +161,14 @@ def test_multi_label_and_regression_have_their_columns(task, names, keras_vit, i
         np.testing.assert_allclose([float(row[3]) for row in rows], expected, rtol=1e-3)
 
 
+def test_all_is_printed_before_a_full_disk_is_said(keras_vit, weights, images, tmp_path):
+    (tmp_path / "full.csv").symlink_to("/dev/full")
+    given = ("predict", "--model", weights, images, "--format", "csv")
+    done = keras_vit(*given, "--output", tmp_path / "full.csv")
+    assert done.stderr == f"keras-vit: '{tmp_path}/full.csv' cannot be written: No space left on device\n"
+    assert (done.returncode, done.stdout) == (2, keras_vit(*given).stdout)
+
+
 @pytest.mark.slow
 def test_a_reader_that_stops_early_is_no_error(script, model, images):
     done = script("predict", "--model", model, images, "--format", "csv", pipe_to="true")
@@ -193,7 +201,7 @@ def empty_folder(model, images, path):
 
 
 def missing_folder(model, images, path):
-    return model, [images, "--output", path / "none" / "found.csv"], ["no such folder", path / "none"]
+    return model, [images, "--output", path / "none" / "found.csv"], ["there is no folder", path / "none"]
 
 
 def unknown_suffix(model, images, path):

@@ -1,9 +1,13 @@
 import argparse
+import errno
+import io
 import json
+from unittest.mock import Mock
 
 import pytest
+from made.disks import largest_file
 
-from keras_vit.cli.report import report, table, whole_file
+from keras_vit.cli.report import report, table
 
 
 @pytest.mark.parametrize(
@@ -34,16 +38,15 @@ def test_a_report_is_printed_as_asked_and_written_as_json(as_json, written, caps
     assert not written or json.loads(file.read_text()) == value
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path):
-    file = tmp_path / "found.csv"
-    for content in ("ä\n", "newer\n"):
-        with whole_file(file) as writing:
-            writing.write(content)
-        assert file.read_bytes() == content.encode()
-    with pytest.raises(KeyboardInterrupt), whole_file(file) as writing:
-        writing.write("half")
-        raise KeyboardInterrupt
-    assert file.read_text() == "newer\n" and [*tmp_path.iterdir()] == [file]
-    message = f"no such folder for '{tmp_path}/none/found.csv'"
-    with pytest.raises(ValueError, match=message), whole_file(tmp_path / "none" / "found.csv"):
-        pass
+def test_a_report_is_printed_before_its_file_fails_and_written_after_the_printing_fails(
+    capsys, tmp_path, monkeypatch
+):
+    with pytest.raises(OSError, match="found.json' cannot be written: File too large"), largest_file(5):
+        report(argparse.Namespace(json=False, output=tmp_path / "found.json"), {"accuracy": 0.5}, "half")
+    assert capsys.readouterr().out == "half\n" and not [*tmp_path.iterdir()]
+    full = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(full, "flush", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr("sys.stdout", full)
+    with pytest.raises(OSError, match="No space left on device: 'standard output'"):
+        report(argparse.Namespace(json=False, output=tmp_path / "found.json"), {"accuracy": 0.5}, "half")
+    assert json.loads((tmp_path / "found.json").read_text()) == {"accuracy": 0.5}
