@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from keras_vit import preprocessing
+from keras_vit.data.formats import is_bounded
 from keras_vit.data.images import decode, resized, with_channels
 from keras_vit.models.arguments import FREE, stem_stride
 
@@ -113,7 +115,8 @@ def from_bytes(image_bytes, description):
         float32 (batch, height, width, channels) in [0, 1].
 
     Raises:
-        tf.errors.InvalidArgumentError: for an image that cannot be decoded; the message has its index.
+        tf.errors.InvalidArgumentError: for an image that cannot be decoded, or has more than
+            `MAX_PIXELS` or `MAX_BYTES` of `keras_vit.preprocessing`; the message has its index.
 
     Example:
         >>> from keras_vit.export.description import describe
@@ -179,19 +182,30 @@ def _each_read(image_bytes, read, spec):
         count = tf.size(image_bytes, tf.int64)
         # One element more, in front: a batch holds at least one.
         nothing = tf.zeros([side or 0 for side in spec.shape], spec.dtype)
-        first = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), nothing))
+        first = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), True, nothing))
+
+        def read_one(index, encoded):
+            fits = is_bounded(encoded)
+            return index, fits, tf.cond(fits, lambda: read(encoded), lambda: nothing)
+
         were_read = (
             tf.data.Dataset.from_tensor_slices(image_bytes)
             .enumerate()
-            .map(lambda index, encoded: (index, read(encoded)), num_parallel_calls=tf.data.AUTOTUNE)
+            .map(read_one, num_parallel_calls=tf.data.AUTOTUNE)
             .ignore_errors()
         )
-        indices, values = first.concatenate(were_read).batch(count + 1).get_single_element()
+        indices, fit, values = first.concatenate(were_read).batch(count + 1).get_single_element()
         # They are in their places, 0, 1, 2, ..., up to the first that is missing.
         in_place = tf.equal(indices[1:], tf.range(tf.size(indices, tf.int64) - 1))
         unread = tf.reduce_sum(tf.cast(in_place, tf.int64))
-        complaint = tf.strings.format("image {} of the batch cannot be decoded", unread)
-        with tf.control_dependencies([tf.debugging.Assert(tf.equal(unread, count), [complaint])]):
+        bound = f"{preprocessing.MAX_PIXELS} pixels or {preprocessing.MAX_BYTES} bytes"
+        too_large = tf.gather(indices, tf.argmin(fit))
+        complaints = (
+            (tf.reduce_all(fit), f"image {{}} of the batch has more than {bound}", too_large),
+            (tf.equal(unread, count), "image {} of the batch cannot be decoded", unread),
+        )
+        asserted = [tf.debugging.Assert(fine, [tf.strings.format(text, i)]) for fine, text, i in complaints]
+        with tf.control_dependencies(asserted):
             return tf.ensure_shape(values[1:], (None, *spec.shape))
 
 

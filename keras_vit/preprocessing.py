@@ -4,6 +4,7 @@ import dataclasses
 import math
 import numbers
 import os
+import stat
 import struct
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,16 @@ from keras.src.utils.jax_utils import is_in_jax_tracing_scope
 RESIZES = ("squash", "crop")
 LUMA = (0.299, 0.587, 0.114)  # how bright red, green and blue look (ITU-R BT.601)
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
+MAX_PIXELS = os.environ.get("KERAS_VIT_MAX_PIXELS", str(2**28 // 3))
+if not (MAX_PIXELS.isdecimal() and int(MAX_PIXELS)):
+    raise ValueError(f"KERAS_VIT_MAX_PIXELS must be a positive int; got {MAX_PIXELS!r}")
+MAX_PIXELS = int(MAX_PIXELS)  # the one bound on images, wherever they are decoded
+MAX_BYTES = 3 * MAX_PIXELS  # of a file: as many as its pixels may have
+MAX_ENLARGEMENT = 16  # times the pixels kept; a larger resized image is not made whole before it is cropped
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")  # Pillow's names
+# Of BMP files those that TensorFlow decodes: with a palette of 256 colours or in full colour.
+BMP_WANTED = "a BMP file must have 8, 24 or 32 bits a pixel and no compression"
+BMP_MASKED, BMP_MASKS = 3, bytes((0, 0, 255, 0, 0, 255, 0, 0, 255, 0, 0, 0))  # masks that change nothing
 # Channel counts of images that a model of 1 or 3 channels reads: grey or RGB, with an alpha channel.
 READ_AS = {1: (1, 2, 3, 4), 3: (1, 3, 4)}
 NARROWEST = 16  # A last axis below it is taken for channels, unless the images are square.
@@ -99,12 +110,18 @@ class Preprocessing:
                 raise ValueError(f"{name} {value!r} is unknown; choose one of {known}")
         if not 0 < self.crop_fraction <= 1:
             raise ValueError(f"crop_fraction must be in (0, 1]; got {self.crop_fraction!r}")
-        lists = isinstance(self.mean, Sequence) and isinstance(self.std, Sequence)
-        mean, std = (tuple(map(float, values)) if lists else () for values in (self.mean, self.std))
-        if not lists or len(mean) != len(std) or not all(s > 0 for s in std):
+        if size is not None and size[0] * size[1] > MAX_PIXELS * self.crop_fraction**2:
             raise ValueError(
-                f"mean and std need one number per channel, std positive; got {self.mean!r} and {self.std!r}"
+                f"image_size and crop_fraction must ask for at most {MAX_PIXELS} pixels; got {size} and "
+                f"{self.crop_fraction!r}"
             )
+        mean, std = (tuple(v) if isinstance(v, Sequence) else (None,) for v in (self.mean, self.std))
+        if len(mean) != len(std) or not all(map(is_float32, mean + std)) or not all(s > 0 for s in std):
+            raise ValueError(
+                "mean and std need one number per channel that float32 holds, std positive; got "
+                f"{self.mean!r} and {self.std!r}"
+            )
+        mean, std = tuple(map(float, mean)), tuple(map(float, std))
         for name, value in (("image_size", size), ("mean", mean), ("std", std)):
             object.__setattr__(self, name, value)
 
@@ -176,12 +193,35 @@ class Preprocessing:
             return pixels
         if self.resize == "squash":
             return self._scaled(pixels, self.image_size)
+        return self.cropped(pixels, lambda size: self._scaled(pixels, size))
+
+    def cropped(self, pixels, resize):
+        """With "crop": what is kept of the resized images.
+
+        Where the resized images would be more than `MAX_ENLARGEMENT` times as large, as of long and narrow
+        ones, only what is kept is computed: with TensorFlow the same pixels, with antialias to 0.02 of 255.
+
+        Args:
+            pixels: Images (…, height, width, channels) in [0, 255], an array or tensor.
+            resize: The function from a (height, width) to the resized images, float32.
+
+        Returns:
+            float32 (…, height, width, channels) at `image_size`.
+        """
         backend, (height, width) = _backend_of(pixels), self.image_size
-        shape = backend.shape(pixels) if None in pixels.shape else pixels.shape
+        shape = backend.shape(pixels) if None in pixels.shape else tuple(pixels.shape)
         enlarged, top, left = self.crop_window(*shape[-3:-1])
-        cropped = self._scaled(pixels, enlarged)[..., top : top + height, left : left + width, :]
+        is_large = enlarged[0] * enlarged[1] > min(MAX_ENLARGEMENT * height * width, MAX_PIXELS)
+
+        def of_whole():
+            return resize(enlarged)[..., top : top + height, left : left + width, :]
+
+        def of_part():
+            return _resized_part(pixels, zip(shape[-3:-1], enlarged, (top, left), self.image_size), self)
+
         if isinstance(top, int):
-            return cropped
+            return of_part() if is_large else of_whole()
+        cropped = backend.cond(is_large, of_part, of_whole)
         return backend.numpy.reshape(cropped, (*shape[:-3], height, width, shape[-1]))
 
     @property
@@ -205,8 +245,8 @@ class Preprocessing:
             backend = _backend_of(height, width)
             sides = backend.cast(backend.numpy.stack([height, width]), "float64")
             factor = backend.numpy.max(np.array(wanted, "float64") / sides)
-            size = backend.cast(backend.numpy.round(sides * factor), "int32")
-            size = backend.numpy.maximum(size, np.array(wanted, "int32"))
+            size = backend.cast(backend.numpy.round(sides * factor), "int64")
+            size = backend.numpy.maximum(size, np.array(wanted, "int64"))
             size = size[0], size[1]
         top, left = ((s - side) // 2 for s, side in zip(size, self.image_size))
         return size, top, left
@@ -217,7 +257,7 @@ class Preprocessing:
         backend = _backend_of(pixels)
         resized = backend.image.resize(
             pixels,
-            size,
+            [side if isinstance(side, int) else backend.cast(side, "int32") for side in size],
             interpolation=self.interpolation,
             antialias=self.antialias,
             data_format="channels_last",
@@ -326,6 +366,70 @@ class PreprocessingLayer(keras.layers.Layer):
     def get_config(self):
         config = {"preprocessing": self.preprocessing.get_config(), "value_range": self.value_range}
         return {**super().get_config(), **config}
+
+
+def is_float32(value):
+    """Whether this is a number that float32 holds, and does not take for 0 or infinity.
+
+    >>> [is_float32(value) for value in (0, 1e-6, 1e-320, 10**400, float("nan"))]
+    [True, True, False, False, False]
+    """
+    limits = np.finfo("float32")
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_number and (value == 0 or float(limits.tiny) <= abs(value) <= float(limits.max))
+
+
+# By interpolation: how many pixels a pixel reaches, and its weight at a signed distance in pixels.
+KERNELS = {
+    "nearest": (0.5, lambda x, numpy: numpy.where((x > -0.5) & (x <= 0.5), 1.0, 0.0)),
+    "bilinear": (1, lambda x, numpy: numpy.maximum(1 - numpy.abs(x), 0)),
+    "bicubic": (2, lambda x, numpy: _cubic(numpy.abs(x), numpy)),
+}
+
+
+def _cubic(x, numpy):
+    """Keys's cubic with a = -1/2, as TensorFlow and Pillow have it."""
+    near, far = (1.5 * x - 2.5) * x * x + 1, ((2.5 - 0.5 * x) * x - 4) * x + 2
+    return numpy.where(x < 1, near, numpy.where(x < 2, far, 0))
+
+
+def _resized_part(pixels, axes, preprocessing):
+    """A part of resized images, computed from the pixels that it depends on.
+
+    Args:
+        pixels: As of `Preprocessing.cropped`.
+        axes: For height and width: the size, the resized one, and the start and size of the part of that;
+            ints, or where only the graph knows them scalar tensors.
+        preprocessing: Preprocessing.
+
+    Returns:
+        float32 (…, height, width, channels).
+    """
+    backend = _backend_of(pixels)
+    reach, kernel = KERNELS[preprocessing.interpolation]
+    smooth = preprocessing.antialias and preprocessing.interpolation != "nearest"
+    part, weights = [...], []
+    for old, new, start, count in axes:
+        known = isinstance(start, int)
+        numpy, cast = (np, np.asarray) if known else (backend.numpy, backend.cast)
+        scale = cast(old, "float64") / cast(new, "float64")
+        width = numpy.maximum(scale, 1) if smooth else 1
+        # In float32, as TensorFlow computes them for whole images, so that no pixel is another.
+        centres = cast(cast(start, "float64") + np.arange(count) + 0.5, "float32") * cast(scale, "float32")
+        centres = cast(centres, "float64")
+        first = numpy.maximum(cast(numpy.floor(centres[0] - reach * width), "int64"), 0)
+        stop = numpy.minimum(cast(numpy.ceil(centres[-1] + reach * width), "int64"), cast(old, "int64"))
+        inputs = cast(numpy.arange(first, stop), "float64") + 0.5
+        distances = (inputs - centres[:, np.newaxis]) / width
+        if preprocessing.interpolation == "bicubic" and not smooth:
+            distances = numpy.round(distances * 1024) / 1024  # TensorFlow has a table of the weights
+        weight = kernel(distances, numpy)
+        weights.append(cast(weight / numpy.sum(weight, axis=1, keepdims=True), "float32"))
+        part.append(slice(int(first), int(stop)) if known else slice(first, stop))
+    numpy, cast = (np, np.asarray) if isinstance(pixels, np.ndarray) else (backend.numpy, backend.cast)
+    part = cast(pixels[(*part, slice(None))], "float32")
+    by_rows = numpy.einsum("ij,...jkc->...ikc", weights[0], part)
+    return numpy.clip(numpy.einsum("lk,...ikc->...ilc", weights[1], by_rows), 0, 255)
 
 
 def as_pixels(image, channels, value_range=None):
@@ -450,35 +554,88 @@ def read_image(path):
     """The pixels of an image file (JPEG, PNG, BMP, GIF, WebP, TIFF) in its EXIF orientation.
 
     Returns:
-        uint8 (height, width, 3), of the first frame. Of 16 bits a channel the upper 8 are kept.
+        uint8 (height, width, 3), of the first frame, as `keras_vit.data.images.decode` gives them. Of 16
+        bits a channel the upper 8 are kept.
 
     Raises:
-        ValueError: if the file is missing or is not a readable image; the message names it.
+        ValueError: if the file is missing, is not a readable image, or has more than `MAX_PIXELS`; the
+            message names it.
     """
     from PIL import Image, UnidentifiedImageError
 
+    if Image.MAX_IMAGE_PIXELS is not None:  # Pillow's own bound, which is ours where ours is not set
+        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, MAX_PIXELS)
     try:
+        check_image_file(path)
         # Not by its name: Pillow 13 would map uncompressed TIFFs into memory, which garbles turned ones.
-        with open(path, "rb") as file, Image.open(file) as image:
-            image.load()  # PNG may have EXIF data after the pixels.
+        with open(path, "rb") as file, Image.open(file, formats=FORMATS) as image:
+            pixels = _stored_pixels(image, file)
             orientation = exif_orientation(image.info.get("exif", b""))
-            if image.mode == "F":
-                raise ValueError("wanted integer pixels; got floating-point ones")
-            if image.mode.startswith("I"):  # 16 bits a pixel, of which TensorFlow keeps the upper 8
-                image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
-            pixels = np.asarray(image.convert("RGB"))
     except FileNotFoundError:
         raise ValueError(f"no such image file: {os.fspath(path)}") from None
-    except (
-        UnidentifiedImageError,
-        OSError,
-        SyntaxError,
-        ValueError,
-        Image.DecompressionBombError,
-    ) as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ValueError(
+            f"not a readable image: {os.fspath(path)} (it has more than {MAX_PIXELS} pixels)"
+        ) from None
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"not a readable image: {os.fspath(path)} ({error})") from None
     pixels = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
     return pixels[:: -1 if orientation in (3, 4, 7, 8) else 1, :: -1 if orientation in (2, 3, 6, 7) else 1]
+
+
+def check_image_file(path):
+    """Raise ValueError for what is no plain file, such as a pipe, which never ends, or is too large.
+
+    >>> check_image_file("/dev/null")
+    Traceback (most recent call last):
+    ValueError: it is no plain file
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no plain file")
+    if status.st_size > MAX_BYTES:
+        raise ValueError(f"it has {status.st_size} bytes; at most {MAX_BYTES} are read")
+
+
+def _stored_pixels(image, file):
+    """The pixels of an image that Pillow has opened, as TensorFlow decodes them, or ValueError."""
+    from PIL import Image, ImageChops
+
+    if image.width * image.height > MAX_PIXELS:
+        raise ValueError(f"it has {image.width}×{image.height} pixels; at most {MAX_PIXELS} are decoded")
+    if image.format == "BMP" and not _is_read_bmp(file):
+        raise ValueError(BMP_WANTED)
+    if image.format == "WEBP" and image.is_animated:
+        raise ValueError("it is animated")
+    if image.format == "GIF":
+        return _first_frame(image)
+    image.load()  # PNG may have EXIF data after the pixels
+    if image.mode in ("I", "F") and image.format != "PNG":
+        raise ValueError("it has 32 bits a channel; wanted 8 or 16")
+    if image.mode.startswith("I"):  # 16 bits, of which TensorFlow keeps the upper 8
+        image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
+    if image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info:
+        image = ImageChops.invert(image)  # Pillow takes all for Adobe's, which are inverted
+    return np.asarray(image.convert("RGB"))
+
+
+def _is_read_bmp(file):
+    """Whether TensorFlow decodes this form of a BMP."""
+    file.seek(0)
+    head = file.read(66)
+    (size,) = struct.unpack_from("<I", head, 14)
+    bits, compression = struct.unpack_from("<HI", head, 28)
+    plain = compression == 0 and bits in (8, 24, 32)
+    return size >= 40 and (plain or compression == BMP_MASKED and bits == 32 and head[54:] == BMP_MASKS)
+
+
+def _first_frame(image):
+    """A GIF's first frame where it lies on the canvas; what it leaves open is black."""
+    left, top, right, bottom = image.tile[0][1]
+    colours, alpha = np.split(np.asarray(image.convert("RGBA"))[top:bottom, left:right], [3], axis=-1)
+    canvas = np.zeros((image.height, image.width, 3), "uint8")
+    canvas[top:bottom, left:right] = colours * (alpha > 0)
+    return canvas
 
 
 def exif_orientation(exif):

@@ -1,5 +1,8 @@
 import dataclasses
+import itertools
 import json
+import os
+import tracemalloc
 
 import keras
 import numpy as np
@@ -12,8 +15,8 @@ from PIL import Image, ImageOps
 from reference.comparing import assert_close, randomise
 from reference.small import small
 
-from keras_vit import Preprocessing
-from keras_vit.preprocessing import as_pixels, read_image
+from keras_vit import Preprocessing, preprocessing
+from keras_vit.preprocessing import INTERPOLATIONS, as_pixels, read_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype("uint8")
 
@@ -78,6 +81,34 @@ def test_crop_takes_the_centre_of_the_resized_image():
     output = Preprocessing(16, resize="crop", crop_fraction=0.5)(PIXELS)
     expected = bilinear(PIXELS, (32, 48))[8:24, 16:32]
     assert_close(output[0], (expected - 127.5) / 127.5, 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 101), (101, 3), (1, 60), (40, 1111), (300, 5200), (9, 151)])
+@pytest.mark.parametrize("size, fraction", [((24, 24), 0.875), ((20, 37), 1.0)])
+def test_of_a_long_image_only_the_part_that_is_kept_is_resized_to_the_same_pixels(
+    shape, size, fraction, rng, monkeypatch
+):
+    image = rng.integers(0, 256, (*shape, 3)).astype("uint8")
+    for interpolation, antialias in itertools.product(INTERPOLATIONS, (False, True)):
+        options = {"interpolation": interpolation, "antialias": antialias, "mean": (0,) * 3, "std": (1,) * 3}
+        prepare = Preprocessing(size, "crop", fraction, **options)
+        part = prepare(image) * 255
+        with monkeypatch.context() as patched:
+            patched.setattr(preprocessing, "MAX_ENLARGEMENT", np.inf)
+            whole = prepare(image) * 255
+        bound = 0.02 if antialias else 5e-4
+        np.testing.assert_allclose(
+            part, whole, atol=bound if keras.backend.backend() == "tensorflow" else 0.5
+        )
+
+
+def test_a_long_image_takes_no_more_memory_than_it_has_itself(tmp_path):
+    Image.fromarray(np.zeros((1, 60_000), "uint8")).save(tmp_path / "long.png")
+    prepare = Preprocessing(224, "crop", 0.875, "bicubic", antialias=True)
+    tracemalloc.start()
+    prepare(tmp_path / "long.png")
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
 
 
 @given(
@@ -185,6 +216,14 @@ def test_files_that_are_no_images_are_named(tmp_path):
             Preprocessing(8)(tmp_path / name)
 
 
+def test_pipes_and_devices_are_no_images(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "device.png").symlink_to("/dev/zero")
+    for name in ("pipe.png", "device.png"):
+        with pytest.raises(ValueError, match=f"not a readable image: .*{name} .it is no plain file"):
+            Preprocessing(8)(tmp_path / name)
+
+
 def test_images_of_several_sizes_need_a_size():
     with pytest.raises(ValueError, match=r"one size; got \[\(10, 30, 3\), \(20, 30, 3\)\]"):
         Preprocessing(None)([PIXELS, PIXELS[:10]])
@@ -202,6 +241,18 @@ def test_images_of_several_sizes_need_a_size():
         ({"crop_fraction": 1.1}, r"crop_fraction must be in \(0, 1\]; got 1.1"),
         ({"mean": (0.5,)}, "mean and std need one number per channel"),
         ({"std": (1, 0, 1)}, "std positive"),
+        *[
+            ({"mean": (0, number, 0)}, "that float32 holds")
+            for number in (np.nan, np.inf, 1e-320, 10**400, None)
+        ],
+        *[
+            ({"std": (1, number, 1)}, "that float32 holds")
+            for number in (np.nan, np.inf, 1e-320, 10**400, "1")
+        ],
+        ({"image_size": 10**9}, "at most 89478485 pixels; got"),
+        ({"resize": "crop", "crop_fraction": 1e-9}, "at most 89478485 pixels; got .* 1e-09"),
+        ({"crop_fraction": 1e-320}, "at most 89478485 pixels"),
+        ({"crop_fraction": np.nan}, r"must be in \(0, 1\]"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, message):

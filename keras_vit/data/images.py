@@ -8,9 +8,9 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit.data.exif import orientation, stored_window, upright, upright_shape
-from keras_vit.preprocessing import LUMA, read_image
+from keras_vit.data.formats import JPEG, assert_bounded, decode_stored
+from keras_vit.preprocessing import LUMA, check_image_file, read_image
 
-JPEG = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}
 JPEG_MARGIN = 2  # pixels left and right of a window whose colours reach into it
 TIFF = r"(?i).*\.tiff?"  # paths of files that TensorFlow does not decode
 
@@ -49,11 +49,7 @@ def decode(encoded, exif=True):
         encoded: The content of the file, a string tensor ().
         exif: Whether to apply the EXIF orientation; `vit_jax` and big_vision do not.
     """
-    image = tf.cond(
-        tf.io.is_jpeg(encoded),
-        lambda: tf.io.decode_jpeg(encoded, **JPEG),
-        lambda: tf.io.decode_image(encoded, channels=3, expand_animations=False),
-    )
+    image = decode_stored(encoded)
     image = upright(image, orientation(encoded)) if exif else image
     return tf.ensure_shape(image, (None, None, 3))
 
@@ -95,11 +91,12 @@ def _decode_stored_window(encoded, window):
         top, left, height, width = tf.unstack(window(shape))
         start = tf.maximum(left - JPEG_MARGIN, 0)
         stop = tf.minimum(left + width + JPEG_MARGIN, shape[1])
-        wider = tf.io.decode_and_crop_jpeg(encoded, tf.stack([top, start, height, stop - start]), **JPEG)
+        with tf.control_dependencies([assert_bounded(shape)]):
+            wider = tf.io.decode_and_crop_jpeg(encoded, tf.stack([top, start, height, stop - start]), **JPEG)
         return wider[:, left - start : left - start + width]
 
     def of_others():
-        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+        image = decode_stored(encoded)
         top, left, height, width = tf.unstack(window(tf.shape(image)[:2]))
         return image[top : top + height, left : left + width]
 
@@ -123,8 +120,9 @@ def file_orientation(path):
         True
     """
     try:
+        check_image_file(path)  # a pipe or a device would never end
         return int(_decoded_orientation(path))
-    except tf.errors.OpError:
+    except (OSError, ValueError, tf.errors.OpError):
         return None
 
 
@@ -158,14 +156,13 @@ def resized(image, preprocessing):
     if preprocessing.resize == "squash":
         pixels = resize(image, size, preprocessing)
     else:
-        enlarged, top, left = preprocessing.crop_window(*tf.unstack(tf.shape(image)[:2]))
-        pixels = resize(image, enlarged, preprocessing)[top : top + height, left : left + width]
+        pixels = preprocessing.cropped(image, lambda size: resize(image, size, preprocessing))
     return tf.ensure_shape(pixels, (height, width, preprocessing.channels))
 
 
 def resize(pixels, size, preprocessing):
     """An image, uint8 or float32 in [0, 255], as float32 in [0, 255] of another size."""
-    method = preprocessing.interpolation
+    method, size = preprocessing.interpolation, tf.cast(tf.stack(size), tf.int32)
     resized = tf.image.resize(pixels, size, method=method, antialias=preprocessing.antialias)
     resized = tf.cast(resized, tf.float32)
     return tf.clip_by_value(resized, 0, 255) if method == "bicubic" else resized  # cubics overshoot

@@ -1,5 +1,6 @@
 import io
 import os
+import struct
 
 import numpy as np
 import pytest
@@ -221,6 +222,16 @@ BROKEN = {
 def test_a_broken_image_is_named_by_its_index(kind, index, loaded):
     batch = [encoded("png")] * index + [BROKEN[kind], encoded("jpeg"), b"the second one"]
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"image {index} of the batch cannot be decoded"):
+        serve(loaded, "serving_bytes", image_bytes=tf.constant(batch))
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_an_image_of_too_many_pixels_is_named_by_its_index(index, loaded):
+    head = bytearray(encoded("png"))
+    head[16:24] = struct.pack(">II", 60_000, 60_000)
+    batch = [encoded("png")] * index + [bytes(head), encoded("jpeg")]
+    message = f"image {index} of the batch has more than 89478485 pixels or 268435455 bytes"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         serve(loaded, "serving_bytes", image_bytes=tf.constant(batch))
 
 

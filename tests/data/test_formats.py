@@ -1,0 +1,206 @@
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from keras_vit import preprocessing
+from keras_vit.data.formats import decode_stored, is_bounded
+from keras_vit.preprocessing import read_image
+
+COLOURS = np.random.default_rng(0).integers(0, 256, (12, 16, 3)).astype("uint8")
+IMAGE = Image.fromarray(COLOURS)
+
+
+def encoded(image, kind, **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def without_adobe(jpeg):
+    """A JPEG without the marker by which Adobe's programs say that they invert CMYK."""
+    start = jpeg.index(b"\xff\xee")
+    return jpeg[:start] + jpeg[start + 2 + int.from_bytes(jpeg[start + 2 : start + 4], "big") :]
+
+
+def gif(*corner, screen=(16, 12), blocks=b"", **options):
+    """A GIF whose first frame has its corner elsewhere, on another screen, after blocks of extensions."""
+    content = encoded(IMAGE.quantize(64), "GIF", **options)
+    frame = content.index(b"\x2c" + struct.pack("<HHHH", 0, 0, 16, 12))
+    descriptor = b"\x2c" + struct.pack("<HH", *(corner or (0, 0))) + content[frame + 5 :]
+    return content[:6] + struct.pack("<HH", *screen) + content[10:frame] + blocks + descriptor
+
+
+def bmp(bits, compression=0, masks=b"", colours=0, top_down=False):
+    """A BMP of 12×16 pixels."""
+    rows = COLOURS[:, :, 0] if bits == 8 else np.insert(COLOURS[..., ::-1], 3, 9, -1)[..., : bits // 8]
+    palette = np.random.default_rng(1).integers(0, 256, (colours, 4)).astype("uint8").tobytes()
+    offset = 54 + len(masks) + len(palette)
+    height = -12 if top_down else 12
+    head = struct.pack(
+        "<2sIIIIiiHHIIiiII", b"BM", 0, 0, offset, 40, 16, height, 1, bits, compression, 0, 0, 0, 0, 0
+    )
+    return head + masks + palette + (rows if top_down else rows[::-1]).tobytes()
+
+
+COMMENT = b"\x21\xfe" + b"\xff" * 256 * 3 + b"\x05hello\x00"
+RARE = {
+    "cmyk jpeg without adobe's marker": without_adobe(encoded(IMAGE.convert("CMYK"), "JPEG")),
+    "cmyk jpeg": encoded(IMAGE.convert("CMYK"), "JPEG"),
+    "bmp of 256 colours": encoded(IMAGE.quantize(256), "BMP"),
+    "bmp of some colours": encoded(IMAGE.quantize(30), "BMP"),
+    "grey bmp": encoded(IMAGE.convert("L"), "BMP"),
+    "bmp with alpha": encoded(IMAGE.convert("RGBA"), "BMP"),
+    "bmp with the usual masks": bmp(32, 3, preprocessing.BMP_MASKS),
+    "bmp from the top": bmp(24, top_down=True),
+    "bmp of 256 colours from the top": bmp(8, colours=256, top_down=True),
+    "gif": gif(),
+    "interlaced gif": gif(interlace=1),
+    "gif with transparent pixels": gif(transparency=5),
+    "gif with an offset": gif(3, 2, screen=(24, 15)),
+    "gif with an offset and transparent pixels": gif(3, 2, screen=(24, 15), transparency=5),
+    "gif beyond its screen": gif(3, 2, screen=(10, 5)),
+    "gif on a larger screen": gif(screen=(40, 30)),
+    "gif with comments": gif(blocks=COMMENT * 2),
+    "gif with larger frames": gif(save_all=True, append_images=[IMAGE.resize((60, 50)).quantize(9)]),
+    "animated png": encoded(IMAGE, "PNG", save_all=True, append_images=[IMAGE.rotate(180)]),
+    "webp with alpha": encoded(IMAGE.convert("RGBA"), "WEBP", lossless=True),
+}
+
+
+@pytest.mark.parametrize("kind", RARE)
+def test_rare_forms_are_decoded_as_pillow_does(kind, tmp_path):
+    (tmp_path / "image").write_bytes(RARE[kind])
+    pixels = read_image(tmp_path / "image")
+    np.testing.assert_array_equal(decode_stored(RARE[kind]), pixels)
+    if "jpeg" not in kind and "bmp" not in kind:
+        known = IMAGE if "png" in kind or "webp" in kind else IMAGE.quantize(64).convert("RGB")
+        top, left = (2, 3) if "offset" in kind or "beyond" in kind else (0, 0)
+        part = pixels[top : top + 12, left : left + 16]
+        assert (part == np.asarray(known)).mean() > 0.9
+        rest = pixels.astype(int)
+        rest[top : top + 12, left : left + 16] = 0
+        assert rest.max() == 0
+
+
+def test_cmyk_without_adobes_marker_has_the_colours_that_were_written(tmp_path):
+    flat = Image.new("RGB", (16, 16), (250, 120, 30)).convert("CMYK")
+    (tmp_path / "a.jpg").write_bytes(encoded(flat, "JPEG", quality=95))
+    (tmp_path / "b.jpg").write_bytes(
+        without_adobe(encoded(flat.point(lambda x: 255 - x), "JPEG", quality=95))
+    )
+    for name in ("a.jpg", "b.jpg"):
+        assert np.abs(read_image(tmp_path / name)[8, 8].astype(int) - (250, 120, 30)).max() <= 3
+
+
+REFUSED = {
+    "bmp of 2 colours": (encoded(IMAGE.convert("1"), "BMP"), preprocessing.BMP_WANTED),
+    "bmp with other masks": (bmp(32, 3, preprocessing.BMP_MASKS[::-1]), preprocessing.BMP_WANTED),
+    "compressed bmp": (bmp(8, 1, colours=256), preprocessing.BMP_WANTED),
+    "animated webp": (encoded(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(90)]), "animated"),
+    "gif without an image": (gif()[:100] + b";", ""),
+    "portable pixmap": (encoded(IMAGE, "PPM"), ""),
+    "postscript": (encoded(IMAGE, "EPS"), ""),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_the_two_decoders_take_otherwise_is_refused_by_both(kind, tmp_path):
+    content, message = REFUSED[kind]
+    (tmp_path / "image").write_bytes(content)
+    with pytest.raises(ValueError, match=f"not a readable image: .*{message}"):
+        read_image(tmp_path / "image")
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        decode_stored(content)
+
+
+@pytest.mark.parametrize("kind, data", [("int32", "I"), ("float32", "F")])
+def test_tiffs_of_32_bits_a_channel_are_refused(kind, data, tmp_path):
+    Image.fromarray(np.arange(12, dtype=kind).reshape(3, 4)).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match="32 bits a channel; wanted 8 or 16"):
+        read_image(tmp_path / "a.tif")
+
+
+# Bounds -------------------------------------------------------------------------------------------
+
+
+def png_of(width, height):
+    """The header of a PNG of any size, with hardly any pixels."""
+
+    def chunk(kind, content):
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+
+
+def jpeg_of(width, height):
+    content = bytearray(encoded(IMAGE, "JPEG"))
+    start = content.index(b"\xff\xc0")
+    content[start + 5 : start + 9] = struct.pack(">HH", height, width)
+    return bytes(content)
+
+
+def webp_of(width, height, **options):
+    content = bytearray(encoded(IMAGE, "WEBP", **options))
+    if content[12:16] == b"VP8X":
+        content[24:30] = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    elif content[12:16] == b"VP8L":
+        content[21:25] = (width - 1 | (height - 1) << 14).to_bytes(4, "little")
+    else:
+        content[26:30] = struct.pack("<HH", width, height)
+    return bytes(content)
+
+
+LARGE = {
+    "png": png_of(60_000, 60_000),
+    "jpeg": jpeg_of(60_000, 60_000),
+    "bmp": bmp(24)[:18] + struct.pack("<ii", 60_000, -60_000) + bmp(24)[26:],
+    "gif screen": gif(screen=(60_000, 60_000)),
+    "gif offset": gif(60_000, 60_000),
+    "webp": webp_of(16_000, 16_000),
+    "lossless webp": webp_of(16_000, 16_000, lossless=True),
+    "extended webp": webp_of(60_000, 60_000, exif=b"Exif\0\0MM\0*"),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_an_image_of_more_pixels_than_the_bound_is_refused_by_its_header(kind, tmp_path):
+    content = LARGE[kind]
+    (tmp_path / "image").write_bytes(content)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"more than {preprocessing.MAX_PIXELS} pixels"):
+        decode_stored(content)
+    assert kind == "gif offset" or not is_bounded(content)
+    with pytest.raises(ValueError, match=f"readable image: .*more than {preprocessing.MAX_PIXELS} pixels"):
+        read_image(tmp_path / "image")
+
+
+def test_a_gifs_later_frames_are_not_decoded(monkeypatch):
+    monkeypatch.setattr(preprocessing, "MAX_PIXELS", 1000)
+    huge = b"\x2c" + struct.pack("<HHHH", 0, 0, 65_535, 65_535) + b"\0\x08" + b"\xff" * 256 * 9 + b"\0;"
+    content = gif()[:-1] + huge
+    np.testing.assert_array_equal(decode_stored(content), decode_stored(gif()))
+
+
+def test_the_bound_is_one_number(monkeypatch, tmp_path):
+    (tmp_path / "image.png").write_bytes(encoded(IMAGE, "PNG"))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)  # of Pillow, which refuses twice as many
+    for bound, fits in ((12 * 16, True), (12 * 16 - 1, False)):
+        monkeypatch.setattr(preprocessing, "MAX_PIXELS", bound)
+        assert bool(is_bounded(encoded(IMAGE, "PNG"))) == fits
+        if fits:
+            read_image(tmp_path / "image.png")
+        else:
+            with pytest.raises(ValueError, match=r"it has 16×12 pixels; at most 191 are decoded"):
+                read_image(tmp_path / "image.png")
+    monkeypatch.setattr(preprocessing, "MAX_PIXELS", 12 * 16)
+    monkeypatch.setattr(preprocessing, "MAX_BYTES", 100)
+    with pytest.raises(ValueError, match=r"it has \d+ bytes; at most 100 are read"):
+        read_image(tmp_path / "image.png")
+    assert not is_bounded(encoded(IMAGE, "PNG"))
