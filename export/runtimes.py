@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -79,6 +80,9 @@ class ExportedModel:
 def open_exported(path, threads=None):
     """Open a SavedModel's folder, a `.tflite` or an `.onnx` file that keras_vit wrote.
 
+    What is returned may be used from several threads at once. Calls of a SavedModel and of ONNX run side by
+    side; those of a `.tflite` file wait for each other, each of them on all its threads.
+
     Args:
         path: The folder or file.
         threads: How many threads to compute with; None for one a core. TensorFlow's are the process's,
@@ -147,9 +151,13 @@ def _open_tflite(path, threads):
     source = runner.get_input_details()["images"]
     results = runner.get_output_details()
     batch = int(source["shape_signature"][0])
+    # An interpreter computes in buffers of its own, of one batch size at a time. One for each thread would
+    # need its memory once a thread, and is no faster where a single call already uses all cores.
+    lock = threading.Lock()
 
     def run(images):
-        found = runner(images=_quantised(images, source))
+        with lock:
+            found = runner(images=_quantised(images, source))
         return {name: _dequantised(values, results[name]) for name, values in found.items()}
 
     return description, in_pieces(run, None if batch < 0 else batch)

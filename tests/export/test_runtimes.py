@@ -1,3 +1,4 @@
+import concurrent.futures
 import os
 import shutil
 import subprocess
@@ -161,6 +162,24 @@ def test_images_of_another_shape_are_refused_in_one_line(folder):
         for shape in ((1, 16, 24, 3), (1, 16, 16, 1), (16, 16, 3)):
             with pytest.raises(ValueError, match=r"images of the shape \(None, 16, 16, 3\) are wanted; got"):
                 open_exported(folder / name).outputs(np.zeros(shape))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("calls", (25, pytest.param(1000, marks=pytest.mark.slow)))
+def test_sixteen_threads_with_mixed_batches_get_their_own_answers(name, calls, folder):
+    opened = open_exported(folder / name)
+    batches = [pixels(30)[i : i + size] for i, size in enumerate((1, 2, 5, 1, 3, 8))]
+    alone = [opened.outputs(images) for images in batches]
+
+    def call_often(thread):
+        for i in range(thread, thread + calls):
+            found = opened.outputs(batches[i % len(batches)])
+            for key, values in alone[i % len(batches)].items():
+                np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=1e-6)
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for done in [pool.submit(call_often, thread) for thread in range(16)]:
+            done.result()
 
 
 @pytest.mark.parametrize("name", ("model.tflite", "model.onnx"))
