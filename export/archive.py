@@ -1,5 +1,6 @@
 """A SavedModel as one `.tar.gz`, as TF Hub fetches it, and back; from wherever one lies to a local folder."""
 
+import errno
 import gzip
 import hashlib
 import io
@@ -11,13 +12,15 @@ import urllib.parse
 import zlib
 
 from keras_vit.export.writing import new_path
+from keras_vit.weights.archive import check_unpacked_size
 from keras_vit.weights.cache import cache_folder
 from keras_vit.weights.fetch import fetch
 
 PROGRAM = "saved_model.pb"  # what makes a folder a SavedModel
 SUFFIXES = (".tar.gz", ".tgz")
 PIECE = 1 << 20  # bytes
-_DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError)
+_HEADERS = 1 << 20  # bytes of an archive besides the files' contents: headers of 1,000 entries, and padding
+_DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RecursionError)
 
 
 def make_archive(saved_model, path):
@@ -106,8 +109,10 @@ def extract_archive(path, folder):
 
     Raises:
         ValueError: if the folder exists, or the archive is damaged, is none, has no SavedModel at its
-            root, or would write anything but files below the folder. Nothing is left then.
-        OSError: if the archive cannot be read, or the folder cannot be written.
+            root, or would write anything but plain files below the folder, or more than
+            `keras_vit.weights.archive.check_unpacked_size` accepts. Nothing is left then.
+        OSError: if the archive cannot be read, or the folder cannot be written, as where the archive
+            declares more bytes than are free.
 
     Example:
         >>> archive = make_archive(export_saved_model(model, "packed/1"), "packed/vit.tar.gz")
@@ -119,34 +124,59 @@ def extract_archive(path, folder):
         temporary.mkdir()
         try:
             with gzip.GzipFile(fileobj=file) as stream:
-                with tarfile.open(fileobj=stream, mode="r|") as tar:
+                metered, total = _Metered(stream), 0
+                with tarfile.open(fileobj=metered, mode="r|") as tar:
                     for entry in tar:
+                        total += entry.size
+                        _check(entry, total, path, temporary)
+                        metered.left += entry.size
                         _extract(tar, entry, temporary)
-                while stream.read(PIECE):  # the checksum stands at the end
+                while metered.read(PIECE):  # the checksum stands at the end
                     pass
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)!r} is not unpacked: {error}") from None
         except _DAMAGED as error:
             raise ValueError(
                 f"{os.fspath(path)!r} is no .tar.gz, or a damaged one ({type(error).__name__})"
             ) from None
-        except _Refused as error:
-            raise ValueError(f"{os.fspath(path)!r} is not unpacked: {error}") from None
         if not (temporary / PROGRAM).is_file():
             raise ValueError(f"{os.fspath(path)!r} holds no SavedModel: no {PROGRAM} at its root")
     return folder
 
 
-class _Refused(Exception):
-    """What an archive of a SavedModel has no use for."""
+class _Metered:
+    """A stream of which no more can be read than `_HEADERS` bytes and those that were added to `left`.
+
+    `tarfile` reads long names, extended headers and sparse files' maps into memory, whatever their size.
+    """
+
+    def __init__(self, stream):
+        self.stream, self.left = stream, _HEADERS
+
+    def read(self, size):
+        content = self.stream.read(size)
+        self.left -= len(content)
+        if self.left < 0:
+            raise ValueError(f"its headers and padding take more than {_HEADERS:,} bytes")
+        return content
+
+
+def _check(entry, total, archive, folder):
+    """Refuse an entry by its header: what it is, where it would lie, and how much is declared up to it."""
+    name = pathlib.PurePosixPath(entry.name)
+    if name.is_absolute() or ".." in name.parts or any(c in entry.name for c in "\\:\0"):
+        raise ValueError(f"{entry.name!r} may lie outside of it")
+    if not (entry.isreg() or entry.isdir()) or entry.issparse():
+        raise ValueError(f"{entry.name!r} is neither a plain file nor a folder")
+    check_unpacked_size(total, archive.stat().st_size)
+    free = shutil.disk_usage(folder).free
+    if entry.size > free:
+        raise OSError(errno.ENOSPC, f"{entry.name!r} has {entry.size:,} bytes, and {free:,} are free")
 
 
 def _extract(tar, entry, folder):
-    """One folder or file of an archive; its name and kind are checked here, not trusted."""
-    name = pathlib.PurePosixPath(entry.name)
-    if name.is_absolute() or ".." in name.parts or any(c in entry.name for c in "\\:\0"):
-        raise _Refused(f"{entry.name!r} may lie outside of it")
-    if not (entry.isreg() or entry.isdir()):
-        raise _Refused(f"{entry.name!r} is neither a file nor a folder")
-    target = folder / name
+    """One folder or file of an archive."""
+    target = folder / entry.name
     try:
         if entry.isdir():
             target.mkdir(parents=True, exist_ok=True)
@@ -155,7 +185,7 @@ def _extract(tar, entry, folder):
         with tar.extractfile(entry) as content, open(target, "xb") as file:
             shutil.copyfileobj(content, file, PIECE)
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        raise _Refused(f"it holds {entry.name!r} twice") from None
+        raise ValueError(f"it holds {entry.name!r} twice") from None
 
 
 def saved_model_folder(source):

@@ -35,6 +35,9 @@ _DAMAGED += (
 )
 _DIGEST = "keras_vit_configuration_sha256"  # where a file of arrays holds the digest of its configuration
 _HEADER = 10_000  # bytes of the longest header that NumPy reads as harmless
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of the others one byte may hold a million
+UNPACKED = 2**30  # bytes that a file of any size may declare
+EXPANSION = 20  # how many times its size a larger file may; weights hardly compress
 
 
 def read_arrays(path, subtree=None, beside=lambda key: False):
@@ -144,6 +147,32 @@ def digest_in(path):
         return (file.metadata() or {}).get(_DIGEST)
 
 
+def check_unpacked_size(declared, stored):
+    """Raise ValueError if a file declares more than can be in it, before memory is taken for that.
+
+    Args:
+        declared: Bytes of what it holds, by its headers, shapes or configuration.
+        stored: Bytes of the file.
+
+    Example:
+        >>> check_unpacked_size(10**9, stored=5000)
+        >>> check_unpacked_size(10**10, stored=5000)
+        Traceback (most recent call last):
+        ValueError: its 5,000 bytes declare 10,000,000,000; at most 1,073,741,824 are accepted
+    """
+    limit = max(UNPACKED, EXPANSION * stored)
+    if declared > limit:
+        raise ValueError(f"its {stored:,} bytes declare {declared:,}; at most {limit:,} are accepted")
+
+
+def check_zip(archive):
+    """Raise ValueError if a zipfile.ZipFile declares more than it can hold, or cannot be read in parts."""
+    entries = archive.infolist()
+    if any(entry.compress_type not in _METHODS for entry in entries):
+        raise ValueError("it is compressed by a method that no writer of weights uses")
+    check_unpacked_size(sum(entry.file_size for entry in entries), os.path.getsize(archive.filename))
+
+
 def _write_npz(arrays, path, digest):
     # As np.savez does, whose own arguments some keys are called like.
     with zipfile.ZipFile(path, "w") as archive:
@@ -170,6 +199,7 @@ def _write_safetensors(arrays, path, digest):
 def _reader(path, start):
     if start.startswith(b"PK"):  # a zip archive
         with zipfile.ZipFile(path) as archive:
+            check_zip(archive)
             names = [name.removesuffix(".npy") for name in archive.namelist()]
         if len({*names}) < len(names):
             raise ValueError("two of its entries have one name")
@@ -227,6 +257,9 @@ def _read_torch(path):
         state = state.get(name, state) if isinstance(state, dict) else {}
     if not all(isinstance(key, str) for key in state):
         raise ValueError("its keys are no names")
+    # A tensor may be one number that is repeated.
+    declared = sum(value.numel() * value.element_size() for value in state.values())
+    check_unpacked_size(declared, os.path.getsize(path))
     return {
         key: value.detach().to(torch.float32).numpy().astype(ml_dtypes.bfloat16)
         if value.dtype is torch.bfloat16

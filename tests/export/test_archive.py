@@ -5,6 +5,7 @@ import os
 import tarfile
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -141,10 +142,16 @@ HOSTILE = {
     "of Windows": (("..\\escaped", b"x"), "may lie outside"),
     "on a drive": (("C:escaped", b"x"), "may lie outside"),
     "folder above": (special("../escaped", tarfile.DIRTYPE), "may lie outside"),
-    "symbolic link": (special("assets/link", tarfile.SYMTYPE, "/etc/passwd"), "neither a file nor a folder"),
-    "hard link": (special("assets/link", tarfile.LNKTYPE, "saved_model.pb"), "neither a file nor a folder"),
-    "pipe": (special("assets/pipe", tarfile.FIFOTYPE), "neither a file nor a folder"),
-    "device": (special("assets/null", tarfile.CHRTYPE), "neither a file nor a folder"),
+    "symbolic link": (
+        special("assets/link", tarfile.SYMTYPE, "/etc/passwd"),
+        "neither a plain file nor a folder",
+    ),
+    "hard link": (
+        special("assets/link", tarfile.LNKTYPE, "saved_model.pb"),
+        "neither a plain file nor a folder",
+    ),
+    "pipe": (special("assets/pipe", tarfile.FIFOTYPE), "neither a plain file"),
+    "device": (special("assets/null", tarfile.CHRTYPE), "neither a plain file"),
     "twice": (("saved_model.pb", b"another"), "holds 'saved_model.pb' twice"),
     "folder over a file": (special("saved_model.pb", tarfile.DIRTYPE), "holds 'saved_model.pb' twice"),
     "file as a folder": (("saved_model.pb/x", b"x"), "holds 'saved_model.pb/x' twice"),
@@ -161,6 +168,57 @@ def test_nothing_but_files_below_the_folder_is_written(kind, tmp_path):
         extract_archive(path, tmp_path / "deep" / "new")
     assert "\n" not in str(error.value)
     assert [*tmp_path.rglob("*")] == [path, tmp_path / "deep"]
+
+
+def header(name, size, kind=tarfile.REGTYPE):
+    """One block of a tar file, which may declare anything."""
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.type = size, kind
+    return entry.tobuf(tarfile.GNU_FORMAT)
+
+
+def sparse(size):
+    """The header of a sparse file without content, as GNU tar writes it."""
+    block = bytearray(header("saved_model.pb", 0, tarfile.GNUTYPE_SPARSE))
+    block[386:410] = b"%011o\0%011o\0" % (size, 0)  # where the only piece of content lies, of no bytes
+    block[483:495] = b"%011o\0" % size
+    block[148:156] = b"        "
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+GREEDY = {
+    "sparse": (sparse(3 << 30), "'saved_model.pb' is neither a plain file"),
+    "declared": (header("saved_model.pb", 2**40), r"declare 1,099,511,627,776; at most 1,073,741,824"),
+    "together": (
+        b"".join(header(f"{i}", 2**20) + bytes(2**20) for i in range(3)) + header("x", 2**30),
+        "at most 1,073,741,824 are accepted",
+    ),
+    "long name": (header("x", 2**22, tarfile.GNUTYPE_LONGNAME) + bytes(2**22), "headers and padding take"),
+    "extended header": (header("x", 2**22, tarfile.XHDTYPE) + bytes(2**22), "headers and padding take"),
+    "many entries": (b"".join(header(f"{i}", 0) for i in range(2_100)), "headers and padding take"),
+    "padding": (bytes(2**22), "headers and padding take"),
+    "nested headers": (header("x", 0, tarfile.XHDTYPE) * 2_000, "RecursionError"),
+}
+
+
+@pytest.mark.parametrize("kind", GREEDY)
+def test_an_archive_that_declares_more_than_it_may_hold_is_refused(kind, tmp_path):
+    content, message = GREEDY[kind]
+    path = tmp_path / "vit.tar.gz"
+    path.write_bytes(gzip.compress(content + bytes(10_240), 1))
+    with pytest.raises(ValueError, match=message) as error:
+        extract_archive(path, tmp_path / "new")
+    assert "\n" not in str(error.value)
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_an_archive_larger_than_the_free_space_is_refused_before_it_is_written(folder, tmp_path, monkeypatch):
+    path = make_archive(folder, tmp_path / "vit.tar.gz")
+    monkeypatch.setattr(archive.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=50_000))
+    with pytest.raises(OSError, match="data-00000-of-00001' has 100,000 bytes, and 50,000 are free"):
+        extract_archive(path, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_damaged_archive_is_refused(folder, tmp_path):
