@@ -73,9 +73,20 @@ class Dataset:
             for paths, noun, state, words in left_out
             if paths
         ]
+        if untrained := self._untrained():
+            noun = NOUNS[self.task][len(untrained) > 1]
+            parts.append(f"{len(untrained)} {noun} without training images ({listed(untrained)})")
         noun = NOUNS[self.task][len(self.class_names) > 1]
         names = listed(self.class_names, NAMED)
         return "; ".join([f"{len(self.class_names)} {noun} ({names}): {splits}", *parts])
+
+    def _untrained(self):
+        """The classes that no training image is known to have."""
+        labels = self.splits["train"].labels if "train" in self.splits else None
+        if self.task != "single_label" or labels is None:
+            return []
+        seen = {*labels}
+        return [name for number, name in enumerate(self.class_names) if number not in seen]
 
     def split(self, name):
         if name not in self.splits:
@@ -93,8 +104,8 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
             may be valid or validation, and capitals do not count), or PATH/labels.csv with the columns
             `file` or `filename`, `label` and `split` (train, val or test; may be missing). For other tasks
             than "single_label" the table has a column for each class (0 or 1) or each number to predict in
-            place of `label`. Images are JPEG, PNG, BMP of 24 bits a pixel, GIF, WebP (not with TensorFlow
-            2.19) and TIFF, and are read in their EXIF orientation.
+            place of `label`. Images are JPEG, PNG, BMP of 8, 24 or 32 bits a pixel, GIF, WebP (not with
+            TensorFlow 2.19) and TIFF, and are read in their EXIF orientation.
             "tfds:NAME", "tfds:NAME/config", "tfds:NAME:version": of TensorFlow Datasets, downloaded if it
             is not there. The splits of the official presets (`keras_vit.data.tfds.PRESETS`), or its own.
             "vtab:TASK": one of the 19 tasks of VTAB-1k (`keras_vit.data.vtab.TASKS`).

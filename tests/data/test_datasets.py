@@ -79,6 +79,13 @@ def test_the_summary_says_what_was_found_and_what_was_left_out(tmp_path):
     )
 
 
+def test_the_summary_names_classes_that_are_never_trained(tmp_path):
+    root = write_classes(tmp_path / "train", ("daisy", "rose")).parent
+    write_classes(tmp_path / "test", ("daisy", "lily", "rose", "tulip"))
+    summary = load_dataset(f"folder:{root}").summary()
+    assert summary.endswith(" test; 2 classes without training images (lily, tulip)")
+
+
 def test_the_summary_ends_long_lists(tmp_path):
     root = write_classes(tmp_path, [f"{i:02d}" for i in range(3)], count=3)
     for i in range(3, 13):
