@@ -485,7 +485,10 @@ def main(argv=None):
             sys.stdout.flush()
         except OSError:  # the disk that it goes to is full, and Python would try again at its end
             _discard_output()
-        print(f"keras-vit: {' '.join(str(error).split())}", file=sys.stderr)
+        text = " ".join(str(error).split())
+        # As keras_vit.messages.printable, which is not there where the package cannot be imported.
+        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+        print(f"keras-vit: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("keras-vit: interrupted", file=sys.stderr)

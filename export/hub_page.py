@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit.export.hub_usage import fine_tuning, usage
+from keras_vit.export.markdown import code, plain
 from keras_vit.variants import cost, variant_of
 
 
@@ -138,9 +139,10 @@ def card(description, facts, inside, where):
         "Usage": usage(description, where),
         "Fine-tuning": fine_tuning(description, where, inside.trainable),
         "Training": _paragraphs(
-            facts.trained_on and f"Trained on {facts.trained_on}.", facts.source and f"From {facts.source}."
+            facts.trained_on and f"Trained on {plain(facts.trained_on)}.",
+            facts.source and f"From {plain(facts.source)}.",
         ),
-        "Licence": _paragraphs(facts.licence),
+        "Licence": _paragraphs(facts.licence and plain(facts.licence)),
     }
     return "\n".join(f"## {title}\n\n{text}" for title, text in sections.items() if text)
 
@@ -174,7 +176,7 @@ def _overview(description, facts):
         yield "Classes", f"{description.num_classes:,}"
     for m in facts.accuracy:
         size = f" of {_pixels(m.image_size)}" if m.image_size else ""
-        yield f"{m.metric} on {m.dataset}, {m.split}, {m.images:,} images{size}", f"{m.value:.4g}"
+        yield plain(f"{m.metric} on {m.dataset}, {m.split}, {m.images:,} images{size}"), f"{m.value:.4g}"
     yield "Exported by", f"keras_vit {description.version}"
 
 
@@ -193,7 +195,7 @@ def _input(description):
 
 
 def _output(description, signatures):
-    names = [f"`{name}`" for name in description.class_names or ()]
+    names = [code(name) for name in description.class_names or ()]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     what = KINDS[kind_of(description)].output.format(f"{description.num_outputs:,}")
     labels = f": {', '.join(names[:SHOWN])}{more}." if names else "; only their numbers are known."

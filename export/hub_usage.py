@@ -1,5 +1,9 @@
 """The programs on the page of a published model: each runs by itself, as it stands there."""
 
+import json
+
+from keras_vit.export.markdown import code
+
 
 def usage(description, where):
     """Three ways to run it, each a program of its own.
@@ -8,10 +12,12 @@ def usage(description, where):
         description: `Description`.
         where: Address of the archive, or folder of the SavedModel.
     """
-    shape = _example_shape(description)
+    shape, quoted = _example_shape(description), json.dumps(where, ensure_ascii=False)
     colours = "RGB, " if description.channels == 3 else ""
     unpacked = (
-        "" if "/" in where or "$" in where else f"`{where}` is the folder with what is in the archive.\n\n"
+        ""
+        if "/" in where or "$" in where
+        else f"{code(where)} is the folder with what is in the archive.\n\n"
     )
     return f"""\
 {unpacked}With TensorFlow:
@@ -20,7 +26,7 @@ def usage(description, where):
 import tensorflow as tf
 import tensorflow_hub as hub
 
-model = hub.load("{where}")
+model = hub.load({quoted})
 images = tf.zeros({shape})  # {colours}in [0, 1]
 {description.output} = model(images)
 ```
@@ -31,7 +37,7 @@ In a model of Keras 2, which is `tf_keras`:
 import tensorflow_hub as hub
 import tf_keras
 
-layer = hub.KerasLayer("{where}")
+layer = hub.KerasLayer({quoted})
 model = tf_keras.Sequential([tf_keras.Input({shape[1:]}), layer])
 ```
 
@@ -41,7 +47,7 @@ In a model of Keras 3, with keras_vit:
 import keras
 from keras_vit.export.layer import SavedModelLayer
 
-layer = SavedModelLayer("{where}")
+layer = SavedModelLayer({quoted})
 model = keras.Sequential([keras.Input({shape[1:]}), layer])
 ```
 """
@@ -65,7 +71,7 @@ def fine_tuning(description, where, trainable):
             f"The new head is put on the `{description.output}` here; an export written with "
             "`--representation` gives it the feature vector instead."
         ]
-    shape = _example_shape(description, batch=8)
+    shape, quoted = _example_shape(description, batch=8), json.dumps(where, ensure_ascii=False)
     rows = description.architecture["pooling"] is None  # an output for each patch
     pool = ["keras.layers.GlobalAveragePooling1D()"] if rows else []
     parts = ["layer", *pool, "keras.layers.Dense(5)"]
@@ -78,7 +84,7 @@ import numpy as np
 from keras_vit.export.layer import SavedModelLayer
 
 images, labels = np.zeros({shape}, "float32"), np.zeros(8, "int64")  # put yours here
-layer = SavedModelLayer("{where}", trainable=True)
+layer = SavedModelLayer({quoted}, trainable=True)
 {_training_program("keras", shape, parts)}
 ```
 
@@ -90,7 +96,7 @@ import tensorflow_hub as hub
 import tf_keras
 
 images, labels = np.zeros({shape}, "float32"), np.zeros(8, "int64")  # put yours here
-layer = hub.KerasLayer("{where}", trainable=True)
+layer = hub.KerasLayer({quoted}, trainable=True)
 {_training_program("tf_keras", shape, [part.replace("keras.", "tf_keras.") for part in parts])}
 ```
 """

@@ -1,4 +1,4 @@
-"""Lists of names in messages."""
+"""Names in messages."""
 
 
 def listed(names, most=5):
@@ -7,6 +7,15 @@ def listed(names, most=5):
     >>> listed(["a", "b", "c"]), listed(range(128))
     ('a, b, c', '0, 1, 2, 3, 4 and 123 more')
     """
-    names = [str(name) for name in names]
+    names = [printable(str(name)) for name in names]
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
+
+
+def printable(text):
+    """The text with control characters escaped, which a terminal would obey.
+
+    >>> print(printable("rose\\x1b[31m\\n"))
+    rose\\x1b[31m\\n
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -8,6 +8,7 @@ import sys
 from _keras_vit_cli import settings
 from keras_vit.cli.run_report import REPORT, summary, write_run_report
 from keras_vit.cli.source import check_weights, trained_file
+from keras_vit.messages import printable
 from keras_vit.training.named_recipes import RECIPES, find_recipe
 from keras_vit.training.recipes import SIZES
 from keras_vit.training.run import RunConfig, load_data, train
@@ -57,7 +58,7 @@ def run(args):
             write_run_report(config, workdir, record, args.data_dir)
     finally:  # The results are printed even if the report cannot be written.
         for path in record["bad_images"]:
-            print(f"left out, unreadable: {path}")
+            print(f"left out, unreadable: {printable(path)}")
         print(f"{summary(record)}; everything is in {workdir.path}, {REPORT} to look at")
 
 

@@ -3,6 +3,7 @@
 import json
 import sys
 
+from keras_vit.messages import printable
 from keras_vit.writing import check_target, write_whole
 
 
@@ -14,7 +15,7 @@ def table(rows, columns):
     S/16        22.1
     B/16        86.6
     """
-    cells = [[str(value) for value in row] for row in (columns, *rows)]
+    cells = [[printable(str(value)) for value in row] for row in (columns, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     numeric = [all(isinstance(value, int | float) for value in column) for column in zip(*rows)]
     lines = []

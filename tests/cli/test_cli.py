@@ -240,6 +240,11 @@ def test_an_interrupted_command_says_so(keras_vit, monkeypatch):
     assert (done.returncode, done.stderr) == (130, "keras-vit: interrupted\n")
 
 
+def test_control_characters_in_a_message_are_escaped(keras_vit):
+    done = keras_vit("weights", "show", "no\x1b[31msuch.npz")
+    assert done.returncode == 2 and "\x1b" not in done.stderr and r"no\x1b[31msuch.npz" in done.stderr
+
+
 def test_the_parser_offers_what_the_package_has():
     """It says these lists again, so that --help need not import Keras."""
     from keras_vit.cli import rows

@@ -23,6 +23,10 @@ def test_columns_are_aligned_numbers_to_the_right(rows, expected):
     assert table(rows, ("name", "count")) == expected
 
 
+def test_control_characters_are_escaped():
+    assert table([("\x1b[2Ja\n", 1)], ("name", "count")) == "name        count\n\\x1b[2Ja\\n      1"
+
+
 def test_lines_have_no_spaces_at_their_end():
     assert all(line == line.rstrip() for line in table([("a", ""), ("", "")], ("one", "")).splitlines())
 

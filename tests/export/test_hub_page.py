@@ -103,6 +103,25 @@ def test_what_is_not_known_is_left_out(fact, shown, model):
     validated(without)
 
 
+def test_what_users_named_is_neither_html_nor_markdown():
+    bad = "<script>alert(1)</script> `*a*` [b](c) | \x1b[31m"
+    model = small(num_classes=2, class_names=[bad, "```"])
+    measured = (Measurement(0.5, f"folder:{bad}", bad, 10, metric=bad),)
+    text = page_of(model, Facts(licence=bad, trained_on=bad, source=bad, accuracy=measured))
+    shown = r"&lt;script&gt;alert(1)&lt;/script&gt; \`\*a\*\` \[b\](c) \| \\x1b\[31m"
+    for line in (
+        f"Trained on {shown}.",
+        f"From {shown}.",
+        f"{shown} on folder:{shown}, {shown}, 10 images | 0.5 |",
+    ):
+        assert line in text
+    assert (
+        "`` <script>alert(1)</script> `*a*` [b](c) | \\x1b[31m ``" not in text
+    )  # no space where none is due
+    assert "``<script>alert(1)</script> `*a*` [b](c) | \\x1b[31m``, ```` ``` ````" in text
+    assert "\x1b" not in text and text.count("<script>") == 1  # in the code of the class name
+
+
 def test_without_facts_it_says_what_the_model_says(model):
     text = page_of(model)
     assert [*validated(text)] == ["task", "fine-tunable", "format", "network-architecture"]
