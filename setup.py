@@ -29,7 +29,7 @@ setup(
         "flatbuffers",
         "huggingface_hub",
         "importlib_resources",  # which tensorflow-datasets needs to prepare data and does not ask for
-        "keras>=3.13",
+        "keras>=3.14.1",  # below it a .keras file can read other files of the machine, through HDF5
         "matplotlib",
         "ml_dtypes",
         "numpy",

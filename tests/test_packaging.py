@@ -92,6 +92,13 @@ def test_the_wheel_asks_for_what_the_package_imports(wheel):
     assert outside | by_name == asked
 
 
+def test_the_wheel_asks_for_a_keras_that_reads_no_other_file_through_hdf5(wheel):
+    """3.13.2 refuses external storage, 3.14.1 links and virtual data sets, too."""
+    (metadata,) = (text for name, text in wheel.items() if name.endswith("/METADATA"))
+    (bound,) = re.findall(r"^Requires-Dist: keras>=([\d.]+)", metadata, re.MULTILINE)
+    assert tuple(map(int, bound.split("."))) >= (3, 14, 1)
+
+
 def test_the_version_of_setup_py_is_the_packages(repository):
     done = subprocess.run(
         [sys.executable, "setup.py", "--version"], cwd=repository, capture_output=True, text=True, check=True
