@@ -66,7 +66,7 @@ def expected_shapes(arguments, grid=None):
     number = arguments["num_layers"]
     known = arguments.get("image_size")
     arguments |= {"image_size": known or (None, None), "num_layers": number and 1, "preprocessing": None}
-    if grid and not known:
+    if grid:
         arguments["position_grid"] = grid
     model = VisionTransformer(**arguments)
     shapes = {w.path: tuple(w.shape) for w in model.weights if "float" in w.dtype}

@@ -47,6 +47,18 @@ def test_a_whole_file_has_nothing_missing_or_extra(golden, file, options):
     assert found["dtypes"] == ["float32"]
 
 
+@pytest.mark.parametrize("name", ["model.npz", "model.keras"])
+def test_a_position_grid_of_its_own_is_no_fault(name, tmp_path):
+    model = small(position_grid=(3, 5))
+    if name == "model.npz":
+        save_weights(model, tmp_path / name, "vit_jax")
+    else:
+        model.save(tmp_path / name)
+    found = show_checkpoint(tmp_path / name)
+    assert (found["grid"], found["wrong_shape"], found["only_in_model"]) == ((3, 5), [], [])
+    assert from_pretrained(tmp_path / name).position_grid == (3, 5)
+
+
 def test_what_the_lists_say_is_what_loading_says(golden, tmp_path):
     with np.load(golden / "token.npz") as file:
         stored = dict(file)
