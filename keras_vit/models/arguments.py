@@ -1,5 +1,6 @@
 """The constructor arguments of the Vision Transformer: normal forms, and what contradicts what."""
 
+import math
 import numbers
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.patch_embedding import pair
 from keras_vit.layers.position_embedding import KINDS
 from keras_vit.models.resnet_stem import FORMS, GROUPS
-from keras_vit.preprocessing import Preprocessing
+from keras_vit.preprocessing import Preprocessing, is_float32
 
 POOLINGS = ("token", "gap", "map", None)
 FREE = (None, None)  # the image size of a model that takes any
@@ -85,6 +86,27 @@ def grid_of(image_size, patch_size, resnet):
     return tuple(-(-side // stride) // patch for side, patch in zip(image_size, patch_size))
 
 
+def least_parameters(config):
+    """The numbers in the larger kernels and tables of a model, from its arguments and without building it.
+
+    >>> base = {"hidden_size": 768, "num_layers": 12, "mlp_dim": 3072, "patch_size": 16, "in_channels": 3}
+    >>> none = {"num_classes": 1000, "representation_size": None, "num_registers": 0, "resnet": None}
+    >>> least_parameters({**base, **none, "position_grid": (14, 14), "resnet_width": 64})
+    86442240
+    """
+    c, hidden = config, config["hidden_size"]
+    rows, columns = c["position_grid"] or (0, 0)
+    stem = sum(
+        units * (3 * c["resnet_width"] * 2**stage) ** 2 for stage, units in enumerate(c["resnet"] or ())
+    )
+    patch = math.prod(pair(c["patch_size"], "patch_size")) * (1 if c["resnet"] else c["in_channels"])
+    blocks = (c["num_layers"] or 0) * (4 * hidden + 2 * (c["mlp_dim"] or 0))
+    tokens = rows * columns + c["num_registers"]
+    before_head = c["representation_size"] or hidden
+    head = before_head * (c["num_classes"] or 0) + hidden * (c["representation_size"] or 0)
+    return stem + hidden * (patch + blocks + tokens) + head
+
+
 def _preprocessing(c):
     size = None if c["image_size"] == FREE else c["image_size"]
     given = c["preprocessing"]
@@ -128,8 +150,11 @@ def _check(c):
         fine = isinstance(value, numbers.Real) and 0 <= value < 1
         require(fine, f"{name} must be a number in [0, 1); got {value!r}")
     epsilon = c["norm_epsilon"]
-    fine = isinstance(epsilon, numbers.Real) and epsilon > 0
-    require(fine, f"norm_epsilon must be a number above 0; got {epsilon!r}")
+    fine = is_float32(epsilon) and epsilon > 0
+    require(fine, f"norm_epsilon must be a number above 0 that float32 holds; got {epsilon!r}")
+    scale = c["layer_scale"]
+    fine = scale is None or is_float32(scale)
+    require(fine, f"layer_scale must be a number that float32 holds, or None; got {scale!r}")
 
     registers = c["num_registers"]
     require(

@@ -286,8 +286,9 @@ class VisionTransformer(DistributedModel):
         return model
 
 
-ARGUMENTS = tuple(
-    name
+DEFAULTS = {
+    name: parameter.default
     for name, parameter in inspect.signature(VisionTransformer.__init__).parameters.items()
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name not in ("self", "dtype")
-)
+}
+ARGUMENTS = tuple(DEFAULTS)

@@ -1,6 +1,7 @@
 """A source to arrays by our names and the model that they belong to: fetch → detect → map → infer."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -12,11 +13,12 @@ import numpy as np
 from keras_vit.layers.attention import check_heads
 from keras_vit.messages import listed
 from keras_vit.models.adapting import plain_arrays
-from keras_vit.models.arguments import stem_stride
-from keras_vit.models.vit import ARGUMENTS, VisionTransformer
+from keras_vit.models.arguments import least_parameters, stem_stride
+from keras_vit.models.vit import ARGUMENTS, DEFAULTS, VisionTransformer
 from keras_vit.variants import parse_variant
 from keras_vit.weights.architecture import infer_arguments
-from keras_vit.weights.archive import read_arrays
+from keras_vit.weights.archive import check_unpacked_size, check_zip, read_arrays
+from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import find, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.configs import read_configs
@@ -93,6 +95,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, **given):
             read_configs(path)[::-1],
         )
         arguments = _arguments(layout, reading, told, given)
+        check_unpacked_size(4 * least_parameters({**DEFAULTS, **arguments}), path.stat().st_size)
         if not layout.HEADS_APART and arguments["num_layers"]:
             check_heads(arguments["hidden_size"], arguments["num_heads"])
             _split_heads(reading, arguments["num_heads"])
@@ -102,9 +105,13 @@ def read_checkpoint(source, *, variant=None, sha256=None, **given):
 
 
 def not_finite(checkpoint):
-    """The file's keys of the arrays with NaN or infinity, sorted."""
-    with np.errstate(invalid="ignore"):  # some NaN of bfloat16
-        return sorted({checkpoint.keys[n] for n, a in checkpoint.arrays.items() if not np.isfinite(a).all()})
+    """The file's keys of the arrays with NaN or infinity, be it in float32 only; sorted."""
+    with np.errstate(invalid="ignore", over="ignore"):  # some NaN of bfloat16
+        return sorted({checkpoint.keys[n] for n, a in checkpoint.arrays.items() if not _is_finite(a)})
+
+
+def _is_finite(array):
+    return np.isfinite(array.astype("float32") if array.dtype == "float64" else array).all()
 
 
 def read_model(path):
@@ -114,12 +121,22 @@ def read_model(path):
         ValueError: if the file cannot be read or holds something else.
     """
     try:
-        model = keras.saving.load_model(path, compile=False)
-    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(path) as archive:
+            check_zip(archive)
+            if archive.getinfo("config.json").file_size > LARGEST_SIDECAR:
+                raise ValueError(f"its configuration has more than {LARGEST_SIDECAR} bytes")
+            config = json.loads(archive.read("config.json"))
+        kind = keras.saving.get_registered_object(config["registered_name"])
+        is_ours = isinstance(kind, type) and issubclass(kind, VisionTransformer)
+        if is_ours:
+            declared = 4 * least_parameters({**DEFAULTS, **config["config"]})
+            check_unpacked_size(declared, os.path.getsize(path))
+            model = keras.saving.load_model(path, compile=False)
+    except Exception as error:  # of many classes, as the damage is
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(f"{str(path)!r} is no .keras file that can be read: {first[0]}") from None
-    if not isinstance(model, VisionTransformer):
-        raise ValueError(f"{str(path)!r} holds a {type(model).__name__}; wanted a VisionTransformer")
+    if not is_ours:
+        raise ValueError(f"{str(path)!r} holds a {config.get('class_name')}; wanted a VisionTransformer")
     return model
 
 

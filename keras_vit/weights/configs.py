@@ -10,8 +10,9 @@ import math
 import re
 
 from keras_vit.models.vit import ARGUMENTS
-from keras_vit.preprocessing import Preprocessing
+from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.weights.archive import digest_in
+from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.fetch import WEIGHTS
 
 FORMAT = "keras_vit checkpoint 1"
@@ -92,7 +93,7 @@ def read_configs(path):
     images = _json(preprocessor) if preprocessor.is_file() else None
     try:
         told = _timm(found) if "architecture" in found else _transformers(found, images)
-    except (TypeError, KeyError, AttributeError, IndexError, ZeroDivisionError) as error:
+    except (TypeError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"{CONFIG} is not as transformers or timm writes it: {error!r}") from None
     return _checked(told, CONFIG), CONFIG
 
@@ -258,7 +259,7 @@ def _is_preprocessing(value):
 
 _KINDS = {  # what a told argument must be
     "a whole number or null": lambda v: v is None or _is_number(v, int),
-    "a number or null": lambda v: v is None or _is_number(v),
+    "a number that float32 holds, or null": lambda v: v is None or is_float32(v),
     "true or false": lambda v: isinstance(v, bool),
     "a text or null": lambda v: v is None or isinstance(v, str),
     "two whole numbers": lambda v: _all(v, int) and len(v) == 2,
@@ -270,8 +271,10 @@ _KIND_OF = {
     **dict.fromkeys(("hidden_size", "num_layers", "mlp_dim", "num_heads"), "a whole number or null"),
     **dict.fromkeys(("num_classes", "representation_size"), "a whole number or null"),
     **dict.fromkeys(("num_registers", "in_channels", "resnet_width"), "a whole number or null"),
-    **dict.fromkeys(("norm_epsilon", "layer_scale", "dropout_rate"), "a number or null"),
-    **dict.fromkeys(("attention_dropout_rate", "stochastic_depth_rate"), "a number or null"),
+    **dict.fromkeys(("norm_epsilon", "layer_scale", "dropout_rate"), "a number that float32 holds, or null"),
+    **dict.fromkeys(
+        ("attention_dropout_rate", "stochastic_depth_rate"), "a number that float32 holds, or null"
+    ),
     **dict.fromkeys(("qkv_bias", "class_token", "distillation", "pre_norm"), "true or false"),
     **dict.fromkeys(("norm_after_pooling", "prefix_positions"), "true or false"),
     **dict.fromkeys(("pooling", "position_embedding", "activation", "resnet_form"), "a text or null"),
@@ -392,6 +395,8 @@ def _pair(size):
 
 def _json(path):
     try:
+        if path.stat().st_size > LARGEST_SIDECAR:
+            raise ValueError(f"it has more than {LARGEST_SIDECAR} bytes")
         found = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON that can be read: {error}") from None

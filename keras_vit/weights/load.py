@@ -241,8 +241,9 @@ def _assign(checkpoint, model, left_alone):
         )
         text = "; ".join(f"{title}: {listed(names) or 'none'}" for title, names in lists)
         raise ValueError(f"{checkpoint.path} does not fit the model. {text}")
-    for name in [*arrays]:
-        variables[name].assign(_tensor(arrays.pop(name)))
+    with np.errstate(over="ignore"):  # of float64, with check_finite=False
+        for name in [*arrays]:
+            variables[name].assign(_tensor(arrays.pop(name)))
 
 
 def _tensor(array):

@@ -1,4 +1,5 @@
 import json
+import math
 
 import numpy as np
 import pytest
@@ -212,6 +213,48 @@ def test_their_files_alone_tell_the_model(options, tmp_path):
     assert again.get_config() == model.get_config() | {"name": again.name}
     for name, array in arrays(again).items():
         np.testing.assert_array_equal(array, arrays(model)[name])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e-320, 10**400], ids=["nan", "inf", "tiny", "huge"])
+@pytest.mark.parametrize("name", ["norm_epsilon", "layer_scale", "dropout_rate", "mean", "crop_fraction"])
+def test_a_number_that_float32_does_not_hold_is_refused_in_one_line(name, value, tmp_path):
+    path = save_weights(small(), tmp_path / "model.npz", "vit_jax")
+    sidecar = json.loads(path.with_suffix(".json").read_text())
+    if name in ("mean", "crop_fraction"):
+        sidecar["arguments"]["preprocessing"][name] = [value] * 3 if name == "mean" else value
+        sidecar["arguments"]["preprocessing"]["resize"] = "crop"
+    else:
+        sidecar["arguments"][name] = value
+    path.with_suffix(".json").write_text(json.dumps(sidecar))
+    with pytest.raises(
+        ValueError, match=f"model.json says {name}=|model.json says preprocessing=|at most"
+    ) as error:
+        from_pretrained(path)
+    assert type(error.value) is ValueError and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "size, message",
+    [
+        ({"shortest_edge": 10**9}, "at most 89478485 pixels"),
+        ({"shortest_edge": 10**400}, "config.json says preprocessing="),
+    ],
+)
+def test_a_size_that_no_image_has_is_refused(size, message, tmp_path):
+    path = save_weights(small(), tmp_path / "model", "huggingface")
+    path.with_suffix(".json").unlink()
+    preprocessor = path.with_name("preprocessor_config.json")
+    found = json.loads(preprocessor.read_text()) | {"do_center_crop": True, "crop_size": 16, "size": size}
+    preprocessor.write_text(json.dumps(found))
+    with pytest.raises(ValueError, match=message):
+        from_pretrained(tmp_path / "model")
+
+
+def test_a_long_configuration_is_refused_by_its_size(tmp_path):
+    path = save_weights(small(), tmp_path / "model.npz", "vit_jax")
+    path.with_suffix(".json").write_text(" " * (1 << 24) + "{}")
+    with pytest.raises(ValueError, match="it has more than 16777216 bytes"):
+        from_pretrained(path)
 
 
 def test_the_small_model_has_what_is_written_of_it():

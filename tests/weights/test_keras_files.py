@@ -1,3 +1,9 @@
+import io
+import json
+import math
+import zipfile
+
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -98,3 +104,103 @@ def test_a_damaged_file_is_refused_in_a_line(content, tmp_path):
     with pytest.raises(ValueError, match="is no .keras file that can be read: ") as refused:
         from_pretrained(path)
     assert len(str(refused.value).splitlines()) == 1
+
+
+# Hostile files ------------------------------------------------------------------------------------
+
+
+def rewritten(path, **changes):
+    """The same file with other entries; None leaves one out."""
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()} | changes
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in contents.items():
+            if content is not None:
+                archive.writestr(name, content)
+    return path
+
+
+def with_arguments(path, **changes):
+    """The same file with other arguments of the model."""
+    with zipfile.ZipFile(path) as archive:
+        config = json.loads(archive.read("config.json"))
+    config["config"].update(changes)
+    return rewritten(path, **{"config.json": json.dumps(config)})
+
+
+HOSTILE = {
+    "a list": "[]",
+    "null": "null",
+    "a number": "1" * 400,
+    "no class": "{}",
+    "a class of null": '{"registered_name": null, "class_name": null, "config": null}',
+    "a class that is a list": '{"registered_name": [], "config": {}}',
+    "no arguments": '{"registered_name": "keras_vit>VisionTransformer", "config": null}',
+    "arguments in a list": '{"registered_name": "keras_vit>VisionTransformer", "config": []}',
+    "deep": "[" * 100_000,
+    "deep arguments": '{"registered_name": "keras_vit>VisionTransformer", "config": ' + '{"a":' * 100_000,
+    "another class": '{"registered_name": "Sequential", "class_name": "Sequential", "config": {}}',
+    "a function": '{"registered_name": "function", "class_name": "function", "config": "exec"}',
+    "long": " " * (1 << 24) + "{}",
+    "no configuration": None,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_configuration_is_refused_in_one_line(kind, tmp_path):
+    path = rewritten(saved(tmp_path)[1], **{"config.json": HOSTILE[kind]})
+    message = "model.keras' (is no .keras file that can be read: .|holds a )"
+    with pytest.raises(ValueError, match=message) as error:
+        from_pretrained(path)
+    assert type(error.value) is ValueError and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_size": 2**20},
+        {"num_layers": 10**9},
+        {"mlp_dim": 10**400},
+        {"num_classes": 2**40},
+        {"representation_size": 2**40},
+        {"num_registers": 2**40},
+        {"position_grid": [2**20, 2**20]},
+        {"patch_size": 2**20},
+        {"resnet": [2**40], "resnet_width": 64},
+    ],
+    ids=str,
+)
+def test_a_model_much_larger_than_its_file_is_refused_before_it_is_built(changes, tmp_path):
+    path = with_arguments(saved(tmp_path)[1], **changes)
+    with pytest.raises(ValueError, match=r"its \S+ bytes declare \S+; at most 1,073,741,824 are accepted"):
+        read_model(path)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e-320, 10**400], ids=["nan", "inf", "tiny", "huge"])
+@pytest.mark.parametrize("name", ["norm_epsilon", "layer_scale"])
+def test_a_number_that_float32_does_not_hold_is_refused(name, value, tmp_path):
+    path = with_arguments(saved(tmp_path)[1], **{name: value})
+    with pytest.raises(ValueError, match=f"{name} must be a number"):
+        read_model(path)
+
+
+@pytest.mark.filterwarnings("ignore:Skipping nested container")
+@pytest.mark.parametrize("link", [False, True])
+def test_weights_that_name_another_file_are_refused(link, tmp_path):
+    """HDF5's external storage reads any file of the machine, as Keras before 3.13.2 did."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(range(96)))
+    _, path = saved(tmp_path, num_classes=2, representation_size=None)
+    with zipfile.ZipFile(path) as archive:
+        weights = io.BytesIO(archive.read("model.weights.h5"))
+    with h5py.File(weights, "r+") as file:
+        found = []
+        file.visititems(lambda name, x: found.append(name) if getattr(x, "shape", 0) == (12, 2) else None)
+        del file[found[0]]
+        if link:
+            file[found[0]] = h5py.ExternalLink(secret, "x")
+        else:
+            file.create_dataset(found[0], (12, 2), "float32", external=[(str(secret), 0, 96)])
+    rewritten(path, **{"model.weights.h5": weights.getvalue()})
+    with pytest.raises(ValueError, match="no .keras file that can be read: A total of 1 objects could not"):
+        read_model(path)

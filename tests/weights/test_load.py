@@ -270,6 +270,21 @@ def test_weights_that_are_not_finite_are_refused(stored, write, value):
     assert not np.isfinite(numpy(from_pretrained(path, check_finite=False).get_layer("head").bias)).all()
 
 
+def test_numbers_of_float64_that_float32_takes_for_infinity_are_refused(stored, write):
+    stored["head/bias"] = stored["head/bias"].astype("float64")
+    stored["head/bias"][3] = 1e39
+    path = write(stored)
+    with pytest.raises(ValueError, match="model.npz holds NaN or infinity in head/bias"):
+        from_pretrained(path)
+    assert not np.isfinite(numpy(from_pretrained(path, check_finite=False).get_layer("head").bias)).all()
+
+
+def test_arrays_of_a_model_much_larger_than_the_file_are_refused_before_it_is_built(stored, write):
+    stored["embedding/kernel"] = np.zeros((1, 1, 1, 2**22), "float32")
+    with pytest.raises(ValueError, match=r"bytes declare \S+; at most 1,073,741,824 are accepted"):
+        from_pretrained(write(stored))
+
+
 def test_every_single_array_matters(stored, write):
     for key in [*stored][::7]:
         with pytest.raises(ValueError):
