@@ -10,7 +10,7 @@ from keras import ops
 
 # The arguments that `quantize` and `enable_lora` change in a layer that is already built.
 CHANGED = ("dtype", "quantization_config", "lora_rank", "lora_alpha")
-STATE = ("dense_layers", "frozen")  # the entries of `state_config`
+STATE = ("dense_layers", "frozen", "remat")  # the entries of `state_config`
 FACTORS = ("lora_kernel_a", "lora_kernel_b")
 _configs = contextvars.ContextVar("dense_configs", default=types.MappingProxyType({}))
 
@@ -166,7 +166,8 @@ def state_config(layers):
 
     Returns:
         dict, empty where nothing was: `dense_layers`, the dtype policy, quantization and LoRA rank of
-        dense layers by path; `frozen`, the paths of layers and weights that are not trained.
+        dense layers by path; `frozen`, the paths of layers and weights that are not trained; `remat`, the
+        paths of blocks that are computed again in the backward pass.
 
     Example:
         >>> layer = keras_vit.layers.MlpBlock(8, name="mlp")
@@ -181,7 +182,11 @@ def state_config(layers):
             if part.quantization_mode or part.lora_enabled:
                 config = part.get_config()
                 dense[part.path] = {name: config[name] for name in CHANGED if config.get(name) is not None}
-    state = {"dense_layers": dense, "frozen": [path for layer in layers for path in _frozen(layer)]}
+    state = {
+        "dense_layers": dense,
+        "frozen": [path for layer in layers for path in _frozen(layer)],
+        "remat": [layer.path for layer in layers if getattr(layer, "remat", False)],
+    }
     return {name: value for name, value in state.items() if value}
 
 
@@ -201,8 +206,8 @@ def restoring(state):
         state: Its result. Other entries have no effect.
 
     Yields:
-        A function to call with the built layers; it freezes those of the state's `frozen`, and raises
-        ValueError for a path in the state that no layer has.
+        A function to call with the built layers; it freezes those of the state's `frozen`, sets `remat` of
+        those of `remat`, and raises ValueError for a path in the state that no layer has.
     """
     configs = {
         path: {name: keras.saving.deserialize_keras_object(value) for name, value in config.items()}
@@ -212,11 +217,13 @@ def restoring(state):
     def freeze(layers):
         parts = {part.path: part for layer in layers for part in layer._flatten_layers()}
         parts |= {weight.path: weight for layer in layers for weight in layer.weights}
-        frozen = state.get("frozen", ())
-        if unknown := sorted({*configs, *frozen} - {*parts}):
+        frozen, remat = state.get("frozen", ()), state.get("remat", ())
+        if unknown := sorted({*configs, *frozen, *remat} - {*parts}):
             raise ValueError(f"there are no layers {', '.join(unknown)}")
         for path in frozen:
             parts[path].trainable = False
+        for path in remat:
+            parts[path].remat = True
 
     token = _configs.set(configs)
     try:

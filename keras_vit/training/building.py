@@ -64,13 +64,14 @@ def transformer_of(model):
 
 
 def finished_model(model):
-    """The trained VisionTransformer by itself: on one device, in float32, without dropout's rates."""
+    """The trained VisionTransformer by itself: on one device, in float32, without what only training has."""
     trained = transformer_of(model)
     changes = {
         "dtype": "float32",
         "dropout_rate": 0.0,
         "attention_dropout_rate": 0.0,
         "stochastic_depth_rate": 0.0,
+        "remat": (),
     }
     finished = VisionTransformer.from_config({**trained.get_config(), **changes})
     for layer in finished.layers:

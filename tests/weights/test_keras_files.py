@@ -11,6 +11,7 @@ from reference.comparing import arrays, numpy
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, small
 
 from keras_vit import from_pretrained
+from keras_vit.layers import EncoderBlock
 from keras_vit.weights.checkpoint import read_checkpoint, read_model
 
 MODELS = {
@@ -204,3 +205,14 @@ def test_weights_that_name_another_file_are_refused(link, tmp_path):
     rewritten(path, **{"model.weights.h5": weights.getvalue()})
     with pytest.raises(ValueError, match="no .keras file that can be read: A total of 1 objects could not"):
         read_model(path)
+
+
+def test_remat_is_kept(tmp_path):
+    model = small()
+    for layer in model.layers:
+        if isinstance(layer, EncoderBlock):
+            layer.remat = True
+    model.save(tmp_path / "model.keras")
+    again = read_model(tmp_path / "model.keras")
+    assert [again.get_layer(f"encoder_block_{i}").remat for i in range(2)] == [True, True]
+    assert not small().get_layer("encoder_block_0").remat
