@@ -14,6 +14,7 @@ from keras_vit.cli.page import Picture, Section, Table, page, png_of
 from keras_vit.cli.showing import Subject, look, view_sections
 from keras_vit.cli.source import open_live
 from keras_vit.data.datasets import folder_of, load_dataset, title_of
+from keras_vit.data.fingerprint import fingerprint
 from keras_vit.inspection.figures import learning_curves
 from keras_vit.models.vit import ARGUMENTS
 from keras_vit.writing import write_whole
@@ -45,7 +46,7 @@ def write_run_report(config, workdir, record, data_dir=None):
     sections, files = trained_sections(workdir, title)
     subject = Subject(model, [], [])
     if config.objective == "classify":
-        more, drawn, subject = _judged(config, model, record, f"{data}, test", data_dir)
+        more, drawn, subject = _judged(config, workdir, model, record, f"{data}, test", data_dir)
         sections, files = sections + more, files | drawn
     views = VIEWS if subject.images else VIEWS[1:]  # without labels no image is computed
     more, drawn = view_sections(subject, *look(subject, views))
@@ -130,15 +131,16 @@ def environment(*rows):
     return Table("Environment", (), rows)
 
 
-def _judged(config, model, record, split, data_dir):
+def _judged(config, workdir, model, record, split, data_dir):
     """Sections and files of how good a run is, and the images to look at."""
     scores = {name.removeprefix("test_"): v for name, v in record.items() if name.startswith("test_")}
     recipe, options = config.recipe, {"task": config.recipe.task, "data_dir": data_dir}
     try:
         dataset = load_dataset(config.dataset, recipe.seed, config.on_bad_image, **options)
-    except (ValueError, OSError) as error:  # a finished run's data may be gone
+        workdir.check_data(fingerprint(dataset))
+    except (ValueError, OSError) as error:  # A finished run's data may be gone, or others by now.
         print(f"no images in {REPORT}: {error}")  # not in the page, which is shared: where they were is told
-        words = ("The images cannot be read any more, so none is shown.",)
+        words = ("The images cannot be read any more or have changed, so none is shown.",)
         table = Table(f"Scores on {split}", ("score", "value"), [*scores.items()])
         return [Section("Scores", words, tables=(table,))], {}, Subject(model, [], [])
     samples = dataset.split("test")

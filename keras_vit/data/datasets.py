@@ -37,6 +37,7 @@ class Dataset:
             1) or "regression" (float32 (numbers,)).
         ignored_files: Paths of a folder's other files, hidden ones left out.
         empty_folders: Paths of its sub-folders without images.
+        version: The name and version of a data set of TensorFlow Datasets; None for others.
 
     Example:
         >>> print(load_dataset("digits").summary())
@@ -50,6 +51,7 @@ class Dataset:
     task: str = "single_label"
     ignored_files: tuple[str, ...] = ()
     empty_folders: tuple[str, ...] = ()
+    version: str | None = None
 
     def summary(self):
         """The classes, the sample count of each split, and what was left out, in one line.
@@ -139,7 +141,8 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
         names, splits, left_out = load_folder(folder_of(name), task, on_bad_image)
         return Dataset(name, names, _split(name, splits, seed), task=task, **left_out)
     if kind == "tfds" and which:
-        return Dataset(name, *load_tfds(which, task, data_dir), task=task)
+        names, splits, version = load_tfds(which, task, data_dir)
+        return Dataset(name, names, splits, task=task, version=version)
     if name != "digits" and not (kind == "vtab" and which):
         raise ValueError(
             f"data set {name!r} is unknown; give 'digits', 'folder:PATH', 'tfds:NAME' or 'vtab:TASK'"
@@ -147,7 +150,8 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
     if task != "single_label":
         raise ValueError(f"{name} has one label an image; task {task!r} needs another data set")
     if kind == "vtab":
-        return Dataset(name, *load_vtab(which, data_dir))
+        names, splits, version = load_vtab(which, data_dir)
+        return Dataset(name, names, splits, version=version)
     names, splits = _digits()
     return Dataset(name, names, _split(name, splits, seed))
 

@@ -30,7 +30,7 @@ def load_tfds(name, task="single_label", data_dir=None):
             the name: NAME may be a folder there that holds a prepared data set.
 
     Returns:
-        The class names, and samples by split.
+        The class names, samples by split, and the data set's name with its version.
 
     Raises:
         ValueError: if the data set is neither there nor can be prepared, or has no such labels.
@@ -44,7 +44,8 @@ def load_tfds(name, task="single_label", data_dir=None):
     label, read_label, class_names = label_feature(builder, task)
     parse = parser(builder, (image, label), image, lambda example: read_label(example[label]))
     plan = preset(builder)
-    return class_names, {split: samples(builder, plan[split], parse) for split in SPLITS}
+    splits = {split: samples(builder, plan[split], parse) for split in SPLITS}
+    return class_names, splits, builder.info.full_name
 
 
 def prepared(name, data_dir=None):

@@ -43,7 +43,8 @@ def load_vtab(name, data_dir=None):
         data_dir: As in `load_dataset`.
 
     Returns:
-        The class names, and samples by split: 800 of "train", 200 of "validation", and all of "test".
+        The class names; samples by split: 800 of "train", 200 of "validation", and all of "test"; and the
+        data set's name with its version.
 
     Raises:
         ValueError: for an unknown task, and as `load_tfds`.
@@ -69,7 +70,8 @@ def load_vtab(name, data_dir=None):
         "validation": f"{task.validation[0]}[{validation}:{validation + 200}]",
         "test": f"{task.test[0]}[{test}:]",
     }
-    return class_names, {split: samples(builder, part, parse) for split, part in plan.items()}
+    splits = {split: samples(builder, part, parse) for split, part in plan.items()}
+    return class_names, splits, builder.info.full_name
 
 
 def _begin(builder, split, percent):

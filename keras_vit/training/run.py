@@ -11,6 +11,7 @@ import keras_vit
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batches import evaluation_batches, training_batches
 from keras_vit.data.datasets import load_dataset
+from keras_vit.data.fingerprint import fingerprint
 from keras_vit.evaluation.classification import evaluate
 from keras_vit.training.building import build_model, finished_model, subset, transformer_of
 from keras_vit.training.callbacks import EvaluateAverage, Keeper, Progress
@@ -92,7 +93,8 @@ def train(
     """Train a model as `config` says, in the folder `path`.
 
     Started again, a run that was cut off goes on from its last checkpoint as if nothing had happened, and
-    a finished one returns what it had found.
+    a finished one returns what it had found. A run that was cut off is refused if its data have changed: the
+    classes, the splits, or the names, labels and sizes of files.
 
     Args:
         config: RunConfig.
@@ -111,9 +113,10 @@ def train(
         `train_seconds`, `steps`, `best_step`, `data` (the data set's summary) and the versions used.
 
     Raises:
-        ValueError: before the first step if the folder holds something else, the data or the model cannot be
-            had, or the batch cannot be shared among the devices; later if the loss, a score or a weight is
-            not finite. The last checkpoint is then of a step before, and there is no finished model.
+        ValueError: before the first step if the folder holds something else, the data have changed, the data
+            or the model cannot be had, or the batch cannot be shared among the devices; later if the loss, a
+            score or a weight is not finite. The last checkpoint is then of a step before, and there is no
+            finished model.
         OSError: if there is too little space for the checkpoints; ConnectionError where another worker
             has stopped.
 
@@ -139,6 +142,7 @@ def train(
     _check_shares(recipe, devices.num_replicas_in_sync)
     augmentation = Augmentation(**{f.name: getattr(recipe, f.name) for f in dataclasses.fields(Augmentation)})
     dataset = dataset or load_data(config, data_dir)
+    data = fingerprint(dataset)
     keras.utils.set_random_seed(recipe.seed)
     with scope(devices):
         model = build_model(config, dataset)
@@ -150,13 +154,16 @@ def train(
     if chief:
         workdir.make()
         _check_space(checkpoints, model)
-    if verbose:
-        print(dataset.summary(), flush=True)
-    if verbose and note:
-        print(note, flush=True)
-    if verbose and not augmentation.is_exact:
-        print("some augmentation layers draw numbers of their own: a resumed run sees other images")
+        workdir.record_data(data)
     with told_of_lost_workers(devices):
+        smallest(devices, 0)  # The first worker has recorded the data that the others compare with theirs.
+        workdir.check_data(data)
+        if verbose:
+            print(dataset.summary(), flush=True)
+        if verbose and note:
+            print(note, flush=True)
+        if verbose and not augmentation.is_exact:
+            print("some augmentation layers draw numbers of their own: a resumed run sees other images")
         _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, verbose)
 
     # `fit` has ended with the averaged weights in the model, where there are any.

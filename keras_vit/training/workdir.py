@@ -5,16 +5,17 @@ import json
 import os
 import pathlib
 
+from keras_vit.data.fingerprint import differences
 from keras_vit.writing import whole_file, whole_path, write_whole
 
 
 class Workdir:
     """A folder that holds one run.
 
-    `config.json` says what the run is; `metrics.csv` has a row for each checkpoint, `steps.csv` the loss and
-    the learning rate in between, `tensorboard/` both for TensorBoard; `checkpoints/` has the last two states
-    and the best; `model.keras`, `figures/` and `result.json` are there when it is finished.
-    Files appear whole: they are written under another name first.
+    `config.json` says what the run is, and `data.json` what its data were. `metrics.csv` has a row for each
+    checkpoint, `steps.csv` the loss and the learning rate in between, `tensorboard/` both for TensorBoard.
+    `checkpoints/` has the last two states and the best; `model.keras`, `figures/` and `result.json` are there
+    when it is finished. Files appear whole: they are written under another name first.
 
     Args:
         path: The folder; `make` makes it.
@@ -41,6 +42,34 @@ class Workdir:
         for leftover in self.path.glob(".writing-*"):  # of a run that was killed
             leftover.unlink()
         write_json(self.path / "config.json", self.config)
+
+    def record_data(self, found):
+        """Write `data.json` if there is none: the data of a run that begins, or that version 0.1 began.
+
+        Args:
+            found: The `fingerprint` of the data set.
+        """
+        if not self._data.exists():
+            write_json(self._data, found, indent=None)
+
+    def check_data(self, found):
+        """Refuse other data than those that were recorded, if any were.
+
+        Args:
+            found: The `fingerprint` of the data set.
+
+        Raises:
+            ValueError: if they differ, with the differences.
+        """
+        if self._data.exists() and (differing := differences(read_json(self._data), found)):
+            raise ValueError(
+                f"the data of the run in {os.fspath(self.path)!r} have changed: {'; '.join(differing)}; "
+                "restore them, or choose another --workdir"
+            )
+
+    @property
+    def _data(self):
+        return self.path / "data.json"
 
     @property
     def checkpoints(self):
@@ -85,8 +114,8 @@ def read_json(path):
         raise ValueError(f"{os.fspath(path)!r} is damaged ({error}); remove it and start again") from None
 
 
-def write_json(path, value):
-    write_whole(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+def write_json(path, value, indent=2):
+    write_whole(path, json.dumps(value, indent=indent, allow_nan=False) + "\n")
 
 
 def _read_table(path):

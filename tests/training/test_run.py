@@ -6,6 +6,7 @@ import signal
 import keras
 import numpy as np
 import pytest
+from made.changes import copy_it, exchange, exchange_two_classes, rename_an_image
 from made.folders import write_broken, write_classes
 from made.workers import finish, random_moments, start
 from reference.comparing import arrays
@@ -13,6 +14,7 @@ from reference.small import SMALL
 
 from keras_vit.training import Recipe, run
 from keras_vit.training.run import RunConfig, train
+from keras_vit.training.workdir import write_json
 
 MODEL = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}
 RECIPE = Recipe(
@@ -61,6 +63,18 @@ def finished(config, tmp_path_factory):
     return train(config, tmp_path_factory.mktemp("runs") / "whole", verbose=0)
 
 
+@pytest.fixture
+def unfinished(config, finished, tmp_path):
+    """The configuration of a run that was cut off after its last step, on data of its own, and its folder."""
+    shutil.copytree(config.dataset.removeprefix("folder:"), tmp_path / "images")
+    shutil.copytree(finished[0].path, tmp_path / "run")
+    for name in ("result.json", "model.keras"):
+        (tmp_path / "run" / name).unlink()
+    config = dataclasses.replace(config, dataset=f"folder:{tmp_path / 'images'}")
+    write_json(tmp_path / "run" / "config.json", config.as_json())
+    return config, tmp_path / "run"
+
+
 def state(workdir):
     """Every number of the finished model and of the last checkpoint."""
     (*_, last) = sorted(workdir.checkpoints.glob("step-*"))
@@ -94,6 +108,7 @@ def test_a_run_leaves_its_record_metrics_and_model(finished, config):
     assert sorted(path.name for path in workdir.path.iterdir()) == [
         "checkpoints",
         "config.json",
+        "data.json",
         "figures",
         "metrics.csv",
         "model.keras",
@@ -251,6 +266,42 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(damage, config, finis
     assert_same_end(workdir, finished[0])
 
 
+def test_a_run_is_not_continued_on_other_data(unfinished, tmp_path):
+    config, path = unfinished
+    files = {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.name != "config.json"}
+    exchange(tmp_path / "images" / "cat", tmp_path / "images" / "dog")
+    with pytest.raises(
+        ValueError, match=r"run' have changed: .* file.*, first: cat/\d\d.png.*; restore them"
+    ):
+        train(config, path, verbose=0)
+    assert {file: file.stat().st_mtime_ns for file in files} == files
+
+
+def test_a_run_without_a_record_of_its_data_goes_on_with_what_there_is(unfinished, finished, tmp_path):
+    config, path = unfinished
+    (path / "data.json").unlink()
+    assert_same_end(train(config, path, verbose=0)[0], finished[0])
+    assert (path / "data.json").read_text() == (finished[0].path / "data.json").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [exchange_two_classes, rename_an_image, copy_it], ids=lambda x: x.__name__)
+def test_a_killed_run_goes_on_with_the_same_data_only(change, config, tmp_path):
+    root, rng = tmp_path / "images", np.random.default_rng(0)
+    shutil.copytree(config.dataset.removeprefix("folder:"), root)
+    config = dataclasses.replace(config, dataset=f"folder:{root}")
+    assert finish([start(tmp_path, config, tmp_path / "run", moment="step 6")]) == [-signal.SIGKILL]
+    shutil.copytree(root, tmp_path / "before")
+    change(root, rng)
+    if change is not copy_it:
+        with pytest.raises(ValueError, match="have changed"):
+            train(config, tmp_path / "run", verbose=0)
+        shutil.rmtree(root)
+        (tmp_path / "before").rename(root)
+    workdir = train(config, tmp_path / "run", verbose=0)[0]
+    assert_same_end(workdir, train(config, tmp_path / "whole", verbose=0)[0])
+
+
 def test_batches_that_cannot_be_shared_are_refused_before_the_first_step(config, tmp_path):
     odd = dataclasses.replace(config, recipe=RECIPE.with_changes(batch_size=6))
     with pytest.raises(ValueError, match="batch_size 6 cannot be shared by 4 devices evenly"):
@@ -277,15 +328,12 @@ def test_a_run_that_diverges_in_its_last_step_leaves_no_model(config, tmp_path):
     assert not names & {"model.keras", "result.json"} and not [*(tmp_path / "run" / "checkpoints").iterdir()]
 
 
-def test_a_test_score_of_nan_leaves_no_model(config, finished, tmp_path, monkeypatch):
-    shutil.copytree(finished[0].path, tmp_path / "run")
-    for name in ("result.json", "model.keras"):
-        (tmp_path / "run" / name).unlink()
+def test_a_test_score_of_nan_leaves_no_model(unfinished, tmp_path, monkeypatch):
+    config, path = unfinished
     monkeypatch.setattr(run, "evaluate", lambda *args: {"accuracy": 1.0, "loss": float("nan")})
     with pytest.raises(ValueError, match="test_loss is nan at step 14, so the run has diverged"):
-        train(config, tmp_path / "run", verbose=0)
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert not names & {"model.keras", "result.json"}
+        train(config, path, verbose=0)
+    assert not {file.name for file in path.iterdir()} & {"model.keras", "result.json"}
 
 
 def test_the_moving_average_is_what_is_evaluated_and_kept(hard, config):

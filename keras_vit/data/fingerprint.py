@@ -1,0 +1,98 @@
+"""What a run records of its data, to recognize them when it is resumed; no image is read for it."""
+
+import os
+
+from keras_vit.data.datasets import folder_of
+from keras_vit.messages import listed
+
+
+def fingerprint(dataset):
+    """The facts of a data set that change what a run learns or is tested on.
+
+    Args:
+        dataset: A `Dataset`.
+
+    Returns:
+        dict of JSON values: `version`, as TensorFlow Datasets names it, or None; `classes`; `splits`, the
+        sample count of each; and `files`, by their path below the folder: the split, the label, the size in
+        bytes and the time of the last change in nanoseconds. Data that are not in files have no `files`.
+
+    Example:
+        >>> fingerprint(load_dataset("digits"))["splits"]
+        {'train': 1302, 'validation': 140, 'test': 355}
+    """
+    names = list(dataset.class_names)
+    folder = folder_of(dataset.name)
+    files = {}
+    for split, samples in dataset.splits.items() if folder else ():
+        for path, label in zip(samples.images, samples.labels):
+            label = names[label] if dataset.task == "single_label" else list(label)
+            status = os.stat(path)
+            name = path.removeprefix(f"{folder}{os.sep}")
+            files[name] = [split, label, status.st_size, status.st_mtime_ns]
+    sizes = {split: len(samples) for split, samples in dataset.splits.items()}
+    return {"version": dataset.version, "classes": names, "splits": sizes, "files": files}
+
+
+def differences(before, now):
+    """What has changed between two fingerprints, in words.
+
+    A file with another time counts as the same file, because the files of a copied folder have other times.
+    The exception is a file that now has the size and time of another one: the two were exchanged.
+
+    Args:
+        before, now: What `fingerprint` returned.
+
+    Returns:
+        A list of str; empty where a run can be resumed.
+
+    Example:
+        >>> digits = fingerprint(load_dataset("digits"))
+        >>> differences(digits, {**digits, "classes": list("1023456789")})
+        ['classes: were (0, 1, 2, 3, 4 and 5 more), are (1, 0, 2, 3, 4 and 5 more)']
+    """
+    found = []
+    if before["version"] != now["version"]:
+        found.append(f"version: was {before['version']}, is {now['version']}")
+    if before["classes"] != now["classes"]:
+        found.append(f"classes: were ({_names(before, now)}), are ({_names(now, before)})")
+    if not before["files"] and before["splits"] != now["splits"]:
+        found.append(f"splits: were ({_counts(before)}), are ({_counts(now)})")
+    changes, contents = {}, {(size, time) for _, _, size, time in before["files"].values()}
+    for file in sorted(before["files"].keys() | now["files"].keys()):
+        change = _change(before["files"].get(file), now["files"].get(file), contents)
+        if change:
+            changes.setdefault(change, []).append(file)
+    for change, files in sorted(changes.items()):
+        found.append(f"{len(files)} file{'s' * (len(files) > 1)} {change}, first: {files[0]}")
+    if not found and [*before["files"]] != [*now["files"]]:
+        found.append("the order of the files")
+    return found
+
+
+def _change(before, now, contents):
+    """What has happened to a file, or None; `contents` are the (size, time) of all files before."""
+    if before is None:
+        return f"added to {now[0]}"
+    if now is None:
+        return f"missing from {before[0]}"
+    (split, label, size, time), (split_now, label_now, *content) = before, now
+    if split_now != split:
+        return f"moved from {split} to {split_now}"
+    if label_now != label:
+        return f"of another label in {split}"
+    if content[0] != size:
+        return f"of another size in {split}"
+    if content[1] != time and tuple(content) in contents:
+        return f"exchanged with another one in {split}"
+    return None
+
+
+def _names(of, other):
+    """The class names from the first one on that the other fingerprint has not in this place."""
+    start = len(os.path.commonprefix([of["classes"], other["classes"]]))
+    return listed(["…"] * (start > 0) + of["classes"][start:])
+
+
+def _counts(of):
+    return ", ".join(f"{count} {split}" for split, count in of["splits"].items())

@@ -1,0 +1,260 @@
+"""Changes to a folder of images, as happen between two starts of a run."""
+
+import csv
+import os
+import shutil
+
+from PIL import Image
+
+CLASSES = ("ant", "bee", "cat")
+OLD = 10**18  # nanoseconds; the files were written one second after another
+
+
+def write_layout(root, layout, rng, suffix=".png"):
+    """A data set of three classes in one of `LAYOUTS`, BMP files being all of one size."""
+    root.mkdir()
+    rows = []
+    for number in range(36):
+        name, part = CLASSES[number % 3], ("train", "train", "val", "test")[number // 3 % 4]
+        file = {
+            "classes": f"{name}/{number // 3:02d}{suffix}",
+            "splits": f"{part}/{name}/{number // 3:02d}{suffix}",
+        }.get(layout, f"images/{number:02d}{suffix}")
+        write_image(root / file, rng, OLD + number * 10**9)
+        labels = [name] if layout == "table" else [int(name == other) for other in CLASSES]
+        rows.append([file, *labels, part])
+    if layout in TABLES:
+        names = ["label"] if layout == "table" else list(CLASSES)
+        write_rows(root, [["file", *names, "split"], *rows])
+    return root
+
+
+def write_image(path, rng, time):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    colours = rng.integers(2, 60)  # which changes the size of a PNG
+    Image.fromarray(rng.integers(0, colours, (9, 9, 3), "uint8")).save(path)
+    os.utime(path, ns=(time, time))
+
+
+def read_rows(root):
+    with open(root / "labels.csv", newline="") as file:
+        return [*csv.reader(file)]
+
+
+def write_rows(root, rows):
+    with open(root / "labels.csv", "w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def images(root):
+    return sorted(path for path in root.rglob("*.*") if path.suffix in (".png", ".bmp"))
+
+
+def folders(root):
+    """The folders of the classes."""
+    return sorted({path.parent for path in images(root)})
+
+
+def draw(rng, values, count=1):
+    """Some of the values, and the only one if `count` is 1."""
+    drawn = [values[i] for i in rng.choice(len(values), count, replace=False)]
+    return drawn if count > 1 else drawn[0]
+
+
+def exchange(one, other):
+    aside = one.with_name(".aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+def rename_a_class(root, rng):
+    for folder in [folder for folder in folders(root) if folder.name == "bee"]:
+        folder.rename(folder.with_name("wasp"))
+
+
+def exchange_two_classes(root, rng):
+    names = sorted({folder.name for folder in folders(root)})
+    for split in {folder.parent for folder in folders(root)}:
+        exchange(split / names[0], split / names[-1])
+
+
+def rotate_the_classes(root, rng):
+    exchange_two_classes(root, rng)
+    for split in {folder.parent for folder in folders(root)}:
+        exchange(split / "ant", split / "bee")
+
+
+def delete_a_class(root, rng):
+    for folder in [folder for folder in folders(root) if folder.name == "bee"]:
+        shutil.rmtree(folder)
+
+
+def add_a_class(root, rng):
+    for number, folder in enumerate({folder.parent for folder in folders(root)}):
+        for image in range(3):
+            write_image(folder / "dog" / f"{number}{image}.png", rng, OLD)
+
+
+def replace_a_class(root, rng):
+    """Other images of the same names; those of one size cannot be told from copies."""
+    for path in draw(rng, folders(root)).iterdir():
+        write_image(path, rng, OLD * 2)
+
+
+def delete_images(root, rng):
+    for path in draw(rng, images(root), 2):
+        path.unlink()
+
+
+def add_an_image(root, rng):
+    write_image(draw(rng, folders(root)) / "new.png", rng, OLD)
+
+
+def rename_an_image(root, rng):
+    path = draw(rng, images(root))
+    path.rename(path.with_stem("renamed"))
+
+
+def exchange_two_images(root, rng):
+    exchange(*draw(rng, images(root), 2))
+
+
+def move_an_image(root, rng):
+    """Into the folder of another class, or of another split."""
+    path = draw(rng, images(root))
+    path.rename(draw(rng, [folder for folder in folders(root) if folder != path.parent]) / path.name)
+
+
+def cut_an_image(root, rng):
+    """One that can be read, but is of another size."""
+    path = draw(rng, images(root))
+    Image.fromarray(rng.integers(0, 255, (17, 17, 3), "uint8")).save(path)
+
+
+def exchange_two_splits(root, rng):
+    exchange(root / draw(rng, ["train", "val"]), root / "test")
+
+
+def rename_a_split(root, rng):
+    (root / "val").rename(root / "validation")
+
+
+def delete_a_split(root, rng):
+    shutil.rmtree(root / draw(rng, ["val", "test"]))
+
+
+def relabel(root, rng):
+    header, *rows = read_rows(root)
+    row = draw(rng, rows)
+    place = header.index("label") if "label" in header else int(rng.integers(1, 4))
+    others = [name for name in CLASSES if name != row[place]] if "label" in header else [1 - int(row[place])]
+    row[place] = draw(rng, others)
+    write_rows(root, [header, *rows])
+
+
+def exchange_labels(root, rng):
+    header, *rows = read_rows(root)
+    if "label" not in header:
+        header[1], header[2] = header[2], header[1]
+    for row in rows:
+        row[1] = {"ant": "cat", "cat": "ant"}.get(row[1], row[1])
+    write_rows(root, [header, *rows])
+
+
+def rename_a_label(root, rng):
+    rows = [["wasp" if value == "bee" else value for value in row] for row in read_rows(root)]
+    if rows[0][1] != "label":
+        rows[0][2] = "wasp"
+    write_rows(root, rows)
+
+
+def drop_a_row(root, rng):
+    rows = read_rows(root)
+    del rows[int(rng.integers(1, len(rows)))]
+    write_rows(root, rows)
+
+
+def change_a_split(root, rng):
+    header, *rows = read_rows(root)
+    row = draw(rng, rows)
+    row[-1] = draw(rng, [part for part in ("train", "val", "test") if part != row[-1]])
+    write_rows(root, [header, *rows])
+
+
+def drop_the_splits(root, rng):
+    write_rows(root, [row[:-1] for row in read_rows(root)])
+
+
+def shuffle_the_rows(root, rng):
+    """Which changes the order that is trained in, but for classes, whose images are sorted."""
+    header, *rows = read_rows(root)
+    write_rows(root, [header, *draw(rng, rows, len(rows))])
+
+
+def leave_it(root, rng):
+    pass
+
+
+def copy_it(root, rng):
+    """Without the times."""
+    shutil.copytree(root, root.with_name("copy"), copy_function=shutil.copyfile)
+    shutil.rmtree(root)
+    root.with_name("copy").rename(root)
+
+
+def touch_it(root, rng):
+    for number, path in enumerate(images(root)):
+        os.utime(path, ns=(2 * OLD + number, 2 * OLD + number))
+
+
+def add_other_files(root, rng):
+    (root / "notes.txt").write_text("taken in May")
+    (root / ".hidden.png").write_text("")
+    (root / "empty").mkdir()
+
+
+def write_the_same_again(root, rng):
+    path = draw(rng, images(root))
+    path.write_bytes(path.read_bytes())
+
+
+def respell_the_table(root, rng):
+    rows = [[f" {value} " for value in row[:-1]] + [f"{row[-1]}".upper()] for row in read_rows(root)[1:]]
+    write_rows(root, [["filename", *read_rows(root)[0][1:]], *rows])
+
+
+TABLES = ("table", "multi_label")
+LAYOUTS = ("classes", "splits", *TABLES)
+FOLDERS = ("classes", "splits")
+# The layouts that a change is made in.
+CHANGES = {
+    rename_a_class: FOLDERS,
+    exchange_two_classes: FOLDERS,
+    rotate_the_classes: FOLDERS,
+    delete_a_class: FOLDERS,
+    add_a_class: FOLDERS,
+    replace_a_class: FOLDERS,
+    delete_images: FOLDERS,
+    add_an_image: FOLDERS,
+    rename_an_image: FOLDERS,
+    exchange_two_images: LAYOUTS,
+    move_an_image: FOLDERS,
+    cut_an_image: LAYOUTS,
+    exchange_two_splits: ("splits",),
+    rename_a_split: ("splits",),
+    delete_a_split: ("splits",),
+    relabel: TABLES,
+    exchange_labels: TABLES,
+    rename_a_label: TABLES,
+    drop_a_row: TABLES,
+    change_a_split: TABLES,
+    drop_the_splits: TABLES,
+    shuffle_the_rows: TABLES,
+    leave_it: LAYOUTS,
+    copy_it: LAYOUTS,
+    touch_it: LAYOUTS,
+    add_other_files: LAYOUTS,
+    write_the_same_again: LAYOUTS,
+    respell_the_table: TABLES,
+}
