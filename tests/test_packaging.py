@@ -50,7 +50,11 @@ def test_the_wheel_holds_every_module_and_no_tests(wheel, repository):
 def test_the_wheel_holds_the_tables_that_the_package_reads(wheel, repository):
     files = (repository / "keras_vit").rglob("*.*")
     tables = {p.relative_to(repository).as_posix() for p in files if p.suffix in (".csv", ".txt")}
-    assert tables == {"keras_vit/weights/catalogue.csv", "keras_vit/weights/imagenet_1k.txt"}
+    assert tables == {
+        "keras_vit/weights/catalogue.csv",
+        "keras_vit/weights/imagenet_1k.txt",
+        "keras_vit/weights/imagenet_1k_synsets.txt",
+    }
     assert tables <= wheel.keys()
 
 

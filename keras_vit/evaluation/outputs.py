@@ -1,13 +1,12 @@
 """What a model computes of a split's samples, in one pass."""
 
-import re
-
 import numpy as np
 from tqdm import tqdm
 
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.messages import listed
 from keras_vit.models.classifying import check_finite, check_head
+from keras_vit.weights.class_names import class_names, is_same_class
 
 
 def computed(compute, samples, preprocessing, batch_size, doing="evaluating"):
@@ -68,23 +67,24 @@ def check_classes(model, dataset):
     """Raise ValueError unless the model's classes are the data set's, as far as counts and names tell.
 
     Outputs and labels are compared by class number: the counts must be equal, and where both have names,
-    these too, in the same order.
+    these must mean the same in the same order (see `is_same_class`). A model without names has ImageNet's
+    classes in the order that published checkpoints have.
     """
     check_head(model)
-    if not dataset.class_names or model.class_names == dataset.class_names:
+    wanted = dataset.class_names
+    if not wanted:
         return
-    if not model.class_names:
-        if len(dataset.class_names) != model.num_classes:
+    if len(wanted) != model.num_classes:
+        names = f" ({listed(model.class_names)})" if model.class_names else ""
+        raise ValueError(
+            f"the model has {model.num_classes} outputs{names}, the data set {len(wanted)} classes "
+            f"({listed(wanted)}); wanted a model that was trained on these"
+        )
+    imagenet = class_names("imagenet_1k_synsets")
+    names = model.class_names or (imagenet if {*wanted} == {*imagenet} else wanted)
+    for i, (name, other) in enumerate(zip(names, wanted)):
+        if not is_same_class(name, other):
             raise ValueError(
-                f"the model has {model.num_classes} outputs, the data set {len(dataset.class_names)} classes "
-                f"({listed(dataset.class_names)}); wanted a model that was trained on these"
+                f"class {i} is {name!r} in the model and {other!r} in the data set; labels can only be "
+                "compared in one order"
             )
-        return
-    # A folder or TFDS names ImageNet's classes by synset; their sorted order is that of the logits.
-    synsets = all(re.fullmatch(r"n\d{8}", name) for name in dataset.class_names)
-    if synsets and len(dataset.class_names) == model.num_classes == 1000:
-        return
-    raise ValueError(
-        f"the model's classes are {listed(model.class_names)}, the data set's {listed(dataset.class_names)}; "
-        "labels can only be compared in one order"
-    )

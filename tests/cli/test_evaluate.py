@@ -1,5 +1,6 @@
 import argparse
 import json
+import types
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from keras_vit.cli import evaluate
 from keras_vit.cli.source import seed_of
 from keras_vit.data.datasets import Dataset, load_dataset
 from keras_vit.evaluation.outputs import check_classes
+from keras_vit.weights.class_names import class_names
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,12 @@ def unknown_dataset(weights, images, path):
 
 def other_classes(weights, images, path):
     small(num_classes=2, class_names=("dog", "cat")).save(path / "model.keras")
-    return path / "model.keras", f"folder:{images}", [], ["classes are dog, cat, the", "set's cat, dog;"]
+    return (
+        path / "model.keras",
+        f"folder:{images}",
+        [],
+        ["class 0 is 'dog' in the model and 'cat' in the data"],
+    )
 
 
 def another_class_count(weights, images, path):
@@ -95,7 +102,8 @@ def another_class_count(weights, images, path):
 
 def some_of_the_classes(weights, images, path):
     small(num_classes=7, class_names=("cat", "dog", *"abcde")).save(path / "model.keras")
-    return path / "model.keras", f"folder:{images}", [], ["are cat, dog, a, b, c and 2 more, the data set's"]
+    words = ["7 outputs (cat, dog, a, b, c and 2 more), the data set 2 classes (cat, dog)"]
+    return path / "model.keras", f"folder:{images}", [], words
 
 
 def no_numbers(weights, images, path):
@@ -213,14 +221,36 @@ def test_options_that_cannot_be_met_are_refused_before_anything_is_computed(opti
         evaluated(**{"model": "no such model"} | options)
 
 
-def test_synsets_in_their_order_are_imagenets_classes():
-    model = small(num_classes=1000, class_names=[f"name {i}" for i in range(1000)])
-    synsets = tuple(f"n{i:08d}" for i in range(1000))
-    check_classes(model, Dataset("d", synsets, {}))
-    two = small(num_classes=2, class_names=("b", "a"))
-    for other, names in ((model, synsets[:999]), (model, (*synsets[:999], "cat")), (two, synsets[:2])):
-        with pytest.raises(ValueError, match="only be compared in one order"):
-            check_classes(other, Dataset("d", names, {}))
+SYNSETS, WORDS = class_names("imagenet_1k_synsets"), class_names("imagenet_1k")
+
+
+def swapped(names):
+    """Two of the names in each other's place."""
+    return tuple(names[{3: 5, 5: 3}.get(i, i)] for i in range(len(names)))
+
+
+def classes(names=None):
+    """What a model says of its classes."""
+    return types.SimpleNamespace(is_classifier=True, num_classes=len(names or SYNSETS), class_names=names)
+
+
+@pytest.mark.parametrize("ours", [WORDS, SYNSETS, tuple(w.split(",")[0].title() for w in WORDS), None])
+@pytest.mark.parametrize("theirs", [WORDS, SYNSETS])
+def test_imagenets_classes_must_stand_in_one_order_however_they_are_named(ours, theirs):
+    check_classes(classes(ours), Dataset("d", theirs, {}))
+    if ours:
+        check_classes(classes(swapped(ours)), Dataset("d", swapped(theirs), {}))
+    if ours or theirs == SYNSETS:
+        with pytest.raises(ValueError, match="class 3 is '.*' in the model and '.*' in the data set; labels"):
+            check_classes(classes(ours), Dataset("d", swapped(theirs), {}))
+
+
+def test_a_thousand_other_synsets_are_not_imagenets():
+    others = tuple(f"n{i:08d}" for i in range(1000))
+    check_classes(classes(others), Dataset("d", others, {}))
+    check_classes(classes(), Dataset("d", others, {}))
+    with pytest.raises(ValueError, match="class 0 is 'tench, Tinca tinca' in the model and 'n00000000' in"):
+        check_classes(classes(WORDS), Dataset("d", others, {}))
 
 
 def test_the_split_is_the_runs_own_wherever_its_model_is_named(tmp_path):

@@ -2,7 +2,7 @@ import collections
 
 import pytest
 
-from keras_vit.weights.class_names import LISTS, class_names
+from keras_vit.weights.class_names import LISTS, class_names, is_same_class
 
 
 def test_imagenet_has_a_thousand_names():
@@ -33,6 +33,28 @@ def test_the_crane_alone_occurs_twice():
 )
 def test_the_names_stand_in_the_order_of_the_logits(index, name):
     assert class_names("imagenet_1k")[index] == name
+
+
+@pytest.mark.parametrize(
+    "name, other, same",
+    [
+        ("n02123045", "tabby, tabby cat", True),
+        ("n02123045", "Tabby_cat", True),
+        ("tabby", "tabby, tabby cat", True),
+        ("n02123045", "tiger cat", False),
+        ("n03710637", "maillot", True),  # 638, whose lemma is one of 639, too
+        ("n03710637", "maillot, tank suit", False),
+        ("n03710721", "tank suit", True),
+        ("n02012849", "crane", True),
+        ("n03126707", "crane", True),
+        ("n02012849", "n03126707", False),
+        ("cat", "cat", True),
+        ("cat", "Cat", False),
+        ("n00000000", "cat", False),
+    ],
+)
+def test_names_mean_one_class_if_they_are_equal_or_of_one_synset(name, other, same):
+    assert is_same_class(name, other) == is_same_class(other, name) == same
 
 
 def test_the_names_are_read_once():
