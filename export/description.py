@@ -13,6 +13,7 @@ from keras_vit.preprocessing import Preprocessing
 
 FILE = "keras_vit.json"  # its name inside SavedModels, LiteRT and ONNX files
 LABELS = "labels.txt"  # one class name a line
+ELSEWHERE = ("preprocessing", "class_names", "task", "split_seed")  # arguments with fields of their own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,9 +130,7 @@ def describe(model, task="single_label", seed=0):
         num_outputs=model.output.shape[-1],
         class_names=model.class_names,
         parameters=model.count_params(),
-        architecture={
-            name: config[name] for name in ARGUMENTS if name not in ("preprocessing", "class_names")
-        },
+        architecture={name: config[name] for name in ARGUMENTS if name not in ELSEWHERE},
         version=keras_vit.__version__,
         seed=seed,
         **{name: prepare[name] for name in ("resize", "crop_fraction", "interpolation", "antialias")},

@@ -4,7 +4,7 @@ import pathlib
 
 from keras_vit.cli.page import png_of
 from keras_vit.cli.report import check_output, introduce, report, table
-from keras_vit.cli.source import is_exported, open_model, seed_of, task_of
+from keras_vit.cli.source import open_model, seed_of, task_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation.classification import SCORES, accuracy, confusion_matrix, per_class, predict
 from keras_vit.evaluation.multi_label import multi_label_classes
@@ -14,14 +14,16 @@ from keras_vit.writing import check_target, write_whole
 
 
 def run(args):
-    model = open_model(args.model) if is_exported(args.model) else None  # which knows its task
-    args.task = args.task or task_of(args.model, model)
     _check(args)
+    real = read_real_labels(args.real) if args.real else None
+    model = open_model(args.model)
+    if args.task is None:
+        args.task = task_of(args.model, model)
+        _check(args)
     seed = seed_of(args.model, model) if args.seed is None else args.seed
     dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=args.task, data_dir=args.data_dir)
     samples = dataset.split(args.split)
-    real = real_labels_of(samples, read_real_labels(args.real)) if args.real else None
-    model = model or open_model(args.model)
+    real = real_labels_of(samples, real) if real else None
     check_classes(model, dataset)
     introduce(args, dataset)
     names = model.class_names or dataset.class_names or None
@@ -53,9 +55,9 @@ def run(args):
 
 def _check(args):
     """Refuse what cannot be done before anything is computed."""
-    if args.task not in ("single_label", *SCORES):
+    if args.task not in (None, "single_label", *SCORES):
         raise ValueError(f"task {args.task!r} is unknown; choose one of {('single_label', *SCORES)}")
-    if args.task != "single_label" and (args.real or args.confusion):
+    if args.task in SCORES and (args.real or args.confusion):
         raise ValueError(f"--real and --confusion are of one label an image; got --task {args.task}")
     if args.task == "regression" and args.per_class:
         raise ValueError("--per_class needs classes; got --task regression")

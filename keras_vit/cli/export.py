@@ -13,12 +13,11 @@ from keras_vit.weights.catalogue import find
 
 
 def run(args):
-    task = args.task or task_of(args.model)
-    dataset, seed = None, seed_of(args.model)
+    model = open_live(args.model, args.image_size)
+    task, seed = args.task or task_of(args.model, model), seed_of(args.model, model)
+    dataset = None
     if args.dataset:
         dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task, data_dir=args.data_dir)
-    model = open_live(args.model, args.image_size)
-    if dataset:
         if model.is_classifier and not args.representation:
             check_classes(model, dataset)
         introduce(args, dataset)

@@ -10,8 +10,8 @@ from keras_vit.evaluation import few_shot
 
 def run(args):
     check_output(args)
-    dataset = load_dataset(args.dataset, seed_of(args.model), data_dir=args.data_dir)
     model = open_live(args.model)
+    dataset = load_dataset(args.dataset, seed_of(args.model, model), data_dir=args.data_dir)
     introduce(args, dataset)
     found = few_shot(model, dataset, args.shots, args.seeds, args.l2, args.batch_size)
     value = {

@@ -51,8 +51,8 @@ def run(args):
 
 def _inspected(args, paths):
     """What was found in numbers, the contents of the files by name, and (path, what the model says of it)."""
-    task = args.task or task_of(args.model)
     model = open_live(args.model, args.image_size)
+    task = args.task or task_of(args.model, model)
     blocks = model.num_layers or 0
     if args.block is not None and args.block not in range(-blocks, blocks):
         raise ValueError(f"--block {args.block} is not there; the model has {blocks} blocks")
@@ -127,7 +127,7 @@ def names_of(paths):
 
 
 def _split(args, model, task):
-    seed = seed_of(args.model) if args.seed is None else args.seed
+    seed = seed_of(args.model, model) if args.seed is None else args.seed
     dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task, data_dir=args.data_dir)
     samples = dataset.split(args.split)
     if model.is_classifier:

@@ -109,7 +109,7 @@ def name_of(source):
 def configuration(model, *tables):
     """The folded section with the tables of a model's arguments and preprocessing, after other tables."""
     arguments = model.get_config()
-    left_out = ("preprocessing", "class_names")
+    left_out = ("preprocessing", "class_names", "task", "split_seed")
     rows = [(name, value) for name, value in arguments.items() if name in ARGUMENTS and name not in left_out]
     rows = [("parameters", model.count_params()), *rows, ("dtype", model.dtype_policy.name)]
     preprocessing = Table("Preprocessing", (), [*arguments["preprocessing"].items()])

@@ -167,13 +167,21 @@ def finished_run(source):
     return workdir if workdir and workdir.result else None
 
 
-def seed_of(source, model=None):
-    """The seed of the split that a run's model, or an export of it, was trained and tested on; or 0."""
-    described = getattr(model, "description", None)
-    return described.seed if described else int(run_of(source).get("recipe", {}).get("seed", 0))
+def seed_of(source, model):
+    """The seed of the split that a model was trained and tested on; 0 where nothing tells.
+
+    Args:
+        source: What --model names.
+        model: What was opened there.
+    """
+    if isinstance(model, VisionTransformer):  # older files do not hold it
+        known = model.split_seed
+        return int(run_of(source).get("recipe", {}).get("seed", 0)) if known is None else known
+    return model.description.seed
 
 
-def task_of(source, model=None):
-    """What a model's outputs mean: as its export says, or its run; else "single_label"."""
-    described = getattr(model, "description", None)
-    return described.task if described else run_of(source).get("recipe", {}).get("task", "single_label")
+def task_of(source, model):
+    """What a model's outputs mean, "single_label" where nothing tells; the arguments are as of `seed_of`."""
+    if isinstance(model, VisionTransformer):
+        return model.task or run_of(source).get("recipe", {}).get("task", "single_label")
+    return model.description.task

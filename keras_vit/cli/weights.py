@@ -17,7 +17,7 @@ _USUAL = {
     **{"in_channels": 3, "qkv_bias": True, "num_registers": 0, "resnet": None, "resnet_width": 64},
     **{"pre_norm": False, "norm_after_pooling": False, "distillation": False, "layer_scale": None},
     **{"representation_size": None, "dropout_rate": 0.0, "attention_dropout_rate": 0.0},
-    **{"stochastic_depth_rate": 0.0, "resnet_form": "vit_jax"},
+    **{"stochastic_depth_rate": 0.0, "resnet_form": "vit_jax", "task": None, "split_seed": None},
 }
 # What is wrong with a file, by the keys of `show_checkpoint`.
 _LISTS = {

@@ -199,6 +199,10 @@ def _check(c):
             c["resnet_width"] % GROUPS == 0,
             f"resnet_width must be a multiple of {GROUPS}, the groups of its norms; got {c['resnet_width']}",
         )
+    task, seed = c["task"], c["split_seed"]
+    require(task is None or isinstance(task, str), f"task must be a str or None; got {task!r}")
+    fine = seed is None or isinstance(seed, int) and seed >= 0
+    require(fine, f"split_seed must be an int of at least 0 or None; got {seed!r}")
     if c["class_names"] is not None:
         require(
             len(c["class_names"]) == c["num_classes"],

@@ -63,6 +63,8 @@ class VisionTransformer(DistributedModel):
         in_channels: Channels of the image.
         preprocessing: How images become input, a `Preprocessing`; by default the official one.
         class_names: One name per class, or None.
+        task: What the outputs mean: "single_label", "multi_label" or "regression"; None if unknown.
+        split_seed: Seed by which the data set that it was trained on was split; None if unknown.
         dropout_rate, attention_dropout_rate: As in `EncoderBlock`; the first also after the positions.
         stochastic_depth_rate: Of the last block; the others' grow linearly up to it from 0.
         dtype: A dtype policy, such as "mixed_bfloat16"; the head computes in float32 all the same.
@@ -118,6 +120,8 @@ class VisionTransformer(DistributedModel):
         in_channels=3,
         preprocessing=None,
         class_names=None,
+        task=None,
+        split_seed=None,
         dropout_rate=0.0,
         attention_dropout_rate=0.0,
         stochastic_depth_rate=0.0,

@@ -21,6 +21,8 @@ def build_model(config, dataset):
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
         "dtype": recipe.dtype,
+        "task": recipe.task,
+        "split_seed": recipe.seed,
     }
     if config.image_size or recipe.image_size:
         options["image_size"] = config.image_size or recipe.image_size

@@ -270,14 +270,14 @@ _KINDS = {  # what a told argument must be
 _KIND_OF = {
     **dict.fromkeys(("hidden_size", "num_layers", "mlp_dim", "num_heads"), "a whole number or null"),
     **dict.fromkeys(("num_classes", "representation_size"), "a whole number or null"),
-    **dict.fromkeys(("num_registers", "in_channels", "resnet_width"), "a whole number or null"),
+    **dict.fromkeys(("num_registers", "in_channels", "resnet_width", "split_seed"), "a whole number or null"),
     **dict.fromkeys(("norm_epsilon", "layer_scale", "dropout_rate"), "a number that float32 holds, or null"),
     **dict.fromkeys(
         ("attention_dropout_rate", "stochastic_depth_rate"), "a number that float32 holds, or null"
     ),
     **dict.fromkeys(("qkv_bias", "class_token", "distillation", "pre_norm"), "true or false"),
     **dict.fromkeys(("norm_after_pooling", "prefix_positions"), "true or false"),
-    **dict.fromkeys(("pooling", "position_embedding", "activation", "resnet_form"), "a text or null"),
+    **dict.fromkeys(("pooling", "position_embedding", "activation", "resnet_form", "task"), "a text or null"),
     **dict.fromkeys(("image_size", "patch_size", "position_grid"), "two whole numbers"),
     **{"resnet": "whole numbers or null", "class_names": "texts"},
     "preprocessing": "arguments of Preprocessing",

@@ -64,7 +64,7 @@ def from_pretrained(
         sha256: Digest that the file must have, in hexadecimal.
         check_finite: Whether arrays with NaN or infinity are refused.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `class_names` may
-            also be "imagenet_1k", or the path of a text file with one name a line.
+            also be "imagenet_1k" or "imagenet_1k_synsets", or the path of a text file with one name a line.
             `patch_size` resizes the patch kernel as FlexiViT does, `in_channels` sums or repeats its
             channels; `num_heads`, `activation`, `position_grid` (rows, columns) and
             `prefix_positions` also say what the file holds where it does not tell.
@@ -125,8 +125,9 @@ def from_pretrained(
         and stored_grid != grid_of(stored["image_size"], stored["patch_size"], stored.get("resnet"))
     ):
         wanted["position_grid"] = stored_grid
-    if wanted["num_classes"] != stored["num_classes"] and "class_names" not in overrides:
-        wanted.pop("class_names", None)
+    if wanted["num_classes"] != stored["num_classes"]:
+        for name in {"class_names", "task", "split_seed"} - overrides.keys():
+            wanted.pop(name, None)
     if "preprocessing" not in overrides:
         wanted["preprocessing"] = _preprocessing(wanted, stored)
 

@@ -10,7 +10,7 @@ from reference.small import small
 
 from keras_vit import from_pretrained, save_weights
 from keras_vit.cli import evaluate
-from keras_vit.cli.source import seed_of
+from keras_vit.cli.source import seed_of, task_of
 from keras_vit.data.datasets import Dataset, load_dataset
 from keras_vit.evaluation.outputs import check_classes
 from keras_vit.weights.class_names import class_names
@@ -254,7 +254,31 @@ def test_a_thousand_other_synsets_are_not_imagenets():
 
 
 def test_the_split_is_the_runs_own_wherever_its_model_is_named(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"recipe": {"seed": 5}}))
-    assert seed_of(tmp_path) == seed_of(tmp_path / "model.keras") == 5
+    """Of files without the seed, which older versions wrote."""
+    model = small()
+    (tmp_path / "config.json").write_text(json.dumps({"recipe": {"seed": 5, "task": "multi_label"}}))
+    for source in (tmp_path, tmp_path / "model.keras"):
+        assert (seed_of(source, model), task_of(source, model)) == (5, "multi_label")
     (tmp_path / "config.json").write_text("{}")
-    assert seed_of(tmp_path) == seed_of("elsewhere.npz") == 0
+    for source in (tmp_path, "elsewhere.npz"):
+        assert (seed_of(source, model), task_of(source, model)) == (0, "single_label")
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.npz"])
+def test_the_seed_of_the_split_and_the_task_travel_in_the_file(name, evaluated, tmp_path):
+    model = small(num_classes=2, task="single_label", split_seed=1)
+    path = tmp_path / "copied" / name
+    path.parent.mkdir()
+    model.save(path) if path.suffix == ".keras" else save_weights(model, path, "vit_jax")
+    # Where it lies now is the folder of another run.
+    (path.parent / "config.json").write_text(json.dumps({"recipe": {"seed": 5, "task": "regression"}}))
+    losses = [evaluated(model=str(path), task=None, seed=seed)[1]["loss"] for seed in (None, 1, 5)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_a_model_with_another_head_has_no_task_or_split(tmp_path):
+    small(num_classes=2, task="multi_label", split_seed=1).save(tmp_path / "model.keras")
+    kept = from_pretrained(tmp_path / "model.keras", image_size=32)
+    assert (kept.task, kept.split_seed) == ("multi_label", 1)
+    other = from_pretrained(tmp_path / "model.keras", num_classes=3)
+    assert (other.task, other.split_seed) == (None, None)

@@ -148,7 +148,7 @@ def uncalibrated(model, path):
 
 def other_classes(model, path):
     return ["--dataset", "digits"], [
-        "the model's classes are cat, dog, the data set's 0, 1, 2, 3, 4 and 5 more"
+        "the model has 2 outputs (cat, dog), the data set 10 classes (0, 1, 2, 3, 4 and 5 more)"
     ]
 
 

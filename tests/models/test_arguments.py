@@ -24,6 +24,8 @@ WRONG = [
     ({"num_classes": -3}, "num_classes must be a positive int or None; got -3"),
     ({"representation_size": 0}, "representation_size must be a positive int or None; got 0"),
     ({"in_channels": 0}, "in_channels must be a positive int; got 0"),
+    ({"split_seed": -1}, "split_seed must be an int of at least 0 or None; got -1"),
+    ({"task": 1}, "task must be a str or None; got 1"),
     ({"num_registers": -1}, "num_registers must be an int of at least 0; got -1"),
     ({"dropout_rate": 1.0}, r"dropout_rate must be a number in \[0, 1\); got 1.0"),
     ({"attention_dropout_rate": -0.1}, r"attention_dropout_rate must be a number in \[0, 1\); got -0.1"),

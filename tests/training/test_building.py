@@ -30,6 +30,13 @@ def test_a_new_model_has_the_data_sets_classes_and_the_recipes_rates():
     assert {model.dtype for model in model.trainable_variables} == {"float32"}
 
 
+def test_the_model_of_a_run_knows_its_task_and_the_seed_of_its_split(stored):
+    recipe = RECIPE.with_changes(task="multi_label", seed=7)
+    for given in ({}, {"weights": stored[1], "model": None, "image_size": None}):
+        finished = finished_model(build_model(config(recipe, **given), DATASET))
+        assert (finished.task, finished.split_seed) == ("multi_label", 7)
+
+
 @pytest.mark.parametrize("asked", [None, (32, 16)])
 @pytest.mark.parametrize("of_recipe", [None, (48, 48)])
 def test_the_run_then_the_recipe_then_the_model_say_how_large_images_are(asked, of_recipe):
