@@ -599,7 +599,7 @@ def check_image_file(path):
 
 def _stored_pixels(image, file):
     """The pixels of an image that Pillow has opened, as TensorFlow decodes them, or ValueError."""
-    from PIL import Image, ImageChops
+    from PIL import Image
 
     if image.width * image.height > MAX_PIXELS:
         raise ValueError(f"it has {image.width}×{image.height} pixels; at most {MAX_PIXELS} are decoded")
@@ -614,8 +614,11 @@ def _stored_pixels(image, file):
         raise ValueError("it has 32 bits a channel; wanted 8 or 16")
     if image.mode.startswith("I"):  # 16 bits, of which TensorFlow keeps the upper 8
         image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
-    if image.mode == "CMYK" and image.format in ("JPEG", "MPO") and "adobe" not in image.info:
-        image = ImageChops.invert(image)  # Pillow takes all for Adobe's, which are inverted
+    if image.mode == "CMYK":
+        light = np.asarray(image).astype("uint16")
+        if image.format == "TIFF" or "adobe" in image.info:  # Pillow inverts other JPEGs, too, as if Adobe's
+            light = 255 - light
+        return (light[..., :3] * light[..., 3:] // 255).astype("uint8")  # as TensorFlow rounds
     return np.asarray(image.convert("RGB"))
 
 

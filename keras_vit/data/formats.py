@@ -10,6 +10,10 @@ from keras_vit import preprocessing
 
 JPEG = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}
 PNG = b"\x89PNG"
+VP8L = (
+    21,
+    4,
+)  # where, and in how many bytes, a lossless WebP tells its size and whether it has an alpha channel
 HEAD = 70  # bytes of a file that tell the size of a BMP or WebP, and a BMP's form
 MAX_BLOCKS = 10_000  # runs of full blocks, and blocks, in which a GIF's first frame may be stored
 
@@ -88,6 +92,7 @@ def _of_others(encoded):
             [
                 (_starts(head, b"GIF8"), lambda: _of_gif(encoded)),
                 (_starts(head, b"BM"), lambda: _of_bmp(encoded, head)),
+                (_starts(head, b"RIFF"), lambda: _of_webp(encoded, head)),
             ],
             default=lambda: tf.io.decode_image(encoded, channels=3, expand_animations=False),
         )
@@ -101,7 +106,7 @@ def _head(encoded):
 
 def _size_of_others(head):
     """(height, width) of a BMP, GIF (of its canvas) or WebP; of others, 0."""
-    packed = _number(head, 21, 4)
+    packed = _number(head, *VP8L)
     sizes = (
         (_starts(head, b"GIF8"), (_number(head, 8, 2), _number(head, 6, 2))),
         (_starts(head, b"BM"), (tf.abs(_number(head, 22, 4)), tf.abs(_number(head, 18, 4)))),
@@ -110,6 +115,22 @@ def _size_of_others(head):
         (_starts(head[12:], b"VP8 "), (_number(head, 28, 2) % 2**14, _number(head, 26, 2) % 2**14)),
     )
     return tf.add_n([tf.where(is_it, tf.stack(size), 0) for is_it, size in sizes])
+
+
+def _of_webp(encoded, head):
+    """A WebP without its alpha channel, with which TensorFlow does not decode it as RGB."""
+    is_extended = _starts(head[12:], b"VP8X")
+    is_lossless = _starts(head[12:], b"VP8L")
+    is_animated = is_extended & (head[20] // 2 % 2 == 1)
+    has_alpha = is_extended & (head[20] // 16 % 2 == 1)
+    has_alpha |= is_lossless & (_number(head, *VP8L) // 2**28 % 2 == 1)
+
+    def decoded(channels):
+        return tf.io.decode_image(encoded, channels=channels, expand_animations=False)[..., :3]
+
+    # TensorFlow decodes those with an alpha channel, Pillow's way to put the frames together is another.
+    with tf.control_dependencies([tf.debugging.Assert(~is_animated, ["a WebP must not be animated"])]):
+        return tf.cond(has_alpha, lambda: decoded(4), lambda: decoded(3))
 
 
 def _of_bmp(encoded, head):

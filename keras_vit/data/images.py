@@ -12,7 +12,7 @@ from keras_vit.data.formats import JPEG, assert_bounded, decode_stored
 from keras_vit.preprocessing import LUMA, check_image_file, read_image
 
 JPEG_MARGIN = 2  # pixels left and right of a window whose colours reach into it
-TIFF = r"(?i).*\.tiff?"  # paths of files that TensorFlow does not decode
+TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # first bytes of files that TensorFlow does not decode
 
 
 def read(path):
@@ -24,12 +24,14 @@ def read(path):
         TensorShape([4, 5, 3])
     """
     path = tf.convert_to_tensor(path)
+    content = tf.io.read_file(path)
 
     def of_tiff():
         bmp = tf.numpy_function(_as_bmp, [path], tf.string, stateful=False)
         return tf.ensure_shape(bmp, ())
 
-    return tf.cond(tf.strings.regex_full_match(path, TIFF), of_tiff, lambda: tf.io.read_file(path))
+    is_tiff = tf.reduce_any(tf.strings.substr(content, 0, 4) == tf.constant(TIFF))
+    return tf.cond(is_tiff, of_tiff, lambda: content)
 
 
 def _as_bmp(path):

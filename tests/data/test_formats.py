@@ -13,6 +13,10 @@ from keras_vit.preprocessing import read_image
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (12, 16, 3)).astype("uint8")
 IMAGE = Image.fromarray(COLOURS)
+INK = Image.frombytes("CMYK", (16, 12), np.random.default_rng(2).bytes(12 * 16 * 4))
+CLEAR = Image.fromarray(
+    np.insert(COLOURS, 3, np.arange(12 * 16).reshape(12, 16), -1)
+)  # transparent in places
 
 
 def encoded(image, kind, **options):
@@ -49,8 +53,8 @@ def bmp(bits, compression=0, masks=b"", colours=0, top_down=False):
 
 COMMENT = b"\x21\xfe" + b"\xff" * 256 * 3 + b"\x05hello\x00"
 RARE = {
-    "cmyk jpeg without adobe's marker": without_adobe(encoded(IMAGE.convert("CMYK"), "JPEG")),
-    "cmyk jpeg": encoded(IMAGE.convert("CMYK"), "JPEG"),
+    "cmyk jpeg without adobe's marker": without_adobe(encoded(INK, "JPEG")),
+    "cmyk jpeg": encoded(INK, "JPEG"),
     "bmp of 256 colours": encoded(IMAGE.quantize(256), "BMP"),
     "bmp of some colours": encoded(IMAGE.quantize(30), "BMP"),
     "grey bmp": encoded(IMAGE.convert("L"), "BMP"),
@@ -69,6 +73,10 @@ RARE = {
     "gif with larger frames": gif(save_all=True, append_images=[IMAGE.resize((60, 50)).quantize(9)]),
     "animated png": encoded(IMAGE, "PNG", save_all=True, append_images=[IMAGE.rotate(180)]),
     "webp with alpha": encoded(IMAGE.convert("RGBA"), "WEBP", lossless=True),
+    "webp with transparent pixels": encoded(CLEAR, "WEBP", lossless=True, exact=True),
+    "extended webp with transparent pixels": encoded(
+        CLEAR, "WEBP", lossless=True, exact=True, exif=b"Exif\0\0"
+    ),
 }
 
 
@@ -101,6 +109,10 @@ REFUSED = {
     "bmp of 2 colours": (encoded(IMAGE.convert("1"), "BMP"), preprocessing.BMP_WANTED),
     "bmp with other masks": (bmp(32, 3, preprocessing.BMP_MASKS[::-1]), preprocessing.BMP_WANTED),
     "compressed bmp": (bmp(8, 1, colours=256), preprocessing.BMP_WANTED),
+    "animated webp with transparent pixels": (
+        encoded(CLEAR, "WEBP", save_all=True, append_images=[CLEAR.rotate(90)]),
+        "animated",
+    ),
     "animated webp": (encoded(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(90)]), "animated"),
     "gif without an image": (gif()[:100] + b";", ""),
     "portable pixmap": (encoded(IMAGE, "PPM"), ""),

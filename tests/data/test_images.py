@@ -249,13 +249,13 @@ def test_a_window_is_drawn_from_the_size_of_the_upright_photo():
     assert seen == [[33, 20]]
 
 
-@pytest.mark.parametrize("number", [1, 6])
+@pytest.mark.parametrize("number, name", [(1, "scan.TIF"), (6, "scan.png")])
 @pytest.mark.parametrize("mode", ["RGB", "L", "I;16", "CMYK", "P"])
-def test_tiff_is_read_by_pillow_as_preprocessing_reads_it(mode, number, tmp_path):
+def test_tiff_is_read_by_pillow_whatever_its_name(mode, number, name, tmp_path):
     image = Image.fromarray(waves())
     image = Image.fromarray(waves()[..., 0] * np.uint16(250)) if mode == "I;16" else image.convert(mode)
-    path = str(tmp_path / "scan.TIF")
-    image.save(path, tiffinfo={0x0112: number})
+    path = str(tmp_path / name)
+    image.save(path, "TIFF", tiffinfo={0x0112: number})
     pixels = decode(tf.function(read)(tf.constant(path))).numpy()
     np.testing.assert_array_equal(pixels, read_image(path))
     assert pixels.shape == ((33, 20, 3) if number == 6 else (20, 33, 3))
