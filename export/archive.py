@@ -168,6 +168,8 @@ def _check(entry, total, archive, folder):
         raise ValueError(f"{entry.name!r} may lie outside of it")
     if not (entry.isreg() or entry.isdir()) or entry.issparse():
         raise ValueError(f"{entry.name!r} is neither a plain file nor a folder")
+    if entry.size < 0:
+        raise ValueError(f"{entry.name!r} declares a size of {entry.size}")
     check_unpacked_size(total, archive.stat().st_size)
     free = shutil.disk_usage(folder).free
     if entry.size > free:

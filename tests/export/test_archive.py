@@ -194,6 +194,10 @@ GREEDY = {
         b"".join(header(f"{i}", 2**20) + bytes(2**20) for i in range(3)) + header("x", 2**30),
         "at most 1,073,741,824 are accepted",
     ),
+    "negative": (
+        header("x", -(2**40)) + header("saved_model.pb", 2**40),
+        "'x' declares a size of -1099511627776",
+    ),
     "long name": (header("x", 2**22, tarfile.GNUTYPE_LONGNAME) + bytes(2**22), "headers and padding take"),
     "extended header": (header("x", 2**22, tarfile.XHDTYPE) + bytes(2**22), "headers and padding take"),
     "many entries": (b"".join(header(f"{i}", 0) for i in range(2_100)), "headers and padding take"),
