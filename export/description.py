@@ -7,8 +7,8 @@ import pathlib
 
 import keras_vit
 from keras_vit.data.datasets import TASKS
-from keras_vit.models.arguments import FREE, stem_stride
-from keras_vit.models.vit import ARGUMENTS
+from keras_vit.models.arguments import FREE, resolve_arguments, stem_stride
+from keras_vit.models.vit import ARGUMENTS, DEFAULTS
 from keras_vit.preprocessing import Preprocessing
 
 FILE = "keras_vit.json"  # its name inside SavedModels, LiteRT and ONNX files
@@ -145,16 +145,40 @@ def parse_description(text, path):
         path: The file, for the message.
 
     Raises:
-        ValueError: if keras_vit did not write it.
+        ValueError: if keras_vit did not write it, or it describes no model.
     """
     try:
         values = json.loads(text)
         for name in ("image_size", "class_names"):
             values[name] = values[name] and tuple(values[name])
         known = {field.name for field in dataclasses.fields(Description)}
-        return Description(**{name: value for name, value in values.items() if name in known})
-    except (TypeError, KeyError, ValueError):
+        description = Description(**{name: value for name, value in values.items() if name in known})
+    except (TypeError, KeyError, ValueError, RecursionError):
         raise ValueError(f"{os.fspath(path)!r} was not exported by keras_vit: it has no {FILE}") from None
+    try:
+        _check(description)
+    except (TypeError, LookupError, AttributeError, ArithmeticError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"{os.fspath(path)!r} is damaged, or of a later version: in its {FILE} {reason}"
+        ) from None
+    return description
+
+
+def _check(description):
+    """Raise an error unless this describes a model, and its fields agree with each other."""
+    d = description
+    architecture = resolve_arguments(**{**DEFAULTS, **d.architecture, "class_names": d.class_names})
+    told = {"channels": architecture["in_channels"], "image_size": architecture["image_size"]}
+    if d.output != "representation":
+        told["num_outputs"] = architecture["num_classes"]
+    wrong = [name for name, value in told.items() if getattr(d, name) != value]
+    wrong += [name for name in ("num_outputs", "parameters", "seed") if type(getattr(d, name)) is not int]
+    wrong += ["task"] * (d.task not in TASKS) + ["version"] * (type(d.version) is not str)
+    wrong += ["class_names"] * (not all(isinstance(name, str) for name in d.class_names or ()))
+    if wrong:
+        raise ValueError(", ".join(f"{name} is {str(getattr(d, name))[:60]!r}" for name in wrong))
+    _ = d.preprocessing  # which checks the fields that it is made of
 
 
 def read_description(saved_model):

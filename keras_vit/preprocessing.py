@@ -108,8 +108,10 @@ class Preprocessing:
         ):
             if value not in known:
                 raise ValueError(f"{name} {value!r} is unknown; choose one of {known}")
-        if not 0 < self.crop_fraction <= 1:
+        if not (isinstance(self.crop_fraction, numbers.Real) and 0 < self.crop_fraction <= 1):
             raise ValueError(f"crop_fraction must be in (0, 1]; got {self.crop_fraction!r}")
+        if self.antialias not in (True, False):
+            raise ValueError(f"antialias must be True or False; got {self.antialias!r}")
         if size is not None and size[0] * size[1] > MAX_PIXELS * self.crop_fraction**2:
             raise ValueError(
                 f"image_size and crop_fraction must ask for at most {MAX_PIXELS} pixels; got {size} and "
@@ -122,7 +124,8 @@ class Preprocessing:
                 f"{self.mean!r} and {self.std!r}"
             )
         mean, std = tuple(map(float, mean)), tuple(map(float, std))
-        for name, value in (("image_size", size), ("mean", mean), ("std", std)):
+        antialias = bool(self.antialias)
+        for name, value in (("image_size", size), ("mean", mean), ("std", std), ("antialias", antialias)):
             object.__setattr__(self, name, value)
 
     @property

@@ -238,6 +238,8 @@ def test_images_of_several_sizes_need_a_size():
         ({"resize": "pad"}, "resize 'pad' is unknown; choose one of .*squash.*crop"),
         ({"interpolation": "lanczos3"}, "interpolation 'lanczos3' is unknown"),
         ({"crop_fraction": 0}, r"crop_fraction must be in \(0, 1\]; got 0"),
+        ({"crop_fraction": [1, 2]}, r"crop_fraction must be in \(0, 1\]; got \[1, 2\]"),
+        ({"antialias": "no"}, "antialias must be True or False; got 'no'"),
         ({"crop_fraction": 1.1}, r"crop_fraction must be in \(0, 1\]; got 1.1"),
         ({"mean": (0.5,)}, "mean and std need one number per channel"),
         ({"std": (1, 0, 1)}, "std positive"),

@@ -14,6 +14,7 @@ from keras_vit.models.resnet_stem import FORMS, GROUPS
 from keras_vit.preprocessing import Preprocessing, is_float32
 
 POOLINGS = ("token", "gap", "map", None)
+FLAGS = ("prefix_positions", "qkv_bias", "class_token", "distillation", "pre_norm", "norm_after_pooling")
 FREE = (None, None)  # the image size of a model that takes any
 
 
@@ -155,6 +156,9 @@ def _check(c):
     scale = c["layer_scale"]
     fine = scale is None or is_float32(scale)
     require(fine, f"layer_scale must be a number that float32 holds, or None; got {scale!r}")
+
+    for name in FLAGS:
+        require(c[name] in (True, False), f"{name} must be True or False; got {c[name]!r}")
 
     registers = c["num_registers"]
     require(

@@ -46,6 +46,23 @@ def test_what_is_no_description_is_refused(text):
         parse_description(text, "m.onnx")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"task": "detection"}, {"image_size": [16]}, {"image_size": [32, 32]}, {"channels": 10**9}),
+        *({"num_outputs": 4}, {"class_names": [1, 2, 3, 4, 5]}, {"class_names": ["a"]}, {"resize": None}),
+        *({"crop_fraction": float("nan")}, {"antialias": "no"}, {"parameters": "many"}, {"seed": None}),
+        *({"architecture": []}, {"architecture": {"patch_size": 0}}, {"version": 3}),
+    ],
+    ids=str,
+)
+def test_what_describes_no_model_is_refused_in_one_line(change, description):
+    text = json.dumps({**json.loads(description.as_json()), **change})
+    with pytest.raises(ValueError, match="'m.onnx' is damaged, or of a later version: in its") as error:
+        parse_description(text, "m.onnx")
+    assert "\n" not in str(error.value)
+
+
 def test_a_folder_without_one_is_refused(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ValueError, match=f"'{folder}' was not exported by keras_vit"):

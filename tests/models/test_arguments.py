@@ -82,10 +82,12 @@ def test_the_class_token_follows_the_pooling():
     [
         ({"image_size": None}, "image_size must be a positive int or a pair .* got None"),
         ({"image_size": 32.0}, "image_size must be a positive int or a pair .* got 32.0"),
+        ({"qkv_bias": float("nan")}, "qkv_bias must be True or False; got nan"),
+        ({"prefix_positions": "no"}, "prefix_positions must be True or False; got 'no'"),
         ({"resnet": 3}, "resnet must be a list of units per stage or None; got 3"),
         ({"class_names": "ab"}, "class_names must be a list of names or None; got 'ab'"),
         ({"dropout_rate": "0.1"}, "dropout_rate must be a number in .* got '0.1'"),
-        ({"norm_epsilon": -1}, "norm_epsilon must be a number above 0; got -1"),
+        ({"norm_epsilon": -1}, "norm_epsilon must be a number above 0 .*; got -1"),
         ({"preprocessing": "imagenet"}, "preprocessing must be a keras_vit.Preprocessing or None"),
     ],
 )
