@@ -9,6 +9,7 @@ import json
 import math
 import re
 
+from keras_vit.messages import listed
 from keras_vit.models.vit import ARGUMENTS
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.weights.archive import digest_in
@@ -308,27 +309,100 @@ def _transformers(config, preprocessor):
     if kind == "deit" and architecture:
         told["distillation"] = architecture.endswith("WithTeacher")
     if "ForImageClassification" in architecture:
-        labels = config.get("id2label") or {}
-        names = [str(labels[key]) for key in sorted(labels, key=int)]
+        names = _class_names(config.get("id2label") or {})
         told |= {"num_classes": len(names)} if names else {}
         if names and not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
             told["class_names"] = tuple(names)
     if preprocessor:
-        told["preprocessing"] = _image_processor(preprocessor) | {"antialias": _antialias(config)}
+        told["preprocessing"] = {
+            **_image_processor(preprocessor, kind, told.get("image_size"), config.get("num_channels", 3)),
+            "antialias": _antialias(config),
+        }
     return told
 
 
-def _image_processor(found):
-    size, crop = found.get("size"), found.get("crop_size")
-    told = {
-        "interpolation": _INTERPOLATIONS.get(found.get("resample", 2), "bilinear"),
-        "mean": tuple(found["image_mean"]) if found.get("do_normalize", True) else (0.0,) * 3,
-        "std": tuple(found["image_std"]) if found.get("do_normalize", True) else (1.0,) * 3,
-    }
-    if found.get("do_center_crop") and crop and size:
-        resized = size if isinstance(size, int) else size.get("shortest_edge", size.get("height"))
-        told |= {"resize": "crop", "crop_fraction": min(_pair(crop)) / resized}
-    return told
+def _class_names(id2label):
+    numbers = [str(i) for i in range(len(id2label))]
+    if {*id2label} != {*numbers}:
+        raise ValueError(
+            f"{CONFIG} says id2label of {listed(id2label)}; wanted the class numbers from 0 to "
+            f"{len(id2label) - 1}"
+        )
+    return [str(id2label[number]) for number in numbers]
+
+
+def _image_processor(found, kind, image_size, channels):
+    """What preprocessor_config.json tells, as arguments of `Preprocessing`.
+
+    A square `size` in front of a crop is read as the shortest edge, to which DeiT's authors resize:
+    transformers squashes the image to it.
+
+    Args:
+        found: The file's values; those that it lacks are as in transformers' class.
+        kind: "vit" or "deit", of the model.
+        image_size: (height, width) of the model, or None.
+        channels: Of the model.
+
+    Source: `_preprocess` of transformers' `image_processing_backends.py`.
+    """
+
+    def require(fact, name, wanted):
+        _require(fact, PREPROCESSOR, name, found.get(name), wanted)
+
+    named = found.get("image_processor_type") or found.get("feature_extractor_type") or kind
+    deit = named.lower().startswith("deit")
+    steps = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_center_crop": deit}
+    for name, default in steps.items():
+        steps[name] = found.get(name, default) or False  # null is false, too
+        require(isinstance(steps[name], bool), name, "true or false")
+    known = {*steps, "do_convert_rgb", "do_reduce_labels"}  # images are RGB; labels are not read
+    for name in found:
+        require(name in known or not (name.startswith("do_") and found[name]), name, "false")
+    require(steps["do_resize"], "do_resize", "true: images are resized to the model's size")
+    require(found.get("crop_pct") is None, "crop_pct", "size and crop_size")
+    resample = found.get("resample", 3 if deit else 2)
+    names = ", ".join(f"{number} ({name})" for number, name in _INTERPOLATIONS.items())
+    require(resample in _INTERPOLATIONS and not isinstance(resample, bool), "resample", f"one of {names}")
+
+    factor = found.get("rescale_factor", 1 / 255) if steps["do_rescale"] else 1.0
+    require(is_float32(factor) and factor > 0, "rescale_factor", "a number above 0 that float32 holds")
+    mean, std = 0.0, 1.0
+    if steps["do_normalize"]:
+        mean, std = found["image_mean"], found["image_std"]
+    mean, std = ((v,) * channels if _is_number(v) else v for v in (mean, std))
+    # Preprocessing normalises what is in [0, 1].
+    told = {"mean": tuple(m / (255 * factor) for m in mean), "std": tuple(s / (255 * factor) for s in std)}
+    told["interpolation"] = _INTERPOLATIONS[resample]
+
+    size = _size_of(found.get("size", 256 if deit else 224))
+    if not steps["do_center_crop"]:
+        fits = len(size) == 2 and image_size in (None, size)
+        require(fits, "size", f"the model's {_shown(image_size)} where there is no center crop")
+        return told
+    crop = _size_of(found.get("crop_size", 224))
+    fits = len(crop) == 2 and image_size in (None, crop) and crop[0] == crop[1]
+    require(fits, "crop_size", f"the model's {_shown(image_size)}, if that is a square")
+    require(len({*size}) == 1 and size[0] >= crop[0], "size", f"one edge of at least {crop[0]} to crop from")
+    return told | {"resize": "crop", "crop_fraction": crop[0] / size[0]}
+
+
+def _require(fact, file, name, value, wanted):
+    if not fact:
+        raise ValueError(f"{file} says {name}={value!r}; wanted {wanted}")
+
+
+def _size_of(size):
+    """A size in transformers' forms as (height, width), or as (shortest edge,); () of any other."""
+    if isinstance(size, dict):
+        size = {name: value for name, value in size.items() if value is not None}
+        forms = (("height", "width"), ("shortest_edge",))
+        size = next(([size[name] for name in names] for names in forms if {*names} == {*size}), ())
+    size = tuple(size) if isinstance(size, list | tuple) else (size, size)
+    return size if all(_is_number(side, int) and side > 0 for side in size) else ()
+
+
+def _shown(image_size):
+    return "height and width" if image_size is None else f"{image_size[0]}×{image_size[1]}"
 
 
 def _timm(config):
@@ -355,11 +429,18 @@ def _timm(config):
         told["pooling"] = pooling
     if "input_size" in details:
         told["image_size"] = tuple(details["input_size"][1:])
-    if {"mean", "std"} <= details.keys():
+    if {"mean", "std"} & details.keys():
+        # The defaults are timm's, in its `resolve_data_config`.
+        crop, mode = details.get("crop_pct") or 0.875, details.get("crop_mode") or "center"
+        interpolation = details.get("interpolation") or "bicubic"
+        _require(_is_number(crop) and 0 < crop <= 1, CONFIG, "crop_pct", crop, "a number in (0, 1]")
+        _require(mode in ("center", "squash"), CONFIG, "crop_mode", mode, "'center' or 'squash'")
+        known = [*_INTERPOLATIONS.values()]
+        _require(interpolation in known, CONFIG, "interpolation", interpolation, f"one of {known}")
         told["preprocessing"] = {
-            "resize": "squash" if details.get("crop_mode") == "squash" else "crop",
-            "crop_fraction": float(details.get("crop_pct") or 1),
-            "interpolation": details.get("interpolation", "bicubic"),
+            "resize": "squash" if mode == "squash" else "crop",
+            "crop_fraction": float(crop),
+            "interpolation": interpolation,
             "antialias": _antialias(config),
             "mean": tuple(details["mean"]),
             "std": tuple(details["std"]),

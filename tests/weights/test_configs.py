@@ -1,5 +1,6 @@
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from reference.small import HYBRID, SMALL, small
 
 from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_weights
 from keras_vit.models.vit import ARGUMENTS
-from keras_vit.weights.configs import written_config, written_transformers_config
+from keras_vit.weights.configs import read_configs, written_config, written_transformers_config
 
 NAMES = ("tabby", "tiger", "lynx", "lion", "ocelot")
 SQUASH = Preprocessing(16, interpolation="bicubic", antialias=True, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
@@ -248,6 +249,148 @@ def test_a_size_that_no_image_has_is_refused(size, message, tmp_path):
     preprocessor.write_text(json.dumps(found))
     with pytest.raises(ValueError, match=message):
         from_pretrained(tmp_path / "model")
+
+
+VIT = {"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": 16}
+TIMM = {"architecture": "vit_base_patch16_224", "pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3}}
+# As transformers 5.23 saves each class, and fast classes of 4.5x, with 16 for their 224 pixels.
+HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+STEPS = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, **HALF}
+SQUARE, EDGE = {"height": 16, "width": 16}, {"shortest_edge": 16}
+CENTER = {"do_center_crop": True, "resample": 3, "crop_size": SQUARE}
+SAVED = {
+    "ViT": {**STEPS, "resample": 2, "size": SQUARE},
+    "DeiT": {**STEPS, **CENTER, "size": {"height": 18, "width": 18}},
+    "Beit": {**STEPS, **CENTER, "do_center_crop": False, "do_reduce_labels": False, "size": SQUARE},
+    "Siglip": {**STEPS, "resample": 3, "size": SQUARE, "do_convert_rgb": True},
+    "CLIP": {**STEPS, **CENTER, "size": EDGE, "do_convert_rgb": True},
+    "Bit": {**STEPS, **CENTER, "size": EDGE, "do_convert_rgb": True},
+    "ViTFast": {
+        **{**STEPS, "resample": 2, "size": {**SQUARE, "shortest_edge": None}, "default_to_square": True},
+        **{
+            "do_center_crop": None,
+            "crop_size": None,
+            "do_convert_rgb": None,
+            "data_format": "channels_first",
+        },
+    },
+}
+# As the authors wrote them by hand.
+GOOGLE = {"do_normalize": True, "do_resize": True, **HALF, "size": 16}
+FACEBOOK = {"feature_extractor_type": "DeiTFeatureExtractor", **GOOGLE, **CENTER, "crop_size": 16, "size": 18}
+
+
+def told(folder, config=VIT, images=None):
+    """What config.json and preprocessor_config.json tell."""
+    (folder / "config.json").write_text(json.dumps(config))
+    if images is not None:
+        (folder / "preprocessor_config.json").write_text(json.dumps(images))
+    return read_configs(folder / "model.safetensors")[0]
+
+
+@pytest.mark.parametrize(
+    "images, expected",
+    [
+        (SAVED["ViT"], ("squash", 1, "bilinear")),
+        (SAVED["DeiT"], ("crop", 16 / 18, "bicubic")),
+        (SAVED["Beit"], ("squash", 1, "bicubic")),
+        (SAVED["Siglip"], ("squash", 1, "bicubic")),
+        (SAVED["CLIP"], ("crop", 1, "bicubic")),
+        (SAVED["Bit"], ("crop", 1, "bicubic")),
+        (SAVED["ViTFast"], ("squash", 1, "bilinear")),
+        (GOOGLE, ("squash", 1, "bilinear")),
+        (FACEBOOK, ("crop", 16 / 18, "bicubic")),
+        ({**SAVED["ViT"], "resample": 0}, ("squash", 1, "nearest")),
+        ({**SAVED["ViT"], "size": [16, 16]}, ("squash", 1, "bilinear")),
+        ({**SAVED["ViT"], **CENTER, "size": 32}, ("crop", 0.5, "bicubic")),
+    ],
+    ids=[*SAVED, "Google's", "Facebook's", "nearest", "list", "int"],
+)
+def test_image_processors_are_read_as_they_are_saved(images, expected, tmp_path):
+    found = Preprocessing(16, **told(tmp_path, images=images)["preprocessing"])
+    assert (found.resize, found.crop_fraction, found.interpolation) == expected
+    assert (found.mean, found.std, found.antialias) == ((0.5,) * 3, (0.5,) * 3, True)
+
+
+@pytest.mark.parametrize("rescale", [{}, {"do_rescale": False}, {"rescale_factor": 1 / 127.5}])
+@pytest.mark.parametrize("normalise", [{}, {"do_normalize": False}, {"image_mean": 0.3, "image_std": 2}])
+def test_numbers_are_rescaled_and_normalised_as_they_do(rescale, normalise, tmp_path):
+    images = {**SAVED["ViT"], **rescale, **normalise}
+    found = Preprocessing(16, **told(tmp_path, images=images)["preprocessing"])
+    pixels = np.arange(256, dtype="float32")[:, np.newaxis].repeat(3, axis=-1)
+    expected = pixels * (images["rescale_factor"] if images["do_rescale"] else 1)
+    if images["do_normalize"]:
+        expected = (expected - images["image_mean"]) / images["image_std"]
+    np.testing.assert_allclose(found.normalise(pixels), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"resample": code} for code in (1, 4, 5, 77, -1, None, "bicubic", True)),
+        *({name: value} for name in ("do_resize", "do_pad", "do_flip_channel_order") for value in (1, "yes")),
+        *({"do_resize": value} for value in (False, None)),
+        *({"rescale_factor": factor} for factor in (0, -1, 1e-320, math.nan, "1/255", None, True)),
+        *({"size": size} for size in (17, [16, 17], {"height": 17, "width": 17}, {"shortest_edge": 16})),
+        *({"size": size} for size in ({}, [], None, "16", 16.0, True, {"longest_edge": 16}, {"height": 16})),
+        *({**CENTER, "crop_size": size} for size in (15, [16, 17], {"shortest_edge": 16}, None, 0, "16")),
+        *({**CENTER, "size": size} for size in (15, [18, 19], {**EDGE, "longest_edge": 20}, None, 0)),
+        {"crop_pct": 0.9},
+        {"do_center_crop": "no"},
+    ],
+    ids=str,
+)
+def test_what_no_preprocessing_does_is_refused_by_name_and_value(changes, tmp_path):
+    name, value = [*changes.items()][-1]
+    message = f"preprocessor_config.json says {name}={value!r}; wanted "
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        told(tmp_path, images={**SAVED["ViT"], **changes})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [("1", "2", "3", "4"), ("0", "2"), ("a", "b"), ("00", "1"), ("0", "1.0"), ("-1", "0")],
+    ids=",".join,
+)
+def test_labels_must_be_numbered_as_the_classes(numbers, tmp_path):
+    message = f"config.json says id2label of {', '.join(numbers)}; wanted the class numbers from 0 to "
+    with pytest.raises(ValueError, match=f"{re.escape(message)}{len(numbers) - 1}"):
+        told(tmp_path, {**VIT, "id2label": dict.fromkeys(numbers, "cat")})
+
+
+def test_labels_may_stand_in_any_order(tmp_path):
+    id2label = {str(i): f"class {i}" for i in reversed(range(12))}
+    found = told(tmp_path, {**VIT, "id2label": id2label})
+    assert found["class_names"] == tuple(f"class {i}" for i in range(12))
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({}, ("crop", 0.875, "bicubic")),  # timm's defaults
+        ({"crop_pct": None, "crop_mode": None, "interpolation": ""}, ("crop", 0.875, "bicubic")),
+        ({"crop_pct": 1, "interpolation": "bilinear"}, ("crop", 1, "bilinear")),
+        ({"crop_pct": 0.9, "crop_mode": "center"}, ("crop", 0.9, "bicubic")),
+        ({"crop_pct": 1.0, "crop_mode": "squash"}, ("squash", 1, "bicubic")),
+    ],
+)
+def test_timms_way_of_cropping_is_read(changes, expected, tmp_path):
+    found = told(tmp_path, {**TIMM, **changes})["preprocessing"]
+    assert (found["resize"], found["crop_fraction"], found["interpolation"]) == expected
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        *(("crop_pct", value) for value in (1.1, -0.5, "0.9", math.nan, math.inf, True)),
+        *(("crop_mode", value) for value in ("border", 1)),
+        *(("interpolation", value) for value in ("lanczos", "random", 3)),
+    ],
+)
+def test_what_timm_does_to_images_and_we_do_not_is_refused(name, value, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(f"config.json says {name}={value!r}; wanted ")):
+        told(tmp_path, {**TIMM, name: value})
 
 
 def test_a_long_configuration_is_refused_by_its_size(tmp_path):
