@@ -4,17 +4,23 @@ TensorFlow takes any size that a header declares, places a GIF's first frame by 
 them for it, and takes the palette indices of a BMP for grey values.
 """
 
+import numpy as np
 import tensorflow as tf
 
 from keras_vit import preprocessing
 
 JPEG = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}
 PNG = b"\x89PNG"
-VP8L = (
-    21,
-    4,
-)  # where, and in how many bytes, a lossless WebP tells its size and whether it has an alpha channel
-HEAD = 70  # bytes of a file that tell the size of a BMP or WebP, and a BMP's form
+HEAD = 66  # bytes of a file that tell the size of a BMP, GIF or WebP, and a BMP's form
+# By format: where its name stands, and for height and width the first of four bytes, the lowest of their bits
+# and how many, and what to add.
+SIZES = (
+    ((0, b"GIF8"), (8, 0, 16, 0), (6, 0, 16, 0)),
+    ((0, b"BM"), (22, 0, 32, 0), (18, 0, 32, 0)),
+    ((12, b"VP8X"), (27, 0, 24, 1), (24, 0, 24, 1)),
+    ((12, b"VP8L"), (22, 6, 14, 1), (21, 0, 14, 1)),
+    ((12, b"VP8 "), (28, 0, 14, 0), (26, 0, 14, 0)),
+)
 MAX_BLOCKS = 10_000  # runs of full blocks, and blocks, in which a GIF's first frame may be stored
 
 
@@ -36,7 +42,7 @@ def decode_stored(encoded):
     """
 
     def of_jpeg():
-        with tf.control_dependencies([assert_bounded(tf.io.extract_jpeg_shape(encoded)[:2])]):
+        with tf.control_dependencies([assert_bounded(_jpeg_size(encoded))]):
             return tf.io.decode_jpeg(encoded, **JPEG)
 
     def of_png():
@@ -62,10 +68,10 @@ def is_bounded(encoded):
     """
     size = tf.case(
         [
-            (tf.io.is_jpeg(encoded), lambda: tf.io.extract_jpeg_shape(encoded)[:2]),
+            (tf.io.is_jpeg(encoded), lambda: _jpeg_size(encoded)),
             (tf.strings.substr(encoded, 0, 4) == PNG, lambda: _png_size(encoded)),
         ],
-        default=lambda: _size_of_others(_head(encoded)),
+        default=lambda: _size_of_others(encoded),
     )
     return _is_bounded(size) & (tf.strings.length(encoded) <= preprocessing.MAX_BYTES)
 
@@ -80,50 +86,55 @@ def _is_bounded(size):
     return tf.reduce_prod(tf.cast(size, tf.int64)) <= preprocessing.MAX_PIXELS
 
 
-def _png_size(encoded):
+def _jpeg_size(encoded):
     """(height, width) as the header declares them."""
-    return tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)[::-1]
+    return tf.io.extract_jpeg_shape(encoded, tf.int64)[:2]
+
+
+def _png_size(encoded):
+    size = tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)
+    return tf.cast(size[::-1], tf.int64)
 
 
 def _of_others(encoded):
-    head = _head(encoded)
-    with tf.control_dependencies([assert_bounded(_size_of_others(head))]):
+    with tf.control_dependencies([assert_bounded(_size_of_others(encoded))]):
         return tf.case(
             [
-                (_starts(head, b"GIF8"), lambda: _of_gif(encoded)),
-                (_starts(head, b"BM"), lambda: _of_bmp(encoded, head)),
-                (_starts(head, b"RIFF"), lambda: _of_webp(encoded, head)),
+                (tf.strings.substr(encoded, 0, 4) == b"GIF8", lambda: _of_gif(encoded)),
+                (tf.strings.substr(encoded, 0, 2) == b"BM", lambda: _of_bmp(encoded)),
+                (tf.strings.substr(encoded, 0, 4) == b"RIFF", lambda: _of_webp(encoded)),
             ],
             default=lambda: tf.io.decode_image(encoded, channels=3, expand_animations=False),
         )
 
 
 def _head(encoded):
-    """The first bytes of a file, filled with zeros: int32 (HEAD,)."""
-    start = tf.strings.substr(encoded, 0, HEAD)
-    return tf.cast(tf.io.decode_raw(start, tf.uint8, fixed_length=HEAD), tf.int32)
+    """The first bytes of a file, filled with zeros."""
+    return tf.strings.substr(tf.strings.join([encoded, bytes(HEAD)]), 0, HEAD)
 
 
-def _size_of_others(head):
-    """(height, width) of a BMP, GIF (of its canvas) or WebP; of others, 0."""
-    packed = _number(head, *VP8L)
-    sizes = (
-        (_starts(head, b"GIF8"), (_number(head, 8, 2), _number(head, 6, 2))),
-        (_starts(head, b"BM"), (tf.abs(_number(head, 22, 4)), tf.abs(_number(head, 18, 4)))),
-        (_starts(head[12:], b"VP8X"), (_number(head, 27, 3) + 1, _number(head, 24, 3) + 1)),
-        (_starts(head[12:], b"VP8L"), (packed // 2**14 % 2**14 + 1, packed % 2**14 + 1)),
-        (_starts(head[12:], b"VP8 "), (_number(head, 28, 2) % 2**14, _number(head, 26, 2) % 2**14)),
-    )
-    return tf.add_n([tf.where(is_it, tf.stack(size), 0) for is_it, size in sizes])
+def _size_of_others(encoded):
+    """(height, width) of a BMP, GIF (of its screen) or WebP as the header declares them; of others, 0."""
+    head = _head(encoded)
+    names, *sides = zip(*SIZES)
+    places, names = zip(*names)
+    is_it = tf.strings.substr(head, places, [len(name) for name in names]) == names
+    place, shift, bits, more = np.moveaxis(np.array(sides), -1, 0)  # each (2, formats)
+    values = tf.cast(tf.io.decode_raw(head, tf.uint8), tf.int64)
+    values = tf.tensordot(tf.gather(values, place[..., np.newaxis] + np.arange(4)), 256 ** np.arange(4), 1)
+    values = values // 2**shift % 2**bits + more
+    values = tf.minimum(values, 2**32 - values)  # a BMP's may be negative
+    return tf.reduce_sum(tf.where(is_it, values, 0), axis=1)
 
 
-def _of_webp(encoded, head):
+def _of_webp(encoded):
     """A WebP without its alpha channel, with which TensorFlow does not decode it as RGB."""
-    is_extended = _starts(head[12:], b"VP8X")
-    is_lossless = _starts(head[12:], b"VP8L")
-    is_animated = is_extended & (head[20] // 2 % 2 == 1)
-    has_alpha = is_extended & (head[20] // 16 % 2 == 1)
-    has_alpha |= is_lossless & (_number(head, *VP8L) // 2**28 % 2 == 1)
+    head = _head(encoded)
+    form = tf.strings.substr(head, 12, 4)
+    flags = tf.io.decode_raw(tf.strings.substr(head, 20, 5), tf.uint8)
+    is_extended, is_lossless = form == b"VP8X", form == b"VP8L"
+    is_animated = is_extended & (flags[0] & 2 > 0)
+    has_alpha = (is_extended & (flags[0] & 16 > 0)) | (is_lossless & (flags[4] & 16 > 0))
 
     def decoded(channels):
         return tf.io.decode_image(encoded, channels=channels, expand_animations=False)[..., :3]
@@ -133,13 +144,15 @@ def _of_webp(encoded, head):
         return tf.cond(has_alpha, lambda: decoded(4), lambda: decoded(3))
 
 
-def _of_bmp(encoded, head):
+def _of_bmp(encoded):
     """A BMP, the colours of whose palette are looked up."""
-    offset, header, bits = _number(head, 10, 4), _number(head, 14, 4), _number(head, 28, 2)
-    compression = _number(head, 30, 4)
+    head = _head(encoded)
+    numbers = tf.io.decode_raw(tf.strings.substr(head, 10, 24), tf.int32)
+    offset, header, _, _, bits, compression = tf.unstack(numbers, 6)
+    bits = bits // 2**16
     plain = (compression == 0) & ((bits == 8) | (bits == 24) | (bits == 32))
     masked = (compression == preprocessing.BMP_MASKED) & (bits == 32)
-    masked &= _starts(head[54:], preprocessing.BMP_MASKS)
+    masked &= tf.strings.substr(head, 54, 12) == preprocessing.BMP_MASKS
     is_read = (header >= 40) & (plain | masked)
     with tf.control_dependencies([tf.debugging.Assert(is_read, [preprocessing.BMP_WANTED])]):
         image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
@@ -155,13 +168,16 @@ def _of_bmp(encoded, head):
 def _of_gif(encoded):
     """A GIF's first frame, decoded alone and put where it lies on the canvas."""
     values = tf.cast(tf.io.decode_raw(tf.strings.join([encoded, bytes(HEAD)]), tf.uint8), tf.int32)
-    size = tf.strings.length(encoded)
+    length = tf.strings.length(encoded)
+
+    def pair(place):  # (top, left) or (height, width)
+        return tf.tensordot(tf.reshape(values[place : place + 4], (2, 2)), [1, 256], 1)[::-1]
 
     def table(flags):  # the bytes of the colours that follow
         return tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)
 
     def at(place):
-        return values[tf.minimum(place, size)]
+        return values[tf.minimum(place, length)]
 
     def skip(place):  # a chain of blocks, each with its length in front, up to one of length 0
         def step(place):  # past all full blocks at once, and the one after them
@@ -169,35 +185,23 @@ def _of_gif(encoded):
             place += 256 * full
             return place + tf.where(at(place) > 0, 1 + at(place), 0)
 
-        return 1 + _repeated(step, lambda place: (place < size) & (at(place) > 0), place)
+        return 1 + _repeated(step, lambda place: (place < length) & (at(place) > 0), place)
 
     start = 13 + table(values[10])
-    is_extension = lambda place: (place < size) & (at(place) == 0x21)  # noqa: E731
-    start = tf.minimum(_repeated(lambda place: skip(place + 2), is_extension, start), size)
-    left, top, width, height = (_number(values, start + 1 + 2 * i, 2) for i in range(4))
+    is_extension = lambda place: (place < length) & (at(place) == 0x21)  # noqa: E731
+    start = tf.minimum(_repeated(lambda place: skip(place + 2), is_extension, start), length)
     end = skip(start + 11 + table(values[start + 9]))
-    canvas_width = tf.maximum(_number(values, 6, 2), left + width)
-    canvas_height = tf.maximum(_number(values, 8, 2), top + height)
-    with tf.control_dependencies([assert_bounded(tf.stack([canvas_height, canvas_width]))]):
+    corner, size, screen = (pair(place) for place in (start + 1, start + 5, 6))
+    canvas = tf.maximum(screen, corner + size)
+    with tf.control_dependencies([assert_bounded(canvas)]):
         alone = [(0, start + 1), (start + 5, end - start - 5)]
         before, after = (tf.strings.substr(encoded, *part) for part in alone)
         frame = tf.strings.join([before, bytes(4), after, b";"])  # at the left top corner
         image = tf.io.decode_image(frame, channels=3, expand_animations=False)
-    return tf.pad(
-        image,
-        [[top, canvas_height - top - height], [left, canvas_width - left - width], [0, 0]],
-    )
+    around = tf.stack([corner, canvas - corner - size], axis=1)
+    return tf.pad(image, tf.concat([around, [[0, 0]]], 0))
 
 
 def _repeated(step, goes_on, start):
     (end,) = tf.while_loop(goes_on, lambda x: (step(x),), (start,), maximum_iterations=MAX_BLOCKS)
     return end
-
-
-def _number(values, place, count):
-    """The unsigned number, lowest byte first, in `count` bytes (the highest of four has a sign)."""
-    return tf.reduce_sum(values[place : place + count] * tf.constant([1 << 8 * i for i in range(count)]))
-
-
-def _starts(values, wanted):
-    return tf.reduce_all(values[: len(wanted)] == tf.constant([*wanted]))
