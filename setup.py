@@ -27,6 +27,7 @@ setup(
         "ai-edge-litert",
         "filelock",
         "flatbuffers",
+        "h5py",
         "huggingface_hub",
         "importlib_resources",  # which tensorflow-datasets needs to prepare data and does not ask for
         "keras>=3.14.1",  # below it a .keras file can read other files of the machine, through HDF5

@@ -4,6 +4,7 @@ What a file is, its first bytes tell, never its name. Nothing in a file is ever 
 are refused, and torch's files are read by its weights-only loader.
 """
 
+import io
 import json
 import lzma
 import os
@@ -171,6 +172,36 @@ def check_zip(archive):
     if any(entry.compress_type not in _METHODS for entry in entries):
         raise ValueError("it is compressed by a method that no writer of weights uses")
     check_unpacked_size(sum(entry.file_size for entry in entries), os.path.getsize(archive.filename))
+
+
+def check_hdf5(archive, name):
+    """Raise ValueError if an HDF5 file in a zipfile.ZipFile declares more than can be in it."""
+    import h5py
+
+    sizes, compressed = [], archive.getinfo(name).compress_type != zipfile.ZIP_STORED
+    with h5py.File(io.BytesIO(archive.read(name)) if compressed else _Stored(archive, name), "r") as file:
+        file.visititems(lambda _, item: sizes.append(item.nbytes) if isinstance(item, h5py.Dataset) else None)
+    check_unpacked_size(sum(sizes), os.path.getsize(archive.filename))
+
+
+class _Stored(io.RawIOBase):
+    """An entry of a zip archive that is not compressed; zipfile's own reads everything before a position."""
+
+    def __init__(self, archive, name):
+        entry, self.file, self.position = archive.getinfo(name), archive.fp, 0
+        self.file.seek(entry.header_offset + 26)
+        self.start = entry.header_offset + 30 + sum(struct.unpack("<HH", self.file.read(4)))
+        self.size = entry.file_size
+
+    def seek(self, offset, whence=os.SEEK_SET):
+        self.position = offset + (0, self.position, self.size)[whence]
+        return self.position
+
+    def readinto(self, buffer):
+        self.file.seek(self.start + self.position)
+        count = self.file.readinto(memoryview(buffer)[: max(self.size - self.position, 0)])
+        self.position += count
+        return count
 
 
 def _write_npz(arrays, path, digest):

@@ -17,7 +17,7 @@ from keras_vit.models.arguments import least_parameters, stem_stride
 from keras_vit.models.vit import ARGUMENTS, DEFAULTS, VisionTransformer
 from keras_vit.variants import parse_variant
 from keras_vit.weights.architecture import infer_arguments
-from keras_vit.weights.archive import check_unpacked_size, check_zip, read_arrays
+from keras_vit.weights.archive import check_hdf5, check_unpacked_size, check_zip, read_arrays
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import find, resolve
 from keras_vit.weights.class_names import class_names
@@ -126,6 +126,7 @@ def read_model(path):
             if archive.getinfo("config.json").file_size > LARGEST_SIDECAR:
                 raise ValueError(f"its configuration has more than {LARGEST_SIDECAR} bytes")
             config = json.loads(archive.read("config.json"))
+            check_hdf5(archive, "model.weights.h5")
         kind = keras.saving.get_registered_object(config["registered_name"])
         is_ours = isinstance(kind, type) and issubclass(kind, VisionTransformer)
         if is_ours:

@@ -185,6 +185,21 @@ def test_a_number_that_float32_does_not_hold_is_refused(name, value, tmp_path):
         read_model(path)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_weights_that_declare_more_than_they_store_are_refused(method, tmp_path):
+    """HDF5 fills what is not stored: some kilobytes would take 4 GiB, which Keras accepts."""
+    _, path = saved(tmp_path, num_classes=2, representation_size=None)
+    with zipfile.ZipFile(path) as archive:
+        config, weights = archive.read("config.json"), io.BytesIO(archive.read("model.weights.h5"))
+    with h5py.File(weights, "r+") as file:
+        file.create_dataset("layers/more", (2**30,), "float32", chunks=(2**20,))
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("config.json", config)
+        archive.writestr("model.weights.h5", weights.getvalue())
+    with pytest.raises(ValueError, match=r"bytes declare 4,29\S+; at most 1,073,741,824 are accepted"):
+        read_model(path)
+
+
 @pytest.mark.filterwarnings("ignore:Skipping nested container")
 @pytest.mark.parametrize("link", [False, True])
 def test_weights_that_name_another_file_are_refused(link, tmp_path):
