@@ -1,6 +1,7 @@
 """An address to a file in the cache: received, checked, and only then given its name."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ from keras_vit.weights.download import (
     PIECE,
     Refused,
     arrived,
+    check_encrypted,
     discard,
     download,
     one_line,
@@ -57,12 +59,17 @@ def cached_path(url):
     return cache_folder() / hashlib.sha256(address.encode(errors="replace")).hexdigest()[:16] / name
 
 
-def from_address(url, sha256, size):
-    """The cached file of a web or Google Cloud address, received where it is not here yet."""
+def from_address(url, sha256, size, trust):
+    """The cached file of a web or Google Cloud address, received where it is not here yet.
+
+    A plain `http://` address needs a digest or trust, whether its file is cached or not.
+    """
     from filelock import FileLock
 
     path = cached_path(url)
-    receive = _copy_from_cloud if url.startswith("gs://") else download
+    trust = trust or sha256 is not None
+    check_encrypted(url, trust)
+    receive = _copy_from_cloud if url.startswith("gs://") else functools.partial(download, trust=trust)
     if not path.is_file():
         try:
             locks = cache_folder() / ".locks"

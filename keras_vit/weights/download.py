@@ -1,6 +1,7 @@
 """A web address to a local file, going on where it broke off."""
 
 import contextlib
+import ipaddress
 import json
 import os
 import re
@@ -26,7 +27,7 @@ class _TryAgain(Exception):
     pass
 
 
-def download(url, part, *, size=None, largest=None):
+def download(url, part, *, size=None, largest=None, trust=False):
     """Fill a file with what a web address holds, going on from what lies there already.
 
     Beside it lies `….state`: the whole length and the server's mark of this version, an ETag or a date.
@@ -38,6 +39,7 @@ def download(url, part, *, size=None, largest=None):
         part: pathlib.Path of the file to fill. The caller keeps others from it meanwhile.
         size: Bytes that the file must have; None: what the server says.
         largest: Bytes above which the file is refused; None: any.
+        trust: Whether plain `http://` is accepted, as `check_encrypted` takes it.
 
     Raises:
         Refused: if the server answers that there is no such file, or none for this caller.
@@ -56,7 +58,7 @@ def download(url, part, *, size=None, largest=None):
     for wait in WAITS:
         time.sleep(wait)
         try:
-            return _receive(url, part, size, largest)
+            return _receive(url, part, size, largest, trust)
         except _TryAgain as error:
             problem = str(error)
         except exceptions.SSLError:
@@ -77,7 +79,7 @@ def download(url, part, *, size=None, largest=None):
     )
 
 
-def _receive(url, part, size, largest):
+def _receive(url, part, size, largest, trust):
     """One try: ask for what is missing and write it."""
     import requests
 
@@ -87,7 +89,7 @@ def _receive(url, part, size, largest):
     headers = {"Accept-Encoding": "identity"}  # lengths and ranges of the file itself
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": mark}
-    with requests.get(url, headers=headers, timeout=(CONNECT, READ), stream=True) as response:
+    with requests.Session() as session, _answer(session, url, headers, trust) as response:
         if not (have and _goes_on(response, have, total, mark)):
             _refuse_bad_answer(response, url, part, have)
             have, total, mark = 0, *_whole(response, url, size)
@@ -107,6 +109,85 @@ def _receive(url, part, size, largest):
             os.fsync(file.fileno())
     if total is not None and received != total:
         raise _TryAgain(f"lost connection after {received} of {total} bytes")
+
+
+def _answer(session, url, headers, trust):
+    """The response at the end of the redirects, each of which is checked like the first address."""
+    from requests import TooManyRedirects
+
+    credentials = _credentials(url)
+    for _ in range(session.max_redirects + 1):
+        check_encrypted(url, trust)
+        response = session.get(
+            url,
+            headers=headers,
+            auth=credentials,
+            timeout=(CONNECT, READ),
+            stream=True,
+            allow_redirects=False,
+        )
+        target = session.get_redirect_target(response)
+        if target is None:
+            return response
+        response.close()
+        target = urllib.parse.urljoin(url, target)
+        if _origin(url)[0] == "https" != _origin(target)[0]:
+            raise Refused(f"{shown(url)}: the server redirects to {shown(target)}, which is not encrypted")
+        if _origin(url) != _origin(target):
+            credentials = _anonymous
+        url = target
+    raise TooManyRedirects
+
+
+def _credentials(url):
+    """The address's own user and password, else those of .netrc, which are sent encrypted only."""
+    from requests.utils import get_auth_from_url, get_netrc_auth
+
+    own = get_auth_from_url(url)
+    return own if any(own) else (url.startswith("https:") and get_netrc_auth(url)) or _anonymous
+
+
+def _anonymous(request):
+    return request  # With no `auth`, requests would look into .netrc itself.
+
+
+def _origin(url):
+    address = urllib.parse.urlsplit(url)
+    return address.scheme, address.netloc.rpartition("@")[2]
+
+
+def check_encrypted(url, trust=False):
+    """Refuse plain `http://` to another machine, where anyone on the way can change the file.
+
+    Args:
+        url: An address.
+        trust: Whether it is accepted: the caller trusts the way, or will check the file's digest.
+
+    Raises:
+        ValueError: if it is such an address.
+
+    Example:
+        >>> check_encrypted("http://localhost/vit.npz")
+        >>> check_encrypted("http://example.org/vit.npz", trust=True)
+        >>> check_encrypted("http://example.org/vit.npz")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        ValueError: http://example.org/vit.npz is not encrypted, ...
+    """
+    address = urllib.parse.urlsplit(url)
+    if address.scheme != "http" or trust or _is_loopback(address.hostname):
+        return
+    raise ValueError(
+        f"{shown(url)} is not encrypted, and anyone on the way can change the file; use https://, give the "
+        "file's sha256 (--sha256), or accept it with trust=True (--trust)"
+    )
+
+
+def _is_loopback(host):
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _state(part):

@@ -21,7 +21,7 @@ KNOWN = "a path, hf://…, https://…, http://… or gs://…"
 LOG_IN = "log in ('hf auth login', or HF_TOKEN) with an account that may read it"
 
 
-def fetch(source, *, sha256=None, size=None):
+def fetch(source, *, sha256=None, size=None, trust=False):
     """The local file that a source names, downloaded where need be.
 
     What is downloaded is kept and not asked for again: in Hugging Face's own cache, or in
@@ -35,6 +35,8 @@ def fetch(source, *, sha256=None, size=None):
             TensorFlow reads with the caller's Google Cloud credentials.
         sha256: Hexadecimal SHA-256 that the file must have; None: any.
         size: Bytes that the file must have; None: any.
+        trust: Whether plain `http://` is accepted from another machine without a digest. A redirect from
+            `https://` to `http://` never is.
 
     Returns:
         pathlib.Path of an existing, whole file.
@@ -55,7 +57,7 @@ def fetch(source, *, sha256=None, size=None):
         raise ValueError(f"size must be a number of bytes; got {size!r}")
     scheme, text = _scheme(os.fsdecode(source))
     if scheme in ("http", "https", "gs"):
-        return from_address(text, sha256, size)
+        return from_address(text, sha256, size, trust)
     path = _from_hub(text) if scheme == "hf" else _local(text)
     check(path, sha256, size, str(path))
     return path

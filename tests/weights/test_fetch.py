@@ -1,5 +1,6 @@
 """From a source to a local file. The servers are on the loopback; nothing else is asked."""
 
+import base64
 import gzip
 import hashlib
 import json
@@ -11,9 +12,11 @@ import sys
 import threading
 import time
 import types
+import urllib.parse
 
 import numpy as np
 import pytest
+import requests
 from made.servers import Server, asked_hub, chunked, file, serving, status, without_length
 
 from keras_vit.weights import cache, download
@@ -424,6 +427,89 @@ def test_a_redirection_is_followed(server):
     assert {headers["Accept-Encoding"] for _, _, headers in server.seen} == {"identity"}
 
 
+@pytest.fixture
+def web(server, monkeypatch):
+    """The server answers for every host; a list of the URL and the credentials of each request."""
+    send, asked = requests.adapters.HTTPAdapter.send, []
+
+    def answered_here(adapter, request, **options):
+        asked.append((request.url, request.headers.get("Authorization")))
+        request.url = server.url + urllib.parse.urlsplit(request.url).path
+        return send(adapter, request, **options)
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", answered_here)
+    return asked
+
+
+def test_plain_http_needs_trust_or_a_digest_but_on_this_machine(server, web, folder):
+    server.answers[NPZ] = file(CONTENT)
+    for source in (f"http://host{NPZ}", f"http://10.0.0.1{NPZ}", f"HTTP://127.0.0.1.host:80{NPZ}"):
+        message = refusal(source)
+        assert "is not encrypted, and anyone on the way can change the file; use https://, give" in message
+        assert web == []
+    fetch(f"http://host{NPZ}", sha256=SHA)
+    fetch(f"http://10.0.0.1{NPZ}", trust=True)
+    assert "is not encrypted" in refusal(f"http://10.0.0.1{NPZ}")  # although it is in the cache
+    for source in (f"https://host{NPZ}", f"http://localhost{NPZ}", f"http://[::1]:99{NPZ}"):
+        fetch(source)
+
+
+@pytest.mark.parametrize(
+    "source, target, options, message",
+    [
+        ("https://host", "http://host", {"trust": True}, "redirects to http://host/b.npz, which is not enc"),
+        ("https://host", "http://127.0.0.1", {"sha256": SHA}, "redirects to http://127.0.0.1/b.npz, which"),
+        ("http://localhost", "http://host", {}, "http://host/b.npz is not encrypted, and anyone"),
+        ("http://localhost", "http://host", {"sha256": SHA}, None),
+        ("http://host", "https://host", {"trust": True}, None),
+        ("https://host", "https://other", {}, None),
+    ],
+)
+def test_each_redirect_is_checked_as_the_address_is(source, target, options, message, server, web):
+    server.answers |= {NPZ: status(302, Location=f"{target}/b.npz"), "/b.npz": file(CONTENT)}
+    if message:
+        assert message in refusal(source + NPZ, **options)
+        assert [url for url, _ in web if "b.npz" in url] == []
+    else:
+        assert fetch(source + NPZ, **options).read_bytes() == CONTENT
+
+
+def test_credentials_of_netrc_are_sent_encrypted_only_and_after_the_addresss(
+    server, web, tmp_path, monkeypatch
+):
+    (tmp_path / "netrc").write_text("default login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    server.answers |= {path: file(CONTENT) for path in ("/1", "/2", "/3", "/4")}
+    fetch("https://host/1")
+    fetch("https://you:own@host/2")
+    fetch("http://host/3", trust=True)
+    fetch("http://127.0.0.1/4")
+    basic = ["Basic " + base64.b64encode(pair).decode() for pair in (b"me:secret", b"you:own")]
+    assert [authorization for _, authorization in web] == [*basic, None, None]
+
+
+@pytest.mark.parametrize(
+    "target, kept",
+    [
+        ("/b.npz", True),
+        ("https://host/b.npz", True),
+        ("https://other/b.npz", False),
+        ("https://host:444/b.npz", False),
+        ("https://they:theirs@other/b.npz", False),
+    ],
+)
+def test_credentials_stay_with_their_server(target, kept, server, web, tmp_path, monkeypatch):
+    (tmp_path / "netrc").write_text("default login me password secret\n")
+    server.answers |= {NPZ: status(302, Location=target), "/b.npz": file(CONTENT)}
+    for source in ("https://me:own@host", "https://host"):
+        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+        web.clear()
+        fetch(f"{source}{NPZ}")
+        (_, first), (_, second) = web[:2]
+        assert first.startswith("Basic ")
+        assert second == (first if kept else None)
+
+
 def test_an_answer_may_come_in_chunks_packed_or_to_the_end_of_the_connection(server):
     def packed(handler):
         handler.answer(200, gzip.compress(CONTENT), Content_Encoding="gzip", ETag='"1"')
@@ -454,7 +540,7 @@ def test_no_server_is_told(folder):
         source = server.url + NPZ
     assert refusal(source).startswith(f"{source}: no connection, in 3 tries; check the address")
     assert "kept" not in refusal(source)
-    assert "no connection" in refusal("http://no-such-host.invalid/vit.npz")
+    assert "no connection" in refusal("http://no-such-host.invalid/vit.npz", trust=True)
     assert lying(folder) == []
 
 
@@ -462,7 +548,7 @@ def test_no_server_is_told(folder):
     "source", ["http://", "https://host:port/a.npz", "http://[::1/a.npz", "http://.a/b.npz"]
 )
 def test_an_address_that_is_none_is_refused(source, folder):
-    assert refusal(source) in (
+    assert refusal(source, trust=True) in (
         f"{source}: the request failed (InvalidURL); check the address",
         f"{source!r} is no address: Invalid IPv6 URL",
     )
@@ -493,7 +579,7 @@ def test_the_closed_buckets_are_explained(bucket, server, monkeypatch):
     source = f"http://storage.googleapis.com/{bucket}/vit.npz"
     server.answers[source] = status(403)
     monkeypatch.setenv("http_proxy", server.url)
-    message = refusal(source)
+    message = refusal(source, trust=True)
     assert message.startswith(f"{source}: the server answered 403: ")
     closed = bucket != "somebody"
     assert ("since February 2026 (google-research/vision_transformer issue 321)" in message) == closed
