@@ -30,7 +30,8 @@ What the columns hold and where it is from:
 * `licence`: `LICENCE_SOURCES`.
 * `top1`: per cent of ImageNet-1k's validation images, at this size, as `top1_source` reports it; empty
   where no source does.
-* `sha256`, `bytes`: of the file, where the source states them.
+* `revision`, `sha256`, `bytes`: the repository's commit, and what its weights are checked against, as
+  `pin_source` states them; empty where no source does, and then the newest version is fetched, unchecked.
 
 Architectures that `VisionTransformer` cannot express are left out: norms of query and key, RMSNorm,
 SwiGLU, RoPE, parallel blocks, relative positions, convolutions as stem, no last norm.
@@ -85,7 +86,9 @@ class Checkpoint:
         pretrained_on: The data, in order.
         licence, licence_source: Its licence (SPDX where there is one) and who states it; or None.
         top1, top1_source: ImageNet-1k accuracy in per cent and who reports it; or None.
-        sha256, bytes: Of the file; or None.
+        revision: Commit of the repository that is fetched; or None.
+        sha256, bytes: Of the file at that revision; or None.
+        pin_source: Who states them; or None.
 
     Example:
         >>> CATALOGUE["vit_b16_augreg_in21k_ft_in1k_384"].source
@@ -107,8 +110,15 @@ class Checkpoint:
     licence_source: str | None
     top1: float | None
     top1_source: str | None
+    revision: str | None
     sha256: str | None
     bytes: int | None
+    pin_source: str | None
+
+    @property
+    def address(self):
+        """The source at its revision, as `fetch` takes it."""
+        return f"{self.source}@{self.revision}" if self.revision else self.source
 
 
 def _row(cells):
@@ -120,7 +130,7 @@ def _row(cells):
     mean, std = NORMS[norm]
     return Checkpoint(
         **{name: given[name] for name in ("name", "source", "variant", "pretrained_on")},
-        **{name: given[name] for name in ("licence", "top1_source", "sha256")},
+        **{name: given[name] for name in ("licence", "top1_source", "revision", "sha256", "pin_source")},
         image_size=(int(cells["image_size"]),) * 2,
         num_classes=classes,
         options={
@@ -222,7 +232,7 @@ def resolve(source):
             folder ORG exists; or a path or an address, which is returned as it is.
 
     Returns:
-        The source of the row or of the repository, or `source`.
+        The address of the row, at its revision where it has one, or of the repository; or `source`.
 
     Raises:
         ValueError: for what can only be a name and is in no row, with the closest names; for a variant.
@@ -230,8 +240,8 @@ def resolve(source):
     Example:
         >>> resolve("vit_b16_augreg_in21k")
         'hf://timm/vit_base_patch16_224.augreg_in21k'
-        >>> resolve("google/vit-base-patch16-224")
-        'hf://google/vit-base-patch16-224'
+        >>> resolve("timm/vit_base_patch16_224.augreg2_in21k_ft_in1k")
+        'hf://timm/vit_base_patch16_224.augreg2_in21k_ft_in1k@063c6c38a5d8510b2e57df480445e94b231dad2c'
         >>> resolve("ViT-B_16.npz")
         'ViT-B_16.npz'
         >>> resolve("vit_h14_mea")  # doctest: +ELLIPSIS
@@ -243,9 +253,10 @@ def resolve(source):
     """
     text = os.fspath(source)
     if text in CATALOGUE:
-        return CATALOGUE[text].source
+        return CATALOGUE[text].address
     if repository := _repository(text):
-        return repository
+        row = _by_source().get(repository)
+        return row.address if row else repository
     if not _exists(text) and _is_variant(text):
         raise ValueError(f"{text!r} is a variant, which has no weights; give a checkpoint, or train a model")
     if "/" in text or "\\" in text or _FILE.search(text) or _exists(text):  # an address has a slash

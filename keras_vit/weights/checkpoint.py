@@ -9,6 +9,7 @@ import zipfile
 
 import keras
 import numpy as np
+from keras.src.saving import serialization_lib  # its scope is not public
 
 from keras_vit.layers.attention import check_heads
 from keras_vit.messages import listed
@@ -43,6 +44,7 @@ class Checkpoint:
         left_out: Keys of what stands beside a model, such as an optimizer's state.
         arguments: dict of `VisionTransformer` arguments of the stored model; without `image_size`
             if nothing tells it.
+        configuration: Name of the file beside it that was read, or None.
     """
 
     path: pathlib.Path
@@ -52,15 +54,16 @@ class Checkpoint:
     unknown: list
     left_out: list
     arguments: dict
+    configuration: str | None = None
 
 
-def read_checkpoint(source, *, variant=None, sha256=None, **given):
+def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
     """Read a checkpoint and find out what model it belongs to.
 
     Args:
         source: As for `from_pretrained`.
         variant: Name of a variant that the file must hold; it tells what the file does not.
-        sha256: Hexadecimal digest that the file must have.
+        sha256, trust: As for `from_pretrained`.
         **given: `VisionTransformer` arguments that the caller knows of the stored model, such as
             `num_heads` or `position_grid`.
 
@@ -78,8 +81,10 @@ def read_checkpoint(source, *, variant=None, sha256=None, **given):
     resolved = resolve(source)
     address, subtree = _split(resolved)
     row = find(address)
+    pinned = row is not None and address == row.address
+    digest = sha256 or (row.sha256 if pinned else None)
     try:
-        path = fetch(address, sha256=sha256 or (row and row.sha256))
+        path = fetch(address, sha256=digest, size=row.bytes if pinned else None, trust=trust)
     except ValueError as error:
         if row or resolved == source:
             raise
@@ -89,10 +94,12 @@ def read_checkpoint(source, *, variant=None, sha256=None, **given):
     arrays = read_arrays(path, subtree, vit_jax.is_beside)
     try:
         name, layout, reading = _mapped(arrays)
+        # The catalogue describes its rows, so that what no digest covers is not needed.
+        described = ({}, None) if row and digest else read_configs(path, checked=digest is not None)
         told = _told(
             (f"variant {variant}", parse_variant(variant) if variant else {}),
             (f"the catalogue's {row.name}", _of_row(row)) if row else (None, {}),
-            read_configs(path)[::-1],
+            described[::-1],
         )
         arguments = _arguments(layout, reading, told, given)
         check_unpacked_size(4 * least_parameters({**DEFAULTS, **arguments}), path.stat().st_size)
@@ -101,7 +108,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, **given):
             _split_heads(reading, arguments["num_heads"])
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return Checkpoint(path, name, *reading, arguments)
+    return Checkpoint(path, name, *reading, arguments, described[1])
 
 
 def not_finite(checkpoint):
@@ -132,7 +139,9 @@ def read_model(path):
         if is_ours:
             declared = 4 * least_parameters({**DEFAULTS, **config["config"]})
             check_unpacked_size(declared, os.path.getsize(path))
-            model = keras.saving.load_model(path, compile=False)
+            # Also where the process has called keras.config.enable_unsafe_deserialization().
+            with serialization_lib.SafeModeScope(True):
+                model = keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:  # of many classes, as the damage is
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(f"{str(path)!r} is no .keras file that can be read: {first[0]}") from None

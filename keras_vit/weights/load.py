@@ -34,6 +34,7 @@ def from_pretrained(
     position_resize="bilinear",
     variant=None,
     sha256=None,
+    trust=False,
     check_finite=True,
     **overrides,
 ):
@@ -61,7 +62,9 @@ def from_pretrained(
         position_resize: "bilinear" (corners on corners: the official loader, also at call time),
             "bicubic_antialias" (timm) or "bilinear_antialias" (FlexiViT).
         variant: A name such as "B/16" that the file must agree with.
-        sha256: Digest that the file must have, in hexadecimal.
+        sha256: Digest that the file must have, in hexadecimal. Of the files beside it only a `NAME.json` is
+            then read whose digest the file holds, as `save_weights` writes it.
+        trust: Whether plain `http://` is accepted from another machine without a digest.
         check_finite: Whether arrays with NaN or infinity are refused.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `class_names` may
             also be "imagenet_1k" or "imagenet_1k_synsets", or the path of a text file with one name a line.
@@ -99,7 +102,7 @@ def from_pretrained(
     if isinstance(overrides.get("class_names"), str | os.PathLike):
         overrides["class_names"] = class_names(overrides["class_names"])
     of_the_file = {name: overrides[name] for name in _OF_THE_FILE if name in overrides}
-    checkpoint = read_checkpoint(source, variant=variant, sha256=sha256, **of_the_file)
+    checkpoint = read_checkpoint(source, variant=variant, sha256=sha256, trust=trust, **of_the_file)
     stored = checkpoint.arguments
     stored_grid = stored.pop("position_grid", None)
     overrides.pop("position_grid", None)

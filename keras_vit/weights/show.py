@@ -18,7 +18,7 @@ def show_checkpoint(source, **given):
         dict of `file`, `layout`, `variant` (or None), `arguments` of `VisionTransformer`, `grid`
         (rows, columns) of the stored positions or None, `parameters`, `dtypes`, `only_in_file`,
         `only_in_model`, `wrong_shape`, `not_finite` (keys of arrays with NaN or infinity) and `left_out`
-        (what stands beside a model).
+        (what stands beside a model) and `configuration` (name of the file beside it that was read, or None).
 
     Raises:
         ValueError: as `read_checkpoint`.
@@ -48,6 +48,7 @@ def show_checkpoint(source, **given):
         ],
         "not_finite": not_finite(checkpoint),
         "left_out": sorted(checkpoint.left_out),
+        "configuration": checkpoint.configuration,
     }
 
 

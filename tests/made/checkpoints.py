@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+import re
 import tempfile
 
 import ml_dtypes
@@ -172,4 +173,6 @@ def base(name):
         beside = {p.name: p.read_text() for p in path.parent.glob("*.json")} if told else {}
         if name in ("hf_deit", "hf_bare"):  # as transformers writes it
             del beside["model.json"]
+        elif told:  # as an earlier version writes it; the arrays are changed in some tests
+            beside["model.json"] = re.sub(r'\n "digest": .*', "", beside["model.json"])
     return Base(name, layout, path.name, arrays, options, beside)

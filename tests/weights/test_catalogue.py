@@ -106,8 +106,21 @@ def test_nothing_is_reported_without_a_source():
         assert (row.licence is None) == (row.licence_source is None), row.name
         assert (row.top1 is None) == (row.top1_source is None), row.name
         assert row.top1 is None or (40 < row.top1 < 92 and row.num_classes == 1000), row.name
-        assert row.sha256 is None or re.fullmatch(r"[0-9a-f]{64}", row.sha256), row.name
-        assert row.bytes is None or row.bytes > 0, row.name
+        assert (row.revision is None) == (row.pin_source is None), row.name
+        assert row.sha256 is None or (re.fullmatch(r"[0-9a-f]{64}", row.sha256) and row.revision), row.name
+        assert row.bytes is None or (row.bytes > 10**6 and row.sha256), row.name
+        assert row.revision is None or re.fullmatch(r"[0-9a-f]{40}", row.revision), row.name
+
+
+def test_names_stand_for_the_revision_that_a_row_pins(repository):
+    pinned = [row for row in ROWS if row.revision]
+    for row in pinned:
+        repository_name = row.source.partition("://")[2]
+        for name in (row.name, repository_name, repository_name.removeprefix("timm/")):
+            assert resolve(name) == f"{row.source}@{row.revision}" == row.address
+        assert resolve(row.source) == row.source and find(row.address) is find(row.source) is row
+    manual = (repository / "docs/checkpoints.md").read_text()
+    assert f"{len(pinned)} of its {len(ROWS)} rows name a commit" in manual
 
 
 @pytest.mark.parametrize(
@@ -194,7 +207,7 @@ def test_paths_and_addresses_stay_as_they_are(tmp_path, monkeypatch):
 )
 def test_a_name_of_timm_or_hugging_face_is_its_repository(name, row, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert resolve(name) == (CATALOGUE[row].source if row else f"hf://{name}")
+    assert resolve(name) == (CATALOGUE[row].address if row else f"hf://{name}")
     assert find(name) == CATALOGUE.get(row)
     folder = tmp_path / name  # which comes first once it is there
     folder.mkdir(parents=True)

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import json
 import re
@@ -6,9 +7,13 @@ import numpy as np
 import pytest
 from made.checkpoints import MADE, NAMES, base, made_model
 from made.checkpoints import write as write_file
+from made.servers import asked_hub
 from reference.comparing import arrays
+from reference.small import small
 
-from keras_vit import from_pretrained
+from keras_vit import from_pretrained, save_weights
+from keras_vit.weights import catalogue
+from keras_vit.weights.catalogue import CATALOGUE
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.configs import FORMAT, read_configs, written_config
 from keras_vit.weights.layouts import LAYOUTS
@@ -479,7 +484,7 @@ def test_a_variant_and_a_sidecar_have_to_agree(tmp_path):
 
 
 def test_a_digest_has_to_agree(tmp_path):
-    for name in ("token", "timm_token", "hf_vit"):
+    for name in ("token", "timm_token"):
         path = base(name).write(tmp_path)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         options = of_the_file(base(name).options)
@@ -905,3 +910,70 @@ def test_configurations_are_read_beside_the_file_names_of_repositories_alone(tmp
     assert read_checkpoint(tmp_path).arguments["num_heads"] == 4
     other = path.rename(tmp_path / "other.safetensors")
     assert read_checkpoint(other, num_heads=3).arguments["num_heads"] == 3
+
+
+# With a digest ------------------------------------------------------------------------------------
+
+
+def sha256_of(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("layout", ["vit_jax", "timm", "huggingface"])
+def test_a_digest_covers_the_configuration_that_was_saved_with_the_weights(layout, tmp_path):
+    model = small(class_names=[*"abcde"], activation="gelu_tanh")
+    source = tmp_path / {"vit_jax": "m.npz", "timm": "m.safetensors"}.get(layout, "m")
+    path = save_weights(model, source, layout)
+    read = from_pretrained(source, sha256=sha256_of(path))
+    assert (read.class_names, read.activation) == (tuple("abcde"), "gelu_tanh")
+    sidecar = path.with_suffix(".json")
+    found = json.loads(sidecar.read_text())
+    found["arguments"]["class_names"].reverse()
+    found["arguments"]["preprocessing"]["mean"] = [9.0, 9.0, 9.0]
+    for changed in (found, {name: value for name, value in found.items() if name != "digest"}):
+        sidecar.write_text(json.dumps(changed))
+        with pytest.warns(UserWarning, match=r"m\w*.json is not read, since sha256 does not cover it"):
+            checkpoint = read_checkpoint(source, sha256=sha256_of(path), num_heads=3)
+        assert checkpoint.configuration is None
+        assert not {"class_names", "preprocessing"} & checkpoint.arguments.keys()
+        assert read_checkpoint(source).arguments["class_names"] == tuple("edcba")
+
+
+def test_a_digest_does_not_cover_the_configuration_of_a_repository(tmp_path):
+    path = base("hf_vit").write(tmp_path)
+    assert read_checkpoint(path).configuration == "config.json"
+    with pytest.warns(UserWarning, match="config.json is not read"):
+        checkpoint = read_checkpoint(path, sha256=sha256_of(path), num_heads=3)
+    assert checkpoint.configuration is None and "class_names" not in checkpoint.arguments
+    (tmp_path / "config.json").unlink()
+    read_checkpoint(path, sha256=sha256_of(path), num_heads=3)  # nothing to warn of
+
+
+@pytest.mark.parametrize("wrong", [None, "sha256", "bytes"])
+def test_a_pinned_row_is_fetched_at_its_revision_and_checked(wrong, tmp_path, monkeypatch, golden):
+    weights = (golden / "timm_avg.safetensors").read_bytes()
+    facts = {"sha256": hashlib.sha256(weights).hexdigest(), "bytes": len(weights)}
+    facts |= {wrong: {"sha256": "0" * 64, "bytes": 7}[wrong]} if wrong else {}
+    row = dataclasses.replace(
+        CATALOGUE["test_vit_r160_in1k_160"],
+        **{"name": "pinned", "source": "hf://org/vit", "revision": "a" * 40, **facts},
+        **{"variant": None, "num_classes": 7, "class_names": None, "image_size": (32, 32)},
+        options={"activation": "gelu_tanh", "num_heads": 3},
+    )
+    monkeypatch.setitem(CATALOGUE, "pinned", row)
+    monkeypatch.setattr(catalogue, "_by_source", lambda: {row.source: row})
+    config = b'{"architecture": "vit_tiny_patch16_224", "label_names": ["changed"]}'
+    files = {"model.safetensors": weights, "config.json": config}
+    with asked_hub(tmp_path, monkeypatch) as server:
+        moved = "b" * 40, {**files, "model.safetensors": b"moved"}
+        server.repositories["org/vit"] = {"main": moved, "b" * 40: moved, "a" * 40: ("a" * 40, files)}
+        if wrong:
+            with pytest.raises(ValueError, match="has SHA-256|bytes; wanted 7"):
+                read_checkpoint("pinned")
+            return
+        for name in ("pinned", "org/vit", f"hf://org/vit@{'a' * 40}"):
+            checkpoint = read_checkpoint(name)
+            assert checkpoint.path.read_bytes() == weights
+            assert checkpoint.arguments["activation"] == "gelu_tanh" and checkpoint.configuration is None
+        with pytest.raises(ValueError, match="is no checkpoint that can be read"):
+            read_checkpoint("hf://org/vit")  # the newest, to which the digest does not belong

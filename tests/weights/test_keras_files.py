@@ -7,6 +7,8 @@ import h5py
 import keras
 import numpy as np
 import pytest
+from keras.src.backend.common import global_state
+from keras.src.saving import serialization_lib
 from reference.comparing import arrays, numpy
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, small
 
@@ -231,3 +233,23 @@ def test_remat_is_kept(tmp_path):
     again = read_model(tmp_path / "model.keras")
     assert [again.get_layer(f"encoder_block_{i}").remat for i in range(2)] == [True, True]
     assert not small().get_layer("encoder_block_0").remat
+
+
+def test_files_are_read_in_safe_mode_whatever_the_process_has_set(tmp_path, monkeypatch):
+    _, path = saved(tmp_path)
+    load, modes = keras.saving.load_model, []
+
+    def recorded(*arguments, **options):
+        modes.append((serialization_lib.in_safe_mode(), options["safe_mode"]))
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(keras.saving, "load_model", recorded)
+    before = serialization_lib.in_safe_mode()
+    keras.config.enable_unsafe_deserialization()
+    try:
+        for read in (read_model, from_pretrained):
+            read(path)
+        assert modes == [(True, True)] * 2
+        assert serialization_lib.in_safe_mode() is False  # as the process has set it
+    finally:
+        global_state.set_global_attribute("safe_mode_saving", before)
