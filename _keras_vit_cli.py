@@ -204,11 +204,12 @@ def parser():
     _training(sub["finetune"].add_argument, None, sized)
     _training(sub["pretrain"].add_argument, "pretrain_imagenet", "(default: pretrain_imagenet)")
     sub["finetune"].add_argument("--weights", help=f"run of keras-vit, .keras file, or {SOURCES}")
+    sub["finetune"].add_argument("--sha256", metavar="DIGEST", help="SHA-256 that the weights must have")
     sub["finetune"].set_defaults(objective="classify", target=TARGETS[0])
     add = sub["pretrain"].add_argument
     add("--objective", choices=OBJECTIVES, default="classify", help="masked_patch needs no labels")
     add("--target", choices=TARGETS, default=TARGETS[0], help="what masked patches predict of each patch")
-    sub["pretrain"].set_defaults(weights=None)
+    sub["pretrain"].set_defaults(weights=None, sha256=None)
 
     add = sub["evaluate"].add_argument
     _model(add)
@@ -255,6 +256,7 @@ def parser():
         add("source", help=f"{SOURCES}, or file.npz:part")
         told = "what the file does not tell, or what to change: num_heads=6, image_size=384"
         add("--set", action="append", default=[], metavar="ARGUMENT=VALUE", help=told)
+        _trust(add)
     convert.add_argument("destination", help="file to write (.npz, .safetensors); a folder for huggingface")
     convert.add_argument("--layout", required=True, choices=LAYOUTS, help="whose layout to write")
     convert.add_argument("--dtype", choices=DTYPES, default="float32", help="how numbers are stored")
@@ -356,6 +358,14 @@ def _dataset(add, required=True):
 def _model(add, exported=True, also=""):
     others = "what keras-vit export wrote (SavedModel folder, .tar.gz, .tflite, .onnx), " if exported else ""
     add("--model", required=True, help=f"workdir of a run, .keras file, {also}{others}or {SOURCES}")
+    _trust(add, program=exported)
+
+
+def _trust(add, program=False):
+    """What is asked of a file before it is opened."""
+    of = "a SavedModel, which is a program, from an address, and " if program else ""
+    add("--trust", action="store_true", help=f"accept {of}plain http:// from another machine")
+    add("--sha256", metavar="DIGEST", help="SHA-256 that the file must have")
 
 
 def _output(add):

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import pathlib
+import re
 import shutil
 import tarfile
 import urllib.parse
@@ -14,10 +15,12 @@ import zlib
 from keras_vit.export.writing import new_path
 from keras_vit.weights.archive import check_unpacked_size
 from keras_vit.weights.cache import cache_folder
+from keras_vit.weights.download import shown
 from keras_vit.weights.fetch import fetch
 
 PROGRAM = "saved_model.pb"  # what makes a folder a SavedModel
-SUFFIXES = (".tar.gz", ".tgz")
+SUFFIXES = (".tar.gz", ".tgz")  # of its archives
+FILES = (".tflite", ".onnx")  # of exports that are one file: data, which LiteRT and ONNX Runtime compute with
 PIECE = 1 << 20  # bytes
 _HEADERS = 1 << 20  # bytes of an archive besides the files' contents: headers of 1,000 entries, and padding
 _DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RecursionError)
@@ -190,7 +193,40 @@ def _extract(tar, entry, folder):
         raise ValueError(f"it holds {entry.name!r} twice") from None
 
 
-def saved_model_folder(source):
+def exported_file(source, *, trust=False, sha256=None):
+    """The local file or folder of an exported model, fetched and unpacked where need be.
+
+    Args:
+        source: Path or URL of a `.tflite` or `.onnx` file, or a SavedModel as for `saved_model_folder`.
+        trust: As for `saved_model_folder`; a `.tflite` or `.onnx` file needs it over plain `http://` only.
+        sha256: Hexadecimal SHA-256 that the file or archive must have; None: any.
+
+    Returns:
+        pathlib.Path.
+
+    Raises:
+        ValueError: as `saved_model_folder`, or if there is no such file.
+
+    Example:
+        >>> path = make_archive(export_saved_model(model, "served/1"), "served/vit.tar.gz")
+        >>> (exported_file(path) / "saved_model.pb").is_file()
+        True
+        >>> exported_file("https://example.org/vit.tar.gz")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        ValueError: https://example.org/vit.tar.gz is a SavedModel: a program, whose graph may ...
+    """
+    if path_of(source).endswith(FILES):
+        return fetch(source, sha256=sha256, trust=trust)
+    return saved_model_folder(source, trust=trust, sha256=sha256)
+
+
+def path_of(source):
+    """A source without an address's query: https://host/vit.tflite of https://host/vit.tflite?download=true."""
+    return re.sub(r"(https?://[^?#]*).*", r"\1", os.fspath(source))
+
+
+def saved_model_folder(source, *, trust=False, sha256=None):
     """The local folder of a SavedModel, fetched and unpacked where need be.
 
     What is fetched is kept in keras_vit's cache and not asked for again, so an address should name a
@@ -201,12 +237,15 @@ def saved_model_folder(source):
             or of a run with an export in its folder `export`; the path of a `.tar.gz`; or the URL of one:
             https://…, http://… or gs://…. A URL without .tar.gz or .tgz at its end is requested as TF Hub
             does, with `?tf-hub-format=compressed`.
+        trust: Whether the publisher of a URL is trusted. A SavedModel is a program, whose graph may read and
+            write files.
+        sha256: Hexadecimal SHA-256 that the archive must have; None: any. It does not stand for trust.
 
     Returns:
         pathlib.Path of a folder with `saved_model.pb`.
 
     Raises:
-        ValueError: if there is no SavedModel, or it cannot be had.
+        ValueError: if there is no SavedModel, it cannot be had, or it is of a URL that is not trusted.
 
     Example:
         >>> folder = export_saved_model(model, "versions/saved_model/2")
@@ -215,12 +254,19 @@ def saved_model_folder(source):
     """
     text = os.fspath(source)
     if "://" in text:
-        return _unpacked(fetch(_compressed(text)))
+        if not trust:
+            raise ValueError(
+                f"{shown(text)} is a SavedModel: a program, whose graph may read and write files; if you "
+                "trust its publisher, give trust=True (--trust); weights, .tflite and .onnx files are data"
+            )
+        return _unpacked(fetch(_compressed(text), sha256=sha256, trust=True))
     path = pathlib.Path(text).expanduser()
+    if sha256 is not None and path.is_dir():
+        raise ValueError(f"sha256 is that of a file; {text!r} is a folder")
     if path.suffix == ".keras":
         raise ValueError(f"{text!r} is a Keras model, not a SavedModel; {_how_to_export(text, 'export')}")
     if path.is_file():
-        return _unpacked(path)
+        return _unpacked(fetch(path, sha256=sha256))
     versions = {}
     for folder in (path, path / "saved_model", path / "export/saved_model"):
         if (folder / PROGRAM).is_file():

@@ -37,6 +37,7 @@ class SavedModelLayer(keras.layers.Layer):
             itself. A signature cannot be trained.
         output: Which of the outputs, where they are a dict; None gives the dict, or what is in
             it if that is one.
+        trust: Whether the publisher of a URL is trusted, as for `saved_model_folder`.
         name, dtype: As in every layer.
 
     Call arguments:
@@ -44,8 +45,8 @@ class SavedModelLayer(keras.layers.Layer):
         training: Whether to run in training mode; of consequence where the layer is trainable.
 
     Raises:
-        ValueError: if there is no SavedModel, or it has no such signature or output, or cannot be called
-            with one input, or is to be trained and has no trainable variables.
+        ValueError: if there is no SavedModel, it is of a URL that is not trusted, it has no such signature or
+            output, or cannot be called with one input, or is to be trained and has no trainable variables.
 
     Example:
         >>> folder = export_saved_model(model, "export/saved_model/1")
@@ -58,7 +59,7 @@ class SavedModelLayer(keras.layers.Layer):
     Source: TF Hub's reusable SavedModel interface; `tensorflow_hub/keras_layer.py` for when it trains.
     """
 
-    def __init__(self, handle, trainable=False, signature=None, output=None, **kwargs):
+    def __init__(self, handle, trainable=False, signature=None, output=None, trust=False, **kwargs):
         if keras.backend.backend() != "tensorflow":
             raise ValueError(f"a SavedModel runs on TensorFlow; Keras's backend is {keras.backend.backend()}")
         if trainable and signature is not None:
@@ -68,12 +69,12 @@ class SavedModelLayer(keras.layers.Layer):
         self.handle, self.signature, self.output_name = os.fspath(handle), signature, output
         self.trainable = trainable
         if not embedded:
-            self._open(saved_model_folder(handle))
+            self._open(saved_model_folder(handle, trust=trust))
             self.built = True
 
     def build(self, input_shape):
         """Open the SavedModel of a layer from a config without an embedded one."""
-        self._open(saved_model_folder(self.handle))
+        self._open(saved_model_folder(self.handle, trust=True))  # `from_config` asks for trust
 
     def get_build_config(self):
         return {"program": base64.b64encode(self._program).decode()}

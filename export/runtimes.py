@@ -11,8 +11,9 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 from _keras_vit_cli import quiet_startup_logs
+from keras_vit.export.archive import exported_file
 from keras_vit.export.description import FILE, Description, parse_description, read_description
-from keras_vit.export.onnx import optional
+from keras_vit.export.onnx import check_self_contained, optional
 from keras_vit.export.tflite_metadata import read_tflite_description
 from keras_vit.models.classifying import classify
 
@@ -77,23 +78,28 @@ class ExportedModel:
         return classify(self, images, top, batch_size, self.description.task)
 
 
-def open_exported(path, threads=None):
+def open_exported(path, threads=None, *, trust=False, sha256=None):
     """Open a SavedModel's folder, a `.tflite` or an `.onnx` file that keras_vit wrote.
 
     What is returned may be used from several threads at once. Calls of a SavedModel and of ONNX run side by
     side; those of a `.tflite` file wait for each other, each of them on all its threads.
 
+    A SavedModel is a program: its graph may read and write files. A `.tflite` or `.onnx` file is data.
+
     Args:
-        path: The folder or file.
+        path: The folder or file, or a URL as `saved_model_folder` takes it, or of such a file.
         threads: How many threads to compute with; None for one a core. TensorFlow's are the process's,
             so that a SavedModel's can be set only before anything is computed.
+        trust: Whether the publisher of a URL is trusted; a SavedModel from there, and a file over plain
+            `http://` without `sha256`, need it.
+        sha256: Hexadecimal SHA-256 that the file or archive must have; None: any.
 
     Returns:
         ExportedModel.
 
     Raises:
         ImportError: if the file is ONNX, and onnxruntime is missing.
-        ValueError: if keras_vit did not write it, it is damaged, or `threads` cannot be had.
+        ValueError: if keras_vit did not write it, it is damaged, `threads` cannot be had, or it needs trust.
 
     Example:
         >>> exported = open_exported(export_saved_model(model, "served/1"))
@@ -102,6 +108,8 @@ def open_exported(path, threads=None):
         >>> sorted(exported.outputs(images))
         ['logits', 'probabilities']
     """
+    if "://" in os.fspath(path) or sha256 is not None:
+        path = exported_file(path, trust=trust, sha256=sha256)
     path = pathlib.Path(path).expanduser()
     if threads is not None and not (type(threads) is int and threads > 0):
         raise ValueError(f"threads must be an int above 0 or None; got {threads!r}")
@@ -169,6 +177,7 @@ def _open_onnx(path, threads):
     options.log_severity_level = 3
     if threads is not None:
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    check_self_contained(path)
     try:
         session = onnxruntime.InferenceSession(os.fspath(path), options, ["CPUExecutionProvider"])
     except Exception as error:  # of the runtime's own classes

@@ -91,12 +91,12 @@ def _files(args, folder):
     if is_exported(args.model):
         if args.formats:
             raise ValueError(f"{args.model!r} is exported already, and timed as it is; leave out --formats")
-        path = exported_path(args.model)
+        path = exported_path(args.model, args.trust, args.sha256)
         return {path.suffix[1:] if path.is_file() else "saved_model": path}
     formats = args.formats or DEFAULT
     for package in PACKAGES if "onnx" in formats else ():
         optional(package)
-    model = _live(args.model, args.image_size)
+    model = _live(args.model, args.image_size, trust=args.trust, sha256=args.sha256)
     saved_model = folder / "saved_model"
     writers = {
         "live": (folder / "model.keras", model.save),
@@ -114,12 +114,12 @@ def _files(args, folder):
     return {name: writers[name][0] for name in wanted}
 
 
-def _live(source, image_size):
+def _live(source, image_size, **checks):
     """The model that --model names, or one of random weights where that is a variant's name."""
     try:
         parse_variant(source)
     except ValueError:
-        return open_live(source, image_size)
+        return open_live(source, image_size, **checks)
     return VisionTransformer.from_variant(source, image_size or VARIANTS_SIZE, num_classes=1000)
 
 

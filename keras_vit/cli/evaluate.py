@@ -16,7 +16,7 @@ from keras_vit.writing import check_target, write_whole
 def run(args):
     _check(args)
     real = read_real_labels(args.real) if args.real else None
-    model = open_model(args.model)
+    model = open_model(args.model, trust=args.trust, sha256=args.sha256)
     if args.task is None:
         args.task = task_of(args.model, model)
         _check(args)

@@ -13,7 +13,7 @@ from keras_vit.weights.catalogue import find
 
 
 def run(args):
-    model = open_live(args.model, args.image_size)
+    model = open_live(args.model, args.image_size, trust=args.trust, sha256=args.sha256)
     task, seed = args.task or task_of(args.model, model), seed_of(args.model, model)
     dataset = None
     if args.dataset:

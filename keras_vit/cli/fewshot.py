@@ -10,7 +10,7 @@ from keras_vit.evaluation import few_shot
 
 def run(args):
     check_output(args)
-    model = open_live(args.model)
+    model = open_live(args.model, trust=args.trust, sha256=args.sha256)
     dataset = load_dataset(args.dataset, seed_of(args.model, model), data_dir=args.data_dir)
     introduce(args, dataset)
     found = few_shot(model, dataset, args.shots, args.seeds, args.l2, args.batch_size)

@@ -40,6 +40,7 @@ def run(args):
         on_bad_image=args.on_bad_image,
         objective=args.objective,
         target=args.target,
+        sha256=args.sha256,
     )
     dataset, note = None, None
     if args.recipe is None and not {"total_steps", "batch_size"} <= changes.keys():

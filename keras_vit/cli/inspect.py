@@ -51,7 +51,7 @@ def run(args):
 
 def _inspected(args, paths):
     """What was found in numbers, the contents of the files by name, and (path, what the model says of it)."""
-    model = open_live(args.model, args.image_size)
+    model = open_live(args.model, args.image_size, trust=args.trust, sha256=args.sha256)
     task = args.task or task_of(args.model, model)
     blocks = model.num_layers or 0
     if args.block is not None and args.block not in range(-blocks, blocks):

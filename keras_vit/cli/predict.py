@@ -25,7 +25,7 @@ def run(args):
             raise ValueError(f"--output wants a file that ends in .csv, .jsonl or .json; got {args.output!r}")
         check_target(args.output)
     paths = [path for given in args.images for path in images_of(given)]
-    model = open_model(args.model)
+    model = open_model(args.model, trust=args.trust, sha256=args.sha256)
     if args.class_names:
         model = named(model, args.class_names)
     task = task_of(args.model, model)

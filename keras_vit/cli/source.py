@@ -6,23 +6,27 @@ import os
 import pathlib
 import re
 
-from keras_vit.export.archive import SUFFIXES, saved_model_folder
+from keras_vit.export.archive import FILES, SUFFIXES, exported_file, path_of
 from keras_vit.models import VisionTransformer
 from keras_vit.training.workdir import Workdir
 from keras_vit.variants import parse_variant
 from keras_vit.weights import from_pretrained
 from keras_vit.weights.checkpoint import read_model
 from keras_vit.weights.class_names import class_names
-from keras_vit.weights.fetch import WEIGHTS, fetch
+from keras_vit.weights.fetch import LOCAL_WEIGHTS, fetch
 
-FILES = (".tflite", ".onnx")  # exports that are opened as they are; archives are unpacked
 WRITTEN = ("*.tflite", "*.onnx", "hub/*.tar.gz")  # where an export's folder has what is no SavedModel
 VERIFIED = "verification.json"  # what every export's folder holds
 HUBS = r"https?://(www\.)?(tfhub\.dev|kaggle\.com/models)/"  # whose addresses end in no suffix
 
 
-def open_model(source):
+def open_model(source, trust=False, sha256=None):
     """The model of a run's folder, a `.keras` file or a checkpoint's source, or an exported one.
+
+    Args:
+        source: What --model names.
+        trust: Whether a program or plain `http://` is accepted from another machine.
+        sha256: Digest that the file must have, or None.
 
     Returns:
         VisionTransformer; or for a SavedModel (its folder, an export's, a `.tar.gz` or `.tgz`), a `.tflite`
@@ -32,10 +36,10 @@ def open_model(source):
         ValueError: if there is none, or it holds no Vision Transformer.
     """
     if not is_exported(source):
-        return open_live(source)
+        return open_live(source, trust=trust, sha256=sha256)
     from keras_vit.export.runtimes import open_exported
 
-    return open_exported(exported_path(source))
+    return open_exported(exported_path(source, trust, sha256))
 
 
 def named(model, names):
@@ -57,27 +61,31 @@ def named(model, names):
     return dataclasses.replace(model, description=dataclasses.replace(model.description, class_names=found))
 
 
-def exported_path(source):
+def exported_path(source, trust=False, sha256=None):
     """The file or folder of an exported model, fetched and unpacked where it has to be.
 
+    Args:
+        source, trust, sha256: As for `open_model`.
+
     Raises:
-        ValueError: if there is none, or an export's folder without a SavedModel.
+        ValueError: if there is none, an export's folder without a SavedModel, or a SavedModel from an
+            address without trust.
     """
     folder = pathlib.Path(source).expanduser()
     files = [os.fspath(file) for where in WRITTEN for file in sorted(folder.glob(where))]
     if files and not _has_saved_model(folder):
         wanted = ", ".join(map(repr, files))
         raise ValueError(f"{os.fspath(source)!r} holds no SavedModel; give one of its files: {wanted}")
-    path = fetch(source) if _path_of(source).endswith(FILES) else saved_model_folder(source)
-    return pathlib.Path(path).expanduser()
+    return exported_file(source, trust=trust, sha256=sha256)
 
 
-def open_live(source, image_size=None):
+def open_live(source, image_size=None, trust=False, sha256=None):
     """The VisionTransformer of a run's folder, a `.keras` file or a checkpoint's source.
 
     Args:
         source: What --model names.
         image_size: (height, width) to resize its positions to; None: as it is.
+        trust, sha256: As for `open_model`.
 
     Raises:
         ValueError: if there is none, or it is an exported model, which computes and no more.
@@ -88,17 +96,18 @@ def open_live(source, image_size=None):
         raise ValueError(f"{source!r} is an exported model; wanted the run, .keras file or checkpoint")
     path = pathlib.Path(source).expanduser()
     if path.is_dir():
-        if not any((path / name).is_file() for name in ("model.keras", *WEIGHTS)):
+        if not _has_weights(path):
             raise ValueError(
-                f"{source!r} holds no finished run, no checkpoint and no export: there is no model.keras in "
-                f"it, nor {', '.join(WEIGHTS)} or saved_model.pb"
+                f"{source!r} holds no finished run, no checkpoint and no export: there is no "
+                f"{', '.join(LOCAL_WEIGHTS)} or saved_model.pb in it"
             )
         path = path / "model.keras" if (path / "model.keras").is_file() else path
-    if path.suffix == ".keras" and not path.is_file():
-        raise ValueError(f"no such model file: {source!r}")
-    if image_size:
-        return from_pretrained(trained_file(source), image_size=image_size)
-    return read_model(path) if path.suffix == ".keras" else from_pretrained(source)
+    if path.suffix == ".keras" and "://" not in source:
+        if not path.is_file():
+            raise ValueError(f"no such model file: {source!r}")
+        if not image_size:
+            return read_model(fetch(path, sha256=sha256))
+    return from_pretrained(trained_file(source), image_size=image_size, trust=trust, sha256=sha256)
 
 
 def check_weights(source):
@@ -124,17 +133,15 @@ def is_exported(source):
     >>> [is_exported(f"https://{rest}") for rest in ("host/vit.tgz", "tfhub.dev/me/vit/1", "host/vit.npz")]
     [True, True, False]
     """
-    if _path_of(source).endswith((*FILES, *SUFFIXES)) or re.match(HUBS, os.fspath(source)):
+    if path_of(source).endswith((*FILES, *SUFFIXES)) or re.match(HUBS, os.fspath(source)):
         return True
     path = pathlib.Path(source).expanduser()
-    if (path / "model.keras").is_file():
-        return False
-    return (path / VERIFIED).is_file() or _has_saved_model(path)
+    # Weights come first: they are data, and a SavedModel beside them is a program.
+    return not _has_weights(path) and ((path / VERIFIED).is_file() or _has_saved_model(path))
 
 
-def _path_of(source):
-    """A source without an address's query: https://host/vit.tflite of https://host/vit.tflite?download=true."""
-    return re.sub(r"(https?://[^?#]*).*", r"\1", os.fspath(source))
+def _has_weights(folder):
+    return any((folder / name).is_file() for name in LOCAL_WEIGHTS)
 
 
 def _has_saved_model(folder):

@@ -34,7 +34,7 @@ def run(args):
 
 
 def _show(args):
-    found = show_checkpoint(args.source, **settings(args.set))
+    found = show_checkpoint(args.source, **_given(args))
     arguments = dict(found["arguments"])
     names = arguments.pop("class_names", None) or ()
     preprocessing = arguments.pop("preprocessing", None) or {}
@@ -42,6 +42,7 @@ def _show(args):
     rows = [
         ("file", found["file"]),
         ("layout", found["layout"]),
+        ("configuration", found["configuration"] or "none read"),
         ("variant", found["variant"] or "none of this name"),
         ("parameters", f"{found['parameters']:,}"),
         ("stored as", ", ".join(found["dtypes"])),
@@ -61,7 +62,7 @@ def _show(args):
 
 def _convert(args):
     files_to_write(args.destination, args.layout, args.overwrite, "--overwrite")
-    model = from_pretrained(args.source, **settings(args.set))
+    model = from_pretrained(args.source, **_given(args))
     path = save_weights(model, args.destination, args.layout, dtype=args.dtype, overwrite=args.overwrite)
     value = {"source": str(args.source), "path": str(path), "layout": args.layout, "dtype": args.dtype}
     report(args, value, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, {args.layout}, {args.dtype})")
@@ -69,13 +70,17 @@ def _convert(args):
 
 def _push(args):
     url = push_to_hub(
-        from_pretrained(args.source, **settings(args.set)),
+        from_pretrained(args.source, **_given(args)),
         args.repository,
         layout=args.layout,
         private=args.private or None,
         **_facts(args),
     )
     report(args, {"source": str(args.source), "url": url}, f"pushed to {url}")
+
+
+def _given(args):
+    return {"trust": args.trust, "sha256": args.sha256, **settings(args.set)}
 
 
 def _facts(args):

@@ -51,7 +51,9 @@ def _loaded(config, sizes, options):
     classes = options.pop("num_classes") or 0  # 0: without the head that the file may have
     head = {"head": "reset"} if classes else {}
     model = from_pretrained(
-        config.weights, **{"representation_size": None, **options, "num_classes": classes, **head}
+        config.weights,
+        sha256=config.sha256,
+        **{"representation_size": None, **options, "num_classes": classes, **head},
     )
     for name, value in sizes.items():
         have = getattr(model, name)

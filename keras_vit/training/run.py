@@ -50,6 +50,7 @@ class RunConfig:
         objective: "classify" (or whatever the recipe's task is), or "masked_patch", which needs no
             labels: the finished model then has no head.
         target: Of "masked_patch": see `MaskedPatchPredictor`.
+        sha256: Digest that the file of `weights` must have, in hexadecimal; None: any.
     """
 
     dataset: str
@@ -60,6 +61,7 @@ class RunConfig:
     on_bad_image: str = "fail"
     objective: str = "classify"
     target: str = "mean_color"
+    sha256: str | None = None
 
     def __post_init__(self):
         if self.model is None and self.weights is None:

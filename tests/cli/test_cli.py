@@ -259,3 +259,33 @@ def test_the_parser_offers_what_the_package_has():
     assert _keras_vit_cli.OBJECTIVES == run.OBJECTIVES
     assert _keras_vit_cli.TARGETS == masked_patch.TARGETS
     assert _keras_vit_cli.STRATEGIES == strategy.STRATEGIES
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "predict --model SOURCE IMAGE",
+        "evaluate --model SOURCE --dataset digits",
+        "fewshot --model SOURCE --dataset digits",
+        "inspect --model SOURCE --image IMAGE --output OUT",
+        "export --model SOURCE --output OUT",
+        "benchmark --model SOURCE",
+        "weights show SOURCE",
+        "weights convert SOURCE OUT.npz --layout vit_jax",
+        "weights push SOURCE me/vit",
+        "finetune --weights SOURCE --dataset digits --workdir OUT --total_steps 1",
+    ],
+    ids=lambda command: command.partition(" -")[0],
+)
+def test_every_command_that_opens_a_model_checks_what_it_opens(
+    command, keras_vit, refused, weights, images, tmp_path
+):
+    image = next(images.rglob("*.png"))
+    words = command.replace("IMAGE", str(image)).replace("OUT", str(tmp_path / "out")).split()
+
+    def of(source, *options):
+        return keras_vit(*(str(source) if word == "SOURCE" else word for word in words), *options)
+
+    refused(of(weights, "--sha256", "0" * 64), "has SHA-256", f"wanted {'0' * 64}")
+    refused(of("http://host.invalid/vit.npz"), "is not encrypted", "--sha256", "--trust")
+    assert not (tmp_path / "out").exists()

@@ -134,6 +134,7 @@ def evaluated(weights, images, tmp_path, capsys):
         usual = {"model": str(weights), "dataset": f"folder:{images}", "split": "test", "seed": None}
         usual |= {"batch_size": 64, "on_bad_image": "fail", "data_dir": None, "task": "single_label"}
         usual |= {"real": None, "per_class": False, "confusion": None, "json": False}
+        usual |= {"trust": False, "sha256": None}
         evaluate.run(argparse.Namespace(**usual | {"output": tmp_path / "found.json"} | options))
         return capsys.readouterr().out, json.loads((tmp_path / "found.json").read_text())
 

@@ -12,6 +12,7 @@ from keras_vit.evaluation import few_shot
 def arguments(weights, images, **options):
     usual = {"model": str(weights), "dataset": f"folder:{images}", "shots": (1, 4), "seeds": (0, 3)}
     usual |= {"l2": 2.0, "batch_size": 8, "data_dir": None, "json": False, "output": None}
+    usual |= {"trust": False, "sha256": None}
     return argparse.Namespace(**usual | options)
 
 

@@ -1,10 +1,14 @@
 """What --model names."""
 
+import hashlib
 import pathlib
+import shutil
 
 import pytest
+from made.servers import Server, file, serving
 from reference.small import small
 
+from keras_vit import VisionTransformer, save_weights
 from keras_vit.cli.source import is_exported, open_live, open_model
 from keras_vit.export import archive
 from keras_vit.export.runtimes import ExportedModel
@@ -66,5 +70,53 @@ def test_of_an_export_without_a_saved_model_the_files_are_named(saved, tmp_path)
     with pytest.raises(ValueError, match="' is an exported model; wanted the run, .keras file"):
         open_live(tmp_path)
     (tmp_path / "saved_model").mkdir()
-    saved.rename(tmp_path / "saved_model" / "1")
+    shutil.copytree(saved, tmp_path / "saved_model" / "1")
     assert isinstance(open_model(tmp_path), ExportedModel)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model.keras"])
+def test_a_folder_with_weights_and_a_program_is_its_weights(name, saved, tmp_path):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "verification.json").write_text("{}")
+    assert is_exported(tmp_path)
+    (tmp_path / name).write_bytes(b"")
+    assert not is_exported(tmp_path)
+
+
+def test_the_weights_beside_a_program_are_opened(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "both")
+    save_weights(small(num_classes=3), tmp_path / "both", "huggingface", overwrite=True)
+    opened = open_model(tmp_path / "both")
+    assert isinstance(opened, VisionTransformer) and opened.num_classes == 3
+
+
+@pytest.mark.parametrize("name", ["m.keras", "m.npz", "m.tar.gz", "run", "1"])
+def test_a_digest_is_asked_of_whatever_is_one_file(name, saved, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / name
+    if name == "1":
+        with pytest.raises(ValueError, match="sha256 is that of a file; '.*' is a folder"):
+            open_model(saved, sha256="0" * 64)
+        return
+    if name == "m.npz":
+        save_weights(small(), path, "vit_jax")
+    elif name == "m.tar.gz":
+        archive.make_archive(saved, path)
+    else:
+        path.mkdir() if name == "run" else None
+        small().save(path / "model.keras" if name == "run" else path)
+    content = (path / "model.keras" if name == "run" else path).read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    open_model(str(path), sha256=digest)
+    with pytest.raises(ValueError, match=f"has SHA-256 {digest}; wanted 0"):
+        open_model(str(path), sha256="0" * 64)
+
+
+def test_a_keras_file_is_opened_from_an_address(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    small().save(tmp_path / "m.keras")
+    with serving(Server()) as server:
+        server.answers["/m.keras"] = file((tmp_path / "m.keras").read_bytes())
+        assert isinstance(open_model(f"{server.url}/m.keras"), VisionTransformer)
+    with pytest.raises(ValueError, match="is not encrypted"):
+        open_model("http://host/m.keras")

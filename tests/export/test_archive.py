@@ -280,7 +280,7 @@ def test_a_missing_or_empty_source_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds no SavedModel"):
         saved_model_folder(tmp_path)
     with pytest.raises(ValueError, match="ftp:// is unknown"):
-        saved_model_folder("ftp://host/vit.tar.gz")
+        saved_model_folder("ftp://host/vit.tar.gz", trust=True)
 
 
 def test_an_archive_is_unpacked_once_into_the_cache(folder, cache, tmp_path, monkeypatch):
@@ -318,11 +318,27 @@ def test_an_address_is_fetched_once(address, folder, tmp_path):
     asked = asked if "version" not in asked else "/vit/1?version=2&tf-hub-format=compressed"
     with serving(Server()) as server:
         server.answers[asked] = file(content)
-        found = saved_model_folder(server.url + address)
+        digest = hashlib.sha256(content).hexdigest()
+        with pytest.raises(ValueError, match="is a SavedModel: a program, .*; if you trust .*trust=True"):
+            saved_model_folder(server.url + address, sha256=digest)
+        assert server.seen == []
+        found = saved_model_folder(server.url + address, trust=True, sha256=digest)
         assert read(found) == CONTENTS
         asked_for = len(server.seen)
-        assert saved_model_folder(server.url + address) == found
+        assert saved_model_folder(server.url + address, trust=True) == found
         assert len(server.seen) == asked_for
+        with pytest.raises(ValueError, match="is a SavedModel: a program"):  # although it is in the cache
+            saved_model_folder(server.url + address)
+
+
+def test_a_digest_is_that_of_an_archive(folder, cache, tmp_path):
+    path = make_archive(folder, tmp_path / "vit.tar.gz")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert read(saved_model_folder(path, sha256=digest)) == CONTENTS
+    with pytest.raises(ValueError, match=f"has SHA-256 {digest}; wanted 0"):
+        saved_model_folder(path, sha256="0" * 64)
+    with pytest.raises(ValueError, match="sha256 is that of a file; '.*' is a folder"):
+        saved_model_folder(folder, sha256=digest)
 
 
 def test_what_an_address_does_not_hold_is_refused(cache):
@@ -330,7 +346,7 @@ def test_what_an_address_does_not_hold_is_refused(cache):
         server.answers["/missing.tar.gz"] = status(404)
         server.answers["/page.tar.gz"] = file(b"no archive")
         with pytest.raises(ValueError, match="no such file there"):
-            saved_model_folder(f"{server.url}/missing.tar.gz")
+            saved_model_folder(f"{server.url}/missing.tar.gz", trust=True)
         with pytest.raises(ValueError, match=r"is no \.tar\.gz, or a damaged one"):
-            saved_model_folder(f"{server.url}/page.tar.gz")
+            saved_model_folder(f"{server.url}/page.tar.gz", trust=True)
     assert not [*(cache / "saved_models").iterdir()]

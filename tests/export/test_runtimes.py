@@ -1,4 +1,5 @@
 import concurrent.futures
+import hashlib
 import os
 import shutil
 import subprocess
@@ -6,15 +7,20 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from made.servers import Server, file, serving
 from reference.comparing import assert_close
 from reference.small import run_live, small
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import evaluate, predict
+from keras_vit.export.archive import make_archive
+from keras_vit.export.layer import SavedModelLayer
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.runtimes import in_pieces, open_exported
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
+from keras_vit.export.tflite_metadata import read_tflite_description, write_tflite
 
 FORMATS = ("saved_model", "model.tflite", "model.onnx")
 NAMES = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay"]
@@ -237,3 +243,69 @@ def test_a_damaged_saved_model_is_said_to_be_one(part, folder, tmp_path):
     with pytest.raises(ValueError, match="saved' is damaged, or cannot be opened here: ") as caught:
         open_exported(tmp_path / "saved")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ("model.tflite", "model.onnx"))
+def test_data_is_opened_from_an_address_without_trust(name, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path))
+    content = (folder / name).read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    with serving(Server()) as server:
+        server.answers[f"/{name}"] = file(content)
+        with pytest.raises(ValueError, match=f"has SHA-256 {digest}; wanted 0"):
+            open_exported(f"{server.url}/{name}", sha256="0" * 64)
+        opened = open_exported(f"{server.url}/{name}", sha256=digest)
+    np.testing.assert_array_equal(
+        opened.predict_on_batch(pixels(2)), open_exported(folder / name).predict_on_batch(pixels(2))
+    )
+    with pytest.raises(ValueError, match="is not encrypted"):
+        open_exported(f"http://host/{name}")
+    with pytest.raises(ValueError, match=f"has SHA-256 {digest}; wanted 1"):
+        open_exported(folder / name, sha256="1" * 64)
+
+
+def test_a_program_is_opened_from_an_address_with_trust_only(folder, tmp_path, monkeypatch):
+    """A SavedModel that writes a file when it computes."""
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    mark = tmp_path / "written by the graph"
+
+    def writes(images):
+        with tf.control_dependencies([tf.io.write_file(str(mark), "here")]):
+            return {"logits": tf.zeros((tf.shape(images)[0], 10))}
+
+    program = tf.Module()
+    program.run = tf.function(writes, input_signature=[tf.TensorSpec((None, 16, 16, 3), name="images")])
+    tf.saved_model.save(program, tmp_path / "evil", signatures={"serving_default": program.run})
+    shutil.copytree(folder / "saved_model" / "assets", tmp_path / "evil" / "assets", dirs_exist_ok=True)
+    content = make_archive(tmp_path / "evil", tmp_path / "evil.tar.gz").read_bytes()
+    with serving(Server()) as server:
+        address = f"{server.url}/evil.tar.gz"
+        server.answers["/evil.tar.gz"] = file(content)
+        for options in ({}, {"sha256": hashlib.sha256(content).hexdigest()}):
+            for opened in (open_exported, SavedModelLayer):
+                with pytest.raises(ValueError, match="is a SavedModel: a program, whose graph may"):
+                    opened(address, **(options if opened is open_exported else {}))
+        assert server.seen == [] and not mark.exists()
+        open_exported(address, trust=True).outputs(pixels(1))
+    assert mark.read_text() == "here"
+
+
+def test_tensorflows_own_operations_do_not_run_in_a_tflite_file(folder, tmp_path):
+    """By which a `.tflite` file could read and write files."""
+    mark = tmp_path / "written by the graph"
+
+    def writes(images):
+        with tf.control_dependencies([tf.io.write_file(str(mark), "here")]):
+            return {"logits": tf.identity(images)}
+
+    program = tf.Module()
+    program.run = tf.function(writes, input_signature=[tf.TensorSpec((1, 16, 16, 3), name="images")])
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [program.run.get_concrete_function()], program
+    )
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
+    description = read_tflite_description(folder / "model.tflite")
+    write_tflite(tmp_path / "evil.tflite", converter.convert(), description)
+    with pytest.raises(ValueError, match="is damaged, or cannot be opened here: Select TensorFlow op"):
+        open_exported(tmp_path / "evil.tflite")
+    assert not mark.exists()
