@@ -45,7 +45,8 @@ setup(
     ],
     extras_require={
         "torch": ["torch"],  # to read .bin and .pth files
-        "onnx": ["onnx", "onnxruntime", "tf2onnx"],  # to write and run .onnx files
+        # To write and run .onnx files, which below onnxruntime 1.27 can read other files of the machine.
+        "onnx": ["onnx", "onnxruntime>=1.27", "tf2onnx"],
         "keras-cv": ["keras-cv"],  # its augmentation layers
     },
 )

@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import logging
-import mmap
 import os
 import pathlib
 import re
@@ -19,17 +18,6 @@ OPSETS = (13, 18)  # the first and last that are tried
 LARGEST = 2**31 - 1  # bytes of a protocol buffer
 WEIGHTED = ("Conv", "Gemm", "MatMul")  # named by their layers; the converter merges others across layers
 SMALL = 1024  # bytes of a constant that is looked up by them
-# ONNX's messages by their numbers as parts of others, down to the tensors (onnx.proto).
-PARTS = {
-    "model": {7: "graph", 20: "training", 25: "function"},
-    "training": {1: "graph", 2: "graph"},
-    "graph": {1: "node", 5: "tensor", 15: "sparse"},
-    "function": {7: "node", 11: "attribute"},
-    "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
-    "sparse": {1: "tensor", 2: "tensor"},
-    "tensor": {13: "external_data"},
-}
 FREE = {"images": ("batch", "height", "width"), None: ("batch", "tokens")}  # names of sizes left open
 
 
@@ -211,69 +199,6 @@ def _canonical(graph):
         for size, name in zip(value.type.tensor_type.shape.dim, FREE.get(value.name, FREE[None])):
             if not size.HasField("dim_value"):
                 size.dim_param = name
-
-
-def check_self_contained(path):
-    """Refuse an ONNX file whose tensors name other files, which a runtime would read.
-
-    Args:
-        path: pathlib.Path of the file.
-
-    Raises:
-        ValueError: if a tensor has external data, or the file is damaged.
-
-    Example:
-        >>> folder = export_saved_model(model, "export/saved_model/1")
-        >>> check_self_contained(export_onnx(folder, "export/model.onnx"))
-
-    Source: ONNX's external data; the encoding of protocol buffers.
-    """
-    try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            external = _has_external_data(data)
-    except (ValueError, IndexError) as error:
-        raise ValueError(f"{os.fspath(path)!r} is damaged, or no ONNX file: {error}") from None
-    if external:
-        raise ValueError(
-            f"{os.fspath(path)!r} has tensors in other files, which are not read; save it as one"
-        )
-
-
-def _has_external_data(data):
-    left = [("model", 0, len(data))]
-    while left:
-        kind, at, end = left.pop()
-        if kind == "external_data":
-            return True
-        while at < end:
-            key, at = _varint(data, at)
-            number, encoding = key >> 3, key & 7
-            if encoding == 0:
-                _, at = _varint(data, at)
-            elif encoding == 1:
-                at += 8
-            elif encoding == 2:  # a length, and as many bytes
-                size, at = _varint(data, at)
-                if part := PARTS[kind].get(number):
-                    left.append((part, at, at + size))
-                at += size
-            elif encoding == 5:
-                at += 4
-            else:
-                raise ValueError(f"it has the encoding {encoding}")
-    return False
-
-
-def _varint(data, at):
-    """A number of a protocol buffer, seven bits a byte, and where the next field begins."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        value |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return value, at
-    raise ValueError("it has a number of more than ten bytes")
 
 
 def _layer(name):

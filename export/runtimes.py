@@ -13,7 +13,7 @@ from ai_edge_litert.interpreter import Interpreter
 from _keras_vit_cli import quiet_startup_logs
 from keras_vit.export.archive import exported_file
 from keras_vit.export.description import FILE, Description, parse_description, read_description
-from keras_vit.export.onnx import check_self_contained, optional
+from keras_vit.export.onnx import optional
 from keras_vit.export.tflite_metadata import read_tflite_description
 from keras_vit.models.classifying import classify
 
@@ -177,7 +177,6 @@ def _open_onnx(path, threads):
     options.log_severity_level = 3
     if threads is not None:
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    check_self_contained(path)
     try:
         session = onnxruntime.InferenceSession(os.fspath(path), options, ["CPUExecutionProvider"])
     except Exception as error:  # of the runtime's own classes
