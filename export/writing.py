@@ -6,7 +6,13 @@ import pathlib
 import re
 import shutil
 import tempfile
+import time
 
+from filelock import FileLock
+
+PREFIX = ".writing-"
+LOCK = ".lock"
+MINUTE, DAY = 60, 24 * 60 * 60  # in seconds
 ENDINGS = (".tar.gz", ".tflite", ".onnx")  # what a free name keeps at its end
 
 
@@ -31,17 +37,36 @@ def new_path(path):
     try:
         _check_new(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        folder = pathlib.Path(tempfile.mkdtemp(prefix=".writing-", dir=path.parent))
+        _remove_stale(path.parent)
+        folder = pathlib.Path(tempfile.mkdtemp(prefix=PREFIX, dir=path.parent))
+        lock = FileLock(folder / LOCK)
         try:
+            with contextlib.suppress(OSError):  # a file system without locks, where nothing is found stale
+                lock.acquire(blocking=False)
             yield folder / path.name
             _check_new(path)  # a rename would replace a file that has appeared meanwhile
             (folder / path.name).rename(path)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
     except OSError as error:
         cause = error.__cause__ if isinstance(error.__cause__, OSError) else error  # of a `new_path` within
         reason = " ".join(str(cause).split())
         raise OSError(f"{os.fspath(path)!r} cannot be written: {reason}") from cause
+
+
+def _remove_stale(parent):
+    """Remove the temporary folders of killed processes, whose locks can be taken.
+
+    A folder of the last minute stays, as it may not be locked yet. One without a lock, as version 0.1 made
+    it, stays for a day.
+    """
+    for folder in parent.glob(f"{PREFIX}*/"):
+        with contextlib.suppress(OSError):  # filelock's Timeout, too: an export is under way
+            age = time.time() - folder.lstat().st_mtime
+            if age > (MINUTE if (folder / LOCK).exists() else DAY) and not folder.is_symlink():
+                with FileLock(folder / LOCK).acquire(blocking=False):
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_new(path):

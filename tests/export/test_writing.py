@@ -1,5 +1,9 @@
 import errno
+import os
 import pathlib
+import subprocess
+import sys
+import time
 
 import pytest
 from made.disks import largest_file
@@ -101,6 +105,31 @@ def test_a_tilde_is_home_wherever_a_path_is_given(tmp_path, monkeypatch):
         assert description_of(f"~/{name}") == open_exported(f"~/{name}").description == describe(model)
     assert {path.name for path in home.glob("[!.]*")} == {"1", "2", "m.tflite", "m.onnx", "m.tar.gz"}
     assert [*elsewhere.iterdir()] == []
+
+
+def test_what_killed_exports_left_is_removed_and_what_others_write_is_not(tmp_path):
+    kill = "import filelock, os, sys; filelock.FileLock(sys.argv[1]).acquire(); os.kill(os.getpid(), 9)"
+    ages = {"killed": 61, "new": 59, "unlocked": 24 * 3600 - 60, "of-0.1": 24 * 3600 + 60}
+    for name in ages:
+        folder = tmp_path / f".writing-{name}"
+        (folder / "vit").mkdir(parents=True)
+        if name == "killed":
+            subprocess.run([sys.executable, "-c", kill, folder / ".lock"])
+        if name == "new":
+            (folder / ".lock").touch()
+    (tmp_path / ".writing-file.npz").touch()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / ".writing-link").symlink_to("mine")
+    with new_path(tmp_path / "1") as under_way:
+        ages[under_way.parent.name.removeprefix(".writing-")] = 10 * 24 * 3600
+        for name, age in ages.items():
+            then = time.time() - age
+            os.utime(tmp_path / f".writing-{name}", (then, then))
+        write(tmp_path / "2")
+        assert under_way.parent.is_dir()
+        under_way.mkdir()
+    left = {"1", "2", ".writing-new", ".writing-unlocked", ".writing-file.npz", ".writing-link", "mine"}
+    assert {path.name for path in tmp_path.iterdir()} == left
 
 
 @pytest.mark.parametrize("taken", MAKE)
