@@ -10,6 +10,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_vit.training.checkpoints import check_finite, step_of
+from keras_vit.training.preemption import stop
 
 POINTS = 200  # rows of steps.csv, at most
 POINT = ("step", "loss", "learning_rate")  # its columns
@@ -31,13 +32,16 @@ class Keeper(keras.callbacks.Callback):
         done: The step that the run goes on from.
         batch_size: Images in a step.
         total_steps: Of the run.
+        sigterm: What `sigterm_noted` yields. Once there is a time in it, the next step ends with a checkpoint
+            and the process.
     """
 
-    def __init__(self, workdir, checkpoints, done, batch_size, total_steps):
+    def __init__(self, workdir, checkpoints, done, batch_size, total_steps, sigterm=()):
         super().__init__()
         self.workdir = workdir
         self.checkpoints = checkpoints
         self.batch_size = batch_size
+        self.sigterm = sigterm
         self.every = math.ceil(total_steps / POINTS)
         self.rows = [row for row in workdir.metrics() if row["step"] <= done]
         # A run that version 0.1 has begun has no steps.csv.
@@ -58,17 +62,24 @@ class Keeper(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         step = self.first + batch + 1
-        if step % self.every:
-            return
-        last, before = self.summed
+        if step % self.every == 0:
+            self._add_point(step, logs)
+        if self.sigterm and batch + 1 < self.params["steps"]:  # the last one is evaluated first
+            self._keep(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._keep(logs)
+
+    def _add_point(self, step, logs):
         check_finite(logs, step)
+        last, before = self.summed
         total = float(logs["loss"]) * (step - self.first)  # Keras reports the mean since the epoch began
         self.summed = step, total
         rate = float(inner_optimizer(self.model).learning_rate)
         self.points.append(dict(zip(POINT, (step, (total - before) / (step - last), rate))))
         self.board.add_point(self.points[-1])
 
-    def on_epoch_end(self, epoch, logs=None):
+    def _keep(self, logs):
         step, seconds = step_of(self.model), time.perf_counter() - self.started
         metrics = {name: float(value) for name, value in logs.items()}
         check_finite(metrics, step)
@@ -83,6 +94,8 @@ class Keeper(keras.callbacks.Callback):
         self.workdir.write_steps(self.points)
         self.workdir.write_metrics(self.rows)
         self.checkpoints.save(self.model, metrics)
+        if self.sigterm:
+            stop(f"the checkpoint of step {step} is written")
 
     def on_train_end(self, logs=None):
         self.board.close()

@@ -55,9 +55,9 @@ class Checkpoints:
             with (writing / "manifest.json").open("w") as file:
                 json.dump(manifest, file, indent=2, allow_nan=False)
                 _flush(file)
-        except OSError:
+        except OSError as error:
             shutil.rmtree(writing, ignore_errors=True)
-            raise
+            raise OSError(f"{os.fspath(final)!r} cannot be written: {error.strerror or error}") from error
         if final.exists():  # of a run that went on from an older one, this one being damaged
             shutil.rmtree(final)
         writing.rename(final)

@@ -61,6 +61,9 @@ RULES = {
 class Recipe:
     """The numbers of a training run.
 
+    The default of a field that a later version adds is what runs did before, so that a run that an earlier
+    version began goes on as it was.
+
     Args:
         optimizer: "sgd" (with momentum) or "adamw" (decoupled weight decay, on kernels only).
         base_lr: The learning rate at the end of the warm-up.

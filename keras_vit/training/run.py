@@ -1,6 +1,9 @@
 """One training run in a folder: build or load, train, evaluate, keep. TensorFlow only from here on."""
 
+import contextlib
 import dataclasses
+import itertools
+import os
 import shutil
 import sys
 
@@ -10,14 +13,17 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batches import evaluation_batches, training_batches
-from keras_vit.data.datasets import load_dataset
+from keras_vit.data.datasets import folder_of, load_dataset
 from keras_vit.data.fingerprint import fingerprint
+from keras_vit.data.folder import file_orientations
 from keras_vit.evaluation.classification import evaluate
+from keras_vit.messages import listed
 from keras_vit.training.building import build_model, finished_model, subset, transformer_of
 from keras_vit.training.callbacks import EvaluateAverage, Keeper, Progress
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.masked_patches import masked_batches
+from keras_vit.training.preemption import LeaveAfterFirstWorker, sigterm_noted, stop
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.strategy import (
     distribute,
@@ -31,6 +37,13 @@ from keras_vit.training.tasks import TASKS
 from keras_vit.training.workdir import Workdir, save_model
 
 OBJECTIVES = ("classify", "masked_patch")
+# What TensorFlow raises for an image file that is damaged, missing or protected, or that Pillow cannot read.
+UNREADABLE = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.UnknownError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +94,14 @@ class RunConfig:
         return {**dataclasses.asdict(self), "recipe": self.recipe.numbers()}
 
 
+def _defaults(of):
+    return {f.name: f.default for f in dataclasses.fields(of) if f.default is not dataclasses.MISSING}
+
+
+# Fields that a configuration may lack, as an earlier version has stored it, by what runs did before.
+BEFORE = {**_defaults(RunConfig), "recipe": _defaults(Recipe)}
+
+
 def train(
     config,
     path,
@@ -115,12 +136,12 @@ def train(
         `train_seconds`, `steps`, `best_step`, `data` (the data set's summary) and the versions used.
 
     Raises:
-        ValueError: before the first step if the folder holds something else, the data have changed, the data
-            or the model cannot be had, or the batch cannot be shared among the devices; later if the loss, a
-            score or a weight is not finite. The last checkpoint is then of a step before, and there is no
-            finished model.
+        ValueError: before the first step if the folder holds something else, another process trains in it,
+            the data have changed, the data or the model cannot be had, or the batch cannot be shared among
+            the devices; later if an image cannot be read any more, or the loss, a score or a weight is not
+            finite. The last checkpoint is then of a step before, and there is no finished model.
         OSError: if there is too little space for the checkpoints; ConnectionError where another worker
-            has stopped.
+            has stopped; SystemExit with status 143 on SIGTERM, after a checkpoint at the next step.
 
     Example:
         >>> recipe = RECIPES["digits"].with_changes(total_steps=2, batch_size=8)
@@ -131,9 +152,11 @@ def train(
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"training needs KERAS_BACKEND=tensorflow; got {keras.backend.backend()!r}")
     recipe = config.recipe
-    workdir = Workdir(path, config.as_json())
-    if workdir.result:
+    workdir = Workdir(path, config.as_json(), BEFORE)
+    if workdir.result and workdir.model.is_file():
         return workdir, workdir.result
+    judged = TASKS[config.task]
+    checkpoints = Checkpoints(workdir.checkpoints, f"val_{judged.best}", judged.largest)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     devices = make_strategy(strategy)
@@ -141,57 +164,100 @@ def train(
     if verbose == "auto":
         verbose = 1 if sys.stdout.isatty() else 2
     verbose = verbose if chief else 0
+    report = print if verbose else _ignore
+    if workdir.result:
+        _check_checkpoints(checkpoints, workdir, report)
     _check_shares(recipe, devices.num_replicas_in_sync)
     augmentation = Augmentation(**{f.name: getattr(recipe, f.name) for f in dataclasses.fields(Augmentation)})
-    dataset = dataset or load_data(config, data_dir)
-    data = fingerprint(dataset)
-    keras.utils.set_random_seed(recipe.seed)
-    with scope(devices):
-        model = build_model(config, dataset)
-        compile_model(model, recipe, task=config.task)
-        model.total_steps = None  # Each call of `fit` is a part of the run.
-        model.optimizer.build(model.trainable_variables)
-    judged = TASKS[config.task]
-    checkpoints = Checkpoints(workdir.checkpoints, f"val_{judged.best}", judged.largest)
-    if chief:
-        workdir.make()
-        _check_space(checkpoints, model)
-        workdir.record_data(data)
-    with told_of_lost_workers(devices):
-        smallest(devices, 0)  # The first worker has recorded the data that the others compare with theirs.
-        workdir.check_data(data)
-        if verbose:
-            print(dataset.summary(), flush=True)
-        if verbose and note:
-            print(note, flush=True)
-        if verbose and not augmentation.is_exact:
-            print("some augmentation layers draw numbers of their own: a resumed run sees other images")
-        _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, verbose)
+    with contextlib.ExitStack() as locks:
+        if chief and workdir.path.exists():
+            locks.enter_context(workdir.locked())
+        dataset = dataset or load_data(config, data_dir)
+        data = fingerprint(dataset)
+        keras.utils.set_random_seed(recipe.seed)
+        with scope(devices):
+            model = build_model(config, dataset)
+            compile_model(model, recipe, task=config.task)
+            model.total_steps = None  # Each call of `fit` is a part of the run.
+            model.optimizer.build(model.trainable_variables)
+        if chief:
+            locks.enter_context(workdir.locked())  # There is a folder only from here on if the run is new.
+            workdir.make()
+            _check_space(checkpoints, model)
+            workdir.record_data(data)
+        with (
+            sigterm_noted() as sigterm,
+            told_of_lost_workers(devices, sigterm),
+            _images_named(dataset),
+        ):
+            smallest(devices, 0)  # The first worker has recorded the data that the others compare with.
+            workdir.check_data(data)
+            if verbose:
+                print(dataset.summary(), flush=True)
+            if verbose and note:
+                print(note, flush=True)
+            if verbose and not augmentation.is_exact:
+                print("some augmentation layers draw numbers of their own: a resumed run sees other images")
+            _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, verbose, sigterm)
+        if sigterm:
+            stop("all steps are done")
 
-    # `fit` has ended with the averaged weights in the model, where there are any.
-    finished = finished_model(model)
-    check_finite({weight.path: weight.numpy() for weight in finished.weights}, recipe.total_steps)
-    scores = _test(config, finished, dataset)
-    check_finite(scores, recipe.total_steps)
-    record = {
-        **scores,
-        "train_seconds": sum(row["seconds"] for row in workdir.metrics()),
-        "steps": recipe.total_steps,
-        "best_step": checkpoints.best_step(),
-        "parameters": finished.count_params(),
-        "replicas": devices.num_replicas_in_sync,
-        "data": dataset.summary(),
-        "bad_images": list(dataset.bad_images),
-        "versions": {
-            "keras_vit": keras_vit.__version__,
-            "keras": keras.__version__,
-            "tensorflow": tf.__version__,
-        },
-    }
-    if chief:
-        save_model(finished, workdir.model)
-        workdir.write_result(record)
+        # `fit` has ended with the averaged weights in the model, where there are any.
+        finished = finished_model(model)
+        check_finite({weight.path: weight.numpy() for weight in finished.weights}, recipe.total_steps)
+        with _images_named(dataset):
+            scores = _test(config, finished, dataset)
+        check_finite(scores, recipe.total_steps)
+        record = {
+            **scores,
+            "train_seconds": sum(row["seconds"] for row in workdir.metrics()),
+            "steps": recipe.total_steps,
+            "best_step": checkpoints.best_step(),
+            "parameters": finished.count_params(),
+            "replicas": devices.num_replicas_in_sync,
+            "data": dataset.summary(),
+            "bad_images": list(dataset.bad_images),
+            "versions": {
+                "keras_vit": keras_vit.__version__,
+                "keras": keras.__version__,
+                "tensorflow": tf.__version__,
+            },
+        }
+        if chief:
+            save_model(finished, workdir.model)
+            workdir.write_result(record)
     return workdir, record
+
+
+def _check_checkpoints(checkpoints, workdir, report):
+    """Report that a finished run's model is made anew; ValueError if there is no checkpoint for it."""
+    if checkpoints.newest(_ignore) is None:
+        raise ValueError(
+            f"{os.fspath(workdir.model)!r} is gone, and there is no checkpoint to make it anew from; remove "
+            "result.json to train again"
+        )
+    report(f"{os.fspath(workdir.model)!r} is gone and is made anew from the last checkpoint")
+
+
+@contextlib.contextmanager
+def _images_named(dataset):
+    """Within, name the images that could be read when the data set was loaded, and now cannot.
+
+    Raises:
+        ValueError: where TensorFlow raises an error, and there are such images.
+    """
+    try:
+        yield
+    except UNREADABLE as error:
+        images = [samples.images for samples in dataset.splits.values()] if folder_of(dataset.name) else []
+        paths = [*itertools.chain(*images)]
+        broken = [path for path, found in zip(paths, file_orientations(paths)) if not found]
+        if not broken:
+            raise
+        raise ValueError(
+            f"{len(broken)} image(s) cannot be read any more: {listed(broken)}; restore them, and the same "
+            "command continues the run"
+        ) from error
 
 
 def load_data(config, data_dir=None):
@@ -200,10 +266,11 @@ def load_data(config, data_dir=None):
     return load_dataset(config.dataset, recipe.seed, config.on_bad_image, task=recipe.task, data_dir=data_dir)
 
 
-def _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, verbose):
+def _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, verbose, sigterm):
     """Train from the last checkpoint to the end, with a checkpoint every so many steps.
 
-    Each of them ends what Keras calls an epoch; the last may be shorter than the others.
+    Each of them ends what Keras calls an epoch. The last may be shorter than the others, and so is one that
+    continues from a checkpoint that was written on SIGTERM.
     """
     recipe = config.recipe
     every, total, batch_size = recipe.checkpoint_steps, recipe.total_steps, recipe.batch_size
@@ -239,24 +306,27 @@ def _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, ve
 
     ends = range(every, total + every, every)  # the steps of the checkpoints, the last one being `total`
     evaluated = [n for n, end in enumerate(ends, 1) if end % recipe.eval_every == 0 or end >= total]
-    whole, rest = divmod(total, every)
-    stretches = [(whole, every)] * bool(whole) + [(whole + 1, rest)] * bool(rest)
-    resumed_from = None
-    for last_epoch, steps in stretches:
-        # Where a `fit` has ended there are averaged weights in the model: the checkpoint has the others.
-        smallest(devices, 0)  # all have come here, so the first worker has written it
-        done = smallest(devices, checkpoints.newest(print if verbose else _ignore) or 0)
-        if resumed_from is None and done and verbose:
-            print(f"continuing {workdir.path} from step {done} of {total}")
-        resumed_from = done
-        epoch = done // every
-        if epoch >= last_epoch or done >= total:
-            continue
-        if done:
+    report = print if verbose else _ignore
+    done = smallest(devices, checkpoints.newest(report) or 0)
+    if done:
+        report(f"continuing {workdir.path} from step {done} of {total}")
+        expected = {*range(every, done, every), done}
+        if lost := expected - {row["step"] for row in workdir.metrics()}:
+            report(f"{workdir.path / 'metrics.csv'} lacks the rows of steps {listed(sorted(lost))}")
+    while done < total:
+        epoch, begun = divmod(done, every)
+        if begun or total - done < every:
+            last_epoch, steps = epoch + 1, min(every - begun, total - done)
+        else:
+            last_epoch, steps = total // every, every
+        smallest(devices, 0)  # All have come here, so the first worker has written the checkpoint.
+        if done:  # Where a `fit` has ended there are averaged weights in the model; these are the others.
             checkpoints.restore(model, done)
         callbacks = [Progress(total, done, batch_size, verbose == 1)] if verbose else []
         if is_chief(devices):
-            callbacks.append(Keeper(workdir, checkpoints, done, batch_size, total))
+            callbacks.append(Keeper(workdir, checkpoints, done, batch_size, total, sigterm))
+        else:
+            callbacks.append(LeaveAfterFirstWorker(sigterm))
         if recipe.ema is not None:
             callbacks.append(EvaluateAverage())
         model.fit(
@@ -270,6 +340,7 @@ def _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, ve
             shuffle=False,
             verbose=0,
         )
+        done = step_of(model)
     if step_of(model) < total:  # the run had been cut off after its last step
         checkpoints.restore(model, total)
         model.optimizer.finalize_variable_values(model.trainable_weights)

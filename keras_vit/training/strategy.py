@@ -6,6 +6,8 @@ import os
 
 import tensorflow as tf
 
+from keras_vit.training.preemption import stop
+
 # What is raised in the workers that are left.
 LOST = (
     tf.errors.UnavailableError,
@@ -160,17 +162,23 @@ def smallest(strategy, value):
 
 
 @contextlib.contextmanager
-def told_of_lost_workers(strategy):
+def told_of_lost_workers(strategy, sigterm=()):
     """Within, say in one line that another worker does not answer any more.
 
+    Args:
+        strategy: tf.distribute.Strategy.
+        sigterm: What `sigterm_noted` yields. After SIGTERM the first worker is expected to leave.
+
     Raises:
-        ConnectionError: where TensorFlow does, in many lines and of many kinds.
+        ConnectionError: where TensorFlow does, in many lines and of many kinds; SystemExit after SIGTERM.
     """
     try:
         yield
     except LOST as error:
         if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             raise
+        if sigterm:
+            stop("another worker has stopped, so this one stops too")
         raise ConnectionError(
             "another worker has stopped, so this one stops too; start the same command on every worker to go "
             f"on from the last checkpoint ({str(error).strip().splitlines()[0][:200]})"

@@ -1,9 +1,13 @@
 """A run's folder: what it is a run of, how far it has come, and what came out."""
 
+import contextlib
 import csv
 import json
 import os
 import pathlib
+import socket
+
+from filelock import FileLock, Timeout
 
 from keras_vit.data.fingerprint import differences
 from keras_vit.writing import whole_file, whole_path, write_whole
@@ -20,28 +24,70 @@ class Workdir:
     Args:
         path: The folder; `make` makes it.
         config: What the run is a run of, as JSON values.
+        before: Values of fields that a configuration lacks if an earlier version has stored it: what runs did
+            before there were these fields.
 
     Raises:
         ValueError: if the folder holds a run of another configuration, with the fields that differ,
             or something that is no run.
     """
 
-    def __init__(self, path, config):
+    def __init__(self, path, config, before=None):
         self.path = pathlib.Path(path)
         self.config = json.loads(json.dumps(config))  # as it will be read back
+        self._before = json.loads(json.dumps(before or {}))
+        self._lock = FileLock(self.path / ".lock")
+        self._check()
+
+    def _check(self):
+        """Refuse a folder that holds something else."""
         file = self.path / "config.json"
         if file.exists():
-            _compare(file, read_json(file), self.config)
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise ValueError(f"{os.fspath(path)!r} exists and is no run of keras-vit; choose another folder")
+            _compare(file, read_json(file), self.config, self._before)
+        elif self.path.exists() and not (self.path.is_dir() and _is_empty(self.path)):
+            raise ValueError(
+                f"{os.fspath(self.path)!r} exists and is no run of keras-vit; choose another folder"
+            )
+
+    @contextlib.contextmanager
+    def locked(self):
+        """Within, no other process can enter `locked` of this folder, which is made where it is missing.
+
+        The lock goes with the process, however that ends.
+
+        Raises:
+            ValueError: if another process is within, with its number and host.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        holder = self.path / ".lock-holder"
+        try:
+            self._lock.acquire(blocking=False)
+        except Timeout:
+            other = holder.read_text() if holder.exists() else "another process"
+            raise ValueError(
+                f"{other} trains in {os.fspath(self.path)!r}; wait for its end, or choose another --workdir"
+            ) from None
+        except OSError as error:  # a file system without locks
+            print(f"{os.fspath(self.path)!r} cannot be locked ({error}); start no other run in it")
+        try:
+            holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+            yield
+        finally:
+            self._lock.release()
 
     def make(self):
-        """Make the folder, so that the run in it can be found again."""
-        for folder in (self.checkpoints, self.figures):
-            folder.mkdir(parents=True, exist_ok=True)
+        """Make the folder, so that the run in it can be found again.
+
+        Raises:
+            ValueError: if it holds another run by now.
+        """
+        self._check()
+        self.path.mkdir(parents=True, exist_ok=True)
         for leftover in self.path.glob(".writing-*"):  # of a run that was killed
             leftover.unlink()
         write_json(self.path / "config.json", self.config)
+        for folder in (self.checkpoints, self.figures):
+            folder.mkdir(exist_ok=True)
 
     def record_data(self, found):
         """Write `data.json` if there is none: the data of a run that begins, or that version 0.1 began.
@@ -108,10 +154,22 @@ class Workdir:
 
 
 def read_json(path):
+    """The object in a JSON file.
+
+    Raises:
+        ValueError: if there is something else in it.
+    """
     try:
-        return json.loads(path.read_text())
+        value = json.loads(path.read_text())
+        if not isinstance(value, dict):
+            raise ValueError(f"wanted a JSON object; got {type(value).__name__}")
     except ValueError as error:
-        raise ValueError(f"{os.fspath(path)!r} is damaged ({error}); remove it and start again") from None
+        raise _damaged(path, error) from None
+    return value
+
+
+def _damaged(path, error):
+    return ValueError(f"{os.fspath(path)!r} is damaged ({error}); remove it and start again")
 
 
 def write_json(path, value, indent=2):
@@ -121,8 +179,14 @@ def write_json(path, value, indent=2):
 def _read_table(path):
     if not path.exists():
         return []
-    with path.open(newline="") as rows:
-        return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(rows)]
+    try:
+        with path.open(newline="") as file:
+            rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+        if not all("step" in row for row in rows):
+            raise ValueError("a row without a step")
+    except (ValueError, TypeError, csv.Error) as error:
+        raise _damaged(path, error) from None
+    return rows
 
 
 def _write_table(path, rows):
@@ -139,8 +203,14 @@ def save_model(model, path):
         model.save(unfinished)
 
 
-def _compare(file, stored, config):
-    stored, config = (dict(_flat(c)) for c in (stored, config))
+def _is_empty(folder):
+    """Whether there is nothing in a folder but hidden files, such as the lock."""
+    return all(path.name.startswith(".") for path in folder.iterdir())
+
+
+def _compare(file, stored, config, before):
+    stored, config, before = (dict(_flat(c)) for c in (stored, config, before))
+    stored = {name: value for name, value in before.items() if name in config} | stored
     differing = [
         f"{name} (there {stored.get(name)!r}, asked {config.get(name)!r})"
         for name in sorted({*stored, *config})

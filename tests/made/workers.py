@@ -11,8 +11,9 @@ import sys
 
 import numpy as np
 
-# A moment is "step N", or a place in the writing of the first checkpoint from a step on: "values N",
-# "manifest N", "rename N" and, when the old ones are to be removed, "remove N".
+# A moment is "step N"; "term N", SIGTERM in that step, by which a run ends of itself; or a place in the
+# writing of the first checkpoint from a step on: "values N", "manifest N", "rename N" and, when the old ones
+# are to be removed, "remove N".
 SCRIPT = """
 import os, pathlib, pickle, signal, sys
 config, path, moment, options = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
@@ -29,6 +30,10 @@ class Dies(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if kind == "step" and checkpoints.step_of(self.model) == int(number):
             die()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if kind == "term" and checkpoints.step_of(self.model) == int(number) - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 fit = DistributedModel.fit
 def fit_and_die(self, *args, callbacks=(), **more):

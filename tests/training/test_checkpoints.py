@@ -219,7 +219,7 @@ def test_a_full_disk_leaves_nothing_partial_and_what_there_was(model, checkpoint
 
     with monkeypatch.context() as patched:
         patched.setattr(np, "savez", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="step-00000020' cannot be written: No space left on device$"):
             save_at(checkpoints, model, 20)
     assert [path.name for path in checkpoints.path.iterdir()] == ["step-00000010"]
     assert checkpoints.newest() == 10

@@ -1,5 +1,7 @@
 import dataclasses
+import json
 import os
+import pathlib
 import shutil
 import signal
 
@@ -12,9 +14,13 @@ from made.workers import finish, random_moments, start
 from reference.comparing import arrays
 from reference.small import SMALL
 
+from keras_vit.data.fingerprint import fingerprint
+from keras_vit.models import DistributedModel
 from keras_vit.training import Recipe, run
+from keras_vit.training.checkpoints import step_of
+from keras_vit.training.recipes import STATEMENTS
 from keras_vit.training.run import RunConfig, train
-from keras_vit.training.workdir import write_json
+from keras_vit.training.workdir import Workdir, read_json, write_json
 
 MODEL = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}
 RECIPE = Recipe(
@@ -105,7 +111,7 @@ def test_a_run_leaves_its_record_metrics_and_model(finished, config):
     model = keras.saving.load_model(workdir.model)
     assert (model.class_names, model.num_classes) == (("cat", "dog"), 2)
     assert record["parameters"] == model.count_params()
-    assert sorted(path.name for path in workdir.path.iterdir()) == [
+    assert sorted(path.name for path in workdir.path.glob("[!.]*")) == [
         "checkpoints",
         "config.json",
         "data.json",
@@ -155,7 +161,10 @@ def test_a_continued_run_says_so(config, tmp_path, capfd, monkeypatch):
     (path / "metrics.csv").unlink()
     train(config, path, verbose=2, note="as noted")
     found = "2 classes (cat, dog): 18 train, 2 validation, 4 test"
-    assert capfd.readouterr().out.startswith(f"{found}\nas noted\ncontinuing {path} from step 14 of 14")
+    continued = (
+        f"continuing {path} from step 14 of 14\n{path}/metrics.csv lacks the rows of steps 4, 8, 12, 14"
+    )
+    assert capfd.readouterr().out.startswith(f"{found}\nas noted\n{continued}\n")
 
 
 def test_another_configuration_is_refused_naming_the_fields(finished, config):
@@ -275,6 +284,92 @@ def test_a_run_is_not_continued_on_other_data(unfinished, tmp_path):
     ):
         train(config, path, verbose=0)
     assert {file: file.stat().st_mtime_ns for file in files} == files
+
+
+def test_a_finished_model_that_is_gone_is_made_anew(unfinished, finished, tmp_path, capfd):
+    config, path = unfinished
+    shutil.copy(finished[0].path / "result.json", path)
+    workdir, record = train(config, path, verbose=2)
+    said = capfd.readouterr().out
+    assert said.startswith(f"'{path}/model.keras' is gone and is made anew from the last checkpoint\n")
+    assert f"continuing {path} from step 14 of 14" in said
+    assert_same_end(workdir, finished[0])
+    assert record == finished[1]
+    workdir.model.unlink()
+    shutil.rmtree(workdir.checkpoints)
+    with pytest.raises(ValueError, match="model.keras' is gone, and there is no checkpoint .* remove result"):
+        train(config, path, verbose=0)
+
+
+def test_two_processes_do_not_train_in_one_folder(unfinished):
+    config, path = unfinished
+    with Workdir(path, config.as_json()).locked():
+        files = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+        with pytest.raises(ValueError, match=rf"process {os.getpid()} on .* trains in '{path}'; wait for"):
+            train(config, path, verbose=0)
+        assert {file: file.stat().st_mtime_ns for file in files} == files
+
+
+def test_on_sigterm_a_checkpoint_comes_with_the_next_step_and_the_run_ends_as_if_it_had_gone_on(
+    hard, tmp_path, monkeypatch, capfd
+):
+    config, expected = hard
+
+    class Terminates(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            if step_of(self.model) == 4:
+                signal.raise_signal(signal.SIGTERM)
+
+    def fit_and_terminate(self, *args, callbacks, **options):
+        return fit(self, *args, callbacks=[*callbacks, Terminates()], **options)
+
+    fit = DistributedModel.fit
+    monkeypatch.setattr(DistributedModel, "fit", fit_and_terminate)
+    with pytest.raises(SystemExit) as stop:
+        train(config, tmp_path / "run", verbose=0)
+    assert stop.value.code == 143
+    said = "SIGTERM: the checkpoint of step 5 is written; the same command continues the run\n"
+    assert capfd.readouterr().err == said
+    workdir, _ = train(config, tmp_path / "run", verbose=0)
+    for found, wanted in zip(state(workdir), state(expected)):
+        np.testing.assert_equal(found, wanted)
+    assert [row["step"] for row in workdir.metrics()] == [2, 4, 5, 6, 8, 10, 12, 14]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("split", ["test", pytest.param("train", marks=pytest.mark.slow)])
+def test_images_that_break_while_a_run_is_under_way_are_named(split, unfinished, monkeypatch):
+    config, path = unfinished
+    if split == "train":
+        shutil.rmtree(path / "checkpoints")
+    dataset = run.load_data(config)
+    facts = fingerprint(dataset)
+    monkeypatch.setattr(run, "fingerprint", lambda dataset: facts)  # as if they had broken a moment later
+    gone, bad = sorted(dataset.split(split).images)[:2]
+    pathlib.Path(gone).unlink()
+    write_broken(pathlib.Path(bad))
+    with pytest.raises(
+        ValueError, match=rf"2 image\(s\) cannot be read any more: {gone}, {bad}; restore them"
+    ):
+        train(config, path, verbose=0, dataset=dataset)
+
+
+FIELDS = [field.name for field in dataclasses.fields(Recipe) if field.name in run.BEFORE["recipe"]]
+
+
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in STATEMENTS])
+def test_a_field_that_an_earlier_version_has_not_stored_means_what_it_meant_before(name, config, tmp_path):
+    stored = config.as_json()
+    del stored["recipe"][name]
+    write_json(tmp_path / "config.json", stored)
+    same = config.as_json()
+    same["recipe"][name] = run.BEFORE["recipe"][name]
+    Workdir(tmp_path, same, run.BEFORE).make()
+    assert read_json(tmp_path / "config.json") == json.loads(json.dumps(same))
+    write_json(tmp_path / "config.json", stored)
+    same["recipe"][name] = {"other": 1} if name == "model" else "other"
+    with pytest.raises(ValueError, match=rf"differs in recipe.{name}"):
+        Workdir(tmp_path, same, run.BEFORE)
 
 
 def test_a_run_without_a_record_of_its_data_goes_on_with_what_there_is(unfinished, finished, tmp_path):

@@ -1,4 +1,10 @@
+import errno
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 
 import pytest
 from reference.small import small
@@ -104,3 +110,52 @@ def test_a_damaged_file_is_named(name, tmp_path):
     (tmp_path / "run" / name).write_text("{")
     with pytest.raises(ValueError, match=f"{name}' is damaged .*; remove it and start again"):
         assert Workdir(tmp_path / "run", {"a": 1}).result
+
+
+@pytest.mark.parametrize("content", ["[]", "5", "null", '"config"'])
+@pytest.mark.parametrize("name", ["config.json", "data.json"])
+def test_json_of_something_else_is_named(name, content, tmp_path):
+    Workdir(tmp_path / "run", {"a": 1}).make()
+    (tmp_path / "run" / name).write_text(content)
+    with pytest.raises(ValueError, match=f"{name}' is damaged .wanted a JSON object; got .*; remove it"):
+        Workdir(tmp_path / "run", {"a": 1}).check_data({})
+
+
+@pytest.mark.parametrize(
+    "content", ["step,loss\n1,a", "loss\n1", "step,loss\n,1", "step\n1,2", "step\n\0", "\xff"], ids=ascii
+)
+def test_a_damaged_table_is_named(content, tmp_path):
+    workdir = Workdir(tmp_path / "run", {})
+    workdir.make()
+    (tmp_path / "run" / "metrics.csv").write_bytes(content.encode("latin1"))
+    with pytest.raises(ValueError, match="metrics.csv' is damaged .*; remove it and start again"):
+        workdir.metrics()
+
+
+def test_one_process_at_a_time_has_the_lock_and_a_killed_one_does_not_keep_it(tmp_path):
+    workdir, other = Workdir(tmp_path, {}), Workdir(tmp_path, {})
+    take = "import filelock, os, sys; filelock.FileLock(sys.argv[1]).acquire(); os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", take, tmp_path / ".lock"])
+    assert done.returncode == -signal.SIGKILL and (tmp_path / ".lock").exists()
+    with workdir.locked(), workdir.locked():  # also within
+        said = f"process {os.getpid()} on {socket.gethostname()} trains in '{tmp_path}'; wait for its end"
+        with pytest.raises(ValueError, match=said), other.locked():
+            pytest.fail("two have it")
+    with other.locked():
+        pass
+
+
+def test_a_folder_that_cannot_be_locked_is_said_and_taken(tmp_path, monkeypatch, capsys):
+    def refuse(fd):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("filelock._unix.lock_fd_nonblocking", refuse)
+    with Workdir(tmp_path / "run", {}).locked():
+        assert "run' cannot be locked ([Errno 37] No locks available)" in capsys.readouterr().out
+
+
+def test_a_run_that_has_begun_meanwhile_is_not_overwritten(tmp_path):
+    workdir = Workdir(tmp_path / "run", CONFIG)
+    Workdir(tmp_path / "run", {**CONFIG, "model": "B/16"}).make()
+    with pytest.raises(ValueError, match="another configuration"):
+        workdir.make()

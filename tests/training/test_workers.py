@@ -193,3 +193,27 @@ def test_when_one_worker_is_killed_the_other_stops_and_both_go_on(kills, to_be_k
     assert finish(start_both(again, config, tmp_path / "run")) == [0, 0], output_of(again, 0)
     for found, expected in zip(state(tmp_path / "run"), whole):
         np.testing.assert_equal(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other, statuses", [("term 5", [143, 143]), (None, [143, 1])])
+def test_on_sigterm_the_first_worker_writes_a_checkpoint_and_both_go_on(other, statuses, plain, tmp_path):
+    config, (_, weights, values) = plain
+    processes = start_both(tmp_path / "first", config, tmp_path / "run", ("term 5", other))
+    assert finish(processes) == statuses
+    assert "SIGTERM: the checkpoint of step 5 is written" in output_of(tmp_path / "first", 0, "term 5")
+    assert "another worker has stopped, so this one stops too" in output_of(tmp_path / "first", 1, other)
+    again = tmp_path / "again"
+    assert finish(start_both(again, config, tmp_path / "run")) == [0, 0], output_of(again, 0)
+    assert "from step 5 of 12" in output_of(again, 0)
+    for found, expected in zip(state(tmp_path / "run")[1:], (weights, values)):
+        np.testing.assert_equal(found, expected)
+
+
+@pytest.mark.slow
+def test_a_worker_that_alone_gets_sigterm_ends_after_a_while(plain, tmp_path):
+    config = dataclasses.replace(plain[0], recipe=plain[0].recipe.with_changes(total_steps=100_000))
+    processes = start_both(tmp_path, config, tmp_path / "run", (None, "term 5"))
+    assert finish(processes, timeout=300)[1] == 143
+    assert "SIGTERM: the first worker goes on, so no checkpoint" in output_of(tmp_path, 1, "term 5")
+    assert "another worker has stopped" in output_of(tmp_path, 0)
