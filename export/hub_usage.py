@@ -47,7 +47,7 @@ In a model of Keras 3, with keras_vit:
 import keras
 from keras_vit.export.layer import SavedModelLayer
 
-layer = SavedModelLayer({quoted})
+layer = SavedModelLayer({quoted}{_trust(where)})
 model = keras.Sequential([keras.Input({shape[1:]}), layer])
 ```
 """
@@ -84,7 +84,7 @@ import numpy as np
 from keras_vit.export.layer import SavedModelLayer
 
 images, labels = np.zeros({shape}, "float32"), np.zeros(8, "int64")  # put yours here
-layer = SavedModelLayer({quoted}, trainable=True)
+layer = SavedModelLayer({quoted}, trainable=True{_trust(where)})
 {_training_program("keras", shape, parts)}
 ```
 
@@ -100,6 +100,11 @@ layer = hub.KerasLayer({quoted}, trainable=True)
 {_training_program("tf_keras", shape, [part.replace("keras.", "tf_keras.") for part in parts])}
 ```
 """
+
+
+def _trust(where):
+    """What `SavedModelLayer` wants besides an address, since a SavedModel is a program."""
+    return ", trust=True" if "://" in where else ""
 
 
 def _training_program(keras, shape, parts):

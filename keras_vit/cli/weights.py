@@ -42,7 +42,7 @@ def _show(args):
     rows = [
         ("file", found["file"]),
         ("layout", found["layout"]),
-        ("configuration", found["configuration"] or "none read"),
+        ("read beside it", found["configuration"] or "nothing"),
         ("variant", found["variant"] or "none of this name"),
         ("parameters", f"{found['parameters']:,}"),
         ("stored as", ", ".join(found["dtypes"])),

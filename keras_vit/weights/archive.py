@@ -1,6 +1,6 @@
 """A file of arrays ↔ a dict of arrays: `.npz`, safetensors, torch's `.bin` and `.pth`.
 
-What a file is, its first bytes tell, never its name. Nothing in a file is ever run: pickled objects
+What a file is, its first bytes tell, never its name. No code in a file is run: pickled objects
 are refused, and torch's files are read by its weights-only loader.
 """
 
