@@ -2,14 +2,12 @@
 
 import contextlib
 import csv
+import functools
 import json
 import os
 import pathlib
 import socket
 
-from filelock import FileLock, Timeout
-
-from keras_vit.data.fingerprint import differences
 from keras_vit.writing import whole_file, whole_path, write_whole
 
 
@@ -36,7 +34,6 @@ class Workdir:
         self.path = pathlib.Path(path)
         self.config = json.loads(json.dumps(config))  # as it will be read back
         self._before = json.loads(json.dumps(before or {}))
-        self._lock = FileLock(self.path / ".lock")
         self._check()
 
     def _check(self):
@@ -49,6 +46,12 @@ class Workdir:
                 f"{os.fspath(self.path)!r} exists and is no run of keras-vit; choose another folder"
             )
 
+    @functools.cached_property
+    def _lock(self):
+        from filelock import FileLock  # takes long to import
+
+        return FileLock(self.path / ".lock")
+
     @contextlib.contextmanager
     def locked(self):
         """Within, no other process can enter `locked` of this folder, which is made where it is missing.
@@ -58,6 +61,8 @@ class Workdir:
         Raises:
             ValueError: if another process is within, with its number and host.
         """
+        from filelock import Timeout
+
         self.path.mkdir(parents=True, exist_ok=True)
         holder = self.path / ".lock-holder"
         try:
@@ -107,6 +112,9 @@ class Workdir:
         Raises:
             ValueError: if they differ, with the differences.
         """
+        # `import keras_vit` is without TensorFlow, which this imports.
+        from keras_vit.data.fingerprint import differences
+
         if self._data.exists() and (differing := differences(read_json(self._data), found)):
             raise ValueError(
                 f"the data of the run in {os.fspath(self.path)!r} have changed: {'; '.join(differing)}; "
