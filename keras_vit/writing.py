@@ -5,6 +5,8 @@ import os
 import pathlib
 import uuid
 
+PREFIX = ".writing-"  # of the names of temporary files
+
 
 def check_target(path):
     """Raise ValueError if no file can be written under this name, before its contents are computed.
@@ -30,6 +32,24 @@ def check_target(path):
 
 
 @contextlib.contextmanager
+def named_errors(path):
+    """Name `path` in errors of writing it under a temporary path, on one line.
+
+    Raises:
+        OSError: for an OSError of a temporary path or of none; others stay as they are.
+    """
+    try:
+        yield
+    except OSError as error:
+        is_of_another = error.filename is not None and PREFIX not in str(error.filename)
+        if is_of_another or isinstance(error, BrokenPipeError):
+            raise
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error  # of a path within
+        reason = cause.strerror or " ".join(str(cause).split())
+        raise OSError(f"{os.fspath(path)!r} cannot be written: {reason}") from error
+
+
+@contextlib.contextmanager
 def whole_path(path):
     """A temporary path to write a file to, which then replaces what is at `path`, or is removed on an error.
 
@@ -47,17 +67,12 @@ def whole_path(path):
     check_target(path)
     final = pathlib.Path(path).expanduser().resolve()
     renamed = not _is_device(final)
-    unfinished = final.with_name(f".writing-{uuid.uuid4().hex}{final.suffix}") if renamed else final
+    unfinished = temporary_beside(final) if renamed else final
     try:
-        yield unfinished
-        if renamed:
-            unfinished.replace(final)
-    except OSError as error:
-        is_of_another = error.filename not in (None, os.fspath(unfinished))
-        if is_of_another or isinstance(error, BrokenPipeError):
-            raise
-        reason = error.strerror or " ".join(str(error).split())
-        raise OSError(f"{os.fspath(path)!r} cannot be written: {reason}") from error
+        with named_errors(path):
+            yield unfinished
+            if renamed:
+                unfinished.replace(final)
     finally:
         if renamed:
             unfinished.unlink(missing_ok=True)
@@ -84,6 +99,11 @@ def write_whole(path, content):
     """
     with whole_file(path, "w" if isinstance(content, str) else "wb") as file:
         file.write(content)
+
+
+def temporary_beside(path):
+    """A new temporary path in the folder of a file, with its suffix."""
+    return path.with_name(f"{PREFIX}{uuid.uuid4().hex}{path.suffix}")
 
 
 def _is_device(path):

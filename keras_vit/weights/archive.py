@@ -12,7 +12,6 @@ import pathlib
 import struct
 import tokenize
 import unicodedata
-import uuid
 import warnings
 import zipfile
 import zlib
@@ -21,6 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.messages import listed
+from keras_vit.writing import whole_path
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _DAMAGED = (OSError, EOFError, KeyError, ValueError, zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile)
@@ -120,12 +120,8 @@ def write_arrays(arrays, path, dtype="float32", digest=None):
             too_large = not np.isfinite(stored[key]).all() and np.isfinite(array).all()
         if too_large:
             raise ValueError(f"{key} holds numbers that are too large for {dtype}")
-    unfinished = path.with_name(f".writing-{uuid.uuid4().hex}{path.suffix}")
-    try:
+    with whole_path(path) as unfinished:
         writers[path.suffix](stored, unfinished, digest)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def digest_in(path):
@@ -216,10 +212,14 @@ def _write_npz(arrays, path, digest):
 
 
 def _write_safetensors(arrays, path, digest):
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     metadata = {"format": "pt", **({_DIGEST: digest} if digest else {})}
-    save_file(arrays, path, metadata)
+    try:
+        save_file(arrays, path, metadata)
+    except SafetensorError as error:  # as on a full disk
+        raise OSError(str(error)) from None
     with open(path, "r+b") as file:  # the library writes the metadata in a random order
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size)) | {"__metadata__": metadata}

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import uuid
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from keras_vit.weights.configs import (
     written_transformers_config,
 )
 from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.writing import check_target, named_errors, temporary_beside
 
 
 def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **options):
@@ -73,15 +73,16 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
         texts += written_transformers_config(config)
     new_folder = not file.parent.exists()
     file.parent.mkdir(exist_ok=True)
-    unfinished = {p: p.with_name(f".writing-{uuid.uuid4().hex}{p.suffix}") for p in (*beside, file)}
+    unfinished = {p: temporary_beside(p) for p in (*beside, file)}
     try:
-        for final, text in zip(beside, texts, strict=True):
-            unfinished[final].write_text(text)
-        write_arrays(written, unfinished[file], dtype, digest)
-        # The weights last, so that they never stand alone. If the process ends before that, the digests
-        # of the new configuration and the old weights differ, and `from_pretrained` refuses the pair.
-        for final, temporary in unfinished.items():
-            os.replace(temporary, final)
+        with named_errors(file):
+            for final, text in zip(beside, texts, strict=True):
+                unfinished[final].write_text(text)
+            write_arrays(written, unfinished[file], dtype, digest)
+            # The weights last, so that they never stand alone. If the process ends before that, the digests
+            # of the new configuration and the old weights differ, and `from_pretrained` refuses the pair.
+            for final, temporary in unfinished.items():
+                os.replace(temporary, final)
     finally:
         for temporary in unfinished.values():
             temporary.unlink(missing_ok=True)
@@ -104,6 +105,9 @@ def files_to_write(path, layout, overwrite, option="overwrite=True"):
     there = [file for file in files if file.exists()]
     if there and not overwrite:
         raise ValueError(f"{str(there[0])!r} is already there; give another name or {option}")
+    if files[0].parent.is_dir():
+        for file in files:
+            check_target(file)
     return files
 
 
