@@ -49,10 +49,12 @@ def decode_stored(encoded):
         with tf.control_dependencies([assert_bounded(_png_size(encoded))]):
             return tf.io.decode_png(encoded, channels=3)
 
+    # Each tf.data iterator optimizes the graph of its function, which is short without the rare formats.
+    of_others = tf.function(_of_others, autograph=False, experimental_attributes={"_noinline": True})
     return tf.cond(
         tf.io.is_jpeg(encoded),
         of_jpeg,
-        lambda: tf.cond(tf.strings.substr(encoded, 0, 4) == PNG, of_png, lambda: _of_others(encoded)),
+        lambda: tf.cond(tf.strings.substr(encoded, 0, 4) == PNG, of_png, lambda: of_others(encoded)),
     )
 
 
