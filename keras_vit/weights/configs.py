@@ -333,8 +333,9 @@ def _transformers(config, preprocessor):
         if names and not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
             told["class_names"] = tuple(names)
     if preprocessor:
+        image_size, channels = _checked(told, CONFIG).get("image_size"), told.get("in_channels", 3)
         told["preprocessing"] = {
-            **_image_processor(preprocessor, kind, told.get("image_size"), config.get("num_channels", 3)),
+            **_image_processor(preprocessor, kind, image_size, channels),
             "antialias": _antialias(config),
         }
     return told

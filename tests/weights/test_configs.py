@@ -348,6 +348,12 @@ def test_what_no_preprocessing_does_is_refused_by_name_and_value(changes, tmp_pa
     assert "\n" not in str(error.value)
 
 
+def test_an_image_size_that_is_none_is_refused_before_the_images_are(tmp_path):
+    with pytest.raises(ValueError, match="config.json says image_size=.*; wanted two whole numbers") as error:
+        told(tmp_path, {**VIT, "image_size": "\x1b[31m\n"}, images=SAVED["ViT"])
+    assert str(error.value).isprintable()
+
+
 @pytest.mark.parametrize(
     "numbers",
     [("1", "2", "3", "4"), ("0", "2"), ("a", "b"), ("00", "1"), ("0", "1.0"), ("-1", "0")],
