@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 from hypothesis import settings
+from made.limited import Limited
 
 # `make test-full` tries ten times as many examples; JAX, which compiles anew for every shape, fewer.
 EXAMPLES = 20 if keras.backend.backend() == "tensorflow" else 4
@@ -69,6 +70,14 @@ def rng():
 def golden():
     """The folder of small official checkpoints and of what their authors' code computes from them."""
     return TESTS / "golden"
+
+
+@pytest.fixture(scope="session")
+def limited():
+    """A process with limited memory and time, in which hostile files are read as by a user."""
+    process = Limited("made.attacked")
+    yield process
+    process.close()
 
 
 @pytest.fixture(scope="session")

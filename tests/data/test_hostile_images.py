@@ -1,0 +1,34 @@
+"""Images of every form: `predict`, training and `serving_bytes` read the same, or all refuse."""
+
+import pytest
+from made.encoded import DAMAGED, FORMS, damaged, form
+
+pytestmark = pytest.mark.slow
+NUMBERS = {name: number for number, name in enumerate(FORMS)}
+TOLERANCE = 0.3  # of 255: `Preprocessing.cropped` states it
+
+
+def decoded(limited, tmp_path, suffix, content, number):
+    path = tmp_path / f"image.{suffix}"
+    path.write_bytes(content)
+    how, what = limited.call("decoded", str(path), number)
+    assert how == "accepted", what
+    return what
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_an_image_is_read_alike_or_refused_everywhere(name, limited, tmp_path):
+    suffix, content = form(name)
+    found = decoded(limited, tmp_path, suffix, content, NUMBERS[name])
+    served = found["refused"].pop("serve", None)
+    assert not found["refused"] or len(found["refused"]) == 2, found
+    is_tiff = content.startswith((b"II", b"MM"))  # which TensorFlow does not decode
+    assert bool(served) == (is_tiff or bool(found["refused"])), (served, found)
+    assert found["pixels"] == 0 and found["prepared"] <= TOLERANCE, found
+
+
+@pytest.mark.parametrize("number", range(DAMAGED))
+def test_a_damaged_image_is_read_alike_by_all_that_read_it(number, limited, tmp_path):
+    name, suffix, content = damaged(number)
+    found = decoded(limited, tmp_path, suffix, content, number)
+    assert found["pixels"] == 0 and found["prepared"] <= TOLERANCE, (name, found)

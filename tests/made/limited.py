@@ -1,0 +1,100 @@
+"""A process that reads hostile input, with 2 GiB beside the package and a small model, and limited time."""
+
+import importlib
+import json
+import os
+import pathlib
+import resource
+import select
+import subprocess
+import sys
+import tempfile
+import traceback
+
+MEMORY = 2 << 30  # bytes of address space beside what the process holds at its start, and of a file it writes
+SECONDS = 60  # of a call
+SERVE = "from made.limited import serve; serve()"
+TESTS = pathlib.Path(__file__).parent.parent
+
+
+class Limited:
+    """A process that calls the functions of a module; started again after it has died.
+
+    Args:
+        module: Name of the module. Its import is not limited.
+        memory: Bytes that the calls may take together.
+    """
+
+    def __init__(self, module, memory=MEMORY):
+        self.module, self.memory, self.process = module, memory, None
+
+    def call(self, function, *arguments, seconds=SECONDS):
+        """What became of a call: ("accepted", what it returned), ("refused", message) or ("broke", how).
+
+        Refused is a ValueError with one printable line; all other failures of any kind are "broke".
+
+        Args:
+            function: Name of the function.
+            *arguments: JSON values.
+            seconds: Time after which the process is killed.
+        """
+        if self.process is None:
+            self._start()
+        self.process.stdin.write(json.dumps([function, arguments]) + "\n")
+        self.process.stdin.flush()
+        if select.select([self.answers], [], [], seconds)[0]:
+            line = self.answers.readline()
+            if line:
+                return tuple(json.loads(line))
+            end = f"ended with status {self.process.wait()}"
+        else:
+            end = f"took more than {seconds} s"
+        output = self.output.read_text(errors="replace")[-2000:]
+        self.close()
+        return "broke", f"the process {end}: {output}"
+
+    def _start(self):
+        self.output = pathlib.Path(tempfile.mkstemp(prefix="limited-")[1])
+        reading, writing = os.pipe()
+        environment = {**os.environ, "MALLOC_ARENA_MAX": "2", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+        with self.output.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", SERVE, str(writing), self.module, str(self.memory)],
+                **{"stdin": subprocess.PIPE, "stdout": output, "stderr": output, "text": True},
+                **{"pass_fds": [writing], "env": environment},
+            )
+        os.close(writing)
+        self.answers = os.fdopen(reading)
+        assert json.loads(self.answers.readline()) == "ready"
+
+    def close(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdin.close()
+            self.answers.close()
+            self.output.unlink()
+            self.process = None
+
+
+def serve():
+    """What runs in the process: one call a line, one answer a line."""
+    fd, module, memory = sys.argv[1:]
+    module = importlib.import_module(module)
+    used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + int(memory),) * 2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(memory),) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with os.fdopen(int(fd), "w") as answers:
+        print(json.dumps("ready"), file=answers, flush=True)
+        for line in sys.stdin:
+            name, arguments = json.loads(line)
+            try:
+                answer = "accepted", getattr(module, name)(*arguments)
+            except ValueError as error:
+                is_one_line = type(error) is ValueError and str(error).isprintable()
+                answer = ("refused", str(error)) if is_one_line else ("broke", traceback.format_exc())
+            except BaseException:
+                answer = "broke", traceback.format_exc()
+            print(json.dumps(answer), file=answers, flush=True)
