@@ -17,7 +17,11 @@ import pytest
 
 import _keras_vit_cli
 from keras_vit import from_pretrained, save_weights
+from keras_vit.export.archive import _HEADERS
+from keras_vit.preprocessing import MAX_BYTES, MAX_PIXELS
 from keras_vit.training import RECIPES
+from keras_vit.weights.archive import EXPANSION, UNPACKED
+from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import CATALOGUE
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -286,3 +290,12 @@ def test_the_manual_links_to_files_of_the_repository(site, repository):
     assert f'href="{url}"' in site["index.html"]
     assert f'href="{url}/blob/main/CONTRIBUTING.md"' in site["index.html"]
     assert f'href="{url}/blob/main/benchmarks/EXPORT.md"' in site["deployment.html"]
+
+
+def test_the_bounds_on_the_page_about_security_are_those_of_the_code():
+    page = TEXTS["docs/security.md"]
+    for bound in (UNPACKED, LARGEST_SIDECAR, MAX_PIXELS, _HEADERS):
+        assert f"{bound:,} " in page
+    assert f"{EXPANSION} times the file" in page
+    assert "three times as many bytes" in page and MAX_BYTES == 3 * MAX_PIXELS
+    assert re.search('url="([^"]+)"', (ROOT / "setup.py").read_text())[1] in page
