@@ -156,14 +156,24 @@ def trained_file(source):
 
 
 def run_of(source):
-    """The configuration of the run that a model is from; empty for other models."""
+    """The configuration of the run that a model is from; empty for other models.
+
+    Raises:
+        ValueError: if the recipe in it has no seed or task of the right kind.
+    """
     path = pathlib.Path(source).expanduser()
     config = (path if path.is_dir() else path.parent) / "config.json"
     try:
         found = json.loads(config.read_text())
-        return found if "recipe" in found else {}  # Hugging Face's files have this name, too
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, RecursionError):
         return {}
+    if not isinstance(found, dict) or "recipe" not in found:  # Hugging Face's files have this name, too
+        return {}
+    recipe = found["recipe"]
+    told = isinstance(recipe, dict) and (recipe.get("seed", 0), recipe.get("task", ""))
+    if not told or type(told[0]) is not int or not isinstance(told[1], str):
+        raise ValueError(f"{os.fspath(config)!r} is damaged: wanted a recipe with an int seed and a str task")
+    return found
 
 
 def finished_run(source):

@@ -9,7 +9,7 @@ from made.servers import Server, file, serving
 from reference.small import small
 
 from keras_vit import VisionTransformer, save_weights
-from keras_vit.cli.source import is_exported, open_live, open_model
+from keras_vit.cli.source import is_exported, open_live, open_model, run_of
 from keras_vit.export import archive
 from keras_vit.export.runtimes import ExportedModel
 from keras_vit.export.saved_model import export_saved_model
@@ -120,3 +120,18 @@ def test_a_keras_file_is_opened_from_an_address(tmp_path, monkeypatch):
         assert isinstance(open_model(f"{server.url}/m.keras"), VisionTransformer)
     with pytest.raises(ValueError, match="is not encrypted"):
         open_model("http://host/m.keras")
+
+
+@pytest.mark.parametrize(
+    "recipe", ["null", "[1]", '"text"', '{"seed": Infinity}', '{"seed": 0, "task": [1]}']
+)
+def test_a_run_whose_recipe_is_of_another_kind_is_refused_in_one_line(recipe, tmp_path):
+    (tmp_path / "config.json").write_text(f'{{"recipe": {recipe}}}')
+    with pytest.raises(ValueError, match="config.json' is damaged: wanted a recipe with an int seed"):
+        run_of(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", "{", '{"model_type": "vit"}', "[" * 100_000])
+def test_a_configuration_that_is_of_no_run_tells_nothing(text, tmp_path):
+    (tmp_path / "config.json").write_text(text)
+    assert run_of(tmp_path) == {}
