@@ -93,7 +93,7 @@ def least_parameters(config):
     >>> base = {"hidden_size": 768, "num_layers": 12, "mlp_dim": 3072, "patch_size": 16, "in_channels": 3}
     >>> none = {"num_classes": 1000, "representation_size": None, "num_registers": 0, "resnet": None}
     >>> least_parameters({**base, **none, "position_grid": (14, 14), "resnet_width": 64})
-    86442240
+    86443008
     """
     c, hidden = config, config["hidden_size"]
     rows, columns = c["position_grid"] or (0, 0)
