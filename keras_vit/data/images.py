@@ -52,7 +52,10 @@ def decode(encoded, exif=True):
         exif: Whether to apply the EXIF orientation; `vit_jax` and big_vision do not.
     """
     image = decode_stored(encoded)
-    image = upright(image, orientation(encoded)) if exif else image
+    if exif:
+        with tf.control_dependencies([image]):  # an error would cancel the search, and be reported as that
+            turn = orientation(encoded)
+        image = upright(image, turn)
     return tf.ensure_shape(image, (None, None, 3))
 
 
