@@ -160,7 +160,7 @@ def _open_tflite(path, threads):
     results = runner.get_output_details()
     batch = int(source["shape_signature"][0])
     # An interpreter computes in buffers of its own, of one batch size at a time. One for each thread would
-    # need its memory once a thread, and is no faster where a single call already uses all cores.
+    # need its memory once a thread, and a single call already uses all cores.
     lock = threading.Lock()
 
     def run(images):
