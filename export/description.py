@@ -98,7 +98,7 @@ class Description:
         )
 
     def as_json(self):
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+        return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False) + "\n"
 
 
 def describe(model, task="single_label", seed=0):

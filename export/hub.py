@@ -162,7 +162,7 @@ def check_names(name, publisher, version):
 
 
 def _as_json(values):
-    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _kaggle_model(description, facts, inside, name, publisher):

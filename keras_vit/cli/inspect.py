@@ -40,11 +40,13 @@ def run(args):
     with contextlib.ExitStack() as at_end, new_path(folder) as writing:
         value, files, said = _inspected(args, images)
         # Printed even if the folder cannot be written.
-        at_end.callback(print_now, json.dumps(value, indent=2) if args.json else _told(value, said))
+        at_end.callback(
+            print_now, json.dumps(value, indent=2, allow_nan=False) if args.json else _told(value, said)
+        )
         writing.mkdir()
         for name, content in files.items():
             (writing / name).write_bytes(content)
-        (writing / "result.json").write_text(json.dumps(value, indent=2) + "\n")
+        (writing / "result.json").write_text(json.dumps(value, indent=2, allow_nan=False) + "\n")
     if not args.json:
         print_now("\n".join(f"  {folder / name}" for name in (REPORT, "result.json", *value["figures"])))
 

@@ -54,7 +54,7 @@ def report(args, value, text):
 
     Each is done even if the other fails.
     """
-    encoded = json.dumps(value, indent=2)
+    encoded = json.dumps(value, indent=2, allow_nan=False)
     try:
         print_now(encoded if args.json else text)
     finally:

@@ -37,12 +37,14 @@ def _csv(results, names):
 
 def _json_lines(results, names):
     for found in results:
-        yield json.dumps(found) + "\n"
+        yield json.dumps(found, allow_nan=False) + "\n"
 
 
 def _json(results, names):
     for number, found in enumerate(results):
-        yield (",\n" if number else "[\n") + textwrap.indent(json.dumps(found, indent=2), "  ")
+        yield (",\n" if number else "[\n") + textwrap.indent(
+            json.dumps(found, indent=2, allow_nan=False), "  "
+        )
     yield "\n]\n"
 
 

@@ -115,7 +115,14 @@ class Workdir:
         # `import keras_vit` is without TensorFlow, which this imports.
         from keras_vit.data.fingerprint import differences
 
-        if self._data.exists() and (differing := differences(read_json(self._data), found)):
+        if not self._data.exists():
+            return
+        before = read_json(self._data, classes=list, splits=dict, files=dict)
+        try:
+            differing = differences(before, found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(self._data, repr(error)) from None
+        if differing:
             raise ValueError(
                 f"the data of the run in {os.fspath(self.path)!r} have changed: {'; '.join(differing)}; "
                 "restore them, or choose another --workdir"
@@ -141,7 +148,8 @@ class Workdir:
     def result(self):
         """What the finished run wrote, or None."""
         file = self.path / "result.json"
-        return read_json(file) if file.exists() else None
+        kinds = {"steps": int, "train_seconds": (int, float), "replicas": int, "bad_images": list}
+        return read_json(file, **kinds) if file.exists() else None
 
     def write_result(self, result):
         write_json(self.path / "result.json", result)
@@ -161,8 +169,12 @@ class Workdir:
         _write_table(self.path / "steps.csv", rows)
 
 
-def read_json(path):
+def read_json(path, **kinds):
     """The object in a JSON file.
+
+    Args:
+        path: pathlib.Path of the file.
+        **kinds: The classes of values that it must hold, by their keys.
 
     Raises:
         ValueError: if there is something else in it.
@@ -171,6 +183,9 @@ def read_json(path):
         value = json.loads(path.read_text())
         if not isinstance(value, dict):
             raise ValueError(f"wanted a JSON object; got {type(value).__name__}")
+        for name, kind in kinds.items():
+            if not isinstance(value.get(name), kind):
+                raise ValueError(f"{name} is {value.get(name)!r}")
     except ValueError as error:
         raise _damaged(path, error) from None
     return value

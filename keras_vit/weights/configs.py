@@ -140,7 +140,7 @@ def written_config(config, layout, digest=None):
         digest: `configuration_digest(config)`, if the weights file holds it, too.
     """
     found = {"format": FORMAT, "layout": layout, **({"digest": digest} if digest else {})}
-    return json.dumps({**found, "arguments": _arguments_in(config)}, indent=1) + "\n"
+    return json.dumps({**found, "arguments": _arguments_in(config)}, indent=1, allow_nan=False) + "\n"
 
 
 def timm_cannot_tell(config):
@@ -190,7 +190,7 @@ def written_timm_config(config):
         **({"label_names": list(config["class_names"])} if config["class_names"] else {}),
         **_aliased(p),
     }
-    return json.dumps(values, indent=2) + "\n"
+    return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
 
 def _aliased(preprocessing):
@@ -242,7 +242,9 @@ def written_transformers_config(config):
     }
     if crop:
         images["crop_size"] = {"height": size[0], "width": size[1]}
-    return json.dumps(values, indent=2) + "\n", json.dumps(images, indent=2) + "\n"
+    return json.dumps(values, indent=2, allow_nan=False) + "\n", json.dumps(
+        images, indent=2, allow_nan=False
+    ) + "\n"
 
 
 def _stored_image_size(config):

@@ -156,7 +156,8 @@ def test_push_uploads_what_is_known_of_a_run(keras_vit, refused, tmp_path, monke
     small(class_names=("ant", "bee", "cat", "dog", "eel"), num_layers=1).save(tmp_path / "model.keras")
     config = {"dataset": "folder:/home/me/insects", "recipe": {"task": "single_label"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "result.json").write_text(json.dumps({"test_accuracy": 0.75, "test_loss": 0.5}))
+    record = {"test_accuracy": 0.75, "steps": 2, "train_seconds": 0.1, "replicas": 1, "bad_images": []}
+    (tmp_path / "result.json").write_text(json.dumps(record))
     command = ("weights", "push", tmp_path, "me/insects", "--private", "--licence", "mit")
     with asked_hub(tmp_path / "hub", monkeypatch) as server:
         refused(keras_vit(*command), "me/insects: ", "answered 401; log in")

@@ -145,7 +145,8 @@ def _run():
     def write(folder, text):
         small().save(folder / "model.keras")
         (folder / "config.json").write_text(text)
-        (folder / "result.json").write_text("{}")
+        record = {"steps": 2, "train_seconds": 0.1, "replicas": 1, "bad_images": []}
+        (folder / "result.json").write_text(json.dumps(record))
         return folder
 
     return Document(values, write, read="read_run", inside=("", "recipe"), unread=("dataset", "batch_size"))

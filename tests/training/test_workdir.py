@@ -27,8 +27,9 @@ def test_the_same_configuration_is_taken_again(tmp_path):
     Workdir(tmp_path / "run", CONFIG).make()
     again = Workdir(tmp_path / "run", CONFIG)
     again.make()
-    again.write_result({"test_accuracy": 0.5})
-    assert Workdir(tmp_path / "run", CONFIG).result == {"test_accuracy": 0.5}
+    record = {"test_accuracy": 0.5, "steps": 2, "train_seconds": 0.1, "replicas": 1, "bad_images": []}
+    again.write_result(record)
+    assert Workdir(tmp_path / "run", CONFIG).result == record
 
 
 def test_another_configuration_is_refused_with_the_fields_that_differ(tmp_path):
@@ -119,6 +120,25 @@ def test_json_of_something_else_is_named(name, content, tmp_path):
     (tmp_path / "run" / name).write_text(content)
     with pytest.raises(ValueError, match=f"{name}' is damaged .wanted a JSON object; got .*; remove it"):
         Workdir(tmp_path / "run", {"a": 1}).check_data({})
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("result.json", {}),
+        ("result.json", {"steps": 2, "train_seconds": "long", "replicas": 1, "bad_images": []}),
+        ("data.json", {"classes": ["cat"], "splits": {"train": 2}}),
+        ("data.json", {"classes": ["cat"], "splits": {"train": 2}, "files": {}}),
+        ("data.json", {"version": None, "classes": ["cat"], "splits": {"train": 2}, "files": {"a.png": 3}}),
+    ],
+)
+def test_json_that_lacks_something_is_named(name, content, tmp_path):
+    workdir = Workdir(tmp_path / "run", {"a": 1})
+    workdir.make()
+    write_json(tmp_path / "run" / name, content)
+    with pytest.raises(ValueError, match=f"{name}' is damaged .*; remove it and start again"):
+        workdir.check_data({"version": None, "classes": ["cat"], "splits": {"train": 2}, "files": {}})
+        assert workdir.result
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,8 @@ def test_a_size_that_no_image_has_is_refused(size, message, tmp_path):
 
 VIT = {"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": 16}
 TIMM = {"architecture": "vit_base_patch16_224", "pretrained_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3}}
-# As transformers 5.23 saves each class, and fast classes of 4.5x, with 16 for their 224 pixels.
+# The defaults of each image processor of transformers 5.23, with 16 for their 224 pixels; "ViTFast" has the
+# null values that fast processors of 4.5x write.
 HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 STEPS = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, **HALF}
 SQUARE, EDGE = {"height": 16, "width": 16}, {"shortest_edge": 16}
@@ -275,7 +276,7 @@ SAVED = {
         },
     },
 }
-# As the authors wrote them by hand.
+# The forms of older repositories, in which a size is one number.
 GOOGLE = {"do_normalize": True, "do_resize": True, **HALF, "size": 16}
 FACEBOOK = {"feature_extractor_type": "DeiTFeatureExtractor", **GOOGLE, **CENTER, "crop_size": 16, "size": 18}
 
