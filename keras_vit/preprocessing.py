@@ -416,7 +416,7 @@ def _resized_part(pixels, axes, preprocessing):
         known = isinstance(start, int)
         numpy, cast = (np, np.asarray) if known else (backend.numpy, backend.cast)
         scale = cast(old, "float64") / cast(new, "float64")
-        width = numpy.maximum(scale, 1) if smooth else 1
+        width = cast(numpy.maximum(scale, 1), "float64") if smooth else 1  # JAX's rules make it float32
         # In float32, as TensorFlow computes them for whole images, so that no pixel is another.
         centres = cast(cast(start, "float64") + np.arange(count) + 0.5, "float32") * cast(scale, "float32")
         centres = cast(centres, "float64")
@@ -426,8 +426,8 @@ def _resized_part(pixels, axes, preprocessing):
         distances = (inputs - centres[:, np.newaxis]) / width
         if preprocessing.interpolation == "bicubic" and not smooth:
             distances = numpy.round(distances * 1024) / 1024  # TensorFlow has a table of the weights
-        weight = kernel(distances, numpy)
-        weights.append(cast(weight / numpy.sum(weight, axis=1, keepdims=True), "float32"))
+        weight = cast(kernel(distances, numpy), "float32")
+        weights.append(weight / numpy.sum(weight, axis=1, keepdims=True))
         part.append(slice(int(first), int(stop)) if known else slice(first, stop))
     numpy, cast = (np, np.asarray) if isinstance(pixels, np.ndarray) else (backend.numpy, backend.cast)
     part = cast(pixels[(*part, slice(None))], "float32")
