@@ -556,6 +556,9 @@ def _backend_of(*values):
 def read_image(path):
     """The pixels of an image file (JPEG, PNG, BMP, GIF, WebP, TIFF) in its EXIF orientation.
 
+    Args:
+        path: Path of the file.
+
     Returns:
         uint8 (height, width, 3), of the first frame, as `keras_vit.data.images.decode` gives them. Of 16
         bits a channel the upper 8 are kept.
@@ -563,6 +566,11 @@ def read_image(path):
     Raises:
         ValueError: if the file is missing, is not a readable image, or has more than `MAX_PIXELS`; the
             message names it.
+
+    Example:
+        >>> keras.utils.save_img(tmp / "grey.png", np.full((8, 9, 3), 128), scale=False)
+        >>> read_image(tmp / "grey.png").shape
+        (8, 9, 3)
     """
     from PIL import Image, UnidentifiedImageError
 
