@@ -171,13 +171,23 @@ def check_zip(archive):
 
 
 def check_hdf5(archive, name):
-    """Raise ValueError if an HDF5 file in a zipfile.ZipFile declares more than can be in it."""
+    """The paths of the arrays in an HDF5 file in a zipfile.ZipFile.
+
+    Raises:
+        ValueError: if it declares more than can be in it.
+    """
     import h5py
 
-    sizes, compressed = [], archive.getinfo(name).compress_type != zipfile.ZIP_STORED
+    found, compressed = {}, archive.getinfo(name).compress_type != zipfile.ZIP_STORED
+
+    def visit(path, item):
+        if isinstance(item, h5py.Dataset):
+            found[path] = item.nbytes
+
     with h5py.File(io.BytesIO(archive.read(name)) if compressed else _Stored(archive, name), "r") as file:
-        file.visititems(lambda _, item: sizes.append(item.nbytes) if isinstance(item, h5py.Dataset) else None)
-    check_unpacked_size(sum(sizes), os.path.getsize(archive.filename))
+        file.visititems(visit)
+    check_unpacked_size(sum(found.values()), os.path.getsize(archive.filename))
+    return list(found)
 
 
 class _Stored(io.RawIOBase):

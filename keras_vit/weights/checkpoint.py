@@ -133,7 +133,7 @@ def read_model(path):
             if archive.getinfo("config.json").file_size > LARGEST_SIDECAR:
                 raise ValueError(f"its configuration has more than {LARGEST_SIDECAR} bytes")
             config = json.loads(archive.read("config.json"))
-            check_hdf5(archive, "model.weights.h5")
+            stored = check_hdf5(archive, "model.weights.h5")
         kind = keras.saving.get_registered_object(config["registered_name"])
         is_ours = isinstance(kind, type) and issubclass(kind, VisionTransformer)
         if is_ours:
@@ -142,12 +142,24 @@ def read_model(path):
             # Also where the process has called keras.config.enable_unsafe_deserialization().
             with serialization_lib.SafeModeScope(True):
                 model = keras.saving.load_model(path, compile=False, safe_mode=True)
+            _check_all_read(model, stored)
     except Exception as error:  # of many classes, as the damage is
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(f"{str(path)!r} is no .keras file that can be read: {first[0]}") from None
     if not is_ours:
         raise ValueError(f"{str(path)!r} holds a {config.get('class_name')}; wanted a VisionTransformer")
     return model
+
+
+def _check_all_read(model, stored):
+    """Refuse arrays that no layer has read: Keras ignores those of layers that the configuration lacks."""
+    wanted, found = 0, sum(path.startswith("layers/") for path in stored)
+    for layer in model._flatten_layers():
+        values = {}
+        layer.save_own_variables(values)
+        wanted += len(values)
+    if found != wanted:
+        raise ValueError(f"its layers hold {found} arrays; those of its configuration hold {wanted}")
 
 
 def _of_keras(path, variant=None):

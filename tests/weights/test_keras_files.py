@@ -112,6 +112,16 @@ def test_a_damaged_file_is_refused_in_a_line(content, tmp_path):
 # Hostile files ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("changes", [{"num_classes": None}, {"num_layers": 1}])
+def test_weights_of_layers_that_the_configuration_lacks_are_refused(changes, tmp_path):
+    _, path = saved(tmp_path, num_layers=2)
+    with_arguments(path, **changes)
+    with pytest.raises(
+        ValueError, match=r"no .keras file that can be read: its layers hold \d+ arrays; those"
+    ):
+        read_model(path)
+
+
 def rewritten(path, **changes):
     """The same file with other entries; None leaves one out."""
     with zipfile.ZipFile(path) as archive:
