@@ -169,7 +169,9 @@ def _check(description):
     """Raise an error unless this describes a model, and its fields agree with each other."""
     d = description
     architecture = resolve_arguments(**{**DEFAULTS, **d.architecture, "class_names": d.class_names})
-    told = {"channels": architecture["in_channels"], "image_size": architecture["image_size"]}
+    told = {"channels": architecture["in_channels"]}
+    if architecture["image_size"] != FREE:  # else LiteRT files have one of their own
+        told["image_size"] = architecture["image_size"]
     if d.output != "representation":
         told["num_outputs"] = architecture["num_classes"]
     wrong = [name for name, value in told.items() if getattr(d, name) != value]
