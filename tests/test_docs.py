@@ -298,4 +298,3 @@ def test_the_bounds_on_the_page_about_security_are_those_of_the_code():
         assert f"{bound:,} " in page
     assert f"{EXPANSION} times the file" in page
     assert "three times as many bytes" in page and MAX_BYTES == 3 * MAX_PIXELS
-    assert re.search('url="([^"]+)"', (ROOT / "setup.py").read_text())[1] in page
