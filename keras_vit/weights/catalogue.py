@@ -110,10 +110,10 @@ class Checkpoint:
     licence_source: str | None
     top1: float | None
     top1_source: str | None
-    revision: str | None
-    sha256: str | None
-    bytes: int | None
-    pin_source: str | None
+    revision: str | None = None
+    sha256: str | None = None
+    bytes: int | None = None
+    pin_source: str | None = None
 
     @property
     def address(self):
