@@ -169,12 +169,12 @@ def _check(description):
     """Raise an error unless this describes a model, and its fields agree with each other."""
     d = description
     architecture = resolve_arguments(**{**DEFAULTS, **d.architecture, "class_names": d.class_names})
-    told = {"channels": architecture["in_channels"]}
+    expected = {"channels": architecture["in_channels"]}
     if architecture["image_size"] != FREE:  # else LiteRT files have one of their own
-        told["image_size"] = architecture["image_size"]
+        expected["image_size"] = architecture["image_size"]
     if d.output != "representation":
-        told["num_outputs"] = architecture["num_classes"]
-    wrong = [name for name, value in told.items() if getattr(d, name) != value]
+        expected["num_outputs"] = architecture["num_classes"]
+    wrong = [name for name, value in expected.items() if getattr(d, name) != value]
     wrong += [name for name in ("num_outputs", "parameters", "seed") if type(getattr(d, name)) is not int]
     wrong += ["task"] * (d.task not in TASKS) + ["version"] * (type(d.version) is not str)
     wrong += ["class_names"] * (not all(isinstance(name, str) for name in d.class_names or ()))

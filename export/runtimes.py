@@ -82,7 +82,7 @@ def open_exported(path, threads=None, *, trust=False, sha256=None):
     """Open a SavedModel's folder, a `.tflite` or an `.onnx` file that keras_vit wrote.
 
     What is returned may be used from several threads at once. Calls of a SavedModel and of ONNX run side by
-    side; those of a `.tflite` file wait for each other, each of them on all its threads.
+    side; those of a `.tflite` file run one at a time, each on all threads.
 
     A SavedModel is a program: its graph may read and write files. A `.tflite` or `.onnx` file is data.
 

@@ -10,7 +10,8 @@ import time
 
 from filelock import FileLock
 
-PREFIX = ".writing-"
+from keras_vit.writing import PREFIX
+
 LOCK = ".lock"
 MINUTE, DAY = 60, 24 * 60 * 60  # in seconds
 ENDINGS = (".tar.gz", ".tflite", ".onnx")  # what a free name keeps at its end

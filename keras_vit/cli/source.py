@@ -170,8 +170,8 @@ def run_of(source):
     if not isinstance(found, dict) or "recipe" not in found:  # Hugging Face's files have this name, too
         return {}
     recipe = found["recipe"]
-    told = isinstance(recipe, dict) and (recipe.get("seed", 0), recipe.get("task", ""))
-    if not told or type(told[0]) is not int or not isinstance(told[1], str):
+    is_recipe = isinstance(recipe, dict)
+    if not (is_recipe and type(recipe.get("seed", 0)) is int and isinstance(recipe.get("task", ""), str)):
         raise ValueError(f"{os.fspath(config)!r} is damaged: wanted a recipe with an int seed and a str task")
     return found
 

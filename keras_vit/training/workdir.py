@@ -8,7 +8,7 @@ import os
 import pathlib
 import socket
 
-from keras_vit.writing import whole_file, whole_path, write_whole
+from keras_vit.writing import PREFIX, whole_file, whole_path, write_whole
 
 
 class Workdir:
@@ -88,8 +88,9 @@ class Workdir:
         """
         self._check()
         self.path.mkdir(parents=True, exist_ok=True)
-        for leftover in self.path.glob(".writing-*"):  # of a run that was killed
-            leftover.unlink()
+        for leftover in self.path.glob(f"{PREFIX}*"):  # of a run that was killed
+            if leftover.is_file():  # A folder is that of an export, which removes it by its lock.
+                leftover.unlink()
         write_json(self.path / "config.json", self.config)
         for folder in (self.checkpoints, self.figures):
             folder.mkdir(exist_ok=True)
