@@ -3,6 +3,7 @@
 import gc
 import os
 import pathlib
+import shutil
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if os.environ.get("KERAS_BACKEND") == "jax":  # compiling takes most of the time there
@@ -12,6 +13,7 @@ if os.environ.get("KERAS_BACKEND") == "jax":  # compiling takes most of the time
 import keras
 import numpy as np
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 from made.limited import Limited
 
@@ -83,3 +85,27 @@ def limited():
 @pytest.fixture(scope="session")
 def repository():
     return TESTS.parent
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory):
+    """A function that returns a folder made once for all test processes, which none of them may change.
+
+    `shared_folder("digits_run", make)` calls `make(folder)` in the first process that asks for the name; the
+    others wait, and read what it made.
+    """
+    base = tmp_path_factory.getbasetemp()
+    # pytest-xdist gives each of its processes a folder of its own below the common one.
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def share(name, make):
+        folder, done = base / f"shared_{name}", base / f"shared_{name}.done"
+        with FileLock(base / f"shared_{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of a process whose `make` failed
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return share
