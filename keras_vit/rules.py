@@ -1,0 +1,124 @@
+"""Rules for values: each is a condition in words and as a function, with one form of error message."""
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What a value must be.
+
+    Args:
+        words: The condition, as it follows "must be" in a message.
+        accepts: A function that returns whether a value meets the condition.
+    """
+
+    words: str
+    accepts: Callable[[Any], bool]
+
+    def check(self, name, value):
+        """Return the value, or raise ValueError with its name.
+
+        >>> integer(at_least=1).check("batch_size", 0)
+        Traceback (most recent call last):
+        ValueError: batch_size must be a positive int; got 0
+        """
+        if not self.accepts(value):
+            raise ValueError(f"{name} must be {self.words}; got {value!r}")
+        return value
+
+
+boolean = Rule("True or False", lambda value: isinstance(value, bool))
+text = Rule("a str", lambda value: isinstance(value, str))
+
+
+def integer(at_least=None):
+    """An int, which True and False are not.
+
+    >>> integer(at_least=0).words
+    'an int of at least 0'
+    """
+    words = {None: "an int", 1: "a positive int"}.get(at_least, f"an int of at least {at_least}")
+
+    def accepts(value):
+        is_int = isinstance(value, int) and not isinstance(value, bool)
+        return is_int and (at_least is None or value >= at_least)
+
+    return Rule(words, accepts)
+
+
+def number(low=-math.inf, high=math.inf, *, above=-math.inf, below=math.inf):
+    """A finite number of `low` to `high`, both included, and between `above` and `below`, both excluded.
+
+    >>> number(0, below=1).words, number(above=0).words, number(0).words
+    ('a number in [0, 1)', 'a number above 0', 'a number of at least 0')
+    """
+    first, last = (above, "(") if above > low else (low, "["), (below, ")") if below < high else (high, "]")
+    if last[0] < math.inf:
+        words = f"a number in {first[1]}{first[0]}, {last[0]}{last[1]}"
+    elif first[0] > -math.inf:
+        words = f"a number {'above' if first[1] == '(' else 'of at least'} {first[0]}"
+    else:
+        words = "a number"
+
+    def accepts(value):
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        return is_number and math.isfinite(value) and low <= value <= high and above < value < below
+
+    return Rule(words, accepts)
+
+
+def one_of(choices):
+    """One of several values.
+
+    >>> one_of(("sgd", "adamw")).check("optimizer", "adam")
+    Traceback (most recent call last):
+    ValueError: optimizer must be one of 'sgd', 'adamw'; got 'adam'
+    """
+    choices = tuple(choices)
+    return Rule(f"one of {', '.join(map(repr, choices))}", lambda value: value in choices)
+
+
+def items(rule, length=None):
+    """A tuple or list whose items all obey a rule.
+
+    >>> items(integer(), 2).words
+    'a tuple of length 2, each item an int'
+    """
+    size = "" if length is None else f" of length {length}"
+
+    def accepts(value):
+        fits = isinstance(value, tuple | list) and (length is None or len(value) == length)
+        return fits and all(map(rule.accepts, value))
+
+    return Rule(f"a tuple{size}, each item {rule.words}", accepts)
+
+
+def optional(rule):
+    """None, or what another rule accepts.
+
+    >>> optional(integer(at_least=1)).words
+    'a positive int or None'
+    """
+    return Rule(f"{rule.words} or None", lambda value: value is None or rule.accepts(value))
+
+
+def field(rule, doc="", **options):
+    """A dataclass field whose metadata hold its rule and a line of documentation.
+
+    Args:
+        rule: What `check_fields` checks.
+        doc: A line of documentation.
+        **options: As of `dataclasses.field`, such as `default`.
+    """
+    return dataclasses.field(metadata={"rule": rule, "doc": doc}, **options)
+
+
+def check_fields(instance):
+    """Raise ValueError for the first field of a dataclass instance whose value breaks its rule."""
+    for each in dataclasses.fields(instance):
+        if "rule" in each.metadata:
+            each.metadata["rule"].check(each.name, getattr(instance, each.name))
