@@ -1,9 +1,15 @@
 """Images and labels: data sets, decoding, augmentation, batches. Knows nothing of the models."""
 
-from keras_vit.data.augmentation import Augmentation as Augmentation
-from keras_vit.data.batches import evaluation_batches as evaluation_batches
-from keras_vit.data.batches import training_batches as training_batches
-from keras_vit.data.datasets import Dataset as Dataset
-from keras_vit.data.datasets import load_dataset as load_dataset
-from keras_vit.data.masking import masked_patch_batches as masked_patch_batches
-from keras_vit.data.samples import Samples as Samples
+from keras_vit.data.augmentation_options import Augmentation as Augmentation
+from keras_vit.lazy import lazy_names
+
+# They need TensorFlow, which Keras on another backend does without.
+LAZY = {
+    "Dataset": "datasets",
+    "Samples": "samples",
+    "evaluation_batches": "batches",
+    "load_dataset": "datasets",
+    "masked_patch_batches": "masking",
+    "training_batches": "batches",
+}
+__getattr__, __dir__ = lazy_names(__name__, LAZY)

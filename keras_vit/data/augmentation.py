@@ -1,145 +1,15 @@
 """What changes training images at random, every draw a function of a seed."""
 
-import dataclasses
 import functools
-import json
-import numbers
 
 import keras
 import tensorflow as tf
 
+from keras_vit.data.augmentation_options import Augmentation as Augmentation
 from keras_vit.data.images import decode, decode_window, normalise, resize, resized, with_channels
-from keras_vit.data.keras_layers import apply_layer, apply_rand_augment, is_exact
+from keras_vit.data.keras_layers import apply_layer, apply_rand_augment
 
 NEED_A_SIZE = ("crop_area", "randaugment", "random_erasing", "cutmix")
-MIXING_LAYERS = (keras.layers.MixUp, keras.layers.CutMix)
-
-
-def _is_number(value):
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _is_share(value):
-    return _is_number(value) and 0 <= value <= 1
-
-
-def _is_pair(value):
-    return isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_number, value))
-
-
-def _is_rand_augment(value):
-    return _is_pair(value) and isinstance(value[0], int) and value[0] > 0 and 0 < value[1] <= 1
-
-
-# What a field must be, in words and as a test.
-RULES = {
-    "crop_area": (
-        "(smallest, largest) in (0, 1] or None",
-        lambda v: v is None or _is_pair(v) and 0 < v[0] <= v[1] <= 1,
-    ),
-    **dict.fromkeys(("shift", "mixup", "cutmix", "random_erasing"), ("a number in [0, 1]", _is_share)),
-    "flip": ("True or False", lambda v: isinstance(v, bool)),
-    "randaugment": (
-        "(number of layers, magnitude in (0, 1]) or None",
-        lambda v: v is None or _is_rand_augment(v),
-    ),
-    "layers": ("a tuple of Keras layers", lambda v: isinstance(v, tuple | list)),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Augmentation:
-    """What changes training images at random; by default nothing does.
-
-    The changes of single images come in the order of the fields. They work on pixels in [0, 255],
-    and what they draw depends on the seed and on the image's position in the run. Then, in a whole
-    batch, each image is blended with another by `mixup` or `cutmix` and the labels in the same
-    proportion; where both are on, each batch gets one of them with even chances.
-
-    Args:
-        crop_area: Smallest and largest share of the image for random crops, or None for none.
-        shift: Largest random shift as a share of the image's side, in [0, 1].
-        flip: Whether half of the images are mirrored.
-        randaugment: (layers, magnitude) of `keras.layers.RandAugment`: how many changes one after
-            the other, and the largest strength of each, its `factor` in (0, 1]. That is not the
-            scale of the paper and of AugReg, which goes to 10 and beyond; or None for none.
-        layers: Keras layers that take images (batch, height, width, channels), `keras_cv.layers`
-            among them, or what `keras.saving.serialize_keras_object` made of them, as which they are
-            kept.
-        random_erasing: The probability that a random rectangle becomes noise.
-        mixup: The parameter of MixUp's Beta distribution; 0 for none.
-        cutmix: The parameter of CutMix's Beta distribution; 0 for none.
-
-    Raises:
-        ValueError: for a number that cannot be, or a layer that cannot be rebuilt from its
-            configuration.
-
-    Example:
-        >>> Augmentation(crop_area=(0.05, 1.0), flip=True, mixup=0.2).is_exact
-        True
-        >>> Augmentation(layers=[keras.layers.RandomBrightness(0.2)]).layers[0]["class_name"]
-        'RandomBrightness'
-
-    Source: `vit_jax/input_pipeline.py` for crop and flip; arXiv:1909.13719 (RandAugment), 1708.04896
-    (erasing), 1710.09412 (MixUp), 1905.04899 (CutMix).
-    """
-
-    crop_area: tuple[float, float] | None = None
-    shift: float = 0.0
-    flip: bool = False
-    randaugment: tuple[int, float] | None = None
-    layers: tuple[dict, ...] = ()
-    random_erasing: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
-
-    def __post_init__(self):
-        for name, (rule, fits) in RULES.items():
-            value = getattr(self, name)
-            if not fits(value):
-                raise ValueError(f"{name} must be {rule}; got {value!r}")
-            if isinstance(value, list):
-                object.__setattr__(self, name, tuple(value))
-        object.__setattr__(self, "layers", tuple(map(_serialised, self.layers)))
-
-    @property
-    def mixes(self):
-        """Whether images are blended with others, so that labels must be one number per class."""
-        return bool(self.mixup or self.cutmix)
-
-    @functools.cached_property
-    def is_exact(self):
-        """Whether every draw comes from the seed, so that a run that was cut off goes on with the same
-        batches. It is so unless `layers` draw from elsewhere."""
-        return all(is_exact(_layer(config)) for config in self.layers)
-
-
-def _serialised(layer):
-    """A layer as its configuration, once it is sure that this says everything about it."""
-    try:
-        config = keras.saving.serialize_keras_object(layer) if isinstance(layer, keras.Layer) else layer
-        config = json.loads(json.dumps(config))
-        layer = _layer(config)
-    except (TypeError, ValueError, KeyError, NotImplementedError) as error:
-        raise ValueError(
-            "layers must be Keras layers that keras.saving can rebuild from their configuration (register "
-            f"your own with @keras.saving.register_keras_serializable()); got {layer!r}: {_first_line(error)}"
-        ) from None
-    if not isinstance(layer, keras.Layer):
-        raise ValueError(f"layers must be Keras layers; got {config!r}")
-    if isinstance(layer, MIXING_LAYERS):
-        raise ValueError(f"give {layer.name} by the field mixup or cutmix: it changes labels as well")
-    if layer.weights:
-        raise ValueError(f"layer {layer.name!r} has weights, which its configuration does not hold")
-    return config
-
-
-def _first_line(error):
-    return str(error).strip().partition("\n")[0]
-
-
-def _layer(config):
-    return keras.saving.deserialize_keras_object(config)
 
 
 def image_augmentation(augmentation, preprocessing, exif=True):
@@ -192,7 +62,7 @@ def image_augmentation(augmentation, preprocessing, exif=True):
 
 def _changes(augmentation):
     """(how it is applied, layer) for each Keras layer that changes single images."""
-    changes = [(apply_layer, _layer(config)) for config in augmentation.layers]
+    changes = [(apply_layer, keras.saving.deserialize_keras_object(config)) for config in augmentation.layers]
     if augmentation.randaugment:
         count, magnitude = augmentation.randaugment
         layer = keras.layers.RandAugment((0, 255), count, magnitude, dtype="float32")

@@ -1,65 +1,30 @@
-"""How a run trains: its numbers as a `Recipe`, checked; the named ones are in `named_recipes.py`."""
+"""The hyperparameters of a training run; the named recipes are in `named_recipes.py`."""
 
 import dataclasses
+
+from keras_vit import rules
+from keras_vit.data.augmentation_options import CROP_AREA, Augmentation
+from keras_vit.rules import field
 
 OPTIMIZERS = ("sgd", "adamw")
 LOSSES = ("softmax", "sigmoid")
 TASKS = ("single_label", "multi_label", "regression")
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
-# What one field says to people; a run is the same run whatever stands there.
-STATEMENTS = ("source", "cost", "result")
-# What `sized_for` chooses.
+# Informational fields, which are not part of a run's identity.
+PROVENANCE = ("source", "cost", "result")
+# The fields that `sized_for` chooses.
 SIZES = ("batch_size", "total_steps", "warmup_steps", "eval_every")
 
-
-def _is_int(value):
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value):
-    return _is_int(value) or isinstance(value, float)
-
-
-def _or_none(rule, fits):
-    return f"{rule} or None", lambda value: value is None or fits(value)
-
-
-_POSITIVE_INT = ("a positive int", lambda v: _is_int(v) and v > 0)
-_SHARE = ("in [0, 1)", lambda v: _is_number(v) and 0 <= v < 1)
-_POSITIVE = ("a number above 0", lambda v: _is_number(v) and v > 0)
-_SOME_SHARE = ("in (0, 1]", lambda v: _is_number(v) and 0 < v <= 1)
-
-
-def _one_of(options):
-    return f"one of {options}", lambda value: value in options
-
-
-# What a field must be, in words and as a test. The images' changes are checked by `Augmentation`.
-RULES = {
-    "optimizer": _one_of(OPTIMIZERS),
-    "loss": _one_of(LOSSES),
-    "task": _one_of(TASKS),
-    "dtype": _one_of(DTYPES),
-    "base_lr": _POSITIVE,
-    **dict.fromkeys(("total_steps", "batch_size", "eval_every", "accumulation_steps"), _POSITIVE_INT),
-    **dict.fromkeys(("checkpoint_every", "train_samples"), _or_none(*_POSITIVE_INT)),
-    **dict.fromkeys(("warmup_steps", "seed"), ("an int of at least 0", lambda v: _is_int(v) and v >= 0)),
-    **dict.fromkeys(("momentum", "label_smoothing", "dropout_rate", "stochastic_depth_rate"), _SHARE),
-    "ema": _or_none(*_SHARE),
-    "layer_decay": _or_none(*_SOME_SHARE),
-    "weight_decay": ("a number of at least 0", lambda v: _is_number(v) and v >= 0),
-    "clip_norm": _or_none(*_POSITIVE),
-    "head_bias": ("a number", _is_number),
-    "accumulator_dtype": _or_none(*_one_of(("bfloat16", "float32"))),
-    "remat": ("True or False", lambda v: isinstance(v, bool)),
-    "freeze": _or_none("the name of a layer", lambda v: isinstance(v, str)),
-    "model": ("a dict of VisionTransformer arguments", lambda v: isinstance(v, dict)),
-}
+_POSITIVE_INT = rules.integer(at_least=1)
+_NATURAL = rules.integer(at_least=0)
+_POSITIVE = rules.number(above=0)
+_ARGUMENTS = rules.Rule("a dict of VisionTransformer arguments", lambda value: isinstance(value, dict))
+_FRACTION = rules.number(0, below=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
-    """The numbers of a training run.
+class Recipe(Augmentation):
+    """The hyperparameters of a training run, those of `Augmentation` among them.
 
     The default of a field that a later version adds is what runs did before, so that a run that an earlier
     version began goes on as it was.
@@ -104,51 +69,42 @@ class Recipe:
         10
     """
 
-    optimizer: str
-    base_lr: float
-    total_steps: int
-    warmup_steps: int
-    batch_size: int
+    optimizer: str = field(rules.one_of(OPTIMIZERS))
+    base_lr: float = field(_POSITIVE)
+    total_steps: int = field(_POSITIVE_INT)
+    warmup_steps: int = field(_NATURAL)
+    batch_size: int = field(_POSITIVE_INT)
     decay: str = "cosine"
-    task: str = "single_label"
-    loss: str = "softmax"
-    momentum: float = 0.9
-    accumulator_dtype: str | None = None
-    weight_decay: float = 0.0
-    layer_decay: float | None = None
-    clip_norm: float | None = 1.0
-    ema: float | None = None
-    accumulation_steps: int = 1
-    label_smoothing: float = 0.0
-    dropout_rate: float = 0.0
-    stochastic_depth_rate: float = 0.0
-    head_bias: float = 0.0
-    freeze: str | None = None
-    model: dict = dataclasses.field(default_factory=dict)
+    task: str = field(rules.one_of(TASKS), default="single_label")
+    loss: str = field(rules.one_of(LOSSES), default="softmax")
+    momentum: float = field(_FRACTION, default=0.9)
+    accumulator_dtype: str | None = field(rules.one_of(("bfloat16", "float32", None)), default=None)
+    weight_decay: float = field(rules.number(0), default=0.0)
+    layer_decay: float | None = field(rules.optional(rules.number(above=0, high=1)), default=None)
+    clip_norm: float | None = field(rules.optional(_POSITIVE), default=1.0)
+    ema: float | None = field(rules.optional(_FRACTION), default=None)
+    accumulation_steps: int = field(_POSITIVE_INT, default=1)
+    label_smoothing: float = field(_FRACTION, default=0.0)
+    dropout_rate: float = field(_FRACTION, default=0.0)
+    stochastic_depth_rate: float = field(_FRACTION, default=0.0)
+    head_bias: float = field(rules.number(), default=0.0)
+    freeze: str | None = field(rules.optional(rules.text), default=None)
+    model: dict = field(_ARGUMENTS, default_factory=dict)
     image_size: tuple[int, int] | None = None
-    dtype: str = "float32"
-    remat: bool = False
-    crop_area: tuple[float, float] | None = (0.05, 1.0)
-    shift: float = 0.0
-    flip: bool = True
-    randaugment: tuple[int, float] | None = None
-    layers: tuple = ()
-    random_erasing: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    train_samples: int | None = None
-    eval_every: int = 100
-    checkpoint_every: int | None = None
-    seed: int = 0
+    dtype: str = field(rules.one_of(DTYPES), default="float32")
+    remat: bool = field(rules.boolean, default=False)
+    crop_area: tuple[float, float] | None = field(CROP_AREA, default=(0.05, 1.0), kw_only=True)
+    flip: bool = field(rules.boolean, default=True, kw_only=True)
+    train_samples: int | None = field(rules.optional(_POSITIVE_INT), default=None)
+    eval_every: int = field(_POSITIVE_INT, default=100)
+    checkpoint_every: int | None = field(rules.optional(_POSITIVE_INT), default=None)
+    seed: int = field(_NATURAL, default=0)
     source: str = ""
     cost: str = ""
     result: str = ""
 
     def __post_init__(self):
-        for name, (rule, fits) in RULES.items():
-            value = getattr(self, name)
-            if not fits(value):
-                raise ValueError(f"{name} must be {rule}; got {value!r}")
+        super().__post_init__()
         if self.optimizer == "sgd" and self.weight_decay:
             raise ValueError(f"weight_decay is of 'adamw'; got {self.weight_decay!r} with 'sgd'")
         if self.eval_every % self.checkpoint_steps:
@@ -209,6 +165,6 @@ class Recipe:
         }
         return self.with_changes(**sized | changes)
 
-    def numbers(self):
-        """All fields but those that say something to people, as JSON values."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in STATEMENTS}
+    def hyperparameters(self):
+        """All fields but the informational ones, as a dict."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in PROVENANCE}

@@ -11,7 +11,6 @@ import keras
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batches import evaluation_batches, training_batches
 from keras_vit.data.datasets import folder_of, load_dataset
 from keras_vit.data.fingerprint import fingerprint
@@ -91,7 +90,7 @@ class RunConfig:
 
     def as_json(self):
         """The configuration as JSON values, without the recipe's words."""
-        return {**dataclasses.asdict(self), "recipe": self.recipe.numbers()}
+        return {**dataclasses.asdict(self), "recipe": self.recipe.hyperparameters()}
 
 
 def _defaults(of):
@@ -168,7 +167,6 @@ def train(
     if workdir.result:
         _check_checkpoints(checkpoints, workdir, report)
     _check_shares(recipe, devices.num_replicas_in_sync)
-    augmentation = Augmentation(**{f.name: getattr(recipe, f.name) for f in dataclasses.fields(Augmentation)})
     with contextlib.ExitStack() as locks:
         if chief and workdir.path.exists():
             locks.enter_context(workdir.locked())
@@ -196,9 +194,9 @@ def train(
                 print(dataset.summary(), flush=True)
             if verbose and note:
                 print(note, flush=True)
-            if verbose and not augmentation.is_exact:
+            if verbose and not recipe.is_exact:
                 print("some augmentation layers draw numbers of their own: a resumed run sees other images")
-            _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, verbose, sigterm)
+            _fit(config, model, dataset, workdir, checkpoints, devices, verbose, sigterm)
         if sigterm:
             stop("all steps are done")
 
@@ -266,7 +264,7 @@ def load_data(config, data_dir=None):
     return load_dataset(config.dataset, recipe.seed, config.on_bad_image, task=recipe.task, data_dir=data_dir)
 
 
-def _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, verbose, sigterm):
+def _fit(config, model, dataset, workdir, checkpoints, devices, verbose, sigterm):
     """Train from the last checkpoint to the end, with a checkpoint every so many steps.
 
     Each of them ends what Keras calls an epoch. The last may be shorter than the others, and so is one that
@@ -288,8 +286,8 @@ def _fit(config, model, dataset, augmentation, workdir, checkpoints, devices, ve
                 seed=recipe.seed,
                 steps=total,
                 first_step=first_step,
-                augmentation=augmentation,
-                num_classes=len(dataset.class_names) if augmentation.mixes else None,
+                augmentation=recipe,
+                num_classes=len(dataset.class_names) if recipe.mixes else None,
                 worker=worker,
                 workers=workers,
             )

@@ -164,7 +164,7 @@ def test_a_run_of_512_by_500_that_was_begun_without_a_recipe_goes_on(
     bare = ("finetune", "--weights", weights, "--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
     with pytest.raises(TypeError):  # there is no record
         keras_vit(*bare)
-    assert seen[0].config["recipe"] == json.loads(json.dumps(RECIPES["finetune"].numbers()))
+    assert seen[0].config["recipe"] == json.loads(json.dumps(RECIPES["finetune"].hyperparameters()))
 
 
 def test_what_is_given_stays_and_a_named_recipe_is_taken_as_it_is(

@@ -336,8 +336,8 @@ def test_a_layer_that_draws_elsewhere_is_taken_and_told(given):
         ({"layers": keras.layers.RandomFlip()}, "layers must be a tuple of Keras layers"),
         ({"layers": ("RandomFlip",)}, "layers must be Keras layers; got 'RandomFlip'"),
         ({"layers": ({"class_name": "Nothing"},)}, "layers must be Keras layers"),
-        ({"layers": (keras.layers.MixUp(),)}, "by the field mixup or cutmix"),
-        ({"layers": (keras.layers.CutMix(),)}, "by the field mixup or cutmix"),
+        ({"layers": (keras.layers.MixUp(),)}, "set mixup or cutmix instead"),
+        ({"layers": (keras.layers.CutMix(),)}, "set mixup or cutmix instead"),
         ({"layers": (Unknown(len),)}, "register your own"),
     ],
 )

@@ -7,7 +7,7 @@ from keras_vit import VisionTransformer
 from keras_vit.training import RECIPES, compile_model
 from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.optimizers import make_optimizer
-from keras_vit.training.recipes import STATEMENTS
+from keras_vit.training.recipes import PROVENANCE
 
 # optimizer, rate, decay, steps, warm-up, batch, decay of weights, clip, dropout, loss, pixels
 TABLES = {
@@ -91,7 +91,7 @@ def test_digits_are_never_mirrored():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_says_where_it_is_from_what_it_costs_and_what_comes_out(name):
-    for statement in STATEMENTS:
+    for statement in PROVENANCE:
         words = getattr(RECIPES[name], statement)
         assert len(words) > 10, statement
     steps, batch = RECIPES[name].total_steps, RECIPES[name].batch_size

@@ -18,7 +18,7 @@ from keras_vit.data.fingerprint import fingerprint
 from keras_vit.models import DistributedModel
 from keras_vit.training import Recipe, run
 from keras_vit.training.checkpoints import step_of
-from keras_vit.training.recipes import STATEMENTS
+from keras_vit.training.recipes import PROVENANCE
 from keras_vit.training.run import RunConfig, train
 from keras_vit.training.workdir import Workdir, read_json, write_json
 
@@ -358,7 +358,7 @@ def test_images_that_break_while_a_run_is_under_way_are_named(split, unfinished,
 FIELDS = [field.name for field in dataclasses.fields(Recipe) if field.name in run.BEFORE["recipe"]]
 
 
-@pytest.mark.parametrize("name", [name for name in FIELDS if name not in STATEMENTS])
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in PROVENANCE])
 def test_a_field_that_an_earlier_version_has_not_stored_means_what_it_meant_before(name, config, tmp_path):
     stored = config.as_json()
     del stored["recipe"][name]

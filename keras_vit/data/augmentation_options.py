@@ -1,0 +1,120 @@
+"""The options of image augmentation. Imports no TensorFlow, as recipes have these options too."""
+
+import dataclasses
+import functools
+import json
+
+import keras
+
+from keras_vit.rules import Rule, boolean, check_fields, field, items, number, optional
+
+MIXING_LAYERS = (keras.layers.MixUp, keras.layers.CutMix)
+_PROBABILITY = number(0, 1)
+_PAIR = items(number(), 2)
+
+CROP_AREA = optional(
+    Rule("(smallest, largest) in (0, 1]", lambda area: _PAIR.accepts(area) and 0 < area[0] <= area[1] <= 1)
+)
+RANDAUGMENT = optional(
+    Rule(
+        "(number of layers, magnitude in (0, 1])",
+        lambda v: _PAIR.accepts(v) and isinstance(v[0], int) and v[0] > 0 and 0 < v[1] <= 1,
+    )
+)
+LAYERS = Rule("a tuple of Keras layers", lambda value: isinstance(value, tuple | list))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """Random changes of training images; by default none.
+
+    Changes of single images are applied in the order of the fields, on pixels in [0, 255]. What they sample
+    depends only on the seed and on the image's position in the run. `mixup` and `cutmix` then blend each
+    image and its label with another of the batch; if both are set, each batch gets one of them with equal
+    probability.
+
+    Args:
+        crop_area: Smallest and largest fraction of the image that a random crop covers; None: no crop.
+        shift: Largest random shift, as a fraction of each side, in [0, 1].
+        flip: Whether to mirror half of the images.
+        randaugment: (layers, magnitude) of `keras.layers.RandAugment`: the number of operations per image and
+            their largest strength, its `factor` in (0, 1]. The paper and AugReg use another scale, up to 10
+            and beyond. None: no RandAugment.
+        layers: Keras layers that take images (batch, height, width, channels), such as those of
+            `keras_cv.layers`, or their configurations by `keras.saving.serialize_keras_object`, which are
+            what is stored.
+        random_erasing: The probability of replacing a random rectangle by noise.
+        mixup: The parameter of MixUp's Beta distribution; 0: no MixUp.
+        cutmix: The parameter of CutMix's Beta distribution; 0: no CutMix.
+
+    Raises:
+        ValueError: for a value out of range, or a layer that cannot be rebuilt from its configuration.
+
+    Example:
+        >>> Augmentation(crop_area=(0.05, 1.0), flip=True, mixup=0.2).is_exact
+        True
+        >>> Augmentation(layers=[keras.layers.RandomBrightness(0.2)]).layers[0]["class_name"]
+        'RandomBrightness'
+
+    Source: `vit_jax/input_pipeline.py` for crop and flip; arXiv:1909.13719 (RandAugment), 1708.04896
+    (erasing), 1710.09412 (MixUp), 1905.04899 (CutMix).
+    """
+
+    crop_area: tuple[float, float] | None = field(CROP_AREA, default=None)
+    shift: float = field(_PROBABILITY, default=0.0)
+    flip: bool = field(boolean, default=False)
+    randaugment: tuple[int, float] | None = field(RANDAUGMENT, default=None)
+    layers: tuple[dict, ...] = field(LAYERS, default=())
+    random_erasing: float = field(_PROBABILITY, default=0.0)
+    mixup: float = field(_PROBABILITY, default=0.0)
+    cutmix: float = field(_PROBABILITY, default=0.0)
+
+    def __post_init__(self):
+        check_fields(self)
+        for name in ("crop_area", "randaugment"):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
+        object.__setattr__(self, "layers", tuple(map(_serialised, self.layers)))
+
+    @property
+    def mixes(self):
+        """Whether images are blended with others, which needs labels of one number per class."""
+        return bool(self.mixup or self.cutmix)
+
+    @functools.cached_property
+    def is_exact(self):
+        """Whether all random numbers come from the seed, so that a resumed run gets the same batches.
+
+        Only `layers` may have random state of their own.
+        """
+        from keras_vit.data.keras_layers import is_exact  # imports TensorFlow
+
+        return all(is_exact(_layer(config)) for config in self.layers)
+
+
+def _serialised(layer):
+    """The configuration of a layer; ValueError if the layer cannot be rebuilt from it."""
+    try:
+        config = keras.saving.serialize_keras_object(layer) if isinstance(layer, keras.Layer) else layer
+        config = json.loads(json.dumps(config))
+        layer = _layer(config)
+    except (TypeError, ValueError, KeyError, NotImplementedError) as error:
+        raise ValueError(
+            "layers must be Keras layers that keras.saving can rebuild from their configuration (register "
+            f"your own with @keras.saving.register_keras_serializable()); got {layer!r}: {_first_line(error)}"
+        ) from None
+    if not isinstance(layer, keras.Layer):
+        raise ValueError(f"layers must be Keras layers; got {config!r}")
+    if isinstance(layer, MIXING_LAYERS):
+        raise ValueError(f"set mixup or cutmix instead of the layer {layer.name}, which changes labels")
+    if layer.weights:
+        raise ValueError(f"layer {layer.name!r} has weights, which its configuration lacks")
+    return config
+
+
+def _first_line(error):
+    return str(error).strip().partition("\n")[0]
+
+
+def _layer(config):
+    return keras.saving.deserialize_keras_object(config)
