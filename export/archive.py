@@ -12,11 +12,11 @@ import tarfile
 import urllib.parse
 import zlib
 
-from keras_vit.export.writing import new_path
 from keras_vit.weights.archive import check_unpacked_size
 from keras_vit.weights.cache import cache_folder
 from keras_vit.weights.download import shown
 from keras_vit.weights.fetch import fetch
+from keras_vit.writing import atomic_path
 
 PROGRAM = "saved_model.pb"  # what makes a folder a SavedModel
 SUFFIXES = (".tar.gz", ".tgz")  # of its archives
@@ -56,7 +56,7 @@ def make_archive(saved_model, path):
         raise ValueError(f"{os.fspath(root)!r} is no SavedModel: it has no {PROGRAM}")
     if not path.name.endswith(".tar.gz"):
         raise ValueError(f"an archive for TF Hub ends in .tar.gz; got {os.fspath(path)!r}")
-    with new_path(path) as temporary, open(temporary, "wb") as file:
+    with atomic_path(path, overwrite=False) as temporary, open(temporary, "wb") as file:
         _pack(root, [item for item in root.rglob("*") if item != root / "fingerprint.pb"], file)
     return path
 
@@ -123,7 +123,7 @@ def extract_archive(path, folder):
         True
     """
     path, folder = (pathlib.Path(name).expanduser() for name in (path, folder))
-    with open(path, "rb") as file, new_path(folder) as temporary:
+    with open(path, "rb") as file, atomic_path(folder, overwrite=False) as temporary:
         temporary.mkdir()
         try:
             with gzip.GzipFile(fileobj=file) as stream:

@@ -28,8 +28,8 @@ from keras_vit.export.verify import (
     live_run,
     row_of,
 )
-from keras_vit.export.writing import free_path, new_path
 from keras_vit.models.arguments import FREE
+from keras_vit.writing import atomic_path, free_path
 
 FORMATS = ("saved_model", "tflite", "onnx", "hub")
 RANGED = 200  # images that int8 takes the ranges of its numbers from
@@ -190,7 +190,7 @@ def _new_folder(path, formats, version):
     """
     versions = path / "saved_model"
     if not (versions.is_dir() and tuple(formats) == ("saved_model",)):
-        with new_path(path) as folder:
+        with atomic_path(path, overwrite=False) as folder:
             folder.mkdir()
             yield folder
         return
@@ -198,7 +198,7 @@ def _new_folder(path, formats, version):
     if target.exists():
         free = free_path(target).name
         raise ValueError(f"{str(path)!r} has a version {version}; choose version={free} (--version {free})")
-    with new_path(target) as target:
+    with atomic_path(target, overwrite=False) as target:
         folder = target.parent / "export"
         folder.mkdir()
         yield folder

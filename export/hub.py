@@ -9,7 +9,7 @@ from keras_vit.export.archive import make_archive
 from keras_vit.export.description import read_description
 from keras_vit.export.hub_page import KINDS, card, kind_of, page, read_contents, summary
 from keras_vit.export.hub_usage import fine_tuning, usage
-from keras_vit.export.writing import new_path
+from keras_vit.writing import atomic_path
 
 KAGGLE_LICENCES = {  # by their SPDX names in small letters
     "apache-2.0": "Apache 2.0",
@@ -131,7 +131,7 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
             _kaggle_instance(description, facts, inside, name, publisher)
         ),
     }
-    with new_path(folder) as temporary:
+    with atomic_path(folder, overwrite=False) as temporary:
         temporary.mkdir()
         make_archive(saved_model, temporary / f"{name}.tar.gz")
         for file, text in contents.items():

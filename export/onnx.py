@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.export.description import FILE, LABELS, parse_description, read_description
-from keras_vit.export.writing import new_path
+from keras_vit.writing import atomic_path
 
 PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
 OPSETS = (13, 18)  # the first and last that are tried
@@ -62,7 +62,7 @@ def export_onnx(saved_model, path, *, opset=None):
             f"an ONNX file is below 2 GiB; this model's weights have {weights / 2**30:.1f}: "
             "export it as a SavedModel"
         )
-    with new_path(path) as temporary:
+    with atomic_path(path, overwrite=False) as temporary:
         loaded = tf.saved_model.load(os.fspath(saved_model))  # kept alive while its signature is read
         signature = loaded.signatures["serving_default"]
         with _quiet():

@@ -16,10 +16,10 @@ from keras_vit.export import signatures
 from keras_vit.export.canonical import renumber_functions
 from keras_vit.export.description import describe
 from keras_vit.export.warmup import warmup_requests, write_warmup
-from keras_vit.export.writing import new_path
 from keras_vit.models import VisionTransformer
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.arguments import FREE
+from keras_vit.writing import atomic_path
 
 
 def export_saved_model(model, path, *, task="single_label", representation=False, warmup=(1,), seed=0):
@@ -74,7 +74,7 @@ def export_saved_model(model, path, *, task="single_label", representation=False
     """
     _check(model, warmup)
     path = pathlib.Path(path).expanduser()
-    with new_path(path) as temporary, concurrent.futures.ThreadPoolExecutor(1) as thread:
+    with atomic_path(path, overwrite=False) as temporary, concurrent.futures.ThreadPoolExecutor(1) as thread:
         # In a thread of its own: Keras's counters of names and TensorFlow's scopes are a thread's, so
         # what the process did before does not show in what is written.
         try:

@@ -15,7 +15,7 @@ from ai_edge_litert.interpreter import Interpreter
 from _keras_vit_cli import quiet_startup_logs
 from keras_vit.export.description import read_description
 from keras_vit.export.tflite_metadata import write_tflite
-from keras_vit.export.writing import new_path
+from keras_vit.writing import atomic_path
 
 # Bytes a parameter of the largest flatbuffer that is made on the way; full int8 is made from float32.
 PRECISIONS = {"dynamic_int8": 1, "float32": 4, "float16": 2, "int8": 4}
@@ -78,7 +78,7 @@ def export_tflite(
     shape = (batch_size, *description.image_size, description.channels)
     samples = _samples(calibration, shape) if precision == "int8" else iter(())
     samples = itertools.chain([*itertools.islice(samples, 1)], samples)  # what does not fit is found at once
-    with new_path(path) as temporary, quiet_startup_logs(drop_on_error=True):
+    with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
         if batch_size is None and description == stored:
             converter = tf.lite.TFLiteConverter.from_saved_model(
                 os.fspath(saved_model), signature_keys=["serving_default"]

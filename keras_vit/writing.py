@@ -1,18 +1,95 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes: a file or folder appears complete under its final name, or not at all."""
 
 import contextlib
 import os
 import pathlib
-import uuid
+import re
+import shutil
+import tempfile
+import time
 
-PREFIX = ".writing-"  # of the names of temporary files
+PREFIX = ".writing-"  # of the names of temporary folders
+LOCK = ".lock"  # in a temporary folder, held by the process that writes
+MINUTE, DAY = 60, 24 * 60 * 60  # in seconds
+SUFFIXES = (".tar.gz", ".tflite", ".onnx")  # stay last in the name that `free_path` suggests
 
 
-def check_target(path):
-    """Raise ValueError if no file can be written under this name, before its contents are computed.
+@contextlib.contextmanager
+def atomic_path(path, overwrite=True):
+    """Yield a temporary path for a file or folder that is renamed to `path` on success.
 
-    >>> check_target("found.json")
-    >>> check_target("missing/found.json")
+    The temporary path is in a new folder next to `path`, which nothing else uses, and which is removed at the
+    end. Temporary folders of killed processes are removed as well.
+
+    Args:
+        path: Final path. With `overwrite`, a link keeps its target, and a device or pipe, such as
+            /dev/stdout, is written directly.
+        overwrite: True: write a file, which may replace another, into an existing folder. False: write a new
+            file or folder; missing parents are created.
+
+    Raises:
+        ValueError: as `check_writable`; without `overwrite` if `path` exists, before or after the write.
+            The message suggests a free name, the next version where it ends in a number.
+        OSError: if it cannot be written, for instance on a full disk. The message is one line with `path`.
+
+    >>> with atomic_path("complete.txt") as temporary:
+    ...     _ = temporary.write_text("all of it")
+    >>> pathlib.Path("complete.txt").read_text()
+    'all of it'
+    """
+    if overwrite:
+        check_writable(path)
+        final = pathlib.Path(path).expanduser().resolve()
+        if _is_device(final):
+            with _named_errors(path):
+                yield final
+            return
+    else:
+        final = pathlib.Path(path).expanduser()
+        if not final.name or ".." in final.parts:
+            final = final.resolve()
+        _check_new(final)
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"{os.fspath(path)!r} cannot be written: {error}") from error
+    with _named_errors(path), _temporary_folder(final.parent) as folder:
+        temporary = folder / final.name
+        yield temporary
+        _flush(temporary)
+        if not overwrite:
+            _check_new(final)
+        os.replace(temporary, final)
+
+
+@contextlib.contextmanager
+def atomic_open(path, mode="w"):
+    """Open a file for an atomic write: UTF-8 text with "\\n" line endings, or bytes ("wb").
+
+    >>> with atomic_open("complete.csv") as file:
+    ...     _ = file.write("image,class")
+    >>> pathlib.Path("complete.csv").read_text()
+    'image,class'
+    """
+    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    with atomic_path(path) as temporary, open(temporary, mode, **text) as file:
+        yield file
+
+
+def atomic_write(path, content):
+    """Write a str or bytes to a file atomically.
+
+    >>> atomic_write("complete.bin", b"all of it")
+    """
+    with atomic_open(path, "w" if isinstance(content, str) else "wb") as file:
+        file.write(content)
+
+
+def check_writable(path):
+    """Raise ValueError if a file cannot be written at this path.
+
+    >>> check_writable("found.json")
+    >>> check_writable("missing/found.json")
     Traceback (most recent call last):
     ValueError: 'missing/found.json' cannot be written: there is no folder 'missing'
     """
@@ -31,79 +108,75 @@ def check_target(path):
     raise ValueError(f"{given!r} cannot be written: {problem}")
 
 
-@contextlib.contextmanager
-def named_errors(path):
-    """Name `path` in errors of writing it under a temporary path, on one line.
+def free_path(path):
+    """The next free name: version 4 if 3 is the largest, export-2.tflite if there is only export.tflite."""
+    names = os.listdir(path.parent)
+    if path.name.isdecimal():
+        return path.with_name(str(max(int(name) for name in names if name.isdecimal()) + 1))
+    suffix = next(filter(path.name.endswith, SUFFIXES), "")
+    stem = path.name.removesuffix(suffix)
+    matches = (re.fullmatch(re.escape(stem) + r"-(\d+)" + re.escape(suffix), name) for name in names)
+    number = max((int(match[1]) for match in matches if match), default=1) + 1
+    return path.parent / f"{stem}-{number}{suffix}"
 
-    Raises:
-        OSError: for an OSError of a temporary path or of none; others stay as they are.
-    """
+
+def _check_new(path):
+    if os.path.lexists(path):
+        raise ValueError(f"{os.fspath(path)!r} exists; {os.fspath(free_path(path))!r} is free")
+
+
+@contextlib.contextmanager
+def _named_errors(path):
+    """Name `path` in OSErrors about a temporary path or none; errors about other files pass unchanged."""
     try:
         yield
     except OSError as error:
-        is_of_another = error.filename is not None and PREFIX not in str(error.filename)
-        if is_of_another or isinstance(error, BrokenPipeError):
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error  # of a nested write
+        about_another_file = cause.filename is not None and PREFIX not in str(cause.filename)
+        if about_another_file or isinstance(error, BrokenPipeError):
             raise
-        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error  # of a path within
         reason = cause.strerror or " ".join(str(cause).split())
-        raise OSError(f"{os.fspath(path)!r} cannot be written: {reason}") from error
+        raise OSError(f"{os.fspath(path)!r} cannot be written: {reason}") from cause
 
 
 @contextlib.contextmanager
-def whole_path(path):
-    """A temporary path to write a file to, which then replaces what is at `path`, or is removed on an error.
+def _temporary_folder(parent):
+    from filelock import FileLock  # Its import takes long.
 
-    A link keeps pointing where it does. A device or pipe, such as /dev/stdout, is written directly.
-
-    Raises:
-        ValueError: as `check_target`.
-        OSError: if the file cannot be written, as on a full disk, in one line that names it.
-
-    >>> with whole_path("whole.txt") as unfinished:
-    ...     _ = unfinished.write_text("all of it")
-    >>> pathlib.Path("whole.txt").read_text()
-    'all of it'
-    """
-    check_target(path)
-    final = pathlib.Path(path).expanduser().resolve()
-    renamed = not _is_device(final)
-    unfinished = temporary_beside(final) if renamed else final
+    _remove_stale(parent)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    lock = FileLock(folder / LOCK)
     try:
-        with named_errors(path):
-            yield unfinished
-            if renamed:
-                unfinished.replace(final)
+        with contextlib.suppress(OSError):  # Without locks on a file system, only `DAY` marks a stale folder.
+            lock.acquire(blocking=False)
+        yield folder
     finally:
-        if renamed:
-            unfinished.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
 
 
-@contextlib.contextmanager
-def whole_file(path, mode="w"):
-    """As `whole_path`, with the file opened: for UTF-8 text with "\\n" at line ends, or bytes ("wb").
+def _remove_stale(parent):
+    """Remove the temporary folders of killed processes, whose locks are free.
 
-    >>> with whole_file("whole.csv") as file:
-    ...     _ = file.write("image,class")
-    >>> pathlib.Path("whole.csv").read_text()
-    'image,class'
+    A folder younger than a minute stays because its process may not hold the lock yet, and one without a lock
+    stays for a day.
     """
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
-    with whole_path(path) as unfinished, open(unfinished, mode, **text) as file:
-        yield file
+    from filelock import FileLock
+
+    for folder in parent.glob(f"{PREFIX}*/"):
+        with contextlib.suppress(OSError):  # filelock's Timeout is one: the folder is in use.
+            age = time.time() - folder.lstat().st_mtime
+            if age > (MINUTE if (folder / LOCK).exists() else DAY) and not folder.is_symlink():
+                with FileLock(folder / LOCK).acquire(blocking=False):
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_whole(path, content):
-    """Write a str or bytes by `whole_file`.
-
-    >>> write_whole("whole.bin", b"all of it")
-    """
-    with whole_file(path, "w" if isinstance(content, str) else "wb") as file:
-        file.write(content)
-
-
-def temporary_beside(path):
-    """A new temporary path in the folder of a file, with its suffix."""
-    return path.with_name(f"{PREFIX}{uuid.uuid4().hex}{path.suffix}")
+def _flush(path):
+    """Flush a file, or all files of a folder, to the disk: a crash after the rename must not empty them."""
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.is_file():
+            with open(file, "rb") as opened:
+                os.fsync(opened.fileno())
 
 
 def _is_device(path):

@@ -10,7 +10,7 @@ from keras_vit.evaluation.classification import SCORES, accuracy, confusion_matr
 from keras_vit.evaluation.multi_label import multi_label_classes
 from keras_vit.evaluation.outputs import check_classes, collect
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
-from keras_vit.writing import check_target, write_whole
+from keras_vit.writing import atomic_write, check_writable
 
 
 def run(args):
@@ -64,7 +64,7 @@ def _check(args):
     if args.confusion and pathlib.Path(args.confusion).suffix != ".png":
         raise ValueError(f"--confusion wants the name of a .png file; got {args.confusion!r}")
     if args.confusion:
-        check_target(args.confusion)
+        check_writable(args.confusion)
     check_output(args)
 
 
@@ -72,7 +72,7 @@ def _draw(file, matrix, names, title):
     from keras_vit.inspection.figures import confusion_figure
 
     figure = confusion_figure(matrix, names or [str(i) for i in range(len(matrix))], title)
-    write_whole(file, png_of(figure))
+    atomic_write(file, png_of(figure))
 
 
 def _shown(cell):

@@ -26,7 +26,7 @@ from keras_vit.cli.showing import Subject, check_fits, look, view_sections
 from keras_vit.cli.source import finished_run, open_live, seed_of, task_of
 from keras_vit.data.datasets import folder_of, load_dataset, title_of
 from keras_vit.evaluation.outputs import check_classes
-from keras_vit.export.writing import new_path
+from keras_vit.writing import atomic_path
 
 TOP = 5  # classes named of an image
 LOOKED_AT = 8  # images whose attention is shown
@@ -37,7 +37,7 @@ def run(args):
     if not images and not args.dataset:
         raise ValueError("nothing to look at: give images with --image, or a data set with --dataset")
     folder = pathlib.Path(args.output).expanduser()
-    with contextlib.ExitStack() as at_end, new_path(folder) as writing:
+    with contextlib.ExitStack() as at_end, atomic_path(folder, overwrite=False) as writing:
         value, files, said = _inspected(args, images)
         # Printed even if the folder cannot be written.
         at_end.callback(

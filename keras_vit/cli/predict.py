@@ -13,7 +13,7 @@ from keras_vit.cli.rows import FORMATS
 from keras_vit.cli.source import named, open_model, task_of
 from keras_vit.data.folder import IMAGE_SUFFIXES, image_files
 from keras_vit.models.classifying import check_finite, check_head, classify
-from keras_vit.writing import check_target, whole_file
+from keras_vit.writing import atomic_open, check_writable
 
 BATCH = 32  # images read and computed at a time
 
@@ -23,7 +23,7 @@ def run(args):
     if args.output is not None:
         if written not in ROWS[1:]:
             raise ValueError(f"--output wants a file that ends in .csv, .jsonl or .json; got {args.output!r}")
-        check_target(args.output)
+        check_writable(args.output)
     paths = [path for given in args.images for path in images_of(given)]
     model = open_model(args.model, trust=args.trust, sha256=args.sha256)
     if args.class_names:
@@ -41,7 +41,7 @@ def run(args):
         return
     results = itertools.tee(results)
     texts = [FORMATS[format](copy, names) for format, copy in zip((args.format, written), results)]
-    with whole_file(args.output) as file:
+    with atomic_open(args.output) as file:
         failure = None
         for printed, text in itertools.zip_longest(*texts, fillvalue=""):
             print_now(printed, end="")

@@ -4,7 +4,7 @@ import json
 import sys
 
 from keras_vit.messages import printable
-from keras_vit.writing import check_target, write_whole
+from keras_vit.writing import atomic_write, check_writable
 
 
 def table(rows, columns):
@@ -46,7 +46,7 @@ def introduce(args, dataset):
 def check_output(args):
     """Refuse an --output that cannot be written, before anything is computed."""
     if args.output is not None:
-        check_target(args.output)
+        check_writable(args.output)
 
 
 def report(args, value, text):
@@ -59,4 +59,4 @@ def report(args, value, text):
         print_now(encoded if args.json else text)
     finally:
         if args.output is not None:
-            write_whole(args.output, encoded + "\n")
+            atomic_write(args.output, encoded + "\n")

@@ -17,7 +17,7 @@ from keras_vit.data.datasets import folder_of, load_dataset, title_of
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.inspection.figures import learning_curves
 from keras_vit.models.vit import ARGUMENTS
-from keras_vit.writing import write_whole
+from keras_vit.writing import atomic_write
 
 REPORT = "report.html"
 VIEWS = ("rollout", "filters", "positions")
@@ -61,7 +61,7 @@ def write_run_report(config, workdir, record, data_dir=None):
     text = page(title, words, sections)
     for path, content in {**paths, workdir.path / REPORT: text}.items():
         path.parent.mkdir(exist_ok=True)
-        write_whole(path, content)
+        atomic_write(path, content)
     return [str(path) for path in paths]
 
 

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-import os
 import pathlib
 import shutil
 
 import numpy as np
+
+from keras_vit.writing import atomic_path
 
 KEPT = 2  # the newest, beside the best
 
@@ -15,9 +16,9 @@ class Checkpoints:
     """A folder with a folder for each checkpoint, `step-00001200`.
 
     Each holds `values.npz`, the values of the model and the optimizer with the moving averages in it, and
-    `manifest.json`, written last: the step, the metrics and the file's sha256. The folder is written under
-    another name and renamed, so that a run that is killed at any moment leaves only whole ones. Random
-    state is not stored: it is a function of the step.
+    `manifest.json`: the step, the metrics and the file's sha256. The folder is written atomically, so that a
+    run that is killed at any moment leaves complete ones only. Random state is not stored: it is a function
+    of the step.
 
     Args:
         path: The folder, which must be there before `save`.
@@ -43,24 +44,14 @@ class Checkpoints:
         """
         step, values = step_of(model), {name: _storable(v) for name, v in _variables(model).items()}
         check_finite(metrics | values, step)
-        final, writing = self.path / f"step-{step:08d}", self.path / f"writing-{step:08d}"
-        for leftover in self.path.glob("writing-*"):
-            shutil.rmtree(leftover)
-        writing.mkdir()
-        try:
-            with (writing / "values.npz").open("wb") as file:
-                np.savez(file, **values)
-                _flush(file)
-            manifest = {"step": step, "metrics": metrics, "sha256": _sha256(writing / "values.npz")}
-            with (writing / "manifest.json").open("w") as file:
-                json.dump(manifest, file, indent=2, allow_nan=False)
-                _flush(file)
-        except OSError as error:
-            shutil.rmtree(writing, ignore_errors=True)
-            raise OSError(f"{os.fspath(final)!r} cannot be written: {error.strerror or error}") from error
-        if final.exists():  # of a run that went on from an older one, this one being damaged
+        final = self.path / f"step-{step:08d}"
+        if final.exists():  # It is damaged: the run resumed from an older one.
             shutil.rmtree(final)
-        writing.rename(final)
+        with atomic_path(final, overwrite=False) as folder:
+            folder.mkdir()
+            np.savez(folder / "values.npz", **values)
+            manifest = {"step": step, "metrics": metrics, "sha256": _sha256(folder / "values.npz")}
+            (folder / "manifest.json").write_text(json.dumps(manifest, indent=2, allow_nan=False))
         self._remove_old()
 
     def newest(self, report=print):
@@ -163,11 +154,6 @@ def _storable(variable):
 
 def _itemsize(variable):
     return {"bfloat16": 4, "float16": 2, "float64": 8, "int64": 8}.get(variable.dtype, 4)
-
-
-def _flush(file):
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _sha256(path):

@@ -8,7 +8,7 @@ import os
 import pathlib
 import socket
 
-from keras_vit.writing import PREFIX, whole_file, whole_path, write_whole
+from keras_vit.writing import atomic_open, atomic_path, atomic_write
 
 
 class Workdir:
@@ -88,9 +88,6 @@ class Workdir:
         """
         self._check()
         self.path.mkdir(parents=True, exist_ok=True)
-        for leftover in self.path.glob(f"{PREFIX}*"):  # of a run that was killed
-            if leftover.is_file():  # A folder is that of an export, which removes it by its lock.
-                leftover.unlink()
         write_json(self.path / "config.json", self.config)
         for folder in (self.checkpoints, self.figures):
             folder.mkdir(exist_ok=True)
@@ -197,7 +194,7 @@ def _damaged(path, error):
 
 
 def write_json(path, value, indent=2):
-    write_whole(path, json.dumps(value, indent=indent, allow_nan=False) + "\n")
+    atomic_write(path, json.dumps(value, indent=indent, allow_nan=False) + "\n")
 
 
 def _read_table(path):
@@ -214,7 +211,7 @@ def _read_table(path):
 
 
 def _write_table(path, rows):
-    with whole_file(path) as file:
+    with atomic_open(path) as file:
         columns = {name: None for row in rows for name in row}  # not all rows have been evaluated
         writer = csv.DictWriter(file, list(columns), restval="")
         writer.writeheader()
@@ -223,8 +220,8 @@ def _write_table(path, rows):
 
 def save_model(model, path):
     """`model.save` that never leaves a half-written file under the final name."""
-    with whole_path(path) as unfinished:
-        model.save(unfinished)
+    with atomic_path(path) as temporary:
+        model.save(temporary)
 
 
 def _is_empty(folder):

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.messages import listed
-from keras_vit.writing import whole_path
+from keras_vit.writing import atomic_path
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _DAMAGED = (OSError, EOFError, KeyError, ValueError, zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile)
@@ -120,7 +120,7 @@ def write_arrays(arrays, path, dtype="float32", digest=None):
             too_large = not np.isfinite(stored[key]).all() and np.isfinite(array).all()
         if too_large:
             raise ValueError(f"{key} holds numbers that are too large for {dtype}")
-    with whole_path(path) as unfinished:
+    with atomic_path(path) as unfinished:
         writers[path.suffix](stored, unfinished, digest)
 
 

@@ -1,6 +1,6 @@
 """A model to a checkpoint file in another project's layout."""
 
-import os
+import contextlib
 import pathlib
 
 import numpy as np
@@ -18,7 +18,7 @@ from keras_vit.weights.configs import (
     written_transformers_config,
 )
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.writing import check_target, named_errors, temporary_beside
+from keras_vit.writing import atomic_path, check_writable
 
 
 def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **options):
@@ -73,19 +73,16 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
         texts += written_transformers_config(config)
     new_folder = not file.parent.exists()
     file.parent.mkdir(exist_ok=True)
-    unfinished = {p: temporary_beside(p) for p in (*beside, file)}
     try:
-        with named_errors(file):
-            for final, text in zip(beside, texts, strict=True):
-                unfinished[final].write_text(text)
-            write_arrays(written, unfinished[file], dtype, digest)
-            # The weights last, so that they never stand alone. If the process ends before that, the digests
-            # of the new configuration and the old weights differ, and `from_pretrained` refuses the pair.
-            for final, temporary in unfinished.items():
-                os.replace(temporary, final)
+        with contextlib.ExitStack() as stack:
+            # Renamed in reverse order, the weights last, so that they never exist without their
+            # configuration. If the process ends before that, the digests of the new configuration and the
+            # old weights differ, and `from_pretrained` refuses the pair.
+            weights, *sidecars = [stack.enter_context(atomic_path(path)) for path in (file, *beside)]
+            for sidecar, text in zip(sidecars, texts, strict=True):
+                sidecar.write_text(text)
+            write_arrays(written, weights, dtype, digest)
     finally:
-        for temporary in unfinished.values():
-            temporary.unlink(missing_ok=True)
         if new_folder and not any(file.parent.iterdir()):
             file.parent.rmdir()
     return file
@@ -107,7 +104,7 @@ def files_to_write(path, layout, overwrite, option="overwrite=True"):
         raise ValueError(f"{str(there[0])!r} is already there; give another name or {option}")
     if files[0].parent.is_dir():
         for file in files:
-            check_target(file)
+            check_writable(file)
     return files
 
 

@@ -213,8 +213,8 @@ def test_a_state_that_is_not_finite_is_not_saved(variable_of, checkpoints):
 def test_a_full_disk_leaves_nothing_partial_and_what_there_was(model, checkpoints, monkeypatch):
     save_at(checkpoints, model, 10)
 
-    def full(file, **values):
-        file.write(b"half")
+    def full(path, **values):
+        path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
@@ -227,7 +227,9 @@ def test_a_full_disk_leaves_nothing_partial_and_what_there_was(model, checkpoint
 
 def test_what_a_killed_run_left_half_written_is_not_taken_and_removed(model, checkpoints):
     save_at(checkpoints, model, 10)
-    shutil.copytree(checkpoints.path / "step-00000010", checkpoints.path / "writing-00000020")
+    killed = checkpoints.path / ".writing-killed"
+    shutil.copytree(checkpoints.path / "step-00000010", killed / "step-00000020")
+    os.utime(killed, (0, 0))
     assert checkpoints.newest() == 10
     save_at(checkpoints, model, 20)
     assert sorted(path.name for path in checkpoints.path.iterdir()) == ["step-00000010", "step-00000020"]

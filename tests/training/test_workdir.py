@@ -99,14 +99,6 @@ def test_a_failed_write_leaves_the_old_file_whole(write, content, tmp_path):
     assert path.read_text() == "old"
 
 
-def test_what_killed_processes_left_is_removed_but_not_the_folder_of_an_export(tmp_path):
-    Workdir(tmp_path / "run", CONFIG).make()
-    (tmp_path / "run/.writing-result.json").write_text("{")
-    (tmp_path / "run/.writing-export").mkdir()
-    Workdir(tmp_path / "run", CONFIG).make()
-    assert [path.name for path in (tmp_path / "run").glob(".writing-*")] == [".writing-export"]
-
-
 def test_json_without_a_form_for_nan_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "result.json", {"test_loss": float("nan")})
