@@ -83,7 +83,7 @@ def formats_figure(found):
         (sizes, [row["bytes"] / 2**10 for row in rows.values()], "{:,.0f}"),
         (differences, [row["max_logit_difference"] for row in rows.values()], "{:.1e}"),
     ):
-        axes.bar_label(axes.barh([*rows], values, color=figures.INK), fmt=form, padding=3)
+        axes.bar_label(axes.barh([*rows], values, color=figures.BLUE), fmt=form, padding=3)
         axes.spines[["top", "right"]].set_visible(False)
     sizes.set(xlabel="KiB")
     sizes.margins(x=0.15)

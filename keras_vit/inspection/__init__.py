@@ -1,4 +1,4 @@
-"""What a model has learned and what it looks at."""
+"""What a model has learned and what it attends to, as NumPy arrays and figures."""
 
 from keras_vit.inspection.attention import attention_maps as attention_maps
 from keras_vit.inspection.attention import attention_rollout as attention_rollout

@@ -1,30 +1,30 @@
-"""What the model looks at: attention scores, and attention rolled out to the image."""
+"""Attention scores, attention maps over the image, and attention rollout."""
 
 import numpy as np
 from keras import ops
 
 from keras_vit.inspection.blocks import (
-    as_read,
     blocks_of,
     check_images,
-    is_whole,
+    hidden_states,
+    input_of_block,
+    is_integer,
     patch_grid,
-    stretches,
-    tokens_at,
-    walk,
+    pooling_input,
+    score_chunks,
 )
 
 
 def attention_scores(model, images, block=-1):
-    """Who looks at whom in one encoder block.
+    """Compute the attention scores of one encoder block.
 
     Args:
         model: A `VisionTransformer`.
-        images: Model input (batch, height, width, channels), as `model.preprocessing` makes it.
-        block: Number of the block; negative numbers count from the last.
+        images: Model input (batch, height, width, channels), from `model.preprocessing`.
+        block: Index of the block; negative indices count from the last.
 
     Returns:
-        Array (batch, heads, tokens, tokens); every row sums to 1. Prefix tokens come first.
+        Array (batch, heads, tokens, tokens); every row, of one query, sums to 1. Prefix tokens come first.
 
     Raises:
         ValueError: if the model has no such block, or the images do not fit it.
@@ -40,22 +40,22 @@ def attention_scores(model, images, block=-1):
 
 
 def attention_maps(model, images, block=None):
-    """Where each head of the last reader looks in the image.
+    """Compute the attention of each head from the query token to the patches.
 
-    The reader is the class token, with the distillation token if there is one; the probe of a model
-    with pooling="map"; else all patches. Of several the mean is taken. What they give to prefix
-    tokens is left out.
+    The query is what the pooling reads: the class token, or the mean of class and distillation token; the
+    probe of a model with pooling="map"; otherwise the mean over all patches. Attention to prefix tokens is
+    removed.
 
     Args:
         model: A `VisionTransformer` with an encoder.
         images: Model input (batch, height, width, channels).
-        block: Number of the block; negative numbers count from the last. None: the last one that is
-            read, which is the probe's own attention with pooling="map", else the last block. In a
-            block of a model with pooling="map" the reader is all patches.
+        block: Index of the block; negative indices count from the last. None: the probe's attention in a
+            model with pooling="map", otherwise the last block. In the blocks of a model with pooling="map"
+            the query is the mean over all patches.
 
     Returns:
-        Array (batch, heads, rows, columns); each map sums to 1 (a head that looks at no patch at all
-        has equal numbers).
+        Array (batch, heads, rows, columns); each map sums to 1 (a head with no attention to any patch has a
+        uniform map).
 
     Raises:
         ValueError: if the model has no such block, or the images do not fit it.
@@ -68,22 +68,20 @@ def attention_maps(model, images, block=None):
     """
     check_images(model, images)
     if block is None and model.pooling == "map":
-        tokens = tokens_at(model, images, model.num_layers)
-        seen = _probe(model, tokens)
+        attention = _probe_attention(model, input_of_block(model, images, model.num_layers))
     else:
         layer, tokens = _block(model, images, -1 if block is None else block)
-        seen = _looks(layer, tokens, _reader(model, tokens))
-    return _on_the_grid(model, images, seen)
+        attention = _attention_of(layer, tokens, _query_weights(model, tokens))
+    return _patch_maps(model, images, attention)
 
 
 def attention_rollout(model, images):
-    """How much attention, followed back through the blocks, ends on each patch.
+    """Compute attention rollout: how much of each patch reaches the pooling through all blocks.
 
-    The heads are averaged, the identity is added for the residual path, the rows are normalised,
-    and the blocks are multiplied together. What is left is the row of what the pooling reads: of the
-    class token, or the mean of its and the distillation token's; of the probe (pooling="map"), whose
-    attention is one factor more; else the mean over the patches' rows. It is no account of what the
-    model computes: the MLPs, the values and the heads' weights are not in it.
+    The heads are averaged, the identity is added for the residual connection, the rows are normalised, and
+    the blocks are multiplied. The result is the row of the pooling's query: of the class token, or the mean
+    of class and distillation token; of the probe (pooling="map"), whose attention is one more factor;
+    otherwise the mean over the patches. MLPs, values and the weights of the heads are not considered.
 
     Args:
         model: A `VisionTransformer` with an encoder.
@@ -101,53 +99,55 @@ def attention_rollout(model, images):
 
     Source: Abnar and Zuidema 2020 (arXiv 2005.00928); Dosovitskiy et al. 2021, appendix D.8.
     """
-    *inputs, tokens = walk(model, images)
-    row = _probe(model, tokens).mean(axis=1) if model.pooling == "map" else _reader(model, tokens)
-    # A row from the last block to the first instead of a product of matrices: the same, and cheap.
-    for block, tokens in reversed([*zip(blocks_of(model), inputs)]):
-        row = (row + _looks(block, tokens, row).mean(axis=1)) / 2  # (batch, tokens)
-    return _on_the_grid(model, images, row)
-
-
-def _block(model, images, number):
-    """A block by its number, and its input."""
-    blocks = blocks_of(model)
-    if not is_whole(number) or not -len(blocks) <= number < len(blocks):
-        raise ValueError(f"block {number} is not there; the model has {len(blocks)} blocks")
-    number %= len(blocks)
-    return blocks[number], tokens_at(model, images, number)
-
-
-def _reader(model, tokens):
-    """How much the pooling reads of each token: (batch, tokens)."""
-    batch, count, _ = tokens.shape
-    row = np.zeros((batch, count), "float32")
-    if model.pooling == "token":
-        readers = 1 + model.distillation
-        row[:, :readers] = 1 / readers
+    *inputs, tokens = hidden_states(model, images)
+    if model.pooling == "map":
+        row = _probe_attention(model, tokens).mean(axis=1)
     else:
-        row[:, model.num_prefix_tokens :] = 1 / (count - model.num_prefix_tokens)
-    return row
+        row = _query_weights(model, tokens)
+    # A vector times each block from the last to the first equals the row of the matrix product.
+    for block, tokens in reversed([*zip(blocks_of(model), inputs)]):
+        row = (row + _attention_of(block, tokens, row).mean(axis=1)) / 2  # (batch, tokens)
+    return _patch_maps(model, images, row)
 
 
-def _probe(model, tokens):
-    """What the probe looks at, from the tokens behind the last block: (batch, heads, tokens)."""
-    return _array(model.get_layer("attention_pooling").scores(as_read(model, tokens)))[:, :, 0]
+def _block(model, images, index):
+    """Return a block and its input."""
+    blocks = blocks_of(model)
+    if not is_integer(index) or not -len(blocks) <= index < len(blocks):
+        raise ValueError(f"block {index} is out of range: the model has {len(blocks)} blocks")
+    index %= len(blocks)
+    return blocks[index], input_of_block(model, images, index)
 
 
-def _looks(block, tokens, row):
-    """What tokens look at in a block, by head and weighted by the row: (batch, heads, tokens)."""
-    parts = stretches(block.attention, block.attention_norm(tokens))
-    return sum(_array(ops.einsum("bq,bhqk->bhk", row[:, part], scores)) for part, scores in parts)
+def _query_weights(model, tokens):
+    """Return the weight of each token in what the pooling reads: (batch, tokens)."""
+    batch, count, _ = tokens.shape
+    weights = np.zeros((batch, count), "float32")
+    if model.pooling == "token":
+        queries = 1 + model.distillation
+        weights[:, :queries] = 1 / queries
+    else:
+        weights[:, model.num_prefix_tokens :] = 1 / (count - model.num_prefix_tokens)
+    return weights
 
 
-def _on_the_grid(model, images, seen):
-    """Without the prefix tokens, laid out as the image is, with a sum of 1."""
-    grid = patch_grid(model, images)
-    cells = seen[..., model.num_prefix_tokens :]
-    total = cells.sum(axis=-1, keepdims=True)
-    cells = np.where(total > 0, cells, 1) / np.where(total > 0, total, cells.shape[-1])
-    return cells.reshape(*cells.shape[:-1], *grid)
+def _probe_attention(model, tokens):
+    """Return the attention of the probe to the last block's output: (batch, heads, tokens)."""
+    return _array(model.get_layer("attention_pooling").scores(pooling_input(model, tokens)))[:, :, 0]
+
+
+def _attention_of(block, tokens, weights):
+    """Return the attention of the weighted sum of queries: (batch, heads, tokens)."""
+    chunks = score_chunks(block.attention, block.attention_norm(tokens))
+    return sum(_array(ops.einsum("bq,bhqk->bhk", weights[:, chunk], scores)) for chunk, scores in chunks)
+
+
+def _patch_maps(model, images, attention):
+    """Remove the prefix tokens, reshape to the patch grid and normalise to a sum of 1."""
+    patches = attention[..., model.num_prefix_tokens :]
+    total = patches.sum(axis=-1, keepdims=True)
+    patches = np.where(total > 0, patches, 1) / np.where(total > 0, total, patches.shape[-1])
+    return patches.reshape(*patches.shape[:-1], *patch_grid(model, images))
 
 
 def _array(x):

@@ -1,27 +1,26 @@
-"""How far attention reaches: the mean distance between a patch and what it looks at."""
+"""The mean distance in pixels between a patch and the patches that it attends to."""
 
 import numpy as np
 from keras import ops
 
-from keras_vit.inspection.blocks import blocks_of, check_images, patch_grid, stretches, walk
+from keras_vit.inspection.blocks import blocks_of, check_images, hidden_states, patch_grid, score_chunks
 from keras_vit.models.arguments import stem_stride
 
 
 def attention_distance(model, images):
-    """How many pixels attention reaches, by block and head.
+    """Compute the mean attention distance in pixels, by block and head.
 
-    The distance between the centres of two patches, weighted by how much the one looks at the other:
-    a mean over what a patch looks at, itself included, then over the patches. Prefix tokens take no
-    part: they do not look, and what a patch gives to them is left out of its mean. A patch that looks
-    at no patch at all counts as 0.
+    The distances between the centre of a patch and those of all patches are averaged, weighted by its
+    attention, then averaged over the patches. Prefix tokens are excluded as queries and as keys. A patch that
+    attends to no patch counts as 0.
 
     Args:
         model: A `VisionTransformer` with an encoder.
         images: Model input (batch, height, width, channels).
 
     Returns:
-        Array (batch, blocks, heads), in pixels of the model's input. A figure as the paper's takes
-        the mean over the images.
+        Array (batch, blocks, heads), in pixels of the model's input. The paper's figure averages over
+        images.
 
     Raises:
         ValueError: if the model has no encoder, or the images do not fit it.
@@ -34,30 +33,30 @@ def attention_distance(model, images):
     """
     check_images(model, images)
     centres, prefix = patch_centres(model, images), model.num_prefix_tokens
-    each = zip(blocks_of(model), walk(model, images))  # one block at a time
-    return np.stack([_distance(block, tokens, centres, prefix) for block, tokens in each], axis=1)
+    states = zip(blocks_of(model), hidden_states(model, images))
+    return np.stack([_distance(block, tokens, centres, prefix) for block, tokens in states], axis=1)
 
 
 def patch_centres(model, images):
-    """Where the middle of each patch is in the image: (patches, 2), row and column in pixels.
+    """Return the centre of each patch in the image: (patches, 2), row and column in pixels.
 
     >>> patch_centres(model, images)[[0, 1, -1]].tolist()
     [[4.0, 4.0], [4.0, 12.0], [28.0, 28.0]]
     """
     stride = stem_stride(model.resnet)
     sides = zip(patch_grid(model, images), model.patch_size)
-    axes = [(np.arange(cells) + 0.5) * patch * stride for cells, patch in sides]
+    axes = [(np.arange(count) + 0.5) * patch * stride for count, patch in sides]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def _distance(block, tokens, centres, prefix):
-    """(batch, heads) of one block."""
+    """Return (batch, heads) of one block."""
     total = 0
-    for part, scores in stretches(block.attention, block.attention_norm(tokens), first=prefix):
-        queries = centres[part.start - prefix : part.stop - prefix]
-        away = np.linalg.norm(queries[:, np.newaxis] - centres, axis=-1).astype("float32")
+    for chunk, scores in score_chunks(block.attention, block.attention_norm(tokens), first=prefix):
+        queries = centres[chunk.start - prefix : chunk.stop - prefix]
+        distances = np.linalg.norm(queries[:, np.newaxis] - centres, axis=-1).astype("float32")
         scores = scores[..., prefix:]
-        reach = ops.convert_to_numpy(ops.einsum("bhqk,qk->bhq", scores, away))
-        looks = ops.convert_to_numpy(ops.sum(scores, axis=-1))
-        total += (reach / np.where(looks > 0, looks, 1)).sum(axis=-1, dtype="float64")
+        weighted = ops.convert_to_numpy(ops.einsum("bhqk,qk->bhq", scores, distances))
+        weights = ops.convert_to_numpy(ops.sum(scores, axis=-1))
+        total += (weighted / np.where(weights > 0, weights, 1)).sum(axis=-1, dtype="float64")
     return (total / len(centres)).astype("float32")

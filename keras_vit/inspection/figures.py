@@ -1,41 +1,39 @@
-"""Figures; the only file that draws. Each function returns a matplotlib Figure.
+"""Figures of training runs, predictions and models; each function returns a matplotlib Figure.
 
-Images are floats (height, width, 3) in [0, 1]. A ValueError says where they are not, and where arrays have
-other shapes than Args says or do not fit each other, such as too few names. Words too long for their place
-are wrapped and then cut with "…". Characters that no font at hand has become "□";
-`matplotlib.rcParams["font.family"]` names fonts to use.
+Images are float arrays (height, width, 3 or 1) in [0, 1]. Every function raises `ValueError` for other images
+and for arrays whose shapes do not match. Long names are wrapped and truncated. Characters that no available
+font has are drawn as "□"; `matplotlib.rcParams["font.family"]` selects the fonts.
 """
 
 import math
+import textwrap
+import unicodedata
 
 import numpy as np
+from matplotlib import rcParams
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
-from matplotlib.textpath import text_to_path
 
-from keras_vit.inspection import panels
-
-INK, OTHER = "#3b4cc0", "#d95f02"  # told apart by colour-blind readers and in print
-TRAINING = {"color": INK, "linestyle": "-", "marker": "o", "label": "training"}
-VALIDATION = {"color": OTHER, "linestyle": "--", "marker": "s", "label": "validation"}
-POINTS = {"color": INK, "alpha": 0.6, "s": 22, "zorder": 3}
-IMAGE, IMAGES = "height width colors", "n height width colors"  # for panels.check, as the next
-GRIDS = "rows columns rows columns"
-EVENLY = "1 is uniform attention over all patches"
-# matplotlib's own font has Latin, Greek, Cyrillic, Arabic and a few more; for others, what is installed.
-OTHER_SCRIPTS = [
+BLUE, ORANGE = "#3b4cc0", "#d95f02"  # distinguishable with colour blindness and in greyscale
+TRAINING = {"color": BLUE, "linestyle": "-", "marker": "o", "label": "training"}
+VALIDATION = {"color": ORANGE, "linestyle": "--", "marker": "s", "label": "validation"}
+IMAGE, IMAGES, GRIDS = "height width colors", "n height width colors", "rows columns rows columns"
+UNIFORM = "1 is uniform attention over all patches"
+# matplotlib's default font lacks these scripts; the first installed fonts are used for them.
+FALLBACK_FONTS = [
     *("Noto Sans CJK JP", "Hiragino Sans", "PingFang SC", "Microsoft YaHei", "Malgun Gothic", "Nirmala UI"),
     *("Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai", "Arial Unicode MS"),
 ]
 
 
 def learning_curves(rows, title, steps=()):
-    """Loss, scores and learning rate over the steps of a run, each in a panel.
+    """Plot loss, metrics and learning rate over the steps of a run.
 
     Args:
-        rows: Rows of a run's `metrics.csv`: dicts with `step` and, say, `loss`, `accuracy`, `val_loss` and
-            `val_accuracy`; a row may lack some.
+        rows: Rows of a run's `metrics.csv`: dicts with `step` and, for example, `loss`, `accuracy`,
+            `val_loss` and `val_accuracy`; a row may lack some.
         title: The figure's title.
         steps: Rows of its `steps.csv`: dicts with `step`, `loss` and `learning_rate`, which replace those of
             `rows`.
@@ -48,55 +46,53 @@ def learning_curves(rows, title, steps=()):
         >>> learning_curves([row], "A short run").savefig("curves.png")
     """
     if not rows:
-        raise ValueError("received no rows; a learning curve needs at least one row of metrics.csv")
-    others = ("step", "seconds", "images_per_second")
-    names = dict.fromkeys(key.removeprefix("val_") for row in rows for key in row if key not in others)
+        raise ValueError("expected at least one row of metrics.csv; got none")
+    excluded = ("step", "seconds", "images_per_second")
+    names = dict.fromkeys(key.removeprefix("val_") for row in rows for key in row if key not in excluded)
     names = sorted(names, key=lambda name: (name != "loss") + 2 * (name == "learning_rate"))
-    figure, charts = panels.charts(Figure(), _fit, title, len(names), 4.2, 3.0)
-    for axes, name in zip(charts, names):
+    figure, grid = _subplots(title, math.ceil(len(names) / 3), min(len(names), 3), (4.2, 3.0))
+    for axes in grid.flat[len(names) :]:
+        axes.remove()
+    for axes, name in zip(grid.flat, names):
         trained = steps or rows if name in ("loss", "learning_rate") else rows
-        for key, table, look in ((name, trained, TRAINING), (f"val_{name}", rows, VALIDATION)):
+        for key, table, style in ((name, trained, TRAINING), (f"val_{name}", rows, VALIDATION)):
             points = [(row["step"], row[key]) for row in table if key in row]
             if points:
-                marks = {"marker": None} if len(points) > 40 else {"markevery": math.ceil(len(points) / 20)}
-                axes.plot(*zip(*points), **look | marks)
-        axes.set(xlabel="step", ylabel=_fit(name.replace("_", " "), 2.4, 10))
+                axes.plot(*zip(*points), **style | ({"marker": None} if len(points) > 40 else {}))
+        axes.set(xlabel="step", ylabel=_text(name.replace("_", " "), 30))
         axes.locator_params(axis="x", nbins=6, integer=True)
-        panels.legend(axes)
-    return _finished(figure)
+        _legend(axes)
+    return _set_fonts(figure)
 
 
 def prediction_grid(images, predicted, confidence, truth, title):
-    """Images with what the model says of them, how sure it is, and what they are.
+    """Draw images with the predicted class, its probability and the true class.
 
     Args:
         images: (n, height, width, 3).
         predicted: Names, one per image.
         confidence: Probabilities of the predicted classes.
-        truth: Names, one per image; None where nobody knows.
+        truth: Names, one per image; None where the class is unknown.
         title: The figure's title.
 
     Example:
         >>> prediction_grid(images[:1], ["cat"], [0.9], ["dog"], "One image").savefig("grid.png")
     """
-    each = {"predicted": predicted, "confidence": confidence, "truth": truth}
-    panels.check(images=(images, IMAGES), **{name: (values, "n") for name, values in each.items()})
-    width, height = panels.panel_size(images, 1.6)
-    texts = []
-    for said, sure, true in zip(predicted, confidence, truth):
-        text = _fit(said, width - _measure(9)(" (100%)"), 9, lines=2) + f" ({sure:.0%})"
-        texts.append(text if true in (said, None) else f"{text}\n{_fit(f'is {true}', width, 9, lines=2)}")
+    per_image = {"predicted": predicted, "confidence": confidence, "truth": truth}
+    _check(images=(images, IMAGES), **{name: (values, "n") for name, values in per_image.items()})
     columns = math.ceil(math.sqrt(len(images)))
-    rows = [(panels.words_above(texts[i : i + columns]), height) for i in range(0, len(texts), columns)]
-    figure, grid, _ = panels.sheet(Figure(), _fit, title, "", rows, columns, width)
-    for axes, image, text, said, true in zip(grid.flat, images, texts, predicted, truth):
-        panels.show(axes, image)
-        axes.set_title(text, color="black" if true in (said, None) else OTHER, fontsize=9)
-    return _finished(figure)
+    figure, grid = _image_grid(title, images[0], math.ceil(len(images) / columns), columns, words=3)
+    for axes, image, name, probability, true in zip(grid.flat, images, predicted, confidence, truth):
+        wrong = true not in (name, None)
+        text = f"{_text(name, 14, lines=2)} ({probability:.0%})"
+        text += f"\n{_text(f'is {true}', 20)}" if wrong else ""
+        _show(axes, image)
+        axes.set_title(text, color=ORANGE if wrong else "black", fontsize=9)
+    return _set_fonts(figure)
 
 
 def attention_overlay(images, maps, names, title):
-    """Images, and below each its attention map in color over the image in grey.
+    """Draw images and, below each, its attention map over the image in grey.
 
     Args:
         images: (n, height, width, 3).
@@ -106,29 +102,27 @@ def attention_overlay(images, maps, names, title):
 
     Example:
         >>> maps = np.full((1, 4, 4), 1 / 16)
-        >>> attention_overlay(images[:1], maps, ["cat"], "Evenly").savefig("attention.png")
+        >>> attention_overlay(images[:1], maps, ["cat"], "Uniform").savefig("attention.png")
 
     Source: Dosovitskiy et al. 2021, figure 6.
     """
-    panels.check(images=(images, IMAGES), maps=(maps, "n rows columns"), names=(names, "n"))
-    width, height = panels.panel_size(images, 1.8)
-    columns = panels.evenly(len(images), 6)
-    words = [_fit(name, width, 9, lines=2) for name in names]
-    rows = []
-    for i in range(0, len(words), columns):
-        rows += [(panels.words_above(words[i : i + columns]), height), (0, height)]
-    figure, grid, bar = panels.sheet(Figure(), _fit, title, EVENLY, rows, columns, width, bar=True)
-    shown, limits = panels.relative(maps)
-    for above, below, image, seen, word in zip(grid[::2].flat, grid[1::2].flat, images, shown, words):
-        panels.show(above, image)
-        above.set_title(word, fontsize=9)
-        heat = panels.overlay(below, image, seen, limits)
-    panels.colorbar(figure, heat, bar, "attention / mean", shown.max())
-    return _finished(figure)
+    _check(images=(images, IMAGES), maps=(maps, "n rows columns"), names=(names, "n"))
+    columns = min(len(images), 6)
+    rows = math.ceil(len(images) / columns)
+    figure, grid = _image_grid(title, images[0], 2 * rows, columns, words=2)
+    maps, limits = _relative(maps)
+    for image_axes, map_axes, image, attention, name in zip(
+        grid[::2].flat, grid[1::2].flat, images, maps, names
+    ):
+        _show(image_axes, image)
+        image_axes.set_title(_text(name, 20, lines=2), fontsize=9)
+        heat = _overlay(map_axes, image, attention, limits)
+    _attention_bar(figure, heat, grid, maps)
+    return _set_fonts(figure)
 
 
 def head_figure(image, maps, title):
-    """One image, and the attention map of each head of a block in color over the image in grey.
+    """Draw one image and the attention map of each head of a block over it.
 
     Args:
         image: (height, width, 3).
@@ -137,67 +131,74 @@ def head_figure(image, maps, title):
 
     Example:
         >>> maps = np.full((3, 4, 4), 1 / 16)
-        >>> head_figure(images[0], maps, "Three heads, evenly").savefig("heads.png")
+        >>> head_figure(images[0], maps, "Three uniform heads").savefig("heads.png")
 
-    Source: Dosovitskiy et al. 2021, appendix D.8, by head.
+    Source: Dosovitskiy et al. 2021, appendix D.8, per head.
     """
-    panels.check(image=(image, IMAGE), maps=(maps, "heads rows columns"))
-    shown, limits = panels.relative(maps)
-    figure, (first, *others), bar = panels.beside(Figure(), _fit, image, len(shown), title, EVENLY)
-    first.set_title("image", fontsize=9)
-    for head, (axes, seen) in enumerate(zip(others, shown)):
+    _check(image=(image, IMAGE), maps=(maps, "heads rows columns"))
+    maps, limits = _relative(maps)
+    columns = min(len(maps) + 1, 6)
+    figure, grid = _image_grid(title, image, math.ceil((len(maps) + 1) / columns), columns)
+    _show(grid.flat[0], image)
+    grid.flat[0].set_title("image", fontsize=9)
+    for head, (axes, attention) in enumerate(zip(grid.flat[1:], maps)):
         axes.set_title(f"head {head}", fontsize=9)
-        heat = panels.overlay(axes, image, seen, limits)
-    panels.colorbar(figure, heat, bar, "attention / mean", shown.max())
-    return _finished(figure)
+        heat = _overlay(axes, image, attention, limits)
+    _attention_bar(figure, heat, grid, maps)
+    return _set_fonts(figure)
 
 
 def similarity_figure(image, similarity, cells, title):
-    """How like each patch is to a few chosen ones: the patches are marked, and each has its map.
+    """Draw the similarity of a few chosen patches to all patches of the image, one map per chosen patch.
 
     Args:
         image: (height, width, 3).
         similarity: (rows, columns, rows, columns), cosines: what `patch_similarity` returns for one image.
-        cells: The chosen patches: (row, column), from 0 at the top left.
+        cells: Grid positions of the chosen patches: (row, column), from 0 at the top left.
         title: The figure's title.
 
     Raises:
-        ValueError: if a chosen patch is not in the grid, or none is chosen.
+        ValueError: if a chosen patch is outside the grid, or none is chosen.
 
     Example:
-        >>> alike = np.eye(16).reshape(4, 4, 4, 4)
-        >>> similarity_figure(images[0], alike, [(1, 2)], "Like nothing else").savefig("alike.png")
+        >>> identity = np.eye(16).reshape(4, 4, 4, 4)
+        >>> similarity_figure(images[0], identity, [(1, 2)], "Similar to nothing else").savefig("similar.png")
     """
-    panels.check(image=(image, IMAGE), similarity=(similarity, GRIDS))
-    rows, columns = grid = np.shape(similarity)[:2]
-    if not cells or not all(0 <= row < rows and 0 <= column < columns for row, column in cells):
-        raise ValueError(f"received cells {cells}; wanted (row, column) of a grid of {rows} × {columns}")
-    shown = np.stack([similarity[row][column] for row, column in cells])
-    figure, (first, *others), bar = panels.beside(Figure(), _fit, image, len(cells), title, "")
+    _check(image=(image, IMAGE), similarity=(similarity, GRIDS))
+    grid_size = np.shape(similarity)[:2]
+    if not cells or not all(0 <= row < grid_size[0] and 0 <= column < grid_size[1] for row, column in cells):
+        raise ValueError(
+            "expected cells of (row, column) in a grid of {} × {}; got {}".format(*grid_size, cells)
+        )
+    maps = np.stack([similarity[row][column] for row, column in cells])
+    columns = min(len(cells) + 1, 6)
+    figure, grid = _image_grid(title, image, math.ceil((len(cells) + 1) / columns), columns)
+    first = grid.flat[0]
+    _show(first, image)
     first.set_title("chosen patches", fontsize=9)
-    panels.mark(first, image, cells, grid)
-    panels.number(first, image, cells, grid)
-    for number, (cell, axes, seen) in enumerate(zip(cells, others, shown), 1):
+    for number, (cell, axes, cosines) in enumerate(zip(cells, grid.flat[1:], maps), 1):
         axes.set_title("{}: row {}, column {}".format(number, *cell), fontsize=9)
-        heat = panels.overlay(axes, image, seen, panels.cosine_limits(shown))
-        panels.mark(axes, image, [cell], grid)
-    panels.colorbar(figure, heat, bar, "cosine similarity")
-    return _finished(figure)
+        heat = _overlay(axes, image, cosines, _cosine_limits(maps))
+        _mark(axes, image, cell, grid_size)
+        middle = _mark(first, image, cell, grid_size)
+        box = {"boxstyle": "square,pad=0.1", "facecolor": "black", "edgecolor": "none"}
+        first.text(*middle, number, color="white", fontsize=7, ha="center", va="center", bbox=box)
+    _color_bar(figure, heat, grid, "cosine similarity")
+    return _set_fonts(figure)
 
 
 def filter_figure(components, explained, title):
-    """The principal components of the patch filters: what the first layer tells apart in a patch.
+    """Draw the principal components of the patch filters and the fraction of the variance of each.
 
-    Grey is 0, and each picture is scaled by its own largest value; which sign is light is arbitrary. The
-    number above it is its share of the filters' variance.
+    Grey is 0, and each component is scaled by its own largest absolute value; its sign is arbitrary.
 
     Args:
-        components: (count, height, width, channels), of 3 channels, or of 1 shown in grey.
-        explained: (count,) shares of the variance, at most 1 together.
+        components: (count, height, width, channels), with 3 channels, or 1 shown in grey.
+        explained: (count,) fractions of the variance, which sum to at most 1.
         title: The figure's title.
 
     Raises:
-        ValueError: if the channels are not 1 or 3, so that they are no colours.
+        ValueError: if there are not 1 or 3 channels.
 
     Example:
         >>> filters = np.random.default_rng(0).normal(size=(5, 8, 8, 3))
@@ -205,28 +206,27 @@ def filter_figure(components, explained, title):
 
     Source: Dosovitskiy et al. 2021, figure 7 left.
     """
-    panels.check(components=(components, "n height width channels"), explained=(explained, "n"))
+    _check(components=(components, "n height width channels"), explained=(explained, "n"))
     components, explained = np.asarray(components), np.asarray(explained)
     if components.shape[-1] not in (1, 3):
-        raise ValueError(f"received filters of {components.shape[-1]} channels; 1 or 3 can be drawn")
+        raise ValueError(f"expected filters of 1 or 3 channels; got {components.shape[-1]}")
     largest = np.abs(components).max(axis=(1, 2, 3), keepdims=True)
-    pictures = 0.5 + components / np.where(largest > 0, 2 * largest, 1)
-    columns = panels.evenly(len(pictures), 7)
-    rows = [(panels.text_height(1, 8), 0.8)] * math.ceil(len(pictures) / columns)
-    note = f"Grey is 0. Above: share of the variance, {explained.sum():.1%} in all"
-    figure, grid, _ = panels.sheet(Figure(), _fit, title, note, rows, columns, 0.8)
-    for axes, picture, share in zip(grid.flat, pictures, explained):
-        panels.show(axes, picture)
-        axes.set_title(f"{share:.1%}", fontsize=8)
-    return _finished(figure)
+    images = 0.5 + components / np.where(largest > 0, 2 * largest, 1)
+    columns = min(len(images), 7)
+    figure, grid = _image_grid(title, images[0], math.ceil(len(images) / columns), columns, inches=0.8)
+    for axes, image, fraction in zip(grid.flat, images, explained):
+        _show(axes, image)
+        axes.set_title(f"{fraction:.1%}", fontsize=8)
+    figure.supxlabel(f"grey is 0; fraction of the variance, {explained.sum():.1%} in total", fontsize=9)
+    return _set_fonts(figure)
 
 
 def position_figure(similarity, title):
-    """How like the embedding of each position is to those of all positions.
+    """Draw the similarity of each position embedding to all others, as one tile per position.
 
-    Each tile is a map of the whole grid for the position that the tile's place stands for. A model that knows
-    where patches are has a light spot there in each tile, and often that row and column. Of a grid with more
-    than 16 rows or columns every k-th is drawn, and the figure says so.
+    In a model that has learned the image's two dimensions, each tile is brightest at its own position, and
+    often along its row and column. Of a grid with more than 16 rows or columns every k-th is drawn, which
+    the figure states.
 
     Args:
         similarity: (rows, columns, rows, columns), cosines: what `position_similarity` returns.
@@ -237,27 +237,35 @@ def position_figure(similarity, title):
 
     Source: Dosovitskiy et al. 2021, figure 7 centre.
     """
-    panels.check(similarity=(similarity, GRIDS))
+    _check(similarity=(similarity, GRIDS))
     rows, columns = np.shape(similarity)[:2]
     every, gap = (math.ceil(max(rows, columns) / n) for n in (16, 12))
-    picture = panels.tiled(similarity, every, gap)
-    side = min(7 / max(picture.shape), 0.35)
-    note = "" if every == 1 else f"one of every {every} rows and columns of the {rows} × {columns} grid"
-    form = picture, side, panels.cosine_limits(picture), "cosine similarity", 0.5
-    figure, axes = panels.table(Figure(), _fit, title, note, *form)
-    panels.number_tiles(axes, (rows, columns), every, gap)
+    tiles = np.asarray(similarity, float)[::every, ::every]
+    tiles = np.pad(tiles, [(0, 0), (0, 0), (0, gap), (0, gap)], constant_values=np.nan)
+    height, width = (count * size for count, size in zip(tiles.shape[:2], tiles.shape[2:]))
+    picture = tiles.transpose(0, 2, 1, 3).reshape(height, width)[:-gap, :-gap]
+    axes = _heatmap(title, picture, _cosine_limits(picture), "cosine similarity", inches=6)
+    for axis, count in ((axes.yaxis, rows), (axes.xaxis, columns)):
+        numbers = range(0, count, every)
+        axis.set_ticks(
+            [i * (count + gap) + (count - 1) / 2 for i in range(len(numbers))], numbers, fontsize=8
+        )
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
     axes.set(xlabel="patch column", ylabel="patch row")
-    return _finished(figure)
+    if every > 1:
+        axes.set_title(f"one of every {every} rows and columns of the {rows} × {columns} grid", fontsize=9)
+    return _set_fonts(axes.figure)
 
 
 def distance_figure(distances, title):
-    """How far each head looks, block by block: the mean distance of what it attends to.
+    """Plot the mean attention distance of each head, by block.
 
-    A point is a head, the line their mean. Heads near 0 look at their own surroundings, as small convolutions
-    do; heads high up look across the image.
+    A point is a head, the line their mean. Heads with a small distance attend locally, as a convolution does;
+    heads with a large one attend across the image.
 
     Args:
-        distances: Pixels, (blocks, heads), or (images, blocks, heads), of which the images' mean is drawn.
+        distances: Pixels, (blocks, heads), or (images, blocks, heads), which are averaged over the images.
         title: The figure's title.
 
     Example:
@@ -265,70 +273,178 @@ def distance_figure(distances, title):
 
     Source: Dosovitskiy et al. 2021, figure 7 right, and appendix D.7.
     """
-    panels.check(distances=(distances, "images blocks heads" if np.ndim(distances) == 3 else "blocks heads"))
+    _check(distances=(distances, "images blocks heads" if np.ndim(distances) == 3 else "blocks heads"))
     means = np.mean(distances, axis=0) if np.ndim(distances) == 3 else np.asarray(distances)
     blocks, heads = means.shape
-    figure, (axes,) = panels.charts(Figure(), _fit, title, 1, 6.4, 3.8)
-    axes.plot(range(blocks), means.mean(axis=1), color=OTHER, marker="D", label="mean of the heads")
-    axes.scatter(np.repeat(np.arange(blocks), heads), means.ravel(), label="a head", **POINTS)
+    figure, grid = _subplots(title, 1, 1, (6.4, 3.8))
+    axes = grid[0, 0]
+    axes.plot(range(blocks), means.mean(axis=1), color=ORANGE, marker="D", label="mean of the heads")
+    points = np.repeat(np.arange(blocks), heads), means.ravel()
+    axes.scatter(*points, color=BLUE, alpha=0.6, s=22, zorder=3, label="a head")
     axes.set(xlabel="block", ylabel="mean attention distance (pixels)", xlim=(-0.5, blocks - 0.5))
     axes.set_ylim(0, 1.08 * means.max() or 1)
     axes.set_xticks(range(0, blocks, math.ceil(blocks / 24)))
-    panels.legend(axes)
-    return _finished(figure)
+    _legend(axes)
+    return _set_fonts(figure)
 
 
 def confusion_figure(matrix, class_names, title):
-    """What is taken for what, as shares of the true class; up to 20 classes with the counts.
+    """Draw a confusion matrix as fractions of the true class; with up to 20 classes also the counts.
 
     Args:
-        matrix: int (classes, classes): samples of the row's class that were taken for the column's.
-        class_names: One name per class; shown up to 60 classes.
+        matrix: int (classes, classes): samples of the row's class that were predicted as the column's.
+        class_names: One name per class; shown for up to 60 classes.
         title: The figure's title.
 
     Example:
         >>> confusion_figure([[9, 1], [0, 5]], ["cat", "dog"], "Two classes").savefig("confusion.png")
     """
-    panels.check(matrix=(matrix, "classes classes"), class_names=(class_names, "classes"))
+    _check(matrix=(matrix, "classes classes"), class_names=(class_names, "classes"))
     matrix, classes = np.asarray(matrix), len(matrix)
-    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    fontsize = 9 if classes <= 20 else 7
-    names = [_fit(name, 1.6, fontsize) for name in class_names] if classes <= 60 else []
-    longest = max(map(_measure(fontsize), names), default=0.2)
-    side = max(2.4 / classes, min(0.45, 12 / classes))
-    form = shares, side, (0, 1), "share of the true class", 0.45 + longest
-    figure, axes = panels.table(Figure(), _fit, title, "", *form)
+    fractions = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    inches = min(max(0.45 * classes, 2.4), 12)
+    axes = _heatmap(title, fractions, (0, 1), "fraction of the true class", inches)
     axes.set(xlabel="predicted", ylabel="true")
-    if names:
-        axes.set_xticks(range(classes), names, rotation=90 * (longest > 0.9 * side), fontsize=fontsize)
+    if classes <= 60:
+        names = [_text(name, 24) for name in class_names]
+        fontsize, rotation = (9 if classes <= 20 else 7), 90 if max(map(len, names)) > 4 else 0
+        axes.set_xticks(range(classes), names, fontsize=fontsize, rotation=rotation)
         axes.set_yticks(range(classes), names, fontsize=fontsize)
     if classes <= 20:
-        panels.counts(axes, matrix, shares)
-    return _finished(figure)
+        for (row, column), count in np.ndenumerate(matrix):
+            color = "black" if fractions[row, column] > 0.5 else "white"
+            axes.text(column, row, str(count), ha="center", va="center", color=color, fontsize=8)
+    return _set_fonts(axes.figure)
 
 
-def _fit(text, inches, size, lines=1):
-    """The text cut to its place, of characters that can be drawn and are no formula."""
-    fonts = [get_font(findfont(FontProperties(family=[family]))) for family in _families()]
+def _check(**arrays):
+    """Raise ValueError unless the arrays' shapes match and images are floats in [0, 1].
+
+    Args:
+        arrays: By name (array, axes), such as "n height width colors": axes of the same name have the same
+            size in all arrays; an array with `colors` is an image.
+    """
+    sizes = {}
+    for name, (values, axes) in arrays.items():
+        shape, axes, known = np.shape(values), axes.split(), dict(sizes)
+        pairs = zip(axes, shape)
+        if len(shape) != len(axes) or not all(n and n == sizes.setdefault(axis, n) for axis, n in pairs):
+            expected = ", ".join(f"{axis}={known[axis]}" if axis in known else axis for axis in axes)
+            raise ValueError(f"expected {name} of shape ({expected}), not empty; got {shape}")
+        if "colors" in axes:
+            values = np.asarray(values)
+            # Resizing overshoots [0, 1] slightly; uint8 and normalized images exceed it by far.
+            in_range = values.dtype.kind == "f" and -0.5 < values.min() <= values.max() < 1.5
+            if not in_range or shape[-1] not in (1, 3):
+                raise ValueError(
+                    f"expected {name} with 1 or 3 channels of floats in [0, 1]; got {shape[-1]} channels of "
+                    f"{values.dtype} from {values.min():.3g} to {values.max():.3g}"
+                )
+
+
+def _text(text, width, lines=1):
+    """Wrap a name to lines of `width` characters and truncate it; replace what cannot be drawn."""
+    fonts = [get_font(findfont(FontProperties(family=[family]))) for family in _font_families()]
     words = " ".join(str(text).split())
-    drawn = "".join(c if any(font.get_char_index(ord(c)) for font in fonts) else "□" for c in words)
-    return panels.fitted(drawn, inches, lines, _measure(size)).replace("$", r"\$")
+    words = "".join(c if any(font.get_char_index(ord(c)) for font in fonts) else "□" for c in words)
+    if any(unicodedata.east_asian_width(c) in "WF" for c in words):
+        width //= 2
+    rows = textwrap.wrap(words, width)
+    if len(rows) > lines:
+        rows[lines - 1 :] = [rows[lines - 1][: width - 1] + "…"]
+    return "\n".join(rows).replace("$", r"\$")  # not a formula
 
 
-def _measure(size):
-    """What tells how many inches wide words of this size are."""
-    prop = FontProperties(family=_families(), size=size)
-    width = text_to_path.get_text_width_height_descent
-    return lambda words: 1.04 * width(words, prop, ismath=False)[0] / 72  # letters move to whole pixels
-
-
-def _families():
+def _font_families():
     installed = {font.name for font in fontManager.ttflist}
-    return [*FontProperties().get_family(), *(family for family in OTHER_SCRIPTS if family in installed)]
+    return [*rcParams["font.family"], *(family for family in FALLBACK_FONTS if family in installed)]
 
 
-def _finished(figure):
-    families = _families()
+def _set_fonts(figure):
     for text in figure.findobj(Text):
-        text.set_fontfamily(families)
+        text.set_fontfamily(_font_families())
     return figure
+
+
+def _subplots(title, rows, columns, inches, layout="constrained"):
+    """Return a figure and its axes (rows, columns), each of about `inches` (width, height)."""
+    width, height = max(inches[0] * columns, 4), inches[1] * rows + 0.6
+    figure = Figure(figsize=(width, height), layout=layout)
+    figure.suptitle(_text(title, int(10 * width), lines=3), fontsize=12)
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def _image_grid(title, image, rows, columns, words=1, inches=1.8):
+    """Return a figure and its axes for images whose longer side is `inches`, below lines of words."""
+    height, width = np.shape(image)[:2]
+    scale = inches / max(height, width)
+    panel = max(width * scale, 0.75 * inches), height * scale + 0.15 * words
+    figure, grid = _subplots(title, rows, columns, panel, "compressed")
+    for axes in grid.flat:
+        axes.axis("off")
+    return figure, grid
+
+
+def _heatmap(title, values, limits, label, inches):
+    """Return the axes of a new figure of values as colours, whose longer side is `inches`."""
+    height, width = (inches * side / max(values.shape) for side in values.shape)
+    figure, grid = _subplots(title, 1, 1, (width + 2, max(height + 1, 2)))
+    low, high = limits
+    heat = grid[0, 0].imshow(values, cmap="viridis", vmin=low, vmax=high, interpolation="nearest")
+    _color_bar(figure, heat, grid, label)
+    return grid[0, 0]
+
+
+def _color_bar(figure, heat, grid, label, extend="neither"):
+    bar = figure.colorbar(heat, ax=grid.ravel().tolist(), extend=extend, shrink=0.8, pad=0.02)
+    bar.set_label(label, size=9)
+    bar.ax.tick_params(labelsize=8)
+
+
+def _attention_bar(figure, heat, grid, maps):
+    extend = "max" if np.max(maps) > heat.get_clim()[1] else "neither"
+    _color_bar(figure, heat, grid, "attention / mean", extend)
+    figure.supxlabel(UNIFORM, fontsize=9)
+
+
+def _legend(axes):
+    """Add a grid, and the legend above the plot, where it covers no points."""
+    axes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+    axes.grid(alpha=0.3)
+
+
+def _show(axes, image):
+    height, width, _ = np.shape(image)
+    axes.imshow(np.clip(np.broadcast_to(image, (height, width, 3)), 0, 1), interpolation="nearest")
+
+
+def _overlay(axes, image, values, limits):
+    """Draw values over a grey image, larger ones more opaque; return what the colour bar needs."""
+    height, width = np.shape(image)[:2]
+    axes.imshow(np.mean(image, axis=-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    low, high = limits
+    opacity = 0.75 * np.clip((np.asarray(values) - low) / (high - low), 0, 1)
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    return axes.imshow(
+        values, cmap="inferno", alpha=opacity, vmin=low, vmax=high, extent=extent, interpolation="bilinear"
+    )
+
+
+def _mark(axes, image, cell, grid_size):
+    """Frame a patch, visibly on any image; return the (x, y) of its middle."""
+    height, width = np.array(np.shape(image)[:2]) / grid_size
+    corner = cell[1] * width - 0.5, cell[0] * height - 0.5
+    for color, linewidth in (("black", 3.5), ("white", 1.5)):
+        axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=color, linewidth=linewidth))
+    return corner[0] + width / 2, corner[1] + height / 2
+
+
+def _relative(maps):
+    """Divide maps by their mean; return them and limits, which one bright patch does not raise."""
+    maps = np.asarray(maps) * np.shape(maps)[-1] * np.shape(maps)[-2]
+    return maps, (0.0, max(2.0, float(np.quantile(maps, 0.995))))
+
+
+def _cosine_limits(values):
+    """Return the smallest value, rounded down to a tenth, and 1."""
+    return min(math.floor(np.nanmin(values) * 10) / 10, 0.9), 1.0

@@ -1,31 +1,31 @@
-"""What the filters that read the pixels have learned to see."""
+"""The principal components of the filters of the first layer."""
 
 import numpy as np
 from keras import ops
 
-from keras_vit.inspection.blocks import check_model, is_whole
+from keras_vit.inspection.blocks import check_model, is_integer
 
-SHOWN = 28  # as many as the paper's figure 7 shows
+DEFAULT_COUNT = 28  # as in the paper's figure 7
 
 
 def filter_components(model, count=None):
-    """The principal components of the filters that read the pixels.
+    """Compute the principal components of the filters that are applied to the pixels.
 
-    The filters are those of the patch embedding, one for each of the hidden size; with a ResNet stem
-    those of its root convolution, standardised as it computes with them.
+    The filters are those of the patch embedding, one per hidden unit; with a ResNet stem those of its
+    root convolution, standardised as the layer does.
 
     Args:
         model: A `VisionTransformer`.
-        count: How many components, the most important first; None for 28 as in the paper, or for all
+        count: Number of components, by decreasing variance; None for 28 as in the paper, or for all
             of a model that has fewer.
 
     Returns:
-        components: Array (count, height, width, channels), each of length 1, its largest entry
+        components: Array (count, height, width, channels), each of unit norm with its largest entry
             positive.
-        explained: Array (count,), the share of the filters' variance along each.
+        explained: Array (count,), the fraction of the filters' variance along each.
 
     Raises:
-        ValueError: if there are not so many components.
+        ValueError: if there are fewer components.
 
     Example:
         >>> components, explained = filter_components(model, count=5)
@@ -38,16 +38,16 @@ def filter_components(model, count=None):
     kernel = _kernel(model)  # (height, width, channels, filters)
     *shape, filters = kernel.shape
     samples = kernel.reshape(-1, filters).T
-    most = min(samples.shape)
-    count = min(SHOWN, most) if count is None else count
-    if not is_whole(count) or not 1 <= count <= most:
-        raise ValueError(f"count must be a whole number from 1 to {most}, all there are; got {count!r}")
+    available = min(samples.shape)
+    count = min(DEFAULT_COUNT, available) if count is None else count
+    if not is_integer(count) or not 1 <= count <= available:
+        raise ValueError(f"expected count to be an integer from 1 to {available}; got {count!r}")
 
-    _, deviations, components = np.linalg.svd(samples - samples.mean(axis=0), full_matrices=False)
-    # The sign of a component is arbitrary: the same for every machine.
+    _, singular_values, components = np.linalg.svd(samples - samples.mean(axis=0), full_matrices=False)
+    # The sign of a component is arbitrary; this makes it the same on every machine.
     largest = np.abs(components).argmax(axis=1, keepdims=True)
     components = components * np.sign(np.take_along_axis(components, largest, axis=1))
-    variances = deviations**2
+    variances = singular_values**2
     explained = variances / (variances.sum() or 1)
     return components[:count].reshape(count, *shape).astype("float32"), explained[:count].astype("float32")
 

@@ -1,22 +1,22 @@
-"""What position embeddings have learned of the image's two dimensions."""
+"""The similarity of position embeddings."""
 
 from keras import ops
 
 from keras_vit.inspection.blocks import check_model
-from keras_vit.inspection.similarity import cosines
+from keras_vit.inspection.similarity import cosine_similarity
 from keras_vit.layers.position_embedding import sincos_2d
 
 
 def position_similarity(model):
-    """How alike the position embeddings are: the cosine between those of every two places.
+    """Compute the cosine similarity of every two position embeddings.
 
     Args:
         model: A `VisionTransformer` with position embeddings, learned or "sincos2d".
 
     Returns:
         Array (rows, columns, rows, columns) in [-1, 1], on the grid that the model stores (its
-        `position_grid`, or else the grid of its image size): `similarity[row, column]` is the map of
-        what is like this place. Prefix tokens, which have no place, are left out.
+        `position_grid`, or the grid of its image size): `similarity[row, column]` is the map of
+        similarities to this position. Prefix tokens are excluded.
 
     Raises:
         ValueError: if the model has no position embeddings.
@@ -36,4 +36,4 @@ def position_similarity(model):
         positions = sincos_2d(*grid, model.hidden_size)
     else:
         positions = layer.table[0, layer.num_prefix_tokens :]
-    return cosines(ops.convert_to_numpy(positions)).reshape(*grid, *grid)
+    return cosine_similarity(ops.convert_to_numpy(positions)).reshape(*grid, *grid)

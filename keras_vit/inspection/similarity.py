@@ -1,27 +1,27 @@
-"""Which patches are alike to the model."""
+"""The similarity of patches in a model's features."""
 
 import numpy as np
 from keras import ops
 
-from keras_vit.inspection.blocks import as_read, check_images, patch_grid, tokens_at
+from keras_vit.inspection.blocks import check_images, input_of_block, patch_grid, pooling_input
 
 
 def patch_similarity(model, images, stage="tokens"):
-    """How alike the patches of an image are to the model: the cosine between their features.
+    """Compute the cosine similarity of every two patches of an image in a model's features.
 
     Args:
         model: A `VisionTransformer`.
         images: Model input (batch, height, width, channels).
-        stage: Where the features are taken: "patch_embedding", "encoder_block_3", "tokens" or
-            another stage of `model.feature_extractor` that has a vector for each patch.
+        stage: The features: "patch_embedding", "encoder_block_3", "tokens" or another stage of
+            `model.feature_extractor` that has one vector per patch.
 
     Returns:
         Array (batch, rows, columns, rows, columns) in [-1, 1]: `similarity[i, row, column]` is the
-        map of what is like this patch in image i. Features that are all zero are like nothing: 0.
+        map of similarities to this patch in image i. The similarity of zero vectors is 0.
 
     Raises:
-        ValueError: for an unknown stage or one without a vector for each patch, or if the images do
-            not fit the model.
+        ValueError: for an unknown stage or one without a vector per patch, or if the images do not
+            fit the model.
 
     Example:
         >>> similarity = patch_similarity(model, images)
@@ -33,27 +33,28 @@ def patch_similarity(model, images, stage="tokens"):
     check_images(model, images)
     grid = patch_grid(model, images)
     features = ops.convert_to_numpy(ops.cast(_features(model, images, stage), "float32"))
-    return cosines(features).reshape(len(features), *grid, *grid)
+    return cosine_similarity(features).reshape(len(features), *grid, *grid)
 
 
 def _features(model, images, stage):
-    """What the stage holds of each patch: (batch, patches, channels)."""
+    """Return the patches' features: (batch, patches, channels)."""
     blocks = [f"encoder_block_{i}" for i in range(model.num_layers or 0)]
     last = ["tokens"] if model.norm_after_pooling else ["tokens", "encoder_norm"]
-    # Through the blocks with a bound on the memory, which a feature extractor has not.
+    # One block at a time bounds the memory, which a feature extractor does not.
     if stage in blocks:
-        return tokens_at(model, images, blocks.index(stage) + 1)[:, model.num_prefix_tokens :]
+        return input_of_block(model, images, blocks.index(stage) + 1)[:, model.num_prefix_tokens :]
     if blocks and stage in last:
-        return as_read(model, tokens_at(model, images, len(blocks)))[:, model.num_prefix_tokens :]
+        tokens = pooling_input(model, input_of_block(model, images, len(blocks)))
+        return tokens[:, model.num_prefix_tokens :]
     features = model.feature_extractor([stage], grid=True)(images)[stage]
     batch, rows, columns, channels = features.shape
     if (rows, columns) != patch_grid(model, images):
-        raise ValueError(f"stage {stage!r} has {rows}×{columns} vectors, and not one for each patch")
+        raise ValueError(f"expected a stage with one vector per patch; {stage!r} has {rows}×{columns}")
     return ops.reshape(features, (batch, rows * columns, channels))
 
 
-def cosines(vectors):
-    """The cosine between every two vectors; 0 where one is zero.
+def cosine_similarity(vectors):
+    """Compute the cosine of every two vectors; 0 where one is zero.
 
     Args:
         vectors: Array (…, count, channels).
@@ -62,10 +63,10 @@ def cosines(vectors):
         Array (…, count, count), float32, in [-1, 1].
 
     Example:
-        >>> cosines(np.array([[3, 0], [0, 0], [-2, 0]])).tolist()
+        >>> cosine_similarity(np.array([[3, 0], [0, 0], [-2, 0]])).tolist()
         [[1.0, 0.0, -1.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 1.0]]
     """
-    vectors = np.asarray(vectors, "float64")  # in which squares of float32 neither vanish nor overflow
-    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    units = (vectors / np.where(length > 0, length, 1)).astype("float32")
+    vectors = np.asarray(vectors, "float64")  # in which squares of float32 neither underflow nor overflow
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    units = (vectors / np.where(norms > 0, norms, 1)).astype("float32")
     return np.clip(units @ np.swapaxes(units, -1, -2), -1, 1)

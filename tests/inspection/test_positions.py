@@ -13,7 +13,7 @@ MODELS = {
     "hybrid": (lambda golden: from_pretrained(golden / "hybrid.npz", image_size=(64, 32)), (8, 4), 1),
     "any size": (lambda golden: from_pretrained(golden / "gap.npz", image_size=(None, None)), (4, 4), 0),
     "registers": (lambda golden: small(image_size=(16, 32), num_registers=2), (2, 4), 3),
-    "no place for the prefix": (
+    "no positions for the prefix": (
         lambda golden: small(image_size=(24, 16), prefix_positions=False),
         (3, 2),
         0,
@@ -27,7 +27,7 @@ def cosine(one, other):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_similarities_are_the_cosines_of_every_two_places(name, golden):
+def test_similarities_are_the_cosines_of_every_two_positions(name, golden):
     make, grid, prefix = MODELS[name]
     model = make(golden)
     table = arrays(model)["position_embedding/table"][0, prefix:].astype("float64").reshape(*grid, -1)
@@ -45,16 +45,16 @@ def test_fixed_positions_are_compared_like_learned_ones(golden):
     assert_close(position_similarity(with_prefix), expected, 1e-5)
 
 
-def test_a_place_of_its_own_channel_is_like_itself_alone():
+def test_orthogonal_positions_have_similarity_0():
     model = small(image_size=(16, 32))
     model.get_layer("position_embedding").table.assign(3 * np.eye(9, 12)[np.newaxis])
     np.testing.assert_array_equal(position_similarity(model).reshape(8, 8), np.eye(8))
 
 
-def test_a_zero_place_is_like_nothing_and_small_ones_count():
+def test_a_zero_vector_has_similarity_0_and_small_ones_do_not_underflow():
     model = small()
     table = np.zeros((1, 5, 12))
-    table[0, 1:3] = 1e-30  # whose square is not there in float32
+    table[0, 1:3] = 1e-30  # whose square underflows in float32
     model.get_layer("position_embedding").table.assign(table)
     expected = np.zeros((4, 4))
     expected[:2, :2] = 1
@@ -71,8 +71,3 @@ def test_half_precision_gives_float32():
 def test_a_model_without_positions_is_refused(options):
     with pytest.raises(ValueError, match="no position embeddings"):
         position_similarity(small(**options))
-
-
-def test_another_model_is_refused():
-    with pytest.raises(ValueError, match="only a VisionTransformer can be looked into; got dict"):
-        position_similarity({})

@@ -10,7 +10,7 @@ from keras_vit.inspection import patch_similarity
 
 
 def similarity_by_numpy(features):
-    """The cosines of every two cells of (batch, rows, columns, channels)."""
+    """The cosines of every two grid positions of (batch, rows, columns, channels)."""
     batch, rows, columns, _ = features.shape
     found = np.zeros((batch, rows, columns, rows, columns))
     for image, *cells in np.ndindex(found.shape):
@@ -31,7 +31,7 @@ def test_similarities_are_the_cosines_of_the_patches_tokens(name, golden):
     assert found.dtype == "float32"
 
 
-def test_the_stage_says_whose_features_are_compared():
+def test_the_stage_selects_the_features():
     model = small(image_size=(16, 32), num_registers=2)
     images = images_for(model)
     w = arrays(model)
@@ -40,7 +40,7 @@ def test_the_stage_says_whose_features_are_compared():
     )
     assert_close(patch_similarity(model, images, "patch_embedding"), similarity_by_numpy(embedded), 1e-5)
     one_block = small(image_size=(16, 32), num_registers=2, num_layers=1, norm_after_pooling=True)
-    for weight in one_block.weights:  # the same first block, with nothing behind it
+    for weight in one_block.weights:  # the same first block, with nothing after it
         if weight.path in w:
             weight.assign(w[weight.path])
     tokens = forward(arrays(one_block), images, one_block.get_config())["tokens"][:, 3:]
@@ -60,7 +60,7 @@ BLOCKS = (*STEM, "encoder_block_0", "encoder_block_1")
         (NO_TRANSFORMER, ("patch_embedding", "tokens")),
     ],
 )
-def test_a_stage_is_compared_as_the_feature_extractor_lays_it_out(options, stages):
+def test_a_stage_is_the_feature_extractors(options, stages):
     model = small(image_size=(16, 24), **options)
     images = images_for(model)
     for stage, features in model.feature_extractor(stages, grid=True)(images).items():
@@ -68,14 +68,14 @@ def test_a_stage_is_compared_as_the_feature_extractor_lays_it_out(options, stage
         assert_close(patch_similarity(model, images, stage), expected, 1e-5)
 
 
-def test_a_norm_that_the_model_has_not_is_no_stage():
+def test_a_missing_norm_is_no_stage():
     model = small(norm_after_pooling=True)
     with pytest.raises(ValueError, match="unknown"):
         patch_similarity(model, images_for(model), "encoder_norm")
 
 
-def test_patches_that_are_alike_in_the_image_are_alike():
-    """Two colours; negative pixels make opposite vectors, zero ones make none."""
+def test_equal_patches_have_similarity_1_and_zero_ones_0():
+    """Negative pixels make opposite vectors, zero ones zero vectors."""
     model = small(image_size=(16, 24), pre_norm=True)  # whose embedding has no bias
     images = np.zeros((1, 16, 24, 3), "float32")
     images[:, :8, :8], images[:, :8, 8:16], images[:, 8:, :8] = 1, 0.25, -1
@@ -84,18 +84,20 @@ def test_patches_that_are_alike_in_the_image_are_alike():
     np.testing.assert_allclose(found, np.outer(colour, colour), atol=1e-6)
 
 
-def test_a_hybrids_last_unit_has_a_vector_for_each_patch_and_its_first_has_not():
+def test_a_stage_needs_one_vector_per_patch():
     model = small(**{**HYBRID, "image_size": (32, 64)}, resnet=(1, 1))
     images = images_for(model)
     assert patch_similarity(model, images, "block2_unit1").shape == (2, 4, 8, 4, 8)
-    with pytest.raises(ValueError, match="stage 'block1_unit1' has 8×16 vectors, and not one for each patch"):
+    with pytest.raises(
+        ValueError, match="expected a stage with one vector per patch; 'block1_unit1' has 8×16"
+    ):
         patch_similarity(model, images, "block1_unit1")
 
 
-@pytest.mark.parametrize("stage, told", [("pooled", "holds no grid"), ("tockens", "unknown")])
-def test_a_stage_without_patches_is_refused(stage, told):
+@pytest.mark.parametrize("stage, message", [("pooled", "holds no grid"), ("tockens", "unknown")])
+def test_a_stage_without_patches_is_refused(stage, message):
     model = small()
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         patch_similarity(model, images_for(model), stage)
 
 

@@ -1,4 +1,4 @@
-"""Who looks at whom, in float64 NumPy, and the models that inspection is held against."""
+"""Attention scores in float64 NumPy, and the models that inspection is compared with it on."""
 
 import functools
 import types
@@ -16,23 +16,23 @@ MODELS = {
     "token": lambda golden: from_pretrained(golden / "token.npz"),
     "gap": lambda golden: from_pretrained(golden / "gap.npz"),
     "map": lambda golden: from_pretrained(golden / "bigvision_map.npz"),
-    "map and its norm after it": lambda golden: small(pooling="map", norm_after_pooling=True, **REGISTERS),
+    "map, norm after pooling": lambda golden: small(pooling="map", norm_after_pooling=True, **REGISTERS),
     "hybrid": lambda golden: from_pretrained(golden / "hybrid.npz", image_size=(48, 32)),
     "timm": lambda golden: from_pretrained(golden / "timm_avg.safetensors", num_heads=3),
     "a rectangle": lambda golden: from_pretrained(golden / "token.npz", image_size=(24, 48)),
     "any size": lambda golden: from_pretrained(golden / "gap.npz", image_size=(None, None)),
     "registers": lambda golden: small(**REGISTERS),
     "registers and gap": lambda golden: small(**REGISTERS, pooling="gap"),
-    "gap beside a class token": lambda golden: small(pooling="gap", class_token=True),
+    "gap with a class token": lambda golden: small(pooling="gap", class_token=True),
     "every token": lambda golden: small(pooling=None, class_token=True, patch_size=(4, 8)),
     "distillation": lambda golden: small(distillation=True),
     "other blocks": lambda golden: small(layer_scale=0.5, qkv_bias=False, activation="quick_gelu"),
 }
 
 
-def look_by_numpy(model, images):
-    """What tokens look at in each block, `blocks` of (batch, heads, tokens, tokens), and the probe's
-    (batch, heads, tokens); the grid; how many tokens stand before it."""
+def attention_by_numpy(model, images):
+    """Return the scores of each block, `blocks` of (batch, heads, tokens, tokens), and of the probe
+    (batch, heads, tokens); the patch grid; the number of prefix tokens."""
     c, w = model.get_config(), {name: a.astype("float64") for name, a in arrays(model).items()}
     first = keras.Model(model.input, [model.get_layer(n).output for n in ("patch_embedding", "patch_tokens")])
     grid = first(images)[0].shape[1:3]
@@ -60,23 +60,23 @@ def _scores(w, name, query, tokens):
     return reference.softmax(np.einsum("bhqd,bhkd->bhqk", q, k) / np.sqrt(q.shape[-1]))
 
 
-def readers(model, look):
-    """Which tokens the pooling reads: the class token, and the distillation token; or the patches."""
+def query_tokens(model, expected):
+    """Return the indices of the tokens that the pooling reads."""
     if model.pooling == "token":
         return [0, 1] if model.distillation else [0]
-    return [*range(look.prefix, look.blocks[0].shape[-1])]
+    return [*range(expected.prefix, expected.blocks[0].shape[-1])]
 
 
 @functools.cache
 def inspected(name, golden):
-    """A model of the table, images for it, and what NumPy sees it look at; not to be changed."""
+    """Return a model of the table, images for it, and its attention by NumPy; not to be changed."""
     model = MODELS[name](golden)
     images = images_for(model, 3, (40, 24) if model.image_size == (None, None) else None)
-    return model, images, look_by_numpy(model, images)
+    return model, images, attention_by_numpy(model, images)
 
 
-def attention_set(model, query, key, query_bias=0.0):
-    """The model with these (channels, head size) query and key kernels in every block, one head each."""
+def set_attention(model, query, key, query_bias=0.0):
+    """Set the (channels, head size) query and key kernels of every block, of one head each."""
     for i in range(model.num_layers):
         attention = model.get_layer(f"encoder_block_{i}").attention
         for layer, kernel, bias in ((attention.query, query, query_bias), (attention.key, key, 0.0)):
@@ -85,8 +85,8 @@ def attention_set(model, query, key, query_bias=0.0):
     return model
 
 
-def blind(model):
-    """The model with queries of zero, which look at every token alike."""
+def set_uniform_attention(model):
+    """Set the queries to zero, so that they attend uniformly."""
     for i in range(model.num_layers):
         layer = model.get_layer(f"encoder_block_{i}").attention.query
         layer.kernel.assign(np.zeros(layer.kernel.shape))
