@@ -1,4 +1,4 @@
-"""What every test gets: quiet TensorFlow, a fixed seed, the golden files, and the backend's skips."""
+"""Set-up for all tests: quiet TensorFlow, a fixed seed, golden files, and skips by Keras backend."""
 
 import gc
 import os
@@ -6,7 +6,7 @@ import pathlib
 import shutil
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-if os.environ.get("KERAS_BACKEND") == "jax":  # compiling takes most of the time there
+if os.environ.get("KERAS_BACKEND") == "jax":  # Compiling takes most of the time there.
     cheap = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     os.environ.setdefault("XLA_FLAGS", cheap)
 
@@ -17,30 +17,37 @@ from filelock import FileLock
 from hypothesis import settings
 from made.limited import Limited
 
-# `make test-full` tries ten times as many examples; JAX, which compiles anew for every shape, fewer.
+# JAX compiles anew for every shape, so it tries fewer. `make test-full` passes --hypothesis-profile=full.
 EXAMPLES = 20 if keras.backend.backend() == "tensorflow" else 4
-settings.register_profile("made", deadline=None, max_examples=EXAMPLES * (10 if "FULL" in os.environ else 1))
-settings.load_profile("made")
+settings.register_profile("fast", deadline=None, max_examples=EXAMPLES)
+settings.register_profile("full", deadline=None, max_examples=10 * EXAMPLES)
+settings.load_profile("fast")
 
-if keras.backend.backend() == "tensorflow":  # before anything touches them: four devices to distribute over
+if keras.backend.backend() == "tensorflow":  # Four devices to distribute over; later they cannot be changed.
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
 
 TESTS = pathlib.Path(__file__).parent
-# The files that take longest start first, so that none is alone at the end.
+# These files take longest and start first, so that no process is left alone with one at the end.
 LONGEST = (
-    *("colab/test_notebooks.py", "cli/test_quickstart.py", "training/test_workers.py", "test_docs.py"),
-    *("export/test_folder.py", "export/test_saved_model.py", "training/test_run.py", "cli/test_export.py"),
-    *("contract/test_docstrings.py", "models/test_distributed_shares.py", "export/test_hub.py"),
-    *("export/test_quantisation.py", "export/test_tflite.py", "export/test_layer.py"),
-    *("models/test_vit.py", "models/test_masked_patch.py", "contract/test_contract.py"),  # of JAX's
+    "cli/test_quickstart.py",
+    "training/test_run.py",
+    "export/test_folder.py",
+    "contract/test_contract.py",
+    "contract/test_docstrings.py",
+    "models/test_vit.py",
 )
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "tensorflow_only(reason): skipped on another Keras backend")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Skip the comparisons with peers, which are all slow and import torch."""
+    return True if collection_path.name == "peers" and config.option.markexpr == "not slow" else None
 
 
 def pytest_collection_modifyitems(items):
@@ -49,7 +56,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish(session):
     gc.collect()
-    gc.freeze()  # what is imported stays, so that no later collection looks through all of it again
+    gc.freeze()  # Later collections need not scan the imported modules again.
 
 
 def pytest_runtest_setup(item):
@@ -70,13 +77,13 @@ def rng():
 
 @pytest.fixture(scope="session")
 def golden():
-    """The folder of small official checkpoints and of what their authors' code computes from them."""
+    """The folder of small official checkpoints and their authors' outputs."""
     return TESTS / "golden"
 
 
 @pytest.fixture(scope="session")
 def limited():
-    """A process with limited memory and time, in which hostile files are read as by a user."""
+    """A process with limited memory and time that reads hostile files as a user would."""
     process = Limited("made.attacked")
     yield process
     process.close()
@@ -89,20 +96,20 @@ def repository():
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory):
-    """A function that returns a folder made once for all test processes, which none of them may change.
+    """A function that returns a folder shared by all test processes, none of which may change it.
 
-    `shared_folder("digits_run", make)` calls `make(folder)` in the first process that asks for the name; the
-    others wait, and read what it made.
+    `shared_folder("digits_run", make)` calls `make(folder)` in the first process that asks for the name;
+    the others wait for it.
     """
     base = tmp_path_factory.getbasetemp()
-    # pytest-xdist gives each of its processes a folder of its own below the common one.
+    # pytest-xdist gives each process its own folder below the common one.
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def share(name, make):
         folder, done = base / f"shared_{name}", base / f"shared_{name}.done"
         with FileLock(base / f"shared_{name}.lock"):
             if not done.exists():
-                shutil.rmtree(folder, ignore_errors=True)  # of a process whose `make` failed
+                shutil.rmtree(folder, ignore_errors=True)  # `make` may have failed in another process.
                 folder.mkdir()
                 make(folder)
                 done.touch()

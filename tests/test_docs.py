@@ -1,4 +1,4 @@
-"""What the manual and README say is run, and the manual is built: nothing in it is fetched from elsewhere."""
+"""The code blocks of README and the manual run, and the manual builds without resources from other hosts."""
 
 import ast
 import doctest
@@ -27,16 +27,15 @@ from keras_vit.weights.catalogue import CATALOGUE
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 TEXTS = {page: (ROOT / page).read_text() for page in PAGES}
-NOT_RUN = ("bash", "text")  # for a network, several machines or other programs; what is shown
-PACKAGES = ("", ".layers", ".models", ".weights", ".data", ".training", ".evaluation", ".inspection")
-PACKAGES += (".export",)
+NOT_RUN = ("bash", "text")  # commands that need a network or other programs, and output
+PACKAGES = ("layers", "models", "weights", "data", "training", "evaluation", "inspection", "export")
 
 
 def blocks(text):
     return re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-# One process for all pages, which saves the imports; each page in a new folder with the files it speaks of.
+# One process runs all pages, to import once; each page gets a new folder with the files that it names.
 RUN = """
 import contextlib, json, os, pathlib, shlex, shutil, sys, traceback
 import numpy as np
@@ -78,51 +77,50 @@ for page, steps in plan.items():
 """
 
 
-@pytest.fixture(scope="module")
-def read(tmp_path_factory):
-    """The folder of each page after all its blocks have run, and why one could not.
+def run_pages(pages, folder):
+    """The folder of each page after all its blocks have run, and the traceback of a block that failed.
 
-    The checkpoint has `pre_logits`, as the first published ones, ImageNet's class count without class names,
-    and an image size that no page names.
+    The checkpoint has `pre_logits`, as the first published ones do, ImageNet's class count without class
+    names, and an image size that no page names.
     """
-    folder = tmp_path_factory.mktemp("read")
     model = from_pretrained(ROOT / "tests/golden/token_rep.npz", image_size=40, num_classes=1000)
     checkpoint = save_weights(model, folder / "other.npz", "vit_jax")
     model.save(folder / "other.keras")
-    plan = {page: [b for b in blocks(text) if b[0] not in NOT_RUN] for page, text in TEXTS.items()}
+    plan = {page: [b for b in blocks(TEXTS[page]) if b[0] not in NOT_RUN] for page in pages}
     (folder / "plan.json").write_text(json.dumps(plan))
     command = [sys.executable, "-c", RUN, checkpoint, folder / "other.keras", folder / "plan.json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return {page: (folder / page, json.loads((folder / page / "done.json").read_text())) for page in PAGES}
+    return {page: (folder / page, json.loads((folder / page / "done.json").read_text())) for page in pages}
 
 
-@pytest.mark.tensorflow_only("the pages train and export")
-@pytest.mark.parametrize("page", PAGES)
-def test_every_block_of_a_page_runs(page, read):
-    _, failure = read[page]
+@pytest.mark.tensorflow_only("README trains and exports")
+def test_every_block_of_readme_runs(tmp_path):
+    ((folder, failure),) = run_pages(["README.md"], tmp_path).values()
     assert failure is None, failure
-
-
-@pytest.mark.tensorflow_only("the pages train and export")
-def test_the_files_that_the_pages_speak_of_are_there(read):
-    readme, _ = read["README.md"]
     for file in ("digits.keras", "deployed/saved_model/1/saved_model.pb", "inside/report.html"):
-        assert (readme / file).exists(), file
-    assert "rose" in (readme / "out.txt").read_text()
-    assert (read["docs/checkpoints.md"][0] / "vit_folder/config.json").exists()
-    assert (read["docs/training.md"][0] / "runs/flowers/report.html").exists()
+        assert (folder / file).exists(), file
+    assert "rose" in (folder / "out.txt").read_text()
 
 
-def test_the_pages_have_what_they_are_to_run():
-    ours = {page: [language for language, _ in blocks(text)] for page, text in TEXTS.items()}
-    assert all(language in ("", "python", *NOT_RUN) for found in ours.values() for language in found)
-    without = [page for page, languages in ours.items() if not {"", "python"} & {*languages}]
-    assert without == ["docs/paper.md"]  # whose runs are large
+@pytest.mark.slow
+@pytest.mark.tensorflow_only("the pages train and export")
+def test_every_block_of_the_manual_runs(tmp_path):
+    found = run_pages([page for page in PAGES if page != "README.md"], tmp_path)
+    failures = [failure for _, failure in found.values() if failure is not None]
+    assert not failures, "\n".join(failures)
+    assert (found["docs/checkpoints.md"][0] / "vit_folder/config.json").exists()
+    assert (found["docs/training.md"][0] / "runs/flowers/report.html").exists()
 
 
-def test_what_is_not_run_is_understood_all_the_same():
-    """Every command that is shown, if only in a line of shell, is one of the parser's."""
+def test_every_page_but_that_of_the_paper_has_code_to_run():
+    used = {page: [language for language, _ in blocks(text)] for page, text in TEXTS.items()}
+    assert all(language in ("", "python", *NOT_RUN) for found in used.values() for language in found)
+    without = [page for page, languages in used.items() if not {"", "python"} & {*languages}]
+    assert without == ["docs/paper.md"]  # Its runs are too large.
+
+
+def test_every_command_that_is_shown_is_parsed():
     text = "\n".join(
         block for text in TEXTS.values() for language, block in blocks(text) if language != "python"
     )
@@ -135,13 +133,13 @@ def test_what_is_not_run_is_understood_all_the_same():
             assert source is None or not source.startswith("vit_b") or source in CATALOGUE, line
 
 
-def test_the_recipes_and_names_that_are_spoken_of_are_there():
+def test_recipes_and_checkpoints_that_are_named_exist():
     text = "\n".join(TEXTS.values())
     assert {*RECIPES} <= {*re.findall(r"`([\w]+)`", TEXTS["docs/training.md"])}
     assert all(name in CATALOGUE for name in re.findall(r"\bvit_[a-z]+\d+_\w+", text))
 
 
-def test_every_verb_has_its_section():
+def test_every_subcommand_has_its_section():
     verbs = [verb for verb in _keras_vit_cli.VERBS if verb != "weights"]
     wanted = {*verbs, *(f"weights {action}" for action in _keras_vit_cli.WEIGHTS)}
     titles = re.findall(r"^## (.+)$", TEXTS["docs/cli.md"], re.MULTILINE)
@@ -159,7 +157,7 @@ REFERENCE = "\n".join(page.read_text() for page in (ROOT / "docs/api").glob("*.m
 
 
 def named(path):
-    """What a dotted path of the reference names; of a module, all that is in it."""
+    """The object that a dotted path names, in a list; for a module, its public classes and functions."""
     try:
         return public(importlib.import_module(path))
     except ModuleNotFoundError:
@@ -173,8 +171,8 @@ def public(module):
     return [value for value in found if inspect.isclass(value) or inspect.isfunction(value)]
 
 
-def shown():
-    """The syntax of all the Python that pages and notebooks show, node by node."""
+def shown_code():
+    """The syntax nodes of all Python code in pages and notebooks."""
     notebooks = [json.loads(path.read_text()) for path in (ROOT / "colab").glob("*.ipynb")]
     cells = [cell for notebook in notebooks for cell in notebook["cells"] if cell["cell_type"] == "code"]
     code = [re.sub(r"^(\s*)[%!].*", r"\1pass", "".join(cell["source"]), flags=re.MULTILINE) for cell in cells]
@@ -183,31 +181,31 @@ def shown():
 
 
 @pytest.fixture(scope="module")
-def told():
+def listed():
     return [thing for path in re.findall(r"^::: ([\w.]+)$", REFERENCE, re.MULTILINE) for thing in named(path)]
 
 
-def test_the_reference_tells_of_every_name_of_the_packages(told):
-    for package in PACKAGES:
-        for thing in public(importlib.import_module(f"keras_vit{package}")):
-            assert thing in told, f"{thing.__module__}.{thing.__qualname__} is missing in docs/api"
+def test_the_reference_lists_every_public_name(listed):
+    for package in ("", *PACKAGES):
+        for thing in public(importlib.import_module(f"keras_vit.{package}" if package else "keras_vit")):
+            assert thing in listed, f"{thing.__module__}.{thing.__qualname__} is missing in docs/api"
 
 
-def test_the_reference_tells_of_every_name_that_a_page_or_notebook_imports(told):
-    nodes = [node for node in shown() if isinstance(node, ast.ImportFrom)]
+def test_the_reference_lists_every_name_that_a_page_or_notebook_imports(listed):
+    nodes = [node for node in shown_code() if isinstance(node, ast.ImportFrom)]
     nodes = [node for node in nodes if node.module.split(".")[0] == "keras_vit"]
     assert len(nodes) > 5
     for node in nodes:
         for alias in node.names:
             things = named(f"{node.module}.{alias.name}")
-            assert not inspect.isfunction(things[0]) or things[0] in told, f"{node.module}.{alias.name}"
+            assert not inspect.isfunction(things[0]) or things[0] in listed, f"{node.module}.{alias.name}"
 
 
-def test_the_reference_tells_of_every_method_that_a_page_or_notebook_calls():
-    called = {node.attr for node in shown() if isinstance(node, ast.Attribute)}
-    listed = re.findall(r"^::: ([\w.]+)\n +options:\n +members: \[(.+)\]$", REFERENCE, re.MULTILINE)
-    assert len(listed) > 2
-    for path, members in listed:
+def test_the_reference_lists_every_method_that_a_page_or_notebook_calls():
+    called = {node.attr for node in shown_code() if isinstance(node, ast.Attribute)}
+    documented = re.findall(r"^::: ([\w.]+)\n +options:\n +members: \[(.+)\]$", REFERENCE, re.MULTILINE)
+    assert len(documented) > 2
+    for path, members in documented:
         (thing,) = named(path)
         apart = re.findall(rf"heading: {thing.__name__}\.(\w+)", REFERENCE)
         own = {name for name in vars(thing) if inspect.isroutine(getattr(thing, name))}
@@ -215,7 +213,7 @@ def test_the_reference_tells_of_every_method_that_a_page_or_notebook_calls():
 
 
 @pytest.mark.parametrize("name", ["cli_options", "griffe_export"])
-def test_what_builds_the_manual_does_as_its_example_says(name):
+def test_the_examples_of_the_hooks_hold(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -225,7 +223,7 @@ def test_what_builds_the_manual_does_as_its_example_says(name):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The folder of the built manual, which takes 2 seconds. With --quiet nothing would be strict."""
+    """The folder of the built manual. --quiet would hide the warnings that --strict turns into errors."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -238,6 +236,7 @@ def site(built):
     return {file.relative_to(built).as_posix(): file.read_text() for file in built.rglob("*.html")}
 
 
+@pytest.mark.slow
 def test_the_navigation_has_each_title_once(site):
     link = r'<li class="md-nav__item">\s*<a href="[^"#]+" class="md-nav__link">\s*<span class="md-ellipsis">'
     titles = re.findall(rf"{link}\s*(.*?)\s*<", site["index.html"])
@@ -253,7 +252,7 @@ WIDE = """
 
 
 @pytest.mark.slow
-def test_a_phone_shows_whole_commands_and_headings_of_words(built):
+def test_a_phone_shows_commands_and_headings_without_overflow(built):
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -267,24 +266,27 @@ def test_a_phone_shows_whole_commands_and_headings_of_words(built):
         browser.close()
 
 
-def test_the_manual_asks_no_other_host_for_anything(site):
+@pytest.mark.slow
+def test_the_manual_requests_nothing_from_another_host(site):
     tag = r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)"
     for name, page in site.items():
         assert not re.findall(tag, page), name
-        assert 'data-md-component="source"' not in page, name  # which asks GitHub for the stars
+        assert 'data-md-component="source"' not in page, name  # It would query GitHub.
         assert not re.search(r"@import|url\((?:https?:)?//", page), name
 
 
+@pytest.mark.slow
 def test_the_manual_holds_the_docstrings_and_the_options(site):
     export = site["api/export.html"]
     assert 'id="keras_vit.export.SavedModelLayer"' in export
-    assert "a ridge regression on the frozen" in site["api/evaluation.html"]  # of few_shot, not its module
-    assert "Source:</strong>" in export and "&gt;&gt;&gt; " in export  # an example as code
+    assert "a ridge regression on the frozen" in site["api/evaluation.html"]
+    assert "Source:</strong>" in export and "&gt;&gt;&gt; " in export
     assert "Call arguments" in export
-    assert "<blockquote>" not in "".join(site.values())  # which an example outside its section would become
+    assert "<blockquote>" not in "".join(site.values())  # A misplaced example would become one.
     assert "--deterministic" in site["cli.html"]
 
 
+@pytest.mark.slow
 def test_the_manual_links_to_files_of_the_repository(site, repository):
     url = re.search(r'url="(.+?)"', (repository / "setup.py").read_text())[1]
     assert f'href="{url}"' in site["index.html"]

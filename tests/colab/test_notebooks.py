@@ -1,9 +1,8 @@
-"""Each notebook is run whole, as a reader would in a fresh runtime, and holds to what notebooks here are."""
+"""Each notebook runs from top to bottom in a fresh kernel, and follows the conventions of colab/."""
 
 import ast
 import importlib.util
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -26,13 +25,11 @@ ROOT = pathlib.Path(__file__).parents[2]
 COLAB = ROOT / "colab"
 NOTEBOOKS = sorted(COLAB.glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
-FULL = "FULL" in os.environ
 HOME = re.search(r'url="(.+?)"', (ROOT / "setup.py").read_text())[1]
-LONG = ("train(", "fit(", "export_folder(")  # what takes more than a few seconds in a cell
+LONG = ("train(", "fit(", "export_folder(")  # calls that take more than a few seconds
 
-
-# What TensorFlow and LiteRT say of the machine, which no setting silences.
-GREETING = re.compile(r"I\d{4} |WARNING: All log messages before absl|INFO: Created TensorFlow Lite ")
+# Start-up logs of TensorFlow and LiteRT that no setting silences.
+STARTUP_LOG = re.compile(r"I\d{4} |WARNING: All log messages before absl|INFO: Created TensorFlow Lite ")
 TIME = r"(\d+ seconds|a minute|two minutes|three minutes|half a minute)"
 
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
@@ -48,21 +45,17 @@ def python_of(cell):
     return ast.parse(text)
 
 
-def ran(name, folder, again=None, **small):
-    """A notebook after it has run: with its own settings in FULL, else with small ones.
-
-    With `again`, and always in FULL, it runs a second time, as after a change of these parameters.
-    """
-    again = {} if FULL and again is None else again
-    return Ran(executed(COLAB / f"{name}.ipynb", folder, {} if FULL else small, again), folder / "work")
+def run(name, folder, again=None, **parameters):
+    """Execute a notebook, and with `again` a second time in the same kernel with these parameters."""
+    return Run(executed(COLAB / f"{name}.ipynb", folder, parameters, again), folder / "work")
 
 
-class Ran:
-    """What an executed notebook has shown, by the ids of its cells.
+class Run:
+    """The outputs of an executed notebook by cell id.
 
     Args:
-        notebook: With outputs.
-        folder: In which its files are.
+        notebook: The notebook with its outputs.
+        folder: The folder that it ran in.
     """
 
     def __init__(self, notebook, folder):
@@ -74,7 +67,7 @@ class Ran:
 
     @property
     def figures(self):
-        """Cells by how many pictures they show, which is the same each time."""
+        """The number of pictures by cell, which is the same in a second run."""
         shown = {}
         for cell, outputs in self.outputs.items():
             count = sum("image/png" in out.get("data", {}) for out in outputs)
@@ -82,20 +75,20 @@ class Ran:
         return {cell: count for cell, count in shown.items() if count}
 
     @property
-    def complaints(self):
+    def warnings(self):
         errors = [
             out.text for outputs in self.outputs.values() for out in outputs if out.get("name") == "stderr"
         ]
-        return [line for line in "".join(errors).splitlines() if not GREETING.match(line)]
+        return [line for line in "".join(errors).splitlines() if not STARTUP_LOG.match(line)]
 
-    def share(self, cell, after=""):
-        """The first percentage that a cell prints, after some words."""
+    def fraction(self, cell, after=""):
+        """The first percentage that a cell prints after some words, as a fraction."""
         return float(re.search(rf"{re.escape(after)}.*?([\d.]+)%", self.printed(cell), re.DOTALL)[1]) / 100
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """A checkpoint like those of the catalogue, but for its size: ImageNet's classes, random weights."""
+    """A small checkpoint with ImageNet's classes and random weights."""
     sizes = {"patch_size": 16, "hidden_size": 24, "num_layers": 2, "mlp_dim": 40, "num_heads": 3}
     names = class_names("imagenet_1k")
     model = VisionTransformer(64, **sizes, num_classes=1000, class_names=names, activation="gelu_erf")
@@ -103,105 +96,103 @@ def published(tmp_path_factory):
     return str(save_weights(randomise(model), path, "timm"))
 
 
+@pytest.mark.slow
 def test_classify_trains_saves_loads_and_publishes(tmp_path):
-    done = ran("01_classify", tmp_path, STEPS=10)
-    assert done.complaints == []
+    done = run("01_classify", tmp_path, again={})
+    assert done.warnings == []
     assert done.figures == {"rollout": 1}
     assert re.search(r"a scanned \d: \d [\d.]+%, \d [\d.]+%, \d [\d.]+%", done.printed("classify-images"))
     assert (done.folder / "published/hub/my_vit.tar.gz").exists()
     difference = re.search(r"largest difference: (\S+)", done.printed("hub-archive"))[1]
     assert float(difference) < 1e-4
-    assert not FULL or done.share("train") > 0.94
+    assert done.fraction("train") > 0.94
 
 
 @pytest.mark.slow
 def test_classify_takes_a_published_checkpoint(tmp_path, published):
-    notebook = executed(COLAB / "01_classify.ipynb", tmp_path, {"SOURCE": published})
-    done = Ran(notebook, tmp_path / "work")
-    assert done.complaints == []
+    done = run("01_classify", tmp_path, SOURCE=published)
+    assert done.warnings == []
     assert done.figures == {"rollout": 1}
     assert done.printed("train") == ""  # nothing to train
     assert "1000 classes, such as tench, Tinca tinca, " in done.printed("from-pretrained")
     best = re.findall(r"(\S+): (.+?) [\d.]+%, ", done.printed("classify-images"))
     assert [name for name, _ in best] == ["china.jpg", "flower.jpg"]
     known = {name.split(",")[0] for name in class_names("imagenet_1k")}
-    assert all(said in known for _, said in best)
+    assert all(predicted in known for _, predicted in best)
 
 
+@pytest.mark.slow
 def test_classify_takes_a_checkpoint_without_class_names(tmp_path):
     sizes = {"patch_size": 16, "hidden_size": 24, "num_layers": 1, "mlp_dim": 40, "num_heads": 3}
     model = randomise(VisionTransformer(64, **sizes, num_classes=21))
     checkpoint = save_weights(model, tmp_path / "ViT.npz", "vit_jax")
     checkpoint.with_suffix(".json").unlink()
-    notebook = executed(COLAB / "01_classify.ipynb", tmp_path, {"SOURCE": str(checkpoint)})
-    done = Ran(notebook, tmp_path / "work")
-    assert done.complaints == []
+    done = run("01_classify", tmp_path, SOURCE=str(checkpoint))
+    assert done.warnings == []
     assert "21 classes, such as class 0, class 1, class 2" in done.printed("from-pretrained")
     assert re.search(r"china.jpg: \d+ [\d.]+%, ", done.printed("classify-images"))
     assert re.search(r"from the archive: +\['class \d+', 'class \d+'\]", done.printed("hub-archive"))
 
 
-def test_finetune_carries_over_and_goes_on_after_a_stop(tmp_path):
+@pytest.mark.slow
+def test_finetune_transfers_and_resumes_an_interrupted_run(tmp_path):
     flowers = {"DATASET": f"folder:{write_classes(tmp_path / 'flowers')}", "BATCH": 8}
-    done = ran("02_finetune", tmp_path, flowers if FULL else None, STEPS=24, EPOCHS=1, **flowers)
-    assert done.complaints == []
+    done = run("02_finetune", tmp_path, again={"STEPS": 24, "EPOCHS": 1, **flowers})
+    assert done.warnings == []
     assert done.figures == {"fit-and-curves": 1, "go-on": 1}
     assert "a table of (1, 65, 64)" in done.printed("larger")
     assert "a table of (1, 145, 64)" in done.printed("larger")
-    for time in ("", *["again-"] * FULL):
+    for time in ("", "again-"):
         assert done.printed(f"{time}stop").endswith("stopped\n")
         found = re.search(r"continuing runs/\S+ from step (\d+) of (\d+)", done.printed(f"{time}go-on"))
-        assert 0 < int(found[1]) < int(found[2]) == (200 if FULL else 12)
+        assert 0 < int(found[1]) < int(found[2])
     assert (done.folder / "finetuned.keras").exists()
-    assert "Found 14 files belonging to 2 classes" in done.printed("plain-keras")
+    assert "files belonging to 2 classes" in done.printed("again-plain-keras")
     whole = keras.saving.load_model(done.folder / "photos_to_logits.keras")
     assert whole.predict(np.zeros((2, 30, 40, 3), "uint8"), verbose=0).shape == (2, 2)
-    if FULL:
-        assert done.share("fit-and-curves") > 0.93
-        assert done.share("larger") > 0.85  # as carried over
-        assert done.share("larger", "carried over, ") > 0.93
-        assert done.share("go-on", "test accuracy") > 0.93
+    assert done.fraction("fit-and-curves") > 0.93
+    assert done.fraction("larger") > 0.85  # before training at the new size
+    assert done.fraction("larger", "carried over, ") > 0.93
+    assert done.fraction("go-on", "test accuracy") > 0.93
 
 
+@pytest.mark.slow
 def test_look_inside_draws_the_papers_figures(tmp_path):
-    done = ran("03_look_inside", tmp_path, {}, STEPS=10)
-    assert done.complaints == []
+    done = run("03_look_inside", tmp_path, again={})
+    assert done.warnings == []
     drawn = {"filter-figure": 1, "position-figure": 1, "distance-figure": 1}
     assert done.figures == {**drawn, "attention-figures": 2, "similarity-figures": 2}
-    if FULL:
-        assert done.share("train") > 0.94
-        assert done.share("similarity-figures") > 0.85
+    assert done.fraction("train") > 0.94
+    assert done.fraction("similarity-figures") > 0.85
 
 
-@pytest.mark.skipif(not FULL, reason="FULL only: the other branch is a line, which 01_classify runs too")
+@pytest.mark.slow
 def test_look_inside_takes_a_published_checkpoint(tmp_path, published):
-    notebook = executed(COLAB / "03_look_inside.ipynb", tmp_path, {"SOURCE": published})
-    done = Ran(notebook, tmp_path / "work")
-    assert done.complaints == []
+    done = run("03_look_inside", tmp_path, SOURCE=published)
+    assert done.warnings == []
     assert sum(done.figures.values()) == 7
 
 
+@pytest.mark.slow
 def test_export_writes_every_format_and_each_is_used(tmp_path):
-    again = {"DATASET": f"folder:{write_classes(tmp_path / 'flowers')}"} if FULL else None
-    done = ran("04_export", tmp_path, again, STEPS=10, IMAGES=32)
-    assert done.complaints == []
+    done = run("04_export", tmp_path, again={"DATASET": f"folder:{write_classes(tmp_path / 'flowers')}"})
+    assert done.warnings == []
     table = done.printed("side-by-side").splitlines()
     precisions = ("float32", "float16", "dynamic_int8", "int8")
     formats = ["saved_model", *(f"tflite_{precision}" for precision in precisions), "hub"]
     assert [line.split()[0] for line in table[2:]] == formats
     report = json.loads((done.folder / "exported/verification.json").read_text())
     assert [*report["formats"]] == formats
-    assert report["images"] == (4 if FULL else 32)  # of the last data set
+    assert report["images"] == 4  # of the second data set
     server, phone = (done.printed(cell).splitlines() for cell in ("use-saved-model", "use-litert"))
     assert re.match(r"\d+ bytes of an image file", server.pop(0))
     assert len(server) == len(phone) == 5
-    said = [{name: float(share.rstrip("%")) for name, share in map(str.split, x)} for x in (server, phone)]
-    both = said[0].keys() & said[1].keys()
-    assert len(both) >= 3 and all(abs(said[0][name] - said[1][name]) < 3 for name in both)
+    top = [{name: float(value.rstrip("%")) for name, value in map(str.split, x)} for x in (server, phone)]
+    both = top[0].keys() & top[1].keys()
+    assert len(both) >= 3 and all(abs(top[0][name] - top[1][name]) < 3 for name in both)
+    assert server[0].split()[0] == phone[0].split()[0]
     assert "SavedModelLayer" in str(done.outputs["use-hub"])
-    if FULL:
-        assert done.share("train") > 0.94
-        assert server[0].split()[0] == phone[0].split()[0]
+    assert done.fraction("train") > 0.94
 
 
 @each
@@ -260,7 +251,7 @@ def test_it_imports_what_it_uses_and_defines_no_layer(path):
 
 
 @each
-def test_it_says_beside_every_long_cell_how_long_it_takes(path):
+def test_the_text_before_a_long_cell_says_how_long_it_takes(path):
     cells = nbformat.read(path, as_version=4).cells
     long = [i for i, cell in enumerate(cells) if cell.cell_type == "code" and _is_long(cell)]
     assert long
@@ -278,7 +269,7 @@ def _is_long(cell):
     return any(f"{ast.unparse(call.func)}(" in LONG for call in calls)
 
 
-def test_the_code_is_in_the_form_that_is_asked_for():
+def test_the_code_passes_ruff():
     ruff = [sys.executable, "-m", "ruff"]
     ours = 'lint.isort.known-first-party=["keras_vit"]'
     options = ["--isolated", "--line-length", "100", "--config", ours]
@@ -288,7 +279,7 @@ def test_the_code_is_in_the_form_that_is_asked_for():
         assert done.returncode == 0, done.stdout
 
 
-def test_all_links_lead_somewhere_and_readme_has_every_notebook():
+def test_links_have_targets_and_the_readme_lists_every_notebook():
     readme = (COLAB / "README.md").read_text()
     place = HOME.removeprefix("https://github.com/")
     opened = f"https://colab.research.google.com/github/{place}/blob/main/colab/{{}}.ipynb"
@@ -302,14 +293,14 @@ def test_all_links_lead_somewhere_and_readme_has_every_notebook():
         assert all((COLAB / link).exists() for link in links if "://" not in link), links
 
 
-def test_published_models_are_in_the_catalogue_and_as_large_as_said():
-    said = "\n".join(cell.source for path in NOTEBOOKS for cell in code_cells(path)[:2])
-    names = re.findall(r'"((?:vit|deit)\w*_\w+)"', said)
+def test_published_models_are_in_the_catalogue_with_their_sizes():
+    code = "\n".join(cell.source for path in NOTEBOOKS for cell in code_cells(path)[:2])
+    names = re.findall(r'"((?:vit|deit)\w*_\w+)"', code)
     assert len(names) >= 4
     assert all(CATALOGUE[name].source.startswith("hf://") for name in names)  # what anybody can fetch
-    sizes = re.findall(r'"(\w+_in1k)".*?(\d+) MB', said)
+    sizes = re.findall(r'"(\w+_in1k)".*?(\d+) MB', code)
     assert len(sizes) >= 3
     for name, megabytes in sizes:
         assert round(4e-6 * cost(CATALOGUE[name].variant)["parameters"]) == int(megabytes), name
-    for name, share in re.findall(r'"(\w+)".*?([\d.]+) % of ImageNet', said):
-        assert round(CATALOGUE[name].top1, 1) == float(share)
+    for name, top1 in re.findall(r'"(\w+)".*?([\d.]+) % of ImageNet', code):
+        assert round(CATALOGUE[name].top1, 1) == float(top1)

@@ -91,10 +91,9 @@ IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
 EMPTY_IN_A_GRAPH = {layers.StdConv2D}
 EXEMPT = set()  # public Keras classes that cannot be tested here, each with the reason beside it
 
-TAKEN = [*range(len(LAYERS)), *some_on_jax(range(len(LAYERS), len(CASES)), 2)]
-every_case = pytest.mark.parametrize(
-    "cls, arguments, shapes", [pytest.param(*CASES[i], id=IDS[i]) for i in TAKEN]
-)
+NAMED = [pytest.param(*case, id=name) for case, name in zip(CASES, IDS)]
+TAKEN = [*NAMED[: len(LAYERS)], *some_on_jax(NAMED[len(LAYERS) :], 2)]
+every_case = pytest.mark.parametrize("cls, arguments, shapes", TAKEN)
 
 
 def public(module):

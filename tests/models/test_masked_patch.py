@@ -125,7 +125,10 @@ def colors_by_hand(images, patch, cells, preprocessing):
     return np.array(found).reshape(len(images), -1, cells * cells)
 
 
-@pytest.mark.parametrize("patch", some_on_jax([(16, 16), (8, 4), (6, 10), (2, 3), (1, 1)], 2))
+PATCHES = [pytest.param(patch) for patch in [(16, 16), (8, 4), (6, 10), (2, 3), (1, 1)]]
+
+
+@pytest.mark.parametrize("patch", some_on_jax(PATCHES, 2))
 @pytest.mark.parametrize("channels", [1, 3])
 def test_colors_are_those_of_a_computation_patch_by_patch(patch, channels, rng):
     mean, std = ((0.4, 0.5, 0.6)[:channels], (0.2, 0.3, 0.25)[:channels])

@@ -524,7 +524,7 @@ def test_one_key_outside_the_prefix_of_the_others_or_inside_it_alone_is_refused(
     original = base(name)
     whole = {prefix + key: array for key, array in original.arrays.items()}
     from_pretrained(original.write(tmp_path, whole, {}), num_heads=3)
-    for key in some(original.arrays, 9):
+    for key in [*original.arrays][::9]:
         pattern = "|".join(
             [re.escape(key), *original.ours[key], "no known layout", "has no bias beside it", *POSITIONS]
         )
