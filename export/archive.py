@@ -13,8 +13,7 @@ import urllib.parse
 import zlib
 
 from keras_vit.weights.archive import check_unpacked_size
-from keras_vit.weights.cache import cache_folder
-from keras_vit.weights.download import shown
+from keras_vit.weights.cache import cache_folder, redact_url
 from keras_vit.weights.fetch import fetch
 from keras_vit.writing import atomic_path
 
@@ -256,8 +255,9 @@ def saved_model_folder(source, *, trust=False, sha256=None):
     if "://" in text:
         if not trust:
             raise ValueError(
-                f"{shown(text)} is a SavedModel: a program, whose graph may read and write files; if you "
-                "trust its publisher, give trust=True (--trust); weights, .tflite and .onnx files are data"
+                f"{redact_url(text)} is a SavedModel: a program, whose graph may read and write files; if "
+                "you trust its publisher, give trust=True (--trust); weights, .tflite and .onnx files are "
+                "data"
             )
         return _unpacked(fetch(_compressed(text), sha256=sha256, trust=True))
     path = pathlib.Path(text).expanduser()

@@ -1,7 +1,7 @@
-"""A source to a local file: a path, or an address on Hugging Face, the web or Google Cloud."""
+"""Source → local file: a path, or a URL on Hugging Face, the web or Google Cloud."""
 
 import contextlib
-import logging
+import itertools
 import os
 import pathlib
 import posixpath
@@ -10,46 +10,43 @@ import urllib.parse
 import warnings
 
 from keras_vit.messages import listed
-from keras_vit.weights.cache import cache_folder as cache_folder
-from keras_vit.weights.cache import cached_path, check, from_address
-from keras_vit.weights.download import one_line
+from keras_vit.weights.cache import cached_path, check_file, one_line
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as Hugging Face names them; the first is preferred
-LOCAL_WEIGHTS = ("model.keras", *WEIGHTS)  # in a folder on this machine, a run's included
+LOCAL_WEIGHTS = ("model.keras", *WEIGHTS)  # in a local folder, such as that of a run
 SIDECARS = ("config.json", "preprocessor_config.json")
-KNOWN = "a path, hf://…, https://…, http://… or gs://…"
 LOG_IN = "log in ('hf auth login', or HF_TOKEN) with an account that may read it"
 
 
 def fetch(source, *, sha256=None, size=None, trust=False):
-    """The local file that a source names, downloaded where need be.
+    """Return the local file of a source, downloading it if necessary.
 
-    What is downloaded is kept and not asked for again: in Hugging Face's own cache, or in
-    `cache_folder()`. A file that describes the weights is kept beside them where there is one:
-    `config.json` and `preprocessor_config.json` of a repository, `NAME.json` for `NAME.npz`.
+    Downloads are kept, in Hugging Face's own cache or in `cache_folder()`, and not requested again. The
+    sidecars of the weights are kept next to them: `config.json` and `preprocessor_config.json` of a
+    repository, `NAME.json` of `NAME.npz`.
 
     Args:
         source: Path of a file, or of a folder that holds `model.keras` (a finished run),
             `model.safetensors` or `pytorch_model.bin`;
             `hf://org/repo[@revision][/file]`; `https://…`, `http://…`; `gs://bucket/file`, which
             TensorFlow reads with the caller's Google Cloud credentials.
-        sha256: Hexadecimal SHA-256 that the file must have; None: any.
-        size: Bytes that the file must have; None: any.
-        trust: Whether plain `http://` is accepted from another machine without a digest. A redirect from
-            `https://` to `http://` never is.
+        sha256: Expected SHA-256 of the file in hexadecimal; None: any.
+        size: Expected size of the file in bytes; None: any.
+        trust: Whether to accept plain `http://` from another machine without a digest. A redirect from
+            `https://` to `http://` is always refused.
 
     Returns:
-        pathlib.Path of an existing, whole file.
+        pathlib.Path of an existing, complete file.
 
     Raises:
-        ValueError: if there is no such file, it cannot be had, or it is not the one that was wanted.
+        ValueError: if there is no such file, it cannot be downloaded, or its digest or size differs.
 
     Example:
         >>> fetch("tests/golden/token.npz").name
         'token.npz'
-        >>> fetch("ftp://host/vit.npz")
+        >>> fetch("ftp://host/vit.npz")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: 'ftp://host/vit.npz': ftp:// is unknown; wanted a path, hf://…, https://…, http://… or gs://…
+        ValueError: 'ftp://host/vit.npz': ftp:// is unknown; expected a path, hf://…, https://…, http://… or gs://…
     """
     if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", str(sha256)):
         raise ValueError(f"sha256 must be 64 hexadecimal digits; got {sha256!r}")
@@ -57,23 +54,25 @@ def fetch(source, *, sha256=None, size=None, trust=False):
         raise ValueError(f"size must be a number of bytes; got {size!r}")
     scheme, text = _scheme(os.fsdecode(source))
     if scheme in ("http", "https", "gs"):
-        return from_address(text, sha256, size, trust)
+        from keras_vit.weights.download import download  # imports what only downloads need
+
+        return download(text, sha256, size, trust)
     path = _from_hub(text) if scheme == "hf" else _local(text)
-    check(path, sha256, size, str(path))
+    check_file(path, sha256, size, path)
     return path
 
 
 def is_cached(source):
-    """Whether `fetch` has the weights on this machine already; the network is not touched.
+    """Return whether `fetch` needs no network for the weights of a source.
 
     Args:
         source: As for `fetch`.
 
     Returns:
-        bool. Of a branch of a repository: whether the version known last is here.
+        bool. Of a branch of a repository: whether the last known version is here.
 
     Raises:
-        ValueError: if the source is none that `fetch` knows.
+        ValueError: if the source has an unknown form.
 
     Example:
         >>> is_cached("tests/golden/token.npz"), is_cached("https://example.org/never-asked-for.npz")
@@ -85,17 +84,18 @@ def is_cached(source):
             return _local(text).is_file()
         return False
     if scheme == "hf":
-        return _in_hub_cache(*_repository(text)) is not None
+        return any(_in_hub_cache(*_repository(text)))
     return cached_path(text).is_file()
 
 
 def _scheme(text):
-    """(scheme in small letters, the text with it); (None, the text) of a path."""
+    """(lowercase scheme, the text with it); (None, the text) of a path."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         return None, text
     if scheme.lower() not in ("hf", "http", "https", "gs"):
-        raise ValueError(f"{text!r}: {scheme}:// is unknown; wanted {KNOWN}")
+        known = "a path, hf://…, https://…, http://… or gs://…"
+        raise ValueError(f"{text!r}: {scheme}:// is unknown; expected {known}")
     return scheme.lower(), f"{scheme.lower()}://{rest}"
 
 
@@ -111,16 +111,13 @@ def _local(text):
     return path
 
 
-# Hugging Face ------------------------------------------------------------------------------------
-
-
 def _repository(text):
-    """(repository, revision or None, the names of the file to look for in it)."""
+    """(repository, revision or None, names of the file, the first that exists is meant)."""
     pattern = r"([^/@]+/[^/@]+)(?:@(refs/(?:pr|convert)/[^/]+|[^/]+))?(?:/+(.*))?"
     match = re.fullmatch(pattern, text.partition("://")[2])
     if not match:
         raise ValueError(
-            f"{text!r}: wanted hf://org/repo, hf://org/repo@revision or either with /path/to/file"
+            f"{text!r}: expected hf://org/repo, hf://org/repo@revision or either with /path/to/file"
         )
     repo, revision, file = match.groups()
     names = (file.rstrip("/"),) if file else WEIGHTS
@@ -128,63 +125,51 @@ def _repository(text):
 
 
 def _from_hub(text):
-    """The weights in the cache of Hugging Face's library, and beside them what describes them."""
+    """The weights in Hugging Face's cache, and their sidecars next to them."""
     from huggingface_hub import errors, try_to_load_from_cache
 
     repo, revision, names = _repository(text)
-    retries = logging.getLogger("huggingface_hub.utils._http")  # which tells of each
-    level = retries.level
-    retries.setLevel(logging.ERROR)
     try:
-        # Not asked for again, although a branch may have moved: the library would wait for an answer.
-        found = _in_hub_cache(repo, revision, names[:1]) or _first_in_hub(repo, revision, names)
-        if found is None:
+        # The cache first: a branch may have moved, but the library would wait for an answer when offline.
+        cached = zip(_in_hub_cache(repo, revision, names), names)
+        downloaded = ((_download(repo, name, revision), name) for name in names)
+        path, name = next((found for found in itertools.chain(cached, downloaded) if found[0]), (None, None))
+        if path is None:
             raise ValueError(f"the repository has no {' or '.join(names)}; name a file, as hf://{repo}/NAME")
-        path, name = found
-        folder, file = posixpath.split(name)
         commit = path.parents[name.count("/")].name
-        for sidecar in SIDECARS if names is WEIGHTS else (*SIDECARS, f"{posixpath.splitext(file)[0]}.json"):
-            other = posixpath.join(folder, sidecar)
-            if try_to_load_from_cache(repo, other, revision=commit) is None:  # nor is known to be missing
+        stem = posixpath.splitext(posixpath.basename(name))[0]
+        for sidecar in SIDECARS if names is WEIGHTS else (*SIDECARS, f"{stem}.json"):
+            sidecar = posixpath.join(posixpath.dirname(name), sidecar)
+            if try_to_load_from_cache(repo, sidecar, revision=commit) is None:  # nor known to be missing
                 try:
-                    _first_in_hub(repo, commit, (other,))
+                    _download(repo, sidecar, commit)
                 except errors.LocalEntryNotFoundError:
-                    warnings.warn(f"{text}: no answer whether it has {other}; going without", stacklevel=3)
+                    warnings.warn(f"{text}: no answer about {sidecar}, which is ignored", stacklevel=3)
                     break
-    except Exception as error:  # the library raises many kinds
+    except Exception as error:  # The library raises many kinds.
         raise ValueError(one_line(f"{text}: {_hub_problem(error, repo, revision)}")) from error
-    finally:
-        retries.setLevel(level)
     return path
 
 
-def _first_in_hub(repo, revision, names):
-    """The first of the files that the repository has, as (path in the cache, name); else None."""
+def _download(repo, name, revision):
+    """Path of a downloaded file of a repository, or None if there is no such file."""
     from huggingface_hub import errors, hf_hub_download
 
-    for name in names:
-        try:
-            path = pathlib.Path(hf_hub_download(repo, name, revision=revision))
-        except errors.LocalEntryNotFoundError:  # no answer
-            if cached := _in_hub_cache(repo, revision, names):
-                return cached
-            raise
-        except errors.EntryNotFoundError:
-            continue
-        if path.is_file():
-            return path, name
-    return None
+    try:
+        path = pathlib.Path(hf_hub_download(repo, name, revision=revision))
+    except errors.LocalEntryNotFoundError:  # no answer; a subclass of the next one
+        raise
+    except errors.EntryNotFoundError:
+        return None
+    return path if path.is_file() else None
 
 
 def _in_hub_cache(repo, revision, names):
-    """The first of the files that the cache holds, as (path, name); else None."""
+    """Path of each file in the cache, or None."""
     from huggingface_hub import try_to_load_from_cache
 
-    for name in names:
-        path = try_to_load_from_cache(repo, name, revision=revision)
-        if isinstance(path, str):
-            return pathlib.Path(path), name
-    return None
+    found = (try_to_load_from_cache(repo, name, revision=revision) for name in names)
+    return [pathlib.Path(path) if isinstance(path, str) else None for path in found]
 
 
 def _hub_problem(error, repo, revision):
@@ -194,7 +179,7 @@ def _hub_problem(error, repo, revision):
     hub, cause = constants.ENDPOINT, error.__cause__
     response = getattr(error, "response", getattr(cause, "response", None))
     if isinstance(error, errors.GatedRepoError):
-        return f"the repository is gated; ask for access at {hub}/{repo} and {LOG_IN}"
+        return f"the repository is gated; request access at {hub}/{repo} and {LOG_IN}"
     if isinstance(error, errors.RepositoryNotFoundError):
         return f"{hub} has no such repository, or a private one; check the name, or {LOG_IN}"
     if isinstance(error, errors.RevisionNotFoundError):
@@ -202,13 +187,10 @@ def _hub_problem(error, repo, revision):
     if response is not None and response.status_code in (401, 403):
         return f"{hub} answered {response.status_code}; {LOG_IN}"
     if isinstance(error, errors.LocalEntryNotFoundError):
-        if response is not None:
-            what = f"{hub} answered {response.status_code}"
-        elif isinstance(cause, errors.OfflineModeIsEnabled):
-            what = "HF_HUB_OFFLINE is set"
-        elif isinstance(cause, errors.FileMetadataError):
-            what = f"{hub} does not answer as Hugging Face does"
-        else:
-            what = f"no answer from {hub}"
-        return f"{what}, and it is not in {constants.HF_HUB_CACHE}; connect, or give the path of a local file"
+        offline = isinstance(cause, errors.OfflineModeIsEnabled)
+        answer = f"{hub} answered {response.status_code}" if response is not None else f"no answer from {hub}"
+        return (
+            f"{'HF_HUB_OFFLINE is set' if offline else answer}, and the file is not in "
+            f"{constants.HF_HUB_CACHE}; connect, or give the path of a local file"
+        )
     return f"{error}" if type(error) is ValueError else f"{type(error).__name__}: {error}"

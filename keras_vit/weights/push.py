@@ -4,8 +4,8 @@ import pathlib
 import re
 import tempfile
 
+from keras_vit.weights.cache import one_line
 from keras_vit.weights.configs import CONFIG, timm_cannot_tell, written_timm_config
-from keras_vit.weights.download import one_line
 from keras_vit.weights.model_card import model_card
 from keras_vit.weights.save import cannot_express, save_weights
 

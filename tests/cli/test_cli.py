@@ -204,7 +204,7 @@ CHECKPOINTS = {
     "empty": (lambda path, weights: damaged(path, b""), "no checkpoint that can be read"),
     "pickled": (lambda path, weights: pickled(path), "pickled objects"),
     "foreign": (lambda path, weights: np.savez(path, weight=np.zeros(3)) or path, "in no known layout"),
-    "an address": (lambda path, weights: "s3://bucket/vit.npz", "s3:// is unknown; wanted a path, hf://"),
+    "an address": (lambda path, weights: "s3://bucket/vit.npz", "s3:// is unknown; expected a path, hf://"),
     "a folder": (lambda path, weights: path.parent, "holds no finished run"),
 }
 
@@ -286,6 +286,6 @@ def test_every_command_that_opens_a_model_checks_what_it_opens(
     def of(source, *options):
         return keras_vit(*(str(source) if word == "SOURCE" else word for word in words), *options)
 
-    refused(of(weights, "--sha256", "0" * 64), "has SHA-256", f"wanted {'0' * 64}")
+    refused(of(weights, "--sha256", "0" * 64), "has SHA-256", f"expected {'0' * 64}")
     refused(of("http://host.invalid/vit.npz"), "is not encrypted", "--sha256", "--trust")
     assert not (tmp_path / "out").exists()

@@ -108,7 +108,7 @@ def test_a_digest_is_asked_of_whatever_is_one_file(name, saved, tmp_path, monkey
     content = (path / "model.keras" if name == "run" else path).read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     open_model(str(path), sha256=digest)
-    with pytest.raises(ValueError, match=f"has SHA-256 {digest}; wanted 0"):
+    with pytest.raises(ValueError, match=f"has SHA-256 {digest}; expected 0"):
         open_model(str(path), sha256="0" * 64)
 
 

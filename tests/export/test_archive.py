@@ -335,7 +335,7 @@ def test_a_digest_is_that_of_an_archive(folder, cache, tmp_path):
     path = make_archive(folder, tmp_path / "vit.tar.gz")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert read(saved_model_folder(path, sha256=digest)) == CONTENTS
-    with pytest.raises(ValueError, match=f"has SHA-256 {digest}; wanted 0"):
+    with pytest.raises(ValueError, match=f"has SHA-256 {digest}; expected 0"):
         saved_model_folder(path, sha256="0" * 64)
     with pytest.raises(ValueError, match="sha256 is that of a file; '.*' is a folder"):
         saved_model_folder(folder, sha256=digest)
@@ -345,7 +345,7 @@ def test_what_an_address_does_not_hold_is_refused(cache):
     with serving(Server()) as server:
         server.answers["/missing.tar.gz"] = status(404)
         server.answers["/page.tar.gz"] = file(b"no archive")
-        with pytest.raises(ValueError, match="no such file there"):
+        with pytest.raises(ValueError, match="no such file; check the URL"):
             saved_model_folder(f"{server.url}/missing.tar.gz", trust=True)
         with pytest.raises(ValueError, match=r"is no \.tar\.gz, or a damaged one"):
             saved_model_folder(f"{server.url}/page.tar.gz", trust=True)

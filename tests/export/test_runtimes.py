@@ -252,7 +252,7 @@ def test_data_is_opened_from_an_address_without_trust(name, folder, tmp_path, mo
     digest = hashlib.sha256(content).hexdigest()
     with serving(Server()) as server:
         server.answers[f"/{name}"] = file(content)
-        with pytest.raises(ValueError, match=f"has SHA-256 {digest}; wanted 0"):
+        with pytest.raises(ValueError, match=f"has SHA-256 {digest}; expected 0"):
             open_exported(f"{server.url}/{name}", sha256="0" * 64)
         opened = open_exported(f"{server.url}/{name}", sha256=digest)
     np.testing.assert_array_equal(
@@ -260,7 +260,7 @@ def test_data_is_opened_from_an_address_without_trust(name, folder, tmp_path, mo
     )
     with pytest.raises(ValueError, match="is not encrypted"):
         open_exported(f"http://host/{name}")
-    with pytest.raises(ValueError, match=f"has SHA-256 {digest}; wanted 1"):
+    with pytest.raises(ValueError, match=f"has SHA-256 {digest}; expected 1"):
         open_exported(folder / name, sha256="1" * 64)
 
 

@@ -968,7 +968,7 @@ def test_a_pinned_row_is_fetched_at_its_revision_and_checked(wrong, tmp_path, mo
         moved = "b" * 40, {**files, "model.safetensors": b"moved"}
         server.repositories["org/vit"] = {"main": moved, "b" * 40: moved, "a" * 40: ("a" * 40, files)}
         if wrong:
-            with pytest.raises(ValueError, match="has SHA-256|bytes; wanted 7"):
+            with pytest.raises(ValueError, match="has SHA-256|bytes; expected 7"):
                 read_checkpoint("pinned")
             return
         for name in ("pinned", "org/vit", f"hf://org/vit@{'a' * 40}"):
