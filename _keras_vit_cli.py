@@ -40,8 +40,6 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 TASKS = ("single_label", "multi_label", "regression")
 OBJECTIVES = ("classify", "masked_patch")
 TARGETS = ("mean_color", "downsized", "pixels")
-FORMATS = ("saved_model", "tflite", "onnx", "hub")
-PRECISIONS = ("float32", "float16", "dynamic_int8", "int8")
 RECIPES = (
     *("digits", "finetune", "finetune_imagenet", "finetune_cifar10", "finetune_cifar100", "finetune_pets"),
     *("finetune_flowers", "finetune_vtab", "linear_probe", "pretrain_jft", "pretrain_imagenet21k"),
@@ -316,9 +314,9 @@ def _export(add):
     _model(add, exported=False)
     new = "folder to write; only saved_model is added to one that there is, with another --version"
     add("--output", required=True, metavar="DIR", help=new)
-    add("--formats", type=names(FORMATS), default=FORMATS[:2], help=f"of {','.join(FORMATS)}")
-    default = PRECISIONS[:3]
-    add("--precisions", type=names(PRECISIONS), default=default, help=f"of LiteRT: {','.join(PRECISIONS)}")
+    of = "of saved_model,tflite,onnx,hub (default: saved_model,tflite)"
+    add("--formats", type=names, default=("saved_model", "tflite"), help=of)
+    _precisions(add)
     _dataset(add, required=False)
     add("--split", default="test", help="what to verify on (default: test); int8 is calibrated on train")
     add("--images", type=positive_int, default=512, help="how many of it at most (default: 512)")
@@ -338,16 +336,19 @@ def _export(add):
 
 def _benchmark(add):
     _model(add, also="a variant such as B/16 with random weights, ")
-    timed = ("live", *FORMATS[:3])
-    default = f"of {','.join(timed)} (default: live,saved_model,tflite; of what is exported already: itself)"
-    add("--formats", type=names(timed), help=default)
-    default = PRECISIONS[:3]
-    add("--precisions", type=names(PRECISIONS), default=default, help=f"of LiteRT: {','.join(PRECISIONS)}")
+    of = "of live,saved_model,tflite,onnx,hub (default: live,saved_model,tflite; for an export: itself)"
+    add("--formats", type=names, help=of)
+    _precisions(add)
     add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH (default: the model's or 224)")
     add("--batch_sizes", type=positive_ints, default=(1, 16), help="images at a time (default: 1,16)")
     add("--rounds", type=positive_int, default=9, help="how often each computes a batch (default: 9)")
     add("--threads", type=positive_int, help="threads to compute with (default: one a core)")
     _output(add)
+
+
+def _precisions(add):
+    of = "of LiteRT: float32,float16,dynamic_int8,int8 (default: all but int8)"
+    add("--precisions", type=names, default=("float32", "float16", "dynamic_int8"), help=of)
 
 
 def _dataset(add, required=True):
@@ -405,10 +406,9 @@ def one_of(known):
     return parse
 
 
-def names(known):
-    """A type for names of a list, with commas between them."""
-    parse = one_of(known)
-    return lambda text: tuple(parse(name) for name in text.split(","))
+def names(text):
+    """`saved_model,onnx` as a tuple."""
+    return tuple(text.split(","))
 
 
 def image_size(text):

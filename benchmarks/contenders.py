@@ -208,7 +208,7 @@ def _saved_model(case, folder):
 
 
 def _exported(case, folder, file):
-    from keras_vit.export.runtimes import open_exported
+    from keras_vit.export.exported_model import open_exported
 
     run, images = open_exported(folder / file, len(os.sched_getaffinity(0))).outputs, (case.data()[0] + 1) / 2
     return lambda: run(images)

@@ -194,7 +194,7 @@ def _job_serve(args):
     import numpy as np
     import tensorflow as tf
 
-    from keras_vit.export.runtimes import open_exported
+    from keras_vit.export.exported_model import open_exported
 
     path = args.folder / FORMATS[args.format][0]
     begin = time.perf_counter()

@@ -5,7 +5,7 @@ from keras_vit.lazy import lazy_names
 # A program that opens one format need not import the others.
 LAZY = {
     "Description": "description",
-    "ExportedModel": "runtimes",
+    "ExportedModel": "exported_model",
     "Facts": "hub",
     "Measurement": "hub",
     "SavedModelLayer": "layer",
@@ -14,7 +14,7 @@ LAZY = {
     "export_onnx": "onnx",
     "export_saved_model": "saved_model",
     "export_tflite": "tflite",
-    "open_exported": "runtimes",
+    "open_exported": "exported_model",
     "read_description": "description",
     "saved_model_folder": "archive",
 }

@@ -6,7 +6,6 @@ import hashlib
 import io
 import os
 import pathlib
-import re
 import shutil
 import tarfile
 import urllib.parse
@@ -19,7 +18,6 @@ from keras_vit.writing import atomic_path
 
 PROGRAM = "saved_model.pb"  # what makes a folder a SavedModel
 SUFFIXES = (".tar.gz", ".tgz")  # of its archives
-FILES = (".tflite", ".onnx")  # of exports that are one file: data, which LiteRT and ONNX Runtime compute with
 PIECE = 1 << 20  # bytes
 _HEADERS = 1 << 20  # bytes of an archive besides the files' contents: headers of 1,000 entries, and padding
 _DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RecursionError)
@@ -190,39 +188,6 @@ def _extract(tar, entry, folder):
             shutil.copyfileobj(content, file, PIECE)
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
         raise ValueError(f"it holds {entry.name!r} twice") from None
-
-
-def exported_file(source, *, trust=False, sha256=None):
-    """The local file or folder of an exported model, fetched and unpacked where need be.
-
-    Args:
-        source: Path or URL of a `.tflite` or `.onnx` file, or a SavedModel as for `saved_model_folder`.
-        trust: As for `saved_model_folder`; a `.tflite` or `.onnx` file needs it over plain `http://` only.
-        sha256: Hexadecimal SHA-256 that the file or archive must have; None: any.
-
-    Returns:
-        pathlib.Path.
-
-    Raises:
-        ValueError: as `saved_model_folder`, or if there is no such file.
-
-    Example:
-        >>> path = make_archive(export_saved_model(model, "served/1"), "served/vit.tar.gz")
-        >>> (exported_file(path) / "saved_model.pb").is_file()
-        True
-        >>> exported_file("https://example.org/vit.tar.gz")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-            ...
-        ValueError: https://example.org/vit.tar.gz is a SavedModel: a program, whose graph may ...
-    """
-    if path_of(source).endswith(FILES):
-        return fetch(source, sha256=sha256, trust=trust)
-    return saved_model_folder(source, trust=trust, sha256=sha256)
-
-
-def path_of(source):
-    """A source without an address's query: https://host/vit.tflite of https://host/vit.tflite?download=true."""
-    return re.sub(r"(https?://[^?#]*).*", r"\1", os.fspath(source))
 
 
 def saved_model_folder(source, *, trust=False, sha256=None):

@@ -196,3 +196,10 @@ def read_description(saved_model):
     file = pathlib.Path(saved_model).expanduser() / "assets" / FILE
     text = file.read_text(encoding="utf-8") if file.is_file() else None
     return parse_description(text, saved_model)
+
+
+def damaged(path, error):
+    """A ValueError for an exported file that its runtime cannot open."""
+    return ValueError(
+        f"{os.fspath(path)!r} is damaged, or cannot be opened here: {' '.join(str(error).split())[:200]}"
+    )

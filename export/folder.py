@@ -2,37 +2,34 @@
 
 import contextlib
 import dataclasses
-import functools
 import importlib.metadata
 import json
 import pathlib
+import shutil
 import time
 
 from tqdm import tqdm
 
 from keras_vit.data.datasets import title_of
 from keras_vit.evaluation.outputs import check_classes
-from keras_vit.export.archive import extract_archive
 from keras_vit.export.description import describe
-from keras_vit.export.hub import Facts, Measurement, check_names, export_hub
-from keras_vit.export.onnx import PACKAGES, export_onnx, optional
-from keras_vit.export.runtimes import open_exported
-from keras_vit.export.saved_model import export_saved_model, float32_copy
-from keras_vit.export.tflite import PRECISIONS, export_tflite
+from keras_vit.export.exported_model import ExportedModel
+from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats
+from keras_vit.export.hub import Facts, Measurement
+from keras_vit.export.saved_model import float32_copy
 from keras_vit.export.verify import (
-    JUDGED,
-    draw_images,
-    exact_products,
-    judge,
+    PRIMARY_METRICS,
+    check_tolerance,
+    full_precision_matmul,
     live_reference,
     live_run,
-    row_of,
+    measure,
+    sample_images,
 )
 from keras_vit.models.arguments import FREE
 from keras_vit.writing import atomic_path, free_path
 
-FORMATS = ("saved_model", "tflite", "onnx", "hub")
-RANGED = 200  # images that int8 takes the ranges of its numbers from
+CALIBRATION_IMAGES = 200
 METRICS = {  # in the words of the Hub's page
     "accuracy": "top-1 accuracy",
     "mean_average_precision": "mean average precision",
@@ -70,33 +67,33 @@ def export_folder(
     Args:
         model: A `VisionTransformer` on the TensorFlow backend.
         path: Folder to write; it must not exist. Only another version of the SavedModel alone is added to
-            a folder that there is, with `verification-VERSION.json` beside.
+            an existing folder, with `verification-VERSION.json`.
         formats: Any of "saved_model", "tflite", "onnx" and "hub".
         precisions: Of LiteRT: any of "float32", "float16", "dynamic_int8" and "int8".
         task: What the outputs mean: "single_label", "multi_label" or "regression"; None for the
             data set's, or the first.
-        representation: Whether to export the representation instead of what the head puts out.
-        dataset: A `Dataset` to verify on; its training split gives "int8" the ranges of its numbers.
-            None for noise, which tells the float formats' errors alone.
+        representation: Whether to export the representation instead of the head's output.
+        dataset: A `Dataset` to verify on, whose training split calibrates "int8". None for noise, on
+            which only the numerical error of the float formats can be measured.
         split: The split to verify on.
-        seed: By which the data was split that the model was trained on; `evaluate` splits alike then.
-        images: How many images of it to take, at most.
-        image_size: Of a model that takes any size: (height, width) to verify at, and that of LiteRT's
-            files.
-        batch_size: Images in a batch of LiteRT's files; None for any number.
+        seed: The seed of the split of the data that the model was trained on; `evaluate` then splits alike.
+        images: The maximum number of images to verify on.
+        image_size: (height, width) to verify a model of any size at, and to fix in its LiteRT files.
+        batch_size: Images in a batch of the LiteRT files; None for any number.
         integer_io: Of "int8": None (floats in and out), "uint8" or "int8".
-        version: Number of the SavedModel's folder, of which TF Serving takes the largest.
+        version: Number of the SavedModel's folder; TF Serving serves the largest.
         name, publisher: Of the Hub archive.
-        facts: Facts for the Hub page, beside what the model itself tells and what is measured here.
+        facts: `Facts` for the Hub archive's page, in addition to what is read from the model and
+            measured here.
 
     Returns:
-        dict, as in `verification.json`: the `dataset` (None: noise) and how many `images` of it; what
-        the task is `judged` by; `live` and each of the `formats` with what `row_of` says, and each
-        format's `path`, `export_seconds` and `warning` (or None); the `versions` and `seconds`.
+        dict, as in `verification.json`: the `dataset` (None: noise) and the number of `images`; the task's
+        primary metric as `judged`; the row of `measure` for `live` and for each of the `formats`, with its
+        `path`, `export_seconds` and `warning` (or None); the `versions` and `seconds`.
 
     Raises:
         ValueError: if the folder exists, an argument is unknown, weights are not finite, a format
-            cannot hold the model, or an export breaks its bound in `verify.BOUNDS`. Nothing is left
+            cannot hold the model, or an export exceeds its format's tolerance. Nothing is left
             under its name then.
         ImportError: if ONNX's packages are not installed.
 
@@ -109,77 +106,108 @@ def export_folder(
     """
     start = time.perf_counter()
     path = pathlib.Path(path).expanduser()
+    chosen = choose_formats(formats, precisions)
     task = task or (dataset.task if dataset else "single_label")
-    _check(formats, precisions, task, dataset, batch_size, integer_io)
-    if "hub" in formats:
-        check_names(name, publisher, version)
-    live = model
-    changed = model.dtype_policy.name != "float32" or "dense_layers" in model.get_config()
-    if representation or changed:  # exports compute in float32, with plain kernels
-        live = float32_copy(model, representation)
-    if dataset and live.is_classifier:
-        check_classes(live, dataset)
-    description = _sized(describe(live, task), image_size)
-    with _new_folder(path, formats, version) as folder, exact_products():
-        scratch = folder.parent / "scratch"  # goes with the temporary folder
-        saved_model = (folder if "saved_model" in formats else scratch) / "saved_model" / str(version)
+    live = _compared(model, representation)
+    description = _with_size(describe(live, task), image_size)
+    _check_dataset(dataset, live, task)
+    if integer_io is not None and "tflite_int8" not in [format.name for format in chosen]:
+        raise ValueError(f"integer_io is an option of LiteRT's int8 only; got {formats} and {precisions}")
+    job = ExportJob(
+        model,
+        task=task,
+        representation=representation,
+        seed=seed,
+        batch_size=batch_size,
+        image_size=image_size,
+        integer_io=integer_io,
+        calibration=_calibration(dataset, description),
+        name=name,
+        publisher=publisher,
+        version=version,
+        facts=facts or Facts(),
+    )
+    for format in chosen:
+        format.check(job)
+    with _new_folder(path, formats, version) as folder, full_precision_matmul():
+        job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job))
         reference = live_reference(live, description, dataset and dataset.split(split), images)
-        rows = {"live": row_of(reference, reference.run if representation else live_run(model))}
-
-        def to_saved_model(target):
-            export_saved_model(model, target, task=task, representation=representation, seed=seed)
-
-        def to_tflite(precision, target):
-            of_int8 = {}
-            if precision == "int8":
-                ranged = draw_images(dataset.split("train"), description.preprocessing, RANGED)[0]
-                of_int8 = {"integer_io": integer_io, "calibration": ranged}
-            sizes = {"batch_size": batch_size, "image_size": image_size}
-            export_tflite(saved_model, target, precision=precision, **sizes, **of_int8)
-
-        def to_onnx(target):
-            export_onnx(saved_model, target)
-
-        def to_hub(target):
-            """With what was measured by then."""
-            told = facts or Facts()
-            found = _measured(rows["saved_model"], reference, dataset, split, live.image_size == FREE)
-            told = dataclasses.replace(told, accuracy=(*told.accuracy, *found))
-            export_hub(saved_model, target, name=name, publisher=publisher, version=version, facts=told)
-
-        writers = {"saved_model": (saved_model, to_saved_model)}  # from which all others are made
-        for precision in precisions if "tflite" in formats else ():
-            file = folder / f"model_{precision}.tflite"
-            writers[f"tflite_{precision}"] = file, functools.partial(to_tflite, precision)
-        if "onnx" in formats:
-            writers["onnx"] = folder / "model.onnx", to_onnx
-        if "hub" in formats:
-            writers["hub"] = folder / "hub", to_hub
-        bar = tqdm(writers.items(), "exporting", unit="format", delay=2, disable=None)
-        for format, (target, write) in bar:
-            began = time.perf_counter()
-            write(target)
-            seconds = time.perf_counter() - began
-            opened = target
-            if format == "hub":
-                opened = extract_archive(target / f"{name}.tar.gz", scratch / "hub")
-            row = row_of(reference, open_exported(opened).predict_on_batch, target)
-            refused, warning = judge(format, row, len(reference.images))
-            if refused:
-                raise ValueError(f"the exported {format} is not kept: {refused}")
-            final = str(path / target.relative_to(folder)) if target.is_relative_to(folder) else None
-            rows[format] = {"path": final, **row, "export_seconds": seconds, "warning": warning}
+        live_row = measure(reference, reference.run if representation else live_run(model))
+        if live_row["score"] is not None:
+            job = _with_accuracy(job, live_row["score"], reference, dataset, split, live.image_size == FREE)
+        # All other formats are converted from the SavedModel.
+        ordered = list(dict.fromkeys([SAVED_MODEL, *chosen]))
+        rows = {}
+        for format in tqdm(ordered, "exporting", unit="format", delay=2, disable=None):
+            target = format.target(folder, job)
+            row = _export(format, job, target, reference)
+            rows[format.name] = {"path": str(path / target.relative_to(folder)), **row}
+        if SAVED_MODEL not in chosen:
+            shutil.rmtree(job.saved_model.parent)
+            del rows[SAVED_MODEL.name]
         report = {
             "dataset": dataset and f"{title_of(dataset.name)}, {split}",
             "images": len(reference.images),
-            "judged": JUDGED[task],
-            "live": rows.pop("live"),
-            "formats": {name: row for name, row in rows.items() if row["path"]},
+            "judged": PRIMARY_METRICS[task],
+            "live": live_row,
+            "formats": rows,
             "versions": _versions(),
             "seconds": time.perf_counter() - start,
         }
         (folder / "verification.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
     return report
+
+
+def _export(format, job, target, reference):
+    """Write one format and compare it with the live model: its row in the report."""
+    start = time.perf_counter()
+    format.write(job, target)
+    seconds = time.perf_counter() - start
+    exported = ExportedModel(*format.open(target, None))
+    row = measure(reference, exported.predict_on_batch, target)
+    try:
+        warning = check_tolerance(format.tolerance, row, len(reference.images))
+    except ValueError as error:
+        raise ValueError(f"the {format.name} export is discarded: {error}") from None
+    return {**row, "export_seconds": seconds, "warning": warning}
+
+
+def _compared(model, representation):
+    """The live model that exports are compared with: in float32 and with plain kernels, as they are."""
+    if representation or model.dtype_policy.name != "float32" or "dense_layers" in model.get_config():
+        return float32_copy(model, representation)
+    return model
+
+
+def _check_dataset(dataset, model, task):
+    if dataset and model.is_classifier:
+        check_classes(model, dataset)
+    if dataset and dataset.task != task:
+        raise ValueError(
+            f"{dataset.name} has labels of the task {dataset.task!r}, but the model's is {task!r}"
+        )
+
+
+def _calibration(dataset, description):
+    """The function that samples images for int8 from the training split; None without one."""
+    if dataset is None or "train" not in dataset.splits:
+        return None
+    samples = dataset.split("train")
+    return lambda: sample_images(samples, description.preprocessing, CALIBRATION_IMAGES)[0]
+
+
+def _with_accuracy(job, score, reference, dataset, split, any_size):
+    """The job with the live model's accuracy, which its exports reproduce, among the facts."""
+    measurement = Measurement(
+        score,
+        title_of(dataset.name),
+        split,
+        len(reference.images),
+        METRICS[PRIMARY_METRICS[reference.task]],
+        reference.images.shape[1:3] if any_size else None,
+    )
+    facts = dataclasses.replace(job.facts, accuracy=(*job.facts.accuracy, measurement))
+    return dataclasses.replace(job, facts=facts)
 
 
 @contextlib.contextmanager
@@ -206,48 +234,15 @@ def _new_folder(path, formats, version):
         (folder / "verification.json").replace(path / f"verification-{version}.json")
 
 
-def _check(formats, precisions, task, dataset, batch_size, integer_io):
-    """Refuse at once what would be found out after other formats have been made."""
-    for given, known, what in ((formats, FORMATS, "formats"), (precisions, PRECISIONS, "precisions")):
-        unknown = [name for name in given if name not in known]
-        if unknown or not given:
-            raise ValueError(f"{what} {unknown or given} are unknown; choose from {known}")
-    if batch_size is not None and not (isinstance(batch_size, int) and batch_size > 0):
-        raise ValueError(f"batch_size must be an int above 0 or None; got {batch_size!r}")
-    int8 = "tflite" in formats and "int8" in precisions
-    if int8 and (dataset is None or "train" not in dataset.splits):
-        raise ValueError(
-            "int8 takes the ranges of its numbers from images: give a data set with a train split"
-        )
-    if integer_io is not None and not int8:
-        raise ValueError(f"integer_io is of LiteRT's int8, which is not among {formats} and {precisions}")
-    if "onnx" in formats:
-        for package in PACKAGES:
-            optional(package)
-    if dataset and dataset.task != task:
-        raise ValueError(
-            f"{dataset.name} has labels of the task {dataset.task!r}, but the model's is {task!r}"
-        )
-
-
-def _sized(description, image_size):
-    """The Description with a size to verify at: of a model that takes any, the given one or its usual."""
+def _with_size(description, image_size):
+    """The Description with a size to verify at: for a model of any size the given one, or its usual one."""
     if description.image_size != FREE:
         if image_size not in (None, description.image_size):
             raise ValueError(
-                f"the model is of {description.image_size} pixels; image_size asks for {image_size}"
+                f"the model's image_size is {description.image_size}; got image_size {image_size}"
             )
         return description
     return dataclasses.replace(description, image_size=tuple(image_size or description.usual_size))
-
-
-def _measured(row, reference, dataset, split, any_size):
-    """What the SavedModel was found to be worth, for the Hub's page."""
-    if row["score"] is None:
-        return ()
-    metric = METRICS[JUDGED[reference.task]]
-    size = reference.images.shape[1:3] if any_size else None
-    return (Measurement(row["score"], title_of(dataset.name), split, len(reference.images), metric, size),)
 
 
 def _versions():

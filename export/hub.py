@@ -4,11 +4,13 @@ import dataclasses
 import json
 import pathlib
 import re
+import tempfile
 
-from keras_vit.export.archive import make_archive
+from keras_vit.export.archive import extract_archive, make_archive
 from keras_vit.export.description import read_description
 from keras_vit.export.hub_page import KINDS, card, kind_of, page, read_contents, summary
 from keras_vit.export.hub_usage import fine_tuning, usage
+from keras_vit.export.saved_model import open_saved_model
 from keras_vit.writing import atomic_path
 
 KAGGLE_LICENCES = {  # by their SPDX names in small letters
@@ -138,6 +140,12 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
             (temporary / file).write_text(text, encoding="utf-8")
     keys = ("archive", "page", "model_metadata", "instance_metadata")
     return dict(zip(keys, (folder / file for file in (f"{name}.tar.gz", *contents))))
+
+
+def open_archive(path, threads=None):
+    """The arguments of `ExportedModel` for an archive, unpacked outside the cache."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        return open_saved_model(extract_archive(path, pathlib.Path(folder) / "1"), threads)
 
 
 def check_names(name, publisher, version):

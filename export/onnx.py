@@ -10,7 +10,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.export.description import FILE, LABELS, parse_description, read_description
+from keras_vit.export.description import FILE, LABELS, damaged, parse_description, read_description
 from keras_vit.writing import atomic_path
 
 PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
@@ -98,6 +98,28 @@ def read_onnx_description(path):
     except Exception:  # the protocol buffer library's own, of no common class
         raise ValueError(f"{os.fspath(path)!r} is damaged, or no ONNX file") from None
     return parse_description({entry.key: entry.value for entry in model.metadata_props}.get(FILE), path)
+
+
+def open_onnx(path, threads=None):
+    """The arguments of `ExportedModel` for an `.onnx` file."""
+    onnxruntime = optional("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if threads is not None:
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    try:
+        session = onnxruntime.InferenceSession(os.fspath(path), options, ["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions have no common class.
+        raise damaged(path, error) from None
+    description = parse_description(session.get_modelmeta().custom_metadata_map.get(FILE), path)
+    names = [output.name for output in session.get_outputs()]
+    return description, lambda images: dict(zip(names, session.run(names, {"images": images})))
+
+
+def check_packages():
+    """Raise ImportError if a package that `export_onnx` needs is missing."""
+    for name in PACKAGES:
+        optional(name)
 
 
 def optional(name):

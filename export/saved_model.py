@@ -14,7 +14,7 @@ from keras import ops
 from keras_vit.export import description as description_file
 from keras_vit.export import signatures
 from keras_vit.export.canonical import renumber_functions
-from keras_vit.export.description import describe
+from keras_vit.export.description import damaged, describe, read_description
 from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.models import VisionTransformer
 from keras_vit.models.adapting import plain_arrays
@@ -83,6 +83,31 @@ def export_saved_model(model, path, *, task="single_label", representation=False
             reason = re.sub(r"\{\{.*?\}\} *", "", error.message.splitlines()[0])  # without the graph's nodes
             raise OSError(reason) from None
     return path
+
+
+def open_saved_model(path, threads=None):
+    """The arguments of `ExportedModel` for the folder of a SavedModel."""
+    description = read_description(path)
+    if threads is not None:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+        except RuntimeError:
+            if threads != tf.config.threading.get_intra_op_parallelism_threads():
+                raise ValueError(
+                    "TensorFlow's threads can be set only before it computes: set them first, or in another "
+                    "process"
+                ) from None
+    try:
+        loaded = tf.saved_model.load(os.fspath(path))
+        signature = loaded.signatures["serving_default"]
+    except Exception as error:  # TensorFlow raises exceptions of many classes for damaged files.
+        raise damaged(path, error) from None
+
+    def compute(images, loaded=loaded):  # The reference keeps the variables alive.
+        return {name: values.numpy() for name, values in signature(images=tf.constant(images)).items()}
+
+    return description, compute
 
 
 def _check(model, warmup):

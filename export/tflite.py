@@ -6,6 +6,7 @@ import numbers
 import os
 import pathlib
 import re
+import threading
 
 import numpy as np
 import tensorflow as tf
@@ -13,8 +14,8 @@ from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 
 from _keras_vit_cli import quiet_startup_logs
-from keras_vit.export.description import read_description
-from keras_vit.export.tflite_metadata import write_tflite
+from keras_vit.export.description import damaged, read_description
+from keras_vit.export.tflite_metadata import read_tflite_description, write_tflite
 from keras_vit.writing import atomic_path
 
 # Bytes a parameter of the largest flatbuffer that is made on the way; full int8 is made from float32.
@@ -71,7 +72,9 @@ def export_tflite(
     Source: LiteRT's conversion and quantisation guides.
     """
     saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
-    _check_arguments(path, precision, batch_size, calibration, integer_io)
+    if path.suffix != ".tflite":
+        raise ValueError(f"the name of a LiteRT file must end in .tflite; got {os.fspath(path)!r}")
+    check_options(precision, batch_size, calibration, integer_io)
     stored = read_description(saved_model)
     _check_size(stored.parameters, precision)
     description = dataclasses.replace(stored, image_size=_image_size(stored.image_size, image_size))
@@ -93,16 +96,57 @@ def export_tflite(
     return path
 
 
-def _check_arguments(path, precision, batch_size, calibration, integer_io):
-    if path.suffix != ".tflite":
-        raise ValueError(f"a LiteRT file ends in .tflite; got {os.fspath(path)!r}")
+def open_tflite(path, threads=None):
+    """The arguments of `ExportedModel` for a `.tflite` file."""
+    description = read_tflite_description(path)
+    try:
+        with quiet_startup_logs(drop_on_error=True):
+            # LiteRT's default is one thread, whereas TensorFlow and onnxruntime use all cores.
+            interpreter = Interpreter(model_path=os.fspath(path), num_threads=threads or os.cpu_count())
+            interpreter.allocate_tensors()  # This creates its delegate, which writes to the log.
+            runner = interpreter.get_signature_runner("serving_default")
+    except (ValueError, RuntimeError) as error:
+        raise damaged(path, error) from None
+    source = runner.get_input_details()["images"]
+    results = runner.get_output_details()
+    batch = int(source["shape_signature"][0])
+    # The interpreter's buffers hold one batch, so calls are serialised; a single call already uses all cores.
+    lock = threading.Lock()
+
+    def compute(images):
+        with lock:
+            found = runner(images=_quantize(images, source))
+        return {name: _dequantize(values, results[name]) for name, values in found.items()}
+
+    return description, compute, None if batch < 0 else batch
+
+
+def _quantize(images, tensor):
+    """Images as the integers of a quantized LiteRT tensor."""
+    if not np.issubdtype(tensor["dtype"], np.integer):
+        return images
+    scale, zero = tensor["quantization"]
+    limits = np.iinfo(tensor["dtype"])
+    return np.clip(np.round(images / scale) + zero, limits.min, limits.max).astype(tensor["dtype"])
+
+
+def _dequantize(values, tensor):
+    """The integers of a quantized LiteRT tensor as float32."""
+    if not np.issubdtype(tensor["dtype"], np.integer):
+        return values
+    scale, zero = tensor["quantization"]
+    return (values.astype("float32") - zero) * np.float32(scale)
+
+
+def check_options(precision, batch_size=None, calibration=None, integer_io=None):
+    """Raise ValueError for options of `export_tflite` that do not fit together."""
     if precision not in PRECISIONS:
-        raise ValueError(f"precision {precision!r} is unknown; choose one of {(*PRECISIONS,)}")
+        raise ValueError(f"precision must be one of {(*PRECISIONS,)}; got {precision!r}")
     if batch_size is not None and not _is_count(batch_size):
         raise ValueError(f"batch_size must be a positive integer or None; got {batch_size!r}")
     if (calibration is not None) != (precision == "int8"):
-        wanted = "needs calibration images" if calibration is None else "takes no calibration images"
-        raise ValueError(f'precision "{precision}" {wanted}; "int8" alone is calibrated')
+        problem = "needs calibration images" if calibration is None else "takes no calibration images"
+        raise ValueError(f'precision "{precision}" {problem}; only "int8" is calibrated')
     if integer_io is not None and (integer_io not in INTEGER_IO or precision != "int8"):
         raise ValueError(
             f'integer_io must be None, or with precision "int8" one of {(*INTEGER_IO,)}; '

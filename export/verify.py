@@ -15,28 +15,17 @@ from keras_vit.data.images import decode, prepare, with_channels
 from keras_vit.evaluation.classification import SCORES, check_labels
 
 BATCH = 16
-ENOUGH_IMAGES = 256  # from which on an agreement says something
-ROUNDING = 0.1  # mean difference of int8 outputs, as a share of the largest, that is no rounding any more
-# What is asked of each format: a bound on the largest logit difference, or on the agreement.
-BOUNDS = {
-    "saved_model": ("max_logit_difference", 1e-5),
-    "hub": ("max_logit_difference", 1e-5),
-    "onnx": ("max_logit_difference", 1e-5),
-    "tflite_float32": ("max_logit_difference", 1e-5),
-    "tflite_float16": ("max_logit_difference", 5e-3),
-    "tflite_dynamic_int8": ("agreement", 0.99),
-    "tflite_int8": ("agreement", 0.99),
-}
-ONLY_WARNED = {"tflite_int8"}  # activations of 8 bits may cost what no setting gives back
-# What a model is judged by, and the function of (outputs, labels) that has it among others.
-JUDGED = {
+MIN_IMAGES = 256  # An agreement on fewer images is too coarse to be compared with a tolerance.
+# An int8 model's mean difference above this fraction of the largest logit is an error, not rounding.
+MAX_MEAN_DIFFERENCE = 0.1
+PRIMARY_METRICS = {
     "single_label": "accuracy",
     "multi_label": "mean_average_precision",
     "regression": "mae",
 }
 
 
-def draw_images(samples, preprocessing, count):
+def sample_images(samples, preprocessing, count):
     """Images of a split, drawn evenly from all of it, as exports take them.
 
     Args:
@@ -53,7 +42,7 @@ def draw_images(samples, preprocessing, count):
     Example:
         >>> from keras_vit.export.description import describe
         >>> samples = load_dataset("digits").split("test")
-        >>> [len(part) for part in draw_images(samples, describe(model).preprocessing, 100)]
+        >>> [len(part) for part in sample_images(samples, describe(model).preprocessing, 100)]
         [100, 100]
     """
     count = min(count, len(samples))
@@ -96,7 +85,7 @@ class Reference:
             return None
         if self.task == "single_label":
             return float(np.mean(outputs.argmax(-1) == self.labels))
-        return SCORES[self.task](outputs, self.labels)[JUDGED[self.task]]
+        return SCORES[self.task](outputs, self.labels)[PRIMARY_METRICS[self.task]]
 
 
 def live_reference(model, description, samples=None, count=512):
@@ -123,7 +112,7 @@ def live_reference(model, description, samples=None, count=512):
         shape = (BATCH, *description.preprocessing.image_size, description.channels)
         images, labels = np.random.default_rng(0).uniform(size=shape).astype("float32"), None
     else:
-        images, labels = draw_images(samples, description.preprocessing, count)
+        images, labels = sample_images(samples, description.preprocessing, count)
     run = live_run(model)
     outputs = _in_batches(run, images)
     if labels is not None and description.is_classifier:
@@ -146,7 +135,7 @@ def normalised(model, images):
     return model.preprocessing.normalise(images * np.float32(255))
 
 
-def row_of(reference, run, path=None):
+def measure(reference, run, path=None):
     """What is said of one export, or of the live model.
 
     Args:
@@ -163,7 +152,7 @@ def row_of(reference, run, path=None):
     Example:
         >>> from keras_vit.export.description import describe
         >>> reference = live_reference(model, describe(model))
-        >>> row_of(reference, lambda images: reference.outputs[: len(images)])["max_logit_difference"]
+        >>> measure(reference, lambda images: reference.outputs[: len(images)])["max_logit_difference"]
         0.0
     """
     outputs = _in_batches(run, reference.images, "verifying")
@@ -178,7 +167,7 @@ def row_of(reference, run, path=None):
 
 
 def compare(reference, outputs):
-    """How far outputs are from the live model's: see `row_of`.
+    """How far outputs are from the live model's: see `measure`.
 
     Example:
         >>> live = np.array([[1.0, 2.0]])
@@ -204,47 +193,63 @@ def _agreement(reference, outputs):
     return float(np.mean(reference.outputs.argmax(-1) == outputs.argmax(-1)))
 
 
-def judge(name, row, images):
-    """Whether an export is fit to be kept.
+@dataclasses.dataclass(frozen=True)
+class Tolerance:
+    """How far a format's outputs may be from the live model's.
 
     Args:
-        name: The format, a key of `BOUNDS`.
-        row: What `row_of` returned.
-        images: How many it is about.
+        metric: "max_logit_difference" or "agreement".
+        bound: The maximum of the first, the minimum of the second.
+        required: Whether an export beyond it is discarded; otherwise there is a warning.
+    """
+
+    metric: str
+    bound: float
+    required: bool = True
+
+
+def check_tolerance(tolerance, row, images):
+    """Compare what was measured of an export with its format's tolerance.
+
+    Args:
+        tolerance: `Tolerance`.
+        row: What `measure` returned.
+        images: The number of images that it was measured on.
 
     Returns:
-        (what it is refused for, what is to be said of it all the same), a sentence or None each.
+        A warning, or None.
+
+    Raises:
+        ValueError: if the tolerance is required and exceeded, or there is NaN or infinity in the outputs.
 
     Example:
         >>> row = {"max_logit_difference": 1e-3, "mean_logit_difference": 1e-4, "agreement": 1.0}
-        >>> judge("tflite_float16", row, 512)
-        (None, None)
-        >>> judge("onnx", row, 512)[0]
-        'its outputs differ from the live model by 1.0e-03 of the largest; the bound is 1e-05'
+        >>> check_tolerance(Tolerance("max_logit_difference", 5e-3), row, 512)
+        >>> check_tolerance(Tolerance("max_logit_difference", 1e-5), row, 512)
+        Traceback (most recent call last):
+        ValueError: its outputs differ from the live model by 1.0e-03 of the largest; the bound is 1e-05
     """
-    kind, bound = BOUNDS[name]
-    value, mean = row[kind], row["mean_logit_difference"]
-    differs = "its outputs differ from the live model by {:.1e} of the largest{}; the bound is {:.0e}"
+    bound, value, mean = tolerance.bound, row[tolerance.metric], row["mean_logit_difference"]
+    differ = "its outputs differ from the live model by {:.1e} of the largest{}; the bound is {:.0e}"
     if not np.isfinite(row["max_logit_difference"]):
-        return "it computes NaN or infinity", None
-    if kind == "max_logit_difference":
-        return (differs.format(value, "", bound), None) if value > bound else (None, None)
-    if mean > ROUNDING:
-        wrong = differs.format(mean, " on average", ROUNDING)
-    elif value is None or images < ENOUGH_IMAGES:
-        return (
-            None,
-            f"whether it decides like the live model takes {ENOUGH_IMAGES} images of a data set to tell",
-        )
+        raise ValueError("it computes NaN or infinity")
+    problem = None
+    if tolerance.metric == "max_logit_difference":
+        if value > bound:
+            problem = differ.format(value, "", bound)
+    elif mean > MAX_MEAN_DIFFERENCE:
+        problem = differ.format(mean, " on average", MAX_MEAN_DIFFERENCE)
+    elif value is None or images < MIN_IMAGES:
+        return f"agreement with the live model is checked on {MIN_IMAGES} or more images of a data set"
     elif value < bound:
-        wrong = f"it decides like the live model on {value:.1%} of {images} images; the bound is {bound:.0%}"
-    else:
-        return None, None
-    return (None, wrong) if name in ONLY_WARNED else (wrong, None)
+        problem = f"it agrees with the live model on {value:.1%} of {images} images; the bound is {bound:.0%}"
+    if problem and tolerance.required:
+        raise ValueError(problem)
+    return problem
 
 
 @contextlib.contextmanager
-def exact_products():
+def full_precision_matmul():
     """Without the 10-bit products that GPUs use for float32, so that formats can be compared."""
     config = tf.config.experimental
     before = config.tensor_float_32_execution_enabled()

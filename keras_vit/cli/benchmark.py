@@ -19,12 +19,10 @@ from tqdm import tqdm
 
 from _keras_vit_cli import quiet_startup_logs
 from keras_vit.cli.report import check_output, report, table
-from keras_vit.cli.source import exported_path, is_exported, open_live
+from keras_vit.cli.source import is_exported, open_live
 from keras_vit.export.description import describe
-from keras_vit.export.onnx import PACKAGES, export_onnx, optional
-from keras_vit.export.runtimes import open_exported
-from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.tflite import export_tflite
+from keras_vit.export.exported_model import ExportedModel, exported_path
+from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, format_of
 from keras_vit.export.verify import normalised, size_of
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import parse_variant
@@ -91,27 +89,26 @@ def _files(args, folder):
     if is_exported(args.model):
         if args.formats:
             raise ValueError(f"{args.model!r} is exported already, and timed as it is; leave out --formats")
-        path = exported_path(args.model, args.trust, args.sha256)
-        return {path.suffix[1:] if path.is_file() else "saved_model": path}
-    formats = args.formats or DEFAULT
-    for package in PACKAGES if "onnx" in formats else ():
-        optional(package)
+        path = exported_path(args.model, trust=args.trust, sha256=args.sha256)
+        return {format_of(path).option: path}
+    options = [option for option in args.formats or DEFAULT if option != "live"]
+    chosen = choose_formats(options, args.precisions) if options else []
     model = _live(args.model, args.image_size, trust=args.trust, sha256=args.sha256)
-    saved_model = folder / "saved_model"
-    writers = {
-        "live": (folder / "model.keras", model.save),
-        "saved_model": (saved_model, lambda path: export_saved_model(model, path, warmup=())),
-    }
-    for precision in args.precisions:
-        write = functools.partial(_to_tflite, model, saved_model, precision)
-        writers[f"tflite_{precision}"] = (folder / f"{precision}.tflite", write)
-    writers["onnx"] = (folder / "model.onnx", lambda path: export_onnx(saved_model, path))
-    wanted = [name for name in writers if name.startswith(formats)]
-    source = [] if wanted == ["live"] else ["saved_model"]  # from which all others are made
-    needed = [pair for name, pair in writers.items() if name in wanted + source]
-    for path, write in tqdm(needed, "exporting", unit="format", delay=2, disable=None):
-        write(path)
-    return {name: writers[name][0] for name in wanted}
+    noise = functools.partial(_calibration, model)
+    job = ExportJob(model, saved_model=folder / "saved_model", calibration=noise)
+    for format in chosen:
+        format.check(job)
+    files = {}
+    if "live" in (args.formats or DEFAULT):
+        files["live"] = folder / "model.keras"
+        model.save(files["live"])
+    if chosen:  # All other formats are converted from the SavedModel.
+        SAVED_MODEL.write(job, job.saved_model)
+    for format in tqdm(chosen, "exporting", unit="format", delay=2, disable=None):
+        files[format.name] = job.saved_model if format is SAVED_MODEL else format.target(folder, job)
+        if format is not SAVED_MODEL:
+            format.write(job, files[format.name])
+    return files
 
 
 def _live(source, image_size, **checks):
@@ -123,11 +120,9 @@ def _live(source, image_size, **checks):
     return VisionTransformer.from_variant(source, image_size or VARIANTS_SIZE, num_classes=1000)
 
 
-def _to_tflite(model, saved_model, precision, path):
-    calibration = {}
-    if precision == "int8":  # noise: the ranges of the numbers change the outputs and not the time
-        calibration["calibration"] = _noise(2, (*describe(model).usual_size, model.in_channels))
-    export_tflite(saved_model, path, precision=precision, **calibration)
+def _calibration(model):
+    """Noise to calibrate int8 on: the ranges found change its outputs and not its speed."""
+    return _noise(2, (*describe(model).usual_size, model.in_channels))
 
 
 def _noise(batch, shape):
@@ -243,7 +238,7 @@ def _opened(path, threads):
     The Description, and how a live model computes: "graph", "XLA" or None.
     """
     if path.suffix != ".keras":  # it takes them as they are
-        exported = open_exported(path, threads)
+        exported = ExportedModel(*format_of(path).open(path, threads))
         return np.asarray, exported.predict_on_batch, exported.description, None
     if threads:
         tf.config.threading.set_intra_op_parallelism_threads(threads)

@@ -6,7 +6,8 @@ import os
 import pathlib
 import re
 
-from keras_vit.export.archive import FILES, SUFFIXES, exported_file, path_of
+from keras_vit.export.exported_model import open_exported
+from keras_vit.export.formats import suffix_of
 from keras_vit.models import VisionTransformer
 from keras_vit.training.workdir import Workdir
 from keras_vit.variants import parse_variant
@@ -15,7 +16,6 @@ from keras_vit.weights.checkpoint import read_model
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import LOCAL_WEIGHTS, fetch
 
-WRITTEN = ("*.tflite", "*.onnx", "hub/*.tar.gz")  # where an export's folder has what is no SavedModel
 VERIFIED = "verification.json"  # what every export's folder holds
 HUBS = r"https?://(www\.)?(tfhub\.dev|kaggle\.com/models)/"  # whose addresses end in no suffix
 
@@ -37,9 +37,7 @@ def open_model(source, trust=False, sha256=None):
     """
     if not is_exported(source):
         return open_live(source, trust=trust, sha256=sha256)
-    from keras_vit.export.runtimes import open_exported
-
-    return open_exported(exported_path(source, trust, sha256))
+    return open_exported(source, trust=trust, sha256=sha256)
 
 
 def named(model, names):
@@ -59,24 +57,6 @@ def named(model, names):
         model.class_names = found
         return model
     return dataclasses.replace(model, description=dataclasses.replace(model.description, class_names=found))
-
-
-def exported_path(source, trust=False, sha256=None):
-    """The file or folder of an exported model, fetched and unpacked where it has to be.
-
-    Args:
-        source, trust, sha256: As for `open_model`.
-
-    Raises:
-        ValueError: if there is none, an export's folder without a SavedModel, or a SavedModel from an
-            address without trust.
-    """
-    folder = pathlib.Path(source).expanduser()
-    files = [os.fspath(file) for where in WRITTEN for file in sorted(folder.glob(where))]
-    if files and not _has_saved_model(folder):
-        wanted = ", ".join(map(repr, files))
-        raise ValueError(f"{os.fspath(source)!r} holds no SavedModel; give one of its files: {wanted}")
-    return exported_file(source, trust=trust, sha256=sha256)
 
 
 def open_live(source, image_size=None, trust=False, sha256=None):
@@ -133,7 +113,7 @@ def is_exported(source):
     >>> [is_exported(f"https://{rest}") for rest in ("host/vit.tgz", "tfhub.dev/me/vit/1", "host/vit.npz")]
     [True, True, False]
     """
-    if path_of(source).endswith((*FILES, *SUFFIXES)) or re.match(HUBS, os.fspath(source)):
+    if suffix_of(source) or re.match(HUBS, os.fspath(source)):
         return True
     path = pathlib.Path(source).expanduser()
     # Weights come first: they are data, and a SavedModel beside them is a program.

@@ -100,7 +100,6 @@ def test_a_wrong_command_line_is_refused_in_one_line(arguments, words, keras_vit
         ("predcit photo.jpg", "did you mean predict?"),
         ("weights conver vit.npz", "did you mean convert?"),
         ("predict --model m --format JSONL photo.jpg", "unknown 'JSONL'; did you mean jsonl?"),
-        ("export --model m --output o --formats saved_model,tf_lite", "did you mean tflite? (one of saved"),
     ],
 )
 def test_what_was_probably_meant_is_named(arguments, meant, keras_vit, refused):

@@ -14,7 +14,7 @@ from keras_vit import from_pretrained
 from keras_vit.cli import predict
 from keras_vit.cli.source import named
 from keras_vit.export.description import describe
-from keras_vit.export.runtimes import ExportedModel
+from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 

@@ -17,7 +17,7 @@ from keras_vit.cli import quickstart
 from keras_vit.cli.source import open_model
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.datasets import load_dataset
-from keras_vit.export.runtimes import open_exported
+from keras_vit.export.exported_model import open_exported
 from keras_vit.training.named_recipes import RECIPES
 
 README = (pathlib.Path(__file__).parents[2] / "README.md").read_text()

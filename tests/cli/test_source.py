@@ -11,7 +11,7 @@ from reference.small import small
 from keras_vit import VisionTransformer, save_weights
 from keras_vit.cli.source import is_exported, open_live, open_model, run_of
 from keras_vit.export import archive
-from keras_vit.export.runtimes import ExportedModel
+from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 

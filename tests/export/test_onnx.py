@@ -15,8 +15,8 @@ from reference.small import HYBRID, NO_TRANSFORMER, one_block, run_live, small
 
 import keras_vit.export.onnx as exporting
 from keras_vit.export.description import describe, read_description
+from keras_vit.export.exported_model import open_exported
 from keras_vit.export.onnx import export_onnx, read_onnx_description
-from keras_vit.export.runtimes import open_exported
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.layers import attention
 

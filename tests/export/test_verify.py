@@ -8,19 +8,20 @@ from reference.small import small
 from keras_vit.data.datasets import Samples, load_dataset
 from keras_vit.export.description import describe
 from keras_vit.export.verify import (
-    BOUNDS,
     Reference,
+    Tolerance,
+    check_tolerance,
     compare,
-    draw_images,
-    exact_products,
-    judge,
+    full_precision_matmul,
     live_reference,
+    measure,
     milliseconds,
-    row_of,
+    sample_images,
     size_of,
 )
 
 LIVE = np.array([[1.0, -2.0, 0.5], [4.0, 1.0, -1.0]], "float32")
+LARGEST, AGREEMENT = Tolerance("max_logit_difference", 1e-5), Tolerance("agreement", 0.99)
 
 
 def reference(task="single_label", labels=(0, 1), outputs=LIVE, is_classifier=True):
@@ -29,7 +30,7 @@ def reference(task="single_label", labels=(0, 1), outputs=LIVE, is_classifier=Tr
     return Reference(task, images, labels, outputs, is_classifier, lambda x: outputs[: len(x)])
 
 
-def test_differences_are_shares_of_the_largest_live_logit():
+def test_differences_are_relative_to_the_largest_live_logit():
     found = compare(reference(), LIVE + np.float32([[0.0, 0.0, 1.0], [0.0, -2.0, 0.0]]))
     assert found["max_logit_difference"] == pytest.approx(2 / 4)
     assert found["mean_logit_difference"] == pytest.approx(3 / 6 / 4)
@@ -45,16 +46,16 @@ def test_differences_are_shares_of_the_largest_live_logit():
         ("regression", LIVE, LIVE + 0.5, None, 0.5),
     ],
 )
-def test_each_task_is_judged_by_its_own_score(task, labels, outputs, agreement, score):
+def test_each_task_has_its_agreement_and_primary_metric(task, labels, outputs, agreement, score):
     outputs = np.asarray(outputs, "float32")
-    found = row_of(reference(task, labels), lambda x: outputs[: len(x)])
+    found = measure(reference(task, labels), lambda x: outputs[: len(x)])
     assert found["agreement"] == (agreement if agreement is None else pytest.approx(agreement))
     assert found["score"] == pytest.approx(score)
 
 
 @pytest.mark.parametrize("options", [{"labels": None}, {"is_classifier": False}])
-def test_without_labels_or_classes_nothing_is_judged(options):
-    found = row_of(reference(**options), lambda x: LIVE[: len(x)])
+def test_without_labels_or_classes_only_differences_are_measured(options):
+    found = measure(reference(**options), lambda x: LIVE[: len(x)])
     assert found["agreement"] is None and found["score"] is None
     assert found["max_logit_difference"] == 0
 
@@ -63,56 +64,53 @@ def row(**changes):
     return {"max_logit_difference": 0.0, "mean_logit_difference": 0.0, "agreement": 1.0, **changes}
 
 
-@pytest.mark.parametrize("name", BOUNDS)
-def test_an_export_is_held_to_its_bound(name):
-    kind, bound = BOUNDS[name]
-    worse, better = (1 + 1e-6, 1 - 1e-6) if kind == "max_logit_difference" else (1 - 1e-6, 1.0)
-    assert judge(name, row(**{kind: bound * better}), 256) == (None, None)
-    refused, warning = judge(name, row(**{kind: bound * worse}), 256)
-    said = warning if name == "tflite_int8" else refused
-    assert (f"the bound is {bound:.0e}" if kind == "max_logit_difference" else "the bound is 99%") in said
-    assert (refused is None) == (name == "tflite_int8")
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize(
+    "tolerance, within, beyond, said",
+    [
+        (LARGEST, {"max_logit_difference": 1e-5}, {"max_logit_difference": 1.1e-5}, "the bound is 1e-05"),
+        (AGREEMENT, {"agreement": 0.99}, {"agreement": 0.9899}, "on 99.0% of 256 images; the bound is 99%"),
+        (AGREEMENT, {"mean_logit_difference": 0.1}, {"mean_logit_difference": 0.11}, "1.1e-01 .* on average"),
+    ],
+)
+def test_an_export_beyond_its_tolerance_is_refused_or_warned_about(required, tolerance, within, beyond, said):
+    tolerance = dataclasses.replace(tolerance, required=required)
+    assert check_tolerance(tolerance, row(**within), 256) is None
+    if required:
+        with pytest.raises(ValueError, match=said):
+            check_tolerance(tolerance, row(**beyond), 256)
+    else:
+        assert check_tolerance(tolerance, row(**beyond), 256)
     for nothing in (np.nan, np.inf):
-        assert "NaN" in judge(name, row(max_logit_difference=nothing), 256)[0]
+        with pytest.raises(ValueError, match="NaN"):
+            check_tolerance(tolerance, row(max_logit_difference=nothing), 256)
 
 
-@pytest.mark.parametrize("name", ["tflite_dynamic_int8", "tflite_int8"])
 @pytest.mark.parametrize("agreement, images", [(None, 512), (0.5, 255), (1.0, 16)])
-def test_where_an_agreement_says_nothing_that_is_said_and_the_outputs_are_bounded(name, agreement, images):
-    refused, warning = judge(name, row(agreement=agreement), images)
-    assert refused is None and "256 images" in warning
-    refused, warning = judge(name, row(agreement=agreement, mean_logit_difference=0.11), images)
-    assert "1.1e-01 of the largest on average" in (refused or warning)
-    assert (refused is None) == (name == "tflite_int8")
+def test_an_agreement_on_few_images_or_on_noise_is_not_compared(agreement, images):
+    assert "256 or more images" in check_tolerance(AGREEMENT, row(agreement=agreement), images)
+    with pytest.raises(ValueError, match="1.1e-01 of the largest on average"):
+        check_tolerance(AGREEMENT, row(agreement=agreement, mean_logit_difference=0.11), images)
 
 
-def test_products_are_exact_while_formats_are_compared():
+def test_matmuls_are_of_full_precision_while_formats_are_compared():
     enabled = tf.config.experimental.tensor_float_32_execution_enabled
     before = enabled()
-    with exact_products():
+    with full_precision_matmul():
         assert not enabled()
     assert enabled() == before
 
 
-def test_the_bounds_are_the_promised_ones():
-    assert {name: bound for name, (_, bound) in BOUNDS.items()} == {
-        **dict.fromkeys(("saved_model", "hub", "onnx", "tflite_float32"), 1e-5),
-        "tflite_float16": 5e-3,
-        **dict.fromkeys(("tflite_dynamic_int8", "tflite_int8"), 0.99),
-    }
-
-
-def test_images_are_drawn_from_all_of_a_split():
+def test_images_are_sampled_from_all_of_a_split():
     samples = load_dataset("digits").split("train")
     preprocessing = describe(small(image_size=16)).preprocessing
-    images, labels = draw_images(samples, preprocessing, 50)
+    images, labels = sample_images(samples, preprocessing, 50)
     assert images.shape == (50, 16, 16, 3) and images.min() >= 0 and 0.9 < images.max() <= 1
     assert len({image.tobytes() for image in images}) == 50
     assert len(set(labels.tolist())) == 10
-    again, _ = draw_images(samples, preprocessing, 50)
-    np.testing.assert_array_equal(images, again)
+    np.testing.assert_array_equal(images, sample_images(samples, preprocessing, 50)[0])
     few = samples.take(range(3))
-    assert sorted(draw_images(few, preprocessing, 50)[1].tolist()) == sorted(few.labels)
+    assert sorted(sample_images(few, preprocessing, 50)[1].tolist()) == sorted(few.labels)
 
 
 def test_the_live_model_is_run_on_a_data_set_or_on_noise():
@@ -137,7 +135,7 @@ def test_labels_that_are_not_the_models_are_refused():
         live_reference(model, describe(model, "multi_label"), samples)
 
 
-def test_a_row_tells_size_and_times(tmp_path):
+def test_a_row_has_the_size_and_the_times(tmp_path):
     (tmp_path / "a").write_bytes(b"12")
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "b").write_bytes(b"345")
@@ -148,13 +146,13 @@ def test_a_row_tells_size_and_times(tmp_path):
         seen.append(len(images))
         return LIVE[: len(images)] if len(images) < 16 else np.zeros((16, 3))
 
-    found = row_of(dataclasses.replace(reference(), run=run), run, tmp_path)
+    found = measure(dataclasses.replace(reference(), run=run), run, tmp_path)
     assert found["bytes"] == 5
     assert found["ms_batch_1"] > 0 and found["ms_batch_16"] > 0
     assert seen.count(1) >= 4 and seen.count(16) >= 4 and seen[0] == 2
 
 
-def test_times_are_medians_after_a_call_that_does_not_count(monkeypatch):
+def test_times_are_medians_after_a_warm_up_call(monkeypatch):
     clock = iter([0.0, 1.0, 1.0, 1.1, 2.0, 2.3])
     monkeypatch.setattr("keras_vit.export.verify.time.perf_counter", lambda: next(clock))
     calls = []

@@ -6,8 +6,8 @@ from reference.small import one_block
 
 from keras_vit.export.archive import extract_archive, make_archive, saved_model_folder
 from keras_vit.export.description import describe, read_description
+from keras_vit.export.exported_model import open_exported
 from keras_vit.export.onnx import export_onnx, read_onnx_description
-from keras_vit.export.runtimes import open_exported
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.tflite_metadata import read_tflite_description

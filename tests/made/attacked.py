@@ -16,7 +16,7 @@ from keras_vit.cli.source import finished_run, open_model, seed_of, task_of
 from keras_vit.data.images import decode, prepare, read
 from keras_vit.export.archive import extract_archive
 from keras_vit.export.description import describe
-from keras_vit.export.runtimes import open_exported
+from keras_vit.export.exported_model import open_exported
 from keras_vit.export.signatures import from_bytes
 from keras_vit.preprocessing import Preprocessing, read_image
 

@@ -1,0 +1,143 @@
+"""An exported model, opened to be evaluated and to classify with like the live one."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_vit.export import archive
+from keras_vit.export.description import Description
+from keras_vit.export.formats import format_of, suffix_of, suffixes
+from keras_vit.models.classifying import classify
+from keras_vit.weights.fetch import fetch
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedModel:
+    """What `keras_vit.evaluation` and `classify` take in place of a live model.
+
+    Args:
+        description: The file's `Description`.
+        compute: Function from float32 images (batch, height, width, channels) in [0, 1] to a dict of
+            all outputs.
+        batch_size: The number of images that `compute` takes; None for any but 0.
+
+    Example:
+        >>> from keras_vit.evaluation import evaluate
+        >>> exported = open_exported(export_saved_model(model, "served/1"))
+        >>> evaluate(exported, load_dataset("digits").split("test"))["samples"]
+        355
+        >>> [len(best) for best in exported.classify(np.zeros((2, 40, 50, 3), "uint8"), top=3)]
+        [3, 3]
+    """
+
+    description: Description
+    compute: Callable
+    batch_size: int | None = None
+
+    preprocessing = property(lambda self: self.description.preprocessing)
+    class_names = property(lambda self: self.description.class_names)
+    num_classes = property(lambda self: self.description.num_classes)
+    is_classifier = property(lambda self: self.description.is_classifier)
+    image_size = property(lambda self: self.description.image_size)
+    patch_size = property(lambda self: tuple(self.description.architecture["patch_size"]))
+    resnet = property(lambda self: self.description.architecture["resnet"])
+
+    @property
+    def without_head(self):
+        """The message of `check_head` for an export that is no classifier."""
+        output = "tokens" if self.description.architecture["pooling"] is None else self.description.output
+        return (
+            f"this export has no classification head: its output is {output} of "
+            f"{self.description.num_outputs} values; export a model with a head by keras-vit export, "
+            "without --representation"
+        )
+
+    def outputs(self, images):
+        """All outputs for images in [0, 1]: dict of arrays, float32 whatever the file computes in.
+
+        Raises:
+            ValueError: if the images have another shape than the file takes.
+        """
+        images = np.ascontiguousarray(images, "float32")
+        expected = (None, *self.image_size, self.description.channels)
+        if images.ndim != 4 or any(side not in (None, n) for side, n in zip(expected, images.shape)):
+            raise ValueError(f"expected images of shape {expected}; got {images.shape}")
+        size = self.batch_size or max(len(images), 1)
+        missing = -len(images) % size if len(images) else size
+        padded = np.concatenate([images, np.zeros((missing, *images.shape[1:]), "float32")])
+        batches = [self.compute(padded[i : i + size]) for i in range(0, len(padded), size)]
+        return {name: np.concatenate([b[name] for b in batches])[: len(images)] for name in batches[0]}
+
+    def predict_on_batch(self, images):
+        """The output that is the live model's: logits, values or representation."""
+        return self.outputs(images)[self.description.output]
+
+    def classify(self, images, top=5, batch_size=32):
+        """As `VisionTransformer.classify`, with the probabilities of the task that it was exported for."""
+        return classify(self, images, top, batch_size, self.description.task)
+
+
+def open_exported(path, threads=None, *, trust=False, sha256=None):
+    """Open a SavedModel, a `.tflite` or an `.onnx` file that keras_vit wrote.
+
+    The returned object may be used from several threads at once. Calls of a SavedModel and of ONNX run in
+    parallel; those of a `.tflite` file run one at a time, each on all threads.
+
+    A SavedModel is a program: its graph may read and write files. A `.tflite` or `.onnx` file is data.
+
+    Args:
+        path: Path or URL of a `.tflite` or `.onnx` file, or a SavedModel as for `saved_model_folder`.
+        threads: The number of threads to compute with; None for one a core. TensorFlow's threads are those of
+            the process, so a SavedModel's can be set only before anything is computed.
+        trust: Whether the publisher of a URL is trusted; a SavedModel from there, and a file over plain
+            `http://` without `sha256`, need it.
+        sha256: Hexadecimal SHA-256 that the file or archive must have; None: any.
+
+    Returns:
+        ExportedModel.
+
+    Raises:
+        ImportError: if the file is ONNX, and onnxruntime is missing.
+        ValueError: if there is no such file, keras_vit did not write it, it is damaged, `threads` cannot be
+            set, or it needs trust.
+
+    Example:
+        >>> exported = open_exported(export_saved_model(model, "served/1"))
+        >>> exported.predict_on_batch(images).shape
+        (4, 10)
+        >>> sorted(exported.outputs(images))
+        ['logits', 'probabilities']
+    """
+    if threads is not None and not (type(threads) is int and threads > 0):
+        raise ValueError(f"threads must be an int above 0 or None; got {threads!r}")
+    path = exported_path(path, trust=trust, sha256=sha256)
+    return ExportedModel(*format_of(path).open(path, threads))
+
+
+def exported_path(source, *, trust=False, sha256=None):
+    """The local file, or folder of a SavedModel, that a source names, downloaded and unpacked if needed.
+
+    Args:
+        source, trust, sha256: As `path`, `trust` and `sha256` of `open_exported`.
+
+    Returns:
+        pathlib.Path.
+
+    Raises:
+        ValueError: as `saved_model_folder`, or if there is no such file; for an export folder without a
+            SavedModel, the message names the files in it.
+    """
+    suffix = suffix_of(source)
+    if suffix and suffix not in archive.SUFFIXES:
+        return fetch(source, sha256=sha256, trust=trust)
+    folder = pathlib.Path(source).expanduser()
+    patterns = [f"{part}*{suffix}" for suffix in suffixes() for part in ("", "*/")]
+    files = [str(file) for pattern in patterns for file in sorted(folder.glob(pattern))]
+    if files and not any(folder.glob(f"**/{archive.PROGRAM}")):
+        raise ValueError(
+            f"{os.fspath(source)!r} holds no SavedModel; give one of its files: {', '.join(map(repr, files))}"
+        )
+    return archive.saved_model_folder(source, trust=trust, sha256=sha256)

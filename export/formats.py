@@ -1,0 +1,213 @@
+"""The formats that models are exported to: how each is written, opened and checked.
+
+A new format is a module with its writer and opener, a row in `FORMATS`, and its name in the help of
+`_keras_vit_cli.py`.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_vit.export import hub, onnx, saved_model, tflite
+from keras_vit.export.hub import Facts
+from keras_vit.export.verify import Tolerance
+from keras_vit.models import VisionTransformer
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportJob:
+    """A model and the options of every format; each format reads what concerns it.
+
+    Args:
+        model: A `VisionTransformer` on the TensorFlow backend.
+        saved_model: Folder of its SavedModel, which all other formats are converted from; None while options
+            are checked.
+        task, representation, seed: As for `export_saved_model`.
+        batch_size, image_size, integer_io: As for `export_tflite`.
+        calibration: Function that returns the calibration images of LiteRT's int8, or None.
+        name, publisher, version, facts: As for `export_hub`.
+    """
+
+    model: VisionTransformer
+    saved_model: pathlib.Path | None = None
+    task: str = "single_label"
+    representation: bool = False
+    seed: int = 0
+    batch_size: int | None = None
+    image_size: tuple[int, int] | None = None
+    integer_io: str | None = None
+    calibration: Callable[[], np.ndarray] | None = None
+    name: str = "vit"
+    publisher: str = "keras-vit"
+    version: int = 1
+    facts: Facts = Facts()
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """One format of one precision.
+
+    Args:
+        name: Its key in reports, such as "tflite_int8".
+        option: Its name in `formats=` and `--formats`; the precisions of a format share it.
+        path: Where it lies in an export folder, with fields of the `ExportJob` in braces.
+        suffix: Of its file; "" for a folder.
+        write: Function of (ExportJob, path to write).
+        open: Function of (path, threads or None) that returns the arguments of `ExportedModel`.
+        tolerance: `Tolerance` of its outputs.
+        check: Function of an ExportJob that raises an error for options that this format cannot be written
+            with, before anything is written.
+        precision: Its name in `precisions=` and `--precisions`, if the format has several.
+    """
+
+    name: str
+    option: str
+    path: str
+    suffix: str
+    write: Callable
+    open: Callable
+    tolerance: Tolerance
+    check: Callable = lambda job: None
+    precision: str | None = None
+
+    def target(self, folder, job):
+        """Its path in an export folder."""
+        return folder / self.path.format(version=job.version, name=job.name)
+
+
+def _litert_options(job, precision):
+    int8 = {"calibration": job.calibration, "integer_io": job.integer_io} if precision == "int8" else {}
+    return {"precision": precision, "batch_size": job.batch_size, **int8}
+
+
+def _check_litert(job, precision):
+    if precision == "int8" and job.calibration is None:
+        raise ValueError("int8 is calibrated on images: give a data set with a train split")
+    tflite.check_options(**_litert_options(job, precision))
+
+
+def _write_litert(job, path, precision):
+    options = _litert_options(job, precision)
+    if "calibration" in options:
+        options["calibration"] = job.calibration()
+    tflite.export_tflite(job.saved_model, path, image_size=job.image_size, **options)
+
+
+def _litert(precision, tolerance):
+    return Format(
+        name=f"tflite_{precision}",
+        option="tflite",
+        path=f"model_{precision}.tflite",
+        suffix=".tflite",
+        write=functools.partial(_write_litert, precision=precision),
+        open=tflite.open_tflite,
+        tolerance=tolerance,
+        check=functools.partial(_check_litert, precision=precision),
+        precision=precision,
+    )
+
+
+def _write_saved_model(job, path):
+    options = {"task": job.task, "representation": job.representation, "seed": job.seed}
+    saved_model.export_saved_model(job.model, path, **options)
+
+
+def _write_hub(job, path):
+    named = {"name": job.name, "publisher": job.publisher, "version": job.version, "facts": job.facts}
+    hub.export_hub(job.saved_model, path.parent, **named)
+
+
+_EXACT = Tolerance("max_logit_difference", 1e-5)
+SAVED_MODEL = Format(
+    name="saved_model",
+    option="saved_model",
+    path="saved_model/{version}",
+    suffix="",
+    write=_write_saved_model,
+    open=saved_model.open_saved_model,
+    tolerance=_EXACT,
+)
+FORMATS = (
+    SAVED_MODEL,
+    _litert("float32", _EXACT),
+    _litert("float16", Tolerance("max_logit_difference", 5e-3)),
+    _litert("dynamic_int8", Tolerance("agreement", 0.99)),
+    # Rounding the activations to 8 bits can cost accuracy that no option restores.
+    _litert("int8", Tolerance("agreement", 0.99, required=False)),
+    Format(
+        name="onnx",
+        option="onnx",
+        path="model.onnx",
+        suffix=".onnx",
+        write=lambda job, path: onnx.export_onnx(job.saved_model, path),
+        open=onnx.open_onnx,
+        tolerance=_EXACT,
+        check=lambda job: onnx.check_packages(),
+    ),
+    Format(
+        name="hub",
+        option="hub",
+        path="hub/{name}.tar.gz",
+        suffix=".tar.gz",
+        write=_write_hub,
+        open=hub.open_archive,
+        tolerance=_EXACT,
+        check=lambda job: hub.check_names(job.name, job.publisher, job.version),
+    ),
+)
+
+
+def choose_formats(formats, precisions):
+    """The `Format`s with one of the given options and, where a format has several, precisions.
+
+    Example:
+        >>> [format.name for format in choose_formats(("onnx", "tflite"), ("float32", "int8"))]
+        ['tflite_float32', 'tflite_int8', 'onnx']
+        >>> choose_formats(("tfjs",), ("float32",))
+        Traceback (most recent call last):
+        ValueError: formats must be among saved_model, tflite, onnx, hub; got tfjs
+    """
+    options = {format.option: format for format in FORMATS}
+    known = {format.precision: format for format in FORMATS if format.precision}
+    for what, given, choices in (("formats", formats, options), ("precisions", precisions, known)):
+        unknown = [name for name in given if name not in choices]
+        if unknown or not given:
+            got = ", ".join(map(str, unknown)) or "none"
+            raise ValueError(f"{what} must be among {', '.join(choices)}; got {got}")
+    return [
+        format
+        for format in FORMATS
+        if format.option in formats and (format.precision is None or format.precision in precisions)
+    ]
+
+
+def suffixes():
+    """The suffixes of exported files and archives."""
+    return (*dict.fromkeys(format.suffix for format in FORMATS if format.suffix), ".tgz")
+
+
+def suffix_of(source):
+    """The suffix of a path or URL that names an exported file or archive; None for other names.
+
+    Example:
+        >>> suffix_of("https://host/vit.tflite?download=true"), suffix_of("vit.npz")
+        ('.tflite', None)
+    """
+    path = re.sub(r"(https?://[^?#]*).*", r"\1", os.fspath(source))
+    return next(filter(path.endswith, suffixes()), None)
+
+
+def format_of(path):
+    """The `Format`, of whatever precision, of an exported file or folder on this machine.
+
+    Example:
+        >>> format_of("vit.onnx").name
+        'onnx'
+    """
+    suffix = "" if pathlib.Path(path).is_dir() else suffix_of(path)
+    return next(format for format in FORMATS if format.suffix == suffix)
