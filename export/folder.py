@@ -11,14 +11,13 @@ import time
 from tqdm import tqdm
 
 from keras_vit.data.datasets import title_of
-from keras_vit.evaluation.outputs import check_classes
+from keras_vit.evaluation.predicting import check_classes
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats
 from keras_vit.export.hub import Facts, Measurement
 from keras_vit.export.saved_model import float32_copy
 from keras_vit.export.verify import (
-    PRIMARY_METRICS,
     check_tolerance,
     full_precision_matmul,
     live_reference,
@@ -27,14 +26,10 @@ from keras_vit.export.verify import (
     sample_images,
 )
 from keras_vit.models.arguments import FREE
+from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path, free_path
 
 CALIBRATION_IMAGES = 200
-METRICS = {  # in the words of the Hub's page
-    "accuracy": "top-1 accuracy",
-    "mean_average_precision": "mean average precision",
-    "mae": "mean absolute error",
-}
 VERSIONS_OF = ("keras_vit", "keras", "tensorflow", "ai-edge-litert", "onnxruntime")
 
 
@@ -148,7 +143,7 @@ def export_folder(
         report = {
             "dataset": dataset and f"{title_of(dataset.name)}, {split}",
             "images": len(reference.images),
-            "judged": PRIMARY_METRICS[task],
+            "judged": get_task(task).primary_metric,
             "live": live_row,
             "formats": rows,
             "versions": _versions(),
@@ -203,7 +198,7 @@ def _with_accuracy(job, score, reference, dataset, split, any_size):
         title_of(dataset.name),
         split,
         len(reference.images),
-        METRICS[PRIMARY_METRICS[reference.task]],
+        get_task(reference.task).primary_metric_title,
         reference.images.shape[1:3] if any_size else None,
     )
     facts = dataclasses.replace(job.facts, accuracy=(*job.facts.accuracy, measurement))

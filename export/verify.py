@@ -12,17 +12,12 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_vit.data.images import decode, prepare, with_channels
-from keras_vit.evaluation.classification import SCORES, check_labels
+from keras_vit.tasks import get_task
 
 BATCH = 16
 MIN_IMAGES = 256  # An agreement on fewer images is too coarse to be compared with a tolerance.
 # An int8 model's mean difference above this fraction of the largest logit is an error, not rounding.
 MAX_MEAN_DIFFERENCE = 0.1
-PRIMARY_METRICS = {
-    "single_label": "accuracy",
-    "multi_label": "mean_average_precision",
-    "regression": "mae",
-}
 
 
 def sample_images(samples, preprocessing, count):
@@ -83,9 +78,8 @@ class Reference:
         """What the task is judged by, for the outputs of these images; None without labels."""
         if self.labels is None or not self.is_classifier:
             return None
-        if self.task == "single_label":
-            return float(np.mean(outputs.argmax(-1) == self.labels))
-        return SCORES[self.task](outputs, self.labels)[PRIMARY_METRICS[self.task]]
+        task = get_task(self.task)
+        return task.scores(task.predictions(outputs, self.labels))[task.primary_metric]
 
 
 def live_reference(model, description, samples=None, count=512):
@@ -116,12 +110,7 @@ def live_reference(model, description, samples=None, count=512):
     run = live_run(model)
     outputs = _in_batches(run, images)
     if labels is not None and description.is_classifier:
-        if description.task == "single_label":
-            check_labels(labels, description.num_classes)
-        elif labels.shape != outputs.shape:
-            raise ValueError(
-                f"a label has the shape {labels.shape[1:]}, but the model puts out {outputs.shape[1:]}"
-            )
+        get_task(description.task).check_labels(labels, description.num_classes)
     return Reference(description.task, images, labels, outputs, description.is_classifier, run)
 
 
@@ -186,11 +175,9 @@ def compare(reference, outputs):
 
 
 def _agreement(reference, outputs):
-    if reference.labels is None or not reference.is_classifier or reference.task == "regression":
+    if reference.labels is None or not reference.is_classifier:
         return None
-    if reference.task == "multi_label":
-        return float(np.mean((reference.outputs > 0) == (outputs > 0)))
-    return float(np.mean(reference.outputs.argmax(-1) == outputs.argmax(-1)))
+    return get_task(reference.task).agreement(reference.outputs, outputs)
 
 
 @dataclasses.dataclass(frozen=True)

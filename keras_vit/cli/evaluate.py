@@ -6,10 +6,10 @@ from keras_vit.cli.page import png_of
 from keras_vit.cli.report import check_output, introduce, report, table
 from keras_vit.cli.source import open_model, seed_of, task_of
 from keras_vit.data.datasets import load_dataset
-from keras_vit.evaluation.classification import SCORES, accuracy, confusion_matrix, per_class, predict
-from keras_vit.evaluation.multi_label import multi_label_classes
-from keras_vit.evaluation.outputs import check_classes, collect
+from keras_vit.evaluation import confusion_matrix, predict
+from keras_vit.evaluation.predicting import check_classes
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
+from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_write, check_writable
 
 
@@ -27,14 +27,10 @@ def run(args):
     check_classes(model, dataset)
     introduce(args, dataset)
     names = model.class_names or dataset.class_names or None
-    if args.task == "single_label":
-        predictions = predict(model, samples, args.batch_size)
-        found = accuracy(predictions) | (real_accuracy(predictions, real) if real else {})
-        classes = per_class(predictions, names) if args.per_class else None
-    else:
-        outputs = collect(model, samples, args.batch_size)
-        found = SCORES[args.task](*outputs)
-        classes = multi_label_classes(*outputs, names) if args.per_class else None
+    task = get_task(args.task)
+    predictions = predict(model, samples, args.batch_size, task)
+    found = task.scores(predictions) | (real_accuracy(predictions, real) if real else {})
+    classes = task.per_class(predictions, names) if args.per_class else None
 
     value = {"model": args.model, "dataset": args.dataset, "split": args.split, **found}
     shown = [(name, _shown(number)) for name, number in value.items()]
@@ -55,12 +51,11 @@ def run(args):
 
 def _check(args):
     """Refuse what cannot be done before anything is computed."""
-    if args.task not in (None, "single_label", *SCORES):
-        raise ValueError(f"task {args.task!r} is unknown; choose one of {('single_label', *SCORES)}")
-    if args.task in SCORES and (args.real or args.confusion):
+    task = args.task and get_task(args.task)
+    if task and not task.has_class_ids and (args.real or args.confusion):
         raise ValueError(f"--real and --confusion are of one label an image; got --task {args.task}")
-    if args.task == "regression" and args.per_class:
-        raise ValueError("--per_class needs classes; got --task regression")
+    if task and not task.per_class and args.per_class:
+        raise ValueError(f"--per_class needs classes; got --task {args.task}")
     if args.confusion and pathlib.Path(args.confusion).suffix != ".png":
         raise ValueError(f"--confusion wants the name of a .png file; got {args.confusion!r}")
     if args.confusion:

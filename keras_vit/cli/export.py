@@ -6,7 +6,7 @@ import re
 from keras_vit.cli.report import introduce, report, table
 from keras_vit.cli.source import open_live, run_of, seed_of, task_of
 from keras_vit.data.datasets import load_dataset, title_of
-from keras_vit.evaluation.outputs import check_classes
+from keras_vit.evaluation.predicting import check_classes
 from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
 from keras_vit.weights.catalogue import find

@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 from tqdm import tqdm
 
-from keras_vit.cli.judging import ROWS, TOLD, drawn_images, judge, judged_sections
+from keras_vit.cli.judging import ROWS, drawn_images, judge, judged_sections
 from keras_vit.cli.page import Section, Table, page
 from keras_vit.cli.predict import images_of, predicted
 from keras_vit.cli.report import introduce, print_now, table
@@ -25,7 +25,8 @@ from keras_vit.cli.run_report import (
 from keras_vit.cli.showing import Subject, check_fits, look, view_sections
 from keras_vit.cli.source import finished_run, open_live, seed_of, task_of
 from keras_vit.data.datasets import folder_of, load_dataset, title_of
-from keras_vit.evaluation.outputs import check_classes
+from keras_vit.evaluation.predicting import check_classes
+from keras_vit.tasks.regression import REGRESSION
 from keras_vit.writing import atomic_path
 
 TOP = 5  # classes named of an image
@@ -149,7 +150,7 @@ def _predictions(model, names, predicted):
 def _says(model, found, top):
     """What the model says of an image, in words."""
     if "values" in found:
-        return TOLD["regression"](found["values"], model.class_names or range(model.num_classes))
+        return REGRESSION.format_label(found["values"], model.class_names or range(model.num_classes))
     return "; ".join(f"{row['name']} {row['probability']:.1%}" for row in found["classes"][:top])
 
 

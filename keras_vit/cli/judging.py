@@ -11,11 +11,9 @@ from PIL import Image
 from keras_vit.cli.page import Picture, Section, Table, png_of, shown
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.samples import Samples
-from keras_vit.evaluation.classification import SCORES, accuracy, confusion_matrix, per_class, predict
-from keras_vit.evaluation.multi_label import multi_label_classes
-from keras_vit.evaluation.outputs import collect
+from keras_vit.evaluation import confusion_matrix, predict
 from keras_vit.inspection.figures import confusion_figure
-from keras_vit.models.classifying import PROBABILITIES
+from keras_vit.tasks import get_task
 
 MOST = 2000  # images computed for a report
 PICTURES = 12  # best ones, and as many worst
@@ -102,23 +100,15 @@ def judge(model, samples, task, names=None, batch_size=64, most=MOST, folder=Non
     names = names or [str(i) for i in range(model.num_classes)]
     files = _file_names(some, folder)
     confusion, mixed_up = None, []
-    if task == "single_label":
-        predictions = predict(model, some, batch_size)
-        scores, classes = accuracy(predictions), per_class(predictions, names)
-        losses, correct = -predictions.log_probabilities, predictions.best[:, 0] == predictions.labels
+    task = get_task(task)
+    predictions = predict(model, some, batch_size, task)
+    scores = task.scores(predictions)
+    classes = task.per_class(predictions, names) if task.per_class else None
+    losses, correct = task.errors(predictions), task.correct(predictions)
+    if task.has_class_ids:
         mixed_up = _mixed_up(predictions, names, files)
         if model.num_classes <= DRAWN:
             confusion = confusion_matrix(predictions)
-    else:
-        outputs, labels = collect(model, some, batch_size)
-        scores = SCORES[task](outputs, labels)
-        classes = multi_label_classes(outputs, labels, names) if task == "multi_label" else None
-        wrong = outputs - labels if task == "regression" else PROBABILITIES[task](outputs) - labels
-        losses = np.abs(wrong).mean(axis=1)
-        # No number is predicted exactly: the nearest ones are the best.
-        correct = (
-            ((outputs > 0) == labels).all(axis=1) if task == "multi_label" else np.ones(len(losses), bool)
-        )
 
     order = np.argsort(-losses, kind="stable")
     count = min(PICTURES, (len(order) + 1) // 2)
@@ -136,7 +126,7 @@ def judge(model, samples, task, names=None, batch_size=64, most=MOST, folder=Non
         pictures[:count],
         pictures[count:],
         [image for image, _ in picked[:count]],
-        [TOLD[task](label, names) for _, label in picked[:count]],
+        [task.format_label(label, names) for _, label in picked[:count]],
         len(samples),
     )
 
@@ -190,7 +180,7 @@ def drawn_images(model, samples, task, names, count):
     some = _some(samples, MOST)
     indices = np.linspace(0, len(some) - 1, min(count, len(some))).astype(int)
     picked = _read(model, some, indices)
-    return [image for image, _ in picked], [TOLD[task](label, names) for _, label in picked]
+    return [image for image, _ in picked], [get_task(task).format_label(label, names) for _, label in picked]
 
 
 def _mixed_up(predictions, names, files):
@@ -238,30 +228,13 @@ def _read(model, samples, indices):
     return [found[place] for place in np.argsort(np.argsort(indices))]
 
 
-def _several(label, names):
-    return ", ".join(str(name) for name, yes in zip(names, label) if yes) or "none"
-
-
-def _numbers(label, names):
-    return ", ".join(f"{name} {x:.4g}" for name, x in zip(names, label))
-
-
-# By task: a label in words, and what of an output is to be the label.
-TOLD = {
-    "single_label": lambda label, names: str(names[label]),
-    "multi_label": _several,
-    "regression": _numbers,
-}
-SAID = {"single_label": np.argmax, "multi_label": lambda output: output > 0, "regression": np.asarray}
-
-
 def _picture(model, image, label, task, names, file):
     """A small picture, and below it what the model says and what is true."""
     output = model.predict_on_batch(image[np.newaxis])[0].astype("float64")
-    said, true = SAID[task](output), TOLD[task](label, names)
-    caption = TOLD[task](said, names)
-    if task == "single_label":
-        caption += f" ({PROBABILITIES[task](output).max():.1%})"
+    said, true = task.decide(output), task.format_label(label, names)
+    caption = task.format_label(said, names)
+    if task.has_class_ids:
+        caption += f" ({task.probabilities(output).max():.1%})"
     if not np.array_equal(said, label):
         caption += f"; is {true}"
     return Picture(_small(model.preprocessing.colors(image)), f"An image of {true}", caption, file)

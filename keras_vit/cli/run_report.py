@@ -17,13 +17,13 @@ from keras_vit.data.datasets import folder_of, load_dataset, title_of
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.inspection.figures import learning_curves
 from keras_vit.models.vit import ARGUMENTS
+from keras_vit.tasks import TASKS
 from keras_vit.writing import atomic_write
 
 REPORT = "report.html"
 VIEWS = ("rollout", "filters", "positions")
 LOOKED_AT = 8  # images whose attention is shown
-# What a run is judged by, whatever its task.
-SCORES = ("test_accuracy", "test_mean_average_precision", "test_mae")
+SCORES = [f"test_{task.primary_metric}" for task in TASKS.values()]
 
 
 def write_run_report(config, workdir, record, data_dir=None):

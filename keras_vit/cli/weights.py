@@ -5,7 +5,7 @@ from keras_vit.cli.report import check_output, report, table
 from keras_vit.cli.source import finished_run, run_of
 from keras_vit.data.datasets import title_of
 from keras_vit.messages import listed
-from keras_vit.training.tasks import TASKS
+from keras_vit.tasks import TASKS
 from keras_vit.weights.catalogue import find
 from keras_vit.weights.load import from_pretrained
 from keras_vit.weights.push import push_to_hub
@@ -87,7 +87,7 @@ def _facts(args):
     """What is known of the weights: from the arguments, the catalogue, or the run that trained them."""
     trained, row = run_of(args.source), find(args.source)
     run = None if args.set else finished_run(args.source)  # whose scores are of the model as it was
-    best = f"test_{TASKS[trained['recipe']['task']].best}" if run else None
+    best = f"test_{TASKS[trained['recipe']['task']].primary_metric}" if run else None
     scored = run and best in run.result
     data = title_of(trained["dataset"]) if trained else row and row.pretrained_on
     return {

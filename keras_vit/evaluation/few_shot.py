@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_vit.evaluation.outputs import computed
+from keras_vit.evaluation.predicting import computed
 
 CONSTANT = 100.0  # of the feature that stands for the bias; large, so that it is hardly regularised
 

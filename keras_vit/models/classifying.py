@@ -4,18 +4,8 @@ import numpy as np
 
 from keras_vit.layers.patch_embedding import check_divisible
 from keras_vit.models.arguments import stem_stride
-
-
-def _softmax(logits):
-    scores = np.exp(logits - logits.max(-1, keepdims=True))
-    return scores / scores.sum(-1, keepdims=True)
-
-
-def _sigmoid(logits):
-    return 0.5 * (1 + np.tanh(0.5 * logits))  # which does not overflow
-
-
-PROBABILITIES = {"single_label": _softmax, "multi_label": _sigmoid}
+from keras_vit.rules import integer
+from keras_vit.tasks import get_task
 
 
 def check_finite(outputs):
@@ -67,10 +57,10 @@ def classify(model, images, top=5, batch_size=32, task="single_label", value_ran
         [3, 3]
     """
     check_head(model)
-    if task not in PROBABILITIES:
-        raise ValueError(f"there are classes in the tasks {[*PROBABILITIES]} alone; got {task!r}")
-    if not isinstance(top, int) or top < 1:
-        raise ValueError(f"top must be a positive int; got {top!r}")
+    task = get_task(task)
+    if not task.has_classes:
+        raise ValueError(f"classify needs a task with classes; got {task.name!r}")
+    integer(at_least=1).check("top", top)
     names = model.class_names or [str(i) for i in range(model.num_classes)]
     stride = stem_stride(model.resnet)
     results = []
@@ -78,7 +68,7 @@ def classify(model, images, top=5, batch_size=32, task="single_label", value_ran
         # Asked here, because from within a call Keras adds lines of its own to the answer.
         check_divisible([-(-side // stride) for side in batch.shape[1:3]], model.patch_size)
         logits = check_finite(np.asarray(model.predict_on_batch(batch), "float64"))
-        scores = PROBABILITIES[task](logits)
+        scores = task.probabilities(logits)
         for row in scores:
             best = np.argsort(-row, kind="stable")[:top]
             results.append([(names[i], float(row[i])) for i in best])

@@ -2,17 +2,17 @@
 
 from keras_vit.lazy import lazy_names
 from keras_vit.models.distributed import DistributedModel as DistributedModel
+from keras_vit.tasks.losses import SigmoidCrossEntropy as SigmoidCrossEntropy
+from keras_vit.tasks.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
+from keras_vit.tasks.single_label import Accuracy as Accuracy
 from keras_vit.training.compiling import compile_model as compile_model
 from keras_vit.training.compiling import freeze as freeze
-from keras_vit.training.losses import SigmoidCrossEntropy as SigmoidCrossEntropy
-from keras_vit.training.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
 from keras_vit.training.named_recipes import RECIPES as RECIPES
 from keras_vit.training.named_recipes import find_recipe as find_recipe
 from keras_vit.training.optimizers import SGD as SGD
 from keras_vit.training.optimizers import AdamW as AdamW
 from keras_vit.training.recipes import Recipe as Recipe
 from keras_vit.training.schedules import WarmupDecay as WarmupDecay
-from keras_vit.training.tasks import Accuracy as Accuracy
 from keras_vit.training.workdir import Workdir as Workdir
 
 # They need TensorFlow, which Keras on another backend does without.

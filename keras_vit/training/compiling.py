@@ -2,10 +2,11 @@
 
 from keras_vit.layers import EncoderBlock
 from keras_vit.models.distributed import DistributedModel
+from keras_vit.tasks import get_task
+from keras_vit.tasks.task import Objective
 from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.optimizers import make_optimizer
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.tasks import TASKS
 
 
 def compile_model(model, recipe="finetune", *, task=None, epochs=None, steps_per_epoch=None, **overrides):
@@ -14,7 +15,7 @@ def compile_model(model, recipe="finetune", *, task=None, epochs=None, steps_per
     Args:
         model: Any `keras.Model` that puts out logits.
         recipe: Name of a recipe, or a `Recipe`.
-        task: A row of `training.tasks.TASKS`; None: the recipe's.
+        task: The name of a task, or an objective of `keras_vit.tasks`; None: the recipe's task.
         epochs, steps_per_epoch: Those of `fit`, in place of `total_steps`, which is their product.
         **overrides: Fields of the recipe, such as `total_steps` or `base_lr`, and Keras's
             `steps_per_execution`.
@@ -52,14 +53,11 @@ def compile_model(model, recipe="finetune", *, task=None, epochs=None, steps_per
     for layer in model._flatten_layers():
         if isinstance(layer, EncoderBlock):
             layer.remat = recipe.remat
-    task = task or recipe.task
-    if task not in TASKS:
-        raise ValueError(f"task {task!r} is unknown; choose one of {', '.join(TASKS)}")
-    task = TASKS[task]
+    objective = task if isinstance(task, Objective) else get_task(task or recipe.task)
     model.compile(
         optimizer=make_optimizer(recipe),
-        loss=task.loss(recipe),
-        metrics=task.metrics(model.output_shape[-1]),
+        loss=objective.loss(recipe),
+        metrics=objective.metrics(model.output_shape[-1]),
         **options,
     )
     return recipe

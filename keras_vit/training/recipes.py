@@ -5,10 +5,10 @@ import dataclasses
 from keras_vit import rules
 from keras_vit.data.augmentation_options import CROP_AREA, Augmentation
 from keras_vit.rules import field
+from keras_vit.tasks import TASKS
 
 OPTIMIZERS = ("sgd", "adamw")
 LOSSES = ("softmax", "sigmoid")
-TASKS = ("single_label", "multi_label", "regression")
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 # Informational fields, which are not part of a run's identity.
 PROVENANCE = ("source", "cost", "result")

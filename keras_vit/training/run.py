@@ -15,8 +15,10 @@ from keras_vit.data.batches import evaluation_batches, training_batches
 from keras_vit.data.datasets import folder_of, load_dataset
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.data.folder import file_orientations
-from keras_vit.evaluation.classification import evaluate
+from keras_vit.evaluation import evaluate
 from keras_vit.messages import listed
+from keras_vit.tasks import get_task
+from keras_vit.tasks.masked_patch import masked_patch_objective
 from keras_vit.training.building import build_model, finished_model, subset, transformer_of
 from keras_vit.training.callbacks import EvaluateAverage, Keeper, Progress
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
@@ -32,7 +34,6 @@ from keras_vit.training.strategy import (
     smallest,
     told_of_lost_workers,
 )
-from keras_vit.training.tasks import TASKS
 from keras_vit.training.workdir import Workdir, save_model
 
 OBJECTIVES = ("classify", "masked_patch")
@@ -83,10 +84,10 @@ class RunConfig:
 
     @property
     def task(self):
-        """The row of `TASKS` that tells loss and metrics."""
+        """The `keras_vit.tasks.Task` of the labels, or the objective of masked patches."""
         if self.objective == "classify":
-            return self.recipe.task
-        return "pixels" if self.target == "pixels" else "colors"
+            return get_task(self.recipe.task)
+        return masked_patch_objective(self.target)
 
     def as_json(self):
         """The configuration as JSON values, without the recipe's words."""
@@ -154,8 +155,8 @@ def train(
     workdir = Workdir(path, config.as_json(), BEFORE)
     if workdir.result and workdir.model.is_file():
         return workdir, workdir.result
-    judged = TASKS[config.task]
-    checkpoints = Checkpoints(workdir.checkpoints, f"val_{judged.best}", judged.largest)
+    task = config.task
+    checkpoints = Checkpoints(workdir.checkpoints, f"val_{task.validation_metric}", task.higher_is_better)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     devices = make_strategy(strategy)
@@ -175,7 +176,7 @@ def train(
         keras.utils.set_random_seed(recipe.seed)
         with scope(devices):
             model = build_model(config, dataset)
-            compile_model(model, recipe, task=config.task)
+            compile_model(model, recipe, task=task)
             model.total_steps = None  # Each call of `fit` is a part of the run.
             model.optimizer.build(model.trainable_variables)
         if chief:

@@ -12,7 +12,7 @@ from keras_vit import from_pretrained, save_weights
 from keras_vit.cli import evaluate
 from keras_vit.cli.source import seed_of, task_of
 from keras_vit.data.datasets import Dataset, load_dataset
-from keras_vit.evaluation.outputs import check_classes
+from keras_vit.evaluation.predicting import check_classes
 from keras_vit.weights.class_names import class_names
 
 
@@ -97,12 +97,12 @@ def other_classes(weights, images, path):
 
 
 def another_class_count(weights, images, path):
-    return weights, "digits", [], ["2 outputs, the data set 10 classes (0, 1, 2, 3, 4 and 5 more)"]
+    return weights, "digits", [], ["data set's 10 classes (0, 1, 2, 3, 4 and 5 more); got one with 2 outputs"]
 
 
 def some_of_the_classes(weights, images, path):
     small(num_classes=7, class_names=("cat", "dog", *"abcde")).save(path / "model.keras")
-    words = ["7 outputs (cat, dog, a, b, c and 2 more), the data set 2 classes (cat, dog)"]
+    words = ["data set's 2 classes (cat, dog); got one with 7 outputs (cat, dog, a, b, c and 2 more)"]
     return path / "model.keras", f"folder:{images}", [], words
 
 
@@ -204,7 +204,7 @@ def test_other_tasks_have_their_numbers(evaluated, tmp_path):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"task": "detection"}, "task 'detection' is unknown"),
+        ({"task": "detection"}, "task must be one of 'single_label'"),
         ({"task": "multi_label", "real": "real.json"}, "--real and --confusion are of one label an image"),
         ({"task": "regression", "per_class": True}, "--per_class needs classes"),
         ({"confusion": "confused.jpg"}, "wants the name of a .png file; got 'confused.jpg'"),

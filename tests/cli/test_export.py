@@ -149,7 +149,7 @@ def uncalibrated(model, path):
 
 def other_classes(model, path):
     return ["--dataset", "digits"], [
-        "the model has 2 outputs (cat, dog), the data set 10 classes (0, 1, 2, 3, 4 and 5 more)"
+        "data set's 10 classes (0, 1, 2, 3, 4 and 5 more); got one with 2 outputs (cat, dog)"
     ]
 
 

@@ -219,7 +219,7 @@ REFUSED = {
     "no block so far back": (["--image", "{image}", "--block", "-3"], ["--block -3 is not there"]),
     "an unknown data set": (["--dataset", "cloud:x"], ["'cloud:x' is unknown"]),
     "an unknown split": (["--dataset", "folder:{images}", "--split", "all"], ["split 'all' is unknown"]),
-    "other classes": (["--dataset", "digits"], ["the model has 2 outputs ("]),
+    "other classes": (["--dataset", "digits"], ["got one with 2 outputs ("]),
     "a regression of classes": (
         ["--dataset", "folder:{images}", "--task", "regression"],
         ["needs the table"],

@@ -11,7 +11,8 @@ from reference.small import NO_TRANSFORMER, small
 from keras_vit.cli.judging import PICTURES, drawn_images, judge, judged_sections
 from keras_vit.cli.page import page
 from keras_vit.data.samples import IndexedRecords, Samples
-from keras_vit.evaluation.classification import SCORES, evaluate
+from keras_vit.evaluation import evaluate
+from keras_vit.tasks import TASKS
 
 NAMES = ("ant", "bee", "cat", "dog", "<eel>")
 
@@ -57,7 +58,7 @@ def are_correct(model, colors, labels, task):
     return ((outputs > 0) == labels).all(axis=1) | (task == "regression")
 
 
-@pytest.mark.parametrize("task", ["single_label", *SCORES])
+@pytest.mark.parametrize("task", TASKS)
 def test_the_worst_and_the_best_are_told_by_how_far_the_model_is_from_the_truth(task):
     model = small()
     samples, colors = labelled(task, 31)

@@ -10,12 +10,13 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "lazy": (),
     "messages": (),
     "rules": (),
+    "tasks": ("preprocessing", "rules"),
     "writing": (),
     "layers": (),
     "variants": (),
     "preprocessing": (),
-    "data": ("preprocessing", "messages", "lazy", "rules"),
-    "models": ("layers", "variants", "preprocessing", "rules"),
+    "data": ("preprocessing", "messages", "lazy", "rules", "tasks"),
+    "models": ("layers", "variants", "preprocessing", "rules", "tasks"),
     "weights": ("models", "messages", "lazy", "writing"),
     "inspection": ("models", "lazy"),
     "evaluation": ("weights", "data"),
@@ -25,7 +26,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "": ("cli",),  # the package's own __init__, and the console script
 }
 BACKENDS = {"tensorflow", "jax", "torch"}
-NUMPY_AND_KERAS_ONLY = {"layers", "models", "weights", "variants", "preprocessing"}
+NUMPY_AND_KERAS_ONLY = {"layers", "models", "weights", "tasks", "variants", "preprocessing"}
 TENSORFLOW_ALLOWED = {
     "keras_vit/layers/order.py",
     "keras_vit/models/distributed_step.py",

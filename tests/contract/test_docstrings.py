@@ -15,7 +15,7 @@ import keras_vit
 
 PACKAGES = (
     *("layers", "models", "weights", "variants", "preprocessing"),
-    *("data", "training", "evaluation", "inspection", "cli", "export", "lazy", "rules"),
+    *("data", "training", "evaluation", "inspection", "cli", "export", "lazy", "rules", "tasks"),
 )
 
 

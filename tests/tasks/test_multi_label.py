@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from keras_vit.evaluation.multi_label import multi_label_classes, multi_label_scores
+from keras_vit.evaluation import multi_label_classes, multi_label_scores
 
 
 def average_precision(score, label):
@@ -69,9 +69,9 @@ def test_an_undecided_logit_is_no_yes_and_large_ones_stay_finite():
     "logits, labels, names, words",
     [
         ([[1.0]], [[1, 0]], None, r"got \(1, 1\) and \(1, 2\)"),
-        (np.zeros((0, 2)), np.zeros((0, 2)), None, "a sample at least"),
-        ([[1.0]], [[0.5]], None, "labels are 0 or 1; got 0.5"),
-        ([[1.0]], [[1]], ["a", "b"], "1 classes want as many names; got 2"),
+        (np.zeros((0, 2)), np.zeros((0, 2)), None, "at least one sample"),
+        ([[1.0]], [[0.5]], None, "labels of 0 and 1; got 0.5"),
+        ([[1.0]], [[1]], ["a", "b"], "expected 1 class names; got 2"),
     ],
 )
 def test_bad_input_is_refused(logits, labels, names, words):

@@ -63,7 +63,7 @@ def test_the_config_makes_the_same_loss(kind):
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0])
 def test_a_smoothing_that_cannot_be_is_refused(smoothing):
-    with pytest.raises(ValueError, match=rf"label_smoothing must be in \[0, 1\); got {smoothing}"):
+    with pytest.raises(ValueError, match=rf"label_smoothing must be a number in \[0, 1\); got {smoothing}"):
         SoftmaxCrossEntropy(smoothing)
 
 

@@ -3,24 +3,26 @@
 import keras
 from keras import ops
 
+from keras_vit.rules import number
+
+MEAN = "mean_with_sample_weight"  # the weighted sum divided by the sum of the weights
+
 
 class _CrossEntropy(keras.losses.Loss):
-    """Labels as class numbers or as one row per image, smoothed; the mean is over the samples' weights."""
+    """Smoothed labels, given as class indices or as one row per image; a mean weighted by the samples."""
 
-    def __init__(self, label_smoothing=0.0, reduction="mean_with_sample_weight", **kwargs):
+    def __init__(self, label_smoothing=0.0, reduction=MEAN, **kwargs):
         super().__init__(reduction=reduction, **kwargs)
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing must be in [0, 1); got {label_smoothing!r}")
-        self.label_smoothing = label_smoothing
+        self.label_smoothing = number(0, below=1).check("label_smoothing", label_smoothing)
 
     def rows(self, y_true, y_pred):
-        """The labels as one row per image, smoothed."""
+        """The smoothed labels, one row per image."""
         classes = y_pred.shape[-1]
         if len(y_true.shape) < len(y_pred.shape) or y_true.shape[-1] != classes:
-            numbers = ops.reshape(ops.cast(y_true, "int32"), (-1,))
-            # A number that is no class has no probability: its loss is NaN, not 0.
-            known = ops.expand_dims((numbers >= 0) & (numbers < classes), 1)
-            y_true = ops.where(known, ops.one_hot(numbers, classes), float("nan"))
+            ids = ops.reshape(ops.cast(y_true, "int32"), (-1,))
+            # The loss of an index out of range is NaN, since one_hot would make it 0 or the smoothing's.
+            known = ops.expand_dims((ids >= 0) & (ids < classes), 1)
+            y_true = ops.where(known, ops.one_hot(ids, classes), float("nan"))
         y_true = ops.cast(y_true, y_pred.dtype)
         return y_true * (1 - self.label_smoothing) + self.label_smoothing / classes
 
@@ -30,13 +32,13 @@ class _CrossEntropy(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class SoftmaxCrossEntropy(_CrossEntropy):
-    """Cross-entropy of softmax(logits), for labels as class numbers or as one row per image.
+    """Cross-entropy of softmax(logits), for labels given as class indices or as one row per image.
 
-    A class number outside 0 … classes - 1 makes the loss NaN, so that a run with wrong labels shows.
+    A class index out of range makes the loss NaN, so that wrong labels are noticed.
 
     Args:
-        label_smoothing: Share of each label that is spread evenly over all classes, in [0, 1).
-        reduction: As of Keras's losses; by default the mean weighted with the samples' weights.
+        label_smoothing: Fraction of each label that is spread evenly over all classes, in [0, 1).
+        reduction: As of Keras's losses; by default the mean weighted by the sample weights.
 
     Example:
         >>> loss = SoftmaxCrossEntropy()
@@ -55,14 +57,13 @@ class SoftmaxCrossEntropy(_CrossEntropy):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class SigmoidCrossEntropy(_CrossEntropy):
-    """Cross-entropy of sigmoid(logits), each class on its own, summed over the classes.
+    """Binary cross-entropy of sigmoid(logits), summed over the classes.
 
     Args:
         label_smoothing: As of `SoftmaxCrossEntropy`.
         reduction: As of Keras's losses; by default the mean weighted with the samples' weights.
 
-    Labels: class numbers, or a row per image with a number in [0, 1] for each class, of which several or
-    none may be 1.
+    Labels are class indices, or rows with a number in [0, 1] for each class.
 
     Example:
         >>> loss = SigmoidCrossEntropy()

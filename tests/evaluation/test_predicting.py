@@ -5,10 +5,15 @@ from reference.comparing import numpy
 from reference.small import small
 
 from keras_vit.data.datasets import Samples, load_dataset
-from keras_vit.evaluation import evaluate
-from keras_vit.evaluation.classification import Predictions, confusion_matrix, per_class, predict
-from keras_vit.evaluation.multi_label import multi_label_scores
-from keras_vit.evaluation.regression import regression_scores
+from keras_vit.evaluation import (
+    Predictions,
+    confusion_matrix,
+    evaluate,
+    multi_label_scores,
+    per_class,
+    predict,
+    regression_scores,
+)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +127,7 @@ def test_labels_may_be_unknown_until_they_are_read(samples, rng):
 @pytest.mark.parametrize("known", [True, False])
 def test_a_split_without_labels_is_refused(known, samples):
     hidden = Samples(samples.images, (-1,) * len(samples))
-    with pytest.raises(ValueError, match="label -1: this split's labels are not known"):
+    with pytest.raises(ValueError, match="label -1: this split's labels are unknown"):
         evaluate(Fixed(np.zeros((len(samples), 3))), hidden if known else Unread(hidden))
 
 
@@ -146,7 +151,7 @@ def test_each_class_has_its_row():
         {"name": "c", **none},
     ]
     assert per_class(SAID)[2]["name"] == "2"
-    with pytest.raises(ValueError, match="3 classes want as many names; got 2"):
+    with pytest.raises(ValueError, match="expected 3 class names; got 2"):
         per_class(SAID, ["a", "b"])
 
 
@@ -170,10 +175,10 @@ def test_other_tasks_have_their_own_numbers(task, scores, samples, rng):
 def test_labels_of_another_task_are_refused(samples):
     rows = Samples(samples.images, ((1.0, 0.0, 0.0),) * len(samples))
     for model_outputs, those, task, words in (
-        (3, samples, "multi_label", "the task is 'single_label'"),
-        (2, rows, "regression", r"shape \(3,\), but the model puts out \(2,\)"),
-        (3, rows, "single_label", "one class number is wanted"),
-        (3, samples, "detection", "task 'detection' is unknown"),
+        (3, samples, "multi_label", r"got labels of shape \(\) .* of the task 'single_label'"),
+        (2, rows, "regression", r"labels of 2 numbers, .* got labels of shape \(3,\)"),
+        (3, rows, "single_label", "expected a class index per sample"),
+        (3, samples, "detection", "task must be one of 'single_label', .* got 'detection'"),
     ):
         with pytest.raises(ValueError, match=words):
             evaluate(Fixed(np.zeros((len(samples), model_outputs))), those, task=task)

@@ -1,0 +1,112 @@
+"""Run a model over a split and score its outputs."""
+
+import numpy as np
+from tqdm import tqdm
+
+from keras_vit.data.batches import evaluation_batches
+from keras_vit.messages import listed
+from keras_vit.models.classifying import check_finite, check_head
+from keras_vit.tasks import get_task
+from keras_vit.tasks.task import concatenate
+from keras_vit.weights.class_names import class_names, is_same_class
+
+
+def evaluate(model, samples, batch_size=64, task="single_label"):
+    """Score a model on all samples of a split; no remainder is dropped.
+
+    On a terminal, a progress bar appears after two seconds.
+
+    Args:
+        model: A `VisionTransformer` with a head.
+        samples: A split of a `Dataset`, labelled with the model's class indices, or as the task requires.
+        batch_size: Images per batch.
+        task: "single_label", "multi_label" (labels of 0 and 1, one per class) or "regression" (labels of as
+            many numbers as the model has outputs).
+
+    Returns:
+        dict of `samples`, `accuracy` (the fraction of images whose highest logit is the label's),
+        `top5_accuracy` (the label is among the five highest; None with five classes or fewer) and `loss` (the
+        mean cross-entropy, in nats). For the other tasks the dict of `multi_label_scores` or
+        `regression_scores`.
+
+    Raises:
+        ValueError: if there are no samples, a label does not fit the model, or the task is unknown.
+
+    Example:
+        >>> sorted(evaluate(model, load_dataset("digits").split("test")))
+        ['accuracy', 'loss', 'samples', 'top5_accuracy']
+
+    Source: the evaluation of `vit_jax/train.py`, without its dropped remainder.
+    """
+    return get_task(task).scores(predict(model, samples, batch_size, task))
+
+
+def predict(model, samples, batch_size=64, task="single_label"):
+    """Run a model once over all samples; `accuracy`, `per_class` and others score the result.
+
+    Args:
+        model, samples, batch_size, task: As for `evaluate`.
+
+    Returns:
+        Predictions; for the other tasks an object with the arrays `outputs` and `labels`.
+
+    Raises:
+        ValueError: as `evaluate`.
+
+    Example:
+        >>> predict(model, load_dataset("digits").split("test")).best.shape
+        (355, 5)
+    """
+    check_head(model)
+    task = get_task(task)
+    if samples.labels:  # Some data sets know their labels before they read the images.
+        task.check_labels(np.asarray(samples.labels), model.num_classes)
+    predictions = []
+    for outputs, labels in computed(model.predict_on_batch, samples, model.preprocessing, batch_size):
+        task.check_labels(labels, model.num_classes)
+        predictions.append(task.predictions(outputs, labels))
+    return concatenate(predictions)
+
+
+def computed(compute, samples, preprocessing, batch_size, doing="evaluating"):
+    """Yield what a function returns for each batch, and the batch's labels.
+
+    Args:
+        compute: A function from images to an array with a row for each.
+        samples: A split of a `Dataset`.
+        preprocessing: The model's `Preprocessing`.
+        batch_size: Images per batch.
+        doing: The label of the progress bar.
+
+    Raises:
+        ValueError: if there are no samples, or a result is NaN or infinite.
+    """
+    batches = evaluation_batches(samples, preprocessing, batch_size)
+    for images, labels in tqdm(batches, doing, unit="batch", delay=2, disable=None):
+        yield check_finite(np.asarray(compute(np.asarray(images)))), np.asarray(labels)
+
+
+def check_classes(model, dataset):
+    """Raise ValueError unless the model's classes are those of the data set, in the same order.
+
+    The numbers of classes must be equal, and if both have names, these must mean the same (see
+    `is_same_class`). A model without names is assumed to have ImageNet's classes in their published order
+    if the data set has ImageNet's.
+    """
+    check_head(model)
+    expected = dataset.class_names
+    if not expected:
+        return
+    if len(expected) != model.num_classes:
+        names = f" ({listed(model.class_names)})" if model.class_names else ""
+        raise ValueError(
+            f"expected a model with the data set's {len(expected)} classes ({listed(expected)}); got one "
+            f"with {model.num_classes} outputs{names}"
+        )
+    imagenet = class_names("imagenet_1k_synsets")
+    names = model.class_names or (imagenet if {*expected} == {*imagenet} else expected)
+    for i, (name, other) in enumerate(zip(names, expected)):
+        if not is_same_class(name, other):
+            raise ValueError(
+                f"class {i} is {name!r} in the model and {other!r} in the data set; these must be equal"
+            )

@@ -1,0 +1,22 @@
+"""Tasks: loss, metrics, scores, labels and descriptions of what a model predicts, a file for each."""
+
+from keras_vit.tasks.multi_label import MULTI_LABEL
+from keras_vit.tasks.regression import REGRESSION
+from keras_vit.tasks.single_label import SINGLE_LABEL
+from keras_vit.tasks.task import Task
+
+# The tasks with labels, the default first.
+TASKS = {task.name: task for task in (SINGLE_LABEL, MULTI_LABEL, REGRESSION)}
+
+
+def get_task(name):
+    """The task of a name, or a `Task` itself; ValueError where there is none.
+
+    >>> get_task("regression").primary_metric
+    'mae'
+    """
+    if isinstance(name, Task):
+        return name
+    if name not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(map(repr, TASKS))}; got {name!r}")
+    return TASKS[name]

@@ -1,0 +1,149 @@
+"""Multi-label classification: an image has any number of classes."""
+
+import keras
+import numpy as np
+
+from keras_vit.tasks.losses import SigmoidCrossEntropy
+from keras_vit.tasks.task import Outputs, Task, check_rows, checked_names
+
+
+def multi_label_scores(logits, labels):
+    """The scores of a model that decides for each class separately.
+
+    Args:
+        logits: (samples, classes); a class is predicted where its logit is above 0, a probability above 0.5.
+        labels: (samples, classes), of 0 and 1.
+
+    Returns:
+        dict of `samples`; `mean_average_precision` over the classes that have samples (None if no class has);
+        `micro_f1`, over all decisions, and `macro_f1`, the mean over classes (0 for a class without samples
+        that is never predicted); and `loss` (sigmoid cross-entropy in nats, summed over classes, averaged
+        over samples).
+
+    Raises:
+        ValueError: if there are no samples, the shapes differ, or a label is not 0 or 1.
+
+    Example:
+        >>> multi_label_scores([[9.0, -9.0], [9.0, 9.0]], [[1, 0], [1, 0]])["micro_f1"]
+        0.8
+
+    Source: `sklearn.metrics`; the loss is `sigmoid_xent` of `big_vision`.
+    """
+    from sklearn.metrics import f1_score
+
+    classes = multi_label_classes(logits, labels)
+    logits, labels = np.asarray(logits, "float64"), np.asarray(labels, "float64")
+    precisions = [row["average_precision"] for row in classes if row["samples"]]
+    cross_entropy = np.maximum(logits, 0) - logits * labels + np.log1p(np.exp(-np.abs(logits)))
+    predicted = logits > 0
+    by_class = [f1_score(*pair, zero_division=0) for pair in zip(labels.T, predicted.T)]
+    return {
+        "samples": len(labels),
+        "mean_average_precision": float(np.mean(precisions)) if precisions else None,
+        "micro_f1": float(f1_score(labels.ravel(), predicted.ravel(), zero_division=0)),
+        "macro_f1": float(np.mean(by_class)),
+        "loss": float(cross_entropy.sum(axis=1).mean()),
+    }
+
+
+def multi_label_classes(logits, labels, class_names=None):
+    """The scores of each class.
+
+    Args:
+        logits, labels: As for `multi_label_scores`.
+        class_names: One name per class; None for indices.
+
+    Returns:
+        A dict for each class: `name`; the counts of `samples` that have it, of those among them for which
+        it is predicted (`right`), and of all for which it is `predicted`; `recall` and `precision` (`right`
+        as a fraction of either) and `average_precision`. None where a value is undefined.
+
+    Raises:
+        ValueError: as `multi_label_scores`, or if the number of names is not that of classes.
+
+    Example:
+        >>> row, _ = multi_label_classes([[9.0, -9.0], [9.0, 9.0]], [[1, 0], [0, 0]], ["cat", "dog"])
+        >>> row["recall"], row["precision"]
+        (1.0, 0.5)
+    """
+    from sklearn.metrics import average_precision_score
+
+    logits, labels = np.asarray(logits), np.asarray(labels)
+    if logits.shape != labels.shape or logits.ndim != 2 or not len(logits):
+        raise ValueError(
+            "expected logits and labels of one shape (samples, classes), with at least one sample; "
+            f"got {logits.shape} and {labels.shape}"
+        )
+    if not np.isin(labels, (0, 1)).all():
+        raise ValueError(f"expected labels of 0 and 1; got {labels[~np.isin(labels, (0, 1))][0]:g}")
+    rows = []
+    for name, logit, label in zip(checked_names(class_names, labels.shape[1]), logits.T, labels.T == 1):
+        predicted = logit > 0
+        row = {
+            "name": name,
+            "samples": int(label.sum()),
+            "right": int((label & predicted).sum()),
+            "predicted": int(predicted.sum()),
+        }
+        rows.append(
+            row
+            | {
+                "recall": row["right"] / row["samples"] if row["samples"] else None,
+                "precision": row["right"] / row["predicted"] if row["predicted"] else None,
+                "average_precision": float(average_precision_score(label, logit)) if row["samples"] else None,
+            }
+        )
+    return rows
+
+
+def sigmoid(logits):
+    """Probabilities of separate classes; the form with tanh does not overflow."""
+    return 0.5 * (1 + np.tanh(0.5 * logits))
+
+
+def _decide(outputs):
+    return outputs > 0
+
+
+def _parse(text):
+    try:
+        number = float(text)
+    except ValueError:
+        number = None
+    if number not in (0, 1):
+        raise ValueError(f"expected 0 or 1; got {text!r}")
+    return number
+
+
+def _average_precision(outputs):
+    area = keras.metrics.AUC(
+        curve="PR", multi_label=True, num_labels=outputs, from_logits=True, name="average_precision"
+    )
+    return [area]
+
+
+MULTI_LABEL = Task(
+    name="multi_label",
+    noun=("label", "labels"),
+    loss=lambda recipe: SigmoidCrossEntropy(),
+    metrics=_average_precision,
+    validation_metric="average_precision",
+    higher_is_better=True,
+    has_class_ids=False,
+    activation="sigmoid",
+    probabilities=sigmoid,
+    decide=_decide,
+    predictions=Outputs.of,
+    scores=lambda predictions: multi_label_scores(predictions.outputs, predictions.labels),
+    primary_metric="mean_average_precision",
+    primary_metric_title="mean average precision",
+    per_class=lambda predictions, names: multi_label_classes(predictions.outputs, predictions.labels, names),
+    errors=lambda predictions: np.abs(sigmoid(predictions.outputs) - predictions.labels).mean(axis=1),
+    correct=lambda predictions: (_decide(predictions.outputs) == predictions.labels).all(axis=1),
+    check_labels=check_rows,
+    parse_label=_parse,
+    format_label=lambda label, names: ", ".join(str(n) for n, yes in zip(names, label) if yes) or "none",
+    title="multi-label image classification",
+    slug="multi-label-classification",
+    tag="image-classification",
+)

@@ -1,0 +1,210 @@
+"""Classification: an image has exactly one class."""
+
+import dataclasses
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.tasks.losses import SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.tasks.task import Task, checked_names
+
+MAX_CONFUSION_CLASSES = 4096
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Accuracy(keras.metrics.MeanMetricWrapper):
+    """The fraction of images whose highest logit is at the label, a class index or the largest of a row.
+
+    Keras's "accuracy" decides by the first batch which of the two labels are; MixUp has rows in training and
+    class indices in validation.
+
+    Example:
+        >>> float(Accuracy()(np.array([1, 0]), np.array([[0.2, 0.8], [0.3, 0.7]])))
+        0.5
+    """
+
+    def __init__(self, name="accuracy", dtype=None):
+        super().__init__(_hits, name=name, dtype=dtype)
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype}
+
+
+def _hits(y_true, y_pred):
+    if len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == y_pred.shape[-1]:
+        y_true = ops.argmax(y_true, axis=-1)
+    best = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+    return ops.cast(ops.equal(ops.reshape(ops.cast(y_true, "int32"), ops.shape(best)), best), "float32")
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictions:
+    """What is stored of a classifier's outputs: a few numbers per sample, whatever the number of classes.
+
+    Args:
+        best: int32 (samples, 5), the classes with the highest logits, highest first; fewer columns if there
+            are fewer classes.
+        labels: int32 (samples,).
+        log_probabilities: float64 (samples,), of the labels, in nats.
+        num_classes: The number of the model's classes.
+    """
+
+    best: np.ndarray
+    labels: np.ndarray
+    log_probabilities: np.ndarray
+    num_classes: int
+
+    @classmethod
+    def of(cls, logits, labels):
+        """Of equal logits, the first counts as the highest, as in argmax."""
+        classes = logits.shape[1]
+        best = np.asarray(ops.top_k(logits, min(5, classes))[1], "int32")
+        logits = logits.astype("float64")
+        top = logits.max(axis=1)
+        log_sum = top + np.log(np.exp(logits - top[:, np.newaxis]).sum(axis=1))
+        return cls(best, labels, logits[np.arange(len(labels)), labels] - log_sum, classes)
+
+
+def accuracy(predictions):
+    """The scores of a classifier, as `evaluate` returns them.
+
+    Args:
+        predictions: Predictions.
+
+    Returns:
+        dict of `samples`, `accuracy`, `top5_accuracy` and `loss`.
+
+    Example:
+        >>> best, labels = np.array([[0, 1], [0, 1]]), np.array([0, 1])
+        >>> accuracy(Predictions(best, labels, np.log([0.5, 0.5]), 2))["accuracy"]
+        0.5
+    """
+    hits = predictions.best == predictions.labels[:, np.newaxis]
+    return {
+        "samples": len(hits),
+        "accuracy": float(hits[:, 0].mean()),
+        "top5_accuracy": float(hits.any(axis=1).mean()) if predictions.num_classes > 5 else None,
+        "loss": float(-predictions.log_probabilities.mean()),
+    }
+
+
+def per_class(predictions, class_names=None):
+    """The scores of each class.
+
+    Args:
+        predictions: Predictions.
+        class_names: One name per class; None for indices.
+
+    Returns:
+        A dict for each class: `name`, the count of its `samples`, how many of them are `right`, `accuracy`
+        (their fraction, also called recall; None without samples), how often the class was `predicted`, and
+        `precision` (the fraction of these that are right; None if it never was).
+
+    Raises:
+        ValueError: if the number of names is not that of classes.
+
+    Example:
+        >>> best, labels = np.array([[0, 1], [0, 1]]), np.array([0, 1])
+        >>> per_class(Predictions(best, labels, np.log([0.5, 0.5]), 2), ["cat", "dog"])[0]
+        {'name': 'cat', 'samples': 1, 'right': 1, 'accuracy': 1.0, 'predicted': 2, 'precision': 0.5}
+    """
+    names = checked_names(class_names, predictions.num_classes)
+    best, labels = predictions.best[:, 0], predictions.labels
+    counts = (
+        np.bincount(ids, minlength=len(names)).tolist() for ids in (labels, best, labels[best == labels])
+    )
+    return [
+        {
+            "name": name,
+            "samples": samples,
+            "right": right,
+            "accuracy": right / samples if samples else None,
+            "predicted": predicted,
+            "precision": right / predicted if predicted else None,
+        }
+        for name, samples, predicted, right in zip(names, *counts)
+    ]
+
+
+def confusion_matrix(predictions):
+    """How often each class is predicted for samples of each class.
+
+    Args:
+        predictions: Predictions.
+
+    Returns:
+        int64 (classes, classes): rows are true classes, columns predicted ones.
+
+    Raises:
+        ValueError: with more than 4096 classes.
+
+    Example:
+        >>> best, labels = np.array([[0, 1], [0, 1]]), np.array([0, 1])
+        >>> confusion_matrix(Predictions(best, labels, np.log([0.5, 0.5]), 2)).tolist()
+        [[1, 0], [1, 0]]
+    """
+    from sklearn import metrics
+
+    classes = predictions.num_classes
+    if classes > MAX_CONFUSION_CLASSES:
+        raise ValueError(f"expected at most {MAX_CONFUSION_CLASSES} classes; the model has {classes}")
+    return metrics.confusion_matrix(predictions.labels, predictions.best[:, 0], labels=np.arange(classes))
+
+
+def check_class_ids(labels, num_classes):
+    """Raise ValueError unless the labels are class indices of a model with so many classes."""
+    if labels.ndim != 1:
+        raise ValueError(
+            f"expected a class index per sample, or another task; got labels of shape {labels.shape[1:]}"
+        )
+    if labels.max(initial=0) >= num_classes:
+        raise ValueError(
+            f"the samples have labels up to {labels.max()}, but the model has {num_classes} classes"
+        )
+    if labels.min(initial=0) < 0:
+        raise ValueError(f"a sample has the label {labels.min()}: this split's labels are unknown")
+
+
+def softmax(logits):
+    """Probabilities of mutually exclusive classes."""
+    scores = np.exp(logits - logits.max(-1, keepdims=True))
+    return scores / scores.sum(-1, keepdims=True)
+
+
+def _loss(recipe):
+    cross_entropy = {"softmax": SoftmaxCrossEntropy, "sigmoid": SigmoidCrossEntropy}[recipe.loss]
+    return cross_entropy(recipe.label_smoothing)
+
+
+def _parse(text):
+    if not text:
+        raise ValueError("expected the name of a class; got ''")
+    return text
+
+
+SINGLE_LABEL = Task(
+    name="single_label",
+    noun=("class", "classes"),
+    loss=_loss,
+    metrics=lambda outputs: [Accuracy()],
+    validation_metric="accuracy",
+    higher_is_better=True,
+    has_class_ids=True,
+    activation="softmax",
+    probabilities=softmax,
+    decide=lambda outputs: outputs.argmax(-1),
+    predictions=Predictions.of,
+    scores=accuracy,
+    primary_metric="accuracy",
+    primary_metric_title="top-1 accuracy",
+    per_class=per_class,
+    errors=lambda predictions: -predictions.log_probabilities,
+    correct=lambda predictions: predictions.best[:, 0] == predictions.labels,
+    check_labels=check_class_ids,
+    parse_label=_parse,
+    format_label=lambda label, names: str(names[label]),
+    title="image classification",
+    slug="classification",
+    tag="image-classification",
+)

@@ -1,0 +1,171 @@
+import keras
+import numpy as np
+import pytest
+from reference.comparing import numpy
+
+from keras_vit.tasks import TASKS, get_task
+from keras_vit.tasks.masked_patch import COLORS, PIXELS, masked_patch_objective
+from keras_vit.tasks.task import concatenate
+from keras_vit.training import RECIPES, Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
+
+LOGITS = np.array([[2.0, 1.0, -1.0], [0.0, 3.0, 1.0], [1.0, 0.5, 0.75]], "float32")
+LABELS = np.array([0, 2, 0])
+HITS = np.array([1, 0, 1])
+
+
+def value_of(metric, *batches):
+    for y_true, y_pred, weights in batches:
+        metric.update_state(y_true, y_pred, sample_weight=weights)
+    return float(metric.result())
+
+
+@pytest.mark.parametrize("labels", [LABELS, LABELS[:, np.newaxis], np.eye(3)[LABELS]], ids=["1", "2", "rows"])
+def test_accuracy_counts_the_largest_logits(labels):
+    assert float(Accuracy()(labels, LOGITS)) == pytest.approx(HITS.mean())
+
+
+def test_accuracy_takes_both_kinds_of_labels_one_after_the_other_with_weights():
+    weights = np.array([0.5, 2.0, 0.0])
+    mixed = 0.4 * np.eye(3)[[1, 1, 2]] + 0.6 * np.eye(3)[LABELS]
+    found = value_of(Accuracy(), (mixed, LOGITS, weights), (LABELS, LOGITS, None))
+    assert found == pytest.approx(((weights * HITS).sum() + HITS.sum()) / (weights.sum() + 3))
+
+
+def test_accuracy_of_as_many_images_as_classes_is_that_of_numbers():
+    square = np.array([[1.0, 0], [0, 1.0]])
+    assert float(Accuracy()(np.array([1, 1]), square)) == 0.5
+
+
+def test_accuracy_comes_back_from_its_config():
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(Accuracy("top")))
+    assert type(again) is Accuracy and again.name == "top"
+
+
+@pytest.mark.parametrize("loss, kind", [("softmax", SoftmaxCrossEntropy), ("sigmoid", SigmoidCrossEntropy)])
+def test_single_labels_have_the_recipes_loss(loss, kind):
+    made = TASKS["single_label"].loss(RECIPES["finetune"].with_changes(loss=loss, label_smoothing=0.1))
+    assert type(made) is kind and made.label_smoothing == 0.1
+    assert [metric.name for metric in TASKS["single_label"].metrics(3)] == ["accuracy"]
+
+
+def test_several_labels_have_the_sigmoid_and_the_mean_precision():
+    made = TASKS["multi_label"].loss(RECIPES["finetune"].with_changes(task="multi_label"))
+    assert type(made) is SigmoidCrossEntropy
+    (metric,) = TASKS["multi_label"].metrics(2)
+    rng = np.random.default_rng(0)
+    labels, logits = rng.integers(0, 2, (400, 2)), rng.standard_normal((400, 2)).astype("float32")
+    logits += labels
+    found = value_of(metric, (labels, logits, None))
+    precisions = []
+    for k in range(2):
+        right = labels[np.argsort(-logits[:, k]), k]
+        precisions.append(((np.cumsum(right) / np.arange(1, 401)) * right).sum() / right.sum())
+    assert found == pytest.approx(np.mean(precisions), abs=0.02)
+    assert found != pytest.approx(precisions[0], abs=1e-4)
+
+
+@pytest.mark.parametrize("task", [TASKS["regression"], PIXELS], ids=["regression", "pixels"])
+def test_numbers_have_the_squared_error_with_weights(task, rng):
+    y, p, weights = rng.standard_normal((4, 3)), rng.standard_normal((4, 3)), np.array([1.0, 0, 2, 0.5])
+    errors = ((y - p) ** 2).mean(1)
+    loss = task.loss(None)
+    assert float(loss(y, p)) == pytest.approx(errors.mean(), rel=1e-5)
+    assert float(loss(y, p, weights)) == pytest.approx((weights * errors).sum() / 3.5, rel=1e-5)
+    for metric in task.metrics(3):
+        expected = (weights * np.abs(y - p).mean(1)).sum() / 3.5
+        assert value_of(metric, (y, p, weights)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_colors_are_classes_of_each_patch_with_weights(rng):
+    y, logits = rng.integers(0, 8, (2, 3)), rng.standard_normal((2, 3, 8))
+    weights = np.array([[1.0, 0, 0], [1, 1, 0]])
+    logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    each = -np.take_along_axis(logs, y[..., np.newaxis], -1)[..., 0]
+    loss = COLORS.loss(None)(y, logits, weights)
+    assert float(loss) == pytest.approx((weights * each).sum() / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("objective", [*TASKS.values(), COLORS, PIXELS], ids=lambda objective: objective.name)
+def test_the_metric_that_selects_a_checkpoint_exists(objective):
+    assert objective.validation_metric in {"loss", *(metric.name for metric in objective.metrics(3))}
+    assert objective.higher_is_better == (objective.validation_metric in ("accuracy", "average_precision"))
+
+
+def test_the_target_of_masked_patches_chooses_the_objective():
+    objectives = [masked_patch_objective(target) for target in ("mean_color", "downsized", "pixels")]
+    assert objectives == [COLORS, COLORS, PIXELS]
+
+
+OUTPUTS = np.array([[2.0, -1.0, 0.5], [-1.0, -3.0, -2.0], [0.5, 1.5, 1.0]], "float32")
+# By task: labels, what is decided, the errors, the correct ones, and the first label in words.
+EXPECTED = {
+    "single_label": (
+        np.array([0, 2, 1]),
+        [0, 0, 1],
+        [0.241311, 1.407606, 0.680274],
+        [True, False, True],
+        "a",
+    ),
+    "multi_label": (
+        np.array([[1, 0, 1], [0, 0, 0], [0, 1, 1]]),
+        [[True, False, True], [False, False, False], [True, True, True]],
+        [0.255228, 0.145190, 0.357942],
+        [True, True, False],
+        "a, c",
+    ),
+    "regression": (
+        np.array([[2.0, -1.0, 0.5], [0, 0, 0], [1, 1, 1]]),
+        OUTPUTS.tolist(),
+        [0.0, 2.0, 1 / 3],
+        [True, True, True],
+        "a 2, b -1, c 0.5",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_decides_scores_compares_and_describes(name):
+    task, (labels, decided, errors, correct, words) = TASKS[name], EXPECTED[name]
+    assert task.decide(OUTPUTS).tolist() == decided
+    halves = [task.predictions(OUTPUTS[part], labels[part]) for part in (slice(2), slice(2, None))]
+    predictions = concatenate(halves)
+    assert task.errors(predictions) == pytest.approx(errors, rel=1e-5)
+    assert task.correct(predictions).tolist() == correct
+    scores = task.scores(predictions)
+    assert task.primary_metric in scores and scores["samples"] == 3
+    assert task.format_label(labels[0], "abc") == words
+    if task.per_class:
+        assert [row["name"] for row in task.per_class(predictions, "abc")] == ["a", "b", "c"]
+    nearly = OUTPUTS + np.array([[0, 0, 0], [0, 3.5, 0], [0, 0, 0]], "float32")
+    expected = {"single_label": 2 / 3, "multi_label": 8 / 9, "regression": None}[name]
+    assert task.agreement(OUTPUTS, nearly) == expected
+
+
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.has_classes])
+def test_probabilities_are_the_activation_of_the_logits(name):
+    task = TASKS[name]
+    expected = numpy(getattr(keras.ops, task.activation)(OUTPUTS))
+    np.testing.assert_allclose(task.probabilities(OUTPUTS), expected, rtol=1e-6)
+    assert np.isfinite(task.probabilities(1e4 * OUTPUTS.astype("float64"))).all()
+
+
+@pytest.mark.parametrize(
+    "name, good, bad, expected",
+    [
+        ("single_label", {"cat": "cat"}, [""], "the name of a class"),
+        ("multi_label", {"1": 1, "0.0": 0}, ["2", "yes", ""], "0 or 1"),
+        ("regression", {"-1e3": -1000, "7": 7}, ["x", "nan", "inf"], "a number"),
+    ],
+)
+def test_labels_are_read_from_text(name, good, bad, expected):
+    for text, label in good.items():
+        assert TASKS[name].parse_label(text) == label
+    for text in bad:
+        with pytest.raises(ValueError, match=f"expected {expected}; got {text!r}"):
+            TASKS[name].parse_label(text)
+
+
+def test_an_unknown_task_is_refused_with_the_known_ones():
+    assert get_task(TASKS["regression"]) is get_task("regression")
+    with pytest.raises(ValueError, match="task must be one of 'single_label', .* got 'detection'"):
+        get_task("detection")
