@@ -242,7 +242,7 @@ def test_imagenets_classes_must_stand_in_one_order_however_they_are_named(ours, 
     if ours:
         check_classes(classes(swapped(ours)), Dataset("d", swapped(theirs), {}))
     if ours or theirs == SYNSETS:
-        with pytest.raises(ValueError, match="class 3 is '.*' in the model and '.*' in the data set; labels"):
+        with pytest.raises(ValueError, match="class 3 is '.*' in the model and '.*' in the data set; these"):
             check_classes(classes(ours), Dataset("d", swapped(theirs), {}))
 
 
