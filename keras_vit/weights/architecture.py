@@ -1,4 +1,4 @@
-"""What a checkpoint's arrays tell about the model that they belong to."""
+"""Infer the arguments of a model from the names and shapes of its arrays."""
 
 import collections
 import itertools
@@ -11,31 +11,31 @@ from keras_vit.variants import VARIANTS
 _SIZES = ("hidden_size", "num_layers", "mlp_dim")
 
 
-def infer_arguments(arrays, told=None, heads_apart=True):
-    """The constructor arguments that the arrays' names and shapes imply.
+def infer_arguments(arrays, metadata=None, split_heads=True):
+    """Infer the constructor arguments of a model from its arrays.
 
     Args:
         arrays: dict of arrays (or anything with a shape) by our variables' names.
-        told: What is known otherwise, by argument: `position_grid` or `image_size` of the stored
-            table, `prefix_positions`, `num_heads`, and `position_embedding` for files without a
+        metadata: dict of arguments known from other sources: `position_grid` or `image_size` of the
+            stored table, `prefix_positions`, `num_heads`, and `position_embedding` for files without a
             table.
-        heads_apart: Whether the kernels of attention have an axis of heads, as ours do; if not,
-            `num_heads` is told, or that of the variant with the same sizes.
+        split_heads: Whether the attention kernels have an axis of heads, as ours. If not, `num_heads` is
+            that of the metadata or of the variant with the same sizes.
 
     Returns:
-        dict of `VisionTransformer` arguments, without `image_size`, and with `position_grid` as it
-        is stored in the file.
+        dict of `VisionTransformer` arguments, without `image_size`, and with the `position_grid` of the
+        stored table.
 
     Raises:
-        ValueError: if the arrays lack what every Vision Transformer has, or leave the heads or the
-            grid open; the message says which argument to give.
+        ValueError: if arrays are missing that every Vision Transformer has, or the heads or the grid
+            are ambiguous; the message says which argument to give.
     """
-    told = told or {}
+    metadata = metadata or {}
     shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-    for name, ndim in (("patch_embedding/kernel", 4), *_ranks(shapes, heads_apart)):
+    for name, ndim in (("patch_embedding/kernel", 4), *_ranks(shapes, split_heads)):
         if len(shapes.get(name, ())) != ndim or 0 in shapes[name]:
             raise ValueError(
-                f"the checkpoint's {name} must have {ndim} axes; got {shapes.get(name, 'no such array')}"
+                f"expected {ndim} axes of the checkpoint's {name}; got {shapes.get(name, 'no such array')}"
             )
     *patch_size, embedded_channels, hidden_size = shapes["patch_embedding/kernel"]
     arguments = {
@@ -59,7 +59,7 @@ def infer_arguments(arrays, told=None, heads_apart=True):
             "num_layers": None,
             "mlp_dim": None,
             "num_heads": None,
-            "pooling": _pooling(shapes, False, False, told),
+            "pooling": _pooling(shapes, False, False, metadata),
         }
     block = "encoder_block_0"
     pooled_norm = "pooled_norm/gamma" in shapes
@@ -73,85 +73,85 @@ def infer_arguments(arrays, told=None, heads_apart=True):
         "distillation": "head_distillation/kernel" in shapes or "distillation_token/token" in shapes,
         "pre_norm": "pre_norm/gamma" in shapes,
         "norm_after_pooling": pooled_norm,
-        "pooling": _pooling(shapes, class_token, pooled_norm, told),
+        "pooling": _pooling(shapes, class_token, pooled_norm, metadata),
     }
     if f"{block}/attention_scale/gamma" in shapes:
-        # How it starts, which no array tells and nothing computes with.
-        arguments["layer_scale"] = told.get("layer_scale") or 1e-5
+        # Its initial value is unknown, and has no effect on a trained model.
+        arguments["layer_scale"] = metadata.get("layer_scale") or 1e-5
     if shapes.get(f"{block}/mlp/dense_1/kernel") == (arguments["mlp_dim"] / 2, hidden_size):
         raise ValueError(
-            f"{block}/mlp/dense_1/kernel takes half of what dense_0 gives: a gated MLP (SwiGLU), which "
-            "VisionTransformer does not have"
+            f"{block}/mlp/dense_1/kernel has half as many rows as dense_0 columns: a gated MLP (SwiGLU), "
+            "which VisionTransformer does not have"
         )
     arguments["num_heads"] = (
-        shapes[f"{block}/attention/query/kernel"][1] if heads_apart else _heads(arguments, told)
+        shapes[f"{block}/attention/query/kernel"][1] if split_heads else _heads(arguments, metadata)
     )
-    return arguments | _positions(shapes, {**told, **arguments})
+    return arguments | _positions(shapes, {**metadata, **arguments})
 
 
-def _pooling(shapes, class_token, pooled_norm, told):
-    """What the arrays allow: pooling by attention has arrays of its own, the others have none."""
+def _pooling(shapes, class_token, pooled_norm, metadata):
+    """The pooling: only attention pooling has arrays; the metadata or the usual one decide otherwise."""
     if "attention_pooling/probe" in shapes:
         return "map"
     usual = "token" if class_token and not pooled_norm else "gap"
     possible = ("token", "gap", None) if class_token else ("gap", None)
-    return told["pooling"] if told.get("pooling", "") in possible else usual
+    return metadata["pooling"] if metadata.get("pooling", "") in possible else usual
 
 
-def _heads(arguments, told):
-    if told.get("num_heads"):
-        return told["num_heads"]
+def _heads(arguments, metadata):
+    if metadata.get("num_heads"):
+        return metadata["num_heads"]
     sizes = tuple(arguments[name] for name in _SIZES)
     found = {heads for (*known, heads) in VARIANTS.values() if tuple(known) == sizes}
     if len(found) != 1:
         raise ValueError(
-            "the file does not tell the number of attention heads, and no named variant has its sizes "
+            "the number of attention heads is unknown, because no named variant has the file's sizes "
             f"({', '.join(f'{name} {size}' for name, size in zip(_SIZES, sizes))}); give num_heads"
         )
     return found.pop()
 
 
-def _positions(shapes, told):
+def _positions(shapes, metadata):
     if "position_embedding/table" not in shapes:
-        if "position_embedding" not in told:
+        if "position_embedding" not in metadata:
             raise ValueError(
-                "the file holds no positions, and its layout has none that are fixed; give "
-                "position_embedding='none' or 'sincos2d' if the model was made so"
+                "the file has no position table, and its layout no fixed positions; give "
+                "position_embedding='none' or 'sincos2d' if the model has these"
             )
-        return {"position_embedding": told["position_embedding"]}
+        return {"position_embedding": metadata["position_embedding"]}
     count = shapes["position_embedding/table"][1]
-    prefix = sum(number for _, number, _ in prefix_tokens(told))
-    ways = [told["prefix_positions"]] if "prefix_positions" in told else [True, False]
-    ways = [way for way in ways if way or prefix] or [True]  # the same where nothing stands in front
-    grid, origin = told.get("position_grid"), "position_grid"
-    if grid is None and told.get("image_size"):
-        grid = grid_of(told["image_size"], told["patch_size"], told.get("resnet"))
-        origin = f"an image of {told['image_size'][0]}×{told['image_size'][1]}, a grid of"
+    prefix = sum(number for _, number, _ in prefix_tokens(metadata))
+    ways = [metadata["prefix_positions"]] if "prefix_positions" in metadata else [True, False]
+    ways = [way for way in ways if way or prefix] or [True]  # the same without prefix tokens
+    grid, origin = metadata.get("position_grid"), "position_grid"
+    if grid is None and metadata.get("image_size"):
+        grid = grid_of(metadata["image_size"], metadata["patch_size"], metadata.get("resnet"))
+        origin = f"an image of {metadata['image_size'][0]}×{metadata['image_size'][1]}, a grid of"
     found = {}
     for way in ways:
-        cells = count - prefix * way
-        rows, columns = grid or (math.isqrt(max(cells, 0)),) * 2
-        if rows * columns == cells and cells > 0:
+        size = count - prefix * way
+        rows, columns = grid or (math.isqrt(max(size, 0)),) * 2
+        if rows * columns == size and size > 0:
             found[way] = (rows, columns)
     if len(found) == 2:
         raise ValueError(
-            f"{count} positions may be {found[False][0]}×{found[False][1]} cells, or {prefix} prefix tokens "
-            f"and {found[True][0]}×{found[True][1]} cells; give prefix_positions=True or False"
+            f"{count} positions may be {found[False][0]}×{found[False][1]}, or {prefix} prefix tokens "
+            f"and {found[True][0]}×{found[True][1]}; give prefix_positions=True or False"
         )
     if not found:
-        cells = count - prefix * ways[0]
+        size = count - prefix * ways[0]
         if grid is None:
             raise ValueError(
-                f"the checkpoint's {cells} grid positions are no square; give position_grid=(rows, columns)"
+                f"the checkpoint's {size} grid positions are not a square; give position_grid=(rows, columns)"
             )
-        raise ValueError(f"{origin} {grid[0]}×{grid[1]} does not fit the checkpoint's {cells} positions")
+        raise ValueError(f"{origin} {grid[0]}×{grid[1]} does not fit the checkpoint's {size} positions")
     ((way, grid),) = found.items()
-    way = way if prefix else told.get("prefix_positions", True)
+    way = way if prefix else metadata.get("prefix_positions", True)
     return {"position_embedding": "learned", "prefix_positions": way, "position_grid": grid}
 
 
-def _ranks(shapes, heads_apart):
-    """The arrays whose shapes are read here, each with its number of axes, where they are due."""
+def _ranks(shapes, split_heads):
+    """(name, number of axes) of the expected arrays whose shapes are read here."""
     if "conv_root/kernel" in shapes:
         yield "conv_root/kernel", 4
     for name in ("head/kernel", "pre_logits/kernel"):
@@ -159,17 +159,17 @@ def _ranks(shapes, heads_apart):
             yield name, 2
     if any(name.startswith("encoder_block_") for name in shapes):
         yield "encoder_block_0/mlp/dense_0/kernel", 2
-        yield "encoder_block_0/attention/query/kernel", 3 if heads_apart else 2
+        yield "encoder_block_0/attention/query/kernel", 3 if split_heads else 2
     for name in ("class_token/token", "register_tokens/token", "position_embedding/table"):
         if name in shapes:
             yield name, 3
 
 
 def _count(names, pattern, start=1):
-    """How many numbers follow one another from `start`, by what most of the names that count say."""
-    numbers = collections.defaultdict(set)
+    """Count consecutive indices from `start`, by majority over the names that match."""
+    indices = collections.defaultdict(set)
     for match in (re.fullmatch(pattern, name) for name in names):
         if match:
-            numbers[match[2]].add(int(match[1]))
-    runs = [next(n for n in itertools.count(start) if n not in found) - start for found in numbers.values()]
+            indices[match[2]].add(int(match[1]))
+    runs = [next(n for n in itertools.count(start) if n not in found) - start for found in indices.values()]
     return max(runs, key=lambda run: (runs.count(run), run), default=0)

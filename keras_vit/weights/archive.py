@@ -41,13 +41,12 @@ UNPACKED = 2**30  # bytes that a file of any size may declare
 EXPANSION = 20  # how many times its size a larger file may; weights hardly compress
 
 
-def read_arrays(path, subtree=None, beside=lambda key: False):
+def read_arrays(path, subtree=None):
     """The arrays of a checkpoint file by its keys.
 
     Args:
         path: An `.npz`, safetensors or torch file.
-        subtree: Only what stands under this name, "img" for the keys that begin with "img/".
-        beside: Tells the keys of what is no part of a model, and may be of any type.
+        subtree: Only the keys under this name, "img" for those that begin with "img/".
 
     Returns:
         dict of NumPy arrays in their stored types: float16, bfloat16, float32 or float64.
@@ -60,6 +59,11 @@ def read_arrays(path, subtree=None, beside=lambda key: False):
         >>> read_arrays("tests/golden/token.npz")["cls"].shape
         (1, 1, 24)
     """
+    return float_arrays(load_arrays(path, subtree), path)
+
+
+def load_arrays(path, subtree=None):
+    """As `read_arrays`, with arrays of any type."""
     try:
         with open(path, "rb") as file, warnings.catch_warnings():
             warnings.simplefilter("error")  # what NumPy only warns of was not written as a checkpoint
@@ -77,12 +81,15 @@ def read_arrays(path, subtree=None, beside=lambda key: False):
             tops = listed(sorted({key.split("/")[0] for key in arrays}))
             raise ValueError(f"{path} has nothing under {subtree!r}; it has {tops or 'no arrays'}")
         arrays = inside
-    for key, array in arrays.items():
+    for key in arrays:
         if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in key):
             raise ValueError(f"{path} is no checkpoint: it has the key {ascii(key)}")
-        if not beside(key):
-            arrays[key] = _floating(path, key, array)
     return arrays
+
+
+def float_arrays(arrays, path):
+    """The arrays of a file as floating-point arrays, or ValueError for another type."""
+    return {key: _floating(path, key, array) for key, array in arrays.items()}
 
 
 def write_arrays(arrays, path, dtype="float32", digest=None):

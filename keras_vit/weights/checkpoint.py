@@ -1,4 +1,4 @@
-"""A source to arrays by our names and the model that they belong to: fetch → detect → map → infer."""
+"""Read a checkpoint: source → file → arrays by our names, and the options of the stored model."""
 
 import dataclasses
 import json
@@ -18,22 +18,22 @@ from keras_vit.models.arguments import least_parameters, stem_stride
 from keras_vit.models.vit import ARGUMENTS, DEFAULTS, VisionTransformer
 from keras_vit.variants import parse_variant
 from keras_vit.weights.architecture import infer_arguments
-from keras_vit.weights.archive import check_hdf5, check_unpacked_size, check_zip, read_arrays
+from keras_vit.weights.archive import check_hdf5, check_unpacked_size, check_zip, float_arrays, load_arrays
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import find, resolve
 from keras_vit.weights.class_names import class_names
-from keras_vit.weights.configs import read_configs
 from keras_vit.weights.fetch import fetch
-from keras_vit.weights.layouts import LAYOUTS, vit_jax
+from keras_vit.weights.layouts import LAYOUTS, detect_layout
+from keras_vit.weights.metadata import read_metadata
 
 _ATTENTION = re.compile(r".*attention/(query|key|value|out)/(kernel|bias)")
-# Not told by arrays, so that two who tell it otherwise do not contradict the file.
-_FREE_TO_TELL = {"preprocessing", "class_names", "layer_scale", "image_size", "position_grid"}
+# Metadata that may differ between sources: no array depends on their values alone.
+_MAY_DIFFER = {"preprocessing", "class_names", "layer_scale", "image_size", "position_grid"}
 
 
 @dataclasses.dataclass
-class Checkpoint:
-    """A checkpoint file, read.
+class StoredModel:
+    """What a checkpoint file holds.
 
     Attributes:
         path: pathlib.Path of the local file.
@@ -41,10 +41,10 @@ class Checkpoint:
         arrays: dict of arrays by our variables' names, in our shapes and the stored types.
         keys: dict from our names to the file's keys.
         unknown: The file's keys that its layout does not have.
-        left_out: Keys of what stands beside a model, such as an optimizer's state.
+        skipped: The file's keys that do not belong to the model, such as the state of an optimizer.
         arguments: dict of `VisionTransformer` arguments of the stored model; without `image_size`
-            if nothing tells it.
-        configuration: Name of the file beside it that was read, or None.
+            if it is unknown.
+        configuration: Name of the metadata file that was read, or None.
     """
 
     path: pathlib.Path
@@ -52,34 +52,33 @@ class Checkpoint:
     arrays: dict
     keys: dict
     unknown: list
-    left_out: list
+    skipped: list
     arguments: dict
     configuration: str | None = None
 
 
 def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
-    """Read a checkpoint and find out what model it belongs to.
+    """Read a checkpoint and infer the model that it belongs to.
 
     Args:
         source: As for `from_pretrained`.
-        variant: Name of a variant that the file must hold; it tells what the file does not.
+        variant: Name of a variant that the file must hold; supplies the options that are not stored.
         sha256, trust: As for `from_pretrained`.
-        **given: `VisionTransformer` arguments that the caller knows of the stored model, such as
-            `num_heads` or `position_grid`.
+        **given: `VisionTransformer` arguments of the stored model, such as `num_heads` or `position_grid`.
 
     Returns:
-        Checkpoint.
+        StoredModel.
 
     Raises:
-        ValueError: if the source cannot be had, the file is damaged or in no known layout, what is
-            told contradicts the arrays, or something is left open; one line says what and what to do.
+        ValueError: if the source cannot be read, the file is damaged or has no known layout, metadata
+            contradict the arrays, or an option cannot be inferred; one line says what to do.
 
     Example:
         >>> read_checkpoint("tests/golden/token.npz").arguments["hidden_size"]
         24
     """
     resolved = resolve(source)
-    address, subtree = _split(resolved)
+    address, subtree = _split_subtree(resolved)
     row = find(address)
     pinned = row is not None and address == row.address
     digest = sha256 or (row.sha256 if pinned else None)
@@ -91,29 +90,41 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
         raise ValueError(f"{source!r} is no local path and in no row of the catalogue; {error}") from None
     if path.suffix == ".keras":
         return _of_keras(path, variant)
-    arrays = read_arrays(path, subtree, vit_jax.is_beside)
+    arrays = load_arrays(path, subtree)
     try:
-        name, layout, reading = _mapped(arrays)
-        # The catalogue describes its rows, so that what no digest covers is not needed.
-        described = ({}, None) if row and digest else read_configs(path, checked=digest is not None)
-        told = _told(
-            (f"variant {variant}", parse_variant(variant) if variant else {}),
-            (f"the catalogue's {row.name}", _of_row(row)) if row else (None, {}),
-            described[::-1],
-        )
-        arguments = _arguments(layout, reading, told, given)
-        check_unpacked_size(4 * least_parameters({**DEFAULTS, **arguments}), path.stat().st_size)
-        if not layout.HEADS_APART and arguments["num_layers"]:
-            check_heads(arguments["hidden_size"], arguments["num_heads"])
-            _split_heads(reading, arguments["num_heads"])
+        layout = detect_layout(arrays)
+        skipped = {*layout.sidecar_keys(arrays)} if layout else ()
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return Checkpoint(path, name, *reading, arguments, described[1])
+    arrays = float_arrays({key: array for key, array in arrays.items() if key not in skipped}, path)
+    try:
+        if layout is None:
+            some = listed(sorted(arrays)) or "no arrays"
+            raise ValueError(
+                f"in no known layout ({', '.join(LAYOUTS)}); it holds {len(arrays)} arrays: {some}"
+            )
+        mapped = layout.read(arrays)
+        # Rows of the catalogue have metadata of their own: files that no digest covers are not needed.
+        described = ({}, None) if row and digest else read_metadata(path, layout, verified=digest is not None)
+        metadata = _merge_metadata(
+            (f"variant {variant}", parse_variant(variant) if variant else {}),
+            (f"the catalogue's {row.name}", _metadata_of_row(row)) if row else (None, {}),
+            described[::-1],
+        )
+        arguments = _infer(layout, mapped, metadata, given)
+        check_unpacked_size(4 * least_parameters({**DEFAULTS, **arguments}), path.stat().st_size)
+        if not layout.split_heads and arguments["num_layers"]:
+            check_heads(arguments["hidden_size"], arguments["num_heads"])
+            _split_heads(mapped, arguments["num_heads"])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    mapped.skipped.extend(sorted(skipped))
+    return StoredModel(path, layout.name, *mapped, arguments, described[1])
 
 
 def not_finite(checkpoint):
-    """The file's keys of the arrays with NaN or infinity, be it in float32 only; sorted."""
-    with np.errstate(invalid="ignore", over="ignore"):  # some NaN of bfloat16
+    """The file's keys, sorted, of arrays with NaN or infinity in float32."""
+    with np.errstate(invalid="ignore", over="ignore"):  # by some NaN of bfloat16
         return sorted({checkpoint.keys[n] for n, a in checkpoint.arrays.items() if not _is_finite(a)})
 
 
@@ -122,7 +133,7 @@ def _is_finite(array):
 
 
 def read_model(path):
-    """The VisionTransformer of a `.keras` file, with its head, not compiled.
+    """Load the VisionTransformer of a `.keras` file, not compiled.
 
     Raises:
         ValueError: if the file cannot be read or holds something else.
@@ -139,31 +150,31 @@ def read_model(path):
         if is_ours:
             declared = 4 * least_parameters({**DEFAULTS, **config["config"]})
             check_unpacked_size(declared, os.path.getsize(path))
-            # Also where the process has called keras.config.enable_unsafe_deserialization().
+            # Safe even after keras.config.enable_unsafe_deserialization().
             with serialization_lib.SafeModeScope(True):
                 model = keras.saving.load_model(path, compile=False, safe_mode=True)
             _check_all_read(model, stored)
-    except Exception as error:  # of many classes, as the damage is
+    except Exception as error:  # damage raises many classes
         first = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(f"{str(path)!r} is no .keras file that can be read: {first[0]}") from None
+        raise ValueError(f"{str(path)!r} is not a readable .keras file: {first[0]}") from None
     if not is_ours:
-        raise ValueError(f"{str(path)!r} holds a {config.get('class_name')}; wanted a VisionTransformer")
+        raise ValueError(f"{str(path)!r} holds a {config.get('class_name')}; expected a VisionTransformer")
     return model
 
 
 def _check_all_read(model, stored):
-    """Refuse arrays that no layer has read: Keras ignores those of layers that the configuration lacks."""
-    wanted, found = 0, sum(path.startswith("layers/") for path in stored)
+    """Refuse arrays that no layer reads, which Keras ignores."""
+    expected, found = 0, sum(path.startswith("layers/") for path in stored)
     for layer in model._flatten_layers():
         values = {}
         layer.save_own_variables(values)
-        wanted += len(values)
-    if found != wanted:
-        raise ValueError(f"its layers hold {found} arrays; those of its configuration hold {wanted}")
+        expected += len(values)
+    if found != expected:
+        raise ValueError(f"its layers hold {found} arrays; those of its configuration hold {expected}")
 
 
 def _of_keras(path, variant=None):
-    """A model that Keras saved, as a checkpoint with our names and all arguments."""
+    """The model of a `.keras` file as a `StoredModel`."""
     model = read_model(path)
     for name, value in (parse_variant(variant) if variant else {}).items():
         if getattr(model, name) != value and getattr(model, name) != (value, value):
@@ -174,56 +185,56 @@ def _of_keras(path, variant=None):
     arguments = {name: value for name, value in model.get_config().items() if name in ARGUMENTS}
     if "position_embedding/table" in arrays:
         arguments["position_grid"] = model.get_layer("position_embedding").grid_size
-    return Checkpoint(path, "keras", arrays, {name: name for name in arrays}, [], [], arguments)
+    return StoredModel(path, "keras", arrays, {name: name for name in arrays}, [], [], arguments)
 
 
-def _split(source):
-    """(address of the file, name of a part of it or None) of `file.npz:part`."""
+def _split_subtree(source):
+    """(path or URL of the file, name of a subtree or None) of `file.npz:subtree`."""
     match = re.fullmatch(r"(.+\.npz):([^:]+)", os.fspath(source))
     return (match[1], match[2].strip("/")) if match else (source, None)
 
 
-def _of_row(row):
-    """What a row of the catalogue tells of the model, as constructor arguments."""
-    told = {"image_size": row.image_size, "num_classes": row.num_classes, "preprocessing": row.preprocessing}
-    told |= {"in_channels": len(row.preprocessing["mean"]), "position_embedding": "learned"}
+def _metadata_of_row(row):
+    """The options of the model in a row of the catalogue."""
+    options = {
+        "image_size": row.image_size,
+        "num_classes": row.num_classes,
+        "preprocessing": row.preprocessing,
+        "in_channels": len(row.preprocessing["mean"]),
+        "position_embedding": "learned",
+    }
     if row.class_names:
-        told["class_names"] = class_names(row.class_names)
-    return told | (parse_variant(row.variant) if row.variant else {}) | row.options
+        options["class_names"] = class_names(row.class_names)
+    return options | (parse_variant(row.variant) if row.variant else {}) | row.options
 
 
-def _mapped(arrays):
-    for name, layout in LAYOUTS.items():
-        if layout.detect(arrays):
-            return name, layout, layout.read(arrays)
-    some = listed(sorted(arrays)) or "no arrays"
-    raise ValueError(f"in no known layout ({', '.join(LAYOUTS)}); it holds {len(arrays)} arrays: {some}")
-
-
-def _told(*sources):
-    """What is known without the arrays: argument → (value, who says so)."""
-    told = {}
-    for origin, values in sources:
-        for name, value in values.items():
+def _merge_metadata(*sources):
+    """dict from options to (value, source); the first source of an option counts, and others must agree."""
+    merged = {}
+    for source, options in sources:
+        for name, value in options.items():
             value = tuple(value) if isinstance(value, list) else value
             if name == "patch_size" and isinstance(value, int):
                 value = (value, value)
-            known, who = told.setdefault(name, (value, origin))
+            known, first = merged.setdefault(name, (value, source))
             if known != value and name not in ("preprocessing", "class_names"):
-                raise ValueError(f"{who} says {name}={known!r}, {origin} says {value!r}")
-    return told
+                raise ValueError(f"{first} says {name}={known!r}, {source} says {value!r}")
+    return merged
 
 
-def _arguments(layout, reading, told, given):
-    values = {name: value for name, (value, _) in told.items()}
-    implied = layout.implied(reading.keys, values)
-    inferred = infer_arguments(reading.arrays, {**implied, **values, **given}, layout.HEADS_APART)
-    for name, (value, who) in told.items():
-        if name in inferred and name not in _FREE_TO_TELL and value != inferred[name]:
-            raise ValueError(f"{who} says {name}={value!r}, the arrays hold {inferred[name]!r}")
+def _infer(layout, mapped, metadata, given):
+    """The arguments of the stored model, from its arrays, the metadata and what the layout implies."""
+    values = {name: value for name, (value, _) in metadata.items()}
+    implied = layout.implied(mapped.keys, values)
+    inferred = infer_arguments(mapped.arrays, {**implied, **values, **given}, layout.split_heads)
+    for name, (value, source) in metadata.items():
+        if name in inferred and name not in _MAY_DIFFER and value != inferred[name]:
+            raise ValueError(f"{source} says {name}={value!r}, the arrays hold {inferred[name]!r}")
     arguments = {**implied, **values, **inferred}
     if "activation" not in arguments | given:
-        raise ValueError("nothing tells the activation, which such models have several of; give activation=")
+        raise ValueError(
+            "such models exist with several activations, and no metadata name one; give activation="
+        )
     if inferred.get("position_grid") and "image_size" not in values:
         stride = stem_stride(arguments.get("resnet"))
         sides = zip(inferred["position_grid"], arguments["patch_size"])
@@ -231,23 +242,23 @@ def _arguments(layout, reading, told, given):
     return arguments
 
 
-def _split_heads(reading, num_heads):
-    """Give the attention arrays of layouts without an axis of heads that axis."""
-    for name, array in reading.arrays.items():
+def _split_heads(mapped, num_heads):
+    """Split the axis of all heads' channels in the attention arrays into two: heads and channels."""
+    for name, array in mapped.arrays.items():
         match = _ATTENTION.fullmatch(name)
         if not match:
             continue
         axes = 2 if match[2] == "kernel" else 1
         if array.ndim != axes:
-            raise ValueError(f"{reading.keys[name]} must have {axes} axes; {name} has {array.shape}")
+            raise ValueError(f"expected {axes} axes of {mapped.keys[name]}; got {array.shape}")
         before, after = (0, 1) if match.groups() == ("out", "kernel") else (axes - 1, axes)
         if match.groups() != ("out", "bias") and array.shape[before] % num_heads == 0:
             heads = (num_heads, array.shape[before] // num_heads)
-            reading.arrays[name] = array.reshape(*array.shape[:before], *heads, *array.shape[after:])
+            mapped.arrays[name] = array.reshape(*array.shape[:before], *heads, *array.shape[after:])
 
 
 def merged_heads(arrays):
-    """The arrays with the axis of heads joined to the one of a head's channels, as torch has it."""
+    """The arrays with the axes of heads and of a head's channels merged into one, as torch has it."""
     merged = dict(arrays)
     for name, array in arrays.items():
         match = _ATTENTION.fullmatch(name)

@@ -1,23 +1,23 @@
-"""The names of classes, and which of them mean one class."""
+"""Class names, and whether two names mean the same class."""
 
 import collections
 import functools
 import pathlib
 
-# A list's name is its file's: one class a line in the order of the logits, behind lines of #.
+# Files of one class per line, in the order of the logits, after comment lines that start with #.
 LISTS = ("imagenet_1k", "imagenet_1k_synsets")
 
 
 def class_names(name):
-    """The names of a model's classes, in the order of the logits.
+    """The class names of a model, in the order of the logits.
 
-    The list "imagenet_1k" has every WordNet 3.0 lemma of a class, the usual one first. One name occurs
-    twice: "crane" is the bird (134) and the machine (517). "imagenet_1k_synsets" has the synsets' ids, as the
-    folders of the images are named.
+    The list "imagenet_1k" has all WordNet 3.0 lemmas of a class, the usual one first. "crane" occurs
+    twice: the bird (134) and the machine (517). "imagenet_1k_synsets" has the synset ids, which are also the
+    names of the image folders.
 
     Args:
         name: "imagenet_1k" or "imagenet_1k_synsets", or the path of a text file with one name a line;
-            empty lines and lines that start with # are left out.
+            empty lines and lines that start with # are skipped.
 
     Returns:
         tuple of str.
@@ -36,20 +36,20 @@ def class_names(name):
         return _list(name)
     file = pathlib.Path(name).expanduser()
     if not file.is_file():
-        raise ValueError(f"class names {str(name)!r} are neither a text file nor one of {', '.join(LISTS)}")
+        raise ValueError(f"expected {', '.join(LISTS)} or a text file of class names; got {str(name)!r}")
     try:
         names = _names_in(file)
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{str(file)!r} is no text file that can be read: {error}") from None
+        raise ValueError(f"{str(file)!r} is not a readable text file: {error}") from None
     if not names:
-        raise ValueError(f"{str(file)!r} holds no class names; wanted one a line")
+        raise ValueError(f"{str(file)!r} holds no class names; expected one per line")
     return names
 
 
 def is_same_class(name, other):
-    """Whether two names mean one class: equal ones, or names of one synset of ImageNet-1k.
+    """Whether two names mean the same class: they are equal, or name the same synset of ImageNet-1k.
 
-    A synset is named by its id, by its entry in "imagenet_1k", or by some of its lemmas.
+    A synset may be named by its id, its entry in "imagenet_1k", or some of its lemmas.
 
     >>> is_same_class("n01440764", "tench, Tinca tinca"), is_same_class("n01440764", "Tench")
     (True, True)
@@ -62,7 +62,7 @@ def is_same_class(name, other):
 def _synsets_of(name):
     """The ids of the synsets that a name may mean."""
     known = _synsets_by_name()
-    if name in known:  # an entry may share a lemma with another synset's
+    if name in known:  # an entry may share a lemma with another synset
         return known[name]
     return {synset for lemma in _lemmas(name) for synset in known.get((lemma,), ())}
 

@@ -1,4 +1,4 @@
-"""A checkpoint to a model: read → adapt to what is asked for → check → assign."""
+"""Load a checkpoint: read → adapt to the requested options → check → assign."""
 
 import os
 
@@ -9,6 +9,7 @@ from keras_vit.messages import listed
 from keras_vit.models import VisionTransformer
 from keras_vit.models.arguments import grid_of, is_free, prefix_tokens
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.rules import one_of
 from keras_vit.weights.checkpoint import not_finite, read_checkpoint
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.resizing import (
@@ -19,8 +20,8 @@ from keras_vit.weights.resizing import (
 )
 
 HEADS = ("auto", "keep", "reset")
-# Arguments that say what the stored model is, where the file alone does not.
-_OF_THE_FILE = ("num_heads", "position_grid", "prefix_positions", "position_embedding", "activation")
+# Arguments that describe the stored model, too, where the file is ambiguous.
+_STORED = ("num_heads", "position_grid", "prefix_positions", "position_embedding", "activation")
 
 
 def from_pretrained(
@@ -38,104 +39,102 @@ def from_pretrained(
     check_finite=True,
     **overrides,
 ):
-    """A Vision Transformer with the weights of a published checkpoint.
+    """Load a Vision Transformer with the weights of a checkpoint.
 
-    The layout is told by the file's keys and the architecture by its arrays; what they leave open
-    comes from a configuration beside the file, the catalogue, a named variant with the same sizes,
-    or an argument. Loading is strict: every array is used once and every variable set once, but for
-    what the arguments drop or reset.
+    The keys of the file determine its layout, and the arrays the architecture. Options that they leave open
+    come from a metadata file next to it, the catalogue, a named variant with the same sizes, or an argument.
+    Loading is strict: every array is used once and every variable set once, except for what the arguments
+    drop or reset.
 
     Args:
         source: A path; the folder of a finished run; `hf://org/repo[@revision][/file]`, `https://…`,
             `gs://…`; a short name of the catalogue (`list_models`), or the name in timm or on Hugging
             Face, such as "google/vit-base-patch16-224". Official `.npz` files, big_vision's, timm's
-            and Hugging Face's (safetensors, or `.bin` and `.pth` where torch is installed) and
-            `.keras` files are read; "file.npz:img" is the part of a file under that name.
+            and Hugging Face's (safetensors, or `.bin` and `.pth` if torch is installed) and
+            `.keras` files are supported; "file.npz:img" is the subtree of a file under that name.
         image_size: (height, width) or one int; None: as in the file. The position grid is resized
             to it. (None, None) accepts any size at call time.
         num_classes: Classes of the head; None: as in the file; 0: no head.
-        pooling: "auto": as in the file. "gap" on a class-token file drops the class token.
+        pooling: "auto": as in the file. "gap" drops the class token of a file that has one.
         representation_size: "auto": as in the file. None drops `pre_logits`, as official
             fine-tuning does.
         head: "keep" the stored head, "reset" it to zero, or "auto": keep it if the class count and
             the layer before it are as in the file, else reset it.
-        position_resize: "bilinear" (corners on corners: the official loader, also at call time),
+        position_resize: "bilinear" (aligned corners: the official loader, also at call time),
             "bicubic_antialias" (timm) or "bilinear_antialias" (FlexiViT).
         variant: A name such as "B/16" that the file must agree with.
-        sha256: Digest that the file must have, in hexadecimal. Of the files beside it only a `NAME.json` is
-            then read whose digest the file holds, as `save_weights` writes it.
+        sha256: Hexadecimal digest that the file must have. Of the metadata files only a `NAME.json` is then
+            read whose digest the file holds, as `save_weights` writes it.
         trust: Whether plain `http://` is accepted from another machine without a digest.
-        check_finite: Whether arrays with NaN or infinity are refused.
+        check_finite: Whether to refuse arrays with NaN or infinity.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `class_names` may
             also be "imagenet_1k" or "imagenet_1k_synsets", or the path of a text file with one name a line.
             `patch_size` resizes the patch kernel as FlexiViT does, `in_channels` sums or repeats its
             channels; `num_heads`, `activation`, `position_grid` (rows, columns) and
-            `prefix_positions` also say what the file holds where it does not tell.
+            `prefix_positions` also describe the stored model where the file is ambiguous.
 
     Returns:
         VisionTransformer; its `preprocessing` and `class_names` are those the weights were trained
-        with, where they are known.
+        with, if known.
 
     Raises:
-        ValueError: if the source cannot be had; if the file is damaged, holds pickled objects or no
-            model that `VisionTransformer` can express; if what is told contradicts the arrays; or
-            with the lists of what does not fit.
+        ValueError: if the source cannot be read; if the file is damaged, holds pickled objects or a
+            model that `VisionTransformer` cannot express; if metadata contradict the arrays; or with lists
+            of the arrays and variables that do not match.
 
     Example:
         >>> model = from_pretrained("tests/golden/token.npz", image_size=48, num_classes=10)
         >>> model.image_size, model.position_embedding, model.num_classes
         ((48, 48), 'learned', 10)
 
-    Source: `vit_jax/checkpoint.py`, without its silences; `big_vision/models/vit.py`.
+    Source: `vit_jax/checkpoint.py`, but strict; `big_vision/models/vit.py`.
     """
-    if head not in HEADS:
-        raise ValueError(f"head {head!r} is unknown; choose one of {HEADS}")
+    one_of(HEADS).check("head", head)
+    one_of(POSITION_RESIZES).check("position_resize", position_resize)
     if head == "keep" and num_classes == 0:
-        raise ValueError("num_classes=0 leaves out the head that head='keep' wants")
-    if position_resize not in POSITION_RESIZES:
-        raise ValueError(f"position_resize {position_resize!r} is unknown; choose one of {POSITION_RESIZES}")
+        raise ValueError("num_classes=0 removes the head, but head='keep' keeps it")
     if is_free(image_size) and position_resize != "bilinear":
         raise ValueError(
-            f"a model of any size resizes its positions at each call, corners on corners; "
+            f"a model for any image size resizes its positions at each call, with aligned corners; "
             f"position_resize={position_resize!r} needs an image_size"
         )
     if isinstance(overrides.get("class_names"), str | os.PathLike):
         overrides["class_names"] = class_names(overrides["class_names"])
-    of_the_file = {name: overrides[name] for name in _OF_THE_FILE if name in overrides}
-    checkpoint = read_checkpoint(source, variant=variant, sha256=sha256, trust=trust, **of_the_file)
+    known = {name: overrides[name] for name in _STORED if name in overrides}
+    checkpoint = read_checkpoint(source, variant=variant, sha256=sha256, trust=trust, **known)
     stored = checkpoint.arguments
     stored_grid = stored.pop("position_grid", None)
     overrides.pop("position_grid", None)
 
-    wanted = {**stored, **overrides}
+    config = {**stored, **overrides}
     if pooling != "auto":
-        wanted["pooling"] = pooling
+        config["pooling"] = pooling
         if pooling != stored["pooling"] and "class_token" not in overrides:
-            wanted.pop("class_token", None)
+            config.pop("class_token", None)
     if representation_size != "auto":
-        wanted["representation_size"] = representation_size
+        config["representation_size"] = representation_size
     if num_classes is not None:
-        wanted["num_classes"] = num_classes or None
+        config["num_classes"] = num_classes or None
     if image_size is not None:
-        wanted["image_size"] = image_size
-    elif "image_size" not in wanted:
+        config["image_size"] = image_size
+    elif "image_size" not in config:
         raise ValueError(
-            f"{checkpoint.path}: the checkpoint holds no positions and so no image size; give image_size"
+            f"{checkpoint.path}: without a position table the image size is unknown; give image_size"
         )
-    # A table of another grid than the stored image's is resized at each call, as it was.
-    if is_free(wanted["image_size"]) or (
+    # A stored table with another grid than the image's stays so, and is resized at each call.
+    if is_free(config["image_size"]) or (
         image_size is None
         and stored_grid != grid_of(stored["image_size"], stored["patch_size"], stored.get("resnet"))
     ):
-        wanted["position_grid"] = stored_grid
-    if wanted["num_classes"] != stored["num_classes"]:
+        config["position_grid"] = stored_grid
+    if config["num_classes"] != stored["num_classes"]:
         for name in {"class_names", "task", "split_seed"} - overrides.keys():
-            wanted.pop(name, None)
+            config.pop(name, None)
     if "preprocessing" not in overrides:
-        wanted["preprocessing"] = _preprocessing(wanted, stored)
+        config["preprocessing"] = _preprocessing(config, stored)
 
     try:
-        model = VisionTransformer(**wanted)
+        model = VisionTransformer(**config)
     except ValueError as error:
         raise ValueError(f"{checkpoint.path}: {error}") from None
     arrays = checkpoint.arrays
@@ -144,31 +143,31 @@ def from_pretrained(
             f"{checkpoint.path} holds NaN or infinity in {listed(bad)}; the file is damaged, or its "
             "training diverged"
         )
-    left_alone = _drop(arrays, model, stored, head)
+    reset = _drop(arrays, model, stored, head)
     _resize(arrays, model, stored, stored_grid, position_resize)
-    _assign(checkpoint, model, left_alone)
+    _assign(checkpoint, model, reset)
     return model
 
 
-def _preprocessing(wanted, stored):
-    """What the weights were trained with, at the size and channels that are asked for."""
+def _preprocessing(config, stored):
+    """The stored preprocessing with the image size and the channels of the new model."""
     known = stored.get("preprocessing")
     if known is None:
         return None
     options = {name: value for name, value in dict(known).items() if name != "image_size"}
-    channels = wanted["in_channels"]
+    channels = config["in_channels"]
     for name in ("mean", "std"):
         values = tuple(options.get(name, (0.5,) * channels))
         if len(values) != channels:
             average = sum(values) / len(values)
             values = tuple(values[i % len(values)] for i in range(channels)) if channels > 1 else (average,)
         options[name] = values
-    size = wanted["image_size"]
+    size = config["image_size"]
     return Preprocessing(image_size=None if is_free(size) else size, **options)
 
 
 def _drop(arrays, model, stored, head):
-    """Take out of the arrays what the arguments leave behind; name the variables to be left alone."""
+    """Remove arrays that the new model does not use; return the names of variables that are reset."""
     if stored["representation_size"] and model.representation_size is None:
         _remove(arrays, "pre_logits/")
     if stored["num_layers"]:
@@ -189,7 +188,7 @@ def _drop(arrays, model, stored, head):
 
 
 def _drop_tokens(arrays, model, stored):
-    """Take out the prefix tokens that the model does without, with their rows of the table."""
+    """Remove prefix tokens that the new model does not have, and their rows of the position table."""
     kept = {name for name, _, _ in prefix_tokens(model._config())}
     table = arrays.get("position_embedding/table")
     row = 0
@@ -211,7 +210,7 @@ def _remove(arrays, prefix):
 
 
 def _resize(arrays, model, stored, stored_grid, position_resize):
-    """Adapt what depends on the sizes of image, patch and channels."""
+    """Adapt the arrays whose shapes depend on the image size, the patch size and the channels."""
     table = arrays.get("position_embedding/table")
     if stored_grid and table is not None and table.shape[::2] == (1, stored["hidden_size"]):
         grid = model.get_layer("position_embedding").grid_size
@@ -225,13 +224,13 @@ def _resize(arrays, model, stored, stored_grid, position_resize):
         arrays[first] = adapted_channels(arrays[first], model.in_channels)
 
 
-def _assign(checkpoint, model, left_alone):
-    """Set each variable from its array, or raise ValueError with all that does not fit."""
+def _assign(checkpoint, model, reset):
+    """Assign each array to its variable, or raise ValueError with lists of what does not match."""
     arrays, keys = checkpoint.arrays, checkpoint.keys
     variables = {variable.path: variable for variable in model.weights if "float" in variable.dtype}
     extra = (keys[name] for name in arrays if name not in variables)
     only_file = sorted({*checkpoint.unknown, *extra})
-    only_model = sorted(name for name in variables if name not in arrays and name not in left_alone)
+    only_model = sorted(name for name in variables if name not in arrays and name not in reset)
     wrong = [
         f"{keys[name]} {array.shape} for {name} {tuple(variables[name].shape)}"
         for name, array in sorted(arrays.items())
@@ -251,7 +250,7 @@ def _assign(checkpoint, model, left_alone):
 
 
 def _tensor(array):
-    """The array as a tensor; the backend turns its axes, which takes NumPy longer."""
+    """Convert an array to a tensor; the backend transposes faster than NumPy."""
     order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
     if order == [*range(array.ndim)]:
         return array

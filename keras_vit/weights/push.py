@@ -5,11 +5,11 @@ import re
 import tempfile
 
 from keras_vit.weights.cache import one_line
-from keras_vit.weights.configs import CONFIG, timm_cannot_tell, written_timm_config
+from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.model_card import model_card
 from keras_vit.weights.save import cannot_express, save_weights
 
-LAYOUTS = ("huggingface", "timm")  # the first that expresses a model is taken
+PUSHED = ("huggingface", "timm")  # the first that expresses a model is taken
 
 
 def push_to_hub(
@@ -89,22 +89,21 @@ def write_repository(model, folder, repository, layout=None, **facts):
     layout = _layout(config, layout)
     card = model_card(config, model.count_params(), layout, repository, **facts)
     folder.mkdir()
-    if layout == "timm":
-        save_weights(model, folder / "model.safetensors", layout)
-        (folder / CONFIG).write_text(written_timm_config(config))
-    else:
-        save_weights(model, folder, layout)
+    form = LAYOUTS[layout]
+    save_weights(model, folder if form.in_folder else folder / f"model{form.suffix}", layout)
+    for name, text in zip(form.config_files, form.write_config(config)):
+        (folder / name).write_text(text)
     (folder / "model.json").unlink()  # which only a folder on this machine needs
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def _layout(config, wanted):
     """The layout that is asked for, or the first that can express the model."""
-    if wanted not in (None, *LAYOUTS):
-        raise ValueError(f"layout {wanted!r} cannot be pushed; choose one of {', '.join(LAYOUTS)}")
+    if wanted not in (None, *PUSHED):
+        raise ValueError(f"layout {wanted!r} cannot be pushed; choose one of {', '.join(PUSHED)}")
     refusals = []
-    for layout in (wanted,) if wanted else LAYOUTS:
-        reasons = cannot_express(layout, config) + (timm_cannot_tell(config) if layout == "timm" else [])
+    for layout in (wanted,) if wanted else PUSHED:
+        reasons = cannot_express(layout, config) + LAYOUTS[layout].config_conflicts(config)
         if not reasons:
             return layout
         refusals.append(f"the layout {layout!r} cannot express this model: {', '.join(reasons)}")

@@ -1,8 +1,9 @@
-"""Weights for another image, patch or channel count: positions, patch kernels, input channels."""
+"""Resize position tables, patch kernels and input channels."""
 
 import numpy as np
 
 from keras_vit.layers import resize_position_grid
+from keras_vit.rules import one_of
 
 
 def _hat(x):
@@ -10,13 +11,13 @@ def _hat(x):
 
 
 def _cubic(x):
-    """Keys's cubic with a = -1/2, as Pillow, TensorFlow and torch's antialiased resize have it."""
+    """Keys's cubic kernel with a = -1/2, as in Pillow, TensorFlow and torch's antialiased resize."""
     x = np.abs(x)
     return np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, np.where(x < 2, ((2.5 - 0.5 * x) * x - 4) * x + 2, 0))
 
 
 def _pixel_centred(kernel, antialias, old, new):
-    """(new, old) weights of a resize that puts pixel centres, not corners, on one another."""
+    """(new, old) weights of a resize with half-pixel centres."""
     scale = old / new
     width = max(scale, 1) if antialias else 1
     centres = (np.arange(new)[:, np.newaxis] + 0.5) * scale - 0.5
@@ -31,13 +32,13 @@ POSITION_RESIZES = ("bilinear", *_SMOOTH)
 
 
 def resized_positions(table, old_grid, new_grid, method="bilinear"):
-    """A position table for another grid; the rows before the grid's stay as they are.
+    """Resize a position table to another grid; the rows of prefix tokens do not change.
 
     Args:
         table: (1, prefix + old rows · old columns, channels).
         old_grid, new_grid: (rows, columns).
-        method: "bilinear" (corners on corners, the official loader), "bicubic_antialias" (timm's)
-            or "bilinear_antialias" (FlexiViT's); the last two put pixel centres on one another.
+        method: "bilinear" (aligned corners, the official loader), "bicubic_antialias" (timm's)
+            or "bilinear_antialias" (FlexiViT's); the last two have half-pixel centres.
 
     Returns:
         Array (1, prefix + new rows · new columns, channels) of the table's type.
@@ -51,12 +52,11 @@ def resized_positions(table, old_grid, new_grid, method="bilinear"):
 
     Source: `vit_jax/checkpoint.py`; timm's `resample_abs_pos_embed`; `big_vision/models/proj/flexi`.
     """
-    if method not in POSITION_RESIZES:
-        raise ValueError(f"position_resize {method!r} is unknown; choose one of {POSITION_RESIZES}")
+    one_of(POSITION_RESIZES).check("position_resize", method)
     if tuple(old_grid) == tuple(new_grid):
         return table
-    cells = old_grid[0] * old_grid[1]
-    prefix, grid = table[:, :-cells], table[0, -cells:].reshape(*old_grid, -1)
+    size = old_grid[0] * old_grid[1]
+    prefix, grid = table[:, :-size], table[0, -size:].reshape(*old_grid, -1)
     if method == "bilinear":
         grid = resize_position_grid(grid, new_grid)
     else:
@@ -69,11 +69,11 @@ def resized_positions(table, old_grid, new_grid, method="bilinear"):
 
 
 def resized_patch_kernel(kernel, patch_size):
-    """A patch kernel for another patch size, so that a resized patch gives the same vector.
+    """Resize a patch kernel, so that a resized patch has the same embedding.
 
-    With B the bilinear resize of a patch, as a matrix, the new kernel is the least-squares solution
-    of (B x) · new = x · old for every patch x: new = pinv(Bᵀ) · old. Exact where patches grow.
-    Resizes do not compose; keep the stored kernel.
+    With the bilinear resize of a patch as the matrix B, the new kernel is the least-squares solution
+    of (B x) · new = x · old for all patches x: new = pinv(Bᵀ) · old. It is exact for larger patches.
+    Resizes do not compose: start from the stored kernel.
 
     Args:
         kernel: (height, width, channels, hidden size).
@@ -89,7 +89,7 @@ def resized_patch_kernel(kernel, patch_size):
     Source: Beyer et al. 2023 (FlexiViT, arXiv 2212.08013), section 3.4;
     `big_vision/models/proj/flexi/vit.py`.
     """
-    # B is a product of two one-dimensional resizes, and so is its pseudo-inverse.
+    # B is separable, and so is its pseudo-inverse.
     by_row, by_column = (
         np.linalg.pinv(_pixel_centred(_hat, False, old, new).T)
         for old, new in zip(kernel.shape[:2], patch_size)
@@ -99,10 +99,10 @@ def resized_patch_kernel(kernel, patch_size):
 
 
 def adapted_channels(kernel, channels):
-    """A first kernel for another number of image channels.
+    """Adapt the first kernel to another number of image channels.
 
-    One channel gets the sum, so that a grey image gives what its copy in every channel gave. More
-    get the stored ones in turn, scaled so that an image of equal channels keeps its size.
+    For one channel the kernel is summed, so that a grey image has the output of its copy in all channels.
+    More channels repeat the stored ones, scaled by the ratio of the counts.
 
     Args:
         kernel: (height, width, stored channels, filters).
@@ -115,12 +115,12 @@ def adapted_channels(kernel, channels):
         >>> adapted_channels(np.ones((2, 2, 3, 5)), 1)[0, 0].ravel().tolist()
         [3.0, 3.0, 3.0, 3.0, 3.0]
 
-    Source: the practice of timm's `adapt_input_conv`.
+    Source: timm's `adapt_input_conv`.
     """
     stored = kernel.shape[2]
     if channels == stored:
         return kernel
     if channels == 1:
         return kernel.sum(axis=2, keepdims=True)
-    turns = np.arange(channels) % stored
-    return (kernel[:, :, turns] * (stored / channels)).astype(kernel.dtype)
+    source = np.arange(channels) % stored
+    return (kernel[:, :, source] * (stored / channels)).astype(kernel.dtype)

@@ -47,7 +47,7 @@ def show_checkpoint(source, **given):
             if name in expected and array.shape != expected[name]
         ],
         "not_finite": not_finite(checkpoint),
-        "left_out": sorted(checkpoint.left_out),
+        "left_out": sorted(checkpoint.skipped),
         "configuration": checkpoint.configuration,
     }
 

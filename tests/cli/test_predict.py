@@ -228,12 +228,12 @@ def no_model(model, images, path):
 
 def damaged_model(model, images, path):
     (path / "cut.keras").write_bytes(model.read_bytes()[:3000])
-    return path / "cut.keras", images, ["cut.keras", "no .keras file that can be read"]
+    return path / "cut.keras", images, ["cut.keras", "not a readable .keras file"]
 
 
 def other_model(model, images, path):
     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(path / "other.keras")
-    return path / "other.keras", images, ["holds a Sequential; wanted a VisionTransformer"]
+    return path / "other.keras", images, ["holds a Sequential; expected a VisionTransformer"]
 
 
 def unfinished_run(model, images, path):

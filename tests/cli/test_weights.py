@@ -113,7 +113,7 @@ def test_convert_overwrites_only_when_told(keras_vit, refused, weights, tmp_path
     path = tmp_path / "model.npz"
     path.write_text("mine")
     command = ("weights", "convert", weights, path, "--layout", "vit_jax")
-    refused(keras_vit(*command), path, "is already there; give another name or --overwrite")
+    refused(keras_vit(*command), path, "exists; give another name or --overwrite")
     assert path.read_text() == "mine"
     assert keras_vit(*command, "--overwrite").returncode == 0
     assert from_pretrained(path).hidden_size == 24

@@ -19,7 +19,7 @@ from reference.small import small
 
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.weights.configs import written_timm_config, written_transformers_config
+from keras_vit.weights.layouts import LAYOUTS
 
 DEEP = functools.reduce(lambda inner, _: [inner], range(50), 1)
 VALUES = {
@@ -88,11 +88,11 @@ def _checkpoint(name, file, said, others=(), **options):
 
 
 def _transformers_said(number):
-    return lambda config: json.loads(written_transformers_config(config)[number])
+    return lambda config: json.loads(LAYOUTS["huggingface"].write_config(config)[number])
 
 
 def _timm():
-    said = lambda config: json.loads(written_timm_config(config))  # noqa: E731
+    said = lambda config: json.loads(LAYOUTS["timm"].write_config(config)[0])  # noqa: E731
 
     def write(folder, text):
         return base("timm_mu").write(folder, beside={"config.json": text})

@@ -11,7 +11,7 @@ from keras_vit import VisionTransformer, from_pretrained
 from keras_vit.variants import parse_variant
 from keras_vit.weights.architecture import infer_arguments
 from keras_vit.weights.checkpoint import merged_heads
-from keras_vit.weights.layouts import vit_jax
+from keras_vit.weights.layouts import LAYOUTS
 
 HEADS, CELLS = st.integers(1, 3), st.integers(1, 3)
 TOLD_BY_ARRAYS = ("patch_size", "hidden_size", "num_layers", "mlp_dim", "num_heads", "num_classes")
@@ -46,7 +46,9 @@ def test_anything_with_a_shape_will_do():
 
 
 def test_arrays_of_no_vision_transformer_are_refused():
-    with pytest.raises(ValueError, match="patch_embedding/kernel must have 4 axes; got no such array"):
+    with pytest.raises(
+        ValueError, match="expected 4 axes of the checkpoint's patch_embedding/kernel; got no such array"
+    ):
         infer_arguments({"dense/kernel": np.zeros((3, 3))})
 
 
@@ -83,14 +85,14 @@ def without_heads(**options):
 
 
 def test_the_number_of_heads_may_be_told():
-    assert infer_arguments(without_heads(), {"num_heads": 6}, heads_apart=False)["num_heads"] == 6
+    assert infer_arguments(without_heads(), {"num_heads": 6}, split_heads=False)["num_heads"] == 6
 
 
 def test_heads_that_nothing_tells_are_asked_for():
     with pytest.raises(
         ValueError, match=r"number of attention heads.*hidden_size 12, num_layers 2.*num_heads"
     ):
-        infer_arguments(without_heads(), heads_apart=False)
+        infer_arguments(without_heads(), split_heads=False)
 
 
 @pytest.mark.parametrize("variant", ["Ti/16", "S/16", "B/16", "L/16", "So400m/14"])
@@ -101,13 +103,13 @@ def test_heads_are_those_of_the_variant_of_the_same_sizes(variant):
     shapes["encoder_block_0/mlp/dense_0/kernel"] = np.empty((width, sizes["mlp_dim"]))
     shapes["patch_embedding/kernel"] = np.empty((16, 16, 3, width))
     told = {"position_embedding": "none"}
-    assert infer_arguments(shapes, told, heads_apart=False)["num_heads"] == sizes["num_heads"]
+    assert infer_arguments(shapes, told, split_heads=False)["num_heads"] == sizes["num_heads"]
 
 
 def test_a_gated_mlp_is_refused():
     gated = arrays(small())
     gated["encoder_block_0/mlp/dense_1/kernel"] = np.zeros((10, 12))
-    with pytest.raises(ValueError, match="encoder_block_0/mlp/dense_1/kernel takes half .*SwiGLU"):
+    with pytest.raises(ValueError, match="encoder_block_0/mlp/dense_1/kernel has half .*SwiGLU"):
         infer_arguments(gated)
 
 
@@ -137,10 +139,10 @@ def test_rows_and_columns_are_found(count, told, expected):
 @pytest.mark.parametrize(
     "count, told, message",
     [
-        (1 + 6, {}, r"6 grid positions are no square; give position_grid=\(rows, columns\)"),
+        (1 + 6, {}, r"6 grid positions are not a square; give position_grid=\(rows, columns\)"),
         (10, {"position_grid": (2, 3)}, "position_grid 2×3 does not fit the checkpoint's 9 positions"),
         (10, {"image_size": (16, 16)}, "an image of 16×16, a grid of 2×2 does not fit the checkpoint's 9"),
-        (10, {"prefix_positions": False}, "10 grid positions are no square"),
+        (10, {"prefix_positions": False}, "10 grid positions are not a square"),
     ],
 )
 def test_a_grid_that_is_not_found_is_asked_for(count, told, message):
@@ -152,9 +154,7 @@ def test_a_grid_that_is_not_found_is_asked_for(count, told, message):
 def test_a_table_that_may_be_read_in_two_ways_is_asked_about():
     model = small(num_registers=6)  # 7 rows and 9 cells, or 16 cells
     both = {**arrays(model), "position_embedding/table": np.zeros((1, 16, 12))}
-    with pytest.raises(
-        ValueError, match="16 positions may be 4×4 cells, or 7 prefix tokens and 3×3 cells; give"
-    ):
+    with pytest.raises(ValueError, match="16 positions may be 4×4, or 7 prefix tokens and 3×3; give"):
         infer_arguments(both)
     for way, grid in ((True, (3, 3)), (False, (4, 4))):
         assert infer_arguments(both, {"prefix_positions": way})["position_grid"] == grid
@@ -164,7 +164,7 @@ def test_a_table_that_may_be_read_in_two_ways_is_asked_about():
 def test_positions_without_a_table_are_told(kind):
     without = arrays(small(position_embedding="none"))
     assert infer_arguments(without, {"position_embedding": kind})["position_embedding"] == kind
-    with pytest.raises(ValueError, match="no positions.*; give position_embedding='none' or 'sincos2d'"):
+    with pytest.raises(ValueError, match="no position table.*; give position_embedding='none' or 'sincos2d'"):
         infer_arguments(without)
 
 
@@ -199,7 +199,7 @@ def test_a_random_architecture_written_in_the_official_layout_loads_back_as_it_w
     model = small(
         **options, image_size=size, patch_size=patch, num_heads=heads, hidden_size=heads * head_size
     )
-    np.savez(tmp_path / "model.npz", **vit_jax.write(arrays(model), {}))
+    np.savez(tmp_path / "model.npz", **LAYOUTS["vit_jax"].write(arrays(model), {}))
     loaded = from_pretrained(tmp_path / "model.npz")
     assert loaded.get_config() | {"name": model.name} == model.get_config()
     expected = arrays(model)
@@ -212,7 +212,7 @@ def test_a_random_architecture_written_in_the_official_layout_loads_back_as_it_w
 def test_an_architecture_written_in_the_official_layout_loads_back_as_it_was(options, tmp_path):
     """Without a configuration beside it: the arrays alone tell."""
     model = small(**options)
-    np.savez(tmp_path / "model.npz", **vit_jax.write(arrays(model), {}))
+    np.savez(tmp_path / "model.npz", **LAYOUTS["vit_jax"].write(arrays(model), {}))
     loaded = from_pretrained(tmp_path / "model.npz", image_size=model.image_size)
     expected = model.get_config() | {"position_embedding": loaded.position_embedding}
     assert model.num_layers is None or loaded.position_embedding == model.position_embedding

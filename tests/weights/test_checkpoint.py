@@ -15,8 +15,8 @@ from keras_vit import from_pretrained, save_weights
 from keras_vit.weights import catalogue
 from keras_vit.weights.catalogue import CATALOGUE
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.configs import FORMAT, read_configs, written_config
 from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.metadata import FORMAT, read_metadata, sidecar_text
 
 TABLE = "Transformer/posembed_input/pos_embedding"
 SMALL = {"hidden_size": 24, "num_layers": 2, "num_heads": 3, "patch_size": (8, 8), "in_channels": 3}
@@ -90,7 +90,7 @@ def refused(source, *patterns, read=read_checkpoint, **options):
 def test_a_checkpoint_is_read_whole_in_its_layout(name, tmp_path):
     original = base(name)
     read = read_checkpoint(original.write(tmp_path), **of_the_file(original.options))
-    assert (read.layout, read.unknown, read.left_out) == (original.layout, [], [])
+    assert (read.layout, read.unknown, read.skipped) == (original.layout, [], [])
     assert read.path == tmp_path / original.file
     assert {*read.keys} == {*read.arrays}
     assert {*read.keys.values()} == {*original.arrays}
@@ -164,7 +164,7 @@ def test_a_prefix_is_part_of_the_keys(prefix, tmp_path):
     for name in ("token", "gap", "hybrid_root"):
         stored = {prefix + key: array for key, array in base(name).arrays.items()}
         read = read_checkpoint(write_file(stored, tmp_path / "a.npz"))
-        assert (read.layout, read.unknown, read.left_out) == ("vit_jax", [], [])
+        assert (read.layout, read.unknown, read.skipped) == ("vit_jax", [], [])
         assert {*read.keys.values()} == {*stored}
     stored = {prefix + k.removeprefix("params/"): a for k, a in base("bigvision_map").arrays.items()}
     read = read_checkpoint(write_file(stored, tmp_path / "b.npz"))
@@ -176,7 +176,7 @@ def test_an_optimizers_state_is_left_out_whatever_it_holds(prefix, tmp_path):
     stored = {prefix + key: array for key, array in base("token").arrays.items()}
     path = write_file({**stored, **BESIDE}, tmp_path / "run.npz")
     read = read_checkpoint(path)
-    assert ({*read.left_out}, read.unknown, {*read.keys.values()}) == ({*BESIDE}, [], {*stored})
+    assert ({*read.skipped}, read.unknown, {*read.keys.values()}) == ({*BESIDE}, [], {*stored})
     assert from_pretrained(path).num_classes == 7
 
 
@@ -185,7 +185,7 @@ def test_an_optimizers_state_of_floats_is_left_out(prefix, tmp_path):
     stored = {prefix + key: array for key, array in base("token").arrays.items()}
     beside = {"opt/state/param_states/cls/grad_ema": np.zeros((1, 1, 24), "float32")}
     read = read_checkpoint(write_file({**stored, **beside}, tmp_path / "run.npz"))
-    assert ([*read.left_out], read.unknown) == ([*beside], [])
+    assert ([*read.skipped], read.unknown) == ([*beside], [])
 
 
 def test_the_optimizers_target_beside_params_is_not_left_out(tmp_path):
@@ -204,7 +204,7 @@ def test_the_image_tower_of_a_pair_is_read(whole, part, tmp_path):
     text = {f"{top}txt/{k}": a for k, a in image.items()} | {f"{top}{k}": np.ones(1, "float32") for k in "tb"}
     path = write_file({**{whole + k: a for k, a in image.items()}, **text}, tmp_path / "pair.npz")
     read = read_checkpoint(f"{path}:{part}" if part else path)
-    assert (read.layout, read.unknown, {*read.left_out}) == ("big_vision", [], set() if part else {*text})
+    assert (read.layout, read.unknown, {*read.skipped}) == ("big_vision", [], set() if part else {*text})
     assert read.path == path
     assert from_pretrained(f"{path}:{part}" if part else path).pooling == "map"
 
@@ -297,7 +297,7 @@ def test_names_of_transformers_in_memory_are_read(tmp_path):
 def test_deit_iiis_own_names_of_layer_scale_are_read_where_something_tells_that_it_is(tmp_path):
     stored = {re.sub(r"\.ls(\d)\.gamma", r".gamma_\1", k): a for k, a in base("timm_deit3").arrays.items()}
     path = write_file(stored, tmp_path / "deit.safetensors")
-    refused(path, "gamma_1 stands in DeiT III's own files and in timm's models with rotary positions")
+    refused(path, "gamma_1 occurs in DeiT III's own files and in timm's models with rotary positions")
 
 
 FOREIGN = [
@@ -327,7 +327,7 @@ def test_a_file_of_no_layout_is_refused_with_some_of_its_keys(tmp_path):
 def sidecar(path, **changes):
     """Write NAME.json of the model in a file, with other arguments."""
     model = from_pretrained(path, **({"num_heads": 3} if path.suffix == ".safetensors" else {}))
-    config = json.loads(written_config(model.get_config(), "vit_jax"))
+    config = json.loads(sidecar_text(model.get_config(), "vit_jax"))
     config["arguments"] |= changes
     path.with_suffix(".json").write_text(json.dumps(config))
     return path
@@ -400,7 +400,7 @@ def test_a_sidecar_tells_what_the_arrays_do_not(tmp_path):
 def test_a_json_beside_a_file_that_is_not_ours_is_left_alone(tmp_path):
     path = base("token").write(tmp_path)
     path.with_suffix(".json").write_text('{"name": "something else", "hidden_size": 3}')
-    assert read_configs(path) == ({}, None)
+    assert read_metadata(path, LAYOUTS["vit_jax"]) == ({}, None)
     assert read_checkpoint(path).arguments["hidden_size"] == 24
 
 
@@ -502,7 +502,7 @@ def test_a_digest_has_to_agree(tmp_path):
 def test_heads_that_nothing_tells_have_to_be_given(name, tmp_path):
     path = base(name).write(tmp_path)
     sizes = r"hidden_size 24, num_layers 2, mlp_dim (40|48)"
-    refused(path, rf"does not tell the number of attention heads, .* \({sizes}\); give num_heads")
+    refused(path, rf"the number of attention heads is unknown, .* \({sizes}\); give num_heads")
     assert read_checkpoint(path, num_heads=3).arguments["num_heads"] == 3
     assert read_checkpoint(path, num_heads=4).arrays["encoder_block_1/attention/out/kernel"].shape == (
         4,
@@ -526,7 +526,7 @@ def test_heads_are_told_by_a_named_size_a_sidecar_or_a_configuration(tmp_path):
 @pytest.mark.parametrize("name", ["timm_clip", "timm_map"])
 def test_an_activation_that_nothing_tells_has_to_be_given(name, tmp_path):
     path = base(name).write(tmp_path)
-    refused(path, "nothing tells the activation.*give activation=", num_heads=3)
+    refused(path, "such models exist with several activations.*give activation=", num_heads=3)
     assert from_pretrained(path, num_heads=3, activation="quick_gelu").activation == "quick_gelu"
     (tmp_path / "config.json").write_text(
         json.dumps({"architecture": "vit_base_patch16_siglip_224", "model_args": {"act_layer": "gelu_tanh"}})
@@ -546,7 +546,7 @@ def test_positions_that_may_be_read_in_two_ways_have_to_be_told(tmp_path):
     path = base("timm_registers").write(tmp_path, stored)
     refused(
         path,
-        "9 positions may be 3×3 cells, or 5 prefix tokens and 2×2 cells; give prefix_positions=",
+        "9 positions may be 3×3, or 5 prefix tokens and 2×2; give prefix_positions=",
         num_heads=3,
     )
     for way, grid, size in ((True, (2, 2), (16, 16)), (False, (3, 3), (24, 24))):
@@ -570,7 +570,7 @@ def test_a_grid_that_is_no_square_has_to_be_told(tmp_path):
         key = key or "vit.embeddings.position_embeddings"
         options = base(name).options
         path = base(name).write(tmp_path, {**base(name).arrays, key: base(name).arrays[key][:, :rows]})
-        refused(path, "12 grid positions are no square; give position_grid=", **options)
+        refused(path, "12 grid positions are not a square; give position_grid=", **options)
         for grid in ((3, 4), (2, 6), (12, 1)):
             read = read_checkpoint(path, position_grid=grid, **options).arguments
             assert (read["position_grid"], read["image_size"]) == (grid, (8 * grid[0], 8 * grid[1]))
@@ -684,7 +684,10 @@ def test_descriptions_of_labels_are_their_names(name, tmp_path):
         ({"num_classes": 0}, "config.json says num_classes=None, the arrays hold 7"),
         ({"global_pool": "map"}, "config.json says pooling='map', the arrays hold 'token'"),
         ({"model_args": {"num_heads": 4}, "architecture": "vit_x"}, None),
-        ({"model_args": {"act_layer": "relu"}}, "config.json names the activation 'relu'; known are gelu"),
+        (
+            {"model_args": {"act_layer": "relu"}},
+            "config.json names the activation 'relu'; expected one of gelu",
+        ),
         ({"label_names": ["a"]}, "class_names"),
     ],
     ids=str,
@@ -789,7 +792,7 @@ def hf_folder(folder, config=None, preprocessor=None, name="hf_vit"):
         ("image_size", 64, None),
         ("image_size", [32, 64], None),
         ("hidden_act", "relu", "names the activation 'relu'"),
-        ("model_type", "bert", "describes a 'bert' model; transformers' 'vit' and 'deit' are read"),
+        ("model_type", "bert", "describes a 'bert' model; expected transformers' 'vit' or 'deit'"),
         ("model_type", None, "describes a None model"),
         ("id2label", {"0": "a", "1": "b"}, "num_classes=2"),
     ],
@@ -932,7 +935,7 @@ def test_a_digest_covers_the_configuration_that_was_saved_with_the_weights(layou
     found["arguments"]["preprocessing"]["mean"] = [9.0, 9.0, 9.0]
     for changed in (found, {name: value for name, value in found.items() if name != "digest"}):
         sidecar.write_text(json.dumps(changed))
-        with pytest.warns(UserWarning, match=r"m\w*.json is not read, since sha256 does not cover it"):
+        with pytest.warns(UserWarning, match=r"m\w*.json is not read because sha256 does not cover it"):
             checkpoint = read_checkpoint(source, sha256=sha256_of(path), num_heads=3)
         assert checkpoint.configuration is None
         assert not {"class_names", "preprocessing"} & checkpoint.arguments.keys()

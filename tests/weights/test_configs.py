@@ -10,7 +10,8 @@ from reference.small import HYBRID, SMALL, small
 
 from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_weights
 from keras_vit.models.vit import ARGUMENTS
-from keras_vit.weights.configs import read_configs, written_config, written_transformers_config
+from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.metadata import read_metadata, sidecar_text
 
 NAMES = ("tabby", "tiger", "lynx", "lion", "ocelot")
 SQUASH = Preprocessing(16, interpolation="bicubic", antialias=True, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
@@ -19,7 +20,7 @@ CROP = Preprocessing(16, resize="crop", crop_fraction=0.5, antialias=True)
 
 def hub(model):
     """config.json and preprocessor_config.json of a model."""
-    return tuple(json.loads(text) for text in written_transformers_config(model.get_config()))
+    return tuple(json.loads(text) for text in LAYOUTS["huggingface"].write_config(model.get_config()))
 
 
 # NAME.json -----------------------------------------------------------------------------------------
@@ -28,7 +29,7 @@ def hub(model):
 def test_it_holds_every_argument_of_the_model():
     model = small(class_names=NAMES, name="mine", dtype="mixed_bfloat16")
     model.get_layer("head").trainable = False
-    text = written_config(model.get_config(), "timm")
+    text = sidecar_text(model.get_config(), "timm")
     assert text.endswith("}\n")
     found = json.loads(text)
     assert [*found] == ["format", "layout", "arguments"]
@@ -286,7 +287,9 @@ def told(folder, config=VIT, images=None):
     (folder / "config.json").write_text(json.dumps(config))
     if images is not None:
         (folder / "preprocessor_config.json").write_text(json.dumps(images))
-    return read_configs(folder / "model.safetensors")[0]
+    return read_metadata(
+        folder / "model.safetensors", LAYOUTS["huggingface" if "model_type" in config else "timm"]
+    )[0]
 
 
 @pytest.mark.parametrize(
@@ -343,14 +346,14 @@ def test_numbers_are_rescaled_and_normalised_as_they_do(rescale, normalise, tmp_
 )
 def test_what_no_preprocessing_does_is_refused_by_name_and_value(changes, tmp_path):
     name, value = [*changes.items()][-1]
-    message = f"preprocessor_config.json says {name}={value!r}; wanted "
+    message = f"preprocessor_config.json says {name}={value!r}; expected "
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         told(tmp_path, images={**SAVED["ViT"], **changes})
     assert "\n" not in str(error.value)
 
 
 def test_an_image_size_that_is_none_is_refused_before_the_images_are(tmp_path):
-    with pytest.raises(ValueError, match="config.json says image_size=.*; wanted two whole numbers") as error:
+    with pytest.raises(ValueError, match="config.json says image_size=.*; expected two integers") as error:
         told(tmp_path, {**VIT, "image_size": "\x1b[31m\n"}, images=SAVED["ViT"])
     assert str(error.value).isprintable()
 
@@ -361,7 +364,7 @@ def test_an_image_size_that_is_none_is_refused_before_the_images_are(tmp_path):
     ids=",".join,
 )
 def test_labels_must_be_numbered_as_the_classes(numbers, tmp_path):
-    message = f"config.json says id2label of {', '.join(numbers)}; wanted the class numbers from 0 to "
+    message = f"config.json says id2label of {', '.join(numbers)}; expected the class numbers from 0 to "
     with pytest.raises(ValueError, match=f"{re.escape(message)}{len(numbers) - 1}"):
         told(tmp_path, {**VIT, "id2label": dict.fromkeys(numbers, "cat")})
 
@@ -396,7 +399,7 @@ def test_timms_way_of_cropping_is_read(changes, expected, tmp_path):
     ],
 )
 def test_what_timm_does_to_images_and_we_do_not_is_refused(name, value, tmp_path):
-    with pytest.raises(ValueError, match=re.escape(f"config.json says {name}={value!r}; wanted ")):
+    with pytest.raises(ValueError, match=re.escape(f"config.json says {name}={value!r}; expected ")):
         told(tmp_path, {**TIMM, name: value})
 
 

@@ -29,7 +29,8 @@ from made.sampling import some
 from keras_vit import VisionTransformer, from_pretrained, variants
 from keras_vit.weights import catalogue
 from keras_vit.weights.archive import read_arrays
-from keras_vit.weights.configs import written_config, written_transformers_config
+from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.metadata import sidecar_text
 
 N = 1000 if "FULL" in os.environ else 100
 
@@ -50,7 +51,7 @@ TOLD_OF = {
     "register_tokens/token": "num_registers",
     "position_embedding/table": "position_embedding|position_grid",
 }
-POSITIONS = ["grid positions are no square", "does not fit the checkpoint's", "holds no positions"]
+POSITIONS = ["grid positions are not a square", "does not fit the checkpoint's", "has no position table"]
 
 
 class Trap:
@@ -153,7 +154,7 @@ def duplicated(rng, base, key):
     both = rf"({re.escape(key)} and {re.escape(other)}|{re.escape(other)} and {re.escape(key)})"
     wanted = (
         listed("only in the file", other),
-        rf": {both} both stand for ",
+        rf": {both} both map to ",
         rf": the file holds {both}: two models",
     )
     return Case("duplicated", base, key, arrays, other=other, wanted=wanted)
@@ -374,9 +375,9 @@ def wanted(case):
         found.append(listed("only in the file", case.other))
     if case.kind in ("dropped", "renamed"):
         if case.key.endswith("norm1.bias"):
-            found.append(rf": {re.escape(case.key.replace('bias', 'weight'))} has no bias beside it")
+            found.append(rf": {re.escape(case.key.replace('bias', 'weight'))} has no bias")
         for ours in case.ours:
-            found.append(rf"the checkpoint's {ours} must have \d axes; got no such array")
+            found.append(rf"expected \d axes of the checkpoint's {ours}; got no such array")
             if ours in TOLD_OF or re.fullmatch(r"block\d_unit\d_conv1/kernel", ours):  # these tell the units
                 found.append("only in the (file|model): (?!none)")
             if ours in TOLD_OF:
@@ -386,16 +387,20 @@ def wanted(case):
             if ours == "patch_embedding/kernel":
                 found.append("in no known layout")
     if case.kind in ("renamed", "duplicated") and case.key.endswith("norm1.weight"):
-        found.append(rf": {re.escape(case.other)} has no bias beside it")
+        found.append(rf": {re.escape(case.other)} has no bias")
     if case.kind in ("permuted", "resized", "reranked"):
-        found += [rf"wrong shape: (.*, )?{key} \(", rf": {key} of shape \(", rf": {key} must have \d axes; "]
+        found += [
+            rf"wrong shape: (.*, )?{key} \(",
+            rf": expected {key} to hold",
+            rf": expected \d axes of {key}; ",
+        ]
         for ours in case.ours:
-            found.append(rf"the checkpoint's {ours} must have \d axes; got \(")
+            found.append(rf"expected \d axes of the checkpoint's {ours}; got \(")
             if ours in TOLD_OF:
                 found += ["wrong shape: (?!none)", rf"\.json says ({TOLD_OF[ours]})="]
             if ours in ("patch_embedding/kernel", "encoder_block_0/mlp/dense_0/kernel"):
                 found.append(
-                    "does not tell the number of attention heads, and no named variant has its sizes"
+                    "the number of attention heads is unknown, because no named variant has the file's sizes"
                 )
             if scan:  # of another depth than the other stacks
                 found += ["only in the model: (?!none)", listed("only in the file", case.key)]
@@ -503,7 +508,7 @@ def test_an_axis_of_heads_where_the_layout_has_none_is_of_the_wrong_shape(name, 
     path = original.write(tmp_path, {**original.arrays, key: original.arrays[key].reshape(shape)})
     refused(
         path,
-        rf"wrong shape: {re.escape(key)} \(|must have \d axes|{re.escape(key)} of shape",
+        rf"wrong shape: {re.escape(key)} \(|expected \d axes of|expected {re.escape(key)} to hold",
         **original.options,
     )
 
@@ -526,7 +531,7 @@ def test_one_key_outside_the_prefix_of_the_others_or_inside_it_alone_is_refused(
     from_pretrained(original.write(tmp_path, whole, {}), num_heads=3)
     for key in [*original.arrays][::9]:
         pattern = "|".join(
-            [re.escape(key), *original.ours[key], "no known layout", "has no bias beside it", *POSITIONS]
+            [re.escape(key), *original.ours[key], "no known layout", "has no bias", *POSITIONS]
         )
         outside = {(k.removeprefix(prefix) if k == prefix + key else k): a for k, a in whole.items()}
         refused(
@@ -581,7 +586,7 @@ def test_an_array_under_two_names_of_its_layout_is_refused(name, key, other, tmp
     array = array[0] if "/encoderblock/" in key else array
     path = original.write(tmp_path, {**original.arrays, other: array + 1})
     keys = rf"({re.escape(key)} and {re.escape(other)}|{re.escape(other)} and {re.escape(key)})"
-    refused(path, rf": {keys} both stand for |{keys}", **original.options)
+    refused(path, rf": {keys} both map to |{keys}", **original.options)
 
 
 @pytest.mark.parametrize(
@@ -592,7 +597,7 @@ def test_an_array_under_two_names_of_its_layout_is_refused(name, key, other, tmp
 def test_an_unknown_stack_of_a_scanned_file_is_listed(array, tmp_path):
     original, key = base("bigvision_scan"), "params/Transformer/encoderblock/gate"
     path = original.write(tmp_path, {**original.arrays, key: array})
-    refused(path, f"only in the file: {key};|{key} of shape")
+    refused(path, f"only in the file: {key};|expected {key} to hold")
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -678,7 +683,9 @@ def test_a_table_of_the_wrong_shape_is_refused_where_it_would_be_resized(shape, 
     original = base("token")
     key = "Transformer/posembed_input/pos_embedding"
     path = original.write(tmp_path, {**original.arrays, key: np.zeros(shape, "float32")})
-    refused(path, rf"wrong shape: {key} \(|table must have 3 axes|grid positions are no square", **options)
+    refused(
+        path, rf"wrong shape: {key} \(|expected 3 axes of .*table|grid positions are not a square", **options
+    )
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 3, 25), (8, 8, 3, 23), (8, 8, 0, 24), (0, 8, 3, 24), (8, 8, 3)])
@@ -1032,14 +1039,14 @@ def tell(tmp_path, monkeypatch):
 
 def _json(original, path, monkeypatch):
     model = from_pretrained(path, **original.options)
-    path.with_suffix(".json").write_text(written_config(model.get_config(), original.layout))
+    path.with_suffix(".json").write_text(sidecar_text(model.get_config(), original.layout))
     return {}
 
 
 def _config(original, path, monkeypatch):
     model = from_pretrained(path, **original.options)
     if original.layout == "huggingface":
-        config, preprocessor = written_transformers_config(model.get_config())
+        config, preprocessor = LAYOUTS["huggingface"].write_config(model.get_config())
         path.with_name("preprocessor_config.json").write_text(preprocessor)
     else:
         pooling = {"gap": "avg"}.get(model.pooling, model.pooling)

@@ -110,7 +110,7 @@ def test_the_card_says_what_is_known(hub):
     [
         ({**HYBRID, "resnet": (1,)}, {}, "'huggingface' cannot .*resnet=.*'timm' cannot .*resnet="),
         ({"pooling": "gap"}, {"layout": "huggingface"}, "cannot express this model: pooling='gap'"),
-        ({"norm_epsilon": 1e-12}, {"layout": "timm"}, r"norm_epsilon=1e-12 \(it has 1e-06\)"),
+        ({"norm_epsilon": 1e-12}, {"layout": "timm"}, r"norm_epsilon=1e-12 \(supported: 1e-06\)"),
         ({}, {"layout": "vit_jax"}, "layout 'vit_jax' cannot be pushed; choose one of huggingface, timm"),
         ({}, {"metrics": {"accuracy": 1.0}}, "metrics need the dataset that they are of"),
     ],

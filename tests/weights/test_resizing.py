@@ -131,7 +131,7 @@ def test_the_methods_differ():
 
 @pytest.mark.parametrize("method", ["bicubic", "nearest", None])
 def test_an_unknown_method_is_refused(method, golden):
-    message = rf"position_resize {method!r} is unknown; choose one of \('bilinear', 'bicubic_anti"
+    message = f"position_resize must be one of 'bilinear', 'bicubic_anti.*; got {method!r}"
     with pytest.raises(ValueError, match=message):
         resized_positions(table_of((2, 2)), (2, 2), (2, 2), method)
     with pytest.raises(ValueError, match=message) as caught:

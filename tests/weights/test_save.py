@@ -1,4 +1,3 @@
-import inspect
 import json
 import os
 import pathlib
@@ -17,9 +16,9 @@ from reference.comparing import arrays, numpy
 from reference.goldens import GOLDENS, stored
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, one_block, small
 
-from keras_vit import VisionTransformer, from_pretrained, save_weights
+from keras_vit import from_pretrained, save_weights
 from keras_vit.models.arguments import resolve_arguments
-from keras_vit.models.vit import ARGUMENTS
+from keras_vit.models.vit import ARGUMENTS, DEFAULTS
 from keras_vit.weights.archive import digest_in, read_arrays, write_arrays
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.save import _with_prefix_positions, cannot_express
@@ -32,7 +31,7 @@ UNTOLD = ("name", "trainable", "dtype", "frozen")  # of a configuration: what is
 
 def target(folder, layout, name="saved"):
     """Where a layout's checkpoint goes, and what to load it from."""
-    return folder / f"{name}{'' if layout == 'huggingface' else LAYOUTS[layout].SUFFIX}"
+    return folder / f"{name}{'' if layout == 'huggingface' else LAYOUTS[layout].suffix}"
 
 
 def assert_computes_the_same(one, other, atol=0):
@@ -109,7 +108,7 @@ def test_a_checkpoint_in_another_type_is_written_as_it_was(golden, name, dtype, 
     """A model computes in float32, which holds every float16 and bfloat16."""
     _, layout, given = GOLDENS[name]
     cast = {key: array.astype(FLOATS[dtype]) for key, array in stored(golden, name).items()}
-    source = tmp_path / f"source{LAYOUTS[layout].SUFFIX}"
+    source = tmp_path / f"source{LAYOUTS[layout].suffix}"
     if source.suffix == ".npz":
         np.savez(source, **{k: a.view("V2") if dtype == "bfloat16" else a for k, a in cast.items()})
     else:
@@ -303,7 +302,6 @@ def variations(draw):
     return one_of(*LAYOUTS), c
 
 
-DEFAULTS = {name: p.default for name, p in inspect.signature(VisionTransformer).parameters.items()}
 ALLOWED = {  # what an option that stands in the way is changed to; every layout has a place for it
     "class_token": True,
     "pooling": "token",
@@ -374,10 +372,10 @@ def assert_round_trip(model, folder, layout, **options):
     config, free = told(model), model.image_size == (None, None)
     again = from_pretrained(path, **(FREE if free else {}))
     expected = dict(config)
-    if LAYOUTS[layout].PREFIX_POSITIONS is not None:  # the layout has one way only
+    if LAYOUTS[layout].prefix_positions is not None:  # the layout has one way only
         expected["prefix_positions"] = again.prefix_positions
         if model.num_prefix_tokens and model.position_embedding == "learned":
-            assert again.prefix_positions == LAYOUTS[layout].PREFIX_POSITIONS
+            assert again.prefix_positions == LAYOUTS[layout].prefix_positions
     assert told(again) == expected
     if again.prefix_positions == model.prefix_positions:
         assert_same_weights(again, model)
@@ -398,51 +396,55 @@ def test_a_layout_holds_a_model_or_says_what_it_has_no_place_for(tmp_path_factor
 
 
 REFUSED = [
-    ("vit_jax", {"pooling": "map"}, "pooling='map' (it has 'token' or 'gap' or None)"),
+    ("vit_jax", {"pooling": "map"}, "pooling='map' (supported: 'token' or 'gap' or None)"),
     ("vit_jax", {"pooling": "gap", "class_token": True}, "class_token=True with pooling='gap'"),
-    ("vit_jax", {"position_embedding": "none"}, "position_embedding='none' (it has 'learned')"),
-    ("vit_jax", {"position_embedding": "sincos2d"}, "position_embedding='sincos2d' (it has 'learned')"),
-    ("vit_jax", {"qkv_bias": False}, "qkv_bias=False (it has True)"),
-    ("vit_jax", {"num_registers": 2}, "num_registers=2 (it has 0)"),
-    ("vit_jax", {"distillation": True}, "distillation=True (it has False)"),
-    ("vit_jax", {"layer_scale": 0.1}, "layer_scale=0.1 (it has None)"),
-    ("vit_jax", {"pre_norm": True}, "pre_norm=True (it has False)"),
-    ("vit_jax", {"norm_after_pooling": True}, "norm_after_pooling=True (it has False)"),
+    ("vit_jax", {"position_embedding": "none"}, "position_embedding='none' (supported: 'learned')"),
+    ("vit_jax", {"position_embedding": "sincos2d"}, "position_embedding='sincos2d' (supported: 'learned')"),
+    ("vit_jax", {"qkv_bias": False}, "qkv_bias=False (supported: True)"),
+    ("vit_jax", {"num_registers": 2}, "num_registers=2 (supported: 0)"),
+    ("vit_jax", {"distillation": True}, "distillation=True (supported: False)"),
+    ("vit_jax", {"layer_scale": 0.1}, "layer_scale=0.1 (supported: None)"),
+    ("vit_jax", {"pre_norm": True}, "pre_norm=True (supported: False)"),
+    ("vit_jax", {"norm_after_pooling": True}, "norm_after_pooling=True (supported: False)"),
     ("vit_jax", NO_TRANSFORMER, "num_layers=None"),
     ("big_vision", {"pooling": "map", "class_token": True}, "class_token=True with pooling='map'"),
     (
         "big_vision",
         {"position_embedding": "none"},
-        "position_embedding='none' (it has 'learned' or 'sincos2d')",
+        "position_embedding='none' (supported: 'learned' or 'sincos2d')",
     ),
-    ("big_vision", {"qkv_bias": False}, "qkv_bias=False (it has True)"),
-    ("big_vision", {"num_registers": 1}, "num_registers=1 (it has 0)"),
-    ("big_vision", {"distillation": True}, "distillation=True (it has False)"),
-    ("big_vision", {"layer_scale": 1e-5}, "layer_scale=1e-05 (it has None)"),
-    ("big_vision", {"pre_norm": True}, "pre_norm=True (it has False)"),
-    ("big_vision", {"norm_after_pooling": True}, "norm_after_pooling=True (it has False)"),
-    ("big_vision", {**HYBRID, "resnet": (1,)}, "resnet=(1,) (it has None)"),
+    ("big_vision", {"qkv_bias": False}, "qkv_bias=False (supported: True)"),
+    ("big_vision", {"num_registers": 1}, "num_registers=1 (supported: 0)"),
+    ("big_vision", {"distillation": True}, "distillation=True (supported: False)"),
+    ("big_vision", {"layer_scale": 1e-5}, "layer_scale=1e-05 (supported: None)"),
+    ("big_vision", {"pre_norm": True}, "pre_norm=True (supported: False)"),
+    ("big_vision", {"norm_after_pooling": True}, "norm_after_pooling=True (supported: False)"),
+    ("big_vision", {**HYBRID, "resnet": (1,)}, "resnet=(1,) (supported: None)"),
     ("big_vision", NO_TRANSFORMER, "num_layers=None"),
-    ("timm", {"position_embedding": "none"}, "position_embedding='none' (it has 'learned')"),
-    ("timm", {"position_embedding": "sincos2d"}, "position_embedding='sincos2d' (it has 'learned')"),
-    ("timm", {"representation_size": 7}, "representation_size=7 (it has None)"),
+    ("timm", {"position_embedding": "none"}, "position_embedding='none' (supported: 'learned')"),
+    ("timm", {"position_embedding": "sincos2d"}, "position_embedding='sincos2d' (supported: 'learned')"),
+    ("timm", {"representation_size": 7}, "representation_size=7 (supported: None)"),
     ("timm", {**HYBRID, **NO_TRANSFORMER, "resnet": ()}, "num_layers=None"),
-    ("huggingface", {"pooling": "gap"}, "pooling='gap' (it has 'token')"),
-    ("huggingface", {"pooling": "map"}, "pooling='map' (it has 'token')"),
-    ("huggingface", {"pooling": None, "class_token": True}, "pooling=None (it has 'token')"),
-    ("huggingface", {"position_embedding": "none"}, "position_embedding='none' (it has 'learned')"),
-    ("huggingface", {"position_embedding": "sincos2d"}, "position_embedding='sincos2d' (it has 'learned')"),
-    ("huggingface", {**HYBRID, "resnet": ()}, "resnet=() (it has None)"),
-    ("huggingface", {"num_registers": 2}, "num_registers=2 (it has 0 or 1)"),
+    ("huggingface", {"pooling": "gap"}, "pooling='gap' (supported: 'token')"),
+    ("huggingface", {"pooling": "map"}, "pooling='map' (supported: 'token')"),
+    ("huggingface", {"pooling": None, "class_token": True}, "pooling=None (supported: 'token')"),
+    ("huggingface", {"position_embedding": "none"}, "position_embedding='none' (supported: 'learned')"),
+    (
+        "huggingface",
+        {"position_embedding": "sincos2d"},
+        "position_embedding='sincos2d' (supported: 'learned')",
+    ),
+    ("huggingface", {**HYBRID, "resnet": ()}, "resnet=() (supported: None)"),
+    ("huggingface", {"num_registers": 2}, "num_registers=2 (supported: 0 or 1)"),
     ("huggingface", {"num_registers": 1, "distillation": True}, "num_registers with distillation"),
-    ("huggingface", {"layer_scale": 0.1}, "layer_scale=0.1 (it has None)"),
-    ("huggingface", {"pre_norm": True}, "pre_norm=True (it has False)"),
-    ("huggingface", {"norm_after_pooling": True}, "norm_after_pooling=True (it has False)"),
-    ("huggingface", {"patch_size": (8, 4)}, "patch_size=(8, 4) (it has squares)"),
+    ("huggingface", {"layer_scale": 0.1}, "layer_scale=0.1 (supported: None)"),
+    ("huggingface", {"pre_norm": True}, "pre_norm=True (supported: False)"),
+    ("huggingface", {"norm_after_pooling": True}, "norm_after_pooling=True (supported: False)"),
+    ("huggingface", {"patch_size": (8, 4)}, "patch_size=(8, 4) (supported: squares)"),
     (
         "huggingface",
         {"representation_size": 7, "num_classes": None},
-        "representation_size=7 (it has the hidden size)",
+        "representation_size=7 (supported: hidden_size)",
     ),
     ("huggingface", {"representation_size": 12}, "representation_size with a head"),
     ("huggingface", {"distillation": True, "num_classes": None}, "distillation without a head"),
@@ -460,29 +462,24 @@ def test_what_a_layout_has_no_place_for_is_refused_by_name(layout, options, reas
     assert not [*tmp_path.iterdir()]
 
 
-def test_every_reason_is_tested():
-    values = {
-        **{"pooling": ("token", "gap", "map", None), "position_embedding": ("learned", "sincos2d", "none")},
-        **{"activation": ("gelu_tanh", "gelu_erf", "quick_gelu"), "num_registers": (0, 1, 2)},
-        **{"representation_size": (None, 7), "resnet": (None, ()), "layer_scale": (None, 1e-5)},
-        **{n: (True, False) for n in ("qkv_bias", "distillation", "pre_norm", "norm_after_pooling")},
-    }
-    impossible = {
-        (layout, name)
-        for layout, module in LAYOUTS.items()
-        for name, possible in module.EXPRESSES.items()
-        if {*values[name]} - {*possible}
-    }
-    tested = {(layout, reason.split("=")[0]) for layout, _, reason in REFUSED if "(it has" in reason}
-    assert impossible <= tested
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_option_that_a_layout_does_not_name_must_have_its_default(layout, model, monkeypatch):
+    monkeypatch.setitem(DEFAULTS, "rotary", False)
+    config = model.get_config()
+    assert cannot_express(layout, {**config, "rotary": False}) == []
+    assert cannot_express(layout, {**config, "rotary": True}) == ["rotary=True (supported: False)"]
+    assert cannot_express(layout, {**config, "unknown": True}) == ["unknown=True (supported: none)"]
+    supported = {**LAYOUTS[layout].supported, "rotary": (True, False)}
+    monkeypatch.setattr(type(LAYOUTS[layout]), "supported", supported)
+    assert cannot_express(layout, {**config, "rotary": True}) == []
 
 
 def test_several_reasons_stand_in_one_line(tmp_path):
     model = small(layer_scale=0.1, num_registers=4, pre_norm=True)
     wanted = [
-        "num_registers=4 (it has 0 or 1)",
-        "layer_scale=0.1 (it has None)",
-        "pre_norm=True (it has False)",
+        "num_registers=4 (supported: 0 or 1)",
+        "layer_scale=0.1 (supported: None)",
+        "pre_norm=True (supported: False)",
     ]
     assert cannot_express("huggingface", model.get_config()) == wanted
     assert_refused(model, tmp_path / "model", "huggingface", wanted)
@@ -541,8 +538,8 @@ def refuses(message, model, path, *arguments, **options):
 
 
 def test_an_unknown_layout_is_refused(model, tmp_path):
-    known = ", ".join(LAYOUTS)
-    refuses(f"layout 'torch' is unknown; choose one of {known}", model, tmp_path / "model.npz", "torch")
+    known = ", ".join(map(repr, LAYOUTS))
+    refuses(f"layout must be one of {known}; got 'torch'", model, tmp_path / "model.npz", "torch")
 
 
 @pytest.mark.parametrize(
@@ -555,8 +552,10 @@ def test_an_unknown_layout_is_refused(model, tmp_path):
     ],
 )
 def test_a_wrong_ending_is_refused(model, layout, name, tmp_path):
-    wanted = LAYOUTS[layout].SUFFIX if layout != "huggingface" else "a folder, not a file"
-    refuses(f"{layout}.*{wanted}.* got '.*{name}'", model, tmp_path / name, layout)
+    expected = "folder" if layout == "huggingface" else f"{LAYOUTS[layout].suffix} file"
+    refuses(
+        f"expected a {expected} for the layout '{layout}'; got '.*{name}'", model, tmp_path / name, layout
+    )
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS])
@@ -570,7 +569,7 @@ def test_a_missing_folder_is_refused(model, layout, tmp_path):
 @pytest.mark.parametrize("layout", [*LAYOUTS])
 @pytest.mark.parametrize("dtype", ["int8", None])
 def test_an_unknown_type_is_refused(model, layout, dtype, tmp_path):
-    message = f"dtype {dtype!r} cannot be stored; choose one of float16, bfloat16, float32, float64"
+    message = f"dtype must be one of 'float16', 'bfloat16', 'float32', 'float64'; got {dtype!r}"
     refuses(message, model, target(tmp_path, layout), layout, dtype=dtype)
 
 
@@ -599,7 +598,7 @@ def test_what_is_there_is_replaced_only_when_asked(layout, tmp_path):
     one, other, path = small(), small(activation="gelu_erf", num_classes=4), target(tmp_path, layout)
     save_weights(one, path, layout)
     written = contents(tmp_path)
-    refuses(r"'.*saved.*' is already there; .* overwrite=True", other, path, layout)
+    refuses(r"'.*saved.*' exists; .* overwrite=True", other, path, layout)
     save_weights(other, path, layout, overwrite=True)
     assert contents(tmp_path).keys() == written.keys()
     again = from_pretrained(path)
@@ -628,7 +627,7 @@ def test_each_file_that_is_there_counts(model, layout, name, tmp_path):
     for other in FILES[layout]:
         if other != name:
             (tmp_path / other).unlink()
-    refuses(f"'.*{name}' is already there", model, target(tmp_path, layout), layout)
+    refuses(f"'.*{name}' exists", model, target(tmp_path, layout), layout)
 
 
 def test_other_files_in_a_folder_are_kept(model, tmp_path):
@@ -763,6 +762,6 @@ def test_a_configuration_may_be_edited_removed_or_of_an_earlier_version(layout, 
 
 def test_another_model_is_refused(tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match="wanted a VisionTransformer; got a Sequential"):
+    with pytest.raises(ValueError, match="expected a VisionTransformer; got a Sequential"):
         save_weights(model, tmp_path / "model.npz", "vit_jax")
     assert not any(tmp_path.iterdir())

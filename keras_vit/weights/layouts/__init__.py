@@ -1,11 +1,17 @@
-"""The layouts that checkpoints come in: each a table of names, read and written.
+"""The layouts of checkpoint files. A new layout is a file with a `Layout` and an entry in `LAYOUTS`."""
 
-A layout module has `detect(keys)`, `read(arrays)`, `write(arrays, config)` and `implied(names)`, and
-says which constructor arguments it can hold (`EXPRESSES`), whether class tokens have rows in its
-position table (`PREFIX_POSITIONS`), whether its attention kernels have an axis of heads
-(`HEADS_APART`), what its files end with (`SUFFIX`) and what else its `write` takes (`OPTIONS`).
-"""
+from keras_vit.weights.layouts.big_vision import BigVision
+from keras_vit.weights.layouts.huggingface import HuggingFace
+from keras_vit.weights.layouts.timm import Timm
+from keras_vit.weights.layouts.vit_jax import VitJax
 
-from keras_vit.weights.layouts import big_vision, huggingface, timm, vit_jax
+LAYOUTS = {layout.name: layout for layout in (VitJax(), BigVision(), Timm(), HuggingFace())}
 
-LAYOUTS = {"vit_jax": vit_jax, "big_vision": big_vision, "timm": timm, "huggingface": huggingface}
+
+def detect_layout(keys):
+    """The `Layout` of a file with these keys, or None.
+
+    >>> detect_layout(["patch_embed.proj.weight", "cls_token"]).name
+    'timm'
+    """
+    return next((layout for layout in LAYOUTS.values() if layout.detect(keys)), None)

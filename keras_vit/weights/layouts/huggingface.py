@@ -1,47 +1,17 @@
 """The layout of Hugging Face's `transformers`: ViT and DeiT, with or without a classifier.
 
-The weights of `ViTModel` are those of `ViTForImageClassification` without the prefix `vit.`; its
-pooler is the paper's representation layer. Two classifiers belong to a distilled DeiT.
+The weights of `ViTModel` are those of `ViTForImageClassification` without the prefix `vit.`; its pooler is
+the paper's representation layer. A distilled DeiT has two classifiers.
 """
 
 import re
 
-from keras_vit.weights.layouts.names import (
-    CONV,
-    Row,
-    Table,
-    find_prefix,
-    torch_dense,
-    torch_norm,
-    without_prefix,
-)
+from keras_vit.weights.layouts import huggingface_config
+from keras_vit.weights.layouts.layout import ANY, COMMON, Layout
+from keras_vit.weights.layouts.table import CONV, Row, Table, torch_dense, torch_norm, without_prefix
 
 _BLOCK, _OURS = "encoder.layer.{i}", "encoder_block_{i}"
-TABLE = Table(
-    [
-        Row("class_token/token", "embeddings.cls_token"),
-        Row("distillation_token/token", "embeddings.distillation_token"),
-        Row("position_embedding/table", "embeddings.position_embeddings"),
-        *torch_dense("patch_embedding", "embeddings.patch_embeddings.projection", CONV),
-        *torch_norm(f"{_OURS}/attention_norm", f"{_BLOCK}.layernorm_before"),
-        *(
-            row
-            for part in ("query", "key", "value")
-            for row in torch_dense(f"{_OURS}/attention/{part}", f"{_BLOCK}.attention.attention.{part}")
-        ),
-        *torch_dense(f"{_OURS}/attention/out", f"{_BLOCK}.attention.output.dense"),
-        *torch_norm(f"{_OURS}/mlp_norm", f"{_BLOCK}.layernorm_after"),
-        *torch_dense(f"{_OURS}/mlp/dense_0", f"{_BLOCK}.intermediate.dense"),
-        *torch_dense(f"{_OURS}/mlp/dense_1", f"{_BLOCK}.output.dense"),
-        *torch_norm("encoder_norm", "layernorm"),
-        *torch_dense("pre_logits", "pooler.dense"),
-        *torch_dense("head", "classifier"),
-        *torch_dense("head_distillation", "distillation_classifier"),
-    ]
-)
-_ANCHOR = "embeddings.patch_embeddings.projection.weight"
-_PREFIXES = ("", "vit.", "deit.")
-# transformers 5 has other names in memory, which a saved state dict shows, than in its files.
+# Block layers as transformers 5 names them in memory and in a saved state dict, and as its files name them.
 _IN_MEMORY = {
     "attention.q_proj": "attention.attention.query",
     "attention.k_proj": "attention.attention.key",
@@ -53,78 +23,109 @@ _IN_MEMORY = {
 _BLOCK_KEY = re.compile(r"layers\.(\d+)\.(.+)\.(weight|bias)")
 _HEAD = re.compile(r"((cls_|distillation_)?classifier)\.(weight|bias)")
 
-SUFFIX = ".safetensors"
-OPTIONS = ()
-HEADS_APART = False
-PREFIX_POSITIONS = True
-EXPRESSES = {
-    "pooling": ("token",),
-    "position_embedding": ("learned",),
-    "resnet": (None,),
-    "num_registers": (0, 1),
-    "layer_scale": (None,),
-    "pre_norm": (False,),
-    "norm_after_pooling": (False,),
-}
 
+class HuggingFace(Layout):
+    name = "huggingface"
+    in_folder = True
+    config_files = huggingface_config.FILES
+    table = Table(
+        [
+            Row("class_token/token", "embeddings.cls_token"),
+            Row("distillation_token/token", "embeddings.distillation_token"),
+            Row("position_embedding/table", "embeddings.position_embeddings"),
+            *torch_dense("patch_embedding", "embeddings.patch_embeddings.projection", CONV),
+            *torch_norm(f"{_OURS}/attention_norm", f"{_BLOCK}.layernorm_before"),
+            *(
+                row
+                for part in ("query", "key", "value")
+                for row in torch_dense(f"{_OURS}/attention/{part}", f"{_BLOCK}.attention.attention.{part}")
+            ),
+            *torch_dense(f"{_OURS}/attention/out", f"{_BLOCK}.attention.output.dense"),
+            *torch_norm(f"{_OURS}/mlp_norm", f"{_BLOCK}.layernorm_after"),
+            *torch_dense(f"{_OURS}/mlp/dense_0", f"{_BLOCK}.intermediate.dense"),
+            *torch_dense(f"{_OURS}/mlp/dense_1", f"{_BLOCK}.output.dense"),
+            *torch_norm("encoder_norm", "layernorm"),
+            *torch_dense("pre_logits", "pooler.dense"),
+            *torch_dense("head", "classifier"),
+            *torch_dense("head_distillation", "distillation_classifier"),
+        ]
+    )
+    anchors = ("embeddings.patch_embeddings.projection.weight",)
+    prefixes = ("", "vit.", "deit.")
+    supported = {
+        **COMMON,
+        "representation_size": ANY,
+        "qkv_bias": (True, False),
+        "num_registers": (0, 1),
+        "distillation": (True, False),
+    }
 
-def detect(keys):
-    """Whether these are the keys of a ViT or DeiT of transformers."""
-    return find_prefix(keys, [_ANCHOR], _PREFIXES) is not None
+    def read(self, arrays):
+        prefix = self.prefix(arrays) or ""
 
+        def renamed(key):
+            if _HEAD.fullmatch(key):
+                return key.removeprefix("cls_")
+            inside = without_prefix(key, prefix)
+            if _HEAD.fullmatch(inside):
+                return "/" + key  # heads do not have the prefix
+            block = _BLOCK_KEY.fullmatch(inside)
+            if not block:
+                return inside
+            number, layer, leaf = block.groups()
+            return f"encoder.layer.{number}.{_IN_MEMORY.get(layer, layer)}.{leaf}"
 
-def implied(keys, told):
-    """What the layout says of a model without storing it: the defaults of `ViTConfig`."""
-    return {"activation": "gelu_erf", "norm_epsilon": 1e-12, "prefix_positions": True}
+        mapped = self.table.read(arrays, renamed)
+        names = mapped.arrays.keys()
+        if "distillation_token/token" in names and "head_distillation/kernel" not in names:
+            # Without a head of its own the token is a register.
+            for by_name in (mapped.arrays, mapped.keys):
+                by_name["register_tokens/token"] = by_name.pop("distillation_token/token")
+        if "head/kernel" in names:
+            # transformers' classifiers ignore a pooler.
+            for name in [name for name in names if name.startswith("pre_logits/")]:
+                del mapped.arrays[name]
+                mapped.skipped.append(mapped.keys.pop(name))
+        return mapped
 
+    def write(self, arrays, config):
+        """Map arrays to the file's keys; a register becomes a DeiT's distillation token without a head."""
+        arrays = dict(arrays)
+        if "register_tokens/token" in arrays:
+            arrays["distillation_token/token"] = arrays.pop("register_tokens/token")
+        prefix = "deit." if "distillation_token/token" in arrays else "vit."
+        prefix = prefix if config["num_classes"] else ""
+        written = {}
+        for key, array in super().write(arrays, config).items():
+            if not _HEAD.fullmatch(key):
+                written[prefix + key] = array
+            elif key.startswith("classifier") and config["distillation"]:
+                written["cls_" + key] = array
+            else:
+                written[key] = array
+        return written
 
-def read(arrays):
-    """Arrays by the file's keys as a `Reading`.
+    def implied(self, keys, metadata):
+        # The defaults of `ViTConfig`.
+        return {"activation": "gelu_erf", "norm_epsilon": 1e-12, "prefix_positions": True}
 
-    A pooler beside a classifier is left out, as the classifiers of transformers do not read it.
-    """
-    prefix = find_prefix(arrays, [_ANCHOR], _PREFIXES) or ""
+    def conflicts(self, config):
+        conflicts = super().conflicts(config)
+        height, width = config["patch_size"]
+        if height != width:
+            conflicts.append(f"patch_size={config['patch_size']} (supported: squares)")
+        if config["representation_size"] not in (None, config["hidden_size"]):
+            conflicts.append(f"representation_size={config['representation_size']} (supported: hidden_size)")
+        if config["representation_size"] and config["num_classes"]:
+            conflicts.append("representation_size with a head")
+        if config["distillation"] and not config["num_classes"]:
+            conflicts.append("distillation without a head")
+        if config["num_registers"] and config["distillation"]:
+            conflicts.append("num_registers with distillation")
+        return conflicts
 
-    def short(key):
-        if _HEAD.fullmatch(key):
-            return key.removeprefix("cls_")
-        inside = without_prefix(key, prefix)
-        if _HEAD.fullmatch(inside):
-            return "/" + key  # heads stand outside the prefix
-        block = _BLOCK_KEY.fullmatch(inside)
-        if not block:
-            return inside
-        number, layer, leaf = block.groups()
-        return f"encoder.layer.{number}.{_IN_MEMORY.get(layer, layer)}.{leaf}"
+    def read_config(self, folder):
+        return huggingface_config.read(folder)
 
-    reading = TABLE.read(arrays, short)
-    if "distillation_token/token" in reading.arrays and "head_distillation/kernel" not in reading.arrays:
-        # No head reads it: it is a token like a register.
-        for names in (reading.arrays, reading.keys):
-            names["register_tokens/token"] = names.pop("distillation_token/token")
-    if "head/kernel" in reading.arrays:
-        for name in [name for name in reading.arrays if name.startswith("pre_logits/")]:
-            del reading.arrays[name]
-            reading.left_out.append(reading.keys.pop(name))
-    return reading
-
-
-def write(arrays, config):
-    """Arrays by our names to arrays by the file's keys.
-
-    A register is written as the distillation token of a DeiT that no classifier reads.
-    """
-    arrays = dict(arrays)
-    if "register_tokens/token" in arrays:
-        arrays["distillation_token/token"] = arrays.pop("register_tokens/token")
-    prefix = "deit." if "distillation_token/token" in arrays else "vit."
-    prefix = prefix if config["num_classes"] else ""
-    written = {}
-    for key, array in TABLE.write(arrays).items():
-        if not _HEAD.fullmatch(key):
-            written[prefix + key] = array
-        elif key.startswith("classifier") and config["distillation"]:
-            written["cls_" + key] = array
-        else:
-            written[key] = array
-    return written
+    def write_config(self, config):
+        return huggingface_config.written(config)

@@ -1,14 +1,14 @@
 """The layout of the official checkpoints: names and shapes of `google-research/vision_transformer`.
 
-A file is an `.npz` of float32 arrays. Its keys are the paths of the parameters, either as flax
-named them when the files were published (`LayerNorm_2`, `MlpBlock_3`) or as it names them since
-2021 ("Linen": `LayerNorm_1`, `MlpBlock_0`); `opt/target/`, `params/` or `img/` may stand before
-them. Kernels have the shapes of ours.
+A file is an `.npz` of float32 arrays. Its keys are the paths of the parameters, either as flax named them
+when the files were published (`LayerNorm_2`, `MlpBlock_3`) or as it names them since 2021 ("Linen":
+`LayerNorm_1`, `MlpBlock_0`), with an optional prefix. Kernels have our shapes.
 """
 
 import re
 
-from keras_vit.weights.layouts.names import Row, Table, find_prefix, without_prefix
+from keras_vit.weights.layouts.layout import ANY, COMMON, Layout
+from keras_vit.weights.layouts.table import Row, Table
 
 NORM = (("gamma", "scale"), ("beta", "bias"))
 DENSE = (("kernel", "kernel"), ("bias", "bias"))
@@ -20,16 +20,12 @@ def rows(ours, theirs, leaves):
 
 
 def block_rows(ours, theirs, norms):
-    """The rows of attention, MLP and norms; `norms` are (our name, their number)."""
-    attention = f"{theirs}/MultiHeadDotProductAttention_0"
+    """Rows of attention, MLP and norms; `norms` are (our name, their index)."""
+    attention, mlp = f"{theirs}/MultiHeadDotProductAttention_0", f"{theirs}/MlpBlock_0"
     return [
         *(row for a in ATTENTION for row in rows(f"{ours}/attention/{a}", f"{attention}/{a}", DENSE)),
         *(row for name, n in norms for row in rows(f"{ours}/{name}", f"{theirs}/LayerNorm_{n}", NORM)),
-        *(
-            row
-            for n in (0, 1)
-            for row in rows(f"{ours}/mlp/dense_{n}", f"{theirs}/MlpBlock_0/Dense_{n}", DENSE)
-        ),
+        *(row for n in (0, 1) for row in rows(f"{ours}/mlp/dense_{n}", f"{mlp}/Dense_{n}", DENSE)),
     ]
 
 
@@ -43,113 +39,98 @@ TRANSFORMER = [
     *rows("pre_logits", "pre_logits", DENSE),
     *rows("head", "head", DENSE),
 ]
-TABLE = Table(
-    [
-        *TRANSFORMER,
-        Row("position_embedding/table", "Transformer/posembed_input/pos_embedding"),
-        *rows("conv_root", "conv_root", DENSE[:1]),
-        *rows("gn_root", "gn_root", NORM),
-        *(
-            row
-            for suffix in ("1", "2", "3", "_proj")
-            for part, leaves in ((f"conv{suffix}", DENSE[:1]), (f"gn{suffix}", NORM))
-            for row in rows(f"block{{i}}_unit{{j}}_{part}", f"block{{i}}/unit{{j}}/{part}", leaves)
-        ),
-    ]
-)
-
-# What flax called the parts of a block before Linen: it counted all of them together.
+# How flax named the parts of a block before Linen: with one counter for all of them.
 _PRE_LINEN = (
     (re.compile(r"(?<=/)LayerNorm_2(?=/)"), "LayerNorm_1"),
     (re.compile(r"(?<=/)MultiHeadDotProductAttention_1(?=/)"), "MultiHeadDotProductAttention_0"),
     (re.compile(r"(?<=/)MlpBlock_3(?=/)"), "MlpBlock_0"),
 )
-_PREFIXES = ("", "opt/target/", "params/", "params/img/", "img/")
-# What a training run or a pair of towers keeps beside the model: optimizer state, text, temperature.
-_BESIDE = re.compile(r"opt/(?!target/).*|extra/.*|(params/)?(txt/.*|t|b)")
-
-SUFFIX = ".npz"
-OPTIONS = ()
-HEADS_APART = True  # the kernels of attention have an axis of heads
-PREFIX_POSITIONS = True
-EXPRESSES = {
-    "pooling": ("token", "gap", None),
-    "position_embedding": ("learned",),
-    "activation": ("gelu_tanh", "gelu_erf", "quick_gelu"),
-    "qkv_bias": (True,),
-    "num_registers": (0,),
-    "distillation": (False,),
-    "layer_scale": (None,),
-    "pre_norm": (False,),
-    "norm_after_pooling": (False,),
-}
+# The state of an optimizer, and the text tower and temperature of an image-text model.
+_SIDECAR = re.compile(r"opt/(?!target/).*|extra/.*|(params/)?(txt/.*|t|b)")
 
 
-def detect(keys):
-    """Whether these are the keys of an official checkpoint."""
-    return family(keys) == "vit_jax"
-
-
-def family(keys):
-    """Which of the layouts with these names keys are in, "vit_jax" or "big_vision"; None for another."""
-    prefix = find_prefix(keys, ["embedding/kernel"], _PREFIXES)
-    if prefix is None:
-        return None
-    inside = {key.removeprefix(prefix) for key in keys if key.startswith(prefix)}
-    if {"pos_embedding", "Transformer/pos_embedding"} & inside:
-        return "big_vision"
-    if {"Transformer/posembed_input/pos_embedding", "conv_root/kernel"} & inside:
-        return "vit_jax"
-    if not any(key.startswith("Transformer/") for key in inside):
-        return None
-    # Without positions: big_vision's fixed ones, which have never had names from before Linen.
-    return "vit_jax" if any(linen(key) != key for key in inside) else "big_vision"
-
-
-def implied(keys, told):
-    """What the layout says of a model without storing it."""
-    return {
-        "activation": "gelu_tanh",
-        "norm_epsilon": 1e-6,
-        "prefix_positions": True,
-        "position_embedding": "none",  # where there is no table
+class VitJax(Layout):
+    name = "vit_jax"
+    suffix = ".npz"
+    table = Table(
+        [
+            *TRANSFORMER,
+            Row("position_embedding/table", "Transformer/posembed_input/pos_embedding"),
+            *rows("conv_root", "conv_root", DENSE[:1]),
+            *rows("gn_root", "gn_root", NORM),
+            *(
+                row
+                for suffix in ("1", "2", "3", "_proj")
+                for part, leaves in ((f"conv{suffix}", DENSE[:1]), (f"gn{suffix}", NORM))
+                for row in rows(f"block{{i}}_unit{{j}}_{part}", f"block{{i}}/unit{{j}}/{part}", leaves)
+            ),
+        ]
+    )
+    anchors = ("embedding/kernel",)
+    prefixes = ("", "opt/target/", "params/", "params/img/", "img/")
+    split_heads = True
+    supported = {
+        **COMMON,
+        "pooling": ("token", "gap", None),
+        "representation_size": ANY,
+        "resnet": ANY,
     }
 
+    def detect(self, keys):
+        return self.family(keys) == "vit_jax"
 
-def read(arrays):
-    """Arrays by the file's keys as a `Reading`."""
-    inside, short = unwrapped(arrays)
-    reading = TABLE.read(inside, lambda key: linen(short(key)))
-    for name, array in reading.arrays.items():
-        # Group norms were stored as (1, 1, 1, channels) before flax 0.3.6.
-        if "gn" in name and array.ndim == 4 and array.shape[:3] == (1, 1, 1):
-            reading.arrays[name] = array.reshape(-1)
-    return reading._replace(left_out=[key for key in arrays if key not in inside])
+    def family(self, keys):
+        """Which layout with these names the keys have: "vit_jax", "big_vision" or None."""
+        prefix = self.prefix(keys)
+        if prefix is None:
+            return None
+        inside = {key.removeprefix(prefix) for key in keys if key.startswith(prefix)}
+        if {"pos_embedding", "Transformer/pos_embedding"} & inside:
+            return "big_vision"
+        if {"Transformer/posembed_input/pos_embedding", "conv_root/kernel"} & inside:
+            return "vit_jax"
+        if not any(key.startswith("Transformer/") for key in inside):
+            return None
+        # Without a table the positions are big_vision's fixed ones, which never had names from before Linen.
+        return "vit_jax" if any(linen(key) != key for key in inside) else "big_vision"
 
+    def sidecar_keys(self, keys):
+        prefix = self.prefix(keys)
+        if not prefix:
+            return []
+        return [key for key in keys if not key.startswith(prefix) and _SIDECAR.fullmatch(key)]
 
-def write(arrays, config):
-    """Arrays by our names to arrays by the file's keys."""
-    return TABLE.write(arrays)
+    def renamed(self, key):
+        return linen(key)
 
+    def read(self, arrays):
+        mapped = super().read(arrays)
+        for name, array in mapped.arrays.items():
+            # Group norms were stored as (1, 1, 1, channels) before flax 0.3.6.
+            if "gn" in name and array.ndim == 4 and array.shape[:3] == (1, 1, 1):
+                mapped.arrays[name] = array.reshape(-1)
+        return mapped
 
-def is_beside(key):
-    """Whether a key is of what a training run or a pair of towers keeps beside the model."""
-    return _BESIDE.fullmatch(key) is not None
+    def implied(self, keys, metadata):
+        # There are no fixed positions: without a table a model has none.
+        return {
+            "activation": "gelu_tanh",
+            "norm_epsilon": 1e-6,
+            "prefix_positions": True,
+            "position_embedding": "none",
+        }
+
+    def conflicts(self, config):
+        pooling, class_token = config["pooling"], config["class_token"]
+        if config["num_layers"] is None:
+            return [] if config["resnet"] is not None else super().conflicts(config)
+        if pooling is not None and class_token != (pooling == "token"):
+            return [f"class_token={class_token} with pooling={pooling!r}"]
+        return []
 
 
 def linen(key):
-    """The Linen name of a key, which may be one from before."""
+    """The Linen name of a key."""
     for pattern, new in _PRE_LINEN:
         key = pattern.sub(new, key)
     return key
-
-
-def unwrapped(arrays):
-    """(the arrays but for what stands beside the model, a function that takes the prefix off a key)."""
-    prefix = find_prefix(arrays, ["embedding/kernel"], _PREFIXES) or ""
-    inside = {
-        key: array
-        for key, array in arrays.items()
-        if not prefix or key.startswith(prefix) or not is_beside(key)
-    }
-    return inside, lambda key: without_prefix(key, prefix)

@@ -9,9 +9,10 @@ from safetensors.numpy import save_file
 
 from keras_vit import from_pretrained
 from keras_vit.weights.checkpoint import merged_heads
-from keras_vit.weights.layouts import huggingface
-from keras_vit.weights.layouts.names import Reading
+from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.table import MappedArrays
 
+huggingface = LAYOUTS["huggingface"]
 ANCHOR = "embeddings.patch_embeddings.projection.weight"
 LAYER = "encoder.layer.3"
 
@@ -58,7 +59,7 @@ IN_MEMORY = [
 @pytest.mark.parametrize("key, ours", [*PUBLISHED, *IN_MEMORY])
 def test_a_published_name_is_read_as_ours(key, ours, prefix):
     array = np.ones(3)
-    expected = Reading({ours: array}, {ours: prefix + key}, [], [])
+    expected = MappedArrays({ours: array}, {ours: prefix + key}, [], [])
     assert read_beside_an_anchor(prefix + key, array, prefix) == expected
 
 
@@ -94,7 +95,7 @@ def test_classifiers_stand_outside_the_prefix(key, ours, prefix):
     ],
 )
 def test_an_unknown_name_is_handed_back(key):
-    assert read_beside_an_anchor(key, np.zeros(3)) == Reading({}, {}, [key], [])
+    assert read_beside_an_anchor(key, np.zeros(3)) == MappedArrays({}, {}, [key], [])
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_every_key_of_the_golden_is_read(golden):
     file = stored(golden, "hf_vit")
     assert len(file) == 40
     reading = huggingface.read(file)
-    assert (len(reading.arrays), reading.unknown, reading.left_out) == (40, [], [])
+    assert (len(reading.arrays), reading.unknown, reading.skipped) == (40, [], [])
     assert {*reading.keys.values()} == {*file}
     written = huggingface.write(reading.arrays, {"num_classes": 7, "distillation": False})
     assert written.keys() == file.keys()
@@ -155,7 +156,7 @@ def test_names_in_memory_load_the_same(golden, tmp_path):
     assert one.keys() == other.keys()
     for name, array in one.items():
         np.testing.assert_array_equal(array, other[name])
-    with pytest.raises(ValueError, match="both stand for encoder_block_0/"):
+    with pytest.raises(ValueError, match="both map to encoder_block_0/"):
         huggingface.read(file | renamed)
 
 
@@ -176,7 +177,7 @@ def test_a_pooler_beside_a_classifier_is_left_out(golden, tmp_path):
         for leaf, shape in (("weight", (24, 24)), ("bias", 24))
     }
     reading = huggingface.read(file | poolers)
-    assert (reading.unknown, {*reading.left_out}) == ([], {*poolers})
+    assert (reading.unknown, {*reading.skipped}) == ([], {*poolers})
     assert reading.arrays.keys() == reading.keys.keys() == huggingface.read(file).arrays.keys()
     alone = {key: array for key, array in (file | poolers).items() if not key.startswith("classifier")}
     assert {*huggingface.read(alone).arrays} >= {"pre_logits/kernel", "pre_logits/bias"}
@@ -227,7 +228,7 @@ def test_a_plain_model_is_a_vit():
 
 def test_both_names_of_one_classifier_are_refused(golden):
     file = stored(golden, "hf_vit")
-    with pytest.raises(ValueError, match="cls_classifier.bias and classifier.bias both stand for head/bias"):
+    with pytest.raises(ValueError, match="cls_classifier.bias and classifier.bias both map to head/bias"):
         huggingface.read({**file, "cls_classifier.bias": file["classifier.bias"]})
 
 

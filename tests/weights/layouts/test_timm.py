@@ -9,10 +9,11 @@ from safetensors.numpy import save_file
 
 from keras_vit import from_pretrained
 from keras_vit.weights.checkpoint import merged_heads
-from keras_vit.weights.configs import written_config
-from keras_vit.weights.layouts import timm
-from keras_vit.weights.layouts.names import Reading
+from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.table import MappedArrays
+from keras_vit.weights.metadata import sidecar_text
 
+timm = LAYOUTS["timm"]
 ANCHOR = "patch_embed.proj.weight"
 STAGES = "patch_embed.backbone.stages"
 KEYS = {"timm_token": 32, "timm_avg": 31}
@@ -66,7 +67,7 @@ def state_dict(model):
 )
 def test_a_published_name_is_read_as_ours(key, ours):
     array = np.ones(3)
-    assert read_beside_an_anchor(key, array) == Reading({ours: array}, {ours: key}, [], [])
+    assert read_beside_an_anchor(key, array) == MappedArrays({ours: array}, {ours: key}, [], [])
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_the_probe_has_its_query_apart_from_key_and_value():
     ],
 )
 def test_an_unknown_name_is_handed_back(key):
-    assert read_beside_an_anchor(key, np.zeros(3)) == Reading({}, {}, [key], [])
+    assert read_beside_an_anchor(key, np.zeros(3)) == MappedArrays({}, {}, [key], [])
 
 
 @pytest.mark.parametrize("name", [*KEYS])
@@ -136,7 +137,7 @@ def test_every_key_of_a_golden_is_read(golden, name):
     file = stored(golden, name)
     assert len(file) == KEYS[name]
     reading = timm.read(file)
-    assert (len(reading.arrays), reading.unknown, reading.left_out) == (SPLIT[name], [], [])
+    assert (len(reading.arrays), reading.unknown, reading.skipped) == (SPLIT[name], [], [])
     assert {*reading.keys.values()} == {*file}
     written = timm.write(reading.arrays, {"resnet": None})
     assert written.keys() == file.keys()
@@ -198,7 +199,9 @@ def test_a_state_dict_alone_tells_the_model(kind, tmp_path):
 @pytest.mark.parametrize("kind", [*TOLD])
 def test_an_activation_that_nothing_tells_is_asked_for(kind, tmp_path):
     save_file(state_dict(small(**MODELS[kind])), tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="nothing tells the activation.*; give activation=") as caught:
+    with pytest.raises(
+        ValueError, match="such models exist with several activations.*; give activation="
+    ) as caught:
         from_pretrained(tmp_path / "model.safetensors", num_heads=3)
     assert "\n" not in str(caught.value)
 
@@ -212,15 +215,15 @@ def test_deits_own_names_of_layer_scale(tmp_path, prefix):
     assert len({*renamed} - {*file}) == 4
     save_file(renamed, tmp_path / "deit.safetensors")
     with pytest.raises(
-        ValueError, match=rf": {prefix}blocks.0.gamma_1 stands in DeiT III's .*'B/16'"
+        ValueError, match=rf": {prefix}blocks.0.gamma_1 occurs in DeiT III's .*'B/16'"
     ) as caught:
         from_pretrained(tmp_path / "deit.safetensors", num_heads=3)
     assert "\n" not in str(caught.value)
-    (tmp_path / "deit.json").write_text(written_config(model.get_config(), "timm"))
+    (tmp_path / "deit.json").write_text(sidecar_text(model.get_config(), "timm"))
     loaded = from_pretrained(tmp_path / "deit.safetensors")
     for name, array in arrays(model).items():
         np.testing.assert_array_equal(arrays(loaded)[name], array)
-    with pytest.raises(ValueError, match="both stand for encoder_block_0/attention_scale/gamma"):
+    with pytest.raises(ValueError, match="both map to encoder_block_0/attention_scale/gamma"):
         timm.read(file | renamed)
 
 
@@ -294,7 +297,7 @@ def test_a_gated_mlp_that_only_shapes_show_is_refused(golden, tmp_path):
     for i in (0, 1):
         file[f"blocks.{i}.mlp.fc2.weight"] = file[f"blocks.{i}.mlp.fc2.weight"][:, :24].copy()
     save_file(file, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="encoder_block_0/mlp/dense_1/kernel takes half .*SwiGLU"):
+    with pytest.raises(ValueError, match="encoder_block_0/mlp/dense_1/kernel has half .*SwiGLU"):
         from_pretrained(tmp_path / "model.safetensors", num_heads=3)
 
 

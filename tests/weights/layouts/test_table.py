@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.layouts.names import CONV, LINEAR, Reading, Row, Table, find_prefix
+from keras_vit.weights.layouts.table import CONV, LINEAR, MappedArrays, Row, Table, find_prefix
 
-TABLES = {name: module.TABLE for name, module in LAYOUTS.items()}
+TABLES = {name: layout.table for name, layout in LAYOUTS.items()}
 NUMBERS = st.integers(0, 120)
 SIDES = st.tuples(*[st.integers(1, 4)] * 4)
 
@@ -30,8 +30,8 @@ def groups(table):
     return by_key.values()
 
 
-def shape_of(form, sides, rank):
-    return sides[: rank if form is None else len(form.read)]
+def shape_of(order, sides, rank):
+    return sides[: rank if order is None else len(order.read)]
 
 
 # Reading and writing are one table in two directions ---------------------------------------------
@@ -43,7 +43,7 @@ def test_what_is_written_is_read_as_it_was(layout, i, j, sides, rank, seed):
     rng = np.random.default_rng(seed)
     for rows in groups(TABLES[layout]):
         ours = {
-            filled(row.ours, i, j): rng.standard_normal(shape_of(row.form, sides, rank)).astype("float32")
+            filled(row.ours, i, j): rng.standard_normal(shape_of(row.order, sides, rank)).astype("float32")
             for row in rows
         }
         written = TABLES[layout].write(ours)
@@ -71,7 +71,7 @@ def test_names_are_distinct_on_both_sides(layout):
     for rows in groups(TABLES[layout]):
         parts = [row.part for row in rows]
         assert parts in ([None], [(place, len(rows)) for place in range(len(rows))])
-        assert len({row.form for row in rows}) == 1
+        assert len({row.order for row in rows}) == 1
 
 
 @every_table
@@ -82,8 +82,6 @@ def test_a_name_is_found_in_one_row_only(layout):
         key = filled(rows[0].theirs, 7, 3)
         array = np.zeros((len(rows), 1, 1, 1), "float32")
         assert {*table.read({key: array}).arrays} == {filled(row.ours, 7, 3) for row in rows}
-        for row in rows:
-            assert table.knows(filled(row.ours, 7, 3))
 
 
 # One table ---------------------------------------------------------------------------------------
@@ -111,7 +109,6 @@ def test_numbers_may_be_counted_from_elsewhere():
 
 @pytest.mark.parametrize("name", ["block0_unit1/kernel", "block1_unit0/kernel"])
 def test_there_is_no_number_before_the_first(name):
-    assert not TINY.knows(name)
     with pytest.raises(KeyError, match=name):
         TINY.write({name: np.zeros((1, 1, 1, 1))})
 
@@ -125,7 +122,7 @@ def test_there_is_no_number_before_the_first(name):
     ],
 )
 def test_what_only_looks_like_a_name_is_handed_back(key):
-    assert TINY.read({key: np.zeros(3)}) == Reading({}, {}, [key], [])
+    assert TINY.read({key: np.zeros(3)}) == MappedArrays({}, {}, [key], [])
     assert TINY.read({key: np.zeros(3)}).unknown == [key]
 
 
@@ -133,7 +130,6 @@ def test_what_only_looks_like_a_name_is_handed_back(key):
     "name", ["dense_01/kernel", "axb", "dense_1/kernel/0", "fc.1.weight", "query/kernel"]
 )
 def test_a_name_that_the_table_does_not_have_cannot_be_written(name):
-    assert not TINY.knows(name)
     with pytest.raises(KeyError):
         TINY.write({name: np.zeros((1, 1))})
 
@@ -154,12 +150,12 @@ def test_several_arrays_stand_in_one():
 
 @pytest.mark.parametrize("shape", [(), (4,), (7, 3)])
 def test_an_array_that_cannot_hold_several_is_refused_by_name(shape):
-    with pytest.raises(ValueError, match=r"qkv.bias of shape \(.*\) is to hold 3 arrays of one size"):
+    with pytest.raises(ValueError, match=r"expected qkv.bias to hold 3 arrays of one size; got shape \("):
         TINY.read({"qkv.bias": np.zeros(shape)})
 
 
 def test_two_keys_for_one_array_are_refused():
-    with pytest.raises(ValueError, match="c.D and c.d both stand for a.b; .* each array once"):
+    with pytest.raises(ValueError, match="c.D and c.d both map to a.b; .* each array once"):
         TINY.read({"c.d": np.zeros(1), "c.D": np.zeros(1)}, str.lower)
 
 

@@ -1,0 +1,183 @@
+"""The config.json and preprocessor_config.json of transformers, read and written."""
+
+import json
+import re
+
+from keras_vit.messages import listed
+from keras_vit.preprocessing import Preprocessing, is_float32
+from keras_vit.weights.layouts.hub_config import (
+    CONFIG,
+    INTERPOLATIONS,
+    PREPROCESSOR,
+    activation,
+    antialias,
+    antialias_entry,
+    stored_image_size,
+)
+from keras_vit.weights.metadata import check_options, is_number, read_json, require
+
+FILES = (CONFIG, PREPROCESSOR)
+_ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
+_OPTIONS = {  # of `ViTConfig`, and ours
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "mlp_dim",
+    "num_channels": "in_channels",
+    "qkv_bias": "qkv_bias",
+    "layer_norm_eps": "norm_epsilon",
+}
+
+
+def read(folder):
+    """The options in config.json, and in preprocessor_config.json if it exists."""
+    config, preprocessor = read_json(folder / CONFIG), folder / PREPROCESSOR
+    preprocessor = read_json(preprocessor) if preprocessor.is_file() else None
+    kind = config.get("model_type")
+    if kind not in ("vit", "deit"):
+        raise ValueError(f"{CONFIG} describes a {kind!r} model; expected transformers' 'vit' or 'deit'")
+    options = {ours: config[theirs] for theirs, ours in _OPTIONS.items() if theirs in config}
+    options["activation"] = activation(config.get("hidden_act", "gelu"))
+    for name in ("image_size", "patch_size"):
+        if name in config:
+            options[name] = _pair(config[name])
+    architecture = "".join(config.get("architectures") or ())
+    if kind == "deit" and architecture:
+        options["distillation"] = architecture.endswith("WithTeacher")
+    if "ForImageClassification" in architecture:
+        names = _class_names(config.get("id2label") or {})
+        options |= {"num_classes": len(names)} if names else {}
+        if names and not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
+            options["class_names"] = tuple(names)
+    if preprocessor:
+        image_size, channels = check_options(options, CONFIG).get("image_size"), options.get("in_channels", 3)
+        options["preprocessing"] = {
+            **_image_processor(preprocessor, kind, image_size, channels),
+            "antialias": antialias(config),
+        }
+    return options
+
+
+def written(config):
+    """The texts of `FILES`."""
+    names = config["class_names"] or [f"LABEL_{i}" for i in range(config["num_classes"] or 0)]
+    kind = "DeiT" if config["num_registers"] or config["distillation"] else "ViT"
+    architecture = f"{kind}ForImageClassification{'WithTeacher' * config['distillation']}"
+    size, preprocessing = stored_image_size(config), config["preprocessing"]
+    model = {
+        "architectures": [architecture if config["num_classes"] else f"{kind}Model"],
+        "model_type": kind.lower(),
+        **{theirs: config[ours] for theirs, ours in _OPTIONS.items()},
+        "hidden_act": _ACTIVATIONS[config["activation"]],
+        "image_size": size[0] if size[0] == size[1] else list(size),
+        "patch_size": config["patch_size"][0],
+        "hidden_dropout_prob": config["dropout_rate"],
+        "attention_probs_dropout_prob": config["attention_dropout_rate"],
+        "pooler_act": "tanh",
+        "pooler_output_size": config["hidden_size"],
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+        **antialias_entry(preprocessing),
+    }
+    crop = preprocessing["resize"] == "crop"
+    before_crop = Preprocessing(**{**preprocessing, "image_size": size}).before_crop
+    crop_size = {"height": size[0], "width": size[1]}
+    images = {
+        "image_processor_type": f"{kind}ImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": min(before_crop)} if crop else crop_size,
+        "resample": next(n for n, name in INTERPOLATIONS.items() if name == preprocessing["interpolation"]),
+        "do_center_crop": crop,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(preprocessing["mean"]),
+        "image_std": list(preprocessing["std"]),
+        **({"crop_size": crop_size} if crop else {}),
+    }
+    return [json.dumps(values, indent=2, allow_nan=False) + "\n" for values in (model, images)]
+
+
+def _class_names(id2label):
+    numbers = [str(i) for i in range(len(id2label))]
+    if {*id2label} != {*numbers}:
+        raise ValueError(
+            f"{CONFIG} says id2label of {listed(id2label)}; expected the class numbers from 0 to "
+            f"{len(id2label) - 1}"
+        )
+    return [str(id2label[number]) for number in numbers]
+
+
+def _image_processor(found, kind, image_size, channels):
+    """The options of `Preprocessing` in preprocessor_config.json.
+
+    A square `size` before a crop is read as the shortest edge, to which DeiT's authors resize; transformers
+    squashes the image to the square.
+
+    Args:
+        found: The file's values; missing ones have the defaults of transformers' class.
+        kind: "vit" or "deit", of the model.
+        image_size: (height, width) of the model, or None.
+        channels: Of the model.
+
+    Source: `_preprocess` of transformers' `image_processing_backends.py`.
+    """
+
+    def check(fact, name, expected):
+        require(fact, PREPROCESSOR, name, found.get(name), expected)
+
+    processor = found.get("image_processor_type") or found.get("feature_extractor_type") or kind
+    deit = processor.lower().startswith("deit")
+    steps = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_center_crop": deit}
+    for name, default in steps.items():
+        steps[name] = found.get(name, default) or False  # null means false
+        check(isinstance(steps[name], bool), name, "true or false")
+    known = {*steps, "do_convert_rgb", "do_reduce_labels"}  # images are RGB, and labels are not read
+    for name in found:
+        check(name in known or not (name.startswith("do_") and found[name]), name, "false")
+    check(steps["do_resize"], "do_resize", "true: images are resized to the model's size")
+    check(found.get("crop_pct") is None, "crop_pct", "size and crop_size")
+    resample = found.get("resample", 3 if deit else 2)
+    names = ", ".join(f"{number} ({name})" for number, name in INTERPOLATIONS.items())
+    check(resample in INTERPOLATIONS and not isinstance(resample, bool), "resample", f"one of {names}")
+
+    factor = found.get("rescale_factor", 1 / 255) if steps["do_rescale"] else 1.0
+    check(is_float32(factor) and factor > 0, "rescale_factor", "a positive number that float32 can represent")
+    mean, std = 0.0, 1.0
+    if steps["do_normalize"]:
+        mean, std = found["image_mean"], found["image_std"]
+    mean, std = ((v,) * channels if is_number(v) else v for v in (mean, std))
+    # `Preprocessing` normalises pixels in [0, 1].
+    options = {
+        "mean": tuple(m / (255 * factor) for m in mean),
+        "std": tuple(s / (255 * factor) for s in std),
+        "interpolation": INTERPOLATIONS[resample],
+    }
+    size, models = _size(found.get("size", 256 if deit else 224)), "height and width"
+    if image_size is not None:
+        models = f"{image_size[0]}×{image_size[1]}"
+    if not steps["do_center_crop"]:
+        fits = len(size) == 2 and image_size in (None, size)
+        check(fits, "size", f"the model's {models} because there is no center crop")
+        return options
+    crop = _size(found.get("crop_size", 224))
+    fits = len(crop) == 2 and image_size in (None, crop) and crop[0] == crop[1]
+    check(fits, "crop_size", f"the model's {models}, if that is a square")
+    check(len({*size}) == 1 and size[0] >= crop[0], "size", f"one edge of at least {crop[0]} to crop from")
+    return {**options, "resize": "crop", "crop_fraction": crop[0] / size[0]}
+
+
+def _size(size):
+    """A size in one of transformers' forms as (height, width) or (shortest edge,); () for another form."""
+    if isinstance(size, dict):
+        size = {name: value for name, value in size.items() if value is not None}
+        forms = (("height", "width"), ("shortest_edge",))
+        size = next(([size[name] for name in names] for names in forms if {*names} == {*size}), ())
+    size = tuple(size) if isinstance(size, list | tuple) else (size, size)
+    return size if all(is_number(side, int) and side > 0 for side in size) else ()
+
+
+def _pair(size):
+    if isinstance(size, dict):
+        size = (size["height"], size["width"]) if "height" in size else size["shortest_edge"]
+    return tuple(size) if isinstance(size, list | tuple) else (size, size)

@@ -1,0 +1,104 @@
+"""The interface of a layout: how one project stores a Vision Transformer."""
+
+from keras_vit.weights.layouts.table import find_prefix, without_prefix
+
+
+class _Anything:
+    def __contains__(self, value):
+        return True
+
+
+ANY = _Anything()  # every value of an option
+# What every layout can express: what the shapes of the arrays say, and what changes no array and no output.
+COMMON = {
+    **dict.fromkeys(("image_size", "patch_size", "hidden_size", "num_layers", "mlp_dim", "num_heads"), ANY),
+    **dict.fromkeys(("num_classes", "in_channels", "position_grid", "preprocessing", "class_names"), ANY),
+    **dict.fromkeys(("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"), ANY),
+    **dict.fromkeys(("norm_epsilon", "task", "split_seed"), ANY),
+    "class_token": (True, False),
+    "prefix_positions": (True, False),  # one is converted to the other
+    "activation": ("gelu_tanh", "gelu_erf", "quick_gelu"),
+    "resnet_width": ANY,  # without effect if there is no `resnet`
+    "resnet_form": ("vit_jax", "timm"),
+}
+
+
+class Layout:
+    """A layout of checkpoint files. Each subclass has one instance, in `LAYOUTS`.
+
+    Attributes:
+        name: Name in `LAYOUTS`.
+        suffix: Suffix of the files.
+        in_folder: Whether `save_weights` writes a folder, with the project's own configuration files.
+        config_files: Names of those files; `write_config` returns their texts.
+        table: `Table` of the arrays.
+        anchors: Keys of which every file has one.
+        prefixes: Prefixes that all keys of a model may have.
+        split_heads: Whether the attention kernels have an axis of heads, as ours.
+        prefix_positions: Whether prefix tokens have rows in the position table; None: both occur.
+        write_options: Names of optional arguments of `write`.
+        supported: dict from options of `VisionTransformer` to the values that the layout can express.
+            An option without an entry must have its default.
+    """
+
+    name = None
+    suffix = ".safetensors"
+    in_folder = False
+    config_files = ()
+    table = None
+    anchors = ()
+    prefixes = ("",)
+    split_heads = False
+    prefix_positions = True
+    write_options = ()
+    supported = COMMON
+
+    def detect(self, keys):
+        """Whether a file with these keys has the layout."""
+        return self.prefix(keys) is not None
+
+    def prefix(self, keys):
+        """The prefix of the model's keys, or None."""
+        return find_prefix(keys, self.anchors, self.prefixes)
+
+    def sidecar_keys(self, keys):
+        """The keys that do not belong to the model, such as the state of an optimizer."""
+        return []
+
+    def renamed(self, key):
+        """The key in `table` of a key, without its prefix, that may be an older name."""
+        return key
+
+    def read(self, arrays):
+        """Map the model's arrays, by the file's keys, to our names, as `MappedArrays`."""
+        prefix = self.prefix(arrays) or ""
+        return self.table.read(arrays, lambda key: self.renamed(without_prefix(key, prefix)))
+
+    def write(self, arrays, config):
+        """Map arrays by our names to the file's keys, for a model with this `get_config()`."""
+        return self.table.write(arrays)
+
+    def implied(self, keys, metadata):
+        """The options that the layout implies without storing them.
+
+        Args:
+            keys: dict from our names to the file's keys.
+            metadata: dict of options from other sources.
+        """
+        return {}
+
+    def conflicts(self, config):
+        """List the combinations of supported values that the layout cannot express."""
+        return ["num_layers=None"] if config["num_layers"] is None else []
+
+    def read_config(self, folder):
+        """Read the options in the project's own configuration files next to the weights."""
+        return {}
+
+    def write_config(self, config):
+        """The text of each of `config_files`."""
+        return []
+
+    def config_conflicts(self, config):
+        """List the options that `config_files` cannot express."""
+        return []

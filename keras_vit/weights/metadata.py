@@ -1,0 +1,174 @@
+"""The metadata next to a checkpoint file: our `NAME.json`, or the configuration files of another project."""
+
+import hashlib
+import json
+import warnings
+
+from keras_vit.models.vit import ARGUMENTS
+from keras_vit.preprocessing import Preprocessing, is_float32
+from keras_vit.weights.archive import digest_in
+from keras_vit.weights.cache import LARGEST_SIDECAR
+from keras_vit.weights.fetch import SIDECARS, WEIGHTS
+
+FORMAT = "keras_vit checkpoint 1"
+
+
+def read_metadata(path, layout, verified=False):
+    """Read the options of `VisionTransformer` that are stored next to a checkpoint file.
+
+    Args:
+        path: pathlib.Path of the checkpoint file.
+        layout: `Layout` of the file.
+        verified: Whether the file matched a digest. Then only a `NAME.json` is read whose digest the file
+            holds; others are ignored with a warning, since anyone could have changed them.
+
+    Returns:
+        (dict of options, name of the file that was read), or ({}, None). `image_size` is that of the
+        weights.
+
+    Raises:
+        ValueError: if such a file is not JSON, describes another kind of model, or was saved with other
+            weights than those of the checkpoint file.
+    """
+    sidecar = path.with_name(f"{path.stem}.json")
+    found = read_json(sidecar) if sidecar.is_file() and sidecar.name not in SIDECARS else {}
+    if found.get("format") == FORMAT:
+        stored = digest_in(path)
+        if "digest" in found and found["digest"] != stored:
+            raise ValueError(
+                f"{sidecar.name} was saved with other weights than {path.name}, as by an interrupted save; "
+                f"save the model again, or remove 'digest' from {sidecar.name} if the two belong together"
+            )
+        if verified and stored != _digest(found.get("arguments")):
+            return _ignored(sidecar)
+        return check_options(_options(found.get("arguments")), sidecar.name), sidecar.name
+    config = path.with_name(layout.config_files[0]) if layout.config_files else None
+    if config is None or path.name not in WEIGHTS or not config.is_file():
+        return {}, None
+    if verified:
+        return _ignored(config)
+    try:
+        options = layout.read_config(path.parent)
+    except (TypeError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
+        raise ValueError(f"{config.name} is not in the format of {layout.name}: {error!r}") from None
+    return check_options(options, config.name), config.name
+
+
+def _ignored(file):
+    warnings.warn(
+        f"{file} is not read because sha256 does not cover it; give its contents as arguments", stacklevel=4
+    )
+    return {}, None
+
+
+def sidecar_text(config, layout, digest=None):
+    """The text of `NAME.json`.
+
+    Args:
+        config: `model.get_config()`.
+        layout: The layout's name.
+        digest: `configuration_digest(config)`, if the weights file also holds it.
+    """
+    found = {"format": FORMAT, "layout": layout, **({"digest": digest} if digest else {})}
+    return json.dumps({**found, "arguments": _arguments_in(config)}, indent=1, allow_nan=False) + "\n"
+
+
+def configuration_digest(config):
+    """The SHA-256 of the model's options in a configuration, in hexadecimal.
+
+    >>> configuration_digest({"hidden_size": 24, "name": "vit"}) == configuration_digest({"hidden_size": 24})
+    True
+    """
+    return _digest(_arguments_in(config))
+
+
+def _digest(arguments):
+    return hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()
+
+
+def _arguments_in(config):
+    return {name: value for name, value in config.items() if name in ARGUMENTS}
+
+
+def _options(arguments):
+    options = dict(arguments) if isinstance(arguments, dict) else {"arguments": arguments}
+    options = {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
+    for name, unset in (("image_size", (None, None)), ("position_grid", None), ("class_names", None)):
+        if options.get(name) == unset:
+            options.pop(name, None)
+    return options
+
+
+def read_json(path):
+    """Read a JSON object from a file of bounded size."""
+    try:
+        if path.stat().st_size > LARGEST_SIDECAR:
+            raise ValueError(f"it has more than {LARGEST_SIDECAR} bytes")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not readable JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds a {type(found).__name__}; expected a configuration")
+    return found
+
+
+def require(fact, file, name, value, expected):
+    """Raise ValueError with the file, the name and the value unless `fact` is true."""
+    if not fact:
+        raise ValueError(f"{file} says {name}={value!r}; expected {expected}")
+
+
+def is_number(value, kinds=(int, float)):
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _all(values, kind):
+    return isinstance(values, tuple) and all(is_number(value, kind) for value in values)
+
+
+def _is_preprocessing(value):
+    try:
+        Preprocessing(**{**value, "image_size": None})
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+_KINDS = {  # what the value of an option must be
+    "an integer or null": lambda v: v is None or is_number(v, int),
+    "a number that float32 can represent, or null": lambda v: v is None or is_float32(v),
+    "true or false": lambda v: isinstance(v, bool),
+    "a string or null": lambda v: v is None or isinstance(v, str),
+    "two integers": lambda v: _all(v, int) and len(v) == 2,
+    "integers or null": lambda v: v is None or _all(v, int),
+    "strings": lambda v: _all(v, str),
+    "arguments of Preprocessing": _is_preprocessing,
+}
+_KIND_OF = {
+    **dict.fromkeys(("hidden_size", "num_layers", "mlp_dim", "num_heads"), "an integer or null"),
+    **dict.fromkeys(("num_classes", "representation_size"), "an integer or null"),
+    **dict.fromkeys(("num_registers", "in_channels", "resnet_width", "split_seed"), "an integer or null"),
+    **dict.fromkeys(
+        ("norm_epsilon", "layer_scale", "dropout_rate"), "a number that float32 can represent, or null"
+    ),
+    **dict.fromkeys(
+        ("attention_dropout_rate", "stochastic_depth_rate"), "a number that float32 can represent, or null"
+    ),
+    **dict.fromkeys(("qkv_bias", "class_token", "distillation", "pre_norm"), "true or false"),
+    **dict.fromkeys(("norm_after_pooling", "prefix_positions"), "true or false"),
+    **dict.fromkeys(
+        ("pooling", "position_embedding", "activation", "resnet_form", "task"), "a string or null"
+    ),
+    **dict.fromkeys(("image_size", "patch_size", "position_grid"), "two integers"),
+    **{"resnet": "integers or null", "class_names": "strings"},
+    "preprocessing": "arguments of Preprocessing",
+}
+
+
+def check_options(options, file):
+    """Return the options of a file; ValueError for an unknown option or a value of the wrong type."""
+    for name, value in options.items():
+        if name not in _KIND_OF:
+            raise ValueError(f"{file} says {name!r}, which VisionTransformer does not have")
+        require(_KINDS[_KIND_OF[name]](value), file, name, value, _KIND_OF[name])
+    return options
