@@ -25,7 +25,27 @@ class OurSource(griffe.Extension):
 
     def on_object(self, *, obj, **kwargs):
         if obj.docstring:
+            if obj.is_class and "{options}" in obj.docstring.value:
+                fill_in_options(obj)
             obj.docstring.value = laid_out(obj.docstring.value)
+
+
+def fill_in_options(cls):
+    """Give a class the options' signature and descriptions, which `with_options` adds when Python runs."""
+    from keras_vit.models.config import DEFAULTS, OPTIONS, describe_options
+
+    cls.docstring.value = cls.docstring.value.replace("{options}", describe_options(indent=4).lstrip())
+    init = cls.members["__init__"]
+    options = [
+        griffe.Parameter(
+            name,
+            kind=griffe.ParameterKind.positional_or_keyword,
+            default=repr(DEFAULTS[name]) if name in DEFAULTS else None,
+        )
+        for name in OPTIONS
+    ]
+    own = [each for each in init.parameters if each.kind is not griffe.ParameterKind.var_positional]
+    init.parameters = griffe.Parameters(own[0], *options, *own[1:])
 
 
 def imported(package):

@@ -7,8 +7,7 @@ import pathlib
 
 import keras_vit
 from keras_vit.data.datasets import TASKS
-from keras_vit.models.arguments import FREE, resolve_arguments, stem_stride
-from keras_vit.models.vit import ARGUMENTS, DEFAULTS
+from keras_vit.models.config import DYNAMIC_SIZE, OPTIONS, ViTConfig, stem_stride
 from keras_vit.preprocessing import Preprocessing
 
 FILE = "keras_vit.json"  # its name inside SavedModels, LiteRT and ONNX files
@@ -72,7 +71,7 @@ class Description:
     @property
     def usual_size(self):
         """(height, width) of its images; where it takes any, of those that its position grid is for."""
-        if self.image_size != FREE:
+        if self.image_size != DYNAMIC_SIZE:
             return self.image_size
         grid, patch, resnet = (self.architecture[name] for name in ("position_grid", "patch_size", "resnet"))
         return tuple(cells * side * stem_stride(resnet) for cells, side in zip(grid, patch))
@@ -88,7 +87,7 @@ class Description:
     def preprocessing(self):
         """Makes of any images the float32 ones in [0, 1] that the export takes."""
         return Preprocessing(
-            image_size=None if self.image_size == FREE else self.image_size,
+            image_size=None if self.image_size == DYNAMIC_SIZE else self.image_size,
             resize=self.resize,
             crop_fraction=self.crop_fraction,
             interpolation=self.interpolation,
@@ -130,7 +129,7 @@ def describe(model, task="single_label", seed=0):
         num_outputs=model.output.shape[-1],
         class_names=model.class_names,
         parameters=model.count_params(),
-        architecture={name: config[name] for name in ARGUMENTS if name not in ELSEWHERE},
+        architecture={name: config[name] for name in OPTIONS if name not in ELSEWHERE},
         version=keras_vit.__version__,
         seed=seed,
         **{name: prepare[name] for name in ("resize", "crop_fraction", "interpolation", "antialias")},
@@ -168,12 +167,12 @@ def parse_description(text, path):
 def _check(description):
     """Raise an error unless this describes a model, and its fields agree with each other."""
     d = description
-    architecture = resolve_arguments(**{**DEFAULTS, **d.architecture, "class_names": d.class_names})
-    expected = {"channels": architecture["in_channels"]}
-    if architecture["image_size"] != FREE:  # else LiteRT files have one of their own
-        expected["image_size"] = architecture["image_size"]
+    config = ViTConfig(**{**d.architecture, "class_names": d.class_names})
+    expected = {"channels": config.in_channels}
+    if config.image_size != DYNAMIC_SIZE:  # else LiteRT files have one of their own
+        expected["image_size"] = config.image_size
     if d.output != "representation":
-        expected["num_outputs"] = architecture["num_classes"]
+        expected["num_outputs"] = config.num_classes
     wrong = [name for name, value in expected.items() if getattr(d, name) != value]
     wrong += [name for name in ("num_outputs", "parameters", "seed") if type(getattr(d, name)) is not int]
     wrong += ["task"] * (d.task not in TASKS) + ["version"] * (type(d.version) is not str)

@@ -25,7 +25,7 @@ from keras_vit.export.verify import (
     measure,
     sample_images,
 )
-from keras_vit.models.arguments import FREE
+from keras_vit.models.config import DYNAMIC_SIZE
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path, free_path
 
@@ -129,7 +129,9 @@ def export_folder(
         reference = live_reference(live, description, dataset and dataset.split(split), images)
         live_row = measure(reference, reference.run if representation else live_run(model))
         if live_row["score"] is not None:
-            job = _with_accuracy(job, live_row["score"], reference, dataset, split, live.image_size == FREE)
+            job = _with_accuracy(
+                job, live_row["score"], reference, dataset, split, live.image_size == DYNAMIC_SIZE
+            )
         # All other formats are converted from the SavedModel.
         ordered = list(dict.fromkeys([SAVED_MODEL, *chosen]))
         rows = {}
@@ -231,7 +233,7 @@ def _new_folder(path, formats, version):
 
 def _with_size(description, image_size):
     """The Description with a size to verify at: for a model of any size the given one, or its usual one."""
-    if description.image_size != FREE:
+    if description.image_size != DYNAMIC_SIZE:
         if image_size not in (None, description.image_size):
             raise ValueError(
                 f"the model's image_size is {description.image_size}; got image_size {image_size}"

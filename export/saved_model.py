@@ -18,7 +18,7 @@ from keras_vit.export.description import damaged, describe, read_description
 from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.models import VisionTransformer
 from keras_vit.models.adapting import plain_arrays
-from keras_vit.models.arguments import FREE
+from keras_vit.models.config import DYNAMIC_SIZE
 from keras_vit.writing import atomic_path
 
 
@@ -208,7 +208,7 @@ def _exported(model, description):
         return serving_default(signatures.from_uint8(images, description))
 
     def serving_bytes(image_bytes):
-        if model.image_size == FREE:
+        if model.image_size == DYNAMIC_SIZE:
             outputs = signatures.outputs_of_each(image_bytes, exported.serving_default, description)
         else:
             outputs = serving_default(signatures.from_bytes(image_bytes, description))
@@ -232,7 +232,7 @@ def _exported(model, description):
         "image_feature_vector": function(image_feature_vector, images("images")),
         "serving_uint8": function(serving_uint8, images("images", tf.uint8, any_size)),
     }
-    stacks = model.pooling is not None or model.image_size != FREE
+    stacks = model.pooling is not None or model.image_size != DYNAMIC_SIZE
     exported.serving_default = served["serving_default"]  # which `serving_bytes` calls
     if model.in_channels in (1, 3) and stacks:
         served["serving_bytes"] = function(serving_bytes, images("image_bytes", tf.string, (None,)))

@@ -5,7 +5,7 @@ import tensorflow as tf
 from keras_vit import preprocessing
 from keras_vit.data.formats import is_bounded
 from keras_vit.data.images import decode, resized, with_channels
-from keras_vit.models.arguments import FREE, stem_stride
+from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
 
 TOP = 5  # classes that `serving_bytes` names
 ACTIVATIONS = {"single_label": tf.nn.softmax, "multi_label": tf.sigmoid}
@@ -96,7 +96,7 @@ def from_uint8(images, description):
         >>> from_uint8(tf.zeros((2, 50, 40, 3), tf.uint8), describe(model)).shape
         TensorShape([2, 32, 32, 3])
     """
-    if description.image_size == FREE:
+    if description.image_size == DYNAMIC_SIZE:
         with tf.control_dependencies([_assert_divisible(images, description)]):
             return tf.cast(images, tf.float32) / 255.0
     return tf.map_fn(

@@ -16,7 +16,7 @@ from keras_vit.cli.source import open_live
 from keras_vit.data.datasets import folder_of, load_dataset, title_of
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.inspection.figures import learning_curves
-from keras_vit.models.vit import ARGUMENTS
+from keras_vit.models.config import OPTIONS
 from keras_vit.tasks import TASKS
 from keras_vit.writing import atomic_write
 
@@ -110,7 +110,7 @@ def configuration(model, *tables):
     """The folded section with the tables of a model's arguments and preprocessing, after other tables."""
     arguments = model.get_config()
     left_out = ("preprocessing", "class_names", "task", "split_seed")
-    rows = [(name, value) for name, value in arguments.items() if name in ARGUMENTS and name not in left_out]
+    rows = [(name, value) for name, value in arguments.items() if name in OPTIONS and name not in left_out]
     rows = [("parameters", model.count_params()), *rows, ("dtype", model.dtype_policy.name)]
     preprocessing = Table("Preprocessing", (), [*arguments["preprocessing"].items()])
     return Section("Configuration", tables=(*tables, Table("Model", (), rows), preprocessing), folded=True)

@@ -5,9 +5,9 @@ import numbers
 
 import keras
 
-from keras_vit.layers.attention import attention_scores, query_stretches
+from keras_vit.layers.attention import query_chunks
 from keras_vit.layers.patch_embedding import check_divisible
-from keras_vit.models.arguments import grid_of, is_free, stem_stride
+from keras_vit.models.config import grid_shape, is_dynamic, stem_stride
 from keras_vit.models.vit import VisionTransformer
 
 # Bytes of scores held at a time. One block of B/16 has 800 MB of them for one image of 1,024 pixels.
@@ -27,9 +27,9 @@ def check_images(model, images):
     """Raise ValueError unless the model is a VisionTransformer and these are input for it."""
     check_model(model)
     shape = tuple(getattr(images, "shape", ()))
-    sides = shape[1:3] if is_free(model.image_size) else model.image_size
+    sides = shape[1:3] if is_dynamic(model.image_size) else model.image_size
     if len(shape) != 4 or shape[1:] != (*sides, model.in_channels):
-        height, width = ("height", "width") if is_free(model.image_size) else model.image_size
+        height, width = ("height", "width") if is_dynamic(model.image_size) else model.image_size
         raise ValueError(
             f"expected images of shape (batch, {height}, {width}, {model.in_channels}), from "
             f"model.preprocessing; got {shape or type(images).__name__}"
@@ -53,7 +53,7 @@ def is_integer(number):
 
 def patch_grid(model, images):
     """Return (rows, columns) of the patches that the model divides these images into."""
-    return grid_of(images.shape[1:3], model.patch_size, model.resnet)
+    return grid_shape(images.shape[1:3], model.patch_size, model.resnet)
 
 
 def hidden_states(model, images):
@@ -75,10 +75,10 @@ def hidden_states(model, images):
     """
     blocks = blocks_of(model)
     check_images(model, images)
-    x = keras.Model(model.input, blocks[0].input)(images)
+    x, *grid = keras.tree.flatten(keras.Model(model.input, blocks[0].input)(images))
     yield x
     for block in blocks:
-        x = block(x)
+        x = block(x, *grid)
         yield x
 
 
@@ -109,8 +109,8 @@ def score_chunks(attention, tokens, first=0):
         >>> [(chunk, scores.shape) for chunk, scores in score_chunks(layer, np.zeros((1, 17, 24)), first=1)]
         [(slice(1, 17, None), TensorShape([1, 3, 16, 17]))]
     """
-    query, key = attention.query(tokens), attention.key(tokens)
+    query, key, _ = attention.project(tokens)
     batch, count, heads, _ = query.shape
-    for chunk in query_stretches(count - first, count, CHUNK_BYTES // (4 * max(batch, 1) * heads)):
+    for chunk in query_chunks(count - first, count, CHUNK_BYTES // (4 * max(batch, 1) * heads)):
         chunk = slice(first + chunk.start, first + chunk.stop)
-        yield chunk, attention_scores(query[:, chunk], key)
+        yield chunk, attention.chunk_scores(query, key, chunk)

@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.inspection.blocks import blocks_of, check_images, hidden_states, patch_grid, score_chunks
-from keras_vit.models.arguments import stem_stride
+from keras_vit.models.config import stem_stride
 
 
 def attention_distance(model, images):

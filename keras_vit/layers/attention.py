@@ -1,20 +1,20 @@
-"""Multi-head self-attention: who looks at whom, and what they take from there."""
+"""Multi-head self-attention."""
 
 import math
 
 import keras
 from keras import ops
 
+from keras_vit.layers.control_dependencies import after
 from keras_vit.layers.dense import CompositeLayer, EinsumDense
-from keras_vit.layers.order import behind
 
-# Pairs of a query and a key whose scores are computed together, for each image and head: all of an image of
-# 512 pixels in patches of 16, or some 280 queries of 1,024. Fewer take less memory, but more operations.
-PAIRS = 1_200_000
+# The most scores of an image and head that are computed together: all of a 512-pixel image in patches of 16,
+# or those of about 280 queries of a 1,024-pixel image. Smaller chunks take less memory but more operations.
+MAX_CHUNK_SCORES = 1_200_000
 
 
 def attention_scores(query, key):
-    """How much each query attends to each key: softmax(query · keyᵀ / √head size).
+    """Attention weights: softmax(query · keyᵀ / √head size).
 
     Args:
         query: (batch, queries, heads, head size).
@@ -35,7 +35,7 @@ def attention_scores(query, key):
 
 
 def attend(scores, value):
-    """What the queries take: the values weighted by the scores.
+    """The attention's output before its projection: the values, weighted by the scores.
 
     Args:
         scores: (batch, heads, queries, keys).
@@ -54,41 +54,43 @@ def attend(scores, value):
     return ops.einsum("bhqk,bkhd->bqhd", ops.cast(scores, value.dtype), value)
 
 
-def query_stretches(queries, keys, pairs=None):
-    """Slices of the queries, as few as keep to a number of pairs: memory grows with the tokens.
+def query_chunks(queries, keys, max_scores=None):
+    """Slices of the queries, as few as a bound on the scores of each allows: memory then grows linearly.
 
     Args:
-        queries, keys: How many there are; None where only the graph knows, which gives one slice of all.
-        pairs: The most pairs of a query and a key in a slice, if it has more than one query; None: `PAIRS`.
+        queries, keys: Their numbers; None if known only in the graph, which gives one slice of all queries.
+        max_scores: The most scores of a slice that has more than one query; None: `MAX_CHUNK_SCORES`.
 
     Example:
-        >>> query_stretches(4096, 4096)[:2], query_stretches(197, 197)
+        >>> query_chunks(4096, 4096)[:2], query_chunks(197, 197)
         ([slice(0, 273, None), slice(273, 546, None)], [slice(0, 197, None)])
 
     Source: Rabe and Staats 2021, "Self-attention does not need O(n²) memory", section 2 (arXiv 2112.05682).
     """
     if None in (queries, keys):
         return [slice(None)]
-    most = max((PAIRS if pairs is None else pairs) // max(keys, 1), 1)
-    count = max(-(-queries // most), 1)
-    return [slice(number * queries // count, (number + 1) * queries // count) for number in range(count)]
+    size = max((MAX_CHUNK_SCORES if max_scores is None else max_scores) // max(keys, 1), 1)
+    count = max(-(-queries // size), 1)
+    return [slice(chunk * queries // count, (chunk + 1) * queries // count) for chunk in range(count)]
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MultiHeadSelfAttention(CompositeLayer):
-    """Every token gathers from every token, in several heads at once.
+    """Multi-head attention of tokens to themselves, or of other queries to them.
 
     The kernels have the shapes of the official checkpoints, (hidden, heads, head size) and
-    (heads, head size, hidden), so their arrays copy without a transpose.
+    (heads, head size, hidden), so that arrays are copied without a transpose.
 
     Args:
         num_heads: Number of heads; it must divide the channels.
         qkv_bias: Whether query, key and value have biases (the output always has one).
-        dropout_rate: Dropout on the scores, in [0, 1); 0 in every published ViT.
+        dropout_rate: Dropout on the attention weights, in [0, 1); 0 in every published ViT.
 
     Call arguments:
-        tokens: (batch, tokens, channels), to be looked at.
-        query: Optional (batch, queries, channels), who looks; the tokens themselves by default.
+        tokens: (batch, tokens, channels), from which keys and values are computed.
+        query: Optional (batch, queries, channels), from which queries are computed; by default the tokens.
+        grid: Optional tensor (batch, rows, columns, …), of which only the shape is used: the grid of the
+            patch tokens, which come last. For subclasses whose `project` depends on positions.
         training: Whether dropout is active.
 
     Output shape: (batch, queries, channels).
@@ -104,13 +106,15 @@ class MultiHeadSelfAttention(CompositeLayer):
     Source: Dosovitskiy et al. 2021, appendix A; flax's `MultiHeadDotProductAttention`.
     """
 
+    uses_grid = False  # whether a block has to pass the grid
+
     def __init__(self, num_heads, qkv_bias=True, dropout_rate=0.0, **kwargs):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.qkv_bias = qkv_bias
         self.dropout_rate = dropout_rate
 
-    def build(self, tokens_shape, query_shape=None):
+    def build(self, tokens_shape, query_shape=None, grid_shape=None):
         channels = tokens_shape[-1]
         check_heads(channels, self.num_heads)
         heads = (self.num_heads, channels // self.num_heads)
@@ -136,22 +140,30 @@ class MultiHeadSelfAttention(CompositeLayer):
         self.out.build((None, None, *heads))
         self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
 
-    def call(self, tokens, query=None, training=None):
-        query, key = self.query(tokens if query is None else query), self.key(tokens)
-        value = self.value(tokens)
+    def project(self, tokens, query=None, grid=None):
+        """Query, key and value, each (batch, queries or tokens, heads, head size)."""
+        return self.query(tokens if query is None else query), self.key(tokens), self.value(tokens)
 
-        taken = []
-        for part in query_stretches(query.shape[1], key.shape[1]):
-            with behind(taken[-2:-1]):  # memory holds the scores of two
-                scores = self.dropout(attention_scores(query[:, part], key), training=training)
-                taken.append(attend(scores, value))
-        return self.out(ops.concatenate(taken, axis=1))
+    def call(self, tokens, query=None, grid=None, training=None):
+        query, key, value = self.project(tokens, query, grid)
+        outputs = []
+        for chunk in query_chunks(query.shape[1], key.shape[1]):
+            # A chunk waits for the last but one, so that memory holds the scores of two at most.
+            with after(outputs[-2:-1]):
+                scores = self.dropout(self.chunk_scores(query, key, chunk), training=training)
+                outputs.append(attend(scores, value))
+        return self.out(ops.concatenate(outputs, axis=1))
 
-    def scores(self, tokens, query=None):
-        """Who looks at whom: (batch, heads, queries, tokens), rows summing to 1."""
-        return attention_scores(self.query(tokens if query is None else query), self.key(tokens))
+    def scores(self, tokens, query=None, grid=None):
+        """Attention weights (batch, heads, queries, tokens), whose rows sum to 1."""
+        query, key, _ = self.project(tokens, query, grid)
+        return self.chunk_scores(query, key, slice(None))
 
-    def compute_output_shape(self, tokens_shape, query_shape=None):
+    def chunk_scores(self, query, key, chunk):
+        """Attention weights of the projected queries in a slice."""
+        return attention_scores(query[:, chunk], key)
+
+    def compute_output_shape(self, tokens_shape, query_shape=None, grid_shape=None):
         return tokens_shape if query_shape is None else query_shape
 
     def get_config(self):
@@ -165,10 +177,10 @@ class MultiHeadSelfAttention(CompositeLayer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Projection(EinsumDense):
-    """Keras's layer for kernels of several axes, computed as one product of matrices.
+    """`keras.layers.EinsumDense` between channels and heads, computed as one matmul.
 
-    All tokens are rows and the kernel's axes are laid together. TensorFlow would multiply the tokens of
-    each image by themselves, and add up what each says of the kernel's gradient.
+    The tokens of all images are the rows of one matrix. TensorFlow would compute a batched matmul, with one
+    matrix per image, and sum the kernel's gradient over the images.
 
     Args:
         equation, output_shape, …: As for `keras.layers.EinsumDense`, the equation one of
@@ -207,6 +219,5 @@ def check_heads(hidden_size, num_heads):
     """Raise ValueError unless the heads divide the hidden size."""
     if not isinstance(num_heads, int) or num_heads < 1 or hidden_size % num_heads:
         raise ValueError(
-            f"hidden_size {hidden_size} is not divisible by num_heads {num_heads!r}; "
-            "every head needs the same whole number of channels"
+            f"num_heads must be an int that divides hidden_size {hidden_size}; got {num_heads!r}"
         )

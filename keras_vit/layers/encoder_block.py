@@ -1,4 +1,4 @@
-"""One block of the encoder: attention, then the MLP, each behind a norm and around a residual."""
+"""A block of the encoder: attention and MLP, each with a norm before it and a residual connection."""
 
 import keras
 from keras import ops
@@ -7,7 +7,9 @@ from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.dense import CompositeLayer
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
-from keras_vit.layers.random_draws import same_draws
+from keras_vit.seeds import replay_seeds
+
+PARTS = ("attention_norm", "attention", "mlp_norm", "mlp")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -15,20 +17,24 @@ class EncoderBlock(CompositeLayer):
     """A pre-norm Transformer block.
 
     Args:
-        num_heads: Number of attention heads; it must divide the channels.
-        mlp_dim: Size of the MLP's hidden layer.
-        activation: The MLP's activation (see `MlpBlock`).
-        norm_epsilon: Added to the variance in both norms.
-        qkv_bias: Whether query, key and value have biases.
-        layer_scale: Start value of a learned factor per channel on both branches; None for none.
-        dropout_rate: Dropout after the attention's output, after the activation and after the
-            MLP's output, in [0, 1).
-        attention_dropout_rate: Dropout on the attention scores, in [0, 1).
-        stochastic_depth_rate: How often an image skips a branch in training, in [0, 1).
-        remat: Whether training computes the block a second time in the backward pass, so that memory
-            holds its input alone.
+        num_heads, qkv_bias, attention_dropout_rate: Of the `MultiHeadSelfAttention` that is built where
+            `attention` is None; the dropout is that of the attention weights.
+        mlp_dim, activation: Of the `MlpBlock` that is built where `mlp` is None.
+        norm_epsilon: Of the norms that are built where `attention_norm` or `mlp_norm` is None.
+        layer_scale: Initial value of a learned factor per channel on both branches; None for none.
+        dropout_rate: Dropout after the attention's output and in the built `MlpBlock`, in [0, 1).
+        stochastic_depth_rate: Probability that an image skips a branch in training, in [0, 1).
+        remat: Whether training recomputes the block in the backward pass, so that memory holds only its
+            input.
+        attention_norm, attention, mlp_norm, mlp: Layers to use as these parts.
 
-    Input and output shape: (batch, tokens, channels).
+    Call arguments:
+        tokens: (batch, tokens, channels).
+        grid: Optional tensor (batch, rows, columns, …), of which only the shape is used: the grid of the
+            patch tokens. Only an attention with `uses_grid` needs it.
+        training: Whether dropout and stochastic depth are active.
+
+    Output shape: that of the tokens.
 
     Raises:
         ValueError: if the heads do not divide the channels, or for an unknown activation.
@@ -43,8 +49,8 @@ class EncoderBlock(CompositeLayer):
 
     def __init__(
         self,
-        num_heads,
-        mlp_dim,
+        num_heads=None,
+        mlp_dim=None,
         activation="gelu_tanh",
         norm_epsilon=1e-6,
         qkv_bias=True,
@@ -53,6 +59,10 @@ class EncoderBlock(CompositeLayer):
         attention_dropout_rate=0.0,
         stochastic_depth_rate=0.0,
         remat=False,
+        attention_norm=None,
+        attention=None,
+        mlp_norm=None,
+        mlp=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -67,39 +77,48 @@ class EncoderBlock(CompositeLayer):
         self.stochastic_depth_rate = stochastic_depth_rate
         self.remat = remat
 
+        parts = (attention_norm, attention, mlp_norm, mlp)
+        self.given_parts = [name for name, part in zip(PARTS, parts) if part is not None]
         policy = self.dtype_policy
-        self.attention_norm = LayerNormalization(norm_epsilon, dtype=policy, name="attention_norm")
-        self.attention = MultiHeadSelfAttention(
+        self.attention_norm = attention_norm or LayerNormalization(
+            norm_epsilon, dtype=policy, name="attention_norm"
+        )
+        self.attention = attention or MultiHeadSelfAttention(
             num_heads, qkv_bias, attention_dropout_rate, dtype=policy, name="attention"
         )
         self.attention_scale = _scale(layer_scale, policy, "attention_scale")
-        self.mlp_norm = LayerNormalization(norm_epsilon, dtype=policy, name="mlp_norm")
-        self.mlp = MlpBlock(mlp_dim, activation, dropout_rate, dtype=policy, name="mlp")
+        self.mlp_norm = mlp_norm or LayerNormalization(norm_epsilon, dtype=policy, name="mlp_norm")
+        self.mlp = mlp or MlpBlock(mlp_dim, activation, dropout_rate, dtype=policy, name="mlp")
         self.mlp_scale = _scale(layer_scale, policy, "mlp_scale")
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=policy)
         self.skip = StochasticDepth(stochastic_depth_rate, dtype=policy)
 
-    def build(self, input_shape):
+    @property
+    def uses_grid(self):
+        """Whether the block has to be called with the grid."""
+        return self.attention.uses_grid
+
+    def build(self, tokens_shape, grid_shape=None):
         parts = (self.attention_norm, self.attention, self.attention_scale, self.skip)
         for part in (*parts, self.mlp_norm, self.mlp, self.mlp_scale):
-            part.build(input_shape)
+            part.build(tokens_shape)
 
-    def call(self, tokens, training=None):
+    def call(self, tokens, grid=None, training=None):
         if self.remat and training:
-            # keras.RematScope fails in TensorFlow's graphs for layers that are told `training`.
-            return keras.remat(same_draws(self, lambda x: self._residual(x, training)))(tokens)
-        return self._residual(tokens, training)
+            # keras.RematScope fails in TensorFlow's graphs for layers that are called with `training`.
+            return keras.remat(replay_seeds(self, lambda x: self._residual(x, grid, training)))(tokens)
+        return self._residual(tokens, grid, training)
 
-    def _residual(self, tokens, training):
-        x = self.attention_norm(tokens)
-        x = self.dropout(self.attention(x, training=training), training=training)
+    def _residual(self, tokens, grid, training):
+        x = self.attention(self.attention_norm(tokens), grid=grid, training=training)
+        x = self.dropout(x, training=training)
         tokens = tokens + self.skip(self.attention_scale(x), training=training)
 
         x = self.mlp(self.mlp_norm(tokens), training=training)
         return tokens + self.skip(self.mlp_scale(x), training=training)
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
+    def compute_output_shape(self, tokens_shape, grid_shape=None):
+        return tokens_shape
 
     def get_config(self):
         return {
@@ -114,7 +133,19 @@ class EncoderBlock(CompositeLayer):
             "attention_dropout_rate": self.attention_dropout_rate,
             "stochastic_depth_rate": self.stochastic_depth_rate,
             "remat": self.remat,
+            **{name: _serialized(getattr(self, name)) for name in self.given_parts},
         }
+
+    @classmethod
+    def from_config(cls, config):
+        load = keras.saving.deserialize_keras_object
+        return cls(**{**config, **{name: load(config[name]) for name in PARTS if name in config}})
+
+
+def _serialized(part):
+    config = keras.saving.serialize_keras_object(part)
+    del config["build_config"]  # which would build the part outside the block, with other paths
+    return config
 
 
 def _scale(value, policy, name):
@@ -128,7 +159,7 @@ class LayerScale(keras.layers.Layer):
     """Multiply each channel by a learned factor.
 
     Args:
-        value: Start value of the factors, such as 1e-5.
+        value: Initial value of the factors, such as 1e-5.
 
     Input and output shape: (batch, …, channels).
 
@@ -162,11 +193,11 @@ class LayerScale(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class StochasticDepth(keras.layers.Layer):
-    """In training, replace a whole branch by zero for some images and enlarge it for the others.
+    """In training, set a whole branch to zero for some images and scale it up for the others.
 
     Args:
-        rate: The share of images that skip the branch, in [0, 1).
-        seed: Optional int that fixes the draw.
+        rate: The fraction of images that skip the branch, in [0, 1).
+        seed: Optional int that fixes the random numbers.
 
     Input and output shape: (batch, …).
 
@@ -186,7 +217,7 @@ class StochasticDepth(keras.layers.Layer):
             raise ValueError(f"rate must be in [0, 1); got {rate!r}")
         self.rate = rate
         self.seed = seed
-        # As in keras.layers.Dropout: without a rate there is nothing random to keep.
+        # As in keras.layers.Dropout, a rate of 0 needs no random state.
         self.seed_generator = keras.random.SeedGenerator(seed) if rate else None
 
     def call(self, inputs, training=None):

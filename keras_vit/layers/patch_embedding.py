@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from keras_vit.rules import Rule
+
 
 def extract_patches(images, patch_size):
     """Cut images into non-overlapping square patches.
@@ -108,17 +110,26 @@ class PatchEmbedding(keras.layers.Layer):
         }
 
 
+def _is_size(value):
+    values = (value, value) if isinstance(value, numbers.Integral) else value
+    return (
+        isinstance(values, Sequence)
+        and len(values) == 2
+        and all(isinstance(side, numbers.Integral) and side > 0 for side in values)
+    )
+
+
+SIZE = Rule("a positive int or a pair (height, width)", _is_size)
+
+
 def pair(size, name):
     """`size` as (height, width): an int stands for a square.
 
     >>> pair(16, "patch_size"), pair((8, 16), "patch_size")
     ((16, 16), (8, 16))
     """
-    values = (size, size) if isinstance(size, numbers.Integral) else size
-    whole = isinstance(values, Sequence) and all(isinstance(v, numbers.Integral) and v > 0 for v in values)
-    if not whole or len(values) != 2:
-        raise ValueError(f"{name} must be a positive int or a pair (height, width); got {size!r}")
-    return int(values[0]), int(values[1])
+    SIZE.check(name, size)
+    return (int(size),) * 2 if isinstance(size, numbers.Integral) else (int(size[0]), int(size[1]))
 
 
 def check_divisible(size, patch_size):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_vit.layers.patch_embedding import check_divisible
-from keras_vit.models.arguments import stem_stride
+from keras_vit.models.config import stem_stride
 from keras_vit.rules import integer
 from keras_vit.tasks import get_task
 

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from keras_vit.layers.random_draws import draws_from
+from keras_vit.seeds import override_seeds
 
 fold_in = tf.random.experimental.stateless_fold_in
 
@@ -32,7 +32,7 @@ def train_step(model, data):
         x, y, w = part
         share = tf.math.divide_no_nan(_weight(model, x, w), total)
         micro_seed = fold_in(seed, number)
-        with draws_from(model, lambda draw, _: fold_in(micro_seed, draw)), tf.GradientTape() as tape:
+        with override_seeds(model, lambda draw, _: fold_in(micro_seed, draw)), tf.GradientTape() as tape:
             predicted = model(x, training=True)
             loss = _mean_loss(model, x, y, predicted, w, training=True)
             loss *= tf.cast(share, loss.dtype)

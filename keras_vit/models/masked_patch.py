@@ -9,7 +9,7 @@ from keras_vit.layers.dense import STATE, EinsumDense, restoring, state_config
 from keras_vit.layers.mask_tokens import MaskTokens
 from keras_vit.layers.patch_embedding import pair
 from keras_vit.models.adapting import plain_arrays
-from keras_vit.models.arguments import FREE, stem_stride
+from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
 from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.vit import VisionTransformer
 
@@ -233,7 +233,7 @@ def _check(encoder, target):
     if behind:
         raise ValueError(f"the encoder must have nothing behind its tokens; got {behind}")
     patch = patch_pixels(encoder)
-    if encoder.image_size != FREE and any(side % p for side, p in zip(encoder.image_size, patch)):
+    if encoder.image_size != DYNAMIC_SIZE and any(side % p for side, p in zip(encoder.image_size, patch)):
         raise ValueError(
             f"an image of {encoder.image_size} is not divisible by what a token stands for, {patch} pixels"
         )

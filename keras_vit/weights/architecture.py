@@ -5,7 +5,7 @@ import itertools
 import math
 import re
 
-from keras_vit.models.arguments import grid_of, prefix_tokens
+from keras_vit.models.config import grid_shape, prefix_tokens
 from keras_vit.variants import VARIANTS
 
 _SIZES = ("hidden_size", "num_layers", "mlp_dim")
@@ -125,7 +125,7 @@ def _positions(shapes, metadata):
     ways = [way for way in ways if way or prefix] or [True]  # the same without prefix tokens
     grid, origin = metadata.get("position_grid"), "position_grid"
     if grid is None and metadata.get("image_size"):
-        grid = grid_of(metadata["image_size"], metadata["patch_size"], metadata.get("resnet"))
+        grid = grid_shape(metadata["image_size"], metadata["patch_size"], metadata.get("resnet"))
         origin = f"an image of {metadata['image_size'][0]}×{metadata['image_size'][1]}, a grid of"
     found = {}
     for way in ways:

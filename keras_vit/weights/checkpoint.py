@@ -14,8 +14,8 @@ from keras.src.saving import serialization_lib  # its scope is not public
 from keras_vit.layers.attention import check_heads
 from keras_vit.messages import listed
 from keras_vit.models.adapting import plain_arrays
-from keras_vit.models.arguments import least_parameters, stem_stride
-from keras_vit.models.vit import ARGUMENTS, DEFAULTS, VisionTransformer
+from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
+from keras_vit.models.vit import VisionTransformer
 from keras_vit.variants import parse_variant
 from keras_vit.weights.architecture import infer_arguments
 from keras_vit.weights.archive import check_hdf5, check_unpacked_size, check_zip, float_arrays, load_arrays
@@ -112,7 +112,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
             described[::-1],
         )
         arguments = _infer(layout, mapped, metadata, given)
-        check_unpacked_size(4 * least_parameters({**DEFAULTS, **arguments}), path.stat().st_size)
+        check_unpacked_size(4 * min_parameters({**DEFAULTS, **arguments}), path.stat().st_size)
         if not layout.split_heads and arguments["num_layers"]:
             check_heads(arguments["hidden_size"], arguments["num_heads"])
             _split_heads(mapped, arguments["num_heads"])
@@ -148,7 +148,7 @@ def read_model(path):
         kind = keras.saving.get_registered_object(config["registered_name"])
         is_ours = isinstance(kind, type) and issubclass(kind, VisionTransformer)
         if is_ours:
-            declared = 4 * least_parameters({**DEFAULTS, **config["config"]})
+            declared = 4 * min_parameters({**DEFAULTS, **config["config"]})
             check_unpacked_size(declared, os.path.getsize(path))
             # Safe even after keras.config.enable_unsafe_deserialization().
             with serialization_lib.SafeModeScope(True):
@@ -182,7 +182,7 @@ def _of_keras(path, variant=None):
                 f"{path}: variant {variant} says {name}={value!r}, it has {getattr(model, name)!r}"
             )
     arrays = plain_arrays(model)
-    arguments = {name: value for name, value in model.get_config().items() if name in ARGUMENTS}
+    arguments = {name: value for name, value in model.get_config().items() if name in OPTIONS}
     if "position_embedding/table" in arrays:
         arguments["position_grid"] = model.get_layer("position_embedding").grid_size
     return StoredModel(path, "keras", arrays, {name: name for name in arrays}, [], [], arguments)

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.messages import listed
 from keras_vit.models import VisionTransformer
-from keras_vit.models.arguments import grid_of, is_free, prefix_tokens
+from keras_vit.models.config import grid_shape, is_dynamic, prefix_tokens
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
 from keras_vit.weights.checkpoint import not_finite, read_checkpoint
@@ -93,7 +93,7 @@ def from_pretrained(
     one_of(POSITION_RESIZES).check("position_resize", position_resize)
     if head == "keep" and num_classes == 0:
         raise ValueError("num_classes=0 removes the head, but head='keep' keeps it")
-    if is_free(image_size) and position_resize != "bilinear":
+    if is_dynamic(image_size) and position_resize != "bilinear":
         raise ValueError(
             f"a model for any image size resizes its positions at each call, with aligned corners; "
             f"position_resize={position_resize!r} needs an image_size"
@@ -122,9 +122,9 @@ def from_pretrained(
             f"{checkpoint.path}: without a position table the image size is unknown; give image_size"
         )
     # A stored table with another grid than the image's stays so, and is resized at each call.
-    if is_free(config["image_size"]) or (
+    if is_dynamic(config["image_size"]) or (
         image_size is None
-        and stored_grid != grid_of(stored["image_size"], stored["patch_size"], stored.get("resnet"))
+        and stored_grid != grid_shape(stored["image_size"], stored["patch_size"], stored.get("resnet"))
     ):
         config["position_grid"] = stored_grid
     if config["num_classes"] != stored["num_classes"]:
@@ -163,7 +163,7 @@ def _preprocessing(config, stored):
             values = tuple(values[i % len(values)] for i in range(channels)) if channels > 1 else (average,)
         options[name] = values
     size = config["image_size"]
-    return Preprocessing(image_size=None if is_free(size) else size, **options)
+    return Preprocessing(image_size=None if is_dynamic(size) else size, **options)
 
 
 def _drop(arrays, model, stored, head):

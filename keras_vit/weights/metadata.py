@@ -4,7 +4,7 @@ import hashlib
 import json
 import warnings
 
-from keras_vit.models.vit import ARGUMENTS
+from keras_vit.models.config import OPTIONS
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.weights.archive import digest_in
 from keras_vit.weights.cache import LARGEST_SIDECAR
@@ -87,7 +87,7 @@ def _digest(arguments):
 
 
 def _arguments_in(config):
-    return {name: value for name, value in config.items() if name in ARGUMENTS}
+    return {name: value for name, value in config.items() if name in OPTIONS}
 
 
 def _options(arguments):

@@ -8,8 +8,7 @@ import numpy as np
 from keras_vit.layers.dense import STATE
 from keras_vit.models import VisionTransformer
 from keras_vit.models.adapting import plain_arrays
-from keras_vit.models.arguments import prefix_tokens
-from keras_vit.models.vit import DEFAULTS
+from keras_vit.models.config import DEFAULTS, prefix_tokens
 from keras_vit.rules import one_of
 from keras_vit.weights.archive import FLOATS, write_arrays
 from keras_vit.weights.checkpoint import merged_heads

@@ -12,7 +12,8 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "rules": (),
     "tasks": ("preprocessing", "rules"),
     "writing": (),
-    "layers": (),
+    "seeds": (),
+    "layers": ("rules", "seeds"),
     "variants": (),
     "preprocessing": (),
     "data": ("preprocessing", "messages", "lazy", "rules", "tasks"),
@@ -28,7 +29,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
 BACKENDS = {"tensorflow", "jax", "torch"}
 NUMPY_AND_KERAS_ONLY = {"layers", "models", "weights", "tasks", "variants", "preprocessing"}
 TENSORFLOW_ALLOWED = {
-    "keras_vit/layers/order.py",
+    "keras_vit/layers/control_dependencies.py",
     "keras_vit/models/distributed_step.py",
     "keras_vit/weights/archive.py",  # torch, for torch's files
     "keras_vit/weights/cache.py",

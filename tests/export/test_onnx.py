@@ -32,13 +32,13 @@ MODELS = {
     "hybrid": {**HYBRID, "resnet": (1, 1)},
     "no transformer": {**HYBRID, **NO_TRANSFORMER, "resnet": (1,)},
     "no head": {"num_classes": None},
-    "stretches of queries": {},
+    "chunks of queries": {},
     "any size": {"image_size": (None, None), "pooling": "gap"},
 }
 # Several in one without FULL; what is left out converts by the same parts.
 FEW = (
     ("erf", "registers"),
-    ("tanh", "map", "stretches of queries"),
+    ("tanh", "map", "chunks of queries"),
     ("quick_gelu", "any size"),
     ("no transformer",),
 )
@@ -70,11 +70,11 @@ def plain(tmp_path_factory):
 
 @pytest.mark.parametrize("names", CASES, ids=", ".join)
 def test_onnx_computes_what_the_model_does(names, tmp_path, monkeypatch):
-    if "stretches of queries" in names:
-        monkeypatch.setattr(attention, "PAIRS", 10)  # two queries at a time
+    if "chunks of queries" in names:
+        monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 10)  # two queries at a time
     model = one_block(**{option: value for name in names for option, value in MODELS[name].items()})
     path = convert(model, tmp_path)
-    if "stretches of queries" in names:  # with the probabilities' one there are two or three without
+    if "chunks of queries" in names:  # with the probabilities' one there are two or three without
         assert [node.op_type for node in onnx.load(path).graph.node].count("Softmax") == 4
     sizes = [(32, 32), (24, 48)] if "any size" in names else [model.image_size]
     for batch in (1, 5):

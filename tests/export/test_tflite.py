@@ -31,7 +31,7 @@ MODELS = {
     "dropout": {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "stochastic_depth_rate": 0.3},
     "no head": {"num_classes": None},
     "grey": {"in_channels": 1},
-    "stretches of queries": {},
+    "chunks of queries": {},
 }
 # Of the largest logit. Models as small as these are not what whole numbers are for: a few units of the
 # last place there. test_quantisation.py has what they cost a model that was trained.
@@ -68,7 +68,7 @@ CASES = {name: ([name], BOUNDS) for name in MODELS}
 if not FULL:
     together = {
         ("erf", "registers", "gap"): "dynamic_int8",
-        ("tanh", "map", "grey", "dropout", "stretches of queries"): "float16",
+        ("tanh", "map", "grey", "dropout", "chunks of queries"): "float16",
         ("sincos2d", "distillation"): "int8",
         ("root block", "no head"): "int8",
         ("no transformer",): "dynamic_int8",
@@ -79,8 +79,8 @@ if not FULL:
 @pytest.mark.parametrize("name", CASES)
 def test_litert_computes_what_the_model_does(name, tmp_path, monkeypatch):
     names, precisions = CASES[name]
-    if "stretches of queries" in names:
-        monkeypatch.setattr(attention, "PAIRS", 10)  # two queries at a time
+    if "chunks of queries" in names:
+        monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 10)  # two queries at a time
     model = one_block(**{option: value for name in names for option, value in MODELS[name].items()})
     images = pixels(5, model.image_size, model.in_channels)
     live = run_live(model, images)

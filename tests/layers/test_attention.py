@@ -71,7 +71,7 @@ def test_the_layer_is_the_published_attention(heads, channels, qkv_bias, rng):
 @pytest.mark.parametrize("pairs", [1, 10, 14, 49, 10**9])
 def test_queries_in_stretches_take_what_they_take_together(pairs, rng, monkeypatch):
     """Whatever is held at a time: one query, one or two, two, all."""
-    monkeypatch.setattr(attention, "PAIRS", pairs)
+    monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", pairs)
     tokens, query = (rng.standard_normal((2, n, 12)).astype("float32") for n in (7, 3))
     layer = MultiHeadSelfAttention(3, name="a")
     layer.build(tokens.shape)
@@ -83,8 +83,8 @@ def test_queries_in_stretches_take_what_they_take_together(pairs, rng, monkeypat
 @given(st.integers(0, 300), st.integers(1, 300), st.integers(1, 5000))
 def test_the_stretches_are_all_queries_in_order_within_the_bound(queries, keys, pairs):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "PAIRS", pairs)
-        parts = attention.query_stretches(queries, keys)
+        patch.setattr(attention, "MAX_CHUNK_SCORES", pairs)
+        parts = attention.query_chunks(queries, keys)
     assert [i for part in parts for i in range(queries)[part]] == [*range(queries)]
     sizes = [part.stop - part.start for part in parts]
     assert parts and all(size <= 1 or size * keys <= pairs for size in sizes)
@@ -98,7 +98,7 @@ def test_a_stretch_begins_when_the_last_but_one_is_done(monkeypatch):
     """Else TensorFlow would hold the scores of as many as it has threads."""
     import tensorflow as tf
 
-    monkeypatch.setattr(attention, "PAIRS", 5)
+    monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 5)
     layer = MultiHeadSelfAttention(2)
     layer.build((None, 5, 8))
     graph = tf.function(layer).get_concrete_function(tf.TensorSpec((None, 5, 8))).graph
@@ -120,13 +120,13 @@ def test_a_stretch_begins_when_the_last_but_one_is_done(monkeypatch):
 
 
 def test_the_published_sizes_are_attended_to_in_one_stretch():
-    assert attention.query_stretches(577, 577) == [slice(0, 577)]  # 384 pixels in patches of 16
-    assert len(attention.query_stretches(4097, 4097)) > 8  # 1,024 pixels
-    assert attention.query_stretches(None, None) == [slice(None)]
+    assert attention.query_chunks(577, 577) == [slice(0, 577)]  # 384 pixels in patches of 16
+    assert len(attention.query_chunks(4097, 4097)) > 8  # 1,024 pixels
+    assert attention.query_chunks(None, None) == [slice(None)]
 
 
 def test_dropout_differs_from_stretch_to_stretch(rng, monkeypatch):
-    monkeypatch.setattr(attention, "PAIRS", 64)
+    monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 64)
     tokens = np.repeat(rng.standard_normal((1, 1, 8)), 64, axis=1).astype("float32")
     layer = MultiHeadSelfAttention(2, dropout_rate=0.5)
     taken = numpy(layer(tokens, training=True))  # all tokens alike: only the mask tells them apart
@@ -165,7 +165,7 @@ def test_a_batch_of_no_images_stays_one():
 
 @pytest.mark.parametrize("heads", [3, 0, -1, 2.0])
 def test_heads_that_do_not_divide_the_channels_are_refused(heads):
-    with pytest.raises(ValueError, match=f"hidden_size 8 is not divisible by num_heads {heads}"):
+    with pytest.raises(ValueError, match=f"num_heads must be an int that divides hidden_size 8; got {heads}"):
         MultiHeadSelfAttention(heads)(np.zeros((1, 5, 8)))
 
 

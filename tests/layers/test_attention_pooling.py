@@ -40,5 +40,5 @@ def test_a_batch_of_no_images_stays_one():
 
 
 def test_heads_are_checked():
-    with pytest.raises(ValueError, match="hidden_size 12 is not divisible by num_heads 5"):
+    with pytest.raises(ValueError, match="num_heads must be an int that divides hidden_size 12; got 5"):
         AttentionPooling(5, 20)(np.zeros((1, 5, 12)))

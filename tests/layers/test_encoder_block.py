@@ -87,7 +87,7 @@ def test_a_batch_of_no_images_stays_one(training):
 
 
 def test_heads_and_activations_are_checked():
-    with pytest.raises(ValueError, match="hidden_size 12 is not divisible by num_heads 5"):
+    with pytest.raises(ValueError, match="num_heads must be an int that divides hidden_size 12; got 5"):
         EncoderBlock(5, 20)(np.zeros((1, 5, 12)))
     with pytest.raises(ValueError, match="activation 'relu' is unknown"):
         EncoderBlock(3, 20, activation="relu")

@@ -276,7 +276,7 @@ def test_the_version_is_one():
 @pytest.mark.parametrize("make", [VisionTransformer, keras_vit.VisionTransformer.from_variant])
 def test_an_argument_that_does_not_exist_is_refused(make):
     sizes = SMALL if make is VisionTransformer else {"variant": "mu/16", "image_size": 32}
-    with pytest.raises(ValueError, match="VisionTransformer has no drop_rate, num_class; it takes"):
+    with pytest.raises(ValueError, match="has no option drop_rate, num_class; its options are image"):
         make(**sizes, num_class=3, drop_rate=0.1)
 
 

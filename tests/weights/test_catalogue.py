@@ -4,7 +4,7 @@ import re
 import pytest
 
 from keras_vit import Preprocessing, VisionTransformer
-from keras_vit.models.arguments import stem_stride
+from keras_vit.models.config import stem_stride
 from keras_vit.variants import VARIANTS, parse_variant
 from keras_vit.weights import catalogue
 from keras_vit.weights.catalogue import CATALOGUE, CSV, Checkpoint, find, list_models, resolve

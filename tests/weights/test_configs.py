@@ -9,7 +9,7 @@ from reference.goldens import GOLDENS
 from reference.small import HYBRID, SMALL, small
 
 from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_weights
-from keras_vit.models.vit import ARGUMENTS
+from keras_vit.models.config import OPTIONS
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.metadata import read_metadata, sidecar_text
 
@@ -36,7 +36,7 @@ def test_it_holds_every_argument_of_the_model():
     assert (found["format"], found["layout"]) == ("keras_vit checkpoint 1", "timm")
     assert {*found["arguments"]} == {*ARGUMENTS}
     assert found["arguments"] == json.loads(
-        json.dumps({name: value for name, value in model.get_config().items() if name in ARGUMENTS})
+        json.dumps({name: value for name, value in model.get_config().items() if name in OPTIONS})
     )
     again = VisionTransformer(**found["arguments"])
     assert again.get_config() == small(class_names=NAMES).get_config() | {"name": again.name}

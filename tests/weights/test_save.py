@@ -17,8 +17,7 @@ from reference.goldens import GOLDENS, stored
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, one_block, small
 
 from keras_vit import from_pretrained, save_weights
-from keras_vit.models.arguments import resolve_arguments
-from keras_vit.models.vit import ARGUMENTS, DEFAULTS
+from keras_vit.models.config import DEFAULTS, ViTConfig
 from keras_vit.weights.archive import digest_in, read_arrays, write_arrays
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.save import _with_prefix_positions, cannot_express
@@ -321,8 +320,7 @@ ALLOWED = {  # what an option that stands in the way is changed to; every layout
 
 def resolved(options):
     """The configuration of a small model, without making it."""
-    options = {**DEFAULTS, **SMALL, **options}
-    return resolve_arguments(**{name: options[name] for name in ARGUMENTS})
+    return vars(ViTConfig(**{**SMALL, **options}))
 
 
 def changed(options, reason):

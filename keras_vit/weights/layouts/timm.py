@@ -6,7 +6,7 @@ blocks (CLIP), a norm after the pooling (`fc_norm`) or attention pooling.
 
 import re
 
-from keras_vit.models.arguments import prefix_tokens
+from keras_vit.models.config import prefix_tokens
 from keras_vit.weights.layouts import timm_config
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout
 from keras_vit.weights.layouts.table import CONV, Row, Table, torch_dense, torch_norm

@@ -1,0 +1,442 @@
+"""The schema of the model's options: one field of `ViTConfig` for each argument of `VisionTransformer`.
+
+A field holds the option's name, type, default, rule (what its value must be, in words and as a function),
+group and one line of documentation. The constructor's signature, checks and documentation are made from it,
+and so is what configuration files may hold. A new option is a field here and its use in `vit.py` or
+`encoder.py`.
+
+* `OPTIONS`: dict of the fields by name, in the constructor's order. `OPTIONS["pooling"].default`, `.type` and
+  `.metadata["rule"]` (a `keras_vit.rules.Rule` with `words` and `accepts`), `["doc"]`, `["group"]`.
+* `DEFAULTS`: dict of the defaults of those that have one.
+* `ViTConfig(**options)`: checks all options, alone and together, and brings them into their normal forms.
+  Options are its attributes, and `vars(config)` is a dict of all of them.
+* `check_options(options, source)`: checks some options, each alone, such as those in a configuration file.
+
+The groups are "size" (what the shapes of a checkpoint's arrays and of the images determine), "architecture"
+(what else decides the outputs: a checkpoint's layout can store a value only if it says so), "training" (no
+effect on inference) and "metadata" (no effect on what is computed).
+"""
+
+import dataclasses
+import inspect
+import math
+import textwrap
+from collections.abc import Sequence
+
+import keras
+
+from keras_vit.layers.attention import check_heads
+from keras_vit.layers.mlp import ACTIVATIONS
+from keras_vit.layers.patch_embedding import SIZE, pair
+from keras_vit.layers.position_embedding import KINDS
+from keras_vit.models.resnet_stem import FORMS, GROUPS
+from keras_vit.preprocessing import Preprocessing, is_float32
+from keras_vit.rules import Rule, boolean, check_fields, integer, number, one_of, optional, text
+
+DYNAMIC_SIZE = (None, None)  # the image size of a model that accepts any
+POOLINGS = ("token", "gap", "map", None)
+
+
+def is_dynamic(image_size):
+    """Whether this is the image size of a model that accepts any size: (None, None)."""
+    return isinstance(image_size, tuple | list) and tuple(image_size) == DYNAMIC_SIZE
+
+
+def _is_list_of(rule):
+    def accepts(value):
+        return isinstance(value, Sequence) and not isinstance(value, str) and all(map(rule.accepts, value))
+
+    return accepts
+
+
+def _is_preprocessing(value):
+    try:
+        return isinstance(value, Preprocessing) or bool(Preprocessing(**{**value, "image_size": None}))
+    except (TypeError, ValueError):
+        return False
+
+
+_positive = integer(at_least=1)
+_rate = number(0, below=1)
+_image_size = Rule(f"{SIZE.words}, or (None, None)", lambda size: is_dynamic(size) or SIZE.accepts(size))
+_units = Rule("a list of positive ints, one per stage,", _is_list_of(_positive))
+_names = Rule("a list of str", _is_list_of(text))
+_float32 = Rule("a number that float32 can hold", is_float32)
+_epsilon = Rule("a number above 0 that float32 can hold", lambda value: is_float32(value) and value > 0)
+_preprocessing = Rule("a keras_vit.Preprocessing or a dict of its arguments", _is_preprocessing)
+
+
+def option(group, rule, doc, default=dataclasses.MISSING, normalize=None):
+    """A field of the schema.
+
+    Args:
+        group: "size", "architecture", "training" or "metadata", as explained above.
+        rule: The `Rule` for its value.
+        doc: A line of documentation.
+        default: Its default value; none makes it a required argument.
+        normalize: A function to the normal form of a value that is not None.
+    """
+    metadata = {"rule": rule, "doc": doc, "group": group, "normalize": normalize}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTConfig:
+    """All options of a Vision Transformer, checked and in their normal forms.
+
+    Args:
+        image_size, …: As for `VisionTransformer`, without its dtype.
+
+    Raises:
+        ValueError: for a value that breaks its option's rule, or options that contradict each other.
+
+    Example:
+        >>> config = ViTConfig(32, 8, 24, num_layers=2, mlp_dim=48, num_heads=3)
+        >>> config.image_size, config.class_token, config.position_grid
+        ((32, 32), True, None)
+        >>> OPTIONS["pooling"].metadata["rule"].words
+        "one of 'token', 'gap', 'map', None"
+    """
+
+    image_size: int | tuple = option(
+        "size",
+        _image_size,
+        "(height, width) in pixels, or one int. (None, None) accepts any size that the patch size divides: "
+        "the stored position grid is resized at each call.",
+        normalize=lambda size: DYNAMIC_SIZE if is_dynamic(size) else pair(size, "image_size"),
+    )
+    patch_size: int | tuple = option(
+        "size",
+        SIZE,
+        "(height, width) of a patch in pixels (of the stem's output for a hybrid), or one int.",
+        normalize=lambda size: pair(size, "patch_size"),
+    )
+    hidden_size: int = option("size", _positive, "Size of a token's vector.")
+    num_layers: int | None = option(
+        "size",
+        optional(_positive),
+        "Number of encoder blocks. None omits the Transformer: the grid of patches is pooled directly (a "
+        "BiT-like ResNet).",
+    )
+    mlp_dim: int | None = option("size", optional(_positive), "Size of the MLPs' hidden layer.")
+    num_heads: int | None = option(
+        "size", optional(_positive), "Number of attention heads; it must divide hidden_size."
+    )
+    num_classes: int | None = option(
+        "size",
+        optional(_positive),
+        "Number of outputs of the head. None builds no head: the model outputs the representation.",
+        default=None,
+    )
+    pooling: str | None = option(
+        "architecture",
+        one_of(POOLINGS),
+        '"token" (the class token), "gap" (mean over the patch tokens), "map" (a learned probe attends to '
+        "all tokens) or None (the head is applied to every token).",
+        default="token",
+    )
+    representation_size: int | None = option(
+        "size",
+        optional(_positive),
+        "Size of a tanh layer `pre_logits` before the head, or None.",
+        default=None,
+    )
+    resnet: tuple | None = option(
+        "architecture",
+        optional(_units),
+        "Bottleneck units per stage of the ResNet stem, such as (3, 4, 9); () for its root block only; None "
+        "for no stem.",
+        default=None,
+        normalize=tuple,
+    )
+    resnet_width: int = option("size", _positive, "Channels of the stem's root block.", default=64)
+    resnet_form: str = option(
+        "architecture",
+        one_of(FORMS),
+        '"vit_jax" or "timm": whose epsilons the stem uses.',
+        default="vit_jax",
+    )
+    position_embedding: str = option(
+        "architecture", one_of(KINDS), '"learned", "sincos2d" or "none".', default="learned"
+    )
+    position_grid: tuple | None = option(
+        "size",
+        optional(SIZE),
+        "(rows, columns) of the learned table, resized at each call if the image has another grid. By "
+        "default the grid of image_size, or of a 224-pixel image if the size is dynamic.",
+        default=None,
+        normalize=lambda size: pair(size, "position_grid"),
+    )
+    prefix_positions: bool = option(
+        "architecture",
+        boolean,
+        "Whether the class, distillation and register tokens have rows of their own in the table (the paper) "
+        "or are prepended after the positions are added (`big_vision`, DeiT III).",
+        default=True,
+    )
+    activation: str = option(
+        "architecture",
+        one_of(ACTIVATIONS),
+        '"gelu_tanh" (official), "gelu_erf" (timm, Hugging Face) or "quick_gelu" (CLIP).',
+        default="gelu_tanh",
+    )
+    norm_epsilon: float = option(
+        "architecture", _epsilon, "Added to the variance in every layer norm.", default=1e-6
+    )
+    qkv_bias: bool = option(
+        "architecture", boolean, "Whether query, key and value have biases.", default=True
+    )
+    class_token: bool | None = option(
+        "architecture",
+        optional(boolean),
+        'Whether there is a class token. By default only with pooling "token".',
+        default=None,
+    )
+    num_registers: int = option("architecture", integer(at_least=0), "Number of register tokens.", default=0)
+    distillation: bool = option(
+        "architecture",
+        boolean,
+        "Whether there are DeiT's distillation token and second head; the logits are the mean of the two.",
+        default=False,
+    )
+    layer_scale: float | None = option(
+        "architecture",
+        optional(_float32),
+        "Initial value of a learned factor per channel on each residual branch, or None.",
+        default=None,
+    )
+    pre_norm: bool = option(
+        "architecture",
+        boolean,
+        "Whether there is a layer norm `pre_norm` before the first block (CLIP); the patch embedding then "
+        "has no bias.",
+        default=False,
+    )
+    norm_after_pooling: bool = option(
+        "architecture",
+        boolean,
+        "Whether the last norm follows the pooling (`pooled_norm`) instead of preceding it (`encoder_norm`).",
+        default=False,
+    )
+    in_channels: int = option("size", _positive, "Channels of the image.", default=3)
+    preprocessing: Preprocessing | dict | None = option(
+        "metadata",
+        optional(_preprocessing),
+        "How images become model input, a `Preprocessing`; by default the official one.",
+        default=None,
+    )
+    class_names: tuple | None = option(
+        "metadata", optional(_names), "One name per class, or None.", default=None, normalize=tuple
+    )
+    task: str | None = option(
+        "metadata",
+        optional(text),
+        'What the outputs mean: "single_label", "multi_label" or "regression"; None if unknown.',
+        default=None,
+    )
+    split_seed: int | None = option(
+        "metadata",
+        optional(integer(at_least=0)),
+        "Seed of the split of the training data; None if unknown.",
+        default=None,
+    )
+    dropout_rate: float = option(
+        "training", _rate, "As in `EncoderBlock`; also applied after the positions.", default=0.0
+    )
+    attention_dropout_rate: float = option("training", _rate, "As in `EncoderBlock`.", default=0.0)
+    stochastic_depth_rate: float = option(
+        "training", _rate, "Of the last block; the others' rates increase linearly to it from 0.", default=0.0
+    )
+
+    def __post_init__(self):
+        check_fields(self)
+        for name, field in OPTIONS.items():
+            if (normalize := field.metadata["normalize"]) and getattr(self, name) is not None:
+                self._set(name, normalize(getattr(self, name)))
+        if self.class_token is None:
+            self._set("class_token", self.pooling == "token")
+        _check_transformer(self)
+        _check_head(self)
+        _check_stem(self)
+        if self.position_grid is None and self.image_size == DYNAMIC_SIZE:
+            grid = grid_shape((224, 224), self.patch_size, self.resnet)
+            self._set("position_grid", tuple(max(side, 1) for side in grid))
+        self._set("preprocessing", _resolved_preprocessing(self))
+
+    def _set(self, name, value):
+        object.__setattr__(self, name, value)
+
+
+OPTIONS = {field.name: field for field in dataclasses.fields(ViTConfig)}
+DEFAULTS = {
+    name: field.default for name, field in OPTIONS.items() if field.default is not dataclasses.MISSING
+}
+
+
+def check_options(options, source):
+    """Raise ValueError for an option that does not exist, or whose value breaks its rule.
+
+    Args:
+        options: dict of values by name. Rules across options are not checked.
+        source: What the message begins with, such as the name of a file.
+
+    Example:
+        >>> check_options({"num_heads": 0}, "config.json")
+        Traceback (most recent call last):
+        ValueError: config.json: num_heads must be a positive int or None; got 0
+    """
+    for name, value in options.items():
+        if name not in OPTIONS:
+            raise ValueError(f"{source}: VisionTransformer has no option {name!r}")
+        OPTIONS[name].metadata["rule"].check(f"{source}: {name}", value)
+
+
+def with_options(cls):
+    """Class decorator: give a constructor the options' signature and its docstring their descriptions.
+
+    The class takes options as `*args` and `**kwargs`, and its docstring has a line "{options}".
+    """
+    self, *own = inspect.signature(cls.__init__).parameters.values()
+    kind, required = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    parameters = [inspect.Parameter(name, kind, default=DEFAULTS.get(name, required)) for name in OPTIONS]
+    own = [parameter for parameter in own if parameter.kind is not parameter.VAR_POSITIONAL]
+    cls.__init__.__signature__ = inspect.Signature([self, *parameters, *own])
+    if cls.__doc__:  # Python's option -OO removes it
+        cls.__doc__ = cls.__doc__.replace("{options}", describe_options())
+    return cls
+
+
+def describe_options(indent=8):
+    """The options as entries of a docstring's `Args:` section, all but the first line indented.
+
+    >>> print(describe_options().splitlines()[3].strip())
+    hidden_size: Size of a token's vector.
+    """
+    entries = (f"{name}: {field.metadata['doc']}" for name, field in OPTIONS.items())
+    wrap = textwrap.TextWrapper(108, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4))
+    return "\n".join(map(wrap.fill, entries)).lstrip()
+
+
+# What follows from the options ----------------------------------------------------------------------
+
+
+def prefix_tokens(options):
+    """(layer name, count, initializer) of the tokens before the patches' tokens, the innermost first.
+
+    Args:
+        options: Mapping with `num_registers`, `distillation` and `class_token`.
+    """
+    normal = keras.initializers.RandomNormal(stddev=0.02)
+    tokens = (
+        ("register_tokens", options["num_registers"], normal),
+        ("distillation_token", int(options["distillation"]), normal),
+        ("class_token", int(options["class_token"]), "zeros"),
+    )
+    return [token for token in tokens if token[1]]
+
+
+def stem_stride(resnet):
+    """The side in pixels of a position in the grid that the stem outputs; 1 without a stem.
+
+    >>> stem_stride(None), stem_stride(()), stem_stride((3, 4, 9))
+    (1, 4, 16)
+    """
+    return 1 if resnet is None else 4 * 2 ** max(len(resnet) - 1, 0)
+
+
+def grid_shape(image_size, patch_size, resnet):
+    """(rows, columns) of the patches of an image; a stem rounds up.
+
+    >>> grid_shape((224, 384), (16, 16), None), grid_shape((225, 225), (1, 1), (2, 2, 2, 2))
+    ((14, 24), (8, 8))
+    """
+    stride = stem_stride(resnet)
+    return tuple(-(-side // stride) // patch for side, patch in zip(image_size, patch_size))
+
+
+def min_parameters(options):
+    """A lower bound of a model's number of parameters, without building it: its larger kernels and tables.
+
+    >>> config = ViTConfig(224, 16, 768, num_layers=12, mlp_dim=3072, num_heads=12, num_classes=1000)
+    >>> min_parameters({**vars(config), "position_grid": (14, 14)})
+    86443008
+    """
+    c, hidden = options, options["hidden_size"]
+    rows, columns = c["position_grid"] or (0, 0)
+    stem = sum(
+        units * (3 * c["resnet_width"] * 2**stage) ** 2 for stage, units in enumerate(c["resnet"] or ())
+    )
+    patch = math.prod(pair(c["patch_size"], "patch_size")) * (1 if c["resnet"] else c["in_channels"])
+    blocks = (c["num_layers"] or 0) * (4 * hidden + 2 * (c["mlp_dim"] or 0))
+    tokens = rows * columns + c["num_registers"]
+    before_head = c["representation_size"] or hidden
+    head = before_head * (c["num_classes"] or 0) + hidden * (c["representation_size"] or 0)
+    return stem + hidden * (patch + blocks + tokens) + head
+
+
+# Rules across options -------------------------------------------------------------------------------
+
+
+def _require(condition, message):
+    if not condition:
+        raise ValueError(message)
+
+
+def _check_transformer(c):
+    if c.num_layers is None:
+        _require(
+            c.mlp_dim is None and c.num_heads is None,
+            "num_layers=None builds no Transformer, so mlp_dim and num_heads must be None; "
+            f"got {c.mlp_dim!r} and {c.num_heads!r}",
+        )
+        _require(
+            c.pooling in ("gap", None) and not prefix_tokens(vars(c)),
+            "without a Transformer pooling must be 'gap' or None, and there can be no class, distillation or "
+            f"register tokens; got pooling={c.pooling!r}",
+        )
+        return
+    _positive.check("mlp_dim", c.mlp_dim)
+    _positive.check("num_heads", c.num_heads)
+    check_heads(c.hidden_size, c.num_heads)
+    _require(
+        c.position_embedding != "sincos2d" or c.hidden_size % 4 == 0 and c.hidden_size >= 8,
+        f"sincos2d needs a hidden_size that is a multiple of 4, at least 8; got {c.hidden_size}",
+    )
+
+
+def _check_head(c):
+    _require(
+        c.class_token or c.pooling != "token", "pooling='token' reads the class token; got class_token=False"
+    )
+    _require(
+        not c.distillation
+        or (c.pooling == "token" and c.representation_size is None and not c.norm_after_pooling),
+        "distillation needs pooling='token', no representation_size and no norm_after_pooling; got "
+        f"{c.pooling!r}, {c.representation_size!r} and {c.norm_after_pooling!r}",
+    )
+    _require(
+        c.class_names is None or len(c.class_names) == c.num_classes,
+        f"class_names must hold num_classes={c.num_classes} names; got {len(c.class_names or ())}",
+    )
+
+
+def _check_stem(c):
+    _require(
+        c.resnet is None or c.resnet_width % GROUPS == 0,
+        f"resnet_width must be a multiple of {GROUPS}, the groups of its norms; got {c.resnet_width}",
+    )
+
+
+def _resolved_preprocessing(c):
+    size = None if c.image_size == DYNAMIC_SIZE else c.image_size
+    given = c.preprocessing
+    if given is None:
+        half = (0.5,) * c.in_channels
+        return Preprocessing(size, mean=half, std=half)
+    resolved = Preprocessing(**given) if isinstance(given, dict) else given
+    if resolved.channels != c.in_channels or (size and resolved.image_size != size):
+        raise ValueError(
+            f"preprocessing makes images of size {resolved.image_size or 'any'} with {resolved.channels} "
+            f"channels, but the model takes size {size or 'any'} with {c.in_channels}"
+        )
+    return resolved
