@@ -34,7 +34,7 @@ def test_it_holds_every_argument_of_the_model():
     found = json.loads(text)
     assert [*found] == ["format", "layout", "arguments"]
     assert (found["format"], found["layout"]) == ("keras_vit checkpoint 1", "timm")
-    assert {*found["arguments"]} == {*ARGUMENTS}
+    assert {*found["arguments"]} == {*OPTIONS}
     assert found["arguments"] == json.loads(
         json.dumps({name: value for name, value in model.get_config().items() if name in OPTIONS})
     )
