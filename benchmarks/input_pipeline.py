@@ -1,11 +1,9 @@
-"""Time the training input against the official pipeline's; print a table and write INPUT_PIPELINE.md."""
+"""Throughput of the training input compared with the official pipeline's; writes INPUT_PIPELINE.md."""
 
 import datetime
-import importlib.metadata
 import io
 import os
 import pathlib
-import platform
 import statistics
 import tempfile
 import time
@@ -14,15 +12,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 import tensorflow as tf
-from machine import processor
+from machine import processor, versions
 from PIL import Image
+from report import table
 
 ROUNDS = 7
-BATCHES = 40  # in a round, after half as many to warm up
+BATCHES = 40  # per round, after half as many for warm-up
 BATCH_SIZE = 64
 IMAGES = 256
 HEIGHT, WIDTH, SIZE = 375, 500, 224  # ImageNet's most frequent size
-QUALITIES = (75, 92)  # of the JPEGs; ImageNet's have about 110 kB on average
+QUALITIES = (75, 92)  # JPEG quality; ImageNet's files have 110 kB on average
 
 
 def main():
@@ -32,27 +31,25 @@ def main():
     pathlib.Path(__file__).with_name("INPUT_PIPELINE.md").write_text(text)
 
 
-def report(quality=QUALITIES[-1], rounds=ROUNDS, batches=BATCHES, batch_size=BATCH_SIZE, images=IMAGES):
-    """How fast each pipeline is, in interleaved rounds of one process on the same cores.
+def report(quality):
+    """Time each pipeline in interleaved rounds of one process.
 
     Args:
-        quality: Of the JPEGs.
-        rounds, batches, batch_size: How much is timed.
-        images: How many files there are.
+        quality: JPEG quality.
 
     Returns:
-        A list of dicts: `pipeline`, `kilobytes` of a file, `speeds` (images a second, of each round), their
-        `median`, `cpu` (milliseconds of all cores for an image, the median) and `ratio`, of the median to the
-        official pipeline's. Only ratios within one run mean something.
+        A list of dicts: `pipeline`, `kilobytes` per file, `speeds` (images per second, of each round), their
+        `median`, `cpu` (milliseconds of all cores per image, the median) and `ratio` to the official
+        pipeline's median.
     """
     pipelines = {"official": official_pipeline, "keras_vit": our_pipeline}
     timed = {name: [] for name in pipelines}
     with tempfile.TemporaryDirectory() as folder:
-        paths = write_photographs(folder, images, quality)
+        paths = write_photographs(folder, IMAGES, quality)
         kilobytes = sum(os.path.getsize(path) for path in paths) / len(paths) / 1000
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             for name, pipeline in pipelines.items():
-                timed[name].append(_timed(pipeline(paths, batch_size), batches, batch_size))
+                timed[name].append(_timed(pipeline(paths, BATCH_SIZE)))
     rows = []
     for name, values in timed.items():
         speeds, cpu = zip(*values)
@@ -62,20 +59,20 @@ def report(quality=QUALITIES[-1], rounds=ROUNDS, batches=BATCHES, batch_size=BAT
     return rows
 
 
-def _timed(data, batches, batch_size):
-    """Images a second, and CPU milliseconds an image, once buffers are full and the threads have settled."""
+def _timed(data):
+    """Images per second and CPU milliseconds per image, after a warm-up that fills the buffers."""
     stream = iter(data)
-    for _ in range(max(batches // 2, 1)):
+    for _ in range(BATCHES // 2):
         next(stream)
     wall, cpu = time.perf_counter(), time.process_time()
-    for _ in range(batches):
+    for _ in range(BATCHES):
         next(stream)
-    images = batches * batch_size
+    images = BATCHES * BATCH_SIZE
     return images / (time.perf_counter() - wall), (time.process_time() - cpu) / images * 1e3
 
 
 def official_pipeline(paths, batch_size):
-    """Paths to training batches as `vit_jax/input_pipeline.py` makes them."""
+    """Training batches from paths as in `vit_jax/input_pipeline.py`."""
 
     def sample(path):
         image = tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
@@ -116,13 +113,13 @@ def our_pipeline(paths, batch_size):
 
 
 def write_photographs(folder, count, quality):
-    """Write JPEGs with detail of several sizes and some noise; their paths."""
+    """Write JPEGs with detail at several scales and some noise; returns their paths."""
     rng = np.random.default_rng(0)
     paths = []
     for number in range(count):
         pixels = np.zeros((HEIGHT, WIDTH, 3))
-        for cell in (125, 25, 5):  # coarse to fine, each with less contrast
-            blocks = rng.normal(128, 25 + cell / 3, (HEIGHT // cell, WIDTH // cell, 3)).clip(0, 255)
+        for side in (125, 25, 5):  # coarse to fine, with decreasing contrast
+            blocks = rng.normal(128, 25 + side / 3, (HEIGHT // side, WIDTH // side, 3)).clip(0, 255)
             image = Image.fromarray(blocks.astype("uint8")).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC)
             pixels += np.asarray(image) / 3
         pixels += rng.normal(0, 8, (HEIGHT, WIDTH, 1))
@@ -135,27 +132,24 @@ def write_photographs(folder, count, quality):
 
 
 def _table(rows):
-    packages = ("keras_vit", "keras", "tensorflow", "numpy")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
-    lines = [
+    found = versions(("keras_vit", "keras", "tensorflow", "numpy"))
+    software = ", ".join(f"{name} {version}" for name, version in found.items())
+    lines = []
+    for row in rows:
+        span = f"{min(row['speeds']):.0f} to {max(row['speeds']):.0f}"
+        first = f"{row['kilobytes']:.0f} kB", row["pipeline"], f"{row['median']:.0f}", span
+        lines.append((*first, f"{row['cpu']:.2f}", f"{row['ratio']:.2f}"))
+    parts = [
         "# The training input",
-        "",
-        f"`python benchmarks/input_pipeline.py`, {datetime.date.today()}: {versions}, Python "
-        f"{platform.python_version()}, {processor()}, {os.cpu_count()} cores.",
-        "",
+        f"`python benchmarks/input_pipeline.py`, {datetime.date.today()}: {software}, {processor()}, "
+        f"{os.cpu_count()} cores.",
         f"{IMAGES} JPEG files of {WIDTH}×{HEIGHT} → random crop of 5 to 100 % → {SIZE}×{SIZE}, flip, scale; "
         f"batches of {BATCH_SIZE}. The official pipeline is that of `vit_jax/input_pipeline.py`: shuffle "
         f"paths, read, decode whole, crop. Medians of {ROUNDS} interleaved rounds of {BATCHES} batches in "
-        "one process on the same cores; only ratios within one run mean something.",
-        "",
-        "| files | pipeline | images/s | lowest to highest | CPU ms an image | ratio |",
-        "|---|---|---|---|---|---|",
+        "one process on the same cores; only ratios within one run are meaningful.",
+        table(("files", "pipeline", "images/s", "lowest to highest", "CPU ms per image", "ratio"), lines),
     ]
-    for row in rows:
-        span = f"{min(row['speeds']):.0f} to {max(row['speeds']):.0f}"
-        cells = f"{row['kilobytes']:.0f} kB", row["pipeline"], f"{row['median']:.0f}", span
-        lines.append("| " + " | ".join((*cells, f"{row['cpu']:.2f}", f"{row['ratio']:.2f}")) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,14 +1,8 @@
-"""What machine a benchmark ran on, and how fast it multiplies matrices.
-
-    python benchmarks/machine.py "TensorFlow XLA"
-
-prints the GFLOP/s of the largest products by precision: the ceiling that no model passes.
-"""
+"""The machine and software that a benchmark runs on, and the peak rate of its matrix products."""
 
 import datetime
 import importlib.metadata
 import importlib.util
-import json
 import os
 import pathlib
 import platform
@@ -18,10 +12,12 @@ import subprocess
 import sys
 import time
 
-SIDES = (2048, 3072, 4096)  # of the square matrices; on an accelerator those of four times the size
+from harness import Failed, measure
+
+SIDES = (2048, 3072, 4096)  # of the square matrices; four times as large on an accelerator
 REPEATS = 5
 PACKAGES = ("keras_vit", "keras", "tensorflow", "jax", "ai-edge-litert", "onnxruntime", "keras-hub", "torch")
-PACKAGES += ("transformers", "timm", "flax")
+PACKAGES += ("transformers", "timm")
 
 
 def processor():
@@ -47,13 +43,18 @@ def installed(*modules):
     return all(importlib.util.find_spec(module.partition(".")[0]) for module in modules)
 
 
-def circumstances(threads=None):
-    """When, where and of what a measurement is; the load is that before it, the cores those it had."""
-    script, *arguments = sys.argv
-    versions = {"Python": platform.python_version()}
-    for package in PACKAGES:
+def versions(packages=PACKAGES):
+    """Package → version, of those that are installed."""
+    found = {"Python": platform.python_version()}
+    for package in packages:
         if installed(package.replace("-", "_")):
-            versions[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def circumstances(threads=None):
+    """Date, command, machine, load average before the measurement, and versions."""
+    script, *arguments = sys.argv
     return {
         "date": datetime.datetime.now().isoformat(" ", "minutes"),
         "command": shlex.join(["python", f"benchmarks/{pathlib.Path(script).name}", *arguments]),
@@ -61,102 +62,78 @@ def circumstances(threads=None):
         "cores": threads or len(os.sched_getaffinity(0)),
         "accelerator": accelerator(),
         "load": round(os.getloadavg()[0], 2),
-        "versions": versions,
+        "versions": versions(),
     }
 
 
-# The ceiling ------------------------------------------------------------------------------------
-
-
-def ceiling(threads=None):
-    """precision → the best GFLOP/s of a product of large matrices, and who made it.
-
-    Each library multiplies in a process of its own.
-    """
+def peak_rates(threads=None):
+    """precision → the highest GFLOP/s of a large matrix product, and the library that reached it."""
     best = {}
-    for name, (modules, _) in PRODUCTS.items():
+    for name, (modules, _) in MATMULS.items():
         if not installed(*modules) or ("tensorflow" in modules and os.environ.get("KERAS_BACKEND") == "jax"):
             continue
-        command = [sys.executable, __file__, name, *([str(threads)] if threads else [])]
-        done = subprocess.run(command, capture_output=True, text=True)
-        rates = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
+        try:
+            rates = measure("machine.matmul_rates", name=name, threads=threads)
+        except Failed:
+            continue
         for precision, rate in rates.items():
             if rate > best.get(precision, {"gflops": 0})["gflops"]:
                 best[precision] = {"gflops": rate, "by": name}
     return best
 
 
-def _tensorflow(precision, xla=False):
+def matmul_rates(name, threads):
+    """precision → GFLOP/s of one library, the best of all sides, each by its median time."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    use_cores(threads)
+    rates = {}
+    for precision in ("float32", "bfloat16"):
+        for side in (side * (4 if accelerator() else 1) for side in SIDES):
+            multiply, seconds = MATMULS[name][1](precision, side), []
+            multiply()
+            for _ in range(REPEATS):
+                begin = time.perf_counter()
+                multiply()
+                seconds.append(time.perf_counter() - begin)
+            rate = 2 * side**3 / statistics.median(seconds) / 1e9
+            rates[precision] = max(rate, rates.get(precision, 0))
+    return rates
+
+
+def _tensorflow(precision, side, xla=False):
     import tensorflow as tf
 
-    def product(side):
-        a = tf.cast(tf.random.normal((side, side)), precision)
-        multiply = tf.function(lambda a, b: tf.matmul(a, b), jit_compile=xla)
-        return lambda: multiply(a, a)[0, 0].numpy()
-
-    return product
+    a = tf.cast(tf.random.normal((side, side)), precision)
+    multiply = tf.function(lambda a, b: tf.matmul(a, b), jit_compile=xla)
+    return lambda: multiply(a, a)[0, 0].numpy()
 
 
-def _jax(precision):
+def _jax(precision, side):
     import jax
 
-    def product(side):
-        a = jax.random.normal(jax.random.key(0), (side, side), precision)
-        multiply = jax.jit(lambda a, b: a @ b)
-        return lambda: multiply(a, a).block_until_ready()
-
-    return product
+    a = jax.random.normal(jax.random.key(0), (side, side), precision)
+    multiply = jax.jit(lambda a, b: a @ b)
+    return lambda: multiply(a, a).block_until_ready()
 
 
-def _torch(precision):
+def _torch(precision, side):
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-
-    def product(side):
-        a = torch.randn(side, side, device=device).to(getattr(torch, precision))
-        return lambda: (a @ a)[0, 0].item()
-
-    return product
+    a = torch.randn(side, side, device=device).to(getattr(torch, precision))
+    return lambda: (a @ a)[0, 0].item()
 
 
-PRODUCTS = {  # who multiplies → the modules it needs, precision → side → function
+MATMULS = {  # library → the modules that it needs, and (precision, side) → function
     "torch": (("torch",), _torch),
     "TensorFlow graph": (("tensorflow",), _tensorflow),
-    "TensorFlow XLA": (("tensorflow",), lambda precision: _tensorflow(precision, xla=True)),
+    "TensorFlow XLA": (("tensorflow",), lambda precision, side: _tensorflow(precision, side, xla=True)),
     "JAX": (("jax",), _jax),
 }
 
 
-def _rate(multiply, side):
-    """GFLOP/s, of the median time."""
-    multiply()
-    seconds = []
-    for _ in range(REPEATS):
-        begin = time.perf_counter()
-        multiply()
-        seconds.append(time.perf_counter() - begin)
-    return 2 * side**3 / statistics.median(seconds) / 1e9
-
-
-def main():
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    name, *threads = sys.argv[1:]
-    use_cores(int(threads[0]) if threads else None)
-    sides = [side * (4 if accelerator() else 1) for side in SIDES]
-    rates = {}
-    for precision in ("float32", "bfloat16"):
-        product = PRODUCTS[name][1](precision)
-        rates[precision] = max(_rate(product(side), side) for side in sides)
-    print(json.dumps(rates))
-
-
 def use_cores(count):
-    """Let this process run on so many cores; None for all. Every library makes a thread for each then."""
+    """Restrict this process to `count` cores; None for all. Every library then uses as many threads."""
     if count:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,9 @@
-"""Does predicting masked patches help where labels are few? Digits, 100 labels, with and without it.
+"""Masked patch prediction before fine-tuning on 100 labelled digits; writes MASKED_PATCH.md.
 
     python benchmarks/masked_patch.py [--seeds 5]
 
-For each seed an encoder learns from all training digits without their labels; then two models are trained
-on the same 100 labels with the same recipe, one from that encoder and one from random weights. The test
-digits are seen by none of them. Writes MASKED_PATCH.md beside this file.
+For each seed an encoder trains on all training digits without their labels. Then two models train on the same
+100 labels with the same recipe, one from that encoder and one from random weights.
 """
 
 import argparse
@@ -32,7 +31,7 @@ FINE_TUNING = RECIPES["digits"].with_changes(
 
 
 def measure(seed, folder):
-    """(accuracy from random weights, accuracy from the encoder that predicted patches) on the test digits."""
+    """Test accuracy from random weights, and from the pretrained encoder."""
     pretraining, tuning = (recipe.with_changes(seed=seed) for recipe in (PRETRAINING, FINE_TUNING))
     masked = RunConfig("digits", pretraining, MODEL, objective="masked_patch")
     encoder, _ = train(masked, folder / f"encoder-{seed}", verbose=0)

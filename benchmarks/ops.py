@@ -1,9 +1,9 @@
-"""Where a step's time goes, operation by operation, as TensorFlow's profiler sees it; Markdown on stdout.
+"""The time of a step by operation, from TensorFlow's profiler; Markdown on standard output.
 
     python benchmarks/ops.py --variant S/16 --task training --precision float32 --batch 16 [--jit]
 
-Operations that run at the same time are each counted, and the shares are of their sum; what no operation
-was running in is the framework's. With --jit the operations are XLA's, in whose fusions several become one.
+Concurrent operations are each counted, and the fractions are of their sum; time without an operation is the
+framework's. With --jit the operations are XLA's, whose fusions combine several.
 """
 
 import argparse
@@ -17,15 +17,15 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from contenders import CONTENDERS, Case
 from machine import circumstances
 from report import machine_text, table
+from systems import SYSTEMS, Case
 
 STEPS = 3
-# The first kind whose pattern is in "layer's path|operation" has the time.
+# The kind of an operation is the first whose pattern matches "layer's path|operation".
 KINDS = {
-    "attention products": r"attention(_\d+)?/MatMul[^|]*\|\w*MatMul",
-    "matrix products": r"\|\w*(MatMul|Conv2D|Einsum)|\|(dot|convolution|conv)\b",
+    "attention matmuls": r"attention(_\d+)?/MatMul[^|]*\|\w*MatMul",
+    "other matmuls": r"\|\w*(MatMul|Conv2D|Einsum)|\|(dot|convolution|conv)\b",
     "softmax": r"[Ss]oftmax(?!_cross_entropy)",
     "LayerNorm": r"norm(_\d+)?/",
     "GELU": r"mlp(_\d+)?/(?!dense)|[Gg]elu|\|(Tanh|Erf)",
@@ -44,20 +44,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     for field in dataclasses.fields(Case):
         parser.add_argument(f"--{field.name}", type=field.type, default=field.default)
-    parser.add_argument("--jit", action="store_true", help="with XLA instead of in a plain graph")
-    parser.add_argument("--contender", choices=("keras_vit", "KerasHub"), default="keras_vit")
-    parser.add_argument("--most", type=int, default=15, help="how many single operations to list")
+    parser.add_argument("--jit", action="store_true", help="compile with XLA")
+    parser.add_argument("--system", choices=("keras_vit", "KerasHub"), default="keras_vit")
+    parser.add_argument("--most", type=int, default=15, help="number of operations to list")
     args = parser.parse_args()
     case = Case(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Case)})
-    name = f"{args.contender} {'XLA' if args.jit else 'graph'}"
+    name = f"{args.system} {'XLA' if args.jit else 'graph'}"
     about = circumstances()
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    wall, events = profile(CONTENDERS[name].make(case, None))
+    wall, events = profile(SYSTEMS[name].make(case, None))
     print(f"## {name}: {case}\n\n{machine_text(about)}\n\n{report(wall, events, case, args.most)}")
 
 
 def profile(step):
-    """(seconds of a step, (operation, begin, end) in seconds of all operations of STEPS steps)."""
+    """Seconds per step, and (operation, begin, end) in seconds of all operations of STEPS steps."""
     import tensorflow as tf
 
     for _ in range(2):
@@ -75,9 +75,9 @@ def profile(step):
 
 
 def operations(path):
-    """(operation, begin, end) of each operation that the profile's file tells of.
+    """(operation, begin, end) of each operation in a profile.
 
-    A graph's operation is "layer/path|Type"; one of XLA is "|name" without its number.
+    An operation of a graph is "layer/path|Type"; one of XLA is "|name" without its number.
     """
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
@@ -103,16 +103,16 @@ def operations(path):
 
 
 def kind_of(operation):
-    """The row of the table that an operation belongs to.
+    """The kind of an operation, a row of the table.
 
     >>> kind_of("vit/encoder_block_0/attention/MatMul|BatchMatMulV2")
-    'attention products'
+    'attention matmuls'
     """
     return next((kind for kind, pattern in KINDS.items() if re.search(pattern, operation)), OTHER)
 
 
 def busy(events):
-    """Seconds in which at least one event was under way."""
+    """Seconds during which at least one event ran."""
     total, until = 0.0, 0.0
     for _, begin, end in sorted(events, key=lambda event: event[1]):
         total += max(0.0, end - max(begin, until))
@@ -121,7 +121,7 @@ def busy(events):
 
 
 def report(wall, events, case, most):
-    """The tables of one profile: shares by kind, and the operations that take most."""
+    """The tables of a profile: time by kind, and the operations with the most time."""
     kinds, single, counts = collections.Counter(), collections.Counter(), collections.Counter()
     for name, begin, end in events:
         kinds[kind_of(name)] += end - begin
@@ -138,10 +138,10 @@ def report(wall, events, case, most):
     gflops = case.gflops * case.batch / wall
     return "\n\n".join(
         [
-            f"{wall * 1e3:.1f} ms a step, {gflops:.0f} GFLOP/s.",
-            table(("what", "ms a step", "share"), lines),
+            f"{wall * 1e3:.1f} ms per step, {gflops:.0f} GFLOP/s.",
+            table(("kind", "ms per step", "fraction"), lines),
             table(
-                ("operation", "ms a step, summed", "times a step"),
+                ("operation", "ms per step, summed", "calls per step"),
                 [
                     (operation, f"{seconds / STEPS * 1e3:.2f}", f"{counts[operation] / STEPS:.0f}")
                     for operation, seconds in single.most_common(most)

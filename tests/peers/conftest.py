@@ -15,9 +15,9 @@ except ImportError:
     torch = None
 else:
     sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
-    import contenders
+    import systems
 
-    contenders.declare_torchvision()
+    systems.declare_torchvision()
     torch.set_num_threads(2)
 
 

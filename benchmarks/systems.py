@@ -1,17 +1,8 @@
-"""One contender of the benchmark of speed, in a process of its own.
+"""The systems whose speed is compared: this package in its forms, and its peers. `speed.py` runs them."""
 
-    printf 'warm\\ngo\\nend\\n' | python benchmarks/contenders.py "keras_vit XLA" --variant S/16 --batch 16
-
-It builds the model and says so; then it answers each line with a line of JSON: `warm` with the seconds of
-the first step, `go` with the seconds a step, `end` with MiB of memory. Between lines it only waits, so that
-speed.py can ask several in turn.
-"""
-
-import argparse
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import os
 import pathlib
@@ -25,21 +16,21 @@ from collections.abc import Callable
 from machine import use_cores
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others share the accelerator
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # Processes share the accelerator.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CLASSES = 1000
-AT_LEAST = 0.3  # seconds that a round takes, of as many steps as that needs
+MIN_SECONDS = 0.3  # of a round, which has as many steps as that takes
 FORMATS = ("saved_model", "float32.tflite", "dynamic_int8.tflite", "model.onnx")
 
-# By its path, since torch's contenders must not import Keras.
+# Loaded by its path, because the systems on torch must not import Keras.
 _VARIANTS = runpy.run_path(str(ROOT / "keras_vit/variants.py"))
 parse_variant, cost = _VARIANTS["parse_variant"], _VARIANTS["cost"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is to be computed; training is a step with clipping and momentum."""
+    """The computation to time; a training step clips the gradient and uses momentum."""
 
     variant: str = "S/16"
     task: str = "inference"
@@ -53,13 +44,9 @@ class Case:
 
     @property
     def gflops(self):
-        """Of one image; the gradients take twice what the forward pass does."""
+        """GFLOPs per image; the backward pass takes twice those of the forward pass."""
         forward = cost(self.variant, self.image_size, CLASSES)["flops"] / 1e9
         return forward * (3 if self.task == "training" else 1)
-
-    @property
-    def options(self):
-        return [f"--{name}={value}" for name, value in dataclasses.asdict(self).items()]
 
     def data(self):
         """Random images, channels last, and labels."""
@@ -71,12 +58,12 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
-class Contender:
-    """`make(case, folder)` gives the function of one step, which returns when its result is on the host."""
+class System:
+    """`make(case, folder)` returns the function of one step, which ends when its result is on the host."""
 
     make: Callable
-    modules: tuple  # that it needs
-    backend: str  # what computes: "tensorflow", "jax", "torch" or an exported format's "runtime"
+    modules: tuple  # that it imports
+    backend: str  # "tensorflow", "jax", "torch", or "runtime" for an exported format
     peer: bool = False
     tasks: tuple = ("inference", "training")
     precisions: tuple = ("float32", "bfloat16")
@@ -89,7 +76,7 @@ class Contender:
 
 
 def _policy(case):
-    """bfloat16 weights, as torch's `.bfloat16()`; in training float32 ones, as under torch's autocast."""
+    """bfloat16 weights, as by torch's `.bfloat16()`; float32 in training, as under torch's autocast."""
     mixed = case.precision == "bfloat16" and case.task == "training"
     return "mixed_bfloat16" if mixed else case.precision
 
@@ -103,7 +90,7 @@ def _ours(case):
 
 
 def _keras_vit(case, folder, jit=None):
-    """What a user gets who says nothing of graphs or XLA, or with `jit` a graph with or without it."""
+    """The default for users (`jit=None`), or a graph with or without XLA."""
     model = _ours(case)
     if case.task == "training":
         from keras_vit.training import compile_model
@@ -183,8 +170,8 @@ def _keras_jax(case, folder):
 # Exported formats -------------------------------------------------------------------------------
 
 
-def export(variant, image_size, folder):
-    """Write every format of a variant; the traceback of one that fails is printed."""
+def export_formats(variant, image_size, folder):
+    """Write every format of a variant, and print the traceback of one that fails."""
     from keras_vit.export.onnx import export_onnx
     from keras_vit.export.saved_model import export_saved_model
     from keras_vit.export.tflite import export_tflite
@@ -217,17 +204,17 @@ def _exported(case, folder, file):
 # torch ------------------------------------------------------------------------------------------
 
 
-@functools.cache  # what is declared goes when the library goes
+@functools.cache  # The operators disappear with the library object.
 def declare_torchvision():
-    """Declare two operators, never called here, that torchvision's compiled half would.
+    """Declare the two operators of torchvision's compiled extension, which only fits one build of torch.
 
-    Its Python half registers on import what to do with them, and the other is made for one build of torch.
+    torchvision's Python code refers to them on import; nothing here calls them.
     """
     import torch
 
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
-        with contextlib.suppress(RuntimeError):  # declared already
+        with contextlib.suppress(RuntimeError):  # It is declared already.
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     return library
 
@@ -273,7 +260,7 @@ def _torch(case, folder, build, compiled):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     if device == "cuda":
-        torch.set_float32_matmul_precision("high")  # what JAX does without being asked
+        torch.set_float32_matmul_precision("high")  # JAX's default
     low = case.precision == "bfloat16"
     model, (images, labels) = build(case).to(device), map(torch.from_numpy, case.data())
     images, labels = images.permute(0, 3, 1, 2).contiguous().to(device), labels.long().to(device)
@@ -306,149 +293,92 @@ def _torch(case, folder, build, compiled):
     return train
 
 
-# Flax -------------------------------------------------------------------------------------------
-
-
-def _flax(case, folder):
-    """The official model, which is on no package index: a checkout of its repository on PYTHONPATH."""
-    import jax
-    import numpy as np
-    import optax
-    from vit_jax.models_vit import VisionTransformer
-
-    sizes, (images, labels) = parse_variant(case.variant), map(jax.numpy.asarray, case.data())
-    model = VisionTransformer(
-        num_classes=CLASSES,
-        patches=type("Patches", (), {"size": (sizes["patch_size"],) * 2}),
-        hidden_size=sizes["hidden_size"],
-        transformer={key: sizes[key] for key in ("mlp_dim", "num_heads", "num_layers")}
-        | {"dropout_rate": 0.0, "attention_dropout_rate": 0.0},
-    )
-    variables = jax.jit(lambda x: model.init(jax.random.key(0), x, train=False))(images)
-    if case.task == "inference":
-        call = jax.jit(lambda variables, images: model.apply(variables, images, train=False))
-        return lambda: np.asarray(call(variables, images))
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1e-3, momentum=0.9))
-
-    def loss(variables):
-        logits = model.apply(variables, images, train=True, rngs={"dropout": jax.random.key(0)})
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def step(variables, momentum):
-        value, gradients = jax.value_and_grad(loss)(variables)
-        updates, momentum = optimizer.update(gradients, momentum)
-        return optax.apply_updates(variables, updates), momentum, value
-
-    state = [variables, optimizer.init(variables)]
-
-    def train():
-        *state[:], value = step(*state)
-        return float(value)
-
-    return train
-
-
-# Who takes part ---------------------------------------------------------------------------------
+# The systems ------------------------------------------------------------------------------------
 
 _OURS = ("keras_vit", "tensorflow")
 _HUB = ("keras_hub", "tensorflow")
-_FORMAT = {"tasks": ("inference",), "precisions": ("float32",)}  # they compute in float32, as exported
+# Exported formats compute in float32.
+_FORMAT = {"tasks": ("inference",), "precisions": ("float32",)}
 
 
 def _file(file, *modules):
-    return Contender(functools.partial(_exported, file=file), (*_OURS, *modules), "runtime", **_FORMAT)
+    return System(functools.partial(_exported, file=file), (*_OURS, *modules), "runtime", **_FORMAT)
 
 
 def _on_torch(build, compiled, module):
     make = functools.partial(_torch, build=build, compiled=compiled)
-    return Contender(make, ("torch", module), "torch", peer=True)
+    return System(make, ("torch", module), "torch", peer=True)
 
 
-CONTENDERS = {
-    "keras_vit": Contender(_keras_vit, _OURS, "tensorflow"),
-    "keras_vit graph": Contender(functools.partial(_keras_vit, jit=False), _OURS, "tensorflow"),
-    "keras_vit XLA": Contender(functools.partial(_keras_vit, jit=True), _OURS, "tensorflow"),
-    "keras_vit JAX": Contender(_keras_jax, ("keras_vit", "jax"), "jax"),
-    "keras_vit SavedModel": Contender(_saved_model, _OURS, "runtime", **_FORMAT),
+SYSTEMS = {
+    "keras_vit": System(_keras_vit, _OURS, "tensorflow"),
+    "keras_vit graph": System(functools.partial(_keras_vit, jit=False), _OURS, "tensorflow"),
+    "keras_vit XLA": System(functools.partial(_keras_vit, jit=True), _OURS, "tensorflow"),
+    "keras_vit JAX": System(_keras_jax, ("keras_vit", "jax"), "jax"),
+    "keras_vit SavedModel": System(_saved_model, _OURS, "runtime", **_FORMAT),
     "keras_vit LiteRT float32": _file(FORMATS[1], "ai_edge_litert"),
     "keras_vit LiteRT dynamic int8": _file(FORMATS[2], "ai_edge_litert"),
     "keras_vit ONNX": _file(FORMATS[3], "onnxruntime", "tf2onnx"),
-    "KerasHub graph": Contender(functools.partial(_keras_hub, jit=False), _HUB, "tensorflow", peer=True),
-    "KerasHub XLA": Contender(functools.partial(_keras_hub, jit=True), _HUB, "tensorflow", peer=True),
+    "KerasHub graph": System(functools.partial(_keras_hub, jit=False), _HUB, "tensorflow", peer=True),
+    "KerasHub XLA": System(functools.partial(_keras_hub, jit=True), _HUB, "tensorflow", peer=True),
     "transformers": _on_torch(_transformers, False, "transformers"),
     "transformers compiled": _on_torch(_transformers, True, "transformers"),
     "timm compiled": _on_torch(_timm, True, "timm"),
-    "Flax": Contender(_flax, ("vit_jax", "flax"), "jax", peer=True, precisions=("float32",)),
 }
 
 
-# The process ------------------------------------------------------------------------------------
+# In a process of `harness.py` -------------------------------------------------------------------
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("name", choices=[*CONTENDERS, "export"])
-    for field in dataclasses.fields(Case):
-        parser.add_argument(f"--{field.name}", type=field.type, default=field.default)
-    parser.add_argument("--threads", type=int, help="cores to run on; all without it")
-    parser.add_argument("--folder", type=pathlib.Path, help="where the exported formats are")
-    args = parser.parse_args()
-    use_cores(args.threads)
-    if args.name == "export":
-        os.environ["KERAS_BACKEND"] = "tensorflow"
-        export(args.variant, args.image_size, args.folder)
-        return
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
-    case = Case(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Case)})
-    contender = CONTENDERS[args.name]
-    if contender.backend != "torch":
-        os.environ["KERAS_BACKEND"] = "jax" if contender.backend == "jax" else "tensorflow"
-    step = contender.make(case, args.folder)
-    for answer in _answers(step):
-        print(json.dumps(answer), file=answers, flush=True)
+def measure_formats(variant, image_size, folder):
+    """Export a variant to every format; an empty answer."""
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    export_formats(variant, image_size, pathlib.Path(folder))
+    return {}
 
 
-def _answers(step):
-    """What is said when the model is built, and then for each line that comes."""
-    _forget_peak()
+def measure_system(name, case, folder=None, threads=None):
+    """Build a system; a function that times its steps as `harness.interleaved` asks."""
+    use_cores(threads)
+    system = SYSTEMS[name]
+    if system.backend != "torch":
+        os.environ["KERAS_BACKEND"] = "jax" if system.backend == "jax" else "tensorflow"
+    step = system.make(Case(**case), folder and pathlib.Path(folder))
+    reset_peak()
     device = _device_mebibytes()
-    memory = {"built": _mebibytes("VmRSS") if device is None else device}
-    yield {"ready": True}
+    memory = {"built": mebibytes("VmRSS") if device is None else device}
     steps = 1
-    for line in sys.stdin:
-        if line == "warm\n":
-            first, again = _seconds(step), _seconds(step)
-            steps = max(1, math.ceil(AT_LEAST / again))
-            memory["warming"] = _mebibytes("VmHWM")
-            _forget_peak()
-            yield {"first": first, "steps": steps}
-        elif line == "go\n":
-            begin = time.perf_counter()
-            for _ in range(steps):
-                step()
-            yield {"seconds": (time.perf_counter() - begin) / steps}
-        else:
-            memory |= {"running": _mebibytes("VmHWM"), "waiting": _mebibytes("VmRSS")}
-            yield {"memory": memory | {"device": _device_mebibytes()}}
-            return
+
+    def seconds(count=1):
+        begin = time.perf_counter()
+        for _ in range(count):
+            step()
+        return (time.perf_counter() - begin) / count
+
+    def answer(line):
+        nonlocal steps
+        if line == "warm":
+            first, again = seconds(), seconds()
+            steps = max(1, math.ceil(MIN_SECONDS / again))
+            memory["warming"] = mebibytes("VmHWM")
+            reset_peak()
+            return {"first": first, "steps": steps}
+        if line == "go":
+            return {"seconds": seconds(steps)}
+        resident = {"running": mebibytes("VmHWM"), "waiting": mebibytes("VmRSS")}
+        return {"memory": memory | resident | {"device": _device_mebibytes()}}
+
+    return answer
 
 
-def _seconds(step):
-    begin = time.perf_counter()
-    step()
-    return time.perf_counter() - begin
-
-
-def _mebibytes(key):
-    """Resident memory of this process: VmRSS for now, VmHWM for its peak since it was last forgotten."""
+def mebibytes(key):
+    """Resident memory of this process: VmRSS for now, VmHWM for its peak since the last reset."""
     status = pathlib.Path("/proc/self/status").read_text()
     return int(re.search(rf"{key}:\s+(\d+)", status)[1]) / 1024
 
 
-def _forget_peak():
-    """Let the peak begin anew, where the kernel can; elsewhere it stays that of the whole process."""
+def reset_peak():
+    """Reset the peak, where the kernel can; elsewhere it stays that of the whole process."""
     with contextlib.suppress(OSError):
         pathlib.Path("/proc/self/clear_refs").write_text("5")
 
@@ -462,7 +392,3 @@ def _device_mebibytes():
         return tf.config.experimental.get_memory_info("GPU:0")["peak"] / 2**20
     stats = jax and jax.devices()[0].memory_stats()
     return stats["peak_bytes_in_use"] / 2**20 if stats else None
-
-
-if __name__ == "__main__":
-    main()
