@@ -45,7 +45,7 @@ def _checkpoints(args, words):
     from keras_vit.weights.fetch import is_cached
 
     found = (CATALOGUE[name] for name in list_models(words, variant=args.variant))
-    rows = [{**dataclasses.asdict(row), "cached": is_cached(row.address)} for row in found]
+    rows = [{**dataclasses.asdict(row), "cached": is_cached(row.url)} for row in found]
     return [row for row in rows if row["cached"] or not args.cached]
 
 

@@ -1,20 +1,15 @@
 """A file of arrays ↔ a dict of arrays: `.npz`, safetensors, torch's `.bin` and `.pth`.
 
-What a file is, its first bytes tell, never its name. No code in a file is run: pickled objects
+The first bytes of a file determine its format, not its name. No code in a file is run: pickled objects
 are refused, and torch's files are read by its weights-only loader.
 """
 
 import io
-import json
-import lzma
 import os
 import pathlib
-import struct
-import tokenize
 import unicodedata
 import warnings
 import zipfile
-import zlib
 
 import ml_dtypes
 import numpy as np
@@ -23,37 +18,26 @@ from keras_vit.messages import listed
 from keras_vit.writing import atomic_path
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-_DAMAGED = (OSError, EOFError, KeyError, ValueError, zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile)
-_DAMAGED += (NotImplementedError, RuntimeError, MemoryError, SyntaxError, UnicodeError, struct.error)
-_DAMAGED += (
-    OverflowError,
-    TypeError,
-    IndexError,
-    AttributeError,
-    lzma.LZMAError,
-    tokenize.TokenError,
-    Warning,
-)
-_DIGEST = "keras_vit_configuration_sha256"  # where a file of arrays holds the digest of its configuration
-_HEADER = 10_000  # bytes of the longest header that NumPy reads as harmless
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of the others one byte may hold a million
+DIGEST_KEY = "keras_vit_configuration_sha256"  # of the digest of the configuration in a file of arrays
+LONGEST_HEADER = 10_000  # bytes; NumPy's own bound for untrusted files
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # The others expand a byte to as much as a megabyte.
 UNPACKED = 2**30  # bytes that a file of any size may declare
-EXPANSION = 20  # how many times its size a larger file may; weights hardly compress
+EXPANSION = 20  # A larger file may declare this many times its size; weights hardly compress.
 
 
 def read_arrays(path, subtree=None):
-    """The arrays of a checkpoint file by its keys.
+    """Read the arrays of a checkpoint file.
 
     Args:
         path: An `.npz`, safetensors or torch file.
-        subtree: Only the keys under this name, "img" for those that begin with "img/".
+        subtree: Read only the keys that begin with this name and a slash, and remove both from them.
 
     Returns:
-        dict of NumPy arrays in their stored types: float16, bfloat16, float32 or float64.
+        dict of NumPy arrays by key, with their stored dtype: float16, bfloat16, float32 or float64.
 
     Raises:
-        ValueError: if the file is damaged, holds pickled objects, or arrays of another type;
-            the message is one line that names the file.
+        ValueError: if the file is damaged, holds pickled objects, or arrays of another dtype. The
+            message is one line that names the file.
 
     Example:
         >>> read_arrays("tests/golden/token.npz")["cls"].shape
@@ -63,14 +47,14 @@ def read_arrays(path, subtree=None):
 
 
 def load_arrays(path, subtree=None):
-    """As `read_arrays`, with arrays of any type."""
+    """Read arrays like `read_arrays`, with any dtype."""
     try:
         with open(path, "rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("error")  # what NumPy only warns of was not written as a checkpoint
+            warnings.simplefilter("error")  # NumPy warns of headers that no checkpoint has.
             arrays = _reader(path, file.read(9))(path)
     except ImportError as error:
         raise ValueError(f"{path} cannot be read here: {error}") from None
-    except _DAMAGED as error:
+    except Exception as error:  # The readers raise many kinds for damaged files.
         reason = " ".join(str(error).split()) or type(error).__name__
         if "pickle" in reason.lower() or "Object arrays" in reason:
             reason = "it holds pickled objects, which are refused because loading them can run code"
@@ -88,25 +72,23 @@ def load_arrays(path, subtree=None):
 
 
 def float_arrays(arrays, path):
-    """The arrays of a file as floating-point arrays, or ValueError for another type."""
+    """Check that arrays are floating-point, with bfloat16 for two raw bytes; else raise ValueError."""
     return {key: _floating(path, key, array) for key, array in arrays.items()}
 
 
 def write_arrays(arrays, path, dtype="float32", digest=None):
-    """Write arrays to an `.npz` or safetensors file, as the path ends.
-
-    The file appears whole or not at all.
+    """Write arrays to an `.npz` or safetensors file atomically.
 
     Args:
-        arrays: dict of arrays.
-        path: Where to write; ends with `.npz` or `.safetensors`.
-        dtype: "float32", "float16", "bfloat16" or "float64". In an `.npz`, which has no bfloat16,
-            that is stored as two raw bytes a number, as `big_vision` does.
-        digest: Text that `digest_in` finds in the file: the digest of the configuration beside it. It is
-            the comment of an `.npz` and an entry of safetensors' metadata, which other readers ignore.
+        arrays: dict of arrays by key.
+        path: Path with the suffix `.npz` or `.safetensors`.
+        dtype: "float32", "float16", "bfloat16" or "float64". In an `.npz`, which has no bfloat16, each
+            such number is stored as two raw bytes, as `big_vision` does.
+        digest: Digest of the configuration in the sidecar, which `digest_in` reads. It is the comment of
+            an `.npz` and an entry of safetensors' metadata, which other readers ignore.
 
     Raises:
-        ValueError: for another type or ending.
+        ValueError: for another dtype or suffix, or a value that overflows the dtype.
 
     Example:
         >>> write_arrays({"a/b": np.ones(3)}, tmp / "ones.npz")
@@ -122,17 +104,17 @@ def write_arrays(arrays, path, dtype="float32", digest=None):
     kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
     stored = {}
     for key, array in arrays.items():
-        with np.errstate(over="ignore", invalid="ignore"):  # said below, with the name; NaN is no fault
+        with np.errstate(over="ignore", invalid="ignore"):  # checked below, with the key; NaN is allowed
             stored[key] = np.asarray(array).astype(kind, order="C")
-            too_large = not np.isfinite(stored[key]).all() and np.isfinite(array).all()
-        if too_large:
-            raise ValueError(f"{key} holds numbers that are too large for {dtype}")
-    with atomic_path(path) as unfinished:
-        writers[path.suffix](stored, unfinished, digest)
+            overflows = not np.isfinite(stored[key]).all() and np.isfinite(array).all()
+        if overflows:
+            raise ValueError(f"{key} holds values that are too large for {dtype}")
+    with atomic_path(path) as temporary:
+        writers[path.suffix](stored, temporary, digest)
 
 
 def digest_in(path):
-    """The digest that `write_arrays` was given for a file that `read_arrays` reads, or None.
+    """Read the digest that `write_arrays` stored in a file, or None.
 
     Example:
         >>> write_arrays({"a": np.ones(3)}, tmp / "ones.npz", digest="0a1b")
@@ -141,22 +123,22 @@ def digest_in(path):
     """
     with open(path, "rb") as file:
         start = file.read(2)
-    if start == b"PK":  # a zip archive
+    if start == b"PK":
         with zipfile.ZipFile(path) as archive:
             name, _, digest = archive.comment.decode(errors="replace").partition(" ")
-        return digest if name == _DIGEST else None
+        return digest if name == DIGEST_KEY else None
     from safetensors import safe_open
 
     with safe_open(path, framework="np") as file:
-        return (file.metadata() or {}).get(_DIGEST)
+        return (file.metadata() or {}).get(DIGEST_KEY)
 
 
 def check_unpacked_size(declared, stored):
-    """Raise ValueError if a file declares more than can be in it, before memory is taken for that.
+    """Raise ValueError if a file declares more bytes than it can hold, before memory is allocated.
 
     Args:
-        declared: Bytes of what it holds, by its headers, shapes or configuration.
-        stored: Bytes of the file.
+        declared: Size of its contents in bytes, by its headers, shapes or configuration.
+        stored: Size of the file in bytes.
 
     Example:
         >>> check_unpacked_size(10**9, stored=5000)
@@ -170,58 +152,38 @@ def check_unpacked_size(declared, stored):
 
 
 def check_zip(archive):
-    """Raise ValueError if a zipfile.ZipFile declares more than it can hold, or cannot be read in parts."""
+    """Raise ValueError if a zipfile.ZipFile declares more bytes than it can hold."""
     entries = archive.infolist()
-    if any(entry.compress_type not in _METHODS for entry in entries):
+    if any(entry.compress_type not in METHODS for entry in entries):
         raise ValueError("it is compressed by a method that no writer of weights uses")
     check_unpacked_size(sum(entry.file_size for entry in entries), os.path.getsize(archive.filename))
 
 
 def check_hdf5(archive, name):
-    """The paths of the arrays in an HDF5 file in a zipfile.ZipFile.
+    """Paths of the arrays in an HDF5 file in a zipfile.ZipFile.
 
     Raises:
-        ValueError: if it declares more than can be in it.
+        ValueError: if they declare more bytes than the archive can hold.
     """
     import h5py
 
-    found, compressed = {}, archive.getinfo(name).compress_type != zipfile.ZIP_STORED
+    sizes = {}
 
     def visit(path, item):
         if isinstance(item, h5py.Dataset):
-            found[path] = item.nbytes
+            sizes[path] = item.nbytes
 
-    with h5py.File(io.BytesIO(archive.read(name)) if compressed else _Stored(archive, name), "r") as file:
+    with h5py.File(io.BytesIO(archive.read(name)), "r") as file:
         file.visititems(visit)
-    check_unpacked_size(sum(found.values()), os.path.getsize(archive.filename))
-    return list(found)
-
-
-class _Stored(io.RawIOBase):
-    """An entry of a zip archive that is not compressed; zipfile's own reads everything before a position."""
-
-    def __init__(self, archive, name):
-        entry, self.file, self.position = archive.getinfo(name), archive.fp, 0
-        self.file.seek(entry.header_offset + 26)
-        self.start = entry.header_offset + 30 + sum(struct.unpack("<HH", self.file.read(4)))
-        self.size = entry.file_size
-
-    def seek(self, offset, whence=os.SEEK_SET):
-        self.position = offset + (0, self.position, self.size)[whence]
-        return self.position
-
-    def readinto(self, buffer):
-        self.file.seek(self.start + self.position)
-        count = self.file.readinto(memoryview(buffer)[: max(self.size - self.position, 0)])
-        self.position += count
-        return count
+    check_unpacked_size(sum(sizes.values()), os.path.getsize(archive.filename))
+    return list(sizes)
 
 
 def _write_npz(arrays, path, digest):
-    # As np.savez does, whose own arguments some keys are called like.
+    # np.savez takes keys as keyword arguments, which fails for keys such as "file".
     with zipfile.ZipFile(path, "w") as archive:
         if digest:
-            archive.comment = f"{_DIGEST} {digest}".encode()
+            archive.comment = f"{DIGEST_KEY} {digest}".encode()
         for key, array in arrays.items():
             with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
                 raw = array.view("V2") if array.dtype == ml_dtypes.bfloat16 else array
@@ -232,27 +194,22 @@ def _write_safetensors(arrays, path, digest):
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    metadata = {"format": "pt", **({_DIGEST: digest} if digest else {})}
+    metadata = {"format": "pt", **({DIGEST_KEY: digest} if digest else {})}
     try:
         save_file(arrays, path, metadata)
-    except SafetensorError as error:  # as on a full disk
+    except SafetensorError as error:  # for instance on a full disk
         raise OSError(str(error)) from None
-    with open(path, "r+b") as file:  # the library writes the metadata in a random order
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size)) | {"__metadata__": metadata}
-        file.seek(8)
-        file.write(json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode().ljust(size))
 
 
 def _reader(path, start):
-    if start.startswith(b"PK"):  # a zip archive
+    if start.startswith(b"PK"):  # zip
         with zipfile.ZipFile(path) as archive:
             check_zip(archive)
             names = [name.removesuffix(".npy") for name in archive.namelist()]
         if len({*names}) < len(names):
-            raise ValueError("two of its entries have one name")
+            raise ValueError("two of its entries have the same name")
         return _read_torch if any(name.endswith("/data.pkl") for name in names) else _read_npz
-    if start[8:9] == b"{":  # eight bytes with the length of a header in JSON
+    if start[8:9] == b"{":  # safetensors: eight bytes with the length of a JSON header, and the header
         return _read_safetensors
     if start.startswith(b"\x80"):
         raise ValueError("pickle")
@@ -266,10 +223,10 @@ def _read_npz(path):
             with archive.open(entry) as file:
                 name = entry.filename
                 if name.endswith(".npy"):
-                    array = np.lib.format.read_array(file, allow_pickle=False, max_header_size=_HEADER)
+                    array = np.lib.format.read_array(file, allow_pickle=False, max_header_size=LONGEST_HEADER)
                 else:
                     array = file.read()
-                if file.read(1):  # also what has zipfile compare the checksum of the whole entry
+                if file.read(1):  # At the end of the entry zipfile compares its checksum.
                     raise ValueError(f"{name} holds more than its header says")
             arrays[name.removesuffix(".npy")] = array
     return arrays
@@ -280,7 +237,7 @@ def _read_safetensors(path):
 
     try:
         with safe_open(path, framework="np") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (it is no dict)
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, TypeError) as error:
         raise ValueError(str(error)) from None
 
@@ -294,18 +251,18 @@ def _read_torch(path):
         ) from None
     import pickle
 
-    with zipfile.ZipFile(path) as archive:  # torch does not compare the checksums
+    with zipfile.ZipFile(path) as archive:  # torch ignores the checksums.
         if damaged := archive.testzip():
             raise ValueError(f"{damaged} is damaged")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise ValueError("pickle") from None
-    for name in ("model", "state_dict"):  # what training scripts wrap around it
+    for name in ("model", "state_dict"):  # Training scripts nest the weights under these.
         state = state.get(name, state) if isinstance(state, dict) else {}
     if not all(isinstance(key, str) for key in state):
-        raise ValueError("its keys are no names")
-    # A tensor may be one number that is repeated.
+        raise ValueError("its keys are not strings")
+    # An expanded tensor stores one number for many.
     declared = sum(value.numel() * value.element_size() for value in state.values())
     check_unpacked_size(declared, os.path.getsize(path))
     return {
@@ -324,6 +281,6 @@ def _floating(path, key, array):
             return array
     kind = repr(array.dtype.str) if isinstance(array, np.ndarray) else type(array).__name__
     raise ValueError(
-        f"{path} is no checkpoint: {key} holds {kind}; wanted floating-point arrays in this machine's "
+        f"{path} is no checkpoint: {key} holds {kind}; expected floating-point arrays in this machine's "
         "byte order"
     )

@@ -1,40 +1,40 @@
-"""One row per published checkpoint: where it is, and what its arrays do not tell.
+"""Published checkpoints: their sources, and what their arrays do not determine.
 
-The rows are `catalogue.csv`, sorted by name. A name reads from left to right:
+The rows are in `catalogue.csv`, sorted by name. A name has these parts:
 
     vit_b16_augreg_in21k_ft_in1k_384
     vit                               family: vit, deit, deit3, eva, flexivit, test_vit
-        b16                           size and patch; "r50_b16" for R50+B/16, and sizes that only timm
-                                      has by its word ("betwixt16", "so150m_16" with a digit at the end)
-            …                         what else timm's name of the architecture says: clip, siglip, gap,
-                                      reg4, dinov2, distilled
-            augreg_in21k_ft_in1k      what it was trained on and how: timm's tag, without "fb_"
+        b16                           size and patch; "r50_b16" for R50+B/16; timm's word for sizes that
+                                      only timm has ("betwixt16", "so150m_16" with a digit at the end)
+            …                         the rest of timm's name of the architecture: clip, siglip, gap, reg4,
+                                      dinov2, distilled
+            augreg_in21k_ft_in1k      training data and method: timm's tag, without "fb_"
                                  384  side of the image in pixels, unless it is 224
 
-"_hf" stands before the tag of Google's and Meta's own repositories, in transformers' layout. "_npz"
-ends the names of the authors' .npz files, whose buckets have asked for credentials since 2026-02. The
-plain name is then the one that anybody can fetch; for AugReg it need not be the same run as the file
-that the authors recommend. Of CLIP weights trained with quick_gelu only that reading is here, and of
-SigLIP at 384 with patches of 14, which do not divide it, the same weights at 378.
+"_hf" precedes the tag of Google's and Meta's own repositories, which use transformers' layout. "_npz" ends
+the names of the authors' .npz files, whose buckets have required credentials since 2026-02; the name
+without it is public. For AugReg it may be another run than the file that the authors recommend. CLIP weights
+trained with quick_gelu are listed with that activation only, and SigLIP weights at 384 pixels with patches of
+14, which do not divide it, at 378.
 
-What the columns hold and where it is from:
+The columns and their sources:
 
-* `options`: arguments that the layout would choose otherwise or leaves open (`layouts/timm.py`); read
-  off the architectures of timm 1.0.31.
-* `prepare`: resize, interpolation, and the mean and std of `NORMS`. timm's and transformers' resizes go
-  through Pillow, which smooths; "aliased" ones do not. timm's rows are its own configurations (where it
-  squashes to an image 1/0.95 as large and crops, only the squashing is kept), Google's repositories
-  have their `preprocessor_config.json`, and Meta's have `datasets.py` of facebookresearch/deit (the
-  repositories of the undistilled models state another mean). big_vision's S/16 was resized by area,
-  for which the smoothed bilinear stands.
+* `options`: arguments that differ from the layout's defaults or that it leaves open (`layouts/timm.py`), from
+  the architectures of timm 1.0.31.
+* `prepare`: resize, interpolation, and the mean and std of `NORMS`. timm and transformers resize with Pillow,
+  which antialiases; "aliased" rows do not. timm's rows follow its own configurations (where it squashes to an
+  image 1/0.95 as large and crops, only the squashing is kept), Google's repositories their
+  `preprocessor_config.json`, and Meta's `datasets.py` of facebookresearch/deit (the repositories of the
+  undistilled models state another mean). big_vision's S/16 was resized by area, which antialiased bilinear
+  approximates.
 * `licence`: `LICENCE_SOURCES`.
-* `top1`: per cent of ImageNet-1k's validation images, at this size, as `top1_source` reports it; empty
-  where no source does.
-* `revision`, `sha256`, `bytes`: the repository's commit, and what its weights are checked against, as
-  `pin_source` states them; empty where no source does, and then the newest version is fetched, unchecked.
+* `top1`: ImageNet-1k validation accuracy in per cent, at this size, as reported by `top1_source`; empty where
+  no source reports it.
+* `revision`, `sha256`, `bytes`: commit of the repository, and digest and size of its weights, as stated by
+  `pin_source`; empty where no source states them, and then the newest version is used, unchecked.
 
-Architectures that `VisionTransformer` cannot express are left out: norms of query and key, RMSNorm,
-SwiGLU, RoPE, parallel blocks, relative positions, convolutions as stem, no last norm.
+Architectures that `VisionTransformer` cannot express are excluded: query and key norms, RMSNorm, SwiGLU,
+RoPE, parallel blocks, relative positions, convolutional stems, no last norm.
 """
 
 import ast
@@ -51,7 +51,7 @@ from keras_vit.variants import parse_variant
 
 CSV = pathlib.Path(__file__).with_name("catalogue.csv")
 
-# Mean and std of the pixels in [0, 1].
+# Mean and std of pixels in [0, 1].
 NORMS = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -76,19 +76,19 @@ class Checkpoint:
 
     Args:
         name: The short name.
-        source: Where it is: "hf://OWNER/REPOSITORY" or "gs://BUCKET/PATH".
-        variant: Its size as `parse_variant` takes it, or None for a size that has no such name.
-        image_size: (height, width) that it was trained or fine-tuned for.
+        source: "hf://OWNER/REPOSITORY" or "gs://BUCKET/PATH".
+        variant: Size for `parse_variant`, or None for a size without such a name.
+        image_size: (height, width) of training or fine-tuning.
         num_classes: Size of its head; None for features. CLIP's projection counts as a head.
         options: Arguments of `VisionTransformer` that the file's layout does not imply.
-        preprocessing: Arguments of `Preprocessing`, all but `image_size`.
-        class_names: Name of the list of its classes, as `class_names` takes it, or None.
-        pretrained_on: The data, in order.
-        licence, licence_source: Its licence (SPDX where there is one) and who states it; or None.
-        top1, top1_source: ImageNet-1k accuracy in per cent and who reports it; or None.
-        revision: Commit of the repository that is fetched; or None.
-        sha256, bytes: Of the file at that revision; or None.
-        pin_source: Who states them; or None.
+        preprocessing: Arguments of `Preprocessing` except `image_size`.
+        class_names: Name of the list of its classes for `class_names`, or None.
+        pretrained_on: Training data, in order.
+        licence, licence_source: Licence (SPDX where there is one) and its source, or None.
+        top1, top1_source: ImageNet-1k accuracy in per cent and its source, or None.
+        revision: Commit of the repository, or None.
+        sha256, bytes: Digest and size of the file at that revision, or None.
+        pin_source: Source of revision, digest and size, or None.
 
     Example:
         >>> CATALOGUE["vit_b16_augreg_in21k_ft_in1k_384"].source
@@ -116,13 +116,13 @@ class Checkpoint:
     pin_source: str | None = None
 
     @property
-    def address(self):
-        """The source at its revision, as `fetch` takes it."""
+    def url(self):
+        """The source at its revision, for `fetch`."""
         return f"{self.source}@{self.revision}" if self.revision else self.source
 
 
 def _row(cells):
-    """A line of the CSV as a `Checkpoint`."""
+    """`Checkpoint` of a row of the CSV file."""
     given = {name: text or None for name, text in cells.items()}
     resize, *fraction, interpolation, norm = [word for word in cells["prepare"].split() if word != "aliased"]
     classes = given["num_classes"] and int(given["num_classes"])
@@ -172,11 +172,11 @@ def _by_source():
 
 
 def find(source_or_name):
-    """The row of a short name or of a source.
+    """Find the row of a short name or of a source.
 
     Args:
-        source_or_name: A short name; the name in timm or on Hugging Face; a source as the catalogue has
-            it; or an hf:// one followed by "@REVISION" or the path of a file.
+        source_or_name: A short name; a name in timm or on Hugging Face; or a source of the catalogue,
+            optionally with "@REVISION" and the path of a file if it is an hf:// one.
 
     Returns:
         `Checkpoint`, or None if there is no such row.
@@ -201,12 +201,12 @@ def find(source_or_name):
 
 
 def _repository(text):
-    """The address of what timm or Hugging Face call so; None for an address, a variant or a path."""
+    """hf:// URL of a name in timm or on Hugging Face; None for a URL, a variant or a path."""
     if "://" in text or _FILE.search(text) or _exists(text):
         return None
-    for address in (_TIMM + text, f"hf://{text}"):
-        if address in _by_source():
-            return address
+    for url in (_TIMM + text, f"hf://{text}"):
+        if url in _by_source():
+            return url
     if _REPOSITORY.fullmatch(text) and not _exists(text.partition("/")[0]):
         return f"hf://{text}"
     return None
@@ -224,18 +224,18 @@ def _is_variant(text):
 
 
 def resolve(source):
-    """What to fetch for something that may be a name.
+    """Resolve a name to a source for `fetch`.
 
     Args:
         source: A short name; the name of a row in timm, such as "vit_base_patch16_224.augreg_in21k";
-            the name of any repository on Hugging Face, "ORG/NAME", where neither that path nor the
-            folder ORG exists; or a path or an address, which is returned as it is.
+            the name of any repository on Hugging Face, "ORG/NAME", if neither that path nor the
+            folder ORG exists; or a path or URL, which is returned unchanged.
 
     Returns:
-        The address of the row, at its revision where it has one, or of the repository; or `source`.
+        The source of the row, at its revision if it has one, or of the repository; or `source`.
 
     Raises:
-        ValueError: for what can only be a name and is in no row, with the closest names; for a variant.
+        ValueError: for an unknown name, with the closest known names; for a variant.
 
     Example:
         >>> resolve("vit_b16_augreg_in21k")
@@ -253,13 +253,13 @@ def resolve(source):
     """
     text = os.fspath(source)
     if text in CATALOGUE:
-        return CATALOGUE[text].address
+        return CATALOGUE[text].url
     if repository := _repository(text):
         row = _by_source().get(repository)
-        return row.address if row else repository
+        return row.url if row else repository
     if not _exists(text) and _is_variant(text):
         raise ValueError(f"{text!r} is a variant, which has no weights; give a checkpoint, or train a model")
-    if "/" in text or "\\" in text or _FILE.search(text) or _exists(text):  # an address has a slash
+    if "/" in text or "\\" in text or _FILE.search(text) or _exists(text):  # A URL has a slash.
         return source
     known = [*CATALOGUE, *(name.removeprefix(_TIMM) for name in _by_source() if name.startswith(_TIMM))]
     close = difflib.get_close_matches(text.lower(), known, n=3, cutoff=0.5)
@@ -270,16 +270,16 @@ def resolve(source):
 
 
 def list_models(filter="", *, variant=None):
-    """The names of the published checkpoints, for `from_pretrained`.
+    """List the names of published checkpoints, for `from_pretrained`.
 
     Args:
-        filter: A text, or several that must all match: a part of the name, the variant, or the source,
-            which ends with the name in timm or on Hugging Face. A text with the wildcards `*`, `?` or
-            `[…]` must match one of them as a whole. Case does not matter.
+        filter: A string, or several that must all match: a part of the name, the variant, or the source,
+            which ends with the name in timm or on Hugging Face. A string with the wildcards `*`, `?` or
+            `[…]` must match one of them completely. Case is ignored.
         variant: Size, such as "B/16"; None: any.
 
     Returns:
-        list of str, sorted. `find` gives what is known of one: size, classes, licence, accuracy, source.
+        Sorted list of str. `find` returns the row of a name: size, classes, licence, accuracy, source.
 
     Raises:
         ValueError: for an unknown variant.
@@ -287,7 +287,7 @@ def list_models(filter="", *, variant=None):
     Example:
         >>> list_models("deit3*384", variant="S/16")
         ['deit3_s16_in1k_384', 'deit3_s16_in22k_ft_in1k_384']
-        >>> list_models(["vit_base_patch16_*.augreg_*", "384"])  # as timm calls them
+        >>> list_models(["vit_base_patch16_*.augreg_*", "384"])  # timm's names
         ['vit_b16_augreg_in1k_384', 'vit_b16_augreg_in21k_ft_in1k_384']
     """
     if variant:
@@ -301,7 +301,7 @@ def list_models(filter="", *, variant=None):
 
 
 def matches(text, *names):
-    """Whether a text is part of one of the names, or with wildcards matches it as a whole.
+    """Return whether a string is part of one of the names, or with wildcards matches one completely.
 
     >>> matches("b16", "vit_B16_dino"), matches("b16*", "vit_b16_dino"), matches("*b16*", "vit_b16_dino")
     (True, False, True)
@@ -312,6 +312,6 @@ def matches(text, *names):
 
 
 def _names(row):
-    """What a checkpoint may be looked for by."""
-    address = row.source.partition("://")[2]
-    return row.name, row.source, address, address.removeprefix("timm/"), row.variant or ""
+    """Strings that a filter may match."""
+    path = row.source.partition("://")[2]
+    return row.name, row.source, path, path.removeprefix("timm/"), row.variant or ""

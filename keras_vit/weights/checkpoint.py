@@ -80,7 +80,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
     resolved = resolve(source)
     address, subtree = _split_subtree(resolved)
     row = find(address)
-    pinned = row is not None and address == row.address
+    pinned = row is not None and address == row.url
     digest = sha256 or (row.sha256 if pinned else None)
     try:
         path = fetch(address, sha256=digest, size=row.bytes if pinned else None, trust=trust)

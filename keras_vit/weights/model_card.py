@@ -1,4 +1,4 @@
-"""The model card of a repository on Hugging Face: metadata, and what a reader needs to use the model."""
+"""Model card of a repository on Hugging Face: metadata and usage."""
 
 import re
 
@@ -12,17 +12,17 @@ LIBRARIES = {"huggingface": "transformers", "timm": "timm"}
 
 
 def model_card(config, parameters, layout, repository, *, licence=None, dataset=None, metrics=None, tags=()):
-    """The text of README.md; what is not known is left out.
+    """Write the text of README.md; unknown facts are omitted.
 
     Args:
         config: `model.get_config()`.
-        parameters: Number of the model's parameters.
+        parameters: Parameter count.
         layout: "huggingface" or "timm".
         repository: "ORG/NAME".
         licence, dataset, metrics, tags: As for `push_to_hub`.
 
     Returns:
-        str, Markdown with a header of metadata.
+        Markdown with a metadata header as a str.
 
     Raises:
         ValueError: for metrics without their dataset.
@@ -32,7 +32,7 @@ def model_card(config, parameters, layout, repository, *, licence=None, dataset=
     from huggingface_hub import EvalResult, ModelCardData
 
     if metrics and not dataset:
-        raise ValueError(f"metrics need the dataset that they are of; got {metrics!r} and no dataset")
+        raise ValueError(f"expected the dataset of the metrics; got {metrics!r} and no dataset")
     task = "image-classification" if config["num_classes"] else "image-feature-extraction"
     name = repository.partition("/")[2]
     results = [

@@ -1,4 +1,4 @@
-"""A model to a repository on Hugging Face: weights, configuration and model card."""
+"""Upload a model to Hugging Face: weights, configuration and model card."""
 
 import pathlib
 import re
@@ -9,7 +9,7 @@ from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.model_card import model_card
 from keras_vit.weights.save import cannot_express, save_weights
 
-PUSHED = ("huggingface", "timm")  # the first that expresses a model is taken
+PUSHED = ("huggingface", "timm")  # in order of preference
 
 
 def push_to_hub(
@@ -26,27 +26,27 @@ def push_to_hub(
 ):
     """Upload a model to Hugging Face, for transformers or timm and for `from_pretrained`.
 
-    The repository gets `model.safetensors`, the configuration that transformers or timm reads, and a
-    model card, in one commit. It is made if it does not exist; files of the same names are replaced, and
-    stay in its history. The token is huggingface_hub's: from `hf auth login`, or HF_TOKEN.
+    One commit adds `model.safetensors`, the configuration that transformers or timm reads, and a model card.
+    A missing repository is created; existing files are replaced, and stay in its history. The token is
+    huggingface_hub's: from `hf auth login`, or HF_TOKEN.
 
     Args:
         model: VisionTransformer.
         repository: "ORG/NAME" or "USER/NAME".
-        layout: "huggingface" (transformers) or "timm"; None: the first of these that expresses the model.
-        private: Whether a new repository is private; None: as the account's default is.
-        licence: Of the weights, by its SPDX name in lower case, such as "apache-2.0".
-        dataset: What it was trained on: the name of a dataset on Hugging Face, or in words.
-        metrics: dict of scores by metric, such as {"accuracy": 0.93}, on the test split of the dataset.
-        tags: Words to find it by, besides "keras_vit" and "vision-transformer".
-        message: Of the commit.
+        layout: "huggingface" (transformers) or "timm"; None: the first of these that can express the model.
+        private: Whether a new repository is private; None: the account's default.
+        licence: Licence of the weights: its lowercase SPDX identifier, such as "apache-2.0".
+        dataset: Training data: the name of a dataset on Hugging Face, or a description.
+        metrics: dict of test scores on the dataset, such as {"accuracy": 0.93}.
+        tags: Tags in addition to "keras_vit" and "vision-transformer".
+        message: Commit message.
 
     Returns:
-        str, the URL of the repository.
+        URL of the repository as a str.
 
     Raises:
-        ValueError: if no layout expresses the model, with what stands in the way, or metrics are given
-            without their dataset, before anything is sent; if the hub refuses or does not answer.
+        ValueError: before anything is sent if no layout can express the model, with the reasons, or metrics
+            are given without their dataset; if the hub refuses or does not answer.
 
     Example:
         >>> push_to_hub(model, "flowers")
@@ -69,13 +69,13 @@ def push_to_hub(
         try:
             url = api.create_repo(repository, private=private, exist_ok=True)
             api.create_commit(repository, files, commit_message=message)
-        except Exception as error:  # the library raises many kinds
+        except Exception as error:  # The library raises many kinds.
             raise ValueError(one_line(f"{repository}: {_problem(error, api.endpoint)}")) from error
     return str(url)
 
 
 def write_repository(model, folder, repository, layout=None, **facts):
-    """Write the files of a repository into a new folder.
+    """Write the files of a repository to a new folder.
 
     Args:
         model, repository, layout: As for `push_to_hub`.
@@ -93,16 +93,16 @@ def write_repository(model, folder, repository, layout=None, **facts):
     save_weights(model, folder if form.in_folder else folder / f"model{form.suffix}", layout)
     for name, text in zip(form.config_files, form.write_config(config)):
         (folder / name).write_text(text)
-    (folder / "model.json").unlink()  # which only a folder on this machine needs
+    (folder / "model.json").unlink()  # only needed by local folders
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def _layout(config, wanted):
-    """The layout that is asked for, or the first that can express the model."""
-    if wanted not in (None, *PUSHED):
-        raise ValueError(f"layout {wanted!r} cannot be pushed; choose one of {', '.join(PUSHED)}")
+def _layout(config, requested):
+    """The requested layout, or the first that can express the model."""
+    if requested not in (None, *PUSHED):
+        raise ValueError(f"layout {requested!r} cannot be pushed; choose one of {', '.join(PUSHED)}")
     refusals = []
-    for layout in (wanted,) if wanted else PUSHED:
+    for layout in (requested,) if requested else PUSHED:
         reasons = cannot_express(layout, config) + LAYOUTS[layout].config_conflicts(config)
         if not reasons:
             return layout
@@ -112,13 +112,10 @@ def _layout(config, wanted):
 
 def _problem(error, hub):
     """What went wrong, and what to do about it."""
-    cause = error.__cause__ or error  # of a file that could not be uploaded
-    response = getattr(cause, "response", None)
-    if response is not None and response.status_code in (401, 403):
-        return (
-            f"{hub} answered {response.status_code}; log in ('hf auth login', or HF_TOKEN) with an account "
-            "that may write there"
-        )
-    if isinstance(error, ValueError):  # the library's word on the card
+    cause = error.__cause__ or error  # of a failed upload of a file
+    status = getattr(getattr(cause, "response", None), "status_code", None)
+    if status in (401, 403):
+        return f"{hub} answered {status}; log in ('hf auth login' or HF_TOKEN) with a write account"
+    if isinstance(error, ValueError):  # The library refuses the model card.
         return error
     return f"the upload to {hub} failed ({type(cause).__name__}: {cause})"

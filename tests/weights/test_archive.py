@@ -199,7 +199,7 @@ def test_what_is_no_file_is_refused(tmp_path):
 def test_an_archive_of_other_things_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "notes.zip", "w") as archive:
         archive.writestr("notes.txt", "hello")
-    refused(tmp_path / "notes.zip", "notes.txt holds bytes; wanted floating-point arrays")
+    refused(tmp_path / "notes.zip", "notes.txt holds bytes; expected floating-point arrays")
 
 
 def test_an_archive_without_arrays_has_none(tmp_path):
@@ -248,7 +248,7 @@ def test_an_array_of_another_type_is_refused_by_name(array, kind, tmp_path):
     np.savez(tmp_path / "a.npz", **{"head/bias": array, "head/kernel": np.zeros(3)})
     refused(
         tmp_path / "a.npz",
-        f"head/bias holds {kind}; wanted floating-point arrays in this machine's byte order",
+        f"head/bias holds {kind}; expected floating-point arrays in this machine's byte order",
     )
 
 
@@ -288,7 +288,7 @@ def test_two_entries_of_one_name_are_refused(names, tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         for i, name in enumerate(names):
             archive.writestr(name, npy(np.full(3, i, "float32")))
-    refused(tmp_path / "a.npz", "two of its entries have one name")
+    refused(tmp_path / "a.npz", "two of its entries have the same name")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

@@ -117,8 +117,8 @@ def test_names_stand_for_the_revision_that_a_row_pins(repository):
     for row in pinned:
         repository_name = row.source.partition("://")[2]
         for name in (row.name, repository_name, repository_name.removeprefix("timm/")):
-            assert resolve(name) == f"{row.source}@{row.revision}" == row.address
-        assert resolve(row.source) == row.source and find(row.address) is find(row.source) is row
+            assert resolve(name) == f"{row.source}@{row.revision}" == row.url
+        assert resolve(row.source) == row.source and find(row.url) is find(row.source) is row
     manual = (repository / "docs/checkpoints.md").read_text()
     assert f"{len(pinned)} of its {len(ROWS)} rows name a commit" in manual
 
@@ -207,7 +207,7 @@ def test_paths_and_addresses_stay_as_they_are(tmp_path, monkeypatch):
 )
 def test_a_name_of_timm_or_hugging_face_is_its_repository(name, row, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert resolve(name) == (CATALOGUE[row].address if row else f"hf://{name}")
+    assert resolve(name) == (CATALOGUE[row].url if row else f"hf://{name}")
     assert find(name) == CATALOGUE.get(row)
     folder = tmp_path / name  # which comes first once it is there
     folder.mkdir(parents=True)

@@ -831,7 +831,7 @@ def test_two_entries_of_one_name_are_refused(names, tmp_path):
             elif name != "cls":
                 np.save(buffer, array)
                 archive.writestr(f"{name}.npy", buffer.getvalue())
-    refused(path, "cls|two of its entries have one name")
+    refused(path, "cls|two of its entries have the same name")
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ def foreign_zip(folder, golden):
     path = folder / "pictures.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "hello")
-    return path, "pictures.zip is no checkpoint: readme.txt holds bytes; wanted floating-point arrays"
+    return path, "pictures.zip is no checkpoint: readme.txt holds bytes; expected floating-point arrays"
 
 
 def damaged_array(folder, golden):
@@ -419,7 +419,7 @@ def test_reading_names_every_array_as_the_model_does(golden):
 def test_arrays_that_are_no_real_numbers_are_refused_by_name(array, golden, tmp_path):
     with np.load(golden / "token.npz") as file:
         np.savez(tmp_path / "odd.npz", **{**file, "head/bias": array})
-    with pytest.raises(ValueError, match="odd.npz is no checkpoint: head/bias holds .*; wanted floating"):
+    with pytest.raises(ValueError, match="odd.npz is no checkpoint: head/bias holds .*; expected floating"):
         from_pretrained(tmp_path / "odd.npz")
 
 

@@ -112,7 +112,7 @@ def test_the_card_says_what_is_known(hub):
         ({"pooling": "gap"}, {"layout": "huggingface"}, "cannot express this model: pooling='gap'"),
         ({"norm_epsilon": 1e-12}, {"layout": "timm"}, r"norm_epsilon=1e-12 \(supported: 1e-06\)"),
         ({}, {"layout": "vit_jax"}, "layout 'vit_jax' cannot be pushed; choose one of huggingface, timm"),
-        ({}, {"metrics": {"accuracy": 1.0}}, "metrics need the dataset that they are of"),
+        ({}, {"metrics": {"accuracy": 1.0}}, "expected the dataset of the metrics"),
     ],
 )
 def test_what_cannot_be_expressed_is_not_sent(hub, options, given, message):
@@ -132,7 +132,7 @@ def test_what_the_hub_refuses_is_told_in_one_line(hub, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     told = refusal()
     assert told.startswith(f"me/flowers: {hub.url} answered 401; log in ")
-    assert told.endswith("with an account that may write there")
+    assert told.endswith("with a write account")
     hub.shutdown()
     hub.server_close()
     close_session()
