@@ -2,10 +2,10 @@
 
 import tensorflow as tf
 
-from keras_vit import preprocessing
 from keras_vit.data.formats import is_bounded
-from keras_vit.data.images import decode, resized, with_channels
+from keras_vit.data.images import decode, with_channels
 from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
+from keras_vit.preprocessing import bounds
 
 TOP = 5  # classes that `serving_bytes` names
 ACTIVATIONS = {"single_label": tf.nn.softmax, "multi_label": tf.sigmoid}
@@ -126,7 +126,7 @@ def from_bytes(image_bytes, description):
     """
 
     def read(encoded):
-        return _unit(with_channels(decode(encoded), description.channels), description)
+        return _unit(with_channels(decode(encoded, check_size=False), description.channels), description)
 
     return _each_read(image_bytes, read, _image_spec(description))
 
@@ -155,7 +155,7 @@ def outputs_of_each(image_bytes, compute, description):
     """
 
     def read(encoded):  # a string, as images of several sizes do not stack
-        return tf.io.serialize_tensor(with_channels(decode(encoded), description.channels))
+        return tf.io.serialize_tensor(with_channels(decode(encoded, check_size=False), description.channels))
 
     def answer(element):
         index, serialized = element
@@ -198,7 +198,7 @@ def _each_read(image_bytes, read, spec):
         # They are in their places, 0, 1, 2, ..., up to the first that is missing.
         in_place = tf.equal(indices[1:], tf.range(tf.size(indices, tf.int64) - 1))
         unread = tf.reduce_sum(tf.cast(in_place, tf.int64))
-        bound = f"{preprocessing.MAX_PIXELS} pixels or {preprocessing.MAX_BYTES} bytes"
+        bound = f"{bounds.MAX_PIXELS} pixels or {bounds.MAX_BYTES} bytes"
         too_large = tf.gather(indices, tf.argmin(fit))
         complaints = (
             (tf.reduce_all(fit), f"image {{}} of the batch has more than {bound}", too_large),
@@ -225,7 +225,7 @@ def _assert_divisible(images, description, index=None):
 
 def _unit(image, description):
     """A decoded image at the model's size, in [0, 1]."""
-    return resized(image, description.preprocessing) / 255.0
+    return description.preprocessing.resized(image) / 255.0
 
 
 def _image_spec(description):

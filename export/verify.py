@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from keras_vit.data.images import decode, prepare, with_channels
+from keras_vit.data.images import decode_and_prepare
 from keras_vit.tasks import get_task
 
 BATCH = 16
@@ -46,8 +46,7 @@ def sample_images(samples, preprocessing, count):
     records = samples.training_records(0, 0, 1, count)  # one step of a run: its first images
 
     def prepared(position, encoded, label):
-        image = with_channels(decode(encoded, samples.exif), preprocessing.channels)
-        return prepare(image, preprocessing), label
+        return decode_and_prepare(encoded, preprocessing, samples.exif), label
 
     batches = [*records.map(prepared, tf.data.AUTOTUNE).batch(BATCH).as_numpy_iterator()]
     images, labels = (np.concatenate(parts) for parts in zip(*batches))

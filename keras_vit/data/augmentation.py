@@ -6,8 +6,9 @@ import keras
 import tensorflow as tf
 
 from keras_vit.data.augmentation_options import Augmentation as Augmentation
-from keras_vit.data.images import decode, decode_window, normalise, resize, resized, with_channels
+from keras_vit.data.images import decode, decode_window, with_channels
 from keras_vit.data.keras_layers import apply_layer, apply_rand_augment
+from keras_vit.preprocessing.resizing import resize
 
 NEED_A_SIZE = ("crop_area", "randaugment", "random_erasing", "cutmix")
 
@@ -47,7 +48,8 @@ def image_augmentation(augmentation, preprocessing, exif=True):
         if augmentation.crop_area:
             pixels = random_crop(encoded, crop_seed, preprocessing, augmentation.crop_area, exif)
         else:
-            pixels = resized(with_channels(decode(encoded, exif), preprocessing.channels), preprocessing)
+            image = with_channels(decode(encoded, exif), preprocessing.channels)
+            pixels = preprocessing.resized(image)
         if augmentation.shift:
             pixels = random_shift(pixels, shift_seed, augmentation.shift)
         if augmentation.flip:
@@ -55,7 +57,7 @@ def image_augmentation(augmentation, preprocessing, exif=True):
         for (apply, layer), layer_seed in zip(changes, seeds):
             changed = apply(layer, tf.expand_dims(pixels, 0), layer_seed)
             pixels = tf.ensure_shape(tf.cast(changed[0], tf.float32), pixels.shape)
-        return normalise(pixels, preprocessing)
+        return preprocessing.normalise(pixels)
 
     return augment
 
@@ -150,8 +152,7 @@ def random_crop(encoded, seed, preprocessing, area=(0.05, 1.0), exif=True):
         return tf.concat([begin[:2], size[:2]], 0)
 
     image = with_channels(decode_window(encoded, window, exif), preprocessing.channels)
-    pixels = resize(image, preprocessing.image_size, preprocessing)
-    return tf.ensure_shape(pixels, (*preprocessing.image_size, preprocessing.channels))
+    return resize(image, preprocessing.image_size, preprocessing)
 
 
 def random_shift(image, seed, fraction):

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_vit.data.augmentation import Augmentation, batch_augmentation, image_augmentation
-from keras_vit.data.images import decode, prepare, with_channels
+from keras_vit.data.images import decode_and_prepare
 from keras_vit.data.samples import check_not_empty
 
 
@@ -105,8 +105,7 @@ def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=
         records = records.enumerate().filter(mine).map(lambda _, record: record)
 
     def sample(encoded, label):
-        image = with_channels(decode(encoded, samples.exif), preprocessing.channels)
-        return prepare(image, preprocessing), label
+        return decode_and_prepare(encoded, preprocessing, samples.exif), label
 
     batches = _batched(records.map(sample, tf.data.AUTOTUNE), share)
     if 0 < len(samples) % batch_size <= first:

@@ -1,4 +1,4 @@
-"""Encoded images to model input as TensorFlow graphs, pixel for pixel as `Preprocessing` does it."""
+"""Encoded images to model input in TensorFlow graphs, with the same pixels as `Preprocessing`."""
 
 import io
 import os
@@ -9,14 +9,16 @@ from PIL import Image
 
 from keras_vit.data.exif import orientation, stored_window, upright, upright_shape
 from keras_vit.data.formats import JPEG, assert_bounded, decode_stored
-from keras_vit.preprocessing import LUMA, check_image_file, read_image
+from keras_vit.preprocessing import read_image
+from keras_vit.preprocessing.image_files import check_file
+from keras_vit.preprocessing.inputs import LUMA
 
-JPEG_MARGIN = 2  # pixels left and right of a window whose colours reach into it
+JPEG_MARGIN = 2  # columns left and right of a window from which its chroma is interpolated
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # first bytes of files that TensorFlow does not decode
 
 
 def read(path):
-    """The content of an image file, a string tensor () as `decode` takes it; TIFF becomes BMP by Pillow.
+    """The content of an image file, a string tensor () for `decode`; Pillow converts TIFF to BMP.
 
     Example:
         >>> Image.new("RGB", (5, 4)).save("image.tif")
@@ -35,39 +37,40 @@ def read(path):
 
 
 def _as_bmp(path):
-    path = os.fsdecode(np.asarray(path, object).item())  # bytes, which are an array () outside of a graph
+    path = os.fsdecode(np.asarray(path, object).item())  # Outside of a graph the bytes are an array ().
     file = io.BytesIO()
     Image.fromarray(read_image(path)).save(file, "BMP")
     return file.getvalue()
 
 
-def decode(encoded, exif=True):
+def decode(encoded, exif=True, check_size=True):
     """An encoded image (JPEG, PNG, BMP, GIF's first frame, WebP) as uint8 (height, width, 3).
 
-    JPEG is decoded with the accurate transform, which gives Pillow's pixels; TensorFlow's default, with
-    which the official models were trained, gives others by up to a few of 255.
+    JPEG is decoded with the accurate DCT, as by Pillow. TensorFlow's default, with which the official
+    models were trained, differs by up to a few of 255.
 
     Args:
         encoded: The content of the file, a string tensor ().
         exif: Whether to apply the EXIF orientation; `vit_jax` and big_vision do not.
+        check_size: As of `decode_stored`.
     """
-    image = decode_stored(encoded)
+    image = decode_stored(encoded, check_size)
     if exif:
-        with tf.control_dependencies([image]):  # an error would cancel the search, and be reported as that
+        with tf.control_dependencies([image]):  # Else an error here would cancel the search and be lost.
             turn = orientation(encoded)
         image = upright(image, turn)
     return tf.ensure_shape(image, (None, None, 3))
 
 
 def decode_window(encoded, window, exif=True):
-    """A rectangle of an encoded image: the same pixels as of `decode`, at less cost where it is a JPEG.
+    """A rectangle of an encoded image: the pixels of `decode`, computed faster for a JPEG.
 
-    A JPEG is decoded inside the rectangle only. Its colours are stored at half the width and
-    interpolated, so a few columns more are decoded and dropped.
+    A JPEG is decoded inside the rectangle only. Its chroma is stored at half the width and interpolated,
+    so a few more columns are decoded and dropped.
 
     Args:
-        encoded, exif: As `decode` takes them.
-        window: Makes (top, left, height, width) in pixels, int32 (4,), of the image's (height, width).
+        encoded, exif: As of `decode`.
+        window: A function from the image's (height, width) to (top, left, height, width), int32 (4,).
 
     Returns:
         uint8 (height, width, 3).
@@ -109,12 +112,18 @@ def _decode_stored_window(encoded, window):
 
 
 def with_channels(image, channels):
-    """A decoded image with as many channels as the model reads: 3, or 1 for grey."""
+    """A decoded image with the model's channels: 3, or 1 for grey."""
     if channels == 3:
         return image
     if channels == 1:
         return tf.tensordot(tf.cast(image, tf.float32), tf.constant(LUMA)[:, tf.newaxis], 1)
-    raise ValueError(f"image files hold 1 or 3 channels, but the model reads {channels}")
+    raise ValueError(f"image files have 1 or 3 channels, but the model reads {channels}")
+
+
+def decode_and_prepare(encoded, preprocessing, exif=True):
+    """An encoded image as model input: float32 (height, width, channels)."""
+    image = with_channels(decode(encoded, exif), preprocessing.channels)
+    return preprocessing.normalise(preprocessing.resized(image))
 
 
 def file_orientation(path):
@@ -125,7 +134,7 @@ def file_orientation(path):
         True
     """
     try:
-        check_image_file(path)  # a pipe or a device would never end
+        check_file(path)  # A pipe or a device would never end.
         return int(_decoded_orientation(path))
     except (OSError, ValueError, tf.errors.OpError):
         return None
@@ -136,38 +145,3 @@ def _decoded_orientation(path):
     encoded = read(path)
     with tf.control_dependencies([decode(encoded, exif=False)]):
         return orientation(encoded)
-
-
-def prepare(image, preprocessing):
-    """A decoded image as the model reads it: resized, cropped and scaled as `preprocessing` says."""
-    return normalise(resized(image, preprocessing), preprocessing)
-
-
-def normalise(pixels, preprocessing):
-    """`Preprocessing.normalise` in a graph, element by element: numbers per channel cost ten times more."""
-    shift, scale = (
-        np.float32(values) * np.float32(255) for values in (preprocessing.mean, preprocessing.std)
-    )
-    if pixels.shape.is_fully_defined():
-        shift, scale = (np.broadcast_to(values, pixels.shape) for values in (shift, scale))
-    return (pixels - shift) / scale
-
-
-def resized(image, preprocessing):
-    """A decoded image as `Preprocessing.resized` makes it: float32 in [0, 255], at the model's size."""
-    if preprocessing.image_size is None:
-        return tf.cast(image, tf.float32)
-    size, height, width = preprocessing.image_size, *preprocessing.image_size
-    if preprocessing.resize == "squash":
-        pixels = resize(image, size, preprocessing)
-    else:
-        pixels = preprocessing.cropped(image, lambda size: resize(image, size, preprocessing))
-    return tf.ensure_shape(pixels, (height, width, preprocessing.channels))
-
-
-def resize(pixels, size, preprocessing):
-    """An image, uint8 or float32 in [0, 255], as float32 in [0, 255] of another size."""
-    method, size = preprocessing.interpolation, tf.cast(tf.stack(size), tf.int32)
-    resized = tf.image.resize(pixels, size, method=method, antialias=preprocessing.antialias)
-    resized = tf.cast(resized, tf.float32)
-    return tf.clip_by_value(resized, 0, 255) if method == "bicubic" else resized  # cubics overshoot

@@ -15,7 +15,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "seeds": (),
     "layers": ("rules", "seeds"),
     "variants": (),
-    "preprocessing": (),
+    "preprocessing": ("rules",),
     "data": ("preprocessing", "messages", "lazy", "rules", "tasks"),
     "models": ("layers", "variants", "preprocessing", "rules", "tasks"),
     "weights": ("models", "messages", "lazy", "writing"),

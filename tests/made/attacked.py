@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_vit import VisionTransformer, from_pretrained
 from keras_vit.cli.source import finished_run, open_model, seed_of, task_of
-from keras_vit.data.images import decode, prepare, read
+from keras_vit.data.images import decode, decode_and_prepare, read
 from keras_vit.export.archive import extract_archive
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import open_exported
@@ -86,7 +86,7 @@ def _graphs(number):
     sizes = {"hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 1, "num_classes": 2}
     description = describe(VisionTransformer(**size, **sizes))
     path, content = tf.TensorSpec((), tf.string), tf.TensorSpec((None,), tf.string)
-    train = tf.function(lambda path: prepare(decode(read(path)), preprocessing), [path], autograph=False)
+    train = tf.function(lambda path: decode_and_prepare(read(path), preprocessing), [path], autograph=False)
     serve = tf.function(lambda content: from_bytes(content, description), [content], autograph=False)
     return train, serve
 

@@ -1,0 +1,218 @@
+"""`Preprocessing`: how images become model input."""
+
+import dataclasses
+import math
+import numbers
+
+import keras
+import numpy as np
+
+from keras_vit.preprocessing import bounds
+from keras_vit.preprocessing.inputs import as_list, as_pixels
+from keras_vit.preprocessing.resizing import INTERPOLATIONS, resize, resize_and_crop
+from keras_vit.preprocessing.tensors import backend_of, is_tensor, is_tensorflow, to_float32
+from keras_vit.rules import Rule, boolean, check_fields, field, integer, items, number, one_of
+
+
+def is_float32(value):
+    """Whether this is a number that float32 represents, neither as 0 nor as infinity unless it is 0.
+
+    >>> [is_float32(value) for value in (0, 1e-6, 1e-320, 10**400, float("nan"))]
+    [True, True, False, False, False]
+    """
+    limits = np.finfo("float32")
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_number and (value == 0 or float(limits.tiny) <= abs(value) <= float(limits.max))
+
+
+_RESIZES = ("squash", "crop")
+_SIDE = integer(at_least=1)
+_SIZE = Rule(
+    "a positive int, (height, width) or None",
+    lambda v: v is None or isinstance(v, numbers.Integral) and v > 0 or items(_SIDE, 2).accepts(v),
+)
+_SCALE = Rule("a number that float32 represents", is_float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocessing:
+    """How images are prepared for a model, in inference as in its training.
+
+    Called with images it returns float32 (batch, height, width, channels): resized, then
+    (pixel / 255 - mean) / std.
+
+    Args:
+        image_size: (height, width) or one int; None keeps the images' own size.
+        resize: "squash" (the official models: straight to `image_size`) or "crop" (the shorter
+            side to `image_size` / `crop_fraction`, then the centre).
+        crop_fraction: With "crop": the fraction of the resized image's shorter side that the centre
+            crop keeps, in (0, 1].
+        interpolation: "bilinear", "bicubic" or "nearest".
+        antialias: Whether to antialias when downscaling. The official models were trained without.
+        mean, std: One number per channel, for pixels in [0, 1].
+
+    Call arguments:
+        images: An array (height, width[, channels]) or (batch, height, width[, channels]), uint8 or
+            float; or a path to an image file; or a list of arrays and paths of any sizes. Grey images
+            are repeated over the channels, an alpha channel is dropped. Or a tensor (height, width,
+            channels) or (batch, height, width, channels), also in a `tf.data` pipeline, or a
+            `KerasTensor`.
+        value_range: (lowest, highest) possible value of float images; None: (0, 1). The range of
+            uint8 images is always (0, 255).
+
+    Returns:
+        A NumPy array (batch, height, width, channels), a batch of one for one image; for a tensor a
+        tensor of the same rank. With mean and std 0.5 the two differ by at most 1e-6. With
+        KERAS_BACKEND=jax, `tf.data` still resizes with TensorFlow, which differs from JAX by 5e-6
+        (bilinear) or 2e-3 (bicubic), and with "nearest" may choose a neighbouring pixel.
+
+    Raises:
+        ValueError: for an unknown option; for floats outside `value_range` or a wrong shape; for a
+            file that is missing or is not an image. In a TensorFlow graph floats outside the range
+            raise `tf.errors.InvalidArgumentError` when it runs; under XLA and in JAX's `jit`, which
+            cannot raise, the output is NaN.
+
+    Example:
+        >>> Preprocessing(image_size=32)(np.zeros((2, 20, 30, 3), "uint8")).shape
+        (2, 32, 32, 3)
+        >>> data = tf.data.Dataset.from_tensors((images * 255, np.arange(4)))
+        >>> prepare = Preprocessing(image_size=16)
+        >>> data.map(lambda x, y: (prepare(x, value_range=(0, 255)), y)).element_spec[0].shape
+        TensorShape([4, 16, 16, 3])
+
+    Source: `vit_jax/input_pipeline.py`: squash, bilinear, no antialias, (x - 127.5) / 127.5.
+    """
+
+    image_size: tuple[int, int] | None = field(_SIZE)
+    resize: str = field(one_of(_RESIZES), default="squash")
+    crop_fraction: float = field(number(above=0, high=1), default=1.0)
+    interpolation: str = field(one_of(INTERPOLATIONS), default="bilinear")
+    antialias: bool = field(boolean, default=False)
+    mean: tuple[float, ...] = field(items(_SCALE), default=(0.5, 0.5, 0.5))
+    std: tuple[float, ...] = field(items(_SCALE), default=(0.5, 0.5, 0.5))
+
+    def __post_init__(self):
+        check_fields(self)
+        size = self.image_size
+        if size is not None:
+            size = (int(size),) * 2 if isinstance(size, numbers.Integral) else tuple(size)
+        if size and size[0] * size[1] > bounds.MAX_PIXELS * self.crop_fraction**2:
+            raise ValueError(
+                f"image_size and crop_fraction must ask for at most {bounds.MAX_PIXELS} pixels; got {size} "
+                f"and {self.crop_fraction!r}"
+            )
+        if len(self.mean) != len(self.std) or min(self.std, default=0) <= 0:
+            raise ValueError(
+                "mean and std must have one number per channel, std positive; got "
+                f"{self.mean!r} and {self.std!r}"
+            )
+        mean, std = tuple(map(float, self.mean)), tuple(map(float, self.std))
+        for name, value in (("image_size", size), ("mean", mean), ("std", std)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def channels(self):
+        return len(self.mean)
+
+    def __call__(self, images, value_range=None):
+        if is_tensor(images):
+            layer = self.as_layer(value_range, dtype="float32")
+            # Within a layer's call Keras adds lines of its own to an error.
+            return layer(images) if isinstance(images, keras.KerasTensor) else layer.call(images)
+        images = as_list(images, self.channels)
+        if not len(images):
+            return np.zeros((0, *(self.image_size or (0, 0)), self.channels), "float32")
+        prepared = [
+            self.normalise(self.resized(as_pixels(image, self.channels, value_range))) for image in images
+        ]
+        shapes = {p.shape for p in prepared}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"image_size is None, so all images of a batch must have one size; got {sorted(shapes)}"
+            )
+        return np.stack(prepared)
+
+    def batches(self, images, batch_size, value_range=None):
+        """The same in batches, so that many images need not fit in memory together."""
+        images = as_list(images, self.channels)
+        for start in range(0, len(images), batch_size):
+            yield self(images[start : start + batch_size], value_range)
+
+    def as_layer(self, value_range=None, **options):
+        """A Keras layer that does the same, to be put before a model and saved with it.
+
+        Args:
+            value_range: As in a call.
+            **options: Of every Keras layer: `name`, `dtype`.
+
+        Returns:
+            A `PreprocessingLayer`.
+
+        Example:
+            >>> inputs = keras.Input((None, None, 3), dtype="uint8")
+            >>> from_photos = keras.Sequential([inputs, model.preprocessing.as_layer(), model])
+            >>> from_photos(np.zeros((2, 40, 50, 3), "uint8")).shape
+            TensorShape([2, 10])
+        """
+        from keras_vit.preprocessing.layer import PreprocessingLayer
+
+        return PreprocessingLayer(self, value_range, **options)
+
+    def normalise(self, pixels):
+        """Convert pixels in [0, 255], an array or tensor, to model input."""
+        scale = np.asarray(self.std, "float32") * 255
+        shift = np.asarray(self.mean, "float32") * 255
+        if is_tensorflow(pixels) and pixels.shape.rank == 3 and pixels.shape.is_fully_defined():
+            # Of single images, as in tf.data, TensorFlow broadcasts ten times slower than it subtracts.
+            scale, shift = (np.broadcast_to(values, pixels.shape) for values in (scale, shift))
+        return (pixels - shift) / scale
+
+    def colors(self, x):
+        """Convert model input back to colours (…, height, width, 3) in [0, 1], for display.
+
+        Channel counts other than three become the grey of their mean.
+
+        >>> preprocessing = Preprocessing(32)
+        >>> preprocessing.colors(preprocessing(np.full((32, 32, 3), 0.25))).max().round(3).item()
+        0.25
+        """
+        pixels = np.clip(x * np.float32(self.std) + np.float32(self.mean), 0, 1)
+        return pixels if self.channels == 3 else np.repeat(pixels.mean(axis=-1, keepdims=True), 3, axis=-1)
+
+    def resized(self, pixels):
+        """Resize images (…, height, width, channels) in [0, 255], an array or tensor, to `image_size`."""
+        if self.image_size is None:
+            return to_float32(pixels)
+        if self.resize == "squash":
+            return resize(pixels, self.image_size, self)
+        return resize_and_crop(pixels, self)
+
+    @property
+    def before_crop(self):
+        """With "crop": the (height, width) that the resized image covers; rounded down, as timm does."""
+        return tuple(math.floor(side / self.crop_fraction + 1e-6) for side in self.image_size)
+
+    def crop_window(self, height, width):
+        """With "crop": the size to resize to, and the top left corner of the crop.
+
+        The size of an image may be known in the graph alone, as scalar tensors.
+
+        >>> Preprocessing(image_size=224, resize="crop", crop_fraction=0.875).crop_window(512, 1024)
+        ((256, 512), 16, 144)
+        """
+        least = self.before_crop
+        if isinstance(height, numbers.Integral) and isinstance(width, numbers.Integral):
+            factor = max(least[0] / height, least[1] / width)
+            size = tuple(max(round(side * factor), low) for side, low in zip((height, width), least))
+        else:
+            backend = backend_of(height, width)
+            sides = backend.cast(backend.numpy.stack([height, width]), "float64")
+            factor = backend.numpy.max(np.array(least, "float64") / sides)
+            size = backend.cast(backend.numpy.round(sides * factor), "int64")
+            size = backend.numpy.maximum(size, np.array(least, "int64"))
+            size = size[0], size[1]
+        top, left = ((s - side) // 2 for s, side in zip(size, self.image_size))
+        return size, top, left
+
+    def get_config(self):
+        return dataclasses.asdict(self)

@@ -1,0 +1,131 @@
+"""Image files to pixels by Pillow, so that they equal those of the TensorFlow graphs in `data.formats`."""
+
+import os
+import stat
+import struct
+
+import numpy as np
+
+from keras_vit.preprocessing import bmp, bounds
+
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")  # Pillow's names
+_ORIENTATION, _SHORT = 0x0112, 3  # the EXIF tag and the type of its value
+
+
+def read_image(path):
+    """The pixels of an image file (JPEG, PNG, BMP, GIF, WebP, TIFF) in its EXIF orientation.
+
+    Args:
+        path: Path of the file.
+
+    Returns:
+        uint8 (height, width, 3), of the first frame, as `keras_vit.data.images.decode` returns them. Of 16
+        bits per channel the upper 8 are kept.
+
+    Raises:
+        ValueError: if the file is missing, is not a readable image, or has more than `MAX_PIXELS`; the
+            message contains its path.
+
+    Example:
+        >>> keras.utils.save_img(tmp / "grey.png", np.full((8, 9, 3), 128), scale=False)
+        >>> read_image(tmp / "grey.png").shape
+        (8, 9, 3)
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    if Image.MAX_IMAGE_PIXELS is not None:  # Pillow's own bound must not be below ours.
+        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, bounds.MAX_PIXELS)
+    try:
+        check_file(path)
+        # Opened as a file, since Pillow 13 would map an uncompressed TIFF given by its name into memory,
+        # which garbles rotated ones.
+        with open(path, "rb") as file, Image.open(file, formats=FORMATS) as image:
+            pixels = _stored_pixels(image, file)
+            orientation = exif_orientation(image.info.get("exif", b""))
+    except FileNotFoundError:
+        raise ValueError(f"no such image file: {os.fspath(path)}") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        reason = f"it has more than {bounds.MAX_PIXELS} pixels"
+        raise ValueError(f"not a readable image: {os.fspath(path)} ({reason})") from None
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"not a readable image: {os.fspath(path)} ({error})") from None
+    pixels = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
+    return pixels[:: -1 if orientation in (3, 4, 7, 8) else 1, :: -1 if orientation in (2, 3, 6, 7) else 1]
+
+
+def check_file(path):
+    """Raise ValueError for a file that is too large, or is not regular, such as a pipe, which never ends.
+
+    >>> check_file("/dev/null")
+    Traceback (most recent call last):
+    ValueError: it is not a regular file
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
+    if status.st_size > bounds.MAX_BYTES:
+        raise ValueError(f"it has {status.st_size} bytes; at most {bounds.MAX_BYTES} are read")
+
+
+def _stored_pixels(image, file):
+    """The pixels of an image that Pillow has opened, as TensorFlow decodes them, or ValueError."""
+    from PIL import Image
+
+    if image.width * image.height > bounds.MAX_PIXELS:
+        raise ValueError(
+            f"it has {image.width}×{image.height} pixels; at most {bounds.MAX_PIXELS} are decoded"
+        )
+    if image.format == "BMP":
+        file.seek(0)
+        if not bmp.is_supported(file.read(bmp.HEADER_BYTES)):
+            raise ValueError(bmp.REQUIREMENT)
+    if image.format == "WEBP" and image.is_animated:
+        raise ValueError("it is animated")
+    if image.format == "GIF":
+        return _first_frame(image)
+    image.load()  # A PNG may have its EXIF data after the pixels.
+    if image.mode in ("I", "F") and image.format != "PNG":
+        raise ValueError("expected 8 or 16 bits per channel; got 32")
+    if image.mode.startswith("I"):  # TensorFlow keeps the upper 8 of 16 bits.
+        image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
+    if image.mode == "CMYK":
+        light = np.asarray(image).astype("uint16")
+        if image.format == "TIFF" or "adobe" in image.info:  # Pillow inverts all JPEGs as if by Adobe.
+            light = 255 - light
+        return (light[..., :3] * light[..., 3:] // 255).astype("uint8")  # TensorFlow rounds down, too.
+    return np.asarray(image.convert("RGB"))
+
+
+def _first_frame(image):
+    """A GIF's first frame at its position on the canvas, black elsewhere and where it is transparent."""
+    left, top, right, bottom = image.tile[0][1]
+    colours, alpha = np.split(np.asarray(image.convert("RGBA"))[top:bottom, left:right], [3], axis=-1)
+    canvas = np.zeros((image.height, image.width, 3), "uint8")
+    canvas[top:bottom, left:right] = colours * (alpha > 0)
+    return canvas
+
+
+def exif_orientation(exif):
+    """The orientation in EXIF data (bytes): 1 to 8, and 1 where there is none or the data is malformed.
+
+    >>> from PIL import Image
+    >>> exif = Image.Exif()
+    >>> exif[0x0112] = 6
+    >>> exif_orientation(exif.tobytes())
+    6
+    """
+    tiff = exif.removeprefix(b"Exif\0\0")
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None:
+        return 1
+    value = 1
+    try:
+        (directory,) = struct.unpack_from(f"{order}I", tiff, 4)
+        (count,) = struct.unpack_from(f"{order}H", tiff, directory)
+        for start in range(directory + 2, directory + 2 + 12 * count, 12):
+            tag, kind, _, number, _ = struct.unpack_from(f"{order}HHIHH", tiff, start)
+            if (tag, kind) == (_ORIENTATION, _SHORT):
+                value = max(value, number)
+    except struct.error:  # The data ends early.
+        pass
+    return value if value <= 8 else 1

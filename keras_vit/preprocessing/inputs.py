@@ -1,0 +1,103 @@
+"""What callers pass as images: arrays and paths of any rank and channel count, to float32 pixels."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_vit.preprocessing.image_files import read_image
+from keras_vit.preprocessing.value_range import check_inside, range_of, to_255
+
+LUMA = (0.299, 0.587, 0.114)  # the brightness of red, green and blue (ITU-R BT.601)
+# By the channel count of a model, those of the images that it accepts: grey or RGB, with or without alpha.
+ACCEPTED_CHANNELS = {1: (1, 2, 3, 4), 3: (1, 3, 4)}
+MIN_WIDTH = 16  # A smaller last axis is taken for the channels, unless the images are square.
+
+
+def as_list(images, channels):
+    """A sequence of images; a single image becomes a list of one."""
+    if isinstance(images, (str, os.PathLike)):
+        return [images]
+    if isinstance(images, Sequence):
+        return images
+    ndim = np.ndim(images)
+    if ndim not in (2, 3, 4):
+        raise ValueError(
+            "images must be an array (height, width[, channels]) or (batch, height, width[, channels]), "
+            f"a path, or a list of these; got {type(images).__name__} of rank {ndim}"
+        )
+    images = np.asarray(images)
+    if ndim == 3 and _is_grey_batch(images.shape, channels):
+        return images[..., np.newaxis]
+    return images if ndim == 4 else images[np.newaxis]
+
+
+def _is_grey_batch(shape, channels):
+    """Whether an array of rank 3 is (batch, height, width) and not one image.
+
+    >>> [_is_grey_batch(shape, 3) for shape in ((60, 28, 28), (28, 28, 3), (3, 64, 64), (64, 64, 5))]
+    [True, False, False, False]
+    """
+    count, height, width = shape
+    accepted = accepted_channels(channels)
+    channels_first = channels > 1 and count > 1 and count in accepted
+    channels_last = width in accepted or (width < MIN_WIDTH and width != height)
+    return not channels_first and not channels_last
+
+
+def as_pixels(image, channels, value_range=None):
+    """An image, an array or a path, as float32 (height, width, channels) in [0, 255].
+
+    >>> as_pixels(np.full((4, 4), 0.5), 3)[0, 0].tolist()
+    [127.5, 127.5, 127.5]
+    """
+    image = read_image(image) if isinstance(image, (str, os.PathLike)) else np.asarray(image)
+    if image.ndim == 2:
+        image = image[..., np.newaxis]
+    if image.ndim != 3 or 0 in image.shape:
+        raise ValueError(
+            f"an image must have the shape (height, width) or (height, width, channels); got {image.shape}"
+        )
+    check_channels(image.shape, channels)
+    low, high = range_of(image.dtype.name, value_range)
+    if image.dtype != np.uint8:
+        check_inside((low, high), image.min(), image.max())
+    return with_channels(to_255(image.astype("float32"), low, high), channels, np)
+
+
+def accepted_channels(channels):
+    return ACCEPTED_CHANNELS.get(channels, (1, channels))
+
+
+def check_channels(shape, channels):
+    """Raise ValueError unless a model of so many channels accepts images of this shape."""
+    accepted = accepted_channels(channels)
+    if shape[-1] not in accepted:
+        remedy = (
+            " (put the channels last with np.moveaxis(images, -3, -1), or add them to grey images with "
+            "images[..., np.newaxis])"
+        )
+        raise ValueError(
+            f"the model reads {channels} channels; got an image with {shape[-1]}, of the shape {shape}"
+            f"{remedy * (shape[-3] in accepted)}"
+        )
+
+
+def with_channels(pixels, channels, numpy):
+    """Convert float32 images (…, channels) to the model's channels: alpha dropped, grey repeated, RGB mixed.
+
+    Args:
+        pixels: An array or tensor.
+        channels: The model's channel count.
+        numpy: The NumPy-like module for the pixels.
+
+    >>> with_channels(np.ones((4, 4, 4)), 1, np).shape
+    (4, 4, 1)
+    """
+    if channels in ACCEPTED_CHANNELS and pixels.shape[-1] in (2, 4):
+        pixels = pixels[..., :-1]
+    if pixels.shape[-1] == channels:
+        return pixels
+    if pixels.shape[-1] == 1:
+        return numpy.repeat(pixels, channels, axis=-1)
+    return numpy.matmul(pixels, np.array(LUMA, "float32")[:, np.newaxis])

@@ -1,0 +1,48 @@
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit import Preprocessing
+from keras_vit.preprocessing import bounds, read_image
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype("uint8")
+
+
+def test_missing_damaged_and_irregular_files_are_refused_with_their_path(tmp_path):
+    (tmp_path / "notes.png").write_text("hello")
+    Image.fromarray(PIXELS).save(tmp_path / "whole.png")
+    (tmp_path / "half.png").write_bytes((tmp_path / "whole.png").read_bytes()[:600])
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "device.png").symlink_to("/dev/zero")
+    for name, message in (
+        ("notes.png", "not a readable image: .*notes.png"),
+        ("half.png", "not a readable image: .*half.png"),
+        ("none.png", "no such image file: .*none.png"),
+        ("", "not a readable image"),
+        ("pipe.png", "not a readable image: .*pipe.png .it is not a regular file"),
+        ("device.png", "not a readable image: .*device.png .it is not a regular file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Preprocessing(8)(tmp_path / name)
+
+
+def test_of_16_bits_the_upper_8_are_kept(tmp_path):
+    ramp = np.arange(0, 65536, 257, dtype="uint16").reshape(16, 16)
+    Image.fromarray(ramp).save(tmp_path / "deep.png")
+    np.testing.assert_array_equal(read_image(tmp_path / "deep.png")[..., 0], ramp >> 8)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_tiffs_of_32_bits_per_channel_are_refused(dtype, tmp_path):
+    Image.fromarray(np.arange(12, dtype=dtype).reshape(3, 4)).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match="a.tif .expected 8 or 16 bits per channel; got 32"):
+        read_image(tmp_path / "a.tif")
+
+
+def test_a_file_of_more_bytes_than_the_bound_is_refused(tmp_path, monkeypatch):
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    monkeypatch.setattr(bounds, "MAX_BYTES", 100)
+    with pytest.raises(ValueError, match=r"it has \d+ bytes; at most 100 are read"):
+        read_image(tmp_path / "a.png")

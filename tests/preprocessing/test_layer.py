@@ -1,0 +1,193 @@
+"""`Preprocessing` of tensors, in graphs and as a layer."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from reference.comparing import assert_close, randomise
+from reference.small import small
+
+from keras_vit import Preprocessing
+
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+PHOTOS = np.random.default_rng(1).integers(0, 256, (2, 50, 70, 3)).astype("uint8")
+TOLERANCE = 1e-6 if ON_TENSORFLOW else 2e-3  # the documented ones, for a std of 0.5
+PREPROCESSINGS = [
+    Preprocessing((24, 40)),
+    Preprocessing(None, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+    Preprocessing((50, 70)),
+    Preprocessing((24, 40), "crop", 0.875),
+    Preprocessing(32, "crop", 0.9, "bicubic", antialias=True),
+    *[Preprocessing(64, "crop", 1.0, "nearest")] * ON_TENSORFLOW,  # JAX chooses another of two equally near
+]
+
+
+@pytest.mark.parametrize("prepare", PREPROCESSINGS, ids=str)
+@pytest.mark.parametrize("size", [(None, None), pytest.param((50, 70), marks=pytest.mark.slow)], ids=str)
+def test_graphs_and_tensors_return_what_arrays_return(prepare, size):
+    graph = tf.function(prepare, input_signature=[tf.TensorSpec((None, *size, 3), tf.uint8)])
+    assert graph.get_concrete_function().output_shapes == (None, *(prepare.image_size or size), 3)
+    expected, tolerance = prepare(PHOTOS), TOLERANCE * 0.5 / min(prepare.std)
+    np.testing.assert_allclose(graph(PHOTOS), expected, rtol=0, atol=tolerance)
+    batch, one = (keras.ops.convert_to_tensor(x) for x in (PHOTOS, PHOTOS[0]))
+    assert keras.ops.is_tensor(prepare(batch))
+    np.testing.assert_allclose(prepare(batch), expected, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(prepare(one), expected[0], rtol=0, atol=2e-6)
+
+
+def test_a_data_pipeline_prepares_images_of_any_sizes_before_they_are_batched():
+    prepare = Preprocessing(16, "crop", 0.875)
+    images = [PHOTOS[0], PHOTOS[1, :20], PHOTOS[1, :, :16]]
+    spec = (tf.TensorSpec((None, None, 3), tf.uint8), tf.TensorSpec((), tf.int32))
+    data = tf.data.Dataset.from_generator(lambda: zip(images, range(3)), output_signature=spec)
+    data = data.map(lambda x, y: (prepare(x), y)).batch(3)
+    assert data.element_spec[0].shape == (None, 16, 16, 3)
+    ((found, labels),) = data.as_numpy_iterator()
+    np.testing.assert_allclose(found, prepare(images), rtol=0, atol=TOLERANCE)
+    assert [*labels] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("value_range", [(0, 255), (-1, 1), None])
+def test_floats_of_any_range_are_the_same_images(value_range):
+    prepare = Preprocessing(16)
+    low, high = value_range or (0, 1)
+    floats = (PHOTOS / 255 * (high - low) + low).astype("float32")
+    mapped = tf.data.Dataset.from_tensors(floats).map(lambda x: prepare(x, value_range))
+    found = [next(mapped.as_numpy_iterator()), prepare(floats, value_range)]
+    found += [
+        prepare.as_layer(value_range)(floats),
+        np.concatenate([*prepare.batches(floats, 1, value_range)]),
+    ]
+    for each in found:
+        np.testing.assert_allclose(each, prepare(PHOTOS), rtol=0, atol=5e-6)
+
+
+OUTSIDE = (
+    r"float images must be in \[0, 1\] \(pass .* value_range=\(0, 255\).*\); got values from\W+0\W+to\W+255"
+)
+
+
+def test_floats_up_to_255_are_never_taken_for_floats_up_to_one():
+    prepare = Preprocessing(16)
+    floats = PHOTOS.astype("float32")
+    floats[0, 0, 0] = 0, 255, 255
+    for make in (np.asarray, tf.constant, keras.ops.convert_to_tensor):
+        with pytest.raises(ValueError, match=OUTSIDE) as caught:
+            prepare(make(floats))
+        assert "\n" not in str(caught.value)
+    mapped = tf.data.Dataset.from_tensors(floats).map(prepare)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=OUTSIDE):
+        next(iter(mapped))
+
+
+def test_where_a_graph_cannot_raise_the_output_is_nan():
+    """XLA drops assertions, and JAX has none."""
+    prepare = Preprocessing(16)
+    if ON_TENSORFLOW:
+        compiled = tf.function(prepare, jit_compile=True)
+    else:
+        import jax
+
+        compiled = jax.jit(prepare)
+    assert np.isnan(compiled(PHOTOS.astype("float32"))).all()
+    np.testing.assert_allclose(compiled(PHOTOS / np.float32(255)), prepare(PHOTOS), rtol=0, atol=5e-6)
+
+
+def test_values_rounded_by_an_earlier_step_are_inside_the_range():
+    rounded = np.full((1, 4, 4, 3), 1.00001, "float32")
+    for images in (rounded, tf.constant(rounded)):
+        np.testing.assert_allclose(Preprocessing(None)(images), np.ones((1, 4, 4, 3)), atol=1e-4)
+
+
+@pytest.mark.parametrize("value_range", [255, (1, 0), (0, np.nan), (0, 1, 2), "01"])
+def test_a_value_range_is_two_numbers_in_order(value_range):
+    for call in (Preprocessing(8).as_layer, lambda value: Preprocessing(8)(PHOTOS / 255, value)):
+        with pytest.raises(ValueError, match=r"value_range must be \(lowest, highest\).*; got"):
+            call(value_range)
+
+
+@pytest.mark.parametrize(
+    "tensor, message",
+    [
+        (tf.zeros((2, 3, 8, 8), tf.uint8), "reads 3 channels; got an image with 8, .*put the channels last"),
+        (tf.zeros((8, 8), tf.uint8), r"must have the shape .*; got \(8, 8\)"),
+        (tf.zeros((8, 8, 3), tf.int32), "uint8 or float in .*; got int32"),
+        (tf.ragged.stack([PHOTOS[0], PHOTOS[0, :9]]), "a dense tensor of one image size; got a RaggedTensor"),
+        (keras.KerasTensor((None, 8, 8, 2), "uint8"), "reads 3 channels; got an image with 2"),
+    ],
+    ids=["first", "rank", "dtype", "ragged", "symbolic"],
+)
+def test_a_tensor_that_is_not_an_image_is_refused(tensor, message):
+    with pytest.raises(ValueError, match=message):
+        Preprocessing(8)(tensor)
+
+
+@pytest.mark.parametrize("decode", [tf.io.decode_image, tf.io.decode_png])
+def test_an_image_of_unknown_rank_or_channels_is_refused(decode):
+    encoded = tf.data.Dataset.from_tensors(tf.io.encode_png(PHOTOS[0]))
+    with pytest.raises(ValueError, match="of a known rank and channel count; got"):
+        encoded.map(lambda png: Preprocessing(8)(decode(png)))
+
+
+def test_grey_and_alpha_tensors_are_read_as_arrays_are():
+    grey, alpha = Preprocessing(8, mean=(0.5,), std=(0.5,)), np.concatenate([PHOTOS, PHOTOS[..., :1]], -1)
+    for images, prepare in (
+        (PHOTOS[..., :1], Preprocessing(8)),
+        (alpha, Preprocessing(8)),
+        (PHOTOS, grey),
+        (alpha, grey),
+    ):
+        np.testing.assert_allclose(prepare(tf.constant(images)), prepare(images), rtol=0, atol=5e-6)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return randomise(small(num_layers=1))
+
+
+@pytest.fixture(scope="module")
+def whole(classifier):
+    layer = classifier.preprocessing.as_layer(value_range=(0, 255), name="prepare")
+    return keras.Sequential([keras.Input((None, None, 3), dtype="uint8"), layer, classifier])
+
+
+def test_the_layer_is_saved_with_the_model_after_it(classifier, whole, tmp_path):
+    expected = classifier.predict(classifier.preprocessing(PHOTOS), verbose=0)
+    assert_close(whole.predict(PHOTOS, verbose=0), expected, 1e-5)
+    whole.save(tmp_path / "whole.keras")
+    again = keras.saving.load_model(tmp_path / "whole.keras")
+    np.testing.assert_array_equal(again.predict(PHOTOS, verbose=0), whole.predict(PHOTOS, verbose=0))
+    prepare = again.get_layer("prepare")
+    assert (prepare.preprocessing, prepare.value_range) == (classifier.preprocessing, (0, 255))
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only("export writes a SavedModel")
+def test_the_layer_is_exported_with_the_model_after_it(whole, tmp_path):
+    whole.export(tmp_path / "exported", verbose=False)
+    exported = tf.saved_model.load(str(tmp_path / "exported"))
+    assert_close(exported.serve(PHOTOS), whole.predict(PHOTOS, verbose=0), 1e-5)
+
+
+def test_a_symbolic_input_makes_a_functional_model_and_adds_nothing_to_the_classifier(classifier):
+    before = [layer.name for layer in classifier._flatten_layers()]
+    images = keras.Input((50, 70, 3), dtype="uint8")
+    whole = keras.Model(images, classifier(classifier.preprocessing(images)))
+    expected = classifier.predict(classifier.preprocessing(PHOTOS), verbose=0)
+    assert_close(whole.predict(PHOTOS, verbose=0), expected, 1e-5)
+    assert whole.count_params() == classifier.count_params()
+    assert [layer.name for layer in classifier._flatten_layers()] == before
+
+
+def test_a_sequential_model_without_an_input_explains_the_value_range(classifier):
+    """Keras then casts uint8 to float32 before the layer is called."""
+    whole = keras.Sequential([classifier.preprocessing.as_layer(), classifier])
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="float images must be in"):
+        whole.predict(PHOTOS, verbose=0)
+
+
+def test_mixed_precision_rounds_the_output_only():
+    output = Preprocessing(8).as_layer(dtype="mixed_bfloat16")(PHOTOS / 255)
+    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
+    output = keras.ops.convert_to_numpy(keras.ops.cast(output, "float32"))
+    np.testing.assert_allclose(output, Preprocessing(8)(PHOTOS), atol=1e-2)
