@@ -1,31 +1,33 @@
-"""How good a model's representation is: a linear classifier fitted to a few images of each class."""
+"""Few-shot evaluation: a linear classifier fitted to the representations of a few images per class."""
 
 import numpy as np
 
 from keras_vit.evaluation.predicting import computed
+from keras_vit.rules import number
+from keras_vit.tasks import get_task
 
-CONSTANT = 100.0  # of the feature that stands for the bias; large, so that it is hardly regularised
+BIAS_FEATURE = 100.0  # the constant feature for the bias: large, so that it is hardly regularised
 
 
 def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, batch_size=64):
-    """Accuracy on the test split of a ridge regression on the frozen representation.
+    """Test accuracy of a ridge regression on the frozen representation.
 
-    Images are prepared by the model's own preprocessing, without augmentation. The features of the
-    training and test splits are kept in memory: (samples, width) each.
+    Images are preprocessed as for the model, without augmentation. The features of the training and test
+    splits are kept in memory: (samples, width) each.
 
     Args:
-        model: A `VisionTransformer`; without a pooling the mean of its patch tokens is taken.
-        dataset: Dataset with one class number a sample.
-        shots: How many training images of each class to fit to.
-        seeds: Which draws of them.
+        model: A `VisionTransformer`; without pooling the mean of its patch tokens is the representation.
+        dataset: Dataset with single labels.
+        shots: Numbers of training images per class to fit to.
+        seeds: Seeds of their random choice.
         l2: Weight of the squared norm.
-        batch_size: Images computed at a time.
+        batch_size: Images per batch.
 
     Returns:
-        dict: for each number of shots a list of accuracies, one a seed.
+        dict: for each number of shots a list of accuracies, one per seed.
 
     Raises:
-        ValueError: if a class has fewer training images than shots, or a label is not known.
+        ValueError: if a class has fewer training images than shots, or a label is unknown.
 
     Example:
         >>> sorted(few_shot(model, load_dataset("digits"), shots=(1, 5), seeds=(0,)))
@@ -33,13 +35,13 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
 
     Source: `big_vision/evaluators/fewshot_lsr.py`.
     """
-    if dataset.task != "single_label":
-        raise ValueError(f"few-shot wants one class number a sample; {dataset.name} is {dataset.task}")
+    if not get_task(dataset.task).has_class_ids:
+        raise ValueError(f"few-shot needs single labels; the task of {dataset.name} is {dataset.task}")
     if not shots or not seeds or min(shots) < 1:
-        raise ValueError(f"wanted numbers of shots from 1 and seeds; got {shots!r} and {seeds!r}")
+        raise ValueError(f"expected positive numbers of shots, and seeds; got {shots!r} and {seeds!r}")
     names = dataset.class_names
     splits = dataset.split("train"), dataset.split("test")
-    if splits[0].labels:  # known before anything is computed
+    if splits[0].labels:  # Some data sets know their labels before they read the images.
         choose_shots(splits[0].labels, max(shots), seeds[0], names)
     train, test = (representations(model, samples, batch_size) for samples in splits)
     found = {}
@@ -56,9 +58,9 @@ def representations(model, samples, batch_size=64):
     """The representation of every sample.
 
     Args:
-        model: A `VisionTransformer`; without a pooling the mean of its patch tokens is taken.
+        model: A `VisionTransformer`; without pooling the mean of its patch tokens is the representation.
         samples: A split of a `Dataset`.
-        batch_size: Images computed at a time.
+        batch_size: Images per batch.
 
     Returns:
         (features float32 (samples, width), labels (samples,)).
@@ -80,56 +82,56 @@ def representations(model, samples, batch_size=64):
 
 
 def choose_shots(labels, shots, seed, class_names):
-    """Draw the same number of samples from each class; with more shots those of fewer are among them.
+    """Sample the same number of indices from each class; more shots contain those of fewer.
 
     Args:
-        labels: Class numbers.
-        shots: How many of each class.
-        seed: Which draw.
+        labels: Class indices.
+        shots: Samples per class.
+        seed: An int.
         class_names: One name per class.
 
     Returns:
         int64 (classes × shots,): indices of samples, class by class.
 
     Raises:
-        ValueError: if a class has fewer samples, or a label is no class.
+        ValueError: if a class has fewer samples, or a label is out of range.
 
     Example:
         >>> choose_shots([0, 1, 1, 0, 1], 2, seed=0, class_names=["cat", "dog"]).tolist()
         [0, 3, 4, 1]
 
-    Source: one `default_rng(seed)` permutes class after class, as in `fewshot_lsr.py`.
+    Source: `fewshot_lsr.py`, where one `default_rng(seed)` permutes the classes in turn.
     """
     labels, rng = np.asarray(labels), np.random.default_rng(seed)
     _check_labels(labels, len(class_names))
     chosen = []
-    for number, name in enumerate(class_names):
-        indices = rng.permutation(np.flatnonzero(labels == number))
+    for label, name in enumerate(class_names):
+        indices = rng.permutation(np.flatnonzero(labels == label))
         if len(indices) < shots:
             raise ValueError(
-                f"{shots} shots want as many training images of each class; {name!r} has {len(indices)}"
+                f"expected {shots} or more training images per class; got {len(indices)} of {name!r}"
             )
         chosen.append(indices[:shots])
     return np.concatenate(chosen)
 
 
 def few_shot_accuracy(features, labels, test_features, test_labels, num_classes, l2=1024.0):
-    """Fit to some samples, and the share of others that the fit gets right.
+    """Fit a ridge regression to samples, and return its accuracy on others.
 
-    All features are scaled by the mean and the deviation of those that are fitted to, and a constant
-    is added for the bias. The targets are 1 for the label and -1 for the other classes.
+    Features are standardised by the mean and standard deviation of the samples of the fit, and a constant
+    feature is added for the bias. The targets are 1 for the label and -1 for the other classes.
 
     Args:
         features, test_features: (samples, width).
-        labels, test_labels: Class numbers.
-        num_classes: How many classes there are.
+        labels, test_labels: Class indices.
+        num_classes: The number of classes.
         l2: Weight of the squared norm.
 
     Returns:
         float.
 
     Raises:
-        ValueError: if a label is no class.
+        ValueError: if a label is out of range.
 
     Example:
         >>> few_shot_accuracy([[0.0], [1.0]], [0, 1], [[0.2], [0.9], [0.8]], [0, 1, 1], 2, l2=1.0)
@@ -137,13 +139,13 @@ def few_shot_accuracy(features, labels, test_features, test_labels, num_classes,
 
     Source: `fewshot_lsr.py`.
     """
-    for numbers in (labels, test_labels):
-        _check_labels(np.asarray(numbers), num_classes)
+    for ids in (labels, test_labels):
+        _check_labels(np.asarray(ids), num_classes)
     features = np.asarray(features, "float64")
-    mean, deviation = features.mean(axis=0), features.std(axis=0) + 1e-5
+    mean, std = features.mean(axis=0), features.std(axis=0) + 1e-5
 
     def scaled(x):
-        return np.pad((x - mean) / deviation, ((0, 0), (0, 1)), constant_values=CONSTANT)
+        return np.pad((x - mean) / std, ((0, 0), (0, 1)), constant_values=BIAS_FEATURE)
 
     targets = 2 * np.eye(num_classes)[labels] - 1
     scores = scaled(np.asarray(test_features)) @ ridge_weights(scaled(features), targets, l2)
@@ -159,8 +161,8 @@ def ridge_weights(features, targets, l2):
         l2: Weight of the squared norm, above 0.
 
     Returns:
-        float64 (width, classes): (xᵀx + l2)⁻¹ xᵀy, or where the width is larger the same as
-        xᵀ (xxᵀ + l2)⁻¹ y, each by the eigenvectors of the smaller square.
+        float64 (width, classes): (xᵀx + l2)⁻¹ xᵀy, or if the width exceeds the samples the equal
+        xᵀ (xxᵀ + l2)⁻¹ y, by the eigenvectors of the smaller matrix.
 
     Raises:
         ValueError: if `l2` is not above 0.
@@ -171,8 +173,7 @@ def ridge_weights(features, targets, l2):
 
     Source: `fewshot_lsr.py`.
     """
-    if not l2 > 0:
-        raise ValueError(f"l2 must be above 0; got {l2!r}")
+    number(above=0).check("l2", l2)
     x, y = np.asarray(features, "float64"), np.asarray(targets, "float64")
     if len(x) >= x.shape[1]:
         values, vectors = np.linalg.eigh(x.T @ x)
@@ -186,4 +187,4 @@ def ridge_weights(features, targets, l2):
 def _check_labels(labels, num_classes):
     for label in (labels.min(initial=0), labels.max(initial=0)):
         if not 0 <= label < num_classes:
-            raise ValueError(f"a sample has the label {label}; there are the classes 0 to {num_classes - 1}")
+            raise ValueError(f"expected labels from 0 to {num_classes - 1}; got {label}")

@@ -1,4 +1,4 @@
-"""The model that a run trains, and the one that it leaves."""
+"""Build the model of a run, and the finished model after training."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from keras_vit.weights import from_pretrained
 
 
 def build_model(config, dataset):
-    """The model of a run's configuration, new or from weights, with as many classes as the data set.
+    """The model of a run's configuration, with the classes of the data set.
 
     Raises:
-        ValueError: if the weights cannot be had, or are not of the model that is asked for.
+        ValueError: if the weights cannot be loaded, or are of another model.
     """
     recipe = config.recipe
     sizes = parse_variant(config.model) if isinstance(config.model, str) else dict(config.model or {})
@@ -27,7 +27,7 @@ def build_model(config, dataset):
     if config.image_size or recipe.image_size:
         options["image_size"] = config.image_size or recipe.image_size
     if config.objective == "masked_patch":
-        # What comes behind the tokens is not trained without labels.
+        # Without labels, no layers after the tokens are trained.
         sizes = {name: value for name, value in sizes.items() if name != "representation_size"}
         options = {name: value for name, value in options.items() if name != "representation_size"}
         options["num_classes"] = None
@@ -48,7 +48,7 @@ def build_model(config, dataset):
 
 
 def _loaded(config, sizes, options):
-    classes = options.pop("num_classes") or 0  # 0: without the head that the file may have
+    classes = options.pop("num_classes") or 0  # 0 drops the file's head.
     head = {"head": "reset"} if classes else {}
     model = from_pretrained(
         config.weights,
@@ -56,20 +56,20 @@ def _loaded(config, sizes, options):
         **{"representation_size": None, **options, "num_classes": classes, **head},
     )
     for name, value in sizes.items():
-        have = getattr(model, name)
-        if have != value and have != (value, value):
-            raise ValueError(f"{config.weights} has {name} {have}, but {config.model} has {value}")
+        loaded = getattr(model, name)
+        if loaded not in (value, (value, value)):
+            raise ValueError(f"expected {name} {value} for {config.model}; {config.weights} has {loaded}")
     return model
 
 
-def transformer_of(model):
-    """The VisionTransformer that a run's model is or trains."""
+def trained_transformer(model):
+    """The VisionTransformer in a run's model, which may be a MaskedPatchPredictor."""
     return model.encoder if isinstance(model, MaskedPatchPredictor) else model
 
 
 def finished_model(model):
-    """The trained VisionTransformer by itself: on one device, in float32, without what only training has."""
-    trained = transformer_of(model)
+    """The trained VisionTransformer on one device, in float32, without dropout, remat and frozen layers."""
+    trained = trained_transformer(model)
     changes = {
         "dtype": "float32",
         "dropout_rate": 0.0,
@@ -79,30 +79,30 @@ def finished_model(model):
     }
     finished = VisionTransformer.from_config({**trained.get_config(), **changes})
     for layer in finished.layers:
-        layer.trainable = True  # also what the recipe has frozen
+        layer.trainable = True
     finished.set_weights(trained.get_weights())
     return finished
 
 
 def subset(samples, count, seed):
-    """So many of the samples, drawn as evenly from the classes as can be.
+    """A random subset of samples, with as equal numbers from each class as possible.
 
     Args:
         samples: `Samples` whose labels are known.
-        count: How many.
-        seed: Which.
+        count: The size of the subset.
+        seed: An int.
 
     Raises:
-        ValueError: if there are fewer, or the labels are not known without reading.
+        ValueError: if there are fewer samples, or their labels are unknown before they are read.
     """
     if samples.labels is None:
-        raise ValueError("train_samples needs labels that are known without reading: a folder or digits")
+        raise ValueError("train_samples needs labels that are known before reading: a folder or digits")
     if count > len(samples):
         raise ValueError(f"train_samples must be at most {len(samples)}, the training samples; got {count}")
     order = np.random.default_rng(seed).permutation(len(samples))
     labels = np.asarray([hash(samples.labels[i]) for i in order])
-    # The first of each class, then the second of each, and so on.
-    turn = np.empty(len(order), int)
+    # Rank the samples within their class, so that the first of each class come before the second ones.
+    rank = np.empty(len(order), int)
     for label in np.unique(labels):
-        turn[labels == label] = np.arange(np.sum(labels == label))
-    return samples.take(sorted(order[np.argsort(turn, kind="stable")[:count]].tolist()))
+        rank[labels == label] = np.arange(np.sum(labels == label))
+    return samples.take(sorted(order[np.argsort(rank, kind="stable")[:count]].tolist()))

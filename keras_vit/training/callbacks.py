@@ -1,4 +1,4 @@
-"""What happens around the steps of a run: metrics, checkpoints, progress, averaged weights."""
+"""Callbacks of a run: metrics, checkpoints, progress, evaluation of averaged weights."""
 
 import math
 import shutil
@@ -12,28 +12,28 @@ from tqdm import tqdm
 from keras_vit.training.checkpoints import check_finite, step_of
 from keras_vit.training.preemption import stop
 
-POINTS = 200  # rows of steps.csv, at most
-POINT = ("step", "loss", "learning_rate")  # its columns
-LINES = 20  # lines of progress, at most, and as many of evaluations
+MAX_STEP_ROWS = 200  # of steps.csv
+STEP_COLUMNS = ("step", "loss", "learning_rate")
+MAX_LINES = 20  # of progress, and as many of evaluations
 
 
-class Keeper(keras.callbacks.Callback):
-    """Records a run: `metrics.csv`, `steps.csv`, TensorBoard's event files and checkpoints.
+class CheckpointCallback(keras.callbacks.Callback):
+    """Write `metrics.csv`, `steps.csv`, TensorBoard's event files and checkpoints.
 
-    `metrics.csv` has a row for each checkpoint. `steps.csv` has at most `POINTS` rows with the learning rate
-    and the loss, averaged over the steps since the last row or checkpoint. Both are written just before the
-    checkpoint. When a run is resumed, rows of later steps than its checkpoint's are removed, and the event
-    files are written again from both tables. If the loss, a validation score or a weight is not finite, the
-    run stops with an error, and the checkpoint before stays the last.
+    `metrics.csv` gets a row with each checkpoint. `steps.csv` has at most `MAX_STEP_ROWS` rows with the
+    learning rate and the loss, averaged over the steps since the last row or checkpoint. Both are written
+    just before the checkpoint. In a resumed run, rows of steps after its checkpoint are removed, and the
+    event files are written again from both tables. If the loss, a validation score or a weight is not finite,
+    the run stops with an error before it writes a checkpoint.
 
     Args:
         workdir: The run's `Workdir`.
         checkpoints: Its `Checkpoints`.
-        done: The step that the run goes on from.
-        batch_size: Images in a step.
-        total_steps: Of the run.
-        sigterm: What `sigterm_noted` yields. Once there is a time in it, the next step ends with a checkpoint
-            and the process.
+        done: The step that the run starts or resumes at.
+        batch_size: Images per step.
+        total_steps: Steps of the run.
+        sigterm: The list of `note_sigterm`. Once it has a time, the next step ends with a checkpoint and the
+            process exits.
     """
 
     def __init__(self, workdir, checkpoints, done, batch_size, total_steps, sigterm=()):
@@ -42,18 +42,18 @@ class Keeper(keras.callbacks.Callback):
         self.checkpoints = checkpoints
         self.batch_size = batch_size
         self.sigterm = sigterm
-        self.every = math.ceil(total_steps / POINTS)
+        self.every = math.ceil(total_steps / MAX_STEP_ROWS)
         self.rows = [row for row in workdir.metrics() if row["step"] <= done]
-        # A run that version 0.1 has begun has no steps.csv.
-        points = workdir.steps() or [{name: row[name] for name in POINT} for row in self.rows]
-        self.points = [point for point in points if point["step"] <= done]
+        # A run that version 0.1 started may have no steps.csv.
+        steps = workdir.steps() or [{name: row[name] for name in STEP_COLUMNS} for row in self.rows]
+        self.steps = [step for step in steps if step["step"] <= done]
 
     def on_train_begin(self, logs=None):
-        self.board = EventFiles(self.workdir.path / "tensorboard")
-        for point in self.points:
-            self.board.add_point(point)
+        self.events = EventFiles(self.workdir.path / "tensorboard")
+        for row in self.steps:
+            self.events.add_step(row)
         for row in self.rows:
-            self.board.add_row(row)
+            self.events.add_metrics(row)
 
     def on_epoch_begin(self, epoch, logs=None):
         self.started = time.perf_counter()
@@ -63,23 +63,23 @@ class Keeper(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         step = self.first + batch + 1
         if step % self.every == 0:
-            self._add_point(step, logs)
-        if self.sigterm and batch + 1 < self.params["steps"]:  # the last one is evaluated first
-            self._keep(logs)
+            self._add_step(step, logs)
+        if self.sigterm and batch + 1 < self.params["steps"]:  # Keras evaluates after an epoch's last step.
+            self._save(logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        self._keep(logs)
+        self._save(logs)
 
-    def _add_point(self, step, logs):
+    def _add_step(self, step, logs):
         check_finite(logs, step)
         last, before = self.summed
-        total = float(logs["loss"]) * (step - self.first)  # Keras reports the mean since the epoch began
+        total = float(logs["loss"]) * (step - self.first)  # Keras reports the epoch's mean.
         self.summed = step, total
-        rate = float(inner_optimizer(self.model).learning_rate)
-        self.points.append(dict(zip(POINT, (step, (total - before) / (step - last), rate))))
-        self.board.add_point(self.points[-1])
+        row = step, (total - before) / (step - last), self._learning_rate()
+        self.steps.append(dict(zip(STEP_COLUMNS, row)))
+        self.events.add_step(self.steps[-1])
 
-    def _keep(self, logs):
+    def _save(self, logs):
         step, seconds = step_of(self.model), time.perf_counter() - self.started
         metrics = {name: float(value) for name, value in logs.items()}
         check_finite(metrics, step)
@@ -87,25 +87,28 @@ class Keeper(keras.callbacks.Callback):
             "step": step,
             "seconds": seconds,
             "images_per_second": (step - self.first) * self.batch_size / seconds,
-            "learning_rate": float(inner_optimizer(self.model).learning_rate),
+            "learning_rate": self._learning_rate(),
         }
         self.rows.append(row | metrics)
-        self.board.add_row(self.rows[-1])
-        self.workdir.write_steps(self.points)
+        self.events.add_metrics(self.rows[-1])
+        self.workdir.write_steps(self.steps)
         self.workdir.write_metrics(self.rows)
         self.checkpoints.save(self.model, metrics)
         if self.sigterm:
             stop(f"the checkpoint of step {step} is written")
 
+    def _learning_rate(self):
+        return float(inner_optimizer(self.model).learning_rate)
+
     def on_train_end(self, logs=None):
-        self.board.close()
+        self.events.close()
 
 
 class EventFiles:
-    """TensorBoard's event files of a run, by training step; those that were there are removed.
+    """TensorBoard's event files of a run, `train` and `validation`; existing ones are removed.
 
     Args:
-        path: The folder; the runs in it are `train` and `validation`.
+        path: Their folder.
     """
 
     def __init__(self, path):
@@ -114,19 +117,16 @@ class EventFiles:
             name: tf.summary.create_file_writer(str(path / name)) for name in ("train", "validation")
         }
 
-    def add_point(self, point):
-        """A row of `steps.csv`."""
-        self._add("train", point, point["step"])
+    def add_step(self, row):
+        """Add a row of `steps.csv`."""
+        self._add("train", row["step"], {name: row[name] for name in STEP_COLUMNS if name != "step"})
 
-    def add_row(self, row):
-        """A row of `metrics.csv`, but for the numbers of which `steps.csv` has more."""
-        left_out = ("step", "seconds", "learning_rate", "loss")
-        scores = {name: value for name, value in row.items() if name not in left_out}
-        found = {name.removeprefix("val_"): x for name, x in scores.items() if name.startswith("val_")}
-        self._add(
-            "train", {name: x for name, x in scores.items() if not name.startswith("val_")}, row["step"]
-        )
-        self._add("validation", found, row["step"])
+    def add_metrics(self, row):
+        """Add a row of `metrics.csv`, except for the columns of `steps.csv`."""
+        scores = {name: x for name, x in row.items() if name not in (*STEP_COLUMNS, "seconds")}
+        validation = {name for name in scores if name.startswith("val_")}
+        self._add("train", row["step"], {name: x for name, x in scores.items() if name not in validation})
+        self._add("validation", row["step"], {name.removeprefix("val_"): scores[name] for name in validation})
         for writer in self.writers.values():
             writer.flush()
 
@@ -134,30 +134,29 @@ class EventFiles:
         for writer in self.writers.values():
             writer.close()
 
-    def _add(self, run, values, step):
-        with self.writers[run].as_default(step=int(step)):
+    def _add(self, writer, step, values):
+        with self.writers[writer].as_default(step=int(step)):
             for name, value in values.items():
-                if name != "step":
-                    tf.summary.scalar(name, value)
+                tf.summary.scalar(name, value)
 
 
 class Progress(keras.callbacks.Callback):
-    """A bar with images a second and the time that is left; where there is no terminal, lines.
+    """A progress bar with images per second and the remaining time, or lines where there is no terminal.
 
-    There is a line for the first step, for steps 10, 100 and so on, and for evaluations: at most `LINES` of
-    these, and as many in between.
+    There is a line for the first step, for steps 10, 100 and so on, at most `MAX_LINES` for evaluations, and
+    as many in between.
 
     Args:
-        total_steps, done: Of the run.
-        batch_size: Images in a step.
-        bar: Whether there is a terminal to draw a bar in.
+        total_steps, done: Steps of the run, and the step that it starts or resumes at.
+        batch_size: Images per step.
+        bar: Whether to draw the bar.
     """
 
     def __init__(self, total_steps, done, batch_size, bar):
         super().__init__()
         self.total, self.done, self.batch_size = total_steps, done, batch_size
-        self.every = math.ceil(total_steps / LINES)
-        self.first = self.started = None  # the first step's end: tracing the graph is not part of the speed
+        self.every = math.ceil(total_steps / MAX_LINES)
+        self.first = self.started = None  # from the end of the first step, which traces the graph
         self.shown = -math.inf  # the last checkpoint that has a line
         self.bar = tqdm(
             total=total_steps * batch_size,
@@ -174,14 +173,13 @@ class Progress(keras.callbacks.Callback):
         if first:
             self.first, self.started = self.done, time.perf_counter()
         due = first or self.done % self.every == 0 or self.done in (10, 100, 1000, 10_000)
-        if due and self.bar.disable and batch + 1 < self.params["steps"]:  # else on_epoch_end has the line
+        if due and self.bar.disable and batch + 1 < self.params["steps"]:  # on_epoch_end writes the last.
             self._write(logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        if self.done - self.shown < self.every and self.done < self.total:
-            return
-        self.shown = self.done
-        self._write(logs)
+        if self.done - self.shown >= self.every or self.done >= self.total:
+            self.shown = self.done
+            self._write(logs)
 
     def on_train_end(self, logs=None):
         self.bar.close()
@@ -198,7 +196,7 @@ class Progress(keras.callbacks.Callback):
 
 
 class EvaluateAverage(keras.callbacks.Callback):
-    """Evaluate the moving average of the weights, and train on with the weights themselves, unchanged.
+    """Evaluate the moving average of the weights, and restore the weights bit for bit.
 
     `keras.callbacks.SwapEMAWeights` swaps by adding and subtracting on TensorFlow, which rounds both.
     """
@@ -206,16 +204,16 @@ class EvaluateAverage(keras.callbacks.Callback):
     def on_test_begin(self, logs=None):
         optimizer = inner_optimizer(self.model)
         trained = optimizer._trainable_variables
-        self.kept = [(variable, variable.numpy()) for variable in trained]
+        self.weights = [(variable, variable.numpy()) for variable in trained]
         for variable, average in zip(trained, optimizer._model_variables_moving_average):
             variable.assign(average.numpy())
 
     def on_test_end(self, logs=None):
-        for variable, value in self.kept:
+        for variable, value in self.weights:
             variable.assign(value)
-        self.kept = []
+        self.weights = []
 
 
 def inner_optimizer(model):
-    """The model's optimizer, without what scales the loss of mixed_float16 around it."""
+    """The model's optimizer, without the `LossScaleOptimizer` of mixed_float16."""
     return getattr(model.optimizer, "inner_optimizer", model.optimizer)

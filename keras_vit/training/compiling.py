@@ -1,4 +1,4 @@
-"""A model made ready for `fit` by a recipe."""
+"""Compile a model by a recipe."""
 
 from keras_vit.layers import EncoderBlock
 from keras_vit.models.distributed import DistributedModel
@@ -13,19 +13,19 @@ def compile_model(model, recipe="finetune", *, task=None, epochs=None, steps_per
     """Set a model's optimizer, schedule, loss and metrics from a recipe.
 
     Args:
-        model: Any `keras.Model` that puts out logits.
+        model: Any `keras.Model` whose outputs are logits.
         recipe: Name of a recipe, or a `Recipe`.
         task: The name of a task, or an objective of `keras_vit.tasks`; None: the recipe's task.
-        epochs, steps_per_epoch: Those of `fit`, in place of `total_steps`, which is their product.
+        epochs, steps_per_epoch: Those of `fit`; their product is `total_steps`.
         **overrides: Fields of the recipe, such as `total_steps` or `base_lr`, and Keras's
             `steps_per_execution`.
 
     Returns:
-        The Recipe that was used. `model.fit` with integer or one-hot labels is then a run of it.
+        The Recipe that was used. `model.fit` with integer or one-hot labels then trains by it.
 
     Raises:
-        ValueError: for an unknown recipe or field, `epochs` without `steps_per_epoch` or the other way
-            round, either of them with another `total_steps`, or micro-batches of a model that is no
+        ValueError: for an unknown recipe or field, `epochs` without `steps_per_epoch` or the reverse, a
+            `total_steps` that is not their product, or micro-batches for a model that is not a
             `DistributedModel`.
 
     Example:
@@ -46,7 +46,7 @@ def compile_model(model, recipe="finetune", *, task=None, epochs=None, steps_per
     elif recipe.accumulation_steps > 1:
         raise ValueError(
             f"accumulation_steps={recipe.accumulation_steps} needs a keras_vit.models.DistributedModel; "
-            f"got a {type(model).__name__}: build it as DistributedModel(model.inputs, model.outputs)"
+            f"got a {type(model).__name__}: convert it by DistributedModel(model.inputs, model.outputs)"
         )
     if recipe.freeze:
         freeze(model, recipe.freeze)
@@ -68,7 +68,7 @@ def _with_total_steps(overrides, epochs, steps_per_epoch):
         return overrides
     given = f"epochs={epochs!r} and steps_per_epoch={steps_per_epoch!r}"
     if not all(isinstance(number, int) and number > 0 for number in (epochs, steps_per_epoch)):
-        raise ValueError(f"epochs and steps_per_epoch are given together, as positive ints; got {given}")
+        raise ValueError(f"expected both epochs and steps_per_epoch, as positive ints; got {given}")
     total_steps = epochs * steps_per_epoch
     if overrides.get("total_steps", total_steps) != total_steps:
         raise ValueError(
@@ -79,12 +79,12 @@ def _with_total_steps(overrides, epochs, steps_per_epoch):
 
 
 def freeze(model, up_to="encoder_norm"):
-    """Leave a model's first layers as they are in training; to be called before `compile`.
+    """Make a model's first layers untrainable; call it before `compile`.
 
     Args:
-        model: A `VisionTransformer`, or any model of layers.
-        up_to: Name of the last layer that is not trained: "encoder_block_8" for partial fine-tuning,
-            "encoder_norm" for the linear probe. Later layers stay as they were.
+        model: A `VisionTransformer`, or any Keras model.
+        up_to: Name of the last frozen layer: "encoder_block_8" for partial fine-tuning, "encoder_norm" for a
+            linear probe. Later layers are not changed.
 
     Raises:
         ValueError: if the model has no such layer.
@@ -96,6 +96,6 @@ def freeze(model, up_to="encoder_norm"):
     """
     names = [layer.name for layer in model.layers]
     if up_to not in names:
-        raise ValueError(f"the model has no layer {up_to!r} to freeze up to; it has {', '.join(names)}")
+        raise ValueError(f"expected a layer of the model, one of {', '.join(names)}; got {up_to!r}")
     for layer in model.layers[: names.index(up_to) + 1]:
         layer.trainable = False

@@ -1,4 +1,4 @@
-"""Optimizers that sum the gradients over all replicas before they clip."""
+"""Optimizers that sum the gradients over all replicas before they clip them."""
 
 import contextlib
 import re
@@ -6,14 +6,17 @@ import re
 import keras
 from keras import ops
 
+from keras_vit.rules import number, optional
 from keras_vit.training.schedules import WarmupDecay
+
+LAYER_DECAY = optional(number(above=0, high=1))
 
 
 class _GlobalOptimizer:
-    """What both optimizers change in Keras's: the order of reduction, which variables decay, rates by depth.
+    """The order of reduction, the variables that decay, and layer-wise rates, for both optimizers.
 
-    Keras clips each replica's gradient and sums afterwards, so that two replicas train another model
-    than one. Here `_clip_gradients`, which comes first, sums, and the later sum is left out.
+    Keras clips each replica's gradient before it sums over the replicas, so that two replicas train another
+    model than one. Here `_clip_gradients`, which Keras calls first, sums, and the later sum does nothing.
     """
 
     def build(self, variables):
@@ -21,18 +24,20 @@ class _GlobalOptimizer:
             return
         blocks = [_block(variable) for variable in variables]
         last = max(blocks, default=-1)
-        top = last + 2 if last >= 0 else 0  # without blocks, as in a linear probe, all is at the top
+        top = (
+            last + 2 if last >= 0 else 0
+        )  # Without blocks, as in a linear probe, all variables are at the top.
         depth = 0
         self._rate_factors = []
         for block in blocks:
-            # What stands before the first block is at depth 0, what follows the last at the top.
+            # Variables before the first block are at depth 0, those after the last at the top.
             depth = block + 1 if block >= 0 else (top if depth else 0)
             self._rate_factors.append((self.layer_decay or 1.0) ** (top - depth))
         self._decays = [variable.path.endswith("/kernel") for variable in variables]
         super().build(variables)
 
     def _rate(self, variable, learning_rate):
-        """The variable's own learning rate, after its weight decay, which is at that rate."""
+        """Decay a variable at its own learning rate, and return that rate."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self._rate_factors[index]
         if self.weight_decay and self._decays[index]:
@@ -40,7 +45,7 @@ class _GlobalOptimizer:
         return rate
 
     def _apply_weight_decay(self, variables):
-        pass  # done in `_rate`
+        pass  # `_rate` does it.
 
     def get_config(self):
         return {**super().get_config(), "layer_decay": self.layer_decay}
@@ -55,39 +60,24 @@ class _GlobalOptimizer:
             return grads_and_vars
 
 
-def _any_dtype():
-    if keras.backend.backend() != "tensorflow":
-        return contextlib.nullcontext()
-    from keras_vit.training.strategy import any_dtype
-
-    return any_dtype()
-
-
 def _block(variable):
-    """The number of the encoder block that a variable belongs to, or -1."""
+    """The index of a variable's encoder block, or -1."""
     found = re.search(r"(?:^|/)encoder_block_(\d+)/", variable.path)
     return int(found[1]) if found else -1
 
 
-def _checked_layer_decay(value):
-    if value is not None and not 0 < value <= 1:
-        raise ValueError(f"layer_decay must be in (0, 1] or None; got {value!r}")
-    return value
-
-
 @keras.saving.register_keras_serializable("keras_vit")
 class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
-    """Momentum as the authors' code has it: trace = gradient + momentum × trace, step = rate × trace.
+    """SGD with momentum as in optax: buffer = gradient + momentum × buffer, step = rate × buffer.
 
-    `keras.optimizers.SGD` keeps the rate inside the trace, which is another path as soon as the rate
+    `keras.optimizers.SGD` multiplies by the rate before it accumulates, which differs as soon as the rate
     changes.
 
     Args:
         learning_rate: Float or schedule.
         momentum: In [0, 1).
         weight_decay: Decoupled and on kernels only, as in `AdamW`; None for none.
-        accumulator_dtype: dtype in which the trace is kept between the steps, such as "bfloat16";
-            None: the variable's.
+        accumulator_dtype: The dtype of the momentum buffer, such as "bfloat16"; None: the variable's.
         layer_decay: Factor of the rate from each block to the one before it, in (0, 1], or None.
         global_clipnorm, use_ema, …: As for every Keras optimizer; the norm is that of the global
             batch's gradient on any number of replicas.
@@ -105,10 +95,9 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
     def __init__(
         self, learning_rate=0.01, momentum=0.9, accumulator_dtype=None, layer_decay=None, name="sgd", **kwargs
     ):
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be in [0, 1); got {momentum!r}")
+        number(0, below=1).check("momentum", momentum)
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
-        self.layer_decay = _checked_layer_decay(layer_decay)
+        self.layer_decay = LAYER_DECAY.check("layer_decay", layer_decay)
         self.momentum = momentum
         self.accumulator_dtype = accumulator_dtype
 
@@ -116,24 +105,28 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        with _any_dtype():
-            # As in Keras, statistics of float8 have none: their gradients are their new values.
-            self.traces = [
-                None if getattr(variable, "overwrite_with_gradient", False) else self._trace(variable, i)
+        if keras.backend.backend() == "tensorflow":
+            from keras_vit.training.strategy import bfloat16_initial_values
+        else:
+            bfloat16_initial_values = contextlib.nullcontext
+        with bfloat16_initial_values():
+            # As in Keras, float8 statistics have no buffer: their gradients are their new values.
+            self.momentums = [
+                None if getattr(variable, "overwrite_with_gradient", False) else self._buffer(variable, i)
                 for i, variable in enumerate(variables)
             ]
 
-    def _trace(self, variable, index):
-        layout = getattr(variable, "_layout", None)  # on JAX's devices as the weight is
+    def _buffer(self, variable, index):
+        layout = getattr(variable, "_layout", None)  # On JAX the buffer is sharded like its variable.
         dtype = self.accumulator_dtype or variable.dtype
-        return self.add_variable(variable.shape, dtype=dtype, layout=layout, name=f"trace_{index}")
+        return self.add_variable(variable.shape, dtype=dtype, layout=layout, name=f"momentum_{index}")
 
     def update_step(self, gradient, variable, learning_rate):
         rate = self._rate(variable, learning_rate)
-        trace = self.traces[self._get_variable_index(variable)]
-        # Only what is kept is rounded; the step is taken with the exact sum.
-        new = ops.cast(gradient, variable.dtype) + self.momentum * ops.cast(trace, variable.dtype)
-        self.assign(trace, ops.cast(new, trace.dtype))
+        buffer = self.momentums[self._get_variable_index(variable)]
+        # Only the stored buffer is rounded to its dtype, not the step.
+        new = ops.cast(gradient, variable.dtype) + self.momentum * ops.cast(buffer, variable.dtype)
+        self.assign(buffer, ops.cast(new, buffer.dtype))
         self.assign_sub(variable, rate * new)
 
     def get_config(self):
@@ -146,9 +139,9 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class AdamW(_GlobalOptimizer, keras.optimizers.AdamW):
-    """Adam whose decoupled weight decay acts on kernels only, as in `big_vision` (`.*/kernel$`).
+    """AdamW with weight decay on kernels only, as in `big_vision` (`.*/kernel$`).
 
-    Biases, norms, tokens and positions are not decayed.
+    Biases, norms, tokens and positions do not decay.
 
     Args:
         learning_rate, weight_decay, use_ema, …: As `keras.optimizers.AdamW`.
@@ -166,7 +159,7 @@ class AdamW(_GlobalOptimizer, keras.optimizers.AdamW):
 
     def __init__(self, learning_rate=0.001, weight_decay=0.004, layer_decay=None, **kwargs):
         super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **kwargs)
-        self.layer_decay = _checked_layer_decay(layer_decay)
+        self.layer_decay = LAYER_DECAY.check("layer_decay", layer_decay)
 
     def update_step(self, gradient, variable, learning_rate):
         super().update_step(gradient, variable, self._rate(variable, learning_rate))

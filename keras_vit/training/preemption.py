@@ -1,4 +1,4 @@
-"""What a run does on SIGTERM, by which clusters announce that they take a machine away."""
+"""Handling of SIGTERM, by which clusters announce that they take a machine away."""
 
 import contextlib
 import signal
@@ -13,15 +13,15 @@ PATIENCE = 30  # seconds that the workers wait for the first one, which writes t
 
 
 @contextlib.contextmanager
-def sigterm_noted():
-    """Within, SIGTERM does not end the process.
+def note_sigterm():
+    """Collect SIGTERM signals instead of ending the process.
 
     Yields:
-        A list of the times at which SIGTERM has come, as `time.monotonic` counts them. It stays empty in
-        threads other than the main one, which cannot handle signals.
+        A list of the times of the signals, by `time.monotonic`. It stays empty in threads other than the main
+        one, which cannot handle signals.
 
     Example:
-        >>> with sigterm_noted() as times:
+        >>> with note_sigterm() as times:
         ...     signal.raise_signal(signal.SIGTERM)
         >>> len(times)
         1
@@ -34,23 +34,23 @@ def sigterm_noted():
     try:
         yield times
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: a handler that is not Python's
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None is a handler outside Python.
 
 
-def stop(what):
-    """End the process as SIGTERM would, with a line that says what has been done before."""
-    print(f"SIGTERM: {what}; the same command continues the run", file=sys.stderr, flush=True)
+def stop(reason):
+    """End the process with SIGTERM's status and a line with the reason."""
+    print(f"SIGTERM: {reason}; the same command resumes the run", file=sys.stderr, flush=True)
     raise SystemExit(STATUS)
 
 
 class LeaveAfterFirstWorker(keras.callbacks.Callback):
-    """Keeps a worker that has got SIGTERM in the run until the first worker has left it.
+    """Keep a worker that got SIGTERM in the run until the first worker has left it.
 
-    Every step needs all workers. The first worker writes a checkpoint when it gets SIGTERM and ends, so that
-    the next step fails in the others. A worker that alone has got SIGTERM ends after `PATIENCE`.
+    Every step needs all workers. On SIGTERM the first worker writes a checkpoint and exits, so that the next
+    step fails in the others. A worker that is the only one to get SIGTERM exits after `PATIENCE`.
 
     Args:
-        times: What `sigterm_noted` yields.
+        times: The list of `note_sigterm`.
     """
 
     def __init__(self, times):
@@ -59,4 +59,4 @@ class LeaveAfterFirstWorker(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if self.times and time.monotonic() - self.times[0] > PATIENCE:
-            stop("the first worker goes on, so no checkpoint is written")
+            stop("the first worker did not get it, so no checkpoint is written")

@@ -5,7 +5,7 @@ import dataclasses
 from keras_vit import rules
 from keras_vit.data.augmentation_options import CROP_AREA, Augmentation
 from keras_vit.rules import field
-from keras_vit.tasks import TASKS
+from keras_vit.tasks import TASKS, get_task
 
 OPTIMIZERS = ("sgd", "adamw")
 LOSSES = ("softmax", "sigmoid")
@@ -26,43 +26,44 @@ _FRACTION = rules.number(0, below=1)
 class Recipe(Augmentation):
     """The hyperparameters of a training run, those of `Augmentation` among them.
 
-    The default of a field that a later version adds is what runs did before, so that a run that an earlier
-    version began goes on as it was.
+    The default of a new field must be what runs did before it existed, so that runs of an earlier version
+    can be resumed.
 
     Args:
         optimizer: "sgd" (with momentum) or "adamw" (decoupled weight decay, on kernels only).
         base_lr: The learning rate at the end of the warm-up.
         total_steps, warmup_steps, decay: See `WarmupDecay`.
-        batch_size: Images in a step, on all devices together.
+        batch_size: Images per step, on all devices together.
         task: "single_label", "multi_label" (several classes or none) or "regression" (numbers).
-        loss: Of labels: "softmax", or "sigmoid" (each class on its own; summed over the classes).
-            A multi-label task has the sigmoid's, a regression the squared error.
+        loss: Of single labels: "softmax", or "sigmoid" (binary cross-entropy, summed over the classes).
+            Multi-label tasks use "sigmoid", regression the squared error.
         momentum: Of "sgd".
-        accumulator_dtype: In what "sgd" keeps its trace: "bfloat16" as the official code; None: float32.
+        accumulator_dtype: dtype of the momentum buffer of "sgd": "bfloat16" as in the official code; None:
+            float32.
         weight_decay: Of "adamw"; it is multiplied by the learning rate.
         layer_decay: Factor of the rate from each block to the one before it, in (0, 1], or None.
         clip_norm: Largest global norm of a gradient, or None.
-        ema: Momentum of the weights' moving average, which is then what is evaluated and kept, or None.
-        accumulation_steps: Micro-batches of a step on each device, one after the other in memory.
-        label_smoothing: Share of a label that is spread over all classes, in [0, 1).
-        dropout_rate, stochastic_depth_rate: Of the model while it is trained.
-        head_bias: Start value of a new head's biases.
-        freeze: Name of the last layer that is not trained, such as "encoder_block_8"; "encoder_norm"
-            trains what follows the encoder alone (a linear probe); or None.
-        model: Other arguments of `VisionTransformer` that belong to the recipe.
-        image_size: (height, width) that it trains at where nothing else is asked for, or None.
+        ema: Momentum of the moving average of the weights, which is then evaluated and saved, or None.
+        accumulation_steps: Micro-batches per step on each device.
+        label_smoothing: Fraction of a label that is spread over all classes, in [0, 1).
+        dropout_rate, stochastic_depth_rate: Of the model in training.
+        head_bias: Initial value of a new head's biases.
+        freeze: Name of the last frozen layer, such as "encoder_block_8"; "encoder_norm" for a linear probe;
+            or None.
+        model: Other arguments of `VisionTransformer`.
+        image_size: (height, width) for training unless another is given, or None.
         dtype: "float32", "mixed_bfloat16" or "mixed_float16".
-        remat: Whether blocks are computed a second time in the backward pass instead of kept.
+        remat: Whether to recompute the blocks in the backward pass instead of storing their activations.
         crop_area, shift, flip, randaugment, layers, random_erasing, mixup, cutmix: See `Augmentation`.
-        train_samples: How many training samples are used, as evenly from the classes as can be;
-            None: all.
+        train_samples: Number of training samples, with as equal numbers from each class as possible; None:
+            all.
         eval_every: Steps between evaluations on the validation split.
         checkpoint_every: Steps between checkpoints, a divisor of `eval_every`; None: the same.
-        seed: Of the split, the order, the augmentation, dropout and new weights.
-        source, cost, result: Where the numbers come from, what a run of them costs and what comes out.
+        seed: Of the split, the order, the augmentation, dropout and initial weights.
+        source, cost, result: Where the values come from, and the cost and result of a run.
 
     Raises:
-        ValueError: for a value that cannot be.
+        ValueError: for a value that is not allowed.
 
     Example:
         >>> RECIPES["finetune"].with_changes(total_steps=50).warmup_steps
@@ -106,15 +107,13 @@ class Recipe(Augmentation):
     def __post_init__(self):
         super().__post_init__()
         if self.optimizer == "sgd" and self.weight_decay:
-            raise ValueError(f"weight_decay is of 'adamw'; got {self.weight_decay!r} with 'sgd'")
+            raise ValueError(f"weight_decay must be 0 for 'sgd'; got {self.weight_decay!r}")
         if self.eval_every % self.checkpoint_steps:
             raise ValueError(
                 f"checkpoint_every must divide eval_every; got {self.checkpoint_every} and {self.eval_every}"
             )
-        if self.task != "single_label" and (self.label_smoothing or self.mixup or self.cutmix):
-            raise ValueError(
-                f"label_smoothing, mixup and cutmix are for single labels; the task is {self.task!r}"
-            )
+        if not get_task(self.task).has_class_ids and (self.label_smoothing or self.mixes):
+            raise ValueError(f"label_smoothing, mixup and cutmix need single labels; got task {self.task!r}")
 
     @property
     def checkpoint_steps(self):
@@ -122,11 +121,10 @@ class Recipe(Augmentation):
         return self.checkpoint_every or self.eval_every
 
     def with_changes(self, **changes):
-        """This recipe with other numbers. A new `total_steps` alone shortens the warm-up with it."""
-        unknown = [name for name in changes if name not in {f.name for f in dataclasses.fields(self)}]
-        if unknown:
-            known = ", ".join(f.name for f in dataclasses.fields(self))
-            raise ValueError(f"a recipe has no {', '.join(unknown)}; its fields are {known}")
+        """This recipe with other values. Unless `warmup_steps` is given, it scales with `total_steps`."""
+        known = [each.name for each in dataclasses.fields(self)]
+        if unknown := [name for name in changes if name not in known]:
+            raise ValueError(f"a recipe has no {', '.join(unknown)}; its fields are {', '.join(known)}")
         changed = dataclasses.replace(self, **changes)
         if "warmup_steps" in changes:
             return changed
@@ -134,19 +132,19 @@ class Recipe(Augmentation):
         return dataclasses.replace(changed, warmup_steps=warmup)
 
     def sized_for(self, images, **changes):
-        """This recipe with a batch size and a number of steps that fit the training images.
+        """This recipe with a batch size and a number of steps for the number of training images.
 
         * `batch_size`: the largest power of two up to a quarter of the images, from 8 to this recipe's.
         * `total_steps`: 40 epochs to the nearest 100, from 100 to this recipe's.
         * `warmup_steps`: in proportion to the steps.
-        * `eval_every`: 50, or this recipe's where that is less or the steps are this recipe's.
+        * `eval_every`: 50, or this recipe's if that is less or the steps are this recipe's.
 
-        `finetune` stays at 500 steps of 512 images from 5,761 images on. The learning rate is not scaled with
-        the batch: gradients are clipped to a norm, which bounds the length of a step at any batch size.
+        With 5,761 images or more, `finetune` keeps its 500 steps of 512 images. The learning rate does not
+        scale with the batch size: gradients are clipped to a norm, which bounds a step at any batch size.
 
         Args:
             images: The number of training images.
-            **changes: Fields that are given and not chosen.
+            **changes: Fields to set instead.
 
         Example:
             >>> sized = RECIPES["finetune"].sized_for(81)

@@ -1,4 +1,4 @@
-"""One training run in a folder: build or load, train, evaluate, keep. TensorFlow only from here on."""
+"""Train a model in a folder, so that an interrupted run can be resumed. Needs TensorFlow."""
 
 import contextlib
 import dataclasses
@@ -11,33 +11,34 @@ import keras
 import tensorflow as tf
 
 import keras_vit
+from keras_vit import rules
 from keras_vit.data.batches import evaluation_batches, training_batches
 from keras_vit.data.datasets import folder_of, load_dataset
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.data.folder import file_orientations
+from keras_vit.data.masking import masked_patch_batches
 from keras_vit.evaluation import evaluate
 from keras_vit.messages import listed
 from keras_vit.tasks import get_task
 from keras_vit.tasks.masked_patch import masked_patch_objective
-from keras_vit.training.building import build_model, finished_model, subset, transformer_of
-from keras_vit.training.callbacks import EvaluateAverage, Keeper, Progress
+from keras_vit.training.building import build_model, finished_model, subset, trained_transformer
+from keras_vit.training.callbacks import CheckpointCallback, EvaluateAverage, Progress
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_model
-from keras_vit.training.masked_patches import masked_batches
-from keras_vit.training.preemption import LeaveAfterFirstWorker, sigterm_noted, stop
+from keras_vit.training.preemption import LeaveAfterFirstWorker, note_sigterm, stop
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.strategy import (
     distribute,
     is_chief,
     make_strategy,
+    raise_on_lost_worker,
     scope,
     smallest,
-    told_of_lost_workers,
 )
 from keras_vit.training.workdir import Workdir, save_model
 
 OBJECTIVES = ("classify", "masked_patch")
-# What TensorFlow raises for an image file that is damaged, missing or protected, or that Pillow cannot read.
+# TensorFlow's errors for an image file that is damaged, missing or protected, or that Pillow cannot read.
 UNREADABLE = (
     tf.errors.InvalidArgumentError,
     tf.errors.NotFoundError,
@@ -48,22 +49,22 @@ UNREADABLE = (
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """What a run is a run of.
+    """The configuration of a training run.
 
     Args:
-        dataset: As `load_dataset` takes it.
-        recipe: The numbers.
-        model: A variant such as "B/16", or constructor arguments of `VisionTransformer`. With
-            `weights` it may be None; if it is given, the checkpoint must have its sizes.
-        weights: What to start from: a checkpoint's source, or a `.keras` file or run of this package;
-            its `pre_logits` is dropped and the head starts anew, as in official fine-tuning. None for
-            random weights.
+        dataset: A name, as for `load_dataset`.
+        recipe: The hyperparameters.
+        model: A variant such as "B/16", or constructor arguments of `VisionTransformer`. It may be None if
+            there are `weights`; otherwise the checkpoint must have these sizes.
+        weights: The checkpoint to start from: its source, or a `.keras` file or run of this package. Its
+            `pre_logits` is dropped and the head is initialised, as in official fine-tuning. None: random
+            weights.
         image_size: (height, width); None: the recipe's, the checkpoint's, or the model's own.
         on_bad_image: "fail" or "skip".
-        objective: "classify" (or whatever the recipe's task is), or "masked_patch", which needs no
-            labels: the finished model then has no head.
+        objective: "classify", for any task of the recipe, or "masked_patch", which needs no labels and
+            trains a model without a head.
         target: Of "masked_patch": see `MaskedPatchPredictor`.
-        sha256: Digest that the file of `weights` must have, in hexadecimal; None: any.
+        sha256: The digest that the file of `weights` must have, in hexadecimal; None: any.
     """
 
     dataset: str
@@ -72,25 +73,24 @@ class RunConfig:
     weights: str | None = None
     image_size: tuple[int, int] | None = None
     on_bad_image: str = "fail"
-    objective: str = "classify"
+    objective: str = rules.field(rules.one_of(OBJECTIVES), default="classify")
     target: str = "mean_color"
     sha256: str | None = None
 
     def __post_init__(self):
+        rules.check_fields(self)
         if self.model is None and self.weights is None:
-            raise ValueError("give a model, to train from random weights, or weights to start from")
-        if self.objective not in OBJECTIVES:
-            raise ValueError(f"objective {self.objective!r} is unknown; choose one of {OBJECTIVES}")
+            raise ValueError("expected a model, to train from random weights, or weights; got neither")
 
     @property
     def task(self):
-        """The `keras_vit.tasks.Task` of the labels, or the objective of masked patches."""
+        """The task of the labels, or the objective of masked patches."""
         if self.objective == "classify":
             return get_task(self.recipe.task)
         return masked_patch_objective(self.target)
 
     def as_json(self):
-        """The configuration as JSON values, without the recipe's words."""
+        """The configuration as JSON values, without the recipe's informational fields."""
         return {**dataclasses.asdict(self), "recipe": self.recipe.hyperparameters()}
 
 
@@ -98,8 +98,8 @@ def _defaults(of):
     return {f.name: f.default for f in dataclasses.fields(of) if f.default is not dataclasses.MISSING}
 
 
-# Fields that a configuration may lack, as an earlier version has stored it, by what runs did before.
-BEFORE = {**_defaults(RunConfig), "recipe": _defaults(Recipe)}
+# The values of fields that a configuration of an earlier version lacks.
+DEFAULTS = {**_defaults(RunConfig), "recipe": _defaults(Recipe)}
 
 
 def train(
@@ -115,33 +115,33 @@ def train(
 ):
     """Train a model as `config` says, in the folder `path`.
 
-    Started again, a run that was cut off goes on from its last checkpoint as if nothing had happened, and
-    a finished one returns what it had found. A run that was cut off is refused if its data have changed: the
+    An interrupted run that is started again resumes from its last checkpoint and ends as if it had not been
+    interrupted; a finished one returns its result. A run is not resumed if its data have changed: the
     classes, the splits, or the names, labels and sizes of files.
 
     Args:
         config: RunConfig.
-        path: The run's folder (see `Workdir`). Several workers need one that they all see.
-        verbose: 1 for a progress bar, 2 for lines of progress, at most about 40 from the first step on,
-            0 for nothing; "auto": the bar on a terminal, lines elsewhere.
+        path: The run's folder (see `Workdir`), which all workers must be able to access.
+        verbose: 1 for a progress bar, 2 for lines of progress, about 40 at most, 0 for no output; "auto": the
+            bar on a terminal, lines otherwise.
         strategy: As for `make_strategy`.
         data_dir: As for `load_dataset`.
-        deterministic: Whether GPUs have to compute the same bits each time, which is slower.
-        dataset: The `Dataset` that `config.dataset` names, where it has been loaded already.
+        deterministic: Whether GPUs must compute the same bits each time, which is slower.
+        dataset: The `Dataset` that `config.dataset` names, if it is already loaded.
         note: A line to print when the training starts.
 
     Returns:
-        (Workdir, record): the folder, which now holds `metrics.csv` and `model.keras`, and a dict of
-        `test_accuracy` (or what the task is judged by, with `test_` in front), `test_samples`,
-        `train_seconds`, `steps`, `best_step`, `data` (the data set's summary) and the versions used.
+        (Workdir, record): the folder, which now contains `metrics.csv` and `model.keras`, and a dict of
+        `test_accuracy` (or the task's scores, each with the prefix `test_`), `test_samples`, `train_seconds`,
+        `steps`, `best_step`, `data` (the data set's summary) and the versions used.
 
     Raises:
-        ValueError: before the first step if the folder holds something else, another process trains in it,
-            the data have changed, the data or the model cannot be had, or the batch cannot be shared among
-            the devices; later if an image cannot be read any more, or the loss, a score or a weight is not
-            finite. The last checkpoint is then of a step before, and there is no finished model.
-        OSError: if there is too little space for the checkpoints; ConnectionError where another worker
-            has stopped; SystemExit with status 143 on SIGTERM, after a checkpoint at the next step.
+        ValueError: before the first step if the folder contains anything else, another process trains in it,
+            the data have changed, the data or the model cannot be loaded, or the batch cannot be divided
+            among the devices; later if an image cannot be read any more, or the loss, a score or a weight is
+            not finite. Checkpoints of earlier steps then remain, and no finished model is written.
+        OSError: if there is too little disk space for the checkpoints; ConnectionError if another worker
+            stopped; SystemExit with status 143 on SIGTERM, after a checkpoint at the next step.
 
     Example:
         >>> recipe = RECIPES["digits"].with_changes(total_steps=2, batch_size=8)
@@ -151,11 +151,10 @@ def train(
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"training needs KERAS_BACKEND=tensorflow; got {keras.backend.backend()!r}")
-    recipe = config.recipe
-    workdir = Workdir(path, config.as_json(), BEFORE)
+    recipe, task = config.recipe, config.task
+    workdir = Workdir(path, config.as_json(), DEFAULTS)
     if workdir.result and workdir.model.is_file():
         return workdir, workdir.result
-    task = config.task
     checkpoints = Checkpoints(workdir.checkpoints, f"val_{task.validation_metric}", task.higher_is_better)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -164,10 +163,10 @@ def train(
     if verbose == "auto":
         verbose = 1 if sys.stdout.isatty() else 2
     verbose = verbose if chief else 0
-    report = print if verbose else _ignore
+    report = _print_now if verbose else _ignore
     if workdir.result:
-        _check_checkpoints(checkpoints, workdir, report)
-    _check_shares(recipe, devices.num_replicas_in_sync)
+        _report_rebuilding(checkpoints, workdir, report)
+    _check_batch_size(recipe, devices.num_replicas_in_sync)
     with contextlib.ExitStack() as locks:
         if chief and workdir.path.exists():
             locks.enter_context(workdir.locked())
@@ -177,38 +176,36 @@ def train(
         with scope(devices):
             model = build_model(config, dataset)
             compile_model(model, recipe, task=task)
-            model.total_steps = None  # Each call of `fit` is a part of the run.
+            model.total_steps = None  # Each call of `fit` is only a segment of the run.
             model.optimizer.build(model.trainable_variables)
         if chief:
-            locks.enter_context(workdir.locked())  # There is a folder only from here on if the run is new.
+            locks.enter_context(workdir.locked())  # The folder of a new run is created only here.
             workdir.make()
             _check_space(checkpoints, model)
             workdir.record_data(data)
-        with (
-            sigterm_noted() as sigterm,
-            told_of_lost_workers(devices, sigterm),
-            _images_named(dataset),
-        ):
+        with note_sigterm() as sigterm, raise_on_lost_worker(devices, sigterm), _unreadable_images(dataset):
             smallest(devices, 0)  # The first worker has recorded the data that the others compare with.
             workdir.check_data(data)
-            if verbose:
-                print(dataset.summary(), flush=True)
-            if verbose and note:
-                print(note, flush=True)
-            if verbose and not recipe.is_exact:
-                print("some augmentation layers draw numbers of their own: a resumed run sees other images")
+            report(dataset.summary())
+            if note:
+                report(note)
+            if not recipe.is_exact:
+                report(
+                    "some augmentation layers have random state of their own: a resumed run sees other images"
+                )
             _fit(config, model, dataset, workdir, checkpoints, devices, verbose, sigterm)
         if sigterm:
             stop("all steps are done")
 
-        # `fit` has ended with the averaged weights in the model, where there are any.
+        # If there are averaged weights, `fit` has left them in the model.
         finished = finished_model(model)
         check_finite({weight.path: weight.numpy() for weight in finished.weights}, recipe.total_steps)
-        with _images_named(dataset):
-            scores = _test(config, finished, dataset)
-        check_finite(scores, recipe.total_steps)
+        scores = {}
+        if config.objective == "classify":
+            with _unreadable_images(dataset):
+                scores = evaluate(finished, dataset.split("test"), recipe.batch_size, recipe.task)
         record = {
-            **scores,
+            **{f"test_{name}": value for name, value in scores.items()},
             "train_seconds": sum(row["seconds"] for row in workdir.metrics()),
             "steps": recipe.total_steps,
             "best_step": checkpoints.best_step(),
@@ -222,41 +219,11 @@ def train(
                 "tensorflow": tf.__version__,
             },
         }
+        check_finite({name: record[name] for name in record if name.startswith("test_")}, recipe.total_steps)
         if chief:
             save_model(finished, workdir.model)
             workdir.write_result(record)
     return workdir, record
-
-
-def _check_checkpoints(checkpoints, workdir, report):
-    """Report that a finished run's model is made anew; ValueError if there is no checkpoint for it."""
-    if checkpoints.newest(_ignore) is None:
-        raise ValueError(
-            f"{os.fspath(workdir.model)!r} is gone, and there is no checkpoint to make it anew from; remove "
-            "result.json to train again"
-        )
-    report(f"{os.fspath(workdir.model)!r} is gone and is made anew from the last checkpoint")
-
-
-@contextlib.contextmanager
-def _images_named(dataset):
-    """Within, name the images that could be read when the data set was loaded, and now cannot.
-
-    Raises:
-        ValueError: where TensorFlow raises an error, and there are such images.
-    """
-    try:
-        yield
-    except UNREADABLE as error:
-        images = [samples.images for samples in dataset.splits.values()] if folder_of(dataset.name) else []
-        paths = [*itertools.chain(*images)]
-        broken = [path for path, found in zip(paths, file_orientations(paths)) if not found]
-        if not broken:
-            raise
-        raise ValueError(
-            f"{len(broken)} image(s) cannot be read any more: {listed(broken)}; restore them, and the same "
-            "command continues the run"
-        ) from error
 
 
 def load_data(config, data_dir=None):
@@ -266,113 +233,155 @@ def load_data(config, data_dir=None):
 
 
 def _fit(config, model, dataset, workdir, checkpoints, devices, verbose, sigterm):
-    """Train from the last checkpoint to the end, with a checkpoint every so many steps.
-
-    Each of them ends what Keras calls an epoch. The last may be shorter than the others, and so is one that
-    continues from a checkpoint that was written on SIGTERM.
-    """
+    """Train from the last checkpoint to the end, with a checkpoint every `checkpoint_steps`."""
     recipe = config.recipe
     every, total, batch_size = recipe.checkpoint_steps, recipe.total_steps, recipe.batch_size
-    preprocessing = transformer_of(model).preprocessing
-    train = dataset.split("train")
-    if recipe.train_samples is not None:
-        train = subset(train, recipe.train_samples, recipe.seed)
-
-    def make_batches(first_step):
-        def of_worker(worker, workers):
-            batches = training_batches(
-                train,
-                preprocessing,
-                batch_size,
-                seed=recipe.seed,
-                steps=total,
-                first_step=first_step,
-                augmentation=recipe,
-                num_classes=len(dataset.class_names) if recipe.mixes else None,
-                worker=worker,
-                workers=workers,
-            )
-            return masked_batches(config, model, batches, recipe.seed, first_step, worker, workers)
-
-        return distribute(devices, of_worker, batch_size)
-
-    def validation_of_worker(worker, workers):
-        batches = evaluation_batches(
-            dataset.split("validation"), preprocessing, batch_size, worker=worker, workers=workers
-        )
-        # The same patches are masked each time, and others than in training.
-        return masked_batches(config, model, batches, recipe.seed + 1, 0, worker, workers)
-
     ends = range(every, total + every, every)  # the steps of the checkpoints, the last one being `total`
     evaluated = [n for n, end in enumerate(ends, 1) if end % recipe.eval_every == 0 or end >= total]
-    report = print if verbose else _ignore
+    report = _print_now if verbose else _ignore
     done = smallest(devices, checkpoints.newest(report) or 0)
     if done:
-        report(f"continuing {workdir.path} from step {done} of {total}")
+        report(f"resuming {workdir.path} from step {done} of {total}")
         expected = {*range(every, done, every), done}
         if lost := expected - {row["step"] for row in workdir.metrics()}:
             report(f"{workdir.path / 'metrics.csv'} lacks the rows of steps {listed(sorted(lost))}")
     while done < total:
-        epoch, begun = divmod(done, every)
-        if begun or total - done < every:
-            last_epoch, steps = epoch + 1, min(every - begun, total - done)
-        else:
-            last_epoch, steps = total // every, every
-        smallest(devices, 0)  # All have come here, so the first worker has written the checkpoint.
-        if done:  # Where a `fit` has ended there are averaged weights in the model; these are the others.
+        epoch, epochs, steps = next_segment(done, every, total)
+        smallest(devices, 0)  # All workers have arrived here, so the first one has written the checkpoint.
+        if (
+            done
+        ):  # A finished `fit` leaves averaged weights in the model; the checkpoint has the trained ones.
             checkpoints.restore(model, done)
         callbacks = [Progress(total, done, batch_size, verbose == 1)] if verbose else []
         if is_chief(devices):
-            callbacks.append(Keeper(workdir, checkpoints, done, batch_size, total, sigterm))
+            callbacks.append(CheckpointCallback(workdir, checkpoints, done, batch_size, total, sigterm))
         else:
             callbacks.append(LeaveAfterFirstWorker(sigterm))
         if recipe.ema is not None:
             callbacks.append(EvaluateAverage())
         model.fit(
-            make_batches(done),
+            _batches(config, model, dataset, devices, first_step=done),
             initial_epoch=epoch,
-            epochs=last_epoch,
+            epochs=epochs,
             steps_per_epoch=steps,
-            validation_data=distribute(devices, validation_of_worker, batch_size),
+            validation_data=_batches(config, model, dataset, devices),
             validation_freq=evaluated,
             callbacks=callbacks,
             shuffle=False,
             verbose=0,
         )
         done = step_of(model)
-    if step_of(model) < total:  # the run had been cut off after its last step
+    if step_of(model) < total:  # The run was interrupted after its last step.
         checkpoints.restore(model, total)
         model.optimizer.finalize_variable_values(model.trainable_weights)
 
 
-def _ignore(text):
-    pass
+def next_segment(done, every, total):
+    """The next call of `fit`, whose epochs each end with a checkpoint.
+
+    Epochs have `every` steps. The rest of an epoch that was interrupted, after a checkpoint on SIGTERM, and a
+    last epoch with fewer steps are a call each.
+
+    Args:
+        done: The number of steps that are done.
+        every: Steps between checkpoints.
+        total: Steps of the run.
+
+    Returns:
+        (initial_epoch, epochs, steps_per_epoch).
+
+    >>> next_segment(0, 4, 14), next_segment(5, 4, 14), next_segment(12, 4, 14)
+    ((0, 3, 4), (1, 2, 3), (3, 4, 2))
+    """
+    epoch, begun = divmod(done, every)
+    if begun or total - done < every:
+        return epoch, epoch + 1, min(every - begun, total - done)
+    return epoch, total // every, every
 
 
-def _test(config, model, dataset):
-    """What the finished model gets on the test split, each number with `test_` in front."""
-    if config.objective == "masked_patch":
-        return {}
-    found = evaluate(model, dataset.split("test"), config.recipe.batch_size, config.recipe.task)
-    return {f"test_{name}": value for name, value in found.items()}
+def _batches(config, model, dataset, devices, first_step=None):
+    """The training batches from a step on, or without one the validation batches, for all devices."""
+    recipe, preprocessing = config.recipe, trained_transformer(model).preprocessing
+    trains = first_step is not None
+    samples = dataset.split("train" if trains else "validation")
+    if trains and recipe.train_samples is not None:
+        samples = subset(samples, recipe.train_samples, recipe.seed)
+
+    def of_worker(worker, workers):
+        part = {"worker": worker, "workers": workers}
+        if trains:
+            batches = training_batches(
+                samples,
+                preprocessing,
+                recipe.batch_size,
+                seed=recipe.seed,
+                steps=recipe.total_steps,
+                first_step=first_step,
+                augmentation=recipe,
+                num_classes=len(dataset.class_names) if recipe.mixes else None,
+                **part,
+            )
+        else:
+            batches = evaluation_batches(samples, preprocessing, recipe.batch_size, **part)
+        if config.objective == "masked_patch":
+            # Each validation masks the same patches, by another seed than training does.
+            seeds = {"seed": recipe.seed + (not trains), "first_step": first_step or 0}
+            batches = masked_patch_batches(batches, model.patch_targets, **seeds, **part)
+        return batches
+
+    return distribute(devices, of_worker, recipe.batch_size)
 
 
-def _check_shares(recipe, replicas):
+def _report_rebuilding(checkpoints, workdir, report):
+    """Report that a finished run's model is rebuilt; ValueError if there is no checkpoint for it."""
+    if checkpoints.newest(_ignore) is None:
+        raise ValueError(
+            f"{os.fspath(workdir.model)!r} is missing, and there is no checkpoint to rebuild it from; remove "
+            "result.json to train again"
+        )
+    report(f"{os.fspath(workdir.model)!r} is missing and is rebuilt from the last checkpoint")
+
+
+@contextlib.contextmanager
+def _unreadable_images(dataset):
+    """Turn TensorFlow's errors into a ValueError that names the images that cannot be read any more."""
+    try:
+        yield
+    except UNREADABLE as error:
+        images = [samples.images for samples in dataset.splits.values()] if folder_of(dataset.name) else []
+        paths = [*itertools.chain(*images)]
+        broken = [path for path, orientation in zip(paths, file_orientations(paths)) if not orientation]
+        if not broken:
+            raise
+        raise ValueError(
+            f"{len(broken)} image(s) cannot be read any more: {listed(broken)}; restore them, and the same "
+            "command resumes the run"
+        ) from error
+
+
+def _check_batch_size(recipe, replicas):
     if recipe.batch_size % replicas:
-        raise ValueError(f"batch_size {recipe.batch_size} cannot be shared by {replicas} devices evenly")
+        raise ValueError(f"batch_size must be a multiple of {replicas}, the devices; got {recipe.batch_size}")
     if recipe.accumulation_steps > recipe.batch_size // replicas:
         raise ValueError(
-            f"{recipe.batch_size // replicas} images a device cannot be split into "
-            f"{recipe.accumulation_steps} micro-batches"
+            f"accumulation_steps must be at most {recipe.batch_size // replicas}, the images per device; got "
+            f"{recipe.accumulation_steps}"
         )
 
 
 def _check_space(checkpoints, model):
-    """The checkpoints that are kept, the one being written and the finished model must fit."""
-    wanted = 5 * checkpoints.bytes_of(model)
-    free = shutil.disk_usage(checkpoints.path).free
-    if free < wanted:
+    """Check the disk for the checkpoints that are kept, the one being written, and the finished model."""
+    required, free = 5 * checkpoints.bytes_of(model), shutil.disk_usage(checkpoints.path).free
+    if free < required:
         raise OSError(
-            f"{checkpoints.path} has {free / 1e9:.1f} GB free; the checkpoints of this run take "
-            f"{wanted / 1e9:.1f} GB"
+            f"{checkpoints.path} needs {required / 1e9:.1f} GB for the run's checkpoints; got "
+            f"{free / 1e9:.1f} GB of free space"
         )
+
+
+def _print_now(text):
+    print(text, flush=True)
+
+
+def _ignore(text):
+    pass

@@ -1,20 +1,22 @@
-"""Learning rates over time."""
+"""Learning rate schedules."""
 
 import keras
 import numpy as np
 from keras import ops
+
+from keras_vit.rules import one_of
 
 DECAYS = ("cosine", "linear")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Rise linearly from 0, then fall along a cosine to 0 or a line to 1e-5.
+    """Linear warm-up from 0, then cosine decay to 0 or linear decay to 1e-5.
 
     Args:
         base_lr: The rate at the end of the warm-up.
-        total_steps: The step at which the rate has fallen to its end.
-        warmup_steps: Steps of the rise; step 0 has rate 0 if there are any.
+        total_steps: The step at which the decay ends.
+        warmup_steps: Steps of the warm-up; if there are any, step 0 has rate 0.
         decay: "cosine" or "linear".
 
     Raises:
@@ -29,8 +31,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, base_lr, total_steps, warmup_steps=0, decay="cosine"):
-        if decay not in DECAYS:
-            raise ValueError(f"decay {decay!r} is unknown; choose one of {DECAYS}")
+        one_of(DECAYS).check("decay", decay)
         if not 0 <= warmup_steps < total_steps:
             raise ValueError(
                 f"warmup_steps must be at least 0 and below total_steps; got {warmup_steps} and {total_steps}"

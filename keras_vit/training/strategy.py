@@ -1,4 +1,4 @@
-"""Which devices a run uses: `tf.distribute` by name."""
+"""The devices of a run: `tf.distribute` strategies by name."""
 
 import contextlib
 import json
@@ -6,10 +6,11 @@ import os
 
 import tensorflow as tf
 
+from keras_vit.rules import one_of
 from keras_vit.training.preemption import stop
 
-# What is raised in the workers that are left.
-LOST = (
+# What the remaining workers raise when one has stopped.
+LOST_WORKER = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -24,24 +25,23 @@ def make_strategy(name="auto"):
     """A `tf.distribute` strategy by name.
 
     Args:
-        name: "single" (one device), "mirrored" (all GPUs of this machine; without any, all logical
-            CPUs), "multi_worker" (all devices of the machines that the environment variable TF_CONFIG
-            names), "tpu" (the TPU of this environment), or "auto": "multi_worker" if TF_CONFIG names
-            several workers, "mirrored" if there are several GPUs, else "single".
+        name: "single" (one device), "mirrored" (all GPUs of this machine, or without any all logical CPUs),
+            "multi_worker" (all devices of the machines in the environment variable TF_CONFIG), "tpu" (the
+            TPU of this environment), or "auto": "multi_worker" if TF_CONFIG has several workers, "mirrored"
+            if there are several GPUs, else "single".
 
     Returns:
         tf.distribute.Strategy; the default one for "single".
 
     Raises:
-        ValueError: for an unknown name, a TF_CONFIG that is missing or names no workers, or no TPU.
+        ValueError: for an unknown name, a TF_CONFIG that is missing or has no workers, or no TPU.
 
     Example:
         >>> make_strategy("single").num_replicas_in_sync
         1
     """
-    if name not in STRATEGIES:
-        raise ValueError(f"strategy {name!r} is unknown; choose one of {STRATEGIES}")
-    gpus = tf.config.list_physical_devices("GPU")  # logical ones would start TensorFlow before its workers
+    one_of(STRATEGIES).check("strategy", name)
+    gpus = tf.config.list_physical_devices("GPU")  # Listing logical devices would initialise TensorFlow.
     if name == "auto":
         name = "multi_worker" if len(_cluster()[0]) > 1 else "mirrored" if len(gpus) > 1 else "single"
     if name == "multi_worker":
@@ -65,17 +65,21 @@ def make_strategy(name="auto"):
 
 
 def _cluster():
-    """The addresses of the workers that TF_CONFIG names, and this one's place among them."""
+    """(host:port of all workers, index of this one) from TF_CONFIG."""
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = json.loads(text or "{}")
         workers = config.get("cluster", {}).get("worker", [])
     except (ValueError, AttributeError):
-        raise ValueError(f"TF_CONFIG is not JSON of a cluster: {text[:80]!r}") from None
+        raise ValueError(f"expected JSON of a cluster in TF_CONFIG; got {text[:80]!r}") from None
     index = config.get("task", {}).get("index", 0)
     if workers and not 0 <= index < len(workers):
-        raise ValueError(f"TF_CONFIG says that this is worker {index} of {len(workers)}")
+        raise ValueError(f"expected a worker index below {len(workers)} in TF_CONFIG; got {index}")
     return workers, index
+
+
+def _is_multi_worker(strategy):
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
 def scope(strategy):
@@ -84,31 +88,32 @@ def scope(strategy):
 
 
 @contextlib.contextmanager
-def any_dtype():
-    """Within, workers can make variables of bfloat16, too.
+def bfloat16_initial_values():
+    """Let workers create variables of bfloat16.
 
-    The first worker sends the others its first values, by an operation that does not know bfloat16
-    (TensorFlow 2.21); here these travel as float32, which holds them exactly.
+    The first worker broadcasts its initial values by an operation that does not support bfloat16
+    (TensorFlow 2.21), so these are sent as float32, which is exact.
     """
     strategy = tf.distribute.get_strategy()
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    if not _is_multi_worker(strategy):
         yield
         return
     extended = strategy.extended
-    made = extended._get_variable_creator_initial_value
+    create = extended._get_variable_creator_initial_value
 
-    def make(replica_id, device, primary_var, *, initial_value, dtype=None, **options):
+    def create_as_float32(replica_id, device, primary_var, *, initial_value, dtype=None, **options):
         if replica_id > 0 or dtype is None or tf.as_dtype(dtype) != tf.bfloat16:
             options |= {"initial_value": initial_value, "dtype": dtype}
-            return made(replica_id, device, primary_var, **options)
+            return create(replica_id, device, primary_var, **options)
 
         def as_float32():
             return tf.cast(initial_value() if callable(initial_value) else initial_value, tf.float32)
 
-        value = made(replica_id, device, primary_var, initial_value=as_float32, dtype=tf.float32, **options)
+        options |= {"initial_value": as_float32, "dtype": tf.float32}
+        value = create(replica_id, device, primary_var, **options)
         return lambda: tf.cast(value(), tf.bfloat16)
 
-    extended._get_variable_creator_initial_value = make
+    extended._get_variable_creator_initial_value = create_as_float32
     try:
         yield
     finally:
@@ -116,39 +121,39 @@ def any_dtype():
 
 
 def is_chief(strategy):
-    """Whether this process writes what all workers share: the first worker's, or the only one.
+    """Whether this process writes the files that all workers share: the first worker, or the only one.
 
     Args:
-        strategy: tf.distribute.Strategy, or the name that `make_strategy` makes it of.
+        strategy: tf.distribute.Strategy, or its name for `make_strategy`.
     """
     if isinstance(strategy, str):
-        several = strategy in ("auto", "multi_worker")  # "auto" is it where there are workers
+        several = strategy in ("auto", "multi_worker")  # _cluster() is empty if "auto" is another.
     else:
-        several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        several = _is_multi_worker(strategy)
     return not several or _cluster()[1] == 0
 
 
 def distribute(strategy, batches, batch_size):
-    """A dataset for `fit`, each worker reading its own part of each batch.
+    """A dataset for `fit` of which each worker reads its part of each batch.
 
     Args:
         strategy: tf.distribute.Strategy.
         batches: A function (worker, workers) → tf.data.Dataset of that worker's part of each batch.
-        batch_size: Of all workers together.
+        batch_size: The global batch size.
     """
     if strategy.num_replicas_in_sync == 1:
         return batches(0, 1)
 
     def of_worker(context):
-        each = batches(context.input_pipeline_id, context.num_input_pipelines)
-        return each.rebatch(batch_size // context.num_replicas_in_sync)
+        part = batches(context.input_pipeline_id, context.num_input_pipelines)
+        return part.rebatch(batch_size // context.num_replicas_in_sync)
 
     return strategy.distribute_datasets_from_function(of_worker)
 
 
 def smallest(strategy, value):
-    """The smallest of the workers' values of an int."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    """The minimum of an int over all workers, which all of them wait for."""
+    if not _is_multi_worker(strategy):
         return value
 
     @tf.function
@@ -162,24 +167,24 @@ def smallest(strategy, value):
 
 
 @contextlib.contextmanager
-def told_of_lost_workers(strategy, sigterm=()):
-    """Within, say in one line that another worker does not answer any more.
+def raise_on_lost_worker(strategy, sigterm=()):
+    """Turn TensorFlow's errors after the loss of a worker into one of a single line.
 
     Args:
         strategy: tf.distribute.Strategy.
-        sigterm: What `sigterm_noted` yields. After SIGTERM the first worker is expected to leave.
+        sigterm: The list of `note_sigterm`. After SIGTERM the first worker is expected to exit.
 
     Raises:
-        ConnectionError: where TensorFlow does, in many lines and of many kinds; SystemExit after SIGTERM.
+        ConnectionError: if another worker has stopped; SystemExit after SIGTERM.
     """
     try:
         yield
-    except LOST as error:
-        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    except LOST_WORKER as error:
+        if not _is_multi_worker(strategy):
             raise
         if sigterm:
             stop("another worker has stopped, so this one stops too")
         raise ConnectionError(
-            "another worker has stopped, so this one stops too; start the same command on every worker to go "
-            f"on from the last checkpoint ({str(error).strip().splitlines()[0][:200]})"
+            "another worker has stopped, so this one stops too; start the same command on every worker to "
+            f"resume from the last checkpoint ({str(error).strip().splitlines()[0][:200]})"
         ) from None

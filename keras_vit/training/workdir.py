@@ -1,4 +1,4 @@
-"""A run's folder: what it is a run of, how far it has come, and what came out."""
+"""A run's folder: its configuration, its data, its metrics and its results."""
 
 import contextlib
 import csv
@@ -10,37 +10,52 @@ import socket
 
 from keras_vit.writing import atomic_open, atomic_path, atomic_write
 
+RESULT_TYPES = {"steps": int, "train_seconds": (int, float), "replicas": int, "bad_images": list}
+
 
 class Workdir:
-    """A folder that holds one run.
+    """The folder of one run.
 
-    `config.json` says what the run is, and `data.json` what its data were. `metrics.csv` has a row for each
-    checkpoint, `steps.csv` the loss and the learning rate in between, `tensorboard/` both for TensorBoard.
-    `checkpoints/` has the last two states and the best; `model.keras`, `figures/` and `result.json` are there
-    when it is finished. Files appear whole: they are written under another name first.
+    `config.json` is the run's configuration and `data.json` a fingerprint of its data. `metrics.csv` has a
+    row for each checkpoint, `steps.csv` the loss and the learning rate in between, `tensorboard/` both for
+    TensorBoard. `checkpoints/` has the newest two checkpoints and the best; a finished run adds
+    `model.keras`, `figures/` and `result.json`. Files are written atomically.
 
     Args:
-        path: The folder; `make` makes it.
-        config: What the run is a run of, as JSON values.
-        before: Values of fields that a configuration lacks if an earlier version has stored it: what runs did
-            before there were these fields.
+        path: The folder; `make` creates it.
+        config: The run's configuration, as JSON values.
+        defaults: The values of fields that a configuration lacks if an earlier version has written it: what
+            runs did before these fields existed.
 
     Raises:
-        ValueError: if the folder holds a run of another configuration, with the fields that differ,
-            or something that is no run.
+        ValueError: if the folder contains a run of another configuration, with the fields that differ, or
+            anything that is not a run.
     """
 
-    def __init__(self, path, config, before=None):
+    def __init__(self, path, config, defaults=None):
         self.path = pathlib.Path(path)
-        self.config = json.loads(json.dumps(config))  # as it will be read back
-        self._before = json.loads(json.dumps(before or {}))
+        self.config = json.loads(json.dumps(config))  # as it is read from a file
+        self._defaults = json.loads(json.dumps(defaults or {}))
         self._check()
 
     def _check(self):
-        """Refuse a folder that holds something else."""
+        """Raise ValueError if the folder contains anything but this run."""
         file = self.path / "config.json"
         if file.exists():
-            _compare(file, read_json(file), self.config, self._before)
+            stored, config, defaults = (
+                dict(_flattened(c)) for c in (read_json(file), self.config, self._defaults)
+            )
+            stored = {name: value for name, value in defaults.items() if name in config} | stored
+            differing = [
+                f"{name} (there {stored.get(name)!r}, asked {config.get(name)!r})"
+                for name in sorted({*stored, *config})
+                if stored.get(name) != config.get(name)
+            ]
+            if differing:
+                raise ValueError(
+                    f"{os.fspath(self.path)!r} holds a run of another configuration; it differs in "
+                    f"{', '.join(differing)}; choose another --workdir"
+                )
         elif self.path.exists() and not (self.path.is_dir() and _is_empty(self.path)):
             raise ValueError(
                 f"{os.fspath(self.path)!r} exists and is no run of keras-vit; choose another folder"
@@ -48,18 +63,18 @@ class Workdir:
 
     @functools.cached_property
     def _lock(self):
-        from filelock import FileLock  # takes long to import
+        from filelock import FileLock  # Its import takes long.
 
         return FileLock(self.path / ".lock")
 
     @contextlib.contextmanager
     def locked(self):
-        """Within, no other process can enter `locked` of this folder, which is made where it is missing.
+        """Keep other processes out of the folder, which is created if it is missing.
 
-        The lock goes with the process, however that ends.
+        The operating system releases the lock of a process that is killed.
 
         Raises:
-            ValueError: if another process is within, with its number and host.
+            ValueError: if another process has the lock, with its id and host.
         """
         from filelock import Timeout
 
@@ -72,7 +87,7 @@ class Workdir:
             raise ValueError(
                 f"{other} trains in {os.fspath(self.path)!r}; wait for its end, or choose another --workdir"
             ) from None
-        except OSError as error:  # a file system without locks
+        except OSError as error:  # Some file systems have no locks.
             print(f"{os.fspath(self.path)!r} cannot be locked ({error}); start no other run in it")
         try:
             holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
@@ -81,10 +96,10 @@ class Workdir:
             self._lock.release()
 
     def make(self):
-        """Make the folder, so that the run in it can be found again.
+        """Create the folder and write the configuration.
 
         Raises:
-            ValueError: if it holds another run by now.
+            ValueError: if another run has been started there meanwhile.
         """
         self._check()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -93,7 +108,7 @@ class Workdir:
             folder.mkdir(exist_ok=True)
 
     def record_data(self, found):
-        """Write `data.json` if there is none: the data of a run that begins, or that version 0.1 began.
+        """Write `data.json` if there is none: for a new run, or one that version 0.1 started.
 
         Args:
             found: The `fingerprint` of the data set.
@@ -102,22 +117,18 @@ class Workdir:
             write_json(self._data, found, indent=None)
 
     def check_data(self, found):
-        """Refuse other data than those that were recorded, if any were.
+        """Raise ValueError if the data are not those that were recorded, with the differences.
 
         Args:
             found: The `fingerprint` of the data set.
-
-        Raises:
-            ValueError: if they differ, with the differences.
         """
-        # `import keras_vit` is without TensorFlow, which this imports.
-        from keras_vit.data.fingerprint import differences
+        from keras_vit.data.fingerprint import differences  # It imports TensorFlow.
 
         if not self._data.exists():
             return
-        before = read_json(self._data, classes=list, splits=dict, files=dict)
+        recorded = read_json(self._data, classes=list, splits=dict, files=dict)
         try:
-            differing = differences(before, found)
+            differing = differences(recorded, found)
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(self._data, repr(error)) from None
         if differing:
@@ -144,16 +155,15 @@ class Workdir:
 
     @property
     def result(self):
-        """What the finished run wrote, or None."""
+        """The result of the finished run, or None."""
         file = self.path / "result.json"
-        kinds = {"steps": int, "train_seconds": (int, float), "replicas": int, "bad_images": list}
-        return read_json(file, **kinds) if file.exists() else None
+        return read_json(file, **RESULT_TYPES) if file.exists() else None
 
     def write_result(self, result):
         write_json(self.path / "result.json", result)
 
     def metrics(self):
-        """The rows of `metrics.csv`, numbers as numbers."""
+        """The rows of `metrics.csv`, as dicts of floats."""
         return _read_table(self.path / "metrics.csv")
 
     def steps(self):
@@ -167,21 +177,21 @@ class Workdir:
         _write_table(self.path / "steps.csv", rows)
 
 
-def read_json(path, **kinds):
+def read_json(path, **types):
     """The object in a JSON file.
 
     Args:
         path: pathlib.Path of the file.
-        **kinds: The classes of values that it must hold, by their keys.
+        **types: The types of values that it must have, by key.
 
     Raises:
-        ValueError: if there is something else in it.
+        ValueError: if the file is damaged.
     """
     try:
         value = json.loads(path.read_text())
         if not isinstance(value, dict):
-            raise ValueError(f"wanted a JSON object; got {type(value).__name__}")
-        for name, kind in kinds.items():
+            raise ValueError(f"expected a JSON object; got {type(value).__name__}")
+        for name, kind in types.items():
             if not isinstance(value.get(name), kind):
                 raise ValueError(f"{name} is {value.get(name)!r}")
     except ValueError as error:
@@ -189,12 +199,18 @@ def read_json(path, **kinds):
     return value
 
 
-def _damaged(path, error):
-    return ValueError(f"{os.fspath(path)!r} is damaged ({error}); remove it and start again")
-
-
 def write_json(path, value, indent=2):
     atomic_write(path, json.dumps(value, indent=indent, allow_nan=False) + "\n")
+
+
+def save_model(model, path):
+    """`model.save`, atomically."""
+    with atomic_path(path) as temporary:
+        model.save(temporary)
+
+
+def _damaged(path, error):
+    return ValueError(f"{os.fspath(path)!r} is damaged ({error}); remove it and start again")
 
 
 def _read_table(path):
@@ -211,42 +227,24 @@ def _read_table(path):
 
 
 def _write_table(path, rows):
+    columns = list(
+        dict.fromkeys(name for row in rows for name in row)
+    )  # Not every row has validation scores.
     with atomic_open(path) as file:
-        columns = {name: None for row in rows for name in row}  # not all rows have been evaluated
-        writer = csv.DictWriter(file, list(columns), restval="")
+        writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
         writer.writerows(rows)
 
 
-def save_model(model, path):
-    """`model.save` that never leaves a half-written file under the final name."""
-    with atomic_path(path) as temporary:
-        model.save(temporary)
-
-
 def _is_empty(folder):
-    """Whether there is nothing in a folder but hidden files, such as the lock."""
+    """Whether a folder has nothing but hidden files, such as the lock."""
     return all(path.name.startswith(".") for path in folder.iterdir())
 
 
-def _compare(file, stored, config, before):
-    stored, config, before = (dict(_flat(c)) for c in (stored, config, before))
-    stored = {name: value for name, value in before.items() if name in config} | stored
-    differing = [
-        f"{name} (there {stored.get(name)!r}, asked {config.get(name)!r})"
-        for name in sorted({*stored, *config})
-        if stored.get(name) != config.get(name)
-    ]
-    if differing:
-        raise ValueError(
-            f"{os.fspath(file.parent)!r} holds a run of another configuration; it differs in "
-            f"{', '.join(differing)}; choose another --workdir"
-        )
-
-
-def _flat(config, prefix=""):
+def _flattened(config, prefix=""):
+    """(name, value) of all values in nested dicts, such as ("recipe.base_lr", 0.1)."""
     for name, value in config.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flattened(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

@@ -44,7 +44,7 @@ def test_json_tells_all(weights, images, expected, capsys, tmp_path):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"shots": (9,)}, "9 shots want as many training images of each class; 'cat' has 7"),
+        ({"shots": (9,)}, "expected 9 or more training images per class; got 7 of 'cat'"),
         ({"l2": 0.0}, "l2 must be above 0"),
         ({"dataset": "mnist"}, "'mnist' is unknown"),
     ],

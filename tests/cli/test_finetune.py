@@ -224,7 +224,7 @@ def test_a_folder_that_is_no_run_is_refused(command, keras_vit, refused, tmp_pat
         (["--set", "base_lr"], ["FIELD=VALUE", "'base_lr'"]),
         (["--set", "base_lr=high"], ["base_lr must be a number above 0", "'high'"]),
         (["--set", "crop_area=0.5"], ["crop_area must be", "0.5"]),
-        (["--set", "decay=step"], ["decay 'step' is unknown", "cosine"]),
+        (["--set", "decay=step"], ["decay must be one of", "cosine"]),
         (["--set", "warmup_steps=9"], ["warmup_steps must be", "9 and 3"]),
         (["--dataset", "folder:/nowhere"], ["no such folder: '/nowhere'"]),
         (["--dataset", "cloud:mnist"], ["'cloud:mnist' is unknown", "folder:PATH"]),

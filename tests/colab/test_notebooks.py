@@ -144,7 +144,7 @@ def test_finetune_transfers_and_resumes_an_interrupted_run(tmp_path):
     assert "a table of (1, 145, 64)" in done.printed("larger")
     for time in ("", "again-"):
         assert done.printed(f"{time}stop").endswith("stopped\n")
-        found = re.search(r"continuing runs/\S+ from step (\d+) of (\d+)", done.printed(f"{time}go-on"))
+        found = re.search(r"resuming runs/\S+ from step (\d+) of (\d+)", done.printed(f"{time}go-on"))
         assert 0 < int(found[1]) < int(found[2])
     assert (done.folder / "finetuned.keras").exists()
     assert "files belonging to 2 classes" in done.printed("again-plain-keras")

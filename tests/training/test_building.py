@@ -7,7 +7,7 @@ from reference.small import SMALL, images_for, small
 
 from keras_vit.data.samples import Samples
 from keras_vit.training import Recipe
-from keras_vit.training.building import build_model, finished_model, subset, transformer_of
+from keras_vit.training.building import build_model, finished_model, subset, trained_transformer
 from keras_vit.training.run import RunConfig
 
 RECIPE = Recipe("sgd", 0.1, 4, 0, 4)
@@ -19,50 +19,50 @@ def config(recipe=RECIPE, **options):
     return RunConfig("digits", **{"model": SIZES, "image_size": (16, 16), **options}, recipe=recipe)
 
 
-def test_a_new_model_has_the_data_sets_classes_and_the_recipes_rates():
-    recipe = RECIPE.with_changes(
-        dropout_rate=0.1, stochastic_depth_rate=0.2, dtype="mixed_bfloat16", model={"pooling": "gap"}
-    )
-    model = build_model(config(recipe), DATASET)
-    assert (model.num_classes, tuple(model.class_names)) == (3, ("cat", "dog", "owl"))
-    assert (model.dropout_rate, model.stochastic_depth_rate, model.pooling) == (0.1, 0.2, "gap")
-    assert model.compute_dtype == "bfloat16"
-    assert {model.dtype for model in model.trainable_variables} == {"float32"}
-
-
-def test_the_model_of_a_run_knows_its_task_and_the_seed_of_its_split(stored):
-    recipe = RECIPE.with_changes(task="multi_label", seed=7)
-    for given in ({}, {"weights": stored[1], "model": None, "image_size": None}):
-        finished = finished_model(build_model(config(recipe, **given), DATASET))
-        assert (finished.task, finished.split_seed) == ("multi_label", 7)
-
-
-@pytest.mark.parametrize("asked", [None, (32, 16)])
-@pytest.mark.parametrize("of_recipe", [None, (48, 48)])
-def test_the_run_then_the_recipe_then_the_model_say_how_large_images_are(asked, of_recipe):
-    model = build_model(config(RECIPE.with_changes(image_size=of_recipe), image_size=asked), DATASET)
-    assert model.image_size == (asked or of_recipe or (224, 224))
-
-
-@pytest.mark.parametrize("distillation", [False, True])
-def test_new_heads_start_with_the_recipes_bias(distillation):
-    sizes = {**SIZES, "distillation": True} if distillation else SIZES
-    model = build_model(config(RECIPE.with_changes(head_bias=-6.9), model=sizes), DATASET)
-    for name in ("head", "head_distillation")[: 1 + distillation]:
-        np.testing.assert_array_equal(model.get_layer(name).bias.numpy(), np.float32(-6.9))
-        np.testing.assert_array_equal(model.get_layer(name).kernel.numpy(), 0)
-
-
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """A model with `pre_logits` and another head, in a file."""
+    """A model with `pre_logits` and another head, and its file."""
     model = small(representation_size=8)
     path = tmp_path_factory.mktemp("weights") / "model.keras"
     model.save(path)
     return model, str(path)
 
 
-def test_weights_are_taken_but_for_pre_logits_and_the_head(stored):
+def test_a_new_model_has_the_data_sets_classes_and_the_recipes_options():
+    options = {"dropout_rate": 0.1, "stochastic_depth_rate": 0.2, "dtype": "mixed_bfloat16"}
+    model = build_model(config(RECIPE.with_changes(**options, model={"pooling": "gap"})), DATASET)
+    assert (model.num_classes, tuple(model.class_names)) == (3, ("cat", "dog", "owl"))
+    assert (model.dropout_rate, model.stochastic_depth_rate, model.pooling) == (0.1, 0.2, "gap")
+    assert model.compute_dtype == "bfloat16"
+    assert {model.dtype for model in model.trainable_variables} == {"float32"}
+
+
+def test_the_model_of_a_run_stores_its_task_and_the_seed_of_its_split(stored):
+    recipe = RECIPE.with_changes(task="multi_label", seed=7)
+    for given in ({}, {"weights": stored[1], "model": None, "image_size": None}):
+        finished = finished_model(build_model(config(recipe, **given), DATASET))
+        assert (finished.task, finished.split_seed) == ("multi_label", 7)
+
+
+def test_the_image_size_is_the_runs_or_the_recipes_or_the_models():
+    for of_run, of_recipe, expected in (
+        ((32, 16), (48, 48), (32, 16)),
+        (None, (48, 48), (48, 48)),
+        (None, None, (224, 224)),
+    ):
+        model = build_model(config(RECIPE.with_changes(image_size=of_recipe), image_size=of_run), DATASET)
+        assert model.image_size == expected
+
+
+def test_new_heads_have_the_recipes_bias():
+    sizes = {**SIZES, "distillation": True}
+    model = build_model(config(RECIPE.with_changes(head_bias=-6.9), model=sizes), DATASET)
+    for name in ("head", "head_distillation"):
+        np.testing.assert_array_equal(model.get_layer(name).bias.numpy(), np.float32(-6.9))
+        np.testing.assert_array_equal(model.get_layer(name).kernel.numpy(), 0)
+
+
+def test_weights_are_loaded_except_for_pre_logits_and_the_head(stored):
     model, path = stored
     built = build_model(config(weights=path, model=None, image_size=None), DATASET)
     assert built.representation_size is None and built.num_classes == 3
@@ -74,10 +74,9 @@ def test_weights_are_taken_but_for_pre_logits_and_the_head(stored):
 
 
 @pytest.mark.parametrize("sizes", [{"hidden_size": 24}, "Ti/16", {"patch_size": 4}])
-def test_weights_of_other_sizes_than_the_model_that_is_asked_for_are_refused(sizes, stored):
-    with pytest.raises(ValueError, match=r"model.keras has .*, but .* has "):
+def test_weights_of_other_sizes_than_the_given_model_are_refused(sizes, stored):
+    with pytest.raises(ValueError, match=r"expected \w+ \d+ for .*; .*model.keras has "):
         build_model(config(weights=stored[1], model=sizes), DATASET)
-    build_model(config(weights=stored[1], model={"patch_size": 8, "hidden_size": 12}), DATASET)
 
 
 def test_without_labels_the_model_predicts_patches_and_has_no_head(stored):
@@ -85,29 +84,23 @@ def test_without_labels_the_model_predicts_patches_and_has_no_head(stored):
     new = build_model(config(model=sizes, objective="masked_patch"), DATASET)
     loaded = build_model(config(weights=stored[1], model=None, objective="masked_patch"), DATASET)
     for model in (new, loaded):
-        encoder = transformer_of(model)
+        encoder = trained_transformer(model)
         assert encoder is model.encoder and encoder.num_classes is None
         assert encoder.representation_size is None
     np.testing.assert_array_equal(
-        arrays(transformer_of(loaded))["class_token/token"], arrays(stored[0])["class_token/token"]
+        arrays(encoder)["class_token/token"], arrays(stored[0])["class_token/token"]
     )
 
 
 def test_the_finished_model_is_plain_and_computes_the_same():
-    model = small(
-        dropout_rate=0.5, attention_dropout_rate=0.5, stochastic_depth_rate=0.5, dtype="mixed_bfloat16"
-    )
+    rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"), 0.5)
+    model = small(**rates, dtype="mixed_bfloat16")
     model.get_layer("encoder_norm").trainable = False
     finished = finished_model(model)
-    assert (finished.dropout_rate, finished.attention_dropout_rate, finished.stochastic_depth_rate) == (
-        0,
-        0,
-        0,
-    )
+    assert {getattr(finished, name) for name in rates} == {0}
     assert finished.compute_dtype == "float32"
     assert len(finished.trainable_variables) == len(finished.weights)
-    for path, array in arrays(model).items():
-        np.testing.assert_array_equal(arrays(finished)[path], array)
+    np.testing.assert_equal(arrays(finished), arrays(model))
     images = images_for(model)
     np.testing.assert_array_equal(finished(images, training=True), finished(images))
     np.testing.assert_allclose(finished(images), np.asarray(model(images), "float32"), atol=0.3)
@@ -121,32 +114,29 @@ def counts(taken):
     return {label: taken.labels.count(label) for label in set(taken.labels)}
 
 
-def test_a_subset_is_drawn_evenly_from_the_classes():
+def test_a_subset_has_equal_numbers_from_each_class_as_far_as_possible():
     everything = samples([0] * 50 + [1] * 30 + [2] * 3)
     assert counts(subset(everything, 9, 0)) == {0: 3, 1: 3, 2: 3}
     assert counts(subset(everything, 15, 0)) == {0: 6, 1: 6, 2: 3}
-    assert sorted(counts(subset(everything, 10, 0)).values()) in ([3, 3, 4],)
+    assert sorted(counts(subset(everything, 10, 0)).values()) == [3, 3, 4]
     taken = subset(everything, 20, 0)
     assert len(set(taken.images)) == 20
     for image, label in zip(taken.images, taken.labels):
         assert everything.labels[everything.images.index(image)] == label
+    rows = samples([(0.0, 1.0), (1.0, 0.0)] * 4)
+    assert subset(rows, 8, 0) == rows
+    assert counts(subset(rows, 4, 0)) == {(0.0, 1.0): 2, (1.0, 0.0): 2}
 
 
-def test_a_subset_depends_on_the_seed_alone():
+def test_a_subset_depends_only_on_the_seed_and_contains_smaller_ones():
     everything = samples([0, 1] * 30)
     first, again, other = (subset(everything, 10, seed).images for seed in (0, 0, 1))
     assert first == again != other
-    assert {*first} < {*subset(everything, 20, 0).images}  # more of them hold the fewer
+    assert {*first} < {*subset(everything, 20, 0).images}
 
 
-def test_all_can_be_taken_and_labels_can_be_rows():
-    everything = samples([(0.0, 1.0), (1.0, 0.0)] * 4)
-    assert subset(everything, 8, 0) == everything
-    assert counts(subset(everything, 4, 0)) == {(0.0, 1.0): 2, (1.0, 0.0): 2}
-
-
-def test_a_subset_that_cannot_be_had_is_refused():
+def test_a_subset_that_is_too_large_or_without_labels_is_refused():
     with pytest.raises(ValueError, match="train_samples must be at most 3, the training samples; got 4"):
         subset(samples([0, 1, 2]), 4, 0)
-    with pytest.raises(ValueError, match="needs labels that are known without reading"):
+    with pytest.raises(ValueError, match="needs labels that are known before reading"):
         subset(types.SimpleNamespace(labels=None), 4, 0)

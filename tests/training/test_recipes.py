@@ -14,7 +14,7 @@ def test_a_recipe_cannot_be_changed_in_place():
         SHORT.base_lr = 1.0
 
 
-def test_changes_make_another_recipe():
+def test_changes_return_another_recipe():
     changed = SHORT.with_changes(base_lr=0.5, flip=False)
     assert (changed.base_lr, changed.flip, changed.total_steps) == (0.5, False, 100)
     assert SHORT.base_lr == 0.1
@@ -24,7 +24,7 @@ def test_changes_make_another_recipe():
     "changes, warmup",
     [({"total_steps": 50}, 15), ({"total_steps": 50, "warmup_steps": 2}, 2), ({"base_lr": 1.0}, 30)],
 )
-def test_other_total_steps_take_the_warm_up_with_them(changes, warmup):
+def test_the_warm_up_scales_with_the_total_steps(changes, warmup):
     assert SHORT.with_changes(**changes).warmup_steps == warmup
 
 
@@ -44,6 +44,8 @@ WRONG = {
     "momentum": [1.0, "0.9"],
     "weight_decay": [-0.1, None],
     "label_smoothing": [1.0, "x"],
+    "mixup": [1.5],
+    "crop_area": [0.5, (0.5, 0.1)],
     "clip_norm": [0, "1"],
     "task": ["labels", None],
     "loss": ["hinge"],
@@ -63,42 +65,41 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name, value", [(name, value) for name, values in WRONG.items() for value in values])
-def test_a_value_that_cannot_be_is_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name}.*(must be|is unknown)") as refused:
-        SHORT.with_changes(**{name: value})
-    assert repr(value) in str(refused.value)
+@pytest.mark.parametrize("name", WRONG)
+def test_a_value_that_is_not_allowed_is_refused(name):
+    for value in WRONG[name]:
+        with pytest.raises(ValueError) as refused:
+            SHORT.with_changes(**{name: value})
+        message = str(refused.value)
+        assert message.startswith(f"{name} must be") and message.endswith(f"got {value!r}")
 
 
-def test_a_number_that_the_optimizer_does_not_use_is_refused():
-    with pytest.raises(ValueError, match="weight_decay is of 'adamw'; got 0.3 with 'sgd'"):
+def test_a_weight_decay_that_the_optimizer_does_not_use_is_refused():
+    with pytest.raises(ValueError, match="weight_decay must be 0 for 'sgd'; got 0.3"):
         RECIPES["finetune"].with_changes(weight_decay=0.3)
 
 
 @pytest.mark.parametrize("name", ["label_smoothing", "mixup", "cutmix"])
-@pytest.mark.parametrize("task", ["multi_label", "regression"])
-def test_what_mixes_labels_is_for_single_ones(task, name):
-    with pytest.raises(ValueError, match=f"are for single labels; the task is '{task}'"):
-        SHORT.with_changes(task=task, **{name: 0.1})
+def test_only_single_labels_are_mixed(name):
+    with pytest.raises(ValueError, match="need single labels; got task 'multi_label'"):
+        SHORT.with_changes(task="multi_label", **{name: 0.1})
     assert getattr(SHORT.with_changes(**{name: 0.1}), name) == 0.1
 
 
-def test_checkpoints_fall_on_the_steps_of_evaluations():
+def test_checkpoints_divide_the_steps_between_evaluations():
     assert SHORT.with_changes(eval_every=20).checkpoint_steps == 20
     assert SHORT.with_changes(eval_every=20, checkpoint_every=5).checkpoint_steps == 5
     with pytest.raises(ValueError, match="checkpoint_every must divide eval_every; got 30 and 20"):
         SHORT.with_changes(eval_every=20, checkpoint_every=30)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_numbers_are_json_without_words(name):
-    recipe = RECIPES[name]
-    numbers = recipe.hyperparameters()
-    assert not {*PROVENANCE} & {*numbers}
-    assert {*numbers, *PROVENANCE} == {field.name for field in dataclasses.fields(Recipe)}
-    json.dumps(numbers, allow_nan=False)
-    assert dataclasses.replace(recipe, source="", cost="else", result="else").hyperparameters() == numbers
-    assert recipe.with_changes(seed=recipe.seed + 1).hyperparameters() != numbers
+def test_hyperparameters_are_json_and_exclude_provenance():
+    for recipe in RECIPES.values():
+        found = recipe.hyperparameters()
+        assert {*found} == {field.name for field in dataclasses.fields(Recipe)} - {*PROVENANCE}
+        json.dumps(found, allow_nan=False)
+        assert recipe.with_changes(source="", cost="else", result="else").hyperparameters() == found
+        assert recipe.with_changes(seed=recipe.seed + 1).hyperparameters() != found
 
 
 @pytest.mark.parametrize(
@@ -115,13 +116,8 @@ def test_the_numbers_are_json_without_words(name):
         (81, {"warmup_steps": 3, "eval_every": 7}, (16, 200, 3, 7)),
     ],
 )
-def test_a_recipe_is_sized_for_the_number_of_images_but_for_what_is_given(images, changes, sizes):
+def test_a_recipe_is_sized_for_the_number_of_images_except_for_given_fields(images, changes, sizes):
     recipe = RECIPES["finetune"].sized_for(images, **changes)
     assert tuple(getattr(recipe, name) for name in SIZES) == sizes
     others = {name: value for name, value in recipe.hyperparameters().items() if name not in SIZES}
     assert others == {n: v for n, v in RECIPES["finetune"].hyperparameters().items() if n not in SIZES}
-
-
-def test_a_size_that_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="batch_size must be a positive int; got 0"):
-        RECIPES["finetune"].sized_for(81, batch_size=0)

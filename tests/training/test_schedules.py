@@ -21,19 +21,19 @@ def official(step, base, total, warmup, decay):
 
 @given(
     total=st.integers(2, 20_000),
-    share=st.floats(0, 0.99),
+    fraction=st.floats(0, 0.99),
     base=st.floats(1e-4, 1.0),
     at=st.floats(0, 1.2),
     decay=st.sampled_from(["cosine", "linear"]),
 )
-def test_the_rate_is_the_official_one_at_every_step(total, share, base, at, decay):
-    warmup, step = int(share * total), int(at * total)
+def test_the_rate_is_the_official_one_at_every_step(total, fraction, base, at, decay):
+    warmup, step = int(fraction * total), int(at * total)
     rate = float(WarmupDecay(base, total, warmup, decay)(step))
     assert rate == pytest.approx(official(step, base, total, warmup, decay), rel=1e-4, abs=1e-7 * base)
 
 
 @pytest.mark.parametrize("decay, end", [("cosine", 0.0), ("linear", 1e-5)])
-def test_the_rate_rises_from_0_to_its_top_and_falls_to_its_end(decay, end):
+def test_the_rate_rises_linearly_from_0_and_falls_to_its_end(decay, end):
     schedule = WarmupDecay(0.1, 100, 10, decay)
     rates = [float(schedule(step)) for step in range(131)]
     assert rates[0] == 0
@@ -43,11 +43,11 @@ def test_the_rate_rises_from_0_to_its_top_and_falls_to_its_end(decay, end):
     np.testing.assert_allclose(rates[100:], end, atol=1e-8)
 
 
-def test_without_a_warm_up_the_rate_starts_at_its_top():
+def test_without_a_warm_up_the_rate_starts_at_its_maximum():
     assert float(WarmupDecay(0.1, 10)(0)) == pytest.approx(0.1)
 
 
-def test_the_config_makes_the_same_schedule():
+def test_the_config_rebuilds_the_schedule():
     schedule = WarmupDecay(0.3, 50, 7, "linear")
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
     assert type(again) is WarmupDecay
@@ -58,11 +58,11 @@ def test_the_config_makes_the_same_schedule():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"decay": "step"}, "decay 'step' is unknown; choose one of .*cosine.*linear"),
+        ({"decay": "step"}, "decay must be one of 'cosine', 'linear'; got 'step'"),
         ({"warmup_steps": 10}, "warmup_steps must be at least 0 and below total_steps; got 10 and 10"),
         ({"warmup_steps": -1}, "warmup_steps must be at least 0 .* got -1 and 10"),
     ],
 )
-def test_a_schedule_that_cannot_be_is_refused(arguments, message):
+def test_an_impossible_schedule_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         WarmupDecay(0.1, 10, **arguments)

@@ -56,28 +56,15 @@ def test_something_else_is_not_taken_for_a_run(kind, tmp_path):
         Workdir(path, CONFIG)
 
 
-def test_an_empty_folder_is_taken(tmp_path):
-    Workdir(tmp_path, CONFIG).make()
-    assert (tmp_path / "config.json").is_file()
-
-
-def test_metrics_come_back_as_they_were_written(tmp_path):
+def test_tables_are_read_as_they_were_written(tmp_path):
     workdir = Workdir(tmp_path / "run", CONFIG)
     workdir.make()
-    rows = [{"step": 5, "loss": 1 / 3}, {"step": 10, "loss": 1e-12}]
+    rows = [{"step": 5, "loss": 1 / 3}, {"step": 10, "loss": 1e-12, "val_loss": 0.75}]
     workdir.write_metrics(rows)
     assert workdir.metrics() == rows
+    assert (workdir.path / "metrics.csv").read_text().splitlines()[0] == "step,loss,val_loss"
     workdir.write_metrics(rows[:1])
     assert workdir.metrics() == rows[:1]
-
-
-def test_a_row_need_not_have_every_number(tmp_path):
-    workdir = Workdir(tmp_path / "run", CONFIG)
-    workdir.make()
-    rows = [{"step": 5, "loss": 0.5}, {"step": 10, "loss": 0.25, "val_loss": 0.75}]
-    workdir.write_metrics(rows)
-    assert workdir.metrics() == rows
-    assert (workdir.path / "metrics.csv").read_text().splitlines()[:2] == ["step,loss,val_loss", "5,0.5,"]
 
 
 def broken_model():
@@ -105,20 +92,12 @@ def test_json_without_a_form_for_nan_is_not_written(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("name", ["config.json", "result.json"])
-def test_a_damaged_file_is_named(name, tmp_path):
-    Workdir(tmp_path / "run", {"a": 1}).make()
-    (tmp_path / "run" / name).write_text("{")
-    with pytest.raises(ValueError, match=f"{name}' is damaged .*; remove it and start again"):
-        assert Workdir(tmp_path / "run", {"a": 1}).result
-
-
-@pytest.mark.parametrize("content", ["[]", "5", "null", '"config"'])
+@pytest.mark.parametrize("content", ["[]", "null", "{"])
 @pytest.mark.parametrize("name", ["config.json", "data.json"])
-def test_json_of_something_else_is_named(name, content, tmp_path):
+def test_a_damaged_file_is_named(name, content, tmp_path):
     Workdir(tmp_path / "run", {"a": 1}).make()
     (tmp_path / "run" / name).write_text(content)
-    with pytest.raises(ValueError, match=f"{name}' is damaged .wanted a JSON object; got .*; remove it"):
+    with pytest.raises(ValueError, match=f"{name}' is damaged .*; remove it"):
         Workdir(tmp_path / "run", {"a": 1}).check_data({})
 
 
@@ -132,7 +111,7 @@ def test_json_of_something_else_is_named(name, content, tmp_path):
         ("data.json", {"version": None, "classes": ["cat"], "splits": {"train": 2}, "files": {"a.png": 3}}),
     ],
 )
-def test_json_that_lacks_something_is_named(name, content, tmp_path):
+def test_json_without_a_required_field_is_named(name, content, tmp_path):
     workdir = Workdir(tmp_path / "run", {"a": 1})
     workdir.make()
     write_json(tmp_path / "run" / name, content)
@@ -152,20 +131,20 @@ def test_a_damaged_table_is_named(content, tmp_path):
         workdir.metrics()
 
 
-def test_one_process_at_a_time_has_the_lock_and_a_killed_one_does_not_keep_it(tmp_path):
+def test_one_process_has_the_lock_and_a_killed_one_releases_it(tmp_path):
     workdir, other = Workdir(tmp_path, {}), Workdir(tmp_path, {})
-    take = "import filelock, os, sys; filelock.FileLock(sys.argv[1]).acquire(); os.kill(os.getpid(), 9)"
-    done = subprocess.run([sys.executable, "-c", take, tmp_path / ".lock"])
+    acquire = "import filelock, os, sys; filelock.FileLock(sys.argv[1]).acquire(); os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", acquire, tmp_path / ".lock"])
     assert done.returncode == -signal.SIGKILL and (tmp_path / ".lock").exists()
-    with workdir.locked(), workdir.locked():  # also within
-        said = f"process {os.getpid()} on {socket.gethostname()} trains in '{tmp_path}'; wait for its end"
-        with pytest.raises(ValueError, match=said), other.locked():
-            pytest.fail("two have it")
+    with workdir.locked(), workdir.locked():  # It is reentrant.
+        words = f"process {os.getpid()} on {socket.gethostname()} trains in '{tmp_path}'; wait for its end"
+        with pytest.raises(ValueError, match=words), other.locked():
+            pytest.fail("two have the lock")
     with other.locked():
         pass
 
 
-def test_a_folder_that_cannot_be_locked_is_said_and_taken(tmp_path, monkeypatch, capsys):
+def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch, capsys):
     def refuse(fd):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -174,7 +153,7 @@ def test_a_folder_that_cannot_be_locked_is_said_and_taken(tmp_path, monkeypatch,
         assert "run' cannot be locked ([Errno 37] No locks available)" in capsys.readouterr().out
 
 
-def test_a_run_that_has_begun_meanwhile_is_not_overwritten(tmp_path):
+def test_a_run_that_was_started_meanwhile_is_not_overwritten(tmp_path):
     workdir = Workdir(tmp_path / "run", CONFIG)
     Workdir(tmp_path / "run", {**CONFIG, "model": "B/16"}).make()
     with pytest.raises(ValueError, match="another configuration"):

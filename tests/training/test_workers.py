@@ -1,4 +1,4 @@
-"""Real worker processes under MultiWorkerMirroredStrategy."""
+"""Worker processes under MultiWorkerMirroredStrategy."""
 
 import dataclasses
 import json
@@ -7,18 +7,17 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 
 import keras
 import numpy as np
 import pytest
-from made.folders import write_classes
 from made.workers import finish, free_ports, output_of, random_moments, start
 from reference.comparing import arrays
 
-from keras_vit.training import Recipe
-from keras_vit.training.run import RunConfig, train
+from keras_vit.training.run import train
 from keras_vit.training.workdir import Workdir
+
+pytestmark = pytest.mark.slow
 
 OFFICIAL = """
 import pathlib, pickle, sys
@@ -48,25 +47,16 @@ if strategy.cluster_resolver.task_id == 0:
 """
 
 
-FULL = "FULL" in os.environ
-
-
-@pytest.mark.skipif(
-    not FULL, reason="the run below is the same for two workers; test_distributed.py follows it"
-)
-@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+@pytest.mark.parametrize("micro_batches", [1, 4])
 def test_two_workers_follow_the_official_trajectory(micro_batches, golden, tmp_path):
     (tmp_path / "arguments").write_bytes(pickle.dumps((golden, tmp_path, micro_batches)))
-    ports = free_ports(2)
-    cluster = {"worker": [f"localhost:{port}" for port in ports]}
+    cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", OFFICIAL, tmp_path / "arguments"],
             stderr=subprocess.DEVNULL,
-            env={
-                **os.environ,
-                "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}),
-            },
+            env=os.environ
+            | {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})},
         )
         for index in range(2)
     ]
@@ -83,37 +73,6 @@ def test_two_workers_follow_the_official_trajectory(micro_batches, golden, tmp_p
             assert error <= 1e-4 * np.abs(want).max(), key
 
 
-RECIPE = Recipe(
-    "adamw",
-    3e-3,
-    total_steps=12,
-    warmup_steps=2,
-    batch_size=8,
-    weight_decay=0.1,
-    crop_area=(0.5, 1.0),
-    eval_every=4,
-    checkpoint_every=2,
-    dropout_rate=0.2,
-    stochastic_depth_rate=0.2,
-    ema=0.8,
-    accumulation_steps=2,
-)
-MODEL = {
-    "image_size": 16,
-    "patch_size": 8,
-    "hidden_size": 12,
-    "num_layers": 1,
-    "mlp_dim": 20,
-    "num_heads": 3,
-}
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    root = write_classes(tmp_path_factory.mktemp("data") / "images", count=12)
-    return RunConfig(f"folder:{root}", RECIPE, MODEL)
-
-
 def start_both(folder, config, path, moments=(None, None)):
     ports = free_ports(2)
     return [
@@ -123,7 +82,7 @@ def start_both(folder, config, path, moments=(None, None)):
 
 
 def state(path):
-    """(rows but for times, finished weights, values of the last checkpoint)."""
+    """(rows except for times, weights of the finished model, values of the last checkpoint)."""
     workdir = Workdir(path, json.loads((path / "config.json").read_text()))
     times = ("seconds", "images_per_second")
     rows = [{name: v for name, v in row.items() if name not in times} for row in workdir.metrics()]
@@ -132,60 +91,56 @@ def state(path):
         return rows, arrays(keras.saving.load_model(workdir.model)), dict(values)
 
 
-def ended(folder, config):
+def run_both(folder, config):
     """The state in which two workers end if nothing happens."""
     assert finish(start_both(folder, config, folder / "run")) == [0, 0], output_of(folder, 0)
     return state(folder / "run")
 
 
 @pytest.fixture(scope="module")
-def plain(config, tmp_path_factory):
-    """A configuration that is the same on every layout, and the state in which two workers end by it."""
-    # Without dropout, whose masks are the layout's own, and with SGD: Adam makes steps of rounding errors
-    # where a gradient is zero, as a key's bias has.
-    same = {"dropout_rate": 0.0, "stochastic_depth_rate": 0.0, "weight_decay": 0.0, "optimizer": "sgd"}
-    same |= {"accumulator_dtype": "bfloat16"}  # as in the paper's recipes
-    plain = dataclasses.replace(config, recipe=RECIPE.with_changes(base_lr=0.1, **same))
-    return plain, ended(tmp_path_factory.mktemp("plain"), plain)
+def random(finished, tmp_path_factory):
+    """A configuration with everything random, and the state in which two workers end."""
+    config = dataclasses.replace(finished[0], recipe=finished[0].recipe.with_changes(batch_size=8))
+    return config, run_both(tmp_path_factory.mktemp("random"), config)
 
 
 @pytest.fixture(scope="module")
-def to_be_killed(config, plain, tmp_path_factory):
-    """A configuration, with FULL of a run with all that is random, and the state in which two workers end."""
-    return (config, ended(tmp_path_factory.mktemp("random"), config)) if FULL else plain
+def plain(finished, tmp_path_factory):
+    """A configuration whose steps do not depend on the number of workers, and their state at the end."""
+    # Dropout masks and MixUp depend on the layout. Adam makes steps from the rounding errors of gradients
+    # that are zero, such as that of a key's bias, so SGD takes its place.
+    options = {"dropout_rate": 0.0, "stochastic_depth_rate": 0.0, "mixup": 0.0, "weight_decay": 0.0}
+    options |= {"optimizer": "sgd", "accumulator_dtype": "bfloat16", "base_lr": 0.1, "batch_size": 8}
+    config = dataclasses.replace(finished[0], recipe=finished[0].recipe.with_changes(**options))
+    return config, run_both(tmp_path_factory.mktemp("plain"), config)
 
 
 def test_two_workers_train_as_one_process_does(plain, tmp_path):
     config, (rows, weights, _) = plain
     train(config, tmp_path / "one", verbose=0)
     expected_rows, expected, _ = state(tmp_path / "one")
-    assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]
-    for row, wanted in zip(rows, expected_rows):
+    for row, wanted in zip(rows, expected_rows, strict=True):
         assert row == pytest.approx(wanted, rel=1e-4)
     for name, value in expected.items():
         np.testing.assert_allclose(weights[name], value, rtol=0, atol=1e-4 * max(np.abs(value).max(), 1e-2))
 
 
-# Who is killed when, one after the other in the same run; the first worker writes the checkpoints.
-KILLS = [[(0, "values 8")]]
-if FULL:
-    moments = random_moments(12, seed=1)
-    KILLS += [[(i % 2 if moment.startswith("step") else 0, moment)] for i, moment in enumerate(moments)]
-    KILLS += [[(1, "step 3"), (0, "values 8")]]
+# (worker, moment) of each kill, one after the other in the same run; the first worker writes the checkpoints.
+KILLS = [
+    [(i % 2 if moment.startswith("step") else 0, moment)] for i, moment in enumerate(random_moments(12, 1))
+]
+KILLS += [[(1, "step 3"), (0, "values 8")]]
 
 
 @pytest.mark.parametrize("kills", KILLS, ids=str)
-def test_when_one_worker_is_killed_the_other_stops_and_both_go_on(kills, to_be_killed, tmp_path):
-    config, whole = to_be_killed
+def test_if_one_worker_is_killed_the_other_stops_and_both_resume(kills, random, tmp_path):
+    config, whole = random
     for worker, moment in kills:
         folder = tmp_path / f"until {moment}"
         moments = [moment if i == worker else None for i in range(2)]
         processes = start_both(folder, config, tmp_path / "run", moments)
         assert processes[worker].wait(120) == -signal.SIGKILL
-        killed = time.monotonic()
-        status = finish([processes[1 - worker]], timeout=90)
-        assert time.monotonic() - killed < 60
-        assert status != [0]
+        assert finish([processes[1 - worker]], timeout=60) != [0]
         assert "another worker has stopped" in output_of(folder, 1 - worker)
         assert not (tmp_path / "run" / "result.json").exists()
 
@@ -195,9 +150,8 @@ def test_when_one_worker_is_killed_the_other_stops_and_both_go_on(kills, to_be_k
         np.testing.assert_equal(found, expected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("other, statuses", [("term 5", [143, 143]), (None, [143, 1])])
-def test_on_sigterm_the_first_worker_writes_a_checkpoint_and_both_go_on(other, statuses, plain, tmp_path):
+def test_on_sigterm_the_first_worker_writes_a_checkpoint_and_both_resume(other, statuses, plain, tmp_path):
     config, (_, weights, values) = plain
     processes = start_both(tmp_path / "first", config, tmp_path / "run", ("term 5", other))
     assert finish(processes) == statuses
@@ -205,15 +159,14 @@ def test_on_sigterm_the_first_worker_writes_a_checkpoint_and_both_go_on(other, s
     assert "another worker has stopped, so this one stops too" in output_of(tmp_path / "first", 1, other)
     again = tmp_path / "again"
     assert finish(start_both(again, config, tmp_path / "run")) == [0, 0], output_of(again, 0)
-    assert "from step 5 of 12" in output_of(again, 0)
+    assert "from step 5 of 14" in output_of(again, 0)
     for found, expected in zip(state(tmp_path / "run")[1:], (weights, values)):
         np.testing.assert_equal(found, expected)
 
 
-@pytest.mark.slow
-def test_a_worker_that_alone_gets_sigterm_ends_after_a_while(plain, tmp_path):
+def test_a_worker_that_is_the_only_one_to_get_sigterm_exits_after_a_while(plain, tmp_path):
     config = dataclasses.replace(plain[0], recipe=plain[0].recipe.with_changes(total_steps=100_000))
     processes = start_both(tmp_path, config, tmp_path / "run", (None, "term 5"))
     assert finish(processes, timeout=300)[1] == 143
-    assert "SIGTERM: the first worker goes on, so no checkpoint" in output_of(tmp_path, 1, "term 5")
+    assert "SIGTERM: the first worker did not get it" in output_of(tmp_path, 1, "term 5")
     assert "another worker has stopped" in output_of(tmp_path, 0)

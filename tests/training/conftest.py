@@ -1,0 +1,50 @@
+"""One run with everything random, trained once for all tests."""
+
+import json
+import pathlib
+
+import pytest
+from made.folders import write_classes
+from reference.small import SMALL
+
+from keras_vit.training import Recipe
+from keras_vit.training.workdir import Workdir
+
+MODEL = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}
+RECIPE = Recipe(
+    "adamw",
+    3e-3,
+    total_steps=14,
+    warmup_steps=2,
+    batch_size=4,
+    weight_decay=0.1,
+    label_smoothing=0.1,
+    crop_area=(0.5, 1.0),
+    eval_every=4,
+    checkpoint_every=2,
+    seed=1,
+    dropout_rate=0.2,
+    stochastic_depth_rate=0.2,
+    ema=0.8,
+    accumulation_steps=2,
+    layer_decay=0.8,
+    shift=0.1,
+    mixup=0.3,
+)
+
+
+@pytest.fixture(scope="session")
+def finished(shared_folder):
+    """(RunConfig, Workdir) of a finished run; its record is `workdir.result`."""
+    from keras_vit.training.run import RunConfig, train
+
+    def configure(folder):
+        return RunConfig(f"folder:{folder / 'images'}", RECIPE, MODEL)
+
+    def make(folder: pathlib.Path):
+        write_classes(folder / "images", count=12)
+        train(configure(folder), folder / "run", verbose=0)
+
+    folder = shared_folder("training_run", make)
+    config = configure(folder)
+    return config, Workdir(folder / "run", json.loads(json.dumps(config.as_json())))
