@@ -254,7 +254,7 @@ def test_the_parser_offers_what_the_package_has():
 
     assert set(_keras_vit_cli.LAYOUTS) == set(LAYOUTS)
     assert (*rows.FORMATS,) == _keras_vit_cli.ROWS
-    assert _keras_vit_cli.TASKS == datasets.TASKS == recipes.TASKS
+    assert _keras_vit_cli.TASKS == datasets.TASKS == (*recipes.TASKS,)
     assert _keras_vit_cli.OBJECTIVES == run.OBJECTIVES
     assert _keras_vit_cli.TARGETS == masked_patch.TARGETS
     assert _keras_vit_cli.STRATEGIES == strategy.STRATEGIES
