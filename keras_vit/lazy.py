@@ -1,15 +1,15 @@
-"""Names of a package that are imported when they are first used, so that `import keras_vit` is fast."""
+"""Lazy imports, so that `import keras_vit` is fast."""
 
 import importlib
 import sys
 
 
 def lazy_names(package, names):
-    """The `__getattr__` and `__dir__` of a package.
+    """Return a package's `__getattr__` and `__dir__`, which import names at their first use.
 
     Args:
         package: Its `__name__`.
-        names: dict of names to the submodules that define them; None for a name that is a submodule.
+        names: dict from names to the submodules that define them; None for a submodule's own name.
 
     Example:
         >>> __getattr__, __dir__ = lazy_names("keras_vit.training", {"train": "run"})

@@ -1,8 +1,8 @@
-"""Names in messages."""
+"""Lists and untrusted text in messages."""
 
 
 def listed(names, most=5):
-    """The names, separated by commas; of a long list the first, and the count of the rest.
+    """Join names by commas; of a long list the first ones and the count of the rest.
 
     >>> listed(["a", "b", "c"]), listed(range(128))
     ('a, b, c', '0, 1, 2, 3, 4 and 123 more')
@@ -13,7 +13,7 @@ def listed(names, most=5):
 
 
 def printable(text):
-    """The text with control characters escaped, which a terminal would obey.
+    """Escape control characters, which a terminal would execute.
 
     >>> print(printable("rose\\x1b[31m\\n"))
     rose\\x1b[31m\\n
