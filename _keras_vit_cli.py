@@ -1,7 +1,7 @@
-"""The console script `keras-vit`: its parser, on absl alone.
+"""The console script `keras-vit`: its parser and its exit status.
 
-It stands outside the package so that `--help` need not import Keras; a verb's module is imported
-when the verb is called.
+The module is outside the package so that `--help` need not import Keras; a subcommand's module is imported
+when it runs. The library checks the values of options; the parser only names them.
 """
 
 import argparse
@@ -17,446 +17,398 @@ import tempfile
 
 from absl.flags import argparse_flags
 
-VERBS = {
-    "quickstart": "train on scanned digits, evaluate, draw, export, load back and compare",
-    "models": "list the variants with parameters and GFLOPs, and the published checkpoints",
-    "finetune": "train a model on a data set, from a checkpoint or from random weights",
-    "pretrain": "train from random weights by a recipe, with labels or by predicting masked patches",
-    "evaluate": "accuracy of a model on a split of a data set",
-    "fewshot": "accuracy of a linear classifier on a model's representation, from a few images of each class",
-    "predict": "classify images or folders of images",
-    "inspect": "figures and a page of what a model has learned and what it looks at",
-    "export": "write a model as SavedModel, LiteRT, ONNX or TF Hub archive, and compare with the live one",
-    "benchmark": "images a second and peak memory of a model on this machine, live and in each format",
-    "weights": "show what a checkpoint holds, or convert it to another layout",
-}
-WEIGHTS = {
-    "show": "layout, architecture, parameters, and what is missing or extra",
-    "convert": "write a checkpoint in another project's layout",
-    "push": "upload a checkpoint or run to Hugging Face, for transformers or timm",
-}
-LAYOUTS = ("vit_jax", "big_vision", "timm", "huggingface")
-DTYPES = ("float32", "float16", "bfloat16", "float64")
-TASKS = ("single_label", "multi_label", "regression")
-OBJECTIVES = ("classify", "masked_patch")
-TARGETS = ("mean_color", "downsized", "pixels")
-RECIPES = (
-    *("digits", "finetune", "finetune_imagenet", "finetune_cifar10", "finetune_cifar100", "finetune_pets"),
-    *("finetune_flowers", "finetune_vtab", "linear_probe", "pretrain_jft", "pretrain_imagenet21k"),
-    *("pretrain_imagenet", "augreg", "augreg_imagenet21k", "plain_s16", "plain_s16_150", "plain_s16_300"),
-    "masked_patch",
-)
-ROWS = ("table", "csv", "jsonl", "json")
-STRATEGIES = ("auto", "single", "mirrored", "multi_worker", "tpu")
-SOURCES = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name that `keras-vit models` lists"
+CHECKPOINT = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name listed by `keras-vit models`"
+EXPORT = "what keras-vit export wrote (SavedModel folder, .tar.gz, .tflite, .onnx)"
+SIZE = "side in pixels, or HEIGHTxWIDTH"
 
-
-# Names from other tools, by what does the same here; VALUE stands for the value that was given.
-ELSEWHERE = {
-    "finetune": "train fit fine_tune tune learn",
-    "evaluate": "eval test validate score accuracy",
-    "predict": "infer inference classify label detect run",
+# Names from other tools, by the subcommand or option that does the same here.
+SUBCOMMANDS_ELSEWHERE = {
+    "finetune": "train fit fine_tune tune",
+    "evaluate": "eval test validate score",
+    "predict": "infer inference classify run",
     "inspect": "explain visualize visualise attention",
     "export": "deploy serve save",
     "benchmark": "bench time speed profile",
-    "models": "list variants zoo catalogue catalog",
-    "weights": "convert convert_weights checkpoint",
-    "quickstart": "demo start",
+    "models": "list variants catalogue catalog",
+    "weights": "convert checkpoint",
 }
-OPTIONS_ELSEWHERE = {  # by command; "" is for all of them
-    "finetune pretrain": {
-        "--total_steps (epochs × images / batch size)": "epochs num_epochs n_epochs max_epochs",
-        "--total_steps VALUE": "steps num_steps max_steps train_steps iterations",
-        "--set base_lr=VALUE": "lr learning_rate base_lr base_learning_rate",
-        "--set weight_decay=VALUE": "weight_decay wd",
-        "--set warmup_steps=VALUE": "warmup warmup_steps num_warmup_steps",
-        "--set clip_norm=VALUE": "clip clip_norm grad_clip clip_grad max_grad_norm",
-        "--set dropout_rate=VALUE": "dropout dropout_rate drop",
-        "--set stochastic_depth_rate=VALUE": "stochastic_depth_rate drop_path drop_path_rate",
-        "--set label_smoothing=VALUE": "label_smoothing smoothing",
-        "--set accumulation_steps=VALUE": "accumulation_steps gradient_accumulation_steps grad_accum",
-        "--set dtype=mixed_bfloat16": "dtype bf16 fp16 amp mixed_precision",
-        "--set optimizer=VALUE": "optimizer opt optim",
-        "--set task=VALUE": "task",
-        "--set mixup=VALUE": "mixup mixup_alpha",
-        "--set cutmix=VALUE": "cutmix cutmix_alpha",
-        "--set randaugment='(LAYERS, MAGNITUDE)'": "randaugment rand_augment aa auto_augment",
-        "--set freeze=VALUE": "freeze freeze_up_to",
-        "--set ema=VALUE": "ema model_ema ema_decay",
-        "--set remat=True": "remat checkpoint_activations gradient_checkpointing",
-        "--set layer_decay=VALUE": "layer_decay layerwise_lr_decay llrd",
-        "--set seed=VALUE": "seed random_seed",
-        "--workdir VALUE": "output output_dir out save_dir log_dir logdir",
-        "--weights VALUE": "checkpoint ckpt pretrained init load",
-        "--strategy (auto takes all GPUs)": "gpu gpus num_gpus device devices distribute",
-    },
-    "evaluate fewshot predict inspect export benchmark": {
-        "--model VALUE": "weights checkpoint ckpt pretrained load run workdir",
-    },
-    "": {
-        "--model VALUE": "model_name model_path arch architecture m",
-        "--dataset VALUE": "data data_path dataset_name d",
-        "--dataset folder:VALUE": "folder dir train_dir",
-        "--batch_size VALUE": "bs batch b",
-        "--batch_sizes VALUE": "bs batch b batch_size",
-        "--image_size VALUE": "img_size size resolution input_size",
-        "--top VALUE": "topk top_k k n",
-        "--image VALUE": "images img",
-        "--output VALUE": "output_dir out save save_path dest destination o",
-        "--split VALUE": "subset",
-        "--filter VALUE": "name search pattern",
-        "--formats VALUE": "format type",
-        "--precisions VALUE": "precision quantize dtype",
-        "--licence VALUE": "license",
-    },
+RECIPE_FIELDS = (
+    "base_lr cutmix dtype ema freeze layer_decay mixup optimizer randaugment remat seed task weight_decay"
+)
+RECIPE_FIELDS_ELSEWHERE = {
+    "base_lr": "lr learning_rate",
+    "weight_decay": "wd",
+    "warmup_steps": "warmup",
+    "clip_norm": "grad_clip clip_grad max_grad_norm",
+    "dropout_rate": "dropout drop",
+    "stochastic_depth_rate": "drop_path drop_path_rate",
+    "label_smoothing": "smoothing",
+    "accumulation_steps": "grad_accum gradient_accumulation_steps",
+    "dtype": "amp bf16 fp16 mixed_precision",
+    "optimizer": "opt optim",
+    "remat": "gradient_checkpointing",
 }
+EPOCHS = "--total_steps (epochs × images / batch size)"
+OPTIONS_ELSEWHERE = {  # the first that a subcommand has
+    EPOCHS: "epochs num_epochs n_epochs max_epochs",
+    "--total_steps": "steps num_steps max_steps iterations",
+    "--workdir": "output output_dir out save_dir logdir",
+    "--weights": "weights checkpoint ckpt pretrained init load",
+    "--strategy": "gpus num_gpus device devices",
+    "--dataset": "data data_path dataset_name d",
+    "--batch_size": "bs batch b",
+    "--batch_sizes": "bs batch b batch_size",
+    "--image_size": "img_size size resolution input_size",
+    "--image": "images img",
+    "--output": "output_dir out save dest o",
+    "--top": "topk top_k k",
+    "--filter": "name search pattern",
+    "--formats": "format type",
+    "--precisions": "precision quantize dtype",
+    "--licence": "license",
+    "--split": "subset",
+    "--model": "model_name model_path arch architecture m",
+}
+MODEL_ELSEWHERE = "weights checkpoint ckpt pretrained load run workdir"  # where --model names no variant
 
 
-class _Parser(argparse_flags.ArgumentParser):
-    """A parser whose messages are one line and name the command or option that was probably meant."""
-
-    def error(self, message):
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
-
-    def parse_known_args(self, args=None, namespace=None):
-        """As in argparse; unknown options are refused first, since they explain what is missing."""
-        args = sys.argv[1:] if args is None else list(args)
-        known = [name for action in self._actions for name in action.option_strings]
-        known += ["--flagfile", "--undefok"]  # absl reads them first
-        for text, following in zip(args, [*args[1:], "-"]):
-            name, equals, value = text.partition("=")
-            if name == "--" or self._subparsers and not name.startswith("-"):
-                break
-            if re.match("--?[a-zA-Z]", name) and not any(option.startswith(name) for option in known):
-                value = value if equals else "VALUE" if following.startswith("-") else following
-                self.error(f"unknown option {name}{self._suggestion(name, value, known)}")
-        return super().parse_known_args(args, namespace)
-
-    def _suggestion(self, name, value, known):
-        meanings = {option.strip("-"): option for option in known}
-        for commands, hints in OPTIONS_ELSEWHERE.items():
-            if not commands or self.prog.split()[-1] in commands.split():
-                for hint, names in hints.items():
-                    if hint.split()[0] in known:
-                        meanings = dict.fromkeys(names.split(), hint.replace("VALUE", value)) | meanings
-        return suggestion(name.strip("-"), meanings)
-
-    def _check_value(self, action, value):
-        if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(action, unknown(value, action.choices))
-
-
-def unknown(value, choices):
-    """What a message says of a value that is not one of the choices."""
-    meanings = {name: choice for choice in choices for name in (choice, *ELSEWHERE.get(choice, "").split())}
-    return f"unknown {value!r}{suggestion(value, meanings)} (one of {', '.join(choices)})"
-
-
-def suggestion(name, meanings):
-    """The meaning of the name or of the nearest one, as the end of a message; empty if none is near.
-
-    >>> suggestion("predcit", {"predict": "predict", "train": "finetune"})
-    '; did you mean predict?'
-    >>> suggestion("Train", {"predict": "predict", "train": "finetune"})
-    '; did you mean finetune?'
-    """
-    near = difflib.get_close_matches(name.replace("-", "_").lower(), meanings, n=1, cutoff=0.7)
-    return f"; did you mean {meanings[near[0]]}?" if near else ""
-
-
-def version():
-    """The version of the package, read from its source, so that Keras is not imported."""
-    source = pathlib.Path(__file__).with_name("keras_vit") / "__init__.py"
-    return re.search(r'^__version__ = "(.+)"$', source.read_text(), re.MULTILINE)[1]
-
-
-def parser():
-    """The parser of all verbs."""
-    top = _Parser(
-        prog="keras-vit",
-        description="Vision Transformers for Keras 3.",
-        epilog="keras-vit VERB --help tells more.",
-    )
-    top.add_argument("--version", action="version", version=f"keras_vit {version()}")
-    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True)
-    sub = {name: verbs.add_parser(name, help=text, description=text) for name, text in VERBS.items()}
-
-    add = sub["quickstart"].add_argument
+def _quickstart(add):
     add("--workdir", help="folder of the run (default: runs/quickstart-N); an unfinished one is continued")
 
-    add = sub["models"].add_argument
+
+def _models(add):
     add("--image_size", type=positive_int, default=224, help="side of the image that the GFLOPs are for")
-    add("--num_classes", type=whole_number, default=1000, help="size of the head; 0 for none")
-    add(
-        "words",
-        nargs="*",
-        metavar="TEXT",
-        help="part of the name, source or variant, or with * and ? the whole",
-    )
+    add("--num_classes", type=non_negative_int, default=1000, help="size of the head; 0 for none")
+    add("words", nargs="*", metavar="TEXT", help="part of name, source or variant; with * or ? all of it")
     add("--filter", action="append", default=[], metavar="TEXT", help="the same; all must match")
-    add("--variant", help="show this size alone, such as B/16")
-    add("--cached", action="store_true", help="show the checkpoints alone that are here already")
+    add("--variant", help="list this size only, such as B/16")
+    add("--cached", action="store_true", help="list only the checkpoints that are in the cache")
     _output(add)
 
-    sized = "(default: finetune, with steps and a batch size that fit the number of images)"
-    _training(sub["finetune"].add_argument, None, sized)
-    _training(sub["pretrain"].add_argument, "pretrain_imagenet", "(default: pretrain_imagenet)")
-    sub["finetune"].add_argument("--weights", help=f"run of keras-vit, .keras file, or {SOURCES}")
-    sub["finetune"].add_argument("--sha256", metavar="DIGEST", help="SHA-256 that the weights must have")
-    sub["finetune"].set_defaults(objective="classify", target=TARGETS[0])
-    add = sub["pretrain"].add_argument
-    add("--objective", choices=OBJECTIVES, default="classify", help="masked_patch needs no labels")
-    add("--target", choices=TARGETS, default=TARGETS[0], help="what masked patches predict of each patch")
-    sub["pretrain"].set_defaults(weights=None, sha256=None)
 
-    add = sub["evaluate"].add_argument
-    _model(add)
-    _dataset(add)
-    add("--split", default="test", help="train, validation or test (default: test)")
-    add("--seed", type=whole_number, help="of the split, if the data set has none (default: the run's or 0)")
-    add("--batch_size", type=positive_int, default=64, help="images computed at a time")
-    add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
-    add("--task", choices=TASKS, help="what the labels are (default: as of the model, or single_label)")
-    add("--per_class", action="store_true", help="a row for each class, too")
-    add("--confusion", metavar="FILE.png", help="draw which classes are taken for which")
-    add("--real", metavar="FILE.json", help="ReaL's labels of ImageNet's validation images")
-    _output(add)
-
-    add = sub["fewshot"].add_argument
-    _model(add, exported=False)
-    _dataset(add)
-    add("--shots", type=ints, default=(1, 5, 10, 25), help="images of each class (default: 1,5,10,25)")
-    add("--seeds", type=ints, default=(0, 1, 2), help="which images are drawn (default: 0,1,2)")
-    add("--l2", type=float, default=1024.0, help="weight of the penalty (default: 1024)")
-    add("--batch_size", type=positive_int, default=64, help="images computed at a time")
-    _output(add)
-
-    add = sub["predict"].add_argument
-    _model(add)
-    lists = "image files, folders of them, or - for a list of both on standard input, one per line"
-    add("images", nargs="+", help=lists)
-    add("--top", type=positive_int, default=5, help="classes to name for each image (default: 5)")
-    add("--class_names", metavar="NAMES", help="imagenet_1k, or a text file with one name a line")
-    add("--format", choices=ROWS, default="table", help="what to print (default: table)")
-    add("--json", action="store_const", const="json", dest="format", help="the same as --format json")
-    suffixes = ", ".join(f".{name}" for name in ROWS[1:])
-    add("--output", metavar="FILE", help=f"write a file, too, in the format of its suffix: {suffixes}")
-
-    _inspect(sub["inspect"].add_argument)
-    _export(sub["export"].add_argument)
-    _benchmark(sub["benchmark"].add_argument)
-
-    actions = sub["weights"].add_subparsers(dest="action", metavar="ACTION", required=True)
-    parsers = [actions.add_parser(name, help=text, description=text) for name, text in WEIGHTS.items()]
-    show, convert, push = parsers
-    for action in parsers:
-        add = action.add_argument
-        add("source", help=f"{SOURCES}, or file.npz:part")
-        told = "what the file does not tell, or what to change: num_heads=6, image_size=384"
-        add("--set", action="append", default=[], metavar="ARGUMENT=VALUE", help=told)
-        _trust(add)
-    convert.add_argument("destination", help="file to write (.npz, .safetensors); a folder for huggingface")
-    convert.add_argument("--layout", required=True, choices=LAYOUTS, help="whose layout to write")
-    convert.add_argument("--dtype", choices=DTYPES, default="float32", help="how numbers are stored")
-    convert.add_argument("--overwrite", action="store_true", help="replace what is there")
-    add = push.add_argument
-    add("repository", metavar="ORG/NAME", help="repository to make, or to add a commit to")
-    add(
-        "--layout",
-        choices=("huggingface", "timm"),
-        help="whose layout to write (default: the first that can)",
-    )
-    add("--private", action="store_true", help="make a new repository private")
-    add("--licence", help="of the weights: apache-2.0, … (default: the catalogue's)")
-    add("--trained_on", metavar="DATASET", help="in words, or its name there (default: the run's)")
-    for action in parsers:
-        _output(action.add_argument)
-    return top
-
-
-def _training(add, recipe, default):
+def _training(add, recipe, recipe_help):
     add("--model", help="variant such as B/16; not needed with --weights")
     _dataset(add)
-    numbers = f"the hyperparameters: {', '.join(RECIPES)} {default}"
-    add("--recipe", type=one_of(RECIPES), default=recipe, help=numbers)
+    recipe_help = (
+        f"hyperparameters, such as digits or augreg; an unknown name lists all (default: {recipe_help})"
+    )
+    add("--recipe", default=recipe, help=recipe_help)
     add("--workdir", required=True, help="folder of the run; an unfinished one is continued")
-    add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH")
+    add("--image_size", type=image_size, help=SIZE)
     add("--total_steps", type=positive_int, help="steps of the run")
-    add("--batch_size", type=positive_int, help="images in a step, on all devices together")
-    fields = "any field of the recipe, as base_lr=0.01; pydoc keras_vit.training.Recipe lists them"
-    add("--strategy", choices=STRATEGIES, default="auto", help="devices; multi_worker reads TF_CONFIG")
-    add("--set", action="append", default=[], metavar="FIELD=VALUE", help=fields)
-    add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
-    add("--deterministic", action="store_true", help="the same bits each time on GPUs, too; slower")
+    add("--batch_size", type=positive_int, help="images per step, over all devices")
+    add("--strategy", default="auto", help="auto, single, mirrored, multi_worker (reads TF_CONFIG) or tpu")
+    _set(add, "FIELD", "any field of the recipe, as base_lr=0.01; pydoc keras_vit.training.Recipe lists them")
+    _on_bad_image(add)
+    add("--deterministic", action="store_true", help="bit-identical results on GPUs, too; slower")
+
+
+def _finetune(add):
+    _training(add, None, "finetune, with steps and a batch size that fit the number of images")
+    add("--weights", help=f"run of keras-vit, .keras file, or {CHECKPOINT}")
+    add("--sha256", metavar="DIGEST", help="expected SHA-256 of the weights")
+
+
+def _pretrain(add):
+    _training(add, "pretrain_imagenet", "pretrain_imagenet")
+    add("--objective", default="classify", help="classify, or masked_patch, which needs no labels")
+    add("--target", default="mean_color", help="predicted of masked patches: mean_color, downsized or pixels")
+
+
+def _evaluate(add):
+    _model(add)
+    _dataset(add)
+    _split(add)
+    _on_bad_image(add)
+    _task(add)
+    add("--per_class", action="store_true", help="add a row for each class")
+    add("--confusion", metavar="FILE.png", help="draw the confusion matrix")
+    add("--real", metavar="FILE.json", help="ReaL labels of ImageNet's validation images")
+    _output(add)
+
+
+def _fewshot(add):
+    _model(add, exported=False)
+    _dataset(add)
+    add("--shots", type=ints, default=(1, 5, 10, 25), help="images per class (default: 1,5,10,25)")
+    add("--seeds", type=ints, default=(0, 1, 2), help="seeds that select the images (default: 0,1,2)")
+    add("--l2", type=float, default=1024.0, help="weight of the L2 penalty (default: 1024)")
+    add("--batch_size", type=positive_int, default=64, help="images computed at a time")
+    _output(add)
+
+
+def _predict(add):
+    _model(add)
+    paths = "image files, folders of them, or - for a list of both on standard input, one per line"
+    add("images", nargs="+", help=paths)
+    add("--top", type=positive_int, default=5, help="classes listed for each image (default: 5)")
+    add("--class_names", metavar="NAMES", help="imagenet_1k, or a text file with one name per line")
+    add("--format", default="table", help="what to print: table, csv, jsonl or json (default: table)")
+    add("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    add("--output", metavar="FILE", help="also write a file, in the format of its suffix")
 
 
 def _inspect(add):
     _model(add, exported=False)
-    of = "image files, or folders of them"
-    add("--image", nargs="+", action="extend", default=[], metavar="IMAGE", help=of)
+    add("--image", nargs="+", action="extend", default=[], metavar="IMAGE", help="image files, or folders")
     _dataset(add, required=False)
-    add("--split", default="test", help="train, validation or test (default: test)")
-    add("--seed", type=whole_number, help="of the split, if the data set has none (default: the run's or 0)")
-    add("--batch_size", type=positive_int, default=64, help="images computed at a time")
-    bad = "what an unreadable image of the data set does"
-    add("--on_bad_image", choices=("fail", "skip"), default="fail", help=bad)
-    add("--task", choices=TASKS, help="what the outputs mean (default: as of the run, or single_label)")
-    add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH (default: the model's)")
-    block = (
-        "whose heads are drawn, from 0, or from the last: -1 (default: the last; with pooling=map the probe)"
-    )
-    add("--block", type=int, help=block)
+    _split(add)
+    _on_bad_image(add)
+    _task(add)
+    add("--image_size", type=image_size, help=f"{SIZE} (default: the model's)")
+    add("--block", type=int, help="block of the heads: 0, 1, …, -1 (default: the last, or the probe)")
     add("--output", required=True, metavar="DIR", help="folder to write")
     add("--json", action="store_true", help="print JSON instead of a table")
 
 
 def _export(add):
     _model(add, exported=False)
-    new = "folder to write; only saved_model is added to one that there is, with another --version"
-    add("--output", required=True, metavar="DIR", help=new)
-    of = "of saved_model,tflite,onnx,hub (default: saved_model,tflite)"
-    add("--formats", type=names, default=("saved_model", "tflite"), help=of)
+    folder = "folder to write; an existing export only accepts a saved_model with another --version"
+    add("--output", required=True, metavar="DIR", help=folder)
+    formats = "of saved_model,tflite,onnx,hub (default: saved_model,tflite)"
+    add("--formats", type=names, default=("saved_model", "tflite"), help=formats)
     _precisions(add)
     _dataset(add, required=False)
     add("--split", default="test", help="what to verify on (default: test); int8 is calibrated on train")
-    add("--images", type=positive_int, default=512, help="how many of it at most (default: 512)")
-    add("--on_bad_image", choices=("fail", "skip"), default="fail", help="what an unreadable image does")
-    add("--task", choices=TASKS, help="what the outputs mean (default: the run's, or single_label)")
+    add("--images", type=positive_int, default=512, help="maximum number of images of it (default: 512)")
+    _on_bad_image(add)
+    _task(add)
     add("--representation", action="store_true", help="export feature vectors instead of class scores")
-    add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH (default: the model's)")
-    add("--batch_size", type=positive_int, help="images in a batch of LiteRT's files (default: any)")
-    add("--integer_io", choices=("uint8", "int8"), help="what goes into and comes out of LiteRT's int8")
-    add("--version", type=whole_number, default=1, help="number of the SavedModel's folder (default: 1)")
+    add("--image_size", type=image_size, help=f"{SIZE} (default: the model's)")
+    add("--batch_size", type=positive_int, help="fixed batch size of the LiteRT files (default: any)")
+    add("--integer_io", help="input and output type of LiteRT's int8: uint8 or int8 (default: float32)")
+    add("--version", type=non_negative_int, default=1, help="number of the SavedModel's folder (default: 1)")
     add("--name", help="of the Hub archive (default: the model's)")
-    add("--publisher", default="keras-vit", help="of the Hub archive: lower-case letters, digits and -")
+    add("--publisher", default="keras-vit", help="of the Hub archive: lowercase letters, digits and -")
     add("--licence", help="of the weights, for the Hub page: Apache-2.0, …")
-    add("--url", metavar="URL", help="where the Hub archive will lie")
+    add("--url", metavar="URL", help="URL at which the Hub archive will be published")
     add("--json", action="store_true", help="print JSON instead of a table")
 
 
 def _benchmark(add):
     _model(add, also="a variant such as B/16 with random weights, ")
-    of = "of live,saved_model,tflite,onnx,hub (default: live,saved_model,tflite; for an export: itself)"
-    add("--formats", type=names, help=of)
+    add("--formats", type=names, help="of live,saved_model,tflite,onnx,hub (default: the first three)")
     _precisions(add)
-    add("--image_size", type=image_size, help="side in pixels, or HEIGHTxWIDTH (default: the model's or 224)")
-    add("--batch_sizes", type=positive_ints, default=(1, 16), help="images at a time (default: 1,16)")
-    add("--rounds", type=positive_int, default=9, help="how often each computes a batch (default: 9)")
-    add("--threads", type=positive_int, help="threads to compute with (default: one a core)")
+    add("--image_size", type=image_size, help=f"{SIZE} (default: the model's or 224)")
+    add("--batch_sizes", type=positive_ints, default=(1, 16), help="images per batch (default: 1,16)")
+    add("--rounds", type=positive_int, default=9, help="batches measured per format (default: 9)")
+    add("--threads", type=positive_int, help="number of threads (default: one per core)")
     _output(add)
 
 
-def _precisions(add):
-    of = "of LiteRT: float32,float16,dynamic_int8,int8 (default: all but int8)"
-    add("--precisions", type=names, default=("float32", "float16", "dynamic_int8"), help=of)
+def _weights(add):
+    add("source", help=f"{CHECKPOINT}, or file.npz:part")
+    _set(add, "ARGUMENT", "what the file does not say, or what to change: num_heads=6, image_size=384")
+    _trust(add)
+    _output(add)
+
+
+def _weights_convert(add):
+    _weights(add)
+    add("destination", help="file to write (.npz, .safetensors); a folder for huggingface")
+    add("--layout", required=True, help="vit_jax, big_vision, timm or huggingface")
+    add("--dtype", default="float32", help="float32, float16, bfloat16 or float64 (default: float32)")
+    add("--overwrite", action="store_true", help="replace an existing file")
+
+
+def _weights_push(add):
+    _weights(add)
+    add("repository", metavar="ORG/NAME", help="repository to create, or to add a commit to")
+    add("--layout", help="huggingface or timm (default: the first that supports the model)")
+    add("--private", action="store_true", help="make a new repository private")
+    add("--licence", help="of the weights: apache-2.0, … (default: the catalogue's)")
+    add("--trained_on", metavar="DATASET", help="in words, or its name on Hugging Face (default: the run's)")
 
 
 def _dataset(add, required=True):
     add("--dataset", required=required, help="digits, folder:PATH, tfds:NAME[/CONFIG] or vtab:TASK")
-    add("--data_dir", metavar="DIR", help="where tfds: and vtab: find their data")
+    add("--data_dir", metavar="DIR", help="data folder of tfds: and vtab:")
+
+
+def _set(add, name, text):
+    add("--set", action="append", default=[], metavar=f"{name}=VALUE", help=text)
+
+
+def _split(add):
+    add("--split", default="test", help="train, validation or test (default: test)")
+    add("--seed", type=non_negative_int, help="of a split that the data set lacks (default: the run's or 0)")
+    add("--batch_size", type=positive_int, default=64, help="images computed at a time")
+
+
+def _on_bad_image(add):
+    add("--on_bad_image", default="fail", help="unreadable images of a folder: fail or skip (default: fail)")
+
+
+def _task(add):
+    add("--task", help="single_label, multi_label or regression (default: the run's, or single_label)")
+
+
+def _precisions(add):
+    precisions = "LiteRT's: float32,float16,dynamic_int8,int8 (default: the first three)"
+    add("--precisions", type=names, default=("float32", "float16", "dynamic_int8"), help=precisions)
 
 
 def _model(add, exported=True, also=""):
-    others = "what keras-vit export wrote (SavedModel folder, .tar.gz, .tflite, .onnx), " if exported else ""
-    add("--model", required=True, help=f"workdir of a run, .keras file, {also}{others}or {SOURCES}")
+    export = f"{EXPORT}, " if exported else ""
+    add("--model", required=True, help=f"workdir of a run, .keras file, {also}{export}or {CHECKPOINT}")
     _trust(add, program=exported)
 
 
 def _trust(add, program=False):
-    """What is asked of a file before it is opened."""
-    of = "a SavedModel, which is a program, from an address, and " if program else ""
-    add("--trust", action="store_true", help=f"accept {of}plain http:// from another machine")
-    add("--sha256", metavar="DIGEST", help="SHA-256 that the file must have")
+    accepted = "a SavedModel, which is a program, from a URL, and " if program else ""
+    add("--trust", action="store_true", help=f"accept {accepted}plain http:// from another machine")
+    add("--sha256", metavar="DIGEST", help="expected SHA-256 of the file")
 
 
 def _output(add):
     add("--json", action="store_true", help="print JSON instead of a table")
-    add("--output", metavar="FILE", help="write the JSON to a file, too")
+    add("--output", metavar="FILE", help="also write the JSON to a file")
 
 
-def whole_number(text):
+SUBCOMMANDS = {
+    "quickstart": (_quickstart, "train on scanned digits, evaluate, draw, export, load back and compare"),
+    "models": (_models, "list the variants with parameters and GFLOPs, and the published checkpoints"),
+    "finetune": (_finetune, "train a model on a data set, from a checkpoint or from random weights"),
+    "pretrain": (_pretrain, "train from random weights, with labels or by masked patch prediction"),
+    "evaluate": (_evaluate, "accuracy of a model on a split of a data set"),
+    "fewshot": (_fewshot, "accuracy of a linear classifier on features of a few images per class"),
+    "predict": (_predict, "classify images or folders of images"),
+    "inspect": (_inspect, "figures and a report of what a model has learned and attends to"),
+    "export": (_export, "write a model as SavedModel, LiteRT, ONNX or TF Hub archive, and verify it"),
+    "benchmark": (_benchmark, "images per second and peak memory of a model, live and in each format"),
+    "weights": (None, "show, convert or upload a checkpoint"),
+    "weights show": (_weights, "layout, architecture, parameters, and what is missing or unexpected"),
+    "weights convert": (_weights_convert, "write a checkpoint in another project's layout"),
+    "weights push": (_weights_push, "upload a checkpoint or run to Hugging Face, for transformers or timm"),
+}
+
+
+class _Parser(argparse_flags.ArgumentParser):
+    """A parser whose errors are one line and suggest the intended subcommand or option."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def parse_known_args(self, args=None, namespace=None):
+        """Refuse unknown options first, since they explain what is missing."""
+        known = [name for action in self._actions for name in action.option_strings]
+        known += ["--flagfile", "--undefok"]  # of absl
+        for text, following in zip(args, [*args[1:], "-"]):
+            name, equals, value = text.partition("=")
+            if name == "--" or self._subparsers and not name.startswith("-"):
+                break
+            if re.match("--?[a-zA-Z]", name) and not any(option.startswith(name) for option in known):
+                value = value if equals else "VALUE" if following.startswith("-") else following
+                self.error(f"unknown option {name}{suggestion(name.strip('-'), _meanings(known, value))}")
+        return super().parse_known_args(args, namespace)
+
+    def _check_value(self, action, value):
+        if action.choices is not None and value not in action.choices:
+            meanings = {name: name for name in action.choices}
+            for choice, names_elsewhere in SUBCOMMANDS_ELSEWHERE.items():
+                if choice in action.choices:
+                    meanings |= dict.fromkeys(names_elsewhere.split(), choice)
+            message = f"unknown {value!r}{suggestion(value, meanings)} (one of {', '.join(action.choices)})"
+            raise argparse.ArgumentError(action, message)
+
+
+def _meanings(known, value):
+    """Return what the names of options mean for a subcommand with these options."""
+    training = "--recipe" in known
+    meanings = {option.strip("-"): option for option in known}
+    if not training:
+        meanings = dict.fromkeys(MODEL_ELSEWHERE.split(), f"--model {value}") | meanings
+    for option, names_elsewhere in OPTIONS_ELSEWHERE.items():
+        if option.split()[0] in known:
+            meant = option if option == EPOCHS else f"{option} {value}"
+            meanings = dict.fromkeys(names_elsewhere.split(), meant) | meanings
+    for field in [*RECIPE_FIELDS.split(), *RECIPE_FIELDS_ELSEWHERE] if training else ():
+        names_elsewhere = f"{field} {RECIPE_FIELDS_ELSEWHERE.get(field, '')}".split()
+        meanings = dict.fromkeys(names_elsewhere, f"--set {field}={value}") | meanings
+    return meanings
+
+
+def suggestion(name, meanings):
+    """Return the meaning of the closest name as the end of a message; empty if none is close.
+
+    >>> suggestion("predcit", {"predict": "predict", "train": "finetune"})
+    '; did you mean predict?'
+    >>> suggestion("Train", {"predict": "predict", "train": "finetune"})
+    '; did you mean finetune?'
+    """
+    close = difflib.get_close_matches(name.replace("-", "_").lower(), meanings, n=1, cutoff=0.7)
+    return f"; did you mean {meanings[close[0]]}?" if close else ""
+
+
+def version():
+    """Return the version of the package, read from its source, so that Keras is not imported."""
+    source = pathlib.Path(__file__).with_name("keras_vit") / "__init__.py"
+    return re.search(r'^__version__ = "(.+)"$', source.read_text(), re.MULTILINE)[1]
+
+
+def parser():
+    """Return the parser of all subcommands."""
+    top = _Parser(
+        prog="keras-vit",
+        description="Vision Transformers for Keras 3.",
+        epilog="keras-vit SUBCOMMAND --help lists its options.",
+    )
+    top.add_argument("--version", action="version", version=f"keras_vit {version()}")
+    groups = {"": top.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)}
+    for name, (add_options, text) in SUBCOMMANDS.items():
+        group, _, action = name.rpartition(" ")
+        subparser = groups[group].add_parser(action, help=text, description=text)
+        if add_options:
+            add_options(subparser.add_argument)
+        else:
+            groups[name] = subparser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    return top
+
+
+def non_negative_int(text):
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"wanted a whole number; got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a non-negative integer; got {text!r}")
     return int(text)
 
 
 def positive_int(text):
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"wanted a whole number above 0; got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a positive integer; got {text!r}")
     return int(text)
 
 
-def ints(text):
-    """`1,5,10` as a tuple."""
-    return tuple(positive_int(part) if part != "0" else 0 for part in text.split(","))
-
-
-def positive_ints(text):
-    return tuple(positive_int(part) for part in text.split(","))
-
-
-def one_of(known):
-    """A type for a name of a list."""
-
-    def parse(text):
-        if text not in known:
-            raise argparse.ArgumentTypeError(unknown(text, known))
-        return text
-
-    return parse
-
-
 def names(text):
-    """`saved_model,onnx` as a tuple."""
     return tuple(text.split(","))
 
 
+def ints(text):
+    return tuple(map(non_negative_int, text.split(",")))
+
+
+def positive_ints(text):
+    return tuple(map(positive_int, text.split(",")))
+
+
 def image_size(text):
-    """`384` or `384x512` as (height, width)."""
+    """Parse `384` or `384x512` to (height, width)."""
     sides = text.lower().split("x")
     if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
-        raise argparse.ArgumentTypeError(f"wanted a side in pixels or HEIGHTxWIDTH; got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a side in pixels or HEIGHTxWIDTH; got {text!r}")
     return int(sides[0]), int(sides[-1])
 
 
 def settings(pairs):
-    """`["base_lr=0.01", "flip=False"]` as a dict; a value that is no Python literal is a string."""
+    """Parse `["base_lr=0.01", "flip=False"]` to a dict; a value that is no Python literal is a string."""
     found = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not name or not equals:
-            raise ValueError(f"--set wants FIELD=VALUE; got {pair!r}")
+            raise ValueError(f"--set expects FIELD=VALUE; got {pair!r}")
         try:
             found[name] = ast.literal_eval(text)
         except (ValueError, SyntaxError):
             found[name] = text
     return found
-
-
-@contextlib.contextmanager
-def quiet_startup_logs(drop_on_error=False):
-    """Remove the start-up logs of TensorFlow and LiteRT from standard error, also those written by C++.
-
-    All other lines are written at the end.
-
-    Args:
-        drop_on_error: Whether to drop the other lines, too, when an exception that repeats them is raised.
-    """
-    real = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            if drop_on_error:
-                held.truncate(0)
-            raise
-        finally:
-            os.dup2(real, 2)
-            os.close(real)
-            held.seek(0)
-            lines = held.read().decode(errors="replace").splitlines(keepends=True)
-            sys.stderr.write("".join(line for line in lines if not _is_startup_log(line)))
 
 
 STARTUP_LOGS = re.compile(
@@ -466,6 +418,33 @@ STARTUP_LOGS = re.compile(
 )
 
 
+@contextlib.contextmanager
+def quiet_startup_logs(drop_on_error=False):
+    """Remove the start-up logs of TensorFlow and LiteRT from standard error, also those written by C++.
+
+    All other lines are written when the context ends.
+
+    Args:
+        drop_on_error: Whether to drop the other lines, too, if the context raises an exception, which
+            repeats them.
+    """
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            if drop_on_error:
+                captured.truncate(0)
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            captured.seek(0)
+            lines = captured.read().decode(errors="replace").splitlines(keepends=True)
+            sys.stderr.write("".join(line for line in lines if not _is_startup_log(line)))
+
+
 def _is_startup_log(line):
     if "failed call to cuInit" in line:  # an error only where there is a GPU
         return not os.path.exists("/dev/nvidiactl")
@@ -473,30 +452,30 @@ def _is_startup_log(line):
 
 
 def main(argv=None):
-    """Run a verb; the exit status: 0, 2 for bad input, 130 if interrupted."""
-    args = parser().parse_args(sys.argv[1:] if argv is None else argv)
+    """Run a subcommand; return the exit status: 0, 2 for bad input, 130 if interrupted."""
+    args = parser().parse_args(sys.argv[1:] if argv is None else [*argv])
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         with quiet_startup_logs():
-            verb = importlib.import_module(f"keras_vit.cli.{args.verb}")
+            module = importlib.import_module(f"keras_vit.cli.{args.subcommand}")
             importlib.import_module("tensorflow").config.list_physical_devices()
-        status = verb.run(args) or 0
+        status = module.run(args) or 0
         importlib.import_module("keras_vit.cli.report").print_now("", end="")
         return status
-    except BrokenPipeError:  # the reader of standard output has ended, as `head` does
+    except BrokenPipeError:  # the reader of standard output has ended, such as `head`
         _discard_output()
         return 141
     except Exception as error:
-        # Bad input, or TensorFlow's word on a file or an image; anything else is our fault.
+        # Bad input, or TensorFlow's error about a file or an image; any other exception is a bug.
         from_tensorflow = type(error).__module__.startswith("tensorflow.")
         if not (from_tensorflow or isinstance(error, ValueError | OSError | ImportError)):
             raise
         try:
             sys.stdout.flush()
-        except OSError:  # the disk that it goes to is full, and Python would try again at its end
+        except OSError:  # its disk is full, and Python would try again at exit
             _discard_output()
         text = " ".join(str(error).split())
-        # As keras_vit.messages.printable, which is not there where the package cannot be imported.
+        # Repeats keras_vit.messages.printable, which fails to import where the package does.
         text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
         print(f"keras-vit: {text}", file=sys.stderr)
         return 2

@@ -140,8 +140,7 @@ def test_recipes_and_checkpoints_that_are_named_exist():
 
 
 def test_every_subcommand_has_its_section():
-    verbs = [verb for verb in _keras_vit_cli.VERBS if verb != "weights"]
-    wanted = {*verbs, *(f"weights {action}" for action in _keras_vit_cli.WEIGHTS)}
+    wanted = {*_keras_vit_cli.SUBCOMMANDS} - {"weights"}
     titles = re.findall(r"^## (.+)$", TEXTS["docs/cli.md"], re.MULTILINE)
     assert {*titles} == wanted
     assert re.findall(r"<!-- options: (.+) -->", TEXTS["docs/cli.md"]) == titles

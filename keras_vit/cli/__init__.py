@@ -1,1 +1,1 @@
-"""One file a verb of the console script; `_keras_vit_cli` has the parser."""
+"""The subcommands of the console script, one file each; `_keras_vit_cli` has the parser."""

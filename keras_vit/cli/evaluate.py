@@ -1,9 +1,9 @@
-"""`keras-vit evaluate`: how good a model is on a split."""
+"""`keras-vit evaluate`: the scores of a model on a split."""
 
 import pathlib
 
 from keras_vit.cli.page import png_of
-from keras_vit.cli.report import check_output, introduce, report, table
+from keras_vit.cli.report import check_output, introduce, report, text_table
 from keras_vit.cli.source import open_model, seed_of, task_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import confusion_matrix, predict
@@ -14,32 +14,30 @@ from keras_vit.writing import atomic_write, check_writable
 
 
 def run(args):
-    _check(args)
+    _check(args, args.task and get_task(args.task))
     real = read_real_labels(args.real) if args.real else None
     model = open_model(args.model, trust=args.trust, sha256=args.sha256)
-    if args.task is None:
-        args.task = task_of(args.model, model)
-        _check(args)
+    task = get_task(args.task or task_of(args.model, model))
+    _check(args, task)
     seed = seed_of(args.model, model) if args.seed is None else args.seed
-    dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=args.task, data_dir=args.data_dir)
+    dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task.name, data_dir=args.data_dir)
     samples = dataset.split(args.split)
     real = real_labels_of(samples, real) if real else None
     check_classes(model, dataset)
     introduce(args, dataset)
     names = model.class_names or dataset.class_names or None
-    task = get_task(args.task)
     predictions = predict(model, samples, args.batch_size, task)
-    found = task.scores(predictions) | (real_accuracy(predictions, real) if real else {})
+    scores = task.scores(predictions) | (real_accuracy(predictions, real) if real else {})
     classes = task.per_class(predictions, names) if args.per_class else None
 
-    value = {"model": args.model, "dataset": args.dataset, "split": args.split, **found}
-    shown = [(name, _shown(number)) for name, number in value.items()]
-    shown += [("unreadable image", path) for path in dataset.bad_images]
-    text = table(shown, ("", "")).strip()
+    value = {"model": args.model, "dataset": args.dataset, "split": args.split, **scores}
+    rows = [(name, _format(number)) for name, number in value.items()]
+    text = text_table(rows + [("unreadable image", path) for path in dataset.bad_images])
     value["bad_images"] = list(dataset.bad_images)
     if classes:
         value["classes"] = classes
-        text += "\n\n" + table([[_shown(cell) for cell in row.values()] for row in classes], [*classes[0]])
+        cells = [[_format(cell) for cell in row.values()] for row in classes]
+        text += f"\n\n{text_table(cells, [*classes[0]])}"
     if args.confusion:
         value["confusion"] = args.confusion
     try:
@@ -49,15 +47,14 @@ def run(args):
             _draw(args.confusion, confusion_matrix(predictions), names, f"{args.dataset}, {args.split}")
 
 
-def _check(args):
-    """Refuse what cannot be done before anything is computed."""
-    task = args.task and get_task(args.task)
+def _check(args, task):
+    """Refuse impossible options before anything is computed."""
     if task and not task.has_class_ids and (args.real or args.confusion):
-        raise ValueError(f"--real and --confusion are of one label an image; got --task {args.task}")
+        raise ValueError(f"--real and --confusion need one label per image; got --task {task.name}")
     if task and not task.per_class and args.per_class:
-        raise ValueError(f"--per_class needs classes; got --task {args.task}")
+        raise ValueError(f"--per_class needs classes; got --task {task.name}")
     if args.confusion and pathlib.Path(args.confusion).suffix != ".png":
-        raise ValueError(f"--confusion wants the name of a .png file; got {args.confusion!r}")
+        raise ValueError(f"expected --confusion to be a .png file; got {args.confusion!r}")
     if args.confusion:
         check_writable(args.confusion)
     check_output(args)
@@ -70,5 +67,5 @@ def _draw(file, matrix, names, title):
     atomic_write(file, png_of(figure))
 
 
-def _shown(cell):
+def _format(cell):
     return f"{cell:.4f}" if isinstance(cell, float) else "-" if cell is None else str(cell)

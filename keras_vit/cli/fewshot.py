@@ -1,8 +1,8 @@
-"""`keras-vit fewshot`: how good a model's representation is for a few images of each class."""
+"""`keras-vit fewshot`: accuracy of a linear classifier on a model's features of a few images per class."""
 
 import numpy as np
 
-from keras_vit.cli.report import check_output, introduce, report, table
+from keras_vit.cli.report import check_output, introduce, report, text_table
 from keras_vit.cli.source import open_live, seed_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import few_shot
@@ -24,4 +24,4 @@ def run(args):
     }
     columns = ("shots", "mean", *(f"seed {seed}" for seed in args.seeds))
     rows = [[shots, *(f"{number:.4f}" for number in (np.mean(of), *of))] for shots, of in found.items()]
-    report(args, value, table(rows, columns))
+    report(args, value, text_table(rows, columns))

@@ -19,14 +19,26 @@ from keras_vit.weights.catalogue import resolve
 
 def run(args):
     if not (args.model or args.weights):
-        start = ", or --weights, a checkpoint to start from" if args.verb == "finetune" else ""
-        raise ValueError(f"give --model, a variant such as B/16, to train from random weights{start}")
+        raise ValueError(
+            "expected --model, a variant such as B/16, to train from random weights, or --weights, a "
+            "checkpoint to start from"
+        )
+    if args.weights:
+        check_weights(args.weights)
+    train_and_report(args, weights=args.weights and _absolute_weights(args.weights), sha256=args.sha256)
+
+
+def train_and_report(args, **options):
+    """Train, write the report and print the result.
+
+    Args:
+        args: The arguments of `finetune` or `pretrain`.
+        options: Further fields of `RunConfig`.
+    """
     if args.model and os.path.exists(args.model):
         raise ValueError(
             f"--model is a variant such as B/16; start from {args.model!r} by keras-vit finetune --weights"
         )
-    if args.weights:
-        check_weights(args.weights)
     changes = settings(args.set)
     for name in ("total_steps", "batch_size"):
         if getattr(args, name) is not None:
@@ -35,12 +47,9 @@ def run(args):
         dataset=_absolute_folder(args.dataset),
         recipe=find_recipe(args.recipe or "finetune").with_changes(**changes),
         model=args.model,
-        weights=args.weights and _found_anywhere(args.weights),
         image_size=args.image_size,
         on_bad_image=args.on_bad_image,
-        objective=args.objective,
-        target=args.target,
-        sha256=args.sha256,
+        **options,
     )
     dataset, note = None, None
     if args.recipe is None and not {"total_steps", "batch_size"} <= changes.keys():
@@ -59,12 +68,12 @@ def run(args):
             write_run_report(config, workdir, record, args.data_dir)
     finally:  # The results are printed even if the report cannot be written.
         for path in record["bad_images"]:
-            print(f"left out, unreadable: {printable(path)}")
+            print(f"skipped, unreadable: {printable(path)}")
         print(f"{summary(record)}; everything is in {workdir.path}, {REPORT} to look at")
 
 
 def _sized(config, changes, args):
-    """The configuration, sized as the run in the workdir or else for the data; the data; what to print."""
+    """Return the configuration with the workdir's sizes, or sizes that fit the data; the data; a note."""
     file = pathlib.Path(args.workdir) / "config.json"
     if file.exists():
         stored = read_json(file).get("recipe", {})
@@ -81,8 +90,8 @@ def _sized(config, changes, args):
     return dataclasses.replace(config, recipe=recipe), dataset, note
 
 
-def _found_anywhere(weights):
-    """An address or name as it is, a path as a whole, which continues the run from another folder, too."""
+def _absolute_weights(weights):
+    """Return the absolute path, from which a run continues in any folder; a URL or name unchanged."""
     return weights if "://" in resolve(weights) else _absolute(trained_file(weights))
 
 

@@ -1,13 +1,13 @@
-"""`keras-vit models`: the published sizes and what they cost, and the published checkpoints."""
+"""`keras-vit models`: the published variants and what they cost, and the published checkpoints."""
 
 import contextlib
 import dataclasses
 
-from keras_vit.cli.report import check_output, report, table
+from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.variants import PUBLISHED, cost, parse_variant
 from keras_vit.weights.catalogue import CATALOGUE, list_models, matches
 
-# Shown of a checkpoint; --json has every field.
+# Columns of checkpoints; --json has every field.
 COLUMNS = ("name", "variant", "size", "classes", "top-1", "licence", "cached")
 
 
@@ -19,17 +19,20 @@ def run(args):
     parts = []
     if variants:
         shape = f"{args.image_size} px, {args.num_classes} classes"
-        parts += [f"{shape}; a multiplication and an addition are two FLOPs", _costs(variants)]
-    parts.append(
-        f"{len(checkpoints)} of {len(CATALOGUE)} checkpoints; top-1 on ImageNet-1k in per cent, as reported"
-    )
+        columns = ("variant", "tokens", "million parameters", "GFLOPs")
+        rows = [
+            (row["variant"], row["tokens"], round(row["parameters"] / 1e6, 1), round(row["flops"] / 1e9, 2))
+            for row in variants
+        ]
+        parts += [f"{shape}; a multiplication and an addition are two FLOPs", text_table(rows, columns)]
+    parts.append(f"{len(checkpoints)} of {len(CATALOGUE)} checkpoints; reported top-1 on ImageNet-1k in %")
     if checkpoints:
-        parts.append(table([_shown(row) for row in checkpoints], COLUMNS))
+        parts.append(text_table([_cells(row) for row in checkpoints], COLUMNS))
     report(args, {"variants": variants, "catalogue": checkpoints}, "\n\n".join(parts))
 
 
 def _variants(args, words):
-    """What the published sizes, or the one that is asked for, cost."""
+    """Return the cost of the published variants, or of the requested one."""
     if args.variant:
         parse_variant(args.variant)
     rows = []
@@ -41,7 +44,7 @@ def _variants(args, words):
 
 
 def _checkpoints(args, words):
-    """The catalogue's rows that match, each with whether its file is here already."""
+    """Return the catalogue's rows that match, each with whether it is cached."""
     from keras_vit.weights.fetch import is_cached
 
     found = (CATALOGUE[name] for name in list_models(words, variant=args.variant))
@@ -49,22 +52,9 @@ def _checkpoints(args, words):
     return [row for row in rows if row["cached"] or not args.cached]
 
 
-def _costs(rows):
-    shown = [
-        (row["variant"], row["tokens"], round(row["parameters"] / 1e6, 1), round(row["flops"] / 1e9, 2))
-        for row in rows
-    ]
-    return table(shown, ("variant", "tokens", "million parameters", "GFLOPs"))
-
-
-def _shown(row):
+def _cells(row):
     height, width = row["image_size"]
-    return (
-        row["name"],
-        row["variant"] or "",
-        height if height == width else f"{height}x{width}",
-        row["num_classes"] or "",
-        "" if row["top1"] is None else f"{row['top1']:.1f}",
-        row["licence"] or "",
-        "yes" if row["cached"] else "",
-    )
+    size = height if height == width else f"{height}x{width}"
+    top1 = "" if row["top1"] is None else f"{row['top1']:.1f}"
+    optional = (row["num_classes"] or "", top1, row["licence"] or "", "yes" if row["cached"] else "")
+    return row["name"], row["variant"] or "", size, *optional

@@ -1,3 +1,9 @@
-"""`keras-vit pretrain`: train from random weights, as `finetune` but for recipe and objective."""
+"""`keras-vit pretrain`: train from random weights, with labels or by masked patch prediction."""
 
-from keras_vit.cli.finetune import run as run
+from keras_vit.cli.finetune import train_and_report
+
+
+def run(args):
+    if not args.model:
+        raise ValueError("expected --model, a variant such as B/16, to train from random weights")
+    train_and_report(args, objective=args.objective, target=args.target)

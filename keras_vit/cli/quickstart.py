@@ -1,10 +1,10 @@
-"""`keras-vit quickstart`: the whole way from images to deployed files, on scanned digits."""
+"""`keras-vit quickstart`: from images to deployed files, on scanned digits."""
 
 import itertools
 import json
 import pathlib
 
-from keras_vit.cli.export import shown
+from keras_vit.cli.export import summary
 from keras_vit.cli.run_report import REPORT, write_run_report
 from keras_vit.cli.source import open_live
 from keras_vit.data.datasets import load_dataset
@@ -12,17 +12,12 @@ from keras_vit.export.folder import export_folder
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import RunConfig, train
 
-# 16 pixels, so that a patch of 2×2 is one pixel of the 8×8 scans: 64 tokens.
+# With 16 pixels, a patch of 2×2 is one pixel of the 8×8 scans: 64 tokens.
 MODEL = {
-    "image_size": 16,
-    "patch_size": 2,
-    "hidden_size": 96,
-    "num_layers": 2,
-    "mlp_dim": 192,
-    "num_heads": 6,
+    **{"image_size": 16, "patch_size": 2, "hidden_size": 96, "num_layers": 2, "mlp_dim": 192, "num_heads": 6},
     "pooling": "gap",
 }
-PRECISIONS = ("float32", "dynamic_int8")  # of LiteRT: as trained, and the one for phones
+PRECISIONS = ("float32", "dynamic_int8")  # of LiteRT: as trained, and small for phones
 
 
 def run(args):
@@ -32,11 +27,17 @@ def run(args):
     workdir, result = train(config, path)
     if "saved_model" not in result or not (workdir.path / REPORT).exists():
         result = _finish(config, workdir, result)
-    _print(result, path)
+    print(f"\n{summary(result['export'])}")
+    print(
+        f"\n{result['test_samples']} test digits, {result['parameters']:,} parameters, "
+        f"{result['train_seconds']:.0f} s of training"
+    )
+    for file in (path / REPORT, *result["figures"], path / "result.json"):
+        print(f"  {file}")
 
 
 def _finish(config, workdir, record):
-    """Draw, export, load back and compare; the finished result."""
+    """Draw, export, load back and compare; return the finished result."""
     print("\nDrawing")
     figures = write_run_report(config, workdir, record)
     print("Exporting to SavedModel and LiteRT, loading all back")
@@ -46,31 +47,16 @@ def _finish(config, workdir, record):
         images = len(digits.split("test"))
         export_folder(open_live(workdir.path), folder, precisions=PRECISIONS, dataset=digits, images=images)
     exported = json.loads((folder / "verification.json").read_text())
-    result = {
-        **record,
-        "saved_model": exported["formats"]["saved_model"]["path"],
-        "tflite": exported["formats"]["tflite_float32"]["path"],
-        "figures": figures,
-        "export": exported,
-    }
+    paths = {name: exported["formats"][key]["path"] for name, key in FILES.items()}
+    result = {**record, **paths, "figures": figures, "export": exported}
     workdir.write_result(result)
     return result
 
 
-def _print(result, path):
-    print(f"\n{shown(result['export'])}")
-    print(
-        f"\n{result['test_samples']} test digits, {result['parameters']:,} parameters, "
-        f"{result['train_seconds']:.0f} s of training"
-    )
-    for file in (path / REPORT, *result["figures"], path / "result.json"):
-        print(f"  {file}")
+FILES = {"saved_model": "saved_model", "tflite": "tflite_float32"}  # in result.json: the format
 
 
 def _new_folder():
-    """The first runs/quickstart-N that is not there."""
-    return next(
-        path
-        for path in (pathlib.Path("runs") / f"quickstart-{n}" for n in itertools.count(1))
-        if not path.exists()
-    )
+    """Return the first runs/quickstart-N that does not exist."""
+    folders = (pathlib.Path("runs") / f"quickstart-{n}" for n in itertools.count(1))
+    return next(folder for folder in folders if not folder.exists())

@@ -1,4 +1,4 @@
-"""What verbs print and write."""
+"""What subcommands print and write."""
 
 import json
 import sys
@@ -7,26 +7,27 @@ from keras_vit.messages import printable
 from keras_vit.writing import atomic_write, check_writable
 
 
-def table(rows, columns):
-    """Rows of values under column titles, in aligned columns; numbers to the right.
+def text_table(rows, columns=()):
+    """Return rows of values under column titles, in aligned columns; columns of numbers to the right.
 
-    >>> print(table([("S/16", 22.1), ("B/16", 86.6)], ("variant", "million")))
+    >>> print(text_table([("S/16", 22.1), ("B/16", 86.6)], ("variant", "million")))
     variant  million
     S/16        22.1
     B/16        86.6
     """
-    cells = [[printable(str(value)) for value in row] for row in (columns, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    titles = [columns] if columns else []
+    cells = [[printable(str(value)) for value in row] for row in (*titles, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells)]
     numeric = [all(isinstance(value, int | float) for value in column) for column in zip(*rows)]
     lines = []
     for row in cells:
-        padded = [c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric)]
+        padded = [c.rjust(w) if n and columns else c.ljust(w) for c, w, n in zip(row, widths, numeric)]
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
 
 
 def print_now(text, end="\n"):
-    """Print to standard output, whose name is given to an error.
+    """Print to standard output, which an error names.
 
     >>> print_now("found")
     found
@@ -39,7 +40,7 @@ def print_now(text, end="\n"):
 
 
 def introduce(args, dataset):
-    """Print the line that says what was found in a data set; with --json to standard error."""
+    """Print the classes and sizes of a data set; with --json to standard error."""
     print(dataset.summary(), file=sys.stderr if args.json else sys.stdout)
 
 

@@ -5,20 +5,20 @@ import io
 import json
 import textwrap
 
-from keras_vit.cli.report import table
+from keras_vit.cli.report import text_table
 
 
 def _table(results, names):
-    """All rows at the end, since the widths of the columns depend on all of them."""
+    """Yield all rows at the end, since the widths of the columns depend on all of them."""
     rows = []
     for found in results:
-        if "values" in found:
+        if names:
             rows.append((found["image"], *(f"{value:.4f}" for value in found["values"])))
         else:
             best = [(row["name"], f"{row['probability']:7.2%}") for row in found["classes"]]
             rows += [(found["image"] if rank == 0 else "", *row) for rank, row in enumerate(best)]
         yield ""
-    yield table(rows, ("image", *(names or ("class", "probability")))) + "\n"
+    yield text_table(rows, ("image", *(names or ("class", "probability")))) + "\n"
 
 
 def _csv(results, names):
@@ -42,12 +42,11 @@ def _json_lines(results, names):
 
 def _json(results, names):
     for number, found in enumerate(results):
-        yield (",\n" if number else "[\n") + textwrap.indent(
-            json.dumps(found, indent=2, allow_nan=False), "  "
-        )
+        text = textwrap.indent(json.dumps(found, indent=2, allow_nan=False), "  ")
+        yield (",\n" if number else "[\n") + text
     yield "\n]\n"
 
 
-# Each is a generator of text from an iterator of what `predicted` yields, and the names of the values in a
-# regression, else None. It yields as soon as it can.
+# Each is a generator of text, as early as possible, from an iterator of what `predicted` yields and the names
+# of a regression's values, otherwise None.
 FORMATS = {"table": _table, "csv": _csv, "jsonl": _json_lines, "json": _json}

@@ -1,4 +1,4 @@
-"""What --model names, as a model: one of a run or checkpoint, or an exported one."""
+"""Open what --model names: a run, a checkpoint or an exported model."""
 
 import dataclasses
 import json
@@ -16,21 +16,21 @@ from keras_vit.weights.checkpoint import read_model
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import LOCAL_WEIGHTS, fetch
 
-VERIFIED = "verification.json"  # what every export's folder holds
-HUBS = r"https?://(www\.)?(tfhub\.dev|kaggle\.com/models)/"  # whose addresses end in no suffix
+VERIFICATION = "verification.json"  # in the folder of every export
+HUBS = r"https?://(www\.)?(tfhub\.dev|kaggle\.com/models)/"  # whose URLs have no suffix
 
 
 def open_model(source, trust=False, sha256=None):
-    """The model of a run's folder, a `.keras` file or a checkpoint's source, or an exported one.
+    """Open the model of a run's folder, a `.keras` file or a checkpoint, or an exported model.
 
     Args:
         source: What --model names.
         trust: Whether a program or plain `http://` is accepted from another machine.
-        sha256: Digest that the file must have, or None.
+        sha256: Expected digest of the file, or None.
 
     Returns:
         VisionTransformer; or for a SavedModel (its folder, an export's, a `.tar.gz` or `.tgz`), a `.tflite`
-        or a `.onnx` file, each a path or an address, an `ExportedModel`.
+        or a `.onnx` file, each a path or a URL, an `ExportedModel`.
 
     Raises:
         ValueError: if there is none, or it holds no Vision Transformer.
@@ -40,12 +40,12 @@ def open_model(source, trust=False, sha256=None):
     return open_exported(source, trust=trust, sha256=sha256)
 
 
-def named(model, names):
-    """The model with other class names.
+def with_class_names(model, names):
+    """Return the model with other class names.
 
     Args:
         model: What `open_model` returns.
-        names: As `keras_vit.weights.class_names` takes them.
+        names: As for `keras_vit.weights.class_names`.
 
     Raises:
         ValueError: if there are no such names, or not as many as the model has classes.
@@ -60,26 +60,26 @@ def named(model, names):
 
 
 def open_live(source, image_size=None, trust=False, sha256=None):
-    """The VisionTransformer of a run's folder, a `.keras` file or a checkpoint's source.
+    """Open the VisionTransformer of a run's folder, a `.keras` file or a checkpoint.
 
     Args:
         source: What --model names.
-        image_size: (height, width) to resize its positions to; None: as it is.
+        image_size: (height, width) to which its positions are resized; None: the model's.
         trust, sha256: As for `open_model`.
 
     Raises:
-        ValueError: if there is none, or it is an exported model, which computes and no more.
+        ValueError: if there is none, or it is an exported model.
     """
     source = os.fspath(source)
     check_weights(source)
     if is_exported(source):
-        raise ValueError(f"{source!r} is an exported model; wanted the run, .keras file or checkpoint")
+        raise ValueError(f"{source!r} is an exported model; expected the run, .keras file or checkpoint")
     path = pathlib.Path(source).expanduser()
     if path.is_dir():
         if not _has_weights(path):
             raise ValueError(
-                f"{source!r} holds no finished run, no checkpoint and no export: there is no "
-                f"{', '.join(LOCAL_WEIGHTS)} or saved_model.pb in it"
+                f"{source!r} holds no finished run, no checkpoint and no export: it has no "
+                f"{', '.join(LOCAL_WEIGHTS)} or saved_model.pb"
             )
         path = path / "model.keras" if (path / "model.keras").is_file() else path
     if path.suffix == ".keras" and "://" not in source:
@@ -91,11 +91,7 @@ def open_live(source, image_size=None, trust=False, sha256=None):
 
 
 def check_weights(source):
-    """Refuse the name of a variant, unless there is a file of this name.
-
-    Raises:
-        ValueError: if it is one.
-    """
+    """Raise ValueError if this is the name of a variant, and no file has this name."""
     try:
         parse_variant(source)
     except ValueError:
@@ -108,7 +104,7 @@ def check_weights(source):
 
 
 def is_exported(source):
-    """Whether --model names what `keras-vit export` writes: by its ending or host, or what is in the folder.
+    """Whether --model names an export: by its suffix or host, or the contents of a folder.
 
     >>> [is_exported(f"https://{rest}") for rest in ("host/vit.tgz", "tfhub.dev/me/vit/1", "host/vit.npz")]
     [True, True, False]
@@ -116,33 +112,28 @@ def is_exported(source):
     if suffix_of(source) or re.match(HUBS, os.fspath(source)):
         return True
     path = pathlib.Path(source).expanduser()
-    # Weights come first: they are data, and a SavedModel beside them is a program.
-    return not _has_weights(path) and ((path / VERIFIED).is_file() or _has_saved_model(path))
+    # Weights have precedence: they are data, and a SavedModel next to them is a program.
+    programs = ("saved_model.pb", "[0-9]*/saved_model.pb", "saved_model", VERIFICATION)
+    return not _has_weights(path) and any(next(path.glob(pattern), None) for pattern in programs)
 
 
 def _has_weights(folder):
     return any((folder / name).is_file() for name in LOCAL_WEIGHTS)
 
 
-def _has_saved_model(folder):
-    where = ("saved_model.pb", "[0-9]*/saved_model.pb", "saved_model")
-    return any(next(folder.glob(pattern), None) for pattern in where)
-
-
 def trained_file(source):
-    """The finished model in a run's folder, or the source as it is."""
+    """Return the finished model in a run's folder; another source unchanged."""
     file = pathlib.Path(source).expanduser() / "model.keras"
     return str(file) if file.is_file() else source
 
 
 def run_of(source):
-    """The configuration of the run that a model is from; empty for other models.
+    """Return the configuration of the run that a model is from; empty for other models.
 
     Raises:
-        ValueError: if the recipe in it has no seed or task of the right kind.
+        ValueError: if the types of the recipe's seed or task are wrong.
     """
-    path = pathlib.Path(source).expanduser()
-    config = (path if path.is_dir() else path.parent) / "config.json"
+    config = _folder(source) / "config.json"
     try:
         found = json.loads(config.read_text())
     except (OSError, ValueError, RecursionError):
@@ -152,20 +143,24 @@ def run_of(source):
     recipe = found["recipe"]
     is_recipe = isinstance(recipe, dict)
     if not (is_recipe and type(recipe.get("seed", 0)) is int and isinstance(recipe.get("task", ""), str)):
-        raise ValueError(f"{os.fspath(config)!r} is damaged: wanted a recipe with an int seed and a str task")
+        raise ValueError(f"{os.fspath(config)!r} is damaged: expected an int seed and a str task in recipe")
     return found
 
 
 def finished_run(source):
-    """The Workdir of the run that a model is from, or None where that is not known or it has not finished."""
-    path = pathlib.Path(source).expanduser()
+    """Return the Workdir of the finished run that a model is from, or None."""
     config = run_of(source)
-    workdir = config and Workdir(path if path.is_dir() else path.parent, config)
+    workdir = config and Workdir(_folder(source), config)
     return workdir if workdir and workdir.result else None
 
 
+def _folder(source):
+    path = pathlib.Path(source).expanduser()
+    return path if path.is_dir() else path.parent
+
+
 def seed_of(source, model):
-    """The seed of the split that a model was trained and tested on; 0 where nothing tells.
+    """Return the seed of the split that a model was trained and tested on; 0 if it is unknown.
 
     Args:
         source: What --model names.
@@ -178,7 +173,7 @@ def seed_of(source, model):
 
 
 def task_of(source, model):
-    """What a model's outputs mean, "single_label" where nothing tells; the arguments are as of `seed_of`."""
+    """Return a model's task, "single_label" if it is unknown; the arguments are as for `seed_of`."""
     if isinstance(model, VisionTransformer):
         return model.task or run_of(source).get("recipe", {}).get("task", "single_label")
     return model.description.task

@@ -1,5 +1,6 @@
 import contextlib
 import io
+import json
 import os
 import pathlib
 import shlex
@@ -18,7 +19,7 @@ SCRIPT = pathlib.Path(sys.executable).parent / "keras-vit"
 
 @pytest.fixture(scope="session")
 def script():
-    """The installed console script as a process of its own, as a user would start it."""
+    """Run the installed console script as a process, as a user does."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_CPP")}
 
     def run(*arguments, cwd=None, pipe_to=None):
@@ -32,45 +33,31 @@ def script():
 
 
 @pytest.fixture(scope="session")
-def once(script):
-    """The same for what other tests look at: with FULL the script, else in this process."""
+def keras_vit():
+    """Run a command in this process, which saves the imports: returncode, stdout and stderr."""
 
     def run(*arguments):
         stdout = io.StringIO()
-        with tempfile.TemporaryFile("w+") as said, contextlib.redirect_stdout(stdout):
+        with tempfile.TemporaryFile("w+") as stderr, contextlib.redirect_stdout(stdout):
             real = os.dup(2)  # to which C++ writes
-            os.dup2(said.fileno(), 2)
+            os.dup2(stderr.fileno(), 2)
             try:
-                with contextlib.redirect_stderr(said):
+                with contextlib.redirect_stderr(stderr):
                     status = _keras_vit_cli.main([*map(str, arguments)])
+            except SystemExit as stop:
+                status = stop.code
             finally:
                 os.dup2(real, 2)
                 os.close(real)
-            said.seek(0)
-            return types.SimpleNamespace(returncode=status, stdout=stdout.getvalue(), stderr=said.read())
-
-    return script if "FULL" in os.environ else run
-
-
-@pytest.fixture
-def keras_vit(capfd):
-    """In this process, which saves it the imports: returncode, stdout and stderr."""
-
-    def run(*arguments):
-        capfd.readouterr()
-        try:
-            status = _keras_vit_cli.main([*map(str, arguments)])
-        except SystemExit as stop:
-            status = stop.code
-        stdout, stderr = capfd.readouterr()
-        return types.SimpleNamespace(returncode=status, stdout=stdout, stderr=stderr)
+            stderr.seek(0)
+            return types.SimpleNamespace(returncode=status, stdout=stdout.getvalue(), stderr=stderr.read())
 
     return run
 
 
 @pytest.fixture(scope="session")
 def refused():
-    """Assert that a command was refused in one line that holds all the words."""
+    """Assert that a command was refused in one line with all the words."""
 
     def check(done, *words):
         assert done.returncode == 2, done
@@ -89,6 +76,28 @@ def weights(golden):
 
 
 @pytest.fixture(scope="session")
-def images(tmp_path_factory):
+def images(shared_folder):
     """A data set of two classes with 10 images each."""
-    return write_classes(tmp_path_factory.mktemp("data") / "images")
+    return shared_folder("two_classes", lambda folder: write_classes(folder / "images")) / "images"
+
+
+SHORT = ("--recipe", "finetune", "--total_steps", 3, "--batch_size", 4, "--set", "eval_every=2")
+SHORT = (*SHORT, "--set", "warmup_steps=1", "--set", "seed=5", "--set", "flip=False")
+
+
+@pytest.fixture(scope="session")
+def finetune(weights, images):
+    """The arguments of the shared run, without its workdir."""
+    return ("finetune", "--weights", weights, "--dataset", f"folder:{images}", *SHORT)
+
+
+@pytest.fixture(scope="session")
+def run(shared_folder, keras_vit, finetune):
+    """A finished run's folder, and what the command printed."""
+
+    def make(folder):
+        done = keras_vit(*finetune, "--workdir", folder / "run")
+        (folder / "done.json").write_text(json.dumps(vars(done)))
+
+    folder = shared_folder("finetuned", make)
+    return folder / "run", types.SimpleNamespace(**json.loads((folder / "done.json").read_text()))

@@ -1,6 +1,5 @@
 """`keras-vit benchmark`: that what is timed is what was asked for, in processes that tell what goes wrong."""
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -13,10 +12,8 @@ from reference.small import one_block
 import _keras_vit_cli
 from keras_vit.cli import benchmark
 
-FULL = "FULL" in os.environ
-FORMATS = ("live", "saved_model", "tflite", "onnx") if FULL else ("live", "tflite")
-MANY = 4096  # images, which take so much longer than one that a busy machine does not hide it
-PRECISIONS = ("float32", "float16", "dynamic_int8", "int8") if FULL else ("float32",)
+ALL = ["live", "saved_model", "tflite", "onnx"], ["float32", "float16", "dynamic_int8", "int8"]
+MANY = 4096  # images, which take longer than one on a busy machine, too
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +38,11 @@ def given(source, *options):
     return _keras_vit_cli.parser().parse_args(["benchmark", "--model", str(source), *map(str, options)])
 
 
-def test_every_format_is_timed_at_every_batch_size(keras_vit, model, tmp_path):
-    asked = ("--formats", ",".join(FORMATS), "--precisions", ",".join(PRECISIONS))
+@pytest.mark.parametrize(
+    "formats, precisions", [(["live", "tflite"], ["float32"]), pytest.param(*ALL, marks=pytest.mark.slow)]
+)
+def test_every_format_is_timed_at_every_batch_size(formats, precisions, keras_vit, model, tmp_path):
+    asked = ("--formats", ",".join(formats), "--precisions", ",".join(precisions))
     asked = (*asked, "--batch_sizes", f"{MANY},1", "--rounds", 3, "--threads", 1)
     output = tmp_path / "found.json"
     done = keras_vit("benchmark", "--model", model, *asked, "--output", output)
@@ -51,8 +51,8 @@ def test_every_format_is_timed_at_every_batch_size(keras_vit, model, tmp_path):
     rows = found.pop("rows")
     about = {"image_size": [16, 16], "live": "graph", "rounds": 3, "threads": 1, "cores": os.cpu_count()}
     assert found == {"model": str(model), **about}
-    names = ["tflite_" + precision for precision in PRECISIONS]
-    names = ["live", *["saved_model"] * FULL, *names, *["onnx"] * FULL]
+    names = ["tflite_" + precision for precision in precisions]
+    names = [*formats[: formats.index("tflite")], *names, *formats[formats.index("tflite") + 1 :]]
     assert [(row["batch"], row["format"]) for row in rows] == [(n, name) for n in (1, MANY) for name in names]
     small, large = rows[: len(names)], rows[len(names) :]
     for live, row in [(small[0], row) for row in small] + [(large[0], row) for row in large]:
@@ -68,20 +68,15 @@ def test_every_format_is_timed_at_every_batch_size(keras_vit, model, tmp_path):
     assert "images of 16x16 pixels; medians of 3" in done.stdout and "threads: 1" in done.stdout
 
 
-def test_what_a_process_cannot_open_is_refused(keras_vit, refused, tmp_path):
+def test_a_file_that_a_process_cannot_open_is_refused(keras_vit, refused, tmp_path):
     file = tmp_path / "cut.tflite"
     file.write_bytes(b"TFL3")
     refused(keras_vit("benchmark", "--model", file), file)
 
 
-def test_a_process_that_ends_early_is_told_of(model):
-    with benchmark._process("live", model, None, None) as (ask, answer):
-        (process,) = multiprocessing.active_children()
-        process.kill()
-        process.join()
-        ask(1)
-        with pytest.raises(ValueError, match="the process of live ended early"):
-            answer()
+def test_a_process_that_ends_early_is_reported():
+    with benchmark._process() as process, pytest.raises(ValueError, match="the process of live ended early"):
+        benchmark._result("live", process.submit(os._exit, 1))
 
 
 def test_a_variants_name_is_a_model_of_random_weights():
@@ -90,26 +85,26 @@ def test_a_variants_name_is_a_model_of_random_weights():
     assert (model.image_size, model.num_classes) == ((224, 224), 1000)
 
 
-def test_only_what_is_asked_for_is_exported(model, tmp_path):
+def test_only_the_given_formats_are_exported(model, tmp_path):
     assert benchmark._files(given(model, "--formats", "live"), tmp_path).keys() == {"live"}
     assert not (tmp_path / "saved_model").exists()
 
 
 @pytest.mark.parametrize("name, format", [("1/saved_model.pb", "saved_model"), ("m.onnx", "onnx")])
-def test_what_is_exported_already_is_timed_as_it_is(name, format, tmp_path):
+def test_an_export_is_measured_as_it_is(name, format, tmp_path):
     file = tmp_path / "out" / name
     file.parent.mkdir(parents=True)
     file.write_bytes(b"")
     source = file if format == "onnx" else tmp_path / "out"
     assert benchmark._files(given(source), None) == {format: file if format == "onnx" else file.parent}
-    with pytest.raises(ValueError, match="is exported already, and timed as it is"):
+    with pytest.raises(ValueError, match="is an export and is measured as it is"):
         benchmark._files(given(source, "--formats", "live"), None)
 
 
 @pytest.mark.parametrize(
     "options, words",
     [
-        (["--batch_sizes", "1,0"], ["--batch_sizes", "'0'", "above 0"]),
+        (["--batch_sizes", "1,0"], ["--batch_sizes", "'0'", "positive integer"]),
         (["--batch_sizes", "1,"], ["--batch_sizes", "''"]),
         (["--formats", "live,tfjs"], ["got tfjs", "saved_model, tflite, onnx, hub"]),
         (["--precisions", "int4"], ["got int4", "dynamic_int8"]),
@@ -124,25 +119,22 @@ def test_bad_input_is_refused_in_one_line(options, words, keras_vit, refused, mo
     refused(keras_vit("benchmark", "--model", model, *options), *words)
 
 
-def test_the_peak_is_what_the_system_tells(monkeypatch):
-    told = benchmark.peak_memory()
+def test_the_peak_is_the_systems(monkeypatch):
+    peak = benchmark.peak_memory()
 
     def missing(path):
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(pathlib.Path, "read_text", missing)
     other = benchmark.peak_memory()  # as on systems without /proc
-    assert told <= other * 1.01 and other > 10 * benchmark.MIB
+    assert peak <= other * 1.01 and other > 10 * benchmark.MIB
 
 
-def test_numbers_that_the_system_does_not_tell_are_left_out():
+def test_unknown_memory_is_a_dash():
     row = {"format": "onnx", "batch": 2, "ms": 4.0, "images_per_second": 500.0, "ratio": 1.0}
     row |= {"bytes": benchmark.MIB, "peak_bytes": None, "imports_bytes": None}
-    text = benchmark.shown({"rows": [row], "image_size": [8, 8], "rounds": 1, "threads": None, "live": None})
+    text = benchmark.summary(
+        {"rows": [row], "image_size": [8, 8], "rounds": 1, "threads": None, "live": None}
+    )
     assert text.splitlines()[1].split() == ["onnx", "2", "4.0", "500.0", "1.0", "1.0", "-", "-"]
     assert "live" not in text
-
-
-def test_batch_sizes_are_positive():
-    with pytest.raises(argparse.ArgumentTypeError):
-        _keras_vit_cli.positive_ints("0")

@@ -13,8 +13,8 @@ from keras_vit.cli.export import _facts, _name
 from keras_vit.export import description
 
 NAMES = ("cat", "dog")
-FORMATS = ["saved_model", "tflite_float32", "tflite_int8", "onnx", "hub"]
-FILES = ["", "saved_model", "saved_model/1", "hub/pets.tar.gz", "model_float32.tflite", "model.onnx"]
+FAST = ["saved_model", "tflite"], ["float32"]
+ALL = ["saved_model", "tflite", "onnx", "hub"], ["float32", "int8"]
 
 
 @pytest.fixture(scope="module")
@@ -25,19 +25,28 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def exported(model, images, script, tmp_path_factory):
-    """(folder of an export in every format, made by the script, and the process)."""
-    path = tmp_path_factory.mktemp("exported") / "export"
-    arguments = ("--formats", "saved_model,tflite,onnx,hub", "--precisions", "float32,int8", "--name", "pets")
-    data = ("--dataset", f"folder:{images}", "--licence", "Apache-2.0")
-    done = script("export", "--model", model, "--output", path, *arguments, *data)
-    assert done.returncode == 0, done.stderr
-    return path, done
+def export(model, images, keras_vit):
+    """Export the model in some formats: the process."""
+
+    def run(folder, formats, precisions):
+        chosen = ("--formats", ",".join(formats), "--precisions", ",".join(precisions), "--name", "pets")
+        data = ("--dataset", f"folder:{images}", "--licence", "Apache-2.0")
+        return keras_vit("export", "--model", model, "--output", folder, *chosen, *data)
+
+    return run
+
+
+@pytest.fixture(scope="module", params=[FAST, pytest.param(ALL, marks=pytest.mark.slow)], ids=["fast", "all"])
+def exported(export, request, tmp_path_factory):
+    """The folder of an export, its formats, and the process."""
+    folder = tmp_path_factory.mktemp("exported") / "export"
+    done = export(folder, *request.param)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder, request.param, done
 
 
 def test_it_prints_a_table_and_writes_the_result(exported, model, images):
-    path, done = exported
-    assert done.stderr == ""
+    path, (formats, precisions), done = exported
     result = json.loads((path / "result.json").read_text())
     assert result["model"] == str(model) and result["seconds"] > 0
     verified = json.loads((path / "verification.json").read_text())
@@ -46,45 +55,55 @@ def test_it_prints_a_table_and_writes_the_result(exported, model, images):
     found, header, *lines = done.stdout.splitlines()
     assert found == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
     assert header.split()[:3] == ["format", "accuracy", "agreement"]
-    assert [line.split()[0] for line in lines[:6]] == ["live", *FORMATS]
-    for row in verified["formats"].values():
-        assert row["path"] in done.stdout
-    page = (path / "hub" / "pets.md").read_text()
-    assert "license: apache-2.0" in page and str(images) not in page
+    names = ["saved_model", *(f"tflite_{precision}" for precision in precisions), *formats[2:]]
+    assert [line.split()[0] for line in lines[: len(names) + 1]] == ["live", *names]
+    assert all(row["path"] in done.stdout for row in verified["formats"].values())
+    if "hub" in formats:
+        page = (path / "hub" / "pets.md").read_text()
+        assert "license: apache-2.0" in page and str(images) not in page
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_verb_takes_every_format(name, exported, keras_vit, model, images):
-    file = exported[0] / name
-    alike = keras_vit("predict", "--model", model, images, "--json")
-    done = keras_vit("predict", "--model", file, images, "--json")
-    assert done.returncode == 0, done.stderr
-    for row, expected in zip(json.loads(done.stdout), json.loads(alike.stdout), strict=True):
-        assert [c["name"] for c in row["classes"]] == [c["name"] for c in expected["classes"]]
-        probabilities = [[c["probability"] for c in found["classes"]] for found in (row, expected)]
-        np.testing.assert_allclose(*probabilities, rtol=1e-4)
+def test_predict_and_evaluate_accept_every_format(exported, keras_vit, model, images):
+    folder, (formats, _), _ = exported
+    files = [
+        "",
+        "model_float32.tflite",
+        *["saved_model", "hub/pets.tar.gz", "model.onnx"] * ("hub" in formats),
+    ]
     data = ("--dataset", f"folder:{images}", "--json")
-    evaluated = [json.loads(keras_vit("evaluate", "--model", m, *data).stdout) for m in (model, file)]
-    assert evaluated[0]["accuracy"] == evaluated[1]["accuracy"]
-    assert evaluated[0]["loss"] == pytest.approx(evaluated[1]["loss"], rel=1e-4)
+    predictions = json.loads(keras_vit("predict", "--model", model, images, "--json").stdout)
+    scores = json.loads(keras_vit("evaluate", "--model", model, *data).stdout)
+    for file in (folder / name for name in files):
+        done = keras_vit("predict", "--model", file, images, "--json")
+        assert done.returncode == 0, done.stderr
+        for row, expected in zip(json.loads(done.stdout), predictions, strict=True):
+            assert [c["name"] for c in row["classes"]] == [c["name"] for c in expected["classes"]]
+            probabilities = [[c["probability"] for c in found["classes"]] for found in (row, expected)]
+            np.testing.assert_allclose(*probabilities, rtol=1e-4)
+        found = json.loads(keras_vit("evaluate", "--model", file, *data).stdout)
+        assert found["accuracy"] == scores["accuracy"] and found["loss"] == pytest.approx(
+            scores["loss"], rel=1e-4
+        )
 
 
-@pytest.mark.parametrize("name", ["hub/pets.tar.gz", "model_float32.tflite", "model.onnx"])
-def test_a_model_is_fetched_from_a_web_server(name, exported, keras_vit, images, tmp_path, monkeypatch):
+def test_an_export_is_downloaded(exported, keras_vit, images, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
-    content = (exported[0] / name).read_bytes()
     image = images / "cat" / "00.png"
-    expected = keras_vit("predict", "--model", exported[0] / name, image).stdout
-    with serving(Server()) as server:
-        server.answers["/1/" + name] = lambda handler: handler.answer(200, content)
-        trust = ["--trust"] * name.endswith(".tar.gz")
-        done = keras_vit("predict", "--model", f"{server.url}/1/{name}", image, *trust)
-    assert (done.returncode, done.stdout) == (0, expected), done.stderr
+    names = ["model_float32.tflite", *["hub/pets.tar.gz", "model.onnx"] * ("hub" in exported[1][0])]
+    for name in names:
+        content = (exported[0] / name).read_bytes()
+        expected = keras_vit("predict", "--model", exported[0] / name, image).stdout
+        with serving(Server()) as server:
+            server.answers["/1/" + name] = lambda handler, content=content: handler.answer(200, content)
+            trust = ["--trust"] * name.endswith(".tar.gz")
+            done = keras_vit("predict", "--model", f"{server.url}/1/{name}", image, *trust)
+        assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["multi_label", "regression"])
 def test_a_runs_task_goes_with_it(task, keras_vit, tmp_path):
-    """From labels to a trained model to an export to what `predict` and `evaluate` say of it."""
+    """From labels to a trained model, to an export, to `predict` and `evaluate`."""
     lines = [f"{i}.png,{i % 2},{(i // 2) % 2}" for i in range(24)]
     data = write_table(tmp_path / "data", "file,red,round", *lines, images=[f"{i}.png" for i in range(24)])
     numbers = {
@@ -129,79 +148,34 @@ def test_a_runs_task_goes_with_it(task, keras_vit, tmp_path):
         assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
-def exists(model, path):
-    (path / "out").mkdir()
-    return [], ["out' exists", "out-2' is free"]
+BAD = {
+    "an existing folder": (["--output", "{path}"], ["exists", "-2' is free"]),
+    "other classes": (
+        ["--dataset", "digits"],
+        ["10 classes (0, 1, 2, 3, 4 and 5 more); got one with 2 outputs"],
+    ),
+    "an export": (["--model", "{path}/m.tflite"], ["is an exported model", "expected the run"]),
+    "no model": (["--model", "{path}/none.keras", "--image_size", "24"], ["no such model file"]),
+    "an unfit name": (["--formats", "hub", "--name", "My Flowers"], ["'My Flowers'"]),
+}
 
 
-def unwritable(model, path):
-    (path / "out").write_text("a file")
-    return ["--output", path / "out" / "deeper"], ["out"]
+@pytest.mark.parametrize("options, words", BAD.values(), ids=BAD)
+def test_bad_input_is_refused_in_one_line(options, words, keras_vit, refused, model, tmp_path):
+    (tmp_path / "m.tflite").write_bytes(b"")
+    options = [option.format(path=tmp_path) for option in options]
+    refused(keras_vit("export", "--model", model, "--output", tmp_path / "out", *options), *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.tflite"]
 
 
-def unknown_format(model, path):
-    return ["--formats", "saved_model,tfjs"], ["got tfjs", "saved_model, tflite, onnx, hub"]
+@pytest.mark.parametrize("command", ["finetune --workdir {run} --weights", "fewshot --model"])
+def test_training_from_an_export_is_refused(command, keras_vit, refused, tmp_path):
+    (tmp_path / "model.tflite").write_bytes(b"")
+    command = command.format(run=tmp_path / "run").split()
+    refused(keras_vit(*command, tmp_path / "model.tflite", "--dataset", "digits"), "model.tflite")
 
 
-def uncalibrated(model, path):
-    return ["--precisions", "int8"], ["int8", "give a data set"]
-
-
-def other_classes(model, path):
-    return ["--dataset", "digits"], [
-        "data set's 10 classes (0, 1, 2, 3, 4 and 5 more); got one with 2 outputs (cat, dog)"
-    ]
-
-
-def exported_already(model, path):
-    (path / "m.tflite").write_bytes(b"")
-    return ["--model", path / "m.tflite"], ["is an exported model", "wanted the run"]
-
-
-def no_model(model, path):
-    return ["--model", path / "none.keras", "--image_size", "24"], ["no such model file"]
-
-
-def unfit_name(model, path):
-    return ["--formats", "hub", "--name", "My Flowers"], ['letters, digits, "_", "." and "-"', "'My Flowers'"]
-
-
-def not_finite(model, path):
-    broken = small(num_layers=1)
-    broken.get_layer("head").bias.assign([float("nan")] * 5)
-    broken.save(path / "nan.keras")
-    return ["--model", path / "nan.keras"], ["head/bias", "not finite"]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        exists,
-        unwritable,
-        unknown_format,
-        uncalibrated,
-        other_classes,
-        exported_already,
-        no_model,
-        unfit_name,
-        not_finite,
-    ],
-)
-def test_bad_input_is_refused_in_one_line(make, keras_vit, refused, model, tmp_path):
-    more, words = make(model, tmp_path)
-    before = {*tmp_path.iterdir()}
-    refused(keras_vit("export", "--model", model, "--output", tmp_path / "out", *more), *words)
-    assert {*tmp_path.iterdir()} == before
-
-
-@pytest.mark.parametrize("verb", ["finetune", "fewshot"])
-def test_what_an_export_cannot_do_is_refused(verb, exported, keras_vit, refused, tmp_path):
-    option = {"finetune": "--weights", "fewshot": "--model"}[verb]
-    more = ("--workdir", tmp_path / "run") if verb == "finetune" else ()
-    done = keras_vit(verb, option, exported[0] / "model_float32.tflite", "--dataset", "digits", *more)
-    refused(done, "model_float32.tflite")
-
-
+@pytest.mark.slow
 def test_another_size_is_resized_first(model, keras_vit, tmp_path):
     done = keras_vit(
         "export",
@@ -218,10 +192,6 @@ def test_another_size_is_resized_first(model, keras_vit, tmp_path):
     assert description.read_description(tmp_path / "out" / "saved_model" / "1").image_size == (24, 24)
 
 
-def test_the_parsers_lists_are_the_packages():
-    assert _keras_vit_cli.TASKS == description.TASKS
-
-
 @pytest.mark.parametrize(
     "source, name",
     [
@@ -232,11 +202,11 @@ def test_the_parsers_lists_are_the_packages():
         ("vit_b16_augreg_in21k_ft_in1k", "vit_b16_augreg_in21k_ft_in1k"),
     ],
 )
-def test_a_name_for_the_hub_is_made_of_the_models(source, name):
+def test_the_name_for_the_hub_is_the_models(source, name):
     assert _name(source) == name
 
 
-def test_the_catalogue_tells_what_is_known_of_the_weights():
+def test_facts_of_the_weights_are_the_catalogues():
     parser = _keras_vit_cli.parser()
     source = "vit_b16_augreg_in21k_ft_in1k"
     facts = _facts(parser.parse_args(["export", "--model", source, "--output", "out"]))

@@ -4,14 +4,13 @@ import json
 
 import pytest
 
-from keras_vit import VisionTransformer
 from keras_vit.variants import PUBLISHED, cost
 from keras_vit.weights.catalogue import CATALOGUE
 
 
 @pytest.fixture
-def here(monkeypatch):
-    """Pretend that these sources, and no others, are here already."""
+def cached(monkeypatch):
+    """Pretend that these sources, and no others, are cached."""
     sources = set()
     fetch = importlib.import_module("keras_vit.weights.fetch")  # the module, not the function
     monkeypatch.setattr(fetch, "is_cached", lambda source: source in sources)
@@ -42,35 +41,25 @@ def test_the_tables_have_a_row_for_every_variant_and_every_checkpoint(keras_vit)
     assert [row.split()[0] for row in rows] == [*CATALOGUE]
 
 
-def test_a_row_shows_what_one_chooses_by(keras_vit, here):
-    here.add(CATALOGUE["vit_b16_augreg_in21k_ft_in1k"].source)
+def test_a_row_has_the_columns_to_choose_by(keras_vit, cached):
+    cached.add(CATALOGUE["vit_b16_augreg_in21k_ft_in1k"].source)
     rows = [line.split() for line in keras_vit("models").stdout.splitlines()]
     assert ["vit_b16_augreg_in21k_ft_in1k", "B/16", "224", "1000", "84.5", "apache-2.0", "yes"] in rows
-    assert ["vit_b16_dino", "B/16", "224", "apache-2.0"] in rows  # no head, no accuracy, not here
+    assert ["vit_b16_dino", "B/16", "224", "apache-2.0"] in rows  # no head, no accuracy, not cached
     assert ["vit_b16_bamboo", "B/16", "224", "115217"] in rows  # no licence is stated
 
 
-def test_json_and_output_hold_every_field(keras_vit, here, tmp_path):
+def test_json_and_output_hold_every_field(keras_vit, cached, tmp_path):
     row = CATALOGUE["deit3_s16_in22k_ft_in1k_384"]
-    here.add(row.source)
+    cached.add(row.source)
     done = keras_vit("models", "--json", "--output", tmp_path / "models.json")
     found = json.loads(done.stdout)
     assert found == json.loads((tmp_path / "models.json").read_text())
     assert found["variants"] == [{"variant": name, **cost(name)} for name in PUBLISHED]
     assert [listed["name"] for listed in found["catalogue"]] == [*CATALOGUE]
     assert [listed["name"] for listed in found["catalogue"] if listed["cached"]] == [row.name]
-    (shown,) = [listed for listed in found["catalogue"] if listed["name"] == row.name]
-    assert shown == json.loads(json.dumps({**dataclasses.asdict(row), "cached": True}))
-
-
-@pytest.mark.parametrize("name", ["mu/16", "Ti/16", "S/32", "R+Ti/16", "R26+S/32"])
-@pytest.mark.parametrize("classes", [0, 10])
-def test_parameters_are_those_of_the_model(name, classes, keras_vit):
-    done = keras_vit("models", "--json", "--image_size", 224, "--num_classes", classes)
-    (row,) = [row for row in json.loads(done.stdout)["variants"] if row["variant"] == name]
-    model = VisionTransformer.from_variant(name, num_classes=classes or None)
-    assert row["parameters"] == model.count_params()
-    assert row["tokens"] == model.get_layer("tokens").output.shape[1]
+    (found_row,) = [listed for listed in found["catalogue"] if listed["name"] == row.name]
+    assert found_row == json.loads(json.dumps({**dataclasses.asdict(row), "cached": True}))
 
 
 # The stem's last stages round up, so that a hybrid of 1×1 patches takes any image.
@@ -78,7 +67,7 @@ ANY_SIZE = {"R26+S/32", "R26+B/32", "R50+B/16", "R50+L/32"}
 
 
 @pytest.mark.parametrize("size, fitting", [(28, {"So400m/14", "H/14", "g/14", "G/14", "e/14"}), (15, set())])
-def test_variants_whose_patch_does_not_divide_the_image_are_left_out(size, fitting, keras_vit):
+def test_variants_whose_patch_does_not_divide_the_image_are_excluded(size, fitting, keras_vit):
     variants, checkpoints = listed(keras_vit, "--image_size", size)
     assert {*variants} == fitting | ANY_SIZE
     assert checkpoints == [*CATALOGUE]
@@ -94,51 +83,34 @@ def test_all_words_must_match(arguments, keras_vit):
     assert len(checkpoints) == 6
 
 
-@pytest.mark.parametrize(
-    "word, name",
-    [
-        ("facebook/", "deit_b16_hf_in1k"),
-        ("R26+S", "vit_r26_s32_augreg_in21k"),
-        ("flexi", "flexivit_b16_1200ep_in1k_240"),
-    ],
-)
-def test_a_word_is_looked_for_in_source_variant_and_name(word, name, keras_vit):
-    _, checkpoints = listed(keras_vit, word)
-    assert name in checkpoints
-    assert checkpoints == [
-        n for n, row in CATALOGUE.items() if word.lower() in f"{n} {row.source} {row.variant}".lower()
-    ]
+@pytest.mark.parametrize("word", ["facebook/", "R26+S", "flexi"])
+def test_a_word_is_searched_in_source_variant_and_name(word, keras_vit):
+    expected = [n for n, r in CATALOGUE.items() if word.lower() in f"{n} {r.source} {r.variant}".lower()]
+    assert listed(keras_vit, word)[1] == expected != []
 
 
-def test_a_variant_is_shown_alone_with_its_checkpoints(keras_vit):
+def test_one_variant_is_listed_with_its_checkpoints(keras_vit):
     variants, checkpoints = listed(keras_vit, "--variant", "B/8")
     assert variants == ["B/8"]
     assert checkpoints == [name for name, row in CATALOGUE.items() if row.variant == "B/8"] != []
     assert listed(keras_vit, "--variant", "S/2") == (["S/2"], [])
 
 
-def test_a_variant_that_is_none_is_refused(keras_vit, refused):
+def test_an_unknown_variant_is_refused(keras_vit, refused):
     refused(keras_vit("models", "--variant", "X/16"), "'X/16'", "sizes")
 
 
-def test_only_what_is_here_is_shown(keras_vit, here):
+def test_only_cached_checkpoints_are_listed(keras_vit, cached):
     assert listed(keras_vit, "--cached") == ([], [])
-    here |= {CATALOGUE["vit_b16_dino"].source, CATALOGUE["vit_s16_dino"].source}
+    cached |= {CATALOGUE["vit_b16_dino"].source, CATALOGUE["vit_s16_dino"].source}
     assert listed(keras_vit, "--cached") == ([], ["vit_b16_dino", "vit_s16_dino"])
     assert listed(keras_vit, "--cached", "--variant", "S/16") == ([], ["vit_s16_dino"])
     title, table = keras_vit("models", "--cached", "b16").stdout.split("\n\n")
     assert title.startswith("1 of ") and "vit_b16_dino" in table
 
 
-def test_nothing_that_matches_is_said(keras_vit):
+def test_no_match_is_stated(keras_vit):
     done = keras_vit("models", "resnet152")
     assert done.returncode == 0
     (line,) = done.stdout.splitlines()
     assert line.startswith(f"0 of {len(CATALOGUE)} checkpoints")
-
-
-def test_an_output_that_cannot_be_written_is_refused(keras_vit, tmp_path):
-    done = keras_vit("models", "--output", tmp_path / "nowhere" / "models.json")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "nowhere/models.json" in line

@@ -12,7 +12,7 @@ from reference.small import one_block, small
 import _keras_vit_cli
 from keras_vit import from_pretrained
 from keras_vit.cli import predict
-from keras_vit.cli.source import named
+from keras_vit.cli.source import with_class_names
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.saved_model import export_saved_model
@@ -74,7 +74,7 @@ def test_class_names_may_be_given(keras_vit, refused, weights, images, tmp_path)
 def test_an_exported_models_class_names_may_be_given(tmp_path):
     exported = ExportedModel(describe(small(), "single_label"), compute=None)
     (tmp_path / "names.txt").write_text("\n".join("vwxyz"))
-    assert named(exported, tmp_path / "names.txt").class_names == tuple("vwxyz")
+    assert with_class_names(exported, tmp_path / "names.txt").class_names == tuple("vwxyz")
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl", "json"])
@@ -113,7 +113,7 @@ def test_a_list_is_read_from_standard_input(keras_vit, model, images, monkeypatc
     assert paths == [*map(str, sorted((images / "cat").iterdir())), f"{images}/dog/01.png"]
 
 
-def test_rows_are_printed_as_they_come_and_the_file_appears_at_the_end(
+def test_rows_are_printed_per_batch_and_the_file_appears_at_the_end(
     model, images, tmp_path, monkeypatch, capfd
 ):
     file, seen = tmp_path / "found.csv", []
@@ -161,7 +161,7 @@ def test_multi_label_and_regression_have_their_columns(task, names, keras_vit, i
         np.testing.assert_allclose([float(row[3]) for row in rows], expected, rtol=1e-3)
 
 
-def test_all_is_printed_before_a_full_disk_is_said(keras_vit, weights, images, tmp_path):
+def test_everything_is_printed_before_a_full_disk_is_reported(keras_vit, weights, images, tmp_path):
     (tmp_path / "full.csv").symlink_to("/dev/full")
     given = ("predict", "--model", weights, images, "--format", "csv")
     done = keras_vit(*given, "--output", tmp_path / "full.csv")
@@ -187,93 +187,70 @@ def test_the_hidden_files_of_a_folder_are_not_predicted(keras_vit, weights, tmp_
     ]
 
 
-def no_image(model, images, path):
-    return model, path / "nowhere.png", ["no such image file", path / "nowhere.png"]
+def saved(model, path):
+    model.save(path)
+    return path
 
 
-def broken_image(model, images, path):
-    return model, write_broken(path / "bad.png"), ["not a readable image", path / "bad.png"]
+def cut_file(model, path):
+    path.write_bytes(model.read_bytes()[:3000])
+    return path
 
 
-def empty_folder(model, images, path):
-    (path / "empty").mkdir()
-    return model, path / "empty", ["no images in the folder", path / "empty", ".jpg"]
+def folder(path):
+    path.mkdir()
+    return path
 
 
-def missing_folder(model, images, path):
-    return model, [images, "--output", path / "none" / "found.csv"], ["there is no folder", path / "none"]
+OTHER = [keras.Input((2,)), keras.layers.Dense(1)]
+BAD_MODELS = {
+    "a variant": (
+        lambda model, path: "B/16",
+        ["'B/16' is a variant and has no weights", "finetune --model B/16"],
+    ),
+    "missing": (lambda model, path: path / "no.keras", ["no such model file", "no.keras"]),
+    "damaged": (
+        lambda model, path: cut_file(model, path / "cut.keras"),
+        ["cut.keras", "not a readable .keras"],
+    ),
+    "another": (lambda model, path: saved(keras.Sequential(OTHER), path / "o.keras"), ["holds a Sequential"]),
+    "unfinished": (lambda model, path: folder(path / "run"), ["holds no finished run", "model.keras"]),
+    "headless": (
+        lambda model, path: saved(small(num_classes=None), path / "f.keras"),
+        ["no classification head"],
+    ),
+}
 
 
-def unknown_suffix(model, images, path):
-    return model, [images, "--output", path / "found.txt"], [".csv, .jsonl or .json", "found.txt"]
+@pytest.mark.parametrize("make, words", BAD_MODELS.values(), ids=BAD_MODELS)
+def test_a_bad_model_is_refused_in_one_line(make, words, keras_vit, refused, model, images, tmp_path):
+    refused(keras_vit("predict", "--model", make(model, tmp_path), images), *words)
 
 
-def variant(model, images, path):
-    return "B/16", images, ["'B/16' is a variant and has no weights", "keras-vit finetune --model B/16"]
+BAD_IMAGES = {
+    "missing": (lambda path: [path / "no.png"], ["no such image file", "no.png"]),
+    "broken": (lambda path: [write_broken(path / "bad.png")], ["not a readable image", "bad.png"]),
+    "empty": (lambda path: [folder(path / "empty")], ["no images in the folder", "empty", ".jpg"]),
+    "no folder": (
+        lambda path: [path, "--output", path / "none" / "found.csv"],
+        ["there is no folder", "none"],
+    ),
+    "another suffix": (
+        lambda path: [path, "--output", path / "found.txt"],
+        [".csv, .jsonl or .json", "found.txt"],
+    ),
+    "an empty list": (lambda path: ["-"], ["expected one path per line"]),
+}
 
 
-def empty_list(model, images, path):
-    return model, "-", ["no images on standard input", "one path per line"]
-
-
-def headless_export(model, images, path):
-    export_saved_model(one_block(num_classes=None), path / "1", warmup=())
-    words = ["no classification head", "to output representation of 12 numbers", "without --representation"]
-    return path / "1", images, words
-
-
-def no_model(model, images, path):
-    return path / "nowhere.keras", images, ["no such model file", path / "nowhere.keras"]
-
-
-def damaged_model(model, images, path):
-    (path / "cut.keras").write_bytes(model.read_bytes()[:3000])
-    return path / "cut.keras", images, ["cut.keras", "not a readable .keras file"]
-
-
-def other_model(model, images, path):
-    keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(path / "other.keras")
-    return path / "other.keras", images, ["holds a Sequential; expected a VisionTransformer"]
-
-
-def unfinished_run(model, images, path):
-    (path / "run").mkdir()
-    return path / "run", images, ["holds no finished run", "model.keras"]
-
-
-def no_numbers(model, images, path):
-    broken = small()
-    broken.get_layer("head").bias.assign([float("inf")] * 5)
-    broken.save(path / "broken.keras")
-    return path / "broken.keras", images, ["computes NaN or infinity", "weights show"]
-
-
-def headless_model(model, images, path):
-    small(num_classes=None).save(path / "features.keras")
-    return path / "features.keras", images, ["no classification head"]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        no_image,
-        broken_image,
-        empty_folder,
-        missing_folder,
-        unknown_suffix,
-        variant,
-        empty_list,
-        headless_export,
-        no_model,
-        damaged_model,
-        other_model,
-        unfinished_run,
-        headless_model,
-        no_numbers,
-    ],
-)
-def test_bad_input_is_refused_in_one_line(make, keras_vit, refused, model, images, tmp_path, monkeypatch):
+@pytest.mark.parametrize("make, words", BAD_IMAGES.values(), ids=BAD_IMAGES)
+def test_bad_images_are_refused_in_one_line(make, words, keras_vit, refused, model, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
-    source, given, words = make(model, images, tmp_path)
-    given = given if isinstance(given, list) else [given]
-    refused(keras_vit("predict", "--model", source, *given), *words)
+    refused(keras_vit("predict", "--model", model, *make(tmp_path)), *words)
+
+
+def test_an_export_without_a_head_is_refused(keras_vit, refused, images, tmp_path):
+    export_saved_model(one_block(num_classes=None), tmp_path / "1", warmup=())
+    refused(
+        keras_vit("predict", "--model", tmp_path / "1", images), "no classification head", "representation"
+    )

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 from made.disks import largest_file
 
-from keras_vit.cli.report import report, table
+from keras_vit.cli.report import report, text_table
 
 
 @pytest.mark.parametrize(
@@ -20,15 +20,15 @@ from keras_vit.cli.report import report, table
     ],
 )
 def test_columns_are_aligned_numbers_to_the_right(rows, expected):
-    assert table(rows, ("name", "count")) == expected
+    assert text_table(rows, ("name", "count")) == expected
 
 
 def test_control_characters_are_escaped():
-    assert table([("\x1b[2Ja\n", 1)], ("name", "count")) == "name        count\n\\x1b[2Ja\\n      1"
+    assert text_table([("\x1b[2Ja\n", 1)], ("name", "count")) == "name        count\n\\x1b[2Ja\\n      1"
 
 
 def test_lines_have_no_spaces_at_their_end():
-    assert all(line == line.rstrip() for line in table([("a", ""), ("", "")], ("one", "")).splitlines())
+    assert all(line == line.rstrip() for line in text_table([("a", ""), ("", "")], ("one", "")).splitlines())
 
 
 @pytest.mark.parametrize("as_json", [False, True])

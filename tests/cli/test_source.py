@@ -25,7 +25,7 @@ from keras_vit.export.tflite import export_tflite
         *("https://tfhub.dev/google/vit_b16/1", "https://www.kaggle.com/models/me/vit/tensorFlow2/b16/1"),
     ],
 )
-def test_exports_are_told_by_their_names(source):
+def test_exports_are_recognised_by_their_names(source):
     assert is_exported(source)
 
 
@@ -38,7 +38,7 @@ def test_exports_are_told_by_their_names(source):
         *("tfhub.dev/vit", "gs://vit_models/imagenet21k/ViT-B_16.npz"),
     ],
 )
-def test_checkpoints_are_too(source):
+def test_checkpoints_are_no_exports(source):
     assert not is_exported(source)
 
 
@@ -51,7 +51,7 @@ def test_a_tgz_is_opened(saved, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     path = archive.make_archive(saved, tmp_path / "vit.tar.gz").rename(tmp_path / "vit.tgz")
     assert isinstance(open_model(path), ExportedModel)
-    with pytest.raises(ValueError, match="' is an exported model; wanted the run, .keras file"):
+    with pytest.raises(ValueError, match="' is an exported model; expected the run, .keras file"):
         open_live(path)
 
 
@@ -67,7 +67,7 @@ def test_of_an_export_without_a_saved_model_the_files_are_named(saved, tmp_path)
         open_model(tmp_path)
     expected = f"{str(tmp_path)!r} holds no SavedModel; give one of its files: {str(file)!r}, "
     assert str(error.value) == expected + repr(str(tmp_path / "hub" / "vit.tar.gz"))
-    with pytest.raises(ValueError, match="' is an exported model; wanted the run, .keras file"):
+    with pytest.raises(ValueError, match="' is an exported model; expected the run, .keras file"):
         open_live(tmp_path)
     (tmp_path / "saved_model").mkdir()
     shutil.copytree(saved, tmp_path / "saved_model" / "1")
@@ -83,7 +83,7 @@ def test_a_folder_with_weights_and_a_program_is_its_weights(name, saved, tmp_pat
     assert not is_exported(tmp_path)
 
 
-def test_the_weights_beside_a_program_are_opened(saved, tmp_path):
+def test_the_weights_next_to_a_program_are_opened(saved, tmp_path):
     shutil.copytree(saved, tmp_path / "both")
     save_weights(small(num_classes=3), tmp_path / "both", "huggingface", overwrite=True)
     opened = open_model(tmp_path / "both")
@@ -91,7 +91,7 @@ def test_the_weights_beside_a_program_are_opened(saved, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["m.keras", "m.npz", "m.tar.gz", "run", "1"])
-def test_a_digest_is_asked_of_whatever_is_one_file(name, saved, tmp_path, monkeypatch):
+def test_the_digest_of_every_file_is_checked(name, saved, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     path = tmp_path / name
     if name == "1":
@@ -112,7 +112,7 @@ def test_a_digest_is_asked_of_whatever_is_one_file(name, saved, tmp_path, monkey
         open_model(str(path), sha256="0" * 64)
 
 
-def test_a_keras_file_is_opened_from_an_address(tmp_path, monkeypatch):
+def test_a_keras_file_is_opened_from_a_url(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     small().save(tmp_path / "m.keras")
     with serving(Server()) as server:
@@ -125,13 +125,13 @@ def test_a_keras_file_is_opened_from_an_address(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "recipe", ["null", "[1]", '"text"', '{"seed": Infinity}', '{"seed": 0, "task": [1]}']
 )
-def test_a_run_whose_recipe_is_of_another_kind_is_refused_in_one_line(recipe, tmp_path):
+def test_a_damaged_recipe_is_refused_in_one_line(recipe, tmp_path):
     (tmp_path / "config.json").write_text(f'{{"recipe": {recipe}}}')
-    with pytest.raises(ValueError, match="config.json' is damaged: wanted a recipe with an int seed"):
+    with pytest.raises(ValueError, match="config.json' is damaged: expected an int seed"):
         run_of(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "3", "{", '{"model_type": "vit"}', "[" * 100_000])
-def test_a_configuration_that_is_of_no_run_tells_nothing(text, tmp_path):
+def test_another_configuration_is_ignored(text, tmp_path):
     (tmp_path / "config.json").write_text(text)
     assert run_of(tmp_path) == {}

@@ -28,7 +28,7 @@ def lines_of(done):
     return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
 
 
-def test_show_tells_layout_architecture_and_that_all_fits(keras_vit, weights):
+def test_show_prints_layout_architecture_and_that_all_fits(keras_vit, weights):
     shown = lines_of(keras_vit("weights", "show", weights))
     assert shown["layout"] == "vit_jax"
     assert shown["parameters"] == "14,247"
@@ -45,13 +45,13 @@ def test_show_as_json_prints_nothing_else(keras_vit, weights):
     assert found["fits"] and found["arguments"]["hidden_size"] == 24
 
 
-def test_show_names_the_classes_and_the_preprocessing(keras_vit, named):
+def test_show_prints_class_names_and_preprocessing(keras_vit, named):
     shown = lines_of(keras_vit("weights", "show", named[1]))
     assert "'ant' … 'eel'" in shown["class"]
     assert "crop_fraction 0.5" in shown["preprocessing"]
 
 
-def test_show_lists_what_is_missing_extra_and_wrong(keras_vit, weights, tmp_path):
+def test_show_lists_missing_unexpected_and_wrong_arrays(keras_vit, weights, tmp_path):
     with np.load(weights) as file:
         stored = dict(file)
     stored["Transformer/encoderblock_1/extra"] = np.zeros(3, "float32")
@@ -70,22 +70,27 @@ def test_show_lists_what_is_missing_extra_and_wrong(keras_vit, weights, tmp_path
     assert "no: from_pretrained refuses this file" in text and "encoder_norm/beta" in text
 
 
-def test_show_says_that_weights_are_not_finite(keras_vit, weights, tmp_path):
+def test_show_reports_weights_that_are_not_finite(keras_vit, weights, tmp_path):
     with np.load(weights) as file:
         np.savez(tmp_path / "nan.npz", **{**file, "head/bias": np.full(7, np.nan, "float32")})
     done = keras_vit("weights", "show", tmp_path / "nan.npz")
-    assert done.returncode == 2 and "NaN or infinity     head/bias\n" in done.stdout
+    assert done.returncode == 2 and "NaN or infinity  head/bias\n" in done.stdout
     assert "no: from_pretrained refuses this file" in done.stdout
 
 
-def test_show_asks_for_what_the_file_does_not_tell(keras_vit, refused, golden):
+def test_show_asks_for_what_the_file_does_not_say(keras_vit, refused, golden):
     file = golden / "timm_token.safetensors"
     refused(keras_vit("weights", "show", file), file, "give num_heads")
     assert lines_of(keras_vit("weights", "show", file, "--set", "num_heads=3"))["num_heads"] == "3"
 
 
 @pytest.mark.parametrize(
-    "layout, name", [("timm", "a.safetensors"), ("huggingface", "a"), ("big_vision", "a.npz")]
+    "layout, name",
+    [
+        ("timm", "a.safetensors"),
+        pytest.param("huggingface", "a", marks=pytest.mark.slow),
+        pytest.param("big_vision", "a.npz", marks=pytest.mark.slow),
+    ],
 )
 def test_convert_writes_a_file_with_the_same_logits(layout, name, keras_vit, weights, tmp_path):
     done = keras_vit("weights", "convert", weights, tmp_path / name, "--layout", layout)
@@ -96,7 +101,7 @@ def test_convert_writes_a_file_with_the_same_logits(layout, name, keras_vit, wei
     np.testing.assert_allclose(converted(x), model(x), atol=1e-6)
 
 
-def test_convert_changes_what_is_asked_for(keras_vit, weights, tmp_path):
+def test_convert_changes_the_given_options(keras_vit, weights, tmp_path):
     path = tmp_path / "small.npz"
     done = keras_vit(
         *("weights", "convert", weights, path, "--layout", "vit_jax", "--dtype", "float16"),
@@ -109,7 +114,7 @@ def test_convert_changes_what_is_asked_for(keras_vit, weights, tmp_path):
         assert file["head/kernel"].shape == (24, 3)
 
 
-def test_convert_overwrites_only_when_told(keras_vit, refused, weights, tmp_path):
+def test_convert_overwrites_only_with_the_option(keras_vit, refused, weights, tmp_path):
     path = tmp_path / "model.npz"
     path.write_text("mine")
     command = ("weights", "convert", weights, path, "--layout", "vit_jax")
@@ -134,6 +139,7 @@ def test_predict_and_evaluate_take_a_folder_of_hugging_face(keras_vit, named, im
         assert name == model.classify(path, top=1)[0][0][0]
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_any_layout(keras_vit, golden, images, tmp_path):
     done = keras_vit(
         *("finetune", "--weights", golden / "hf_vit", "--dataset", f"folder:{images}"),
@@ -152,7 +158,7 @@ def test_a_wrong_name_suggests_the_right_one(keras_vit, refused):
 
 
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of huggingface_hub's own making
-def test_push_uploads_what_is_known_of_a_run(keras_vit, refused, tmp_path, monkeypatch):
+def test_push_uploads_a_run_with_its_metadata(keras_vit, refused, tmp_path, monkeypatch):
     small(class_names=("ant", "bee", "cat", "dog", "eel"), num_layers=1).save(tmp_path / "model.keras")
     config = {"dataset": "folder:/home/me/insects", "recipe": {"task": "single_label"}}
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -1,0 +1,170 @@
+"""Views of what a model has learned and attends to, for a report: arrays, figures and explanations."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+from tqdm import tqdm
+
+from keras_vit import inspection
+from keras_vit.cli.page import picture, png_of
+from keras_vit.inspection import figures
+from keras_vit.inspection.blocks import check_images
+
+PER_FIGURE = 4  # images computed together and drawn in one figure
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A model and the images for which it is inspected.
+
+    Args:
+        model: A `VisionTransformer`.
+        images: Model inputs (height, width, channels), of any sizes that the model accepts.
+        names: One per image.
+        block: The block whose heads are drawn; None: the last, or the probe.
+
+    Raises:
+        ValueError: with an image's name, if the model does not accept it.
+    """
+
+    model: object
+    images: list
+    names: list
+    block: int | None = None
+
+    def __post_init__(self):
+        for image, name in zip(self.images, self.names, strict=True):
+            check_image(self.model, image, name)
+
+    def groups(self):
+        """Yield (images, their pixels, names), stacked: neighbours of one size, at most `PER_FIGURE`."""
+        if not self.images:
+            raise ValueError("there are no images")
+        pairs = zip(self.images, self.names)
+        for _, same_size in itertools.groupby(pairs, lambda pair: pair[0].shape):
+            while group := [*itertools.islice(same_size, PER_FIGURE)]:
+                images = np.stack([image for image, _ in group])
+                yield images, self.model.preprocessing.colors(images), [name for _, name in group]
+
+
+def check_image(model, image, name):
+    """Raise ValueError, with the image's name, unless it (height, width, channels) is input for the model."""
+    try:
+        check_images(model, image[np.newaxis])
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def draw_views(subject, names=None):
+    """Draw views of a model.
+
+    Args:
+        subject: Subject.
+        names: Which of `VIEWS`; None: all.
+
+    Returns:
+        (sections, files, arrays, missing): sections of a report, PNG files by name, the views' arrays by
+        name, and for views that the model does not have the reason.
+    """
+    sections, files, arrays, missing = {}, {}, {}, {}
+    for name in tqdm(names or VIEWS, "inspecting", unit="view", delay=2, disable=None):
+        heading, words, view = VIEWS[name]
+        try:
+            arrays[name], drawn = view(subject)
+        except ValueError as error:  # the images were checked: the model lacks this
+            missing[name] = str(error)
+            sections[heading] = [f"Not shown: {error}."]
+            continue
+        sections[heading] = [words]
+        for i, (figure, title) in enumerate(drawn, 1):
+            png = files[f"{name}-{i}" if i > 1 else name] = png_of(figure)
+            sections[heading].append(picture(png, title))
+    return sections, files, arrays, missing
+
+
+def _rollout(subject):
+    title, maps, drawn = "Attention rollout", [], []
+    for images, pixels, names in subject.groups():
+        maps.append(inspection.attention_rollout(subject.model, images))
+        figure = figures.attention_overlay(pixels, maps[-1], names, title)
+        drawn.append((figure, f"{title}: {', '.join(names)}"))
+    return maps, drawn
+
+
+def _heads(subject):
+    images, pixels, names = next(subject.groups())
+    maps = inspection.attention_maps(subject.model, images[:1], subject.block)[0]
+    block = "" if subject.block is None else f" of block {subject.block}"
+    title = f"Attention of each head{block}: {names[0]}"
+    return maps, [(figures.head_figure(pixels[0], maps, title), title)]
+
+
+def _distances(subject):
+    distances = [inspection.attention_distance(subject.model, images) for images, _, _ in subject.groups()]
+    distances, title = np.concatenate(distances).mean(axis=0), "Mean attention distance"  # (blocks, heads)
+    return distances, [(figures.distance_figure(distances, title), f"{title}: {', '.join(subject.names)}")]
+
+
+def _filters(subject):
+    components, explained = inspection.filter_components(subject.model)
+    *sides, channels = components.shape[1:]
+    if sides == [1, 1]:
+        raise ValueError("the filters are of one pixel and have no pattern")
+    if channels not in (1, 3):
+        raise ValueError(f"the filters have {channels} channels, which are no colours")
+    title = "Principal components of the filters"
+    return (components, explained), [(figures.filter_figure(components, explained, title), title)]
+
+
+def _positions(subject):
+    similarity = inspection.position_similarity(subject.model)
+    title = "Cosine similarity of the position embeddings"
+    return similarity, [(figures.position_figure(similarity, title), title)]
+
+
+def _similarity(subject):
+    images, pixels, names = next(subject.groups())
+    similarity = inspection.patch_similarity(subject.model, images[:1])[0]
+    diagonal = [tuple(side * part // 4 for side in similarity.shape[:2]) for part in (1, 2, 3)]
+    title = f"Patch similarity: {names[0]}"
+    cells = [*dict.fromkeys(diagonal)]
+    return similarity, [(figures.similarity_figure(pixels[0], similarity, cells, title), title)]
+
+
+VIEWS = {  # name → heading, explanation, and a function from a Subject to arrays and (figure, title) pairs
+    "rollout": (
+        "Attention rollout",
+        "Attention multiplied through all blocks (Abnar and Zuidema 2020); the MLPs are not considered. "
+        "Images are drawn after preprocessing.",
+        _rollout,
+    ),
+    "heads": (
+        "Attention of each head",
+        "The attention of each head of one block in the first image.",
+        _heads,
+    ),
+    "distances": (
+        "Attention distance",
+        "The mean distance in pixels between a patch and the patches it attends to, over the images. "
+        "Heads with a small distance act like a convolution.",
+        _distances,
+    ),
+    "filters": (
+        "Patch filters",
+        "The principal components of the patch embedding's filters: smooth patterns after long training, "
+        "noise after short training.",
+        _filters,
+    ),
+    "positions": (
+        "Position embeddings",
+        "The cosine similarity of each position embedding to all others. Similar neighbours, rows and "
+        "columns show that the embeddings represent the image's two dimensions.",
+        _positions,
+    ),
+    "similarity": (
+        "Patch similarity",
+        "The cosine similarity of the output tokens of marked patches to all others of the first image.",
+        _similarity,
+    ),
+}
