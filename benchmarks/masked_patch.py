@@ -58,7 +58,7 @@ def main():
         "# 100 labelled digits, with and without masked patch prediction",
         "",
         "`python benchmarks/masked_patch.py`: accuracy on 355 test digits after 300 steps on 100 labels; the",
-        "encoder had 1200 steps of masked patch prediction on 1302 digits without their labels.",
+        "encoder had 1200 steps of masked patch prediction on 1302 digits without labels.",
         "",
         "| seed | random weights | pretrained |",
         "|---|---|---|",

@@ -152,7 +152,7 @@ def test_finetune_transfers_and_resumes_an_interrupted_run(tmp_path):
     assert whole.predict(np.zeros((2, 30, 40, 3), "uint8"), verbose=0).shape == (2, 2)
     assert done.fraction("fit-and-curves") > 0.93
     assert done.fraction("larger") > 0.85  # before training at the new size
-    assert done.fraction("larger", "carried over, ") > 0.93
+    assert done.fraction("larger", "before fine-tuning, ") > 0.93
     assert done.fraction("go-on", "test accuracy") > 0.93
 
 
