@@ -77,7 +77,10 @@ def report(found):
         parts += [
             f"## Latency of a batch of {batch}",
             "Medians of interleaved rounds; the ratio is to the first row, below 1 is faster.",
-            table(("format", *(head for t in THREADS for head in (f"{t} threads, ms", "ratio"))), lines),
+            table(
+                ("format", *(head for t in THREADS for head in (f"{t} thread{'s' * (t > 1)}, ms", "ratio"))),
+                lines,
+            ),
         ]
     return "\n\n".join(parts) + "\n"
 
