@@ -10,7 +10,7 @@ from made.photos import FORMATS, ORIENTATIONS, exif, photo, waves
 from PIL import Image, ImageOps
 
 from keras_vit.data.exif import orientation, stored_window, upright, upright_shape
-from keras_vit.preprocessing import exif_orientation
+from keras_vit.preprocessing.image_files import exif_orientation
 
 in_graph = tf.function(orientation, input_signature=[tf.TensorSpec((), tf.string)])
 
