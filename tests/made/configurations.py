@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
-from made.archives import npz
+from made.archives import zipped
 from made.checkpoints import base, made_model
 from reference.small import small
 
@@ -111,7 +111,7 @@ def _keras():
             members = {name: archive.read(name) for name in archive.namelist()}
 
     def write(folder, text):
-        (folder / "model.keras").write_bytes(npz({**members, "config.json": text}.items()))
+        (folder / "model.keras").write_bytes(zipped({**members, "config.json": text}.items()))
         return folder / "model.keras"
 
     values = json.loads(members["config.json"])

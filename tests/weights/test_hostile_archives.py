@@ -4,38 +4,39 @@ import functools
 
 import numpy as np
 import pytest
-from made.archives import CANARY, CASES, at, sound
+from made.archives import CANARY, CASES, sound
 
 pytestmark = pytest.mark.slow
-IDS = [f"{number}-{kind.__name__}" for number, (kind, _) in enumerate(CASES)]
+IDS = [f"{i}-{container}-{function.__name__}" for i, (function, container, _) in enumerate(CASES)]
 
 
-def read(limited, path):
-    arguments = (str(path),) if path.name.endswith(".tar.gz") else (str(path), {})
-    return limited.call("unpack" if path.name.endswith(".tar.gz") else "load", *arguments)
+def read(limited, folder, container, content):
+    path = folder / f"model.{container}"
+    path.write_bytes(content)
+    function, *options = ("unpack",) if container == "tar.gz" else ("load", {})
+    return limited.call(function, str(path), *options)
 
 
 @pytest.fixture(scope="module")
 def expected(limited, tmp_path_factory):
-    """The function from a container to what its sound file gives."""
+    """A function from a container to what reading its sound file returns."""
 
     @functools.cache
     def find(container):
-        how, what = read(limited, at(tmp_path_factory.mktemp("sound"), container, sound(container)))
-        assert how == "accepted", what
-        return what
+        how, result = read(limited, tmp_path_factory.mktemp("sound"), container, sound(container))
+        assert how == "accepted", result
+        return result
 
     return find
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
-def test_an_archive_is_refused_or_is_what_it_was(number, limited, expected, tmp_path):
-    kind, wanted = CASES[number]
-    path = kind(np.random.default_rng(number), tmp_path)
-    how, what = read(limited, path)
+def test_a_hostile_archive_is_refused_or_read_as_the_sound_one(number, limited, expected, tmp_path):
+    function, container, allowed = CASES[number]
+    how, result = read(limited, tmp_path, container, function(np.random.default_rng(number)))
     assert not CANARY.exists(), "reading the file ran code in it, or wrote outside of its folder"
-    assert how == "refused" or (how == "accepted" and wanted != "refused"), what
-    if how == "accepted" and wanted == "sound":
-        assert what == expected(path.name.partition(".")[2])
+    assert how == "refused" or (how == "accepted" and allowed != "refused"), result
+    if how == "accepted" and allowed == "sound":
+        assert result == expected(container)
     elif how == "accepted":
-        assert np.isfinite(what["outputs"]).all()
+        assert np.isfinite(result["outputs"]).all()
