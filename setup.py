@@ -1,4 +1,4 @@
-"""Packaging: `export/` is a folder of its own here and `keras_vit.export` once installed."""
+"""Packaging: `export/` is installed as `keras_vit.export`."""
 
 import pathlib
 import re
@@ -11,11 +11,11 @@ version = re.search(r'__version__ = "(.+)"', (here / "keras_vit/__init__.py").re
 setup(
     name="keras_vit",
     version=version,
-    description="Vision Transformers for Keras 3: every published model, from the paper to TF Hub and LiteRT",
+    description="Vision Transformers for Keras 3: load, fine-tune and export published checkpoints",
     long_description=(here / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    url="https://github.com/keras-vit/keras_vit",  # after a change: make address
+    url="https://github.com/keras-vit/keras_vit",  # After a change, run make address.
     python_requires=">=3.11,<3.14",
     packages=[*find_packages(include=["keras_vit", "keras_vit.*"]), "keras_vit.export"],
     package_dir={"keras_vit.export": "export"},
@@ -29,8 +29,8 @@ setup(
         "flatbuffers",
         "h5py",
         "huggingface_hub",
-        "importlib_resources",  # which tensorflow-datasets needs to prepare data and does not ask for
-        "keras>=3.14.1",  # below it a .keras file can read other files of the machine, through HDF5
+        "importlib_resources",  # tensorflow-datasets needs it to prepare data but does not require it.
+        "keras>=3.14.1",  # Before, a .keras file could refer to other files through HDF5.
         "matplotlib",
         "ml_dtypes",
         "numpy",
@@ -44,9 +44,9 @@ setup(
         "tqdm",
     ],
     extras_require={
-        "torch": ["torch"],  # to read .bin and .pth files
-        # To write and run .onnx files, which below onnxruntime 1.27 can read other files of the machine.
+        "torch": ["torch"],  # for .bin and .pth files
+        # For .onnx files, which before onnxruntime 1.27 could refer to other files.
         "onnx": ["onnx", "onnxruntime>=1.27", "tf2onnx"],
-        "keras-cv": ["keras-cv"],  # its augmentation layers
+        "keras-cv": ["keras-cv"],  # augmentation layers
     },
 )

@@ -1,7 +1,7 @@
-"""Fills in what the pages leave to one place: the options of a verb, and the repository's URL.
+"""Fills the option tables and the repository's URL into the pages.
 
-`<!-- options: VERB -->` becomes what the parser of `keras-vit VERB` says of itself. The URL stands in
-setup.py; links to files outside `docs/` are made from it.
+`<!-- options: SUBCOMMAND -->` becomes a table of the parser's options. Links to files outside `docs/` become
+links to the repository, whose URL is in setup.py.
 """
 
 import argparse
@@ -16,7 +16,7 @@ REPOSITORY = re.search(r'url="(.+?)"', (DOCS.parent / "setup.py").read_text())[1
 
 
 def on_config(config):
-    # Not as repo_url, of which every page would ask GitHub how many stars there are.
+    # With repo_url, every page would query GitHub for the number of stars.
     config.nav.append({"Repository": REPOSITORY})
 
 
@@ -40,7 +40,7 @@ def linked(markdown, folder):
 
 
 def options(*words):
-    """The description of a verb and a table of what it takes.
+    """The description of a subcommand and a table of its options.
 
     >>> print(options("quickstart"))
     Train on scanned digits, evaluate, draw, export, load back and compare.
@@ -70,7 +70,7 @@ def _actions(parser, kind):
 
 def _name(action):
     name = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
-    return f"`{name}`" + (", needed" if action.required and action.option_strings else "")
+    return f"`{name}`" + (", required" if action.required and action.option_strings else "")
 
 
 def _meaning(action):

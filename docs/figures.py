@@ -1,7 +1,7 @@
-"""Draws the figures of the manual into docs/images: `make docs-figures`.
+"""Plots the manual's figures into docs/images: `make docs-figures`.
 
-They show a run of the quickstart's model on the digits, which takes about two minutes. The run is kept in
-runs/figures, and used again if it is there. The screenshot needs Chromium.
+They show a run of quickstart's model on the digits, which takes about two minutes and is kept in runs/figures
+for the next time. The screenshot needs Chromium.
 """
 
 import json
@@ -42,20 +42,20 @@ def main():
     if not exported.exists():
         export_folder(model, exported, precisions=PRECISIONS, dataset=digits, images=512)
     found = json.loads((exported / "verification.json").read_text())
-    for name, figure in drawn(model, digits.split("test"), workdir, found).items():
+    for name, figure in plot_figures(model, digits.split("test"), workdir, found).items():
         save(figure, FOLDER / f"{name}.png")
     if not screenshot(workdir.path / REPORT, FOLDER / "report.png"):
-        print(f"{FOLDER / 'report.png'} is left as it is: none of {', '.join(BROWSERS)} is installed")
+        print(f"{FOLDER / 'report.png'} is unchanged: none of {', '.join(BROWSERS)} is installed")
 
 
-def drawn(model, samples, workdir, found):
+def plot_figures(model, samples, workdir, found):
     """The figures by name.
 
     Args:
         model: A `VisionTransformer` with a head.
         samples: A split with the model's classes.
         workdir: `Workdir` of its run.
-        found: What `export_folder` returned of it.
+        found: What `export_folder` returned for it.
     """
     batches = evaluation_batches(samples, model.preprocessing, 64)
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches))
@@ -63,9 +63,9 @@ def drawn(model, samples, workdir, found):
     names, images = [str(name) for name in classes], images[first]
     colors, maps = model.preprocessing.colors(images), inspection.attention_rollout(model, images)
     distances = inspection.attention_distance(model, images)
-    similarity, some = inspection.position_similarity(model), slice(COLUMNS)
+    similarity, shown = inspection.position_similarity(model), slice(COLUMNS)
     return {
-        "rollout": figures.attention_overlay(colors[some], maps[some], names[some], "Attention rollout"),
+        "rollout": figures.attention_overlay(colors[shown], maps[shown], names[shown], "Attention rollout"),
         "distances": figures.distance_figure(distances, "Mean attention distance of each head"),
         "positions": figures.position_figure(similarity, "Cosine similarity of the position embeddings"),
         "curves": figures.learning_curves(workdir.metrics(), "Digits, from scratch", workdir.steps()),
@@ -100,7 +100,7 @@ def save(figure, path):
 
 
 def screenshot(report, path, size=(1024, 1100)):
-    """Write a picture of the top of a page; False without a browser."""
+    """Write an image of the top of a page; False without a browser."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         return False
@@ -114,7 +114,7 @@ def screenshot(report, path, size=(1024, 1100)):
     with tempfile.TemporaryDirectory() as profile:
         to = [f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}", f"--screenshot={path}"]
         subprocess.run([browser, *options, *to, report.resolve().as_uri()], check=True, capture_output=True)
-    with Image.open(path) as image:  # mostly text, which 256 colors are enough for
+    with Image.open(path) as image:  # 256 colors are enough for text.
         image.convert("RGB").quantize(256).save(path, optimize=True)
     return True
 

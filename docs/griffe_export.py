@@ -1,4 +1,4 @@
-"""How the reference reads our source: where names are imported from, and how our docstrings are laid out."""
+"""An extension of griffe: public import paths, `export/`, and the sections of our docstrings."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ import griffe
 
 
 class OurSource(griffe.Extension):
-    """Puts names where they are imported from, `export/` too, and our sections into words griffe knows."""
+    """Lists names under their public paths and converts docstring sections to those of griffe."""
 
     def on_package(self, *, pkg, loader, **kwargs):
         if pkg.name != "keras_vit":
@@ -19,9 +19,9 @@ class OurSource(griffe.Extension):
             for name, path in imported(package)
         ]
         for package, name, thing in found:
-            if not thing.is_module:  # and so a function hides the submodule of its name, as in Python
+            if not thing.is_module:  # A function hides the submodule of its name, as in Python.
                 package.set_member(name, griffe.Alias(name, thing, parent=package))
-                self.on_object(obj=thing)  # which griffe does not find in a hidden submodule
+                self.on_object(obj=thing)  # griffe does not visit objects of a hidden submodule.
 
     def on_object(self, *, obj, **kwargs):
         if obj.docstring:
@@ -49,7 +49,7 @@ def fill_in_options(cls):
 
 
 def imported(package):
-    """(name, path of what it stands for) of our names that a package imports, at once or when first used."""
+    """(name, path) of the names that a package imports from ours, eagerly or lazily."""
     if not package.is_init_module:
         return
     yield from ((name, path) for name, path in package.imports.items() if path.startswith("keras_vit."))
@@ -60,7 +60,7 @@ def imported(package):
 
 
 def laid_out(text):
-    r"""A docstring with its examples under `Examples:` and its sources, inputs and outputs in bold.
+    r"""A docstring with an `Examples:` section, and its sources, inputs and outputs in bold.
 
     >>> laid_out("Doubles.\n\nSource: arithmetic.")
     'Doubles.\n\n\n**Source:** arithmetic.'
@@ -70,7 +70,7 @@ def laid_out(text):
     text = re.sub(r"^Example:$", "Examples:", text, flags=re.MULTILINE)
     text = re.sub(r"^Call arguments:$", "Args: Call arguments", text, flags=re.MULTILINE)
     text = re.sub(r"^(Source|(?:Input|Output)(?: shape)?):(?= )", r"\n**\1:**", text, flags=re.MULTILINE)
-    # A return value in words, which griffe would take for a type and print as code.
+    # griffe would parse a description of a return value as a type.
     text = re.sub(r"^(Returns:\n +[^\n:]*`[^\n:]*): ", r"\1&#58; ", text, flags=re.MULTILINE)
     if "Examples:" not in text and (start := re.search(r"^>>> ", text, re.MULTILINE)):
         example = re.sub(r"^(?=.)", "    ", text[start.start() :], flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The other Keras backends: tests of other files, each backend in a process of its own."""
+"""The other Keras backends: tests of other files, each backend in a fresh process."""
 
 import importlib.util
 import os
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# What `make test` leaves out there: golden files, `.keras` files, steps of `fit`, and attention.
+# Not run by `make test` on these backends: golden files, `.keras` files, steps of `fit`, and attention.
 TESTS = {
     "jax": ("models/test_adapting.py",),
     "torch": (
@@ -22,7 +22,7 @@ TESTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", TESTS)
-def test_models_load_compute_train_and_are_saved_on_another_backend(backend, repository):
+def test_models_load_run_train_and_save_on_another_backend(backend, repository):
     if not importlib.util.find_spec(backend):
         pytest.skip(f"{backend} is not installed")
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "not slow"]

@@ -1,4 +1,4 @@
-"""The figures that the manual shows: drawn of a small model here, and as they lie in docs/images."""
+"""The manual's figures: plotted for a small model, and as stored in docs/images."""
 
 import importlib.util
 import pathlib
@@ -23,14 +23,14 @@ def figures():
     return module
 
 
-def test_the_command_draws_each_figure_but_the_screenshot(figures, tmp_path):
+def test_the_command_plots_each_figure_but_the_screenshot(figures, tmp_path):
     workdir = Workdir(tmp_path / "run", {})
     workdir.make()
     workdir.write_metrics([{"step": 2, "loss": 1.0, "val_loss": 1.5, "learning_rate": 0.1}])
     workdir.write_steps([{"step": 1, "loss": 2.0, "learning_rate": 0.2}])
     found = {"images": 355, "formats": {"saved_model": {"bytes": 2048, "max_logit_difference": 1e-6}}}
     samples = load_dataset("digits").split("test").take(range(30))
-    drawn = figures.drawn(small(num_classes=10), samples, workdir, found)
+    drawn = figures.plot_figures(small(num_classes=10), samples, workdir, found)
     assert {*drawn, "report"} == {*IMAGES}
     figures.save(drawn["formats"], tmp_path / "formats.png")
     with Image.open(tmp_path / "formats.png") as image:
@@ -51,7 +51,7 @@ def test_a_browser_takes_the_screenshot(figures, tmp_path):
         assert image.size == (500, 375) and len(image.getcolors()) > 1
 
 
-def test_the_images_are_small_and_each_is_shown():
+def test_the_images_are_small_and_used():
     shown = "".join(page.read_text() for page in DOCS.glob("*.md"))
     sizes = {name: path.stat().st_size for name, path in IMAGES.items()}
     assert max(sizes.values()) < 150 * 1024 and sum(sizes.values()) < 700 * 1024, sizes

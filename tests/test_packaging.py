@@ -11,7 +11,7 @@ import keras_vit
 
 @pytest.fixture(scope="module")
 def wheel(repository, tmp_path_factory):
-    """The names of the files in a wheel that is built from a copy, which leaves nothing in the checkout."""
+    """File name → text in a wheel that is built from a copy of the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     ours = (
         "setup.py",
@@ -33,7 +33,7 @@ def wheel(repository, tmp_path_factory):
         return {name: archive.read(name).decode() for name in archive.namelist()}
 
 
-def test_the_wheel_puts_only_our_names_on_top(wheel):
+def test_the_wheel_has_only_our_top_level_names(wheel):
     info = f"keras_vit-{keras_vit.__version__}.dist-info"
     assert {name.partition("/")[0] for name in wheel} == {"keras_vit", "_keras_vit_cli.py", info}
 
@@ -63,7 +63,7 @@ def test_the_wheel_installs_the_console_script(wheel):
     assert "keras-vit = _keras_vit_cli:main" in entry_points
 
 
-def test_the_wheel_asks_for_what_the_package_imports(wheel):
+def test_the_wheel_requires_what_the_package_imports(wheel):
     (metadata,) = (text for name, text in wheel.items() if name.endswith("/METADATA"))
     asked = {
         re.split(r"[ <>=!;]", line[15:])[0].replace("_", "-")
@@ -90,13 +90,13 @@ def test_the_wheel_asks_for_what_the_package_imports(wheel):
     outside = {
         names.get(name, name) for name in found - {*sys.stdlib_module_names} - {"keras_vit", "_keras_vit_cli"}
     }
-    # For keras.callbacks.TensorBoard, for TensorFlow Datasets, for the layers that users bring, and for
-    # ONNX files, whose packages are imported by name.
+    # Needed by Keras's TensorBoard callback, TensorFlow Datasets, users' layers and ONNX files, without an
+    # import statement of ours.
     by_name = {"tensorboard", "importlib-resources", "keras-cv", "onnx", "onnxruntime", "tf2onnx"}
     assert outside | by_name == asked
 
 
-def test_the_wheel_asks_for_a_keras_that_reads_no_other_file_through_hdf5(wheel):
+def test_the_wheel_requires_a_keras_that_refuses_external_hdf5_storage(wheel):
     """3.13.2 refuses external storage, 3.14.1 links and virtual data sets, too."""
     (metadata,) = (text for name, text in wheel.items() if name.endswith("/METADATA"))
     (bound,) = re.findall(r"^Requires-Dist: keras>=([\d.]+)", metadata, re.MULTILINE)
@@ -110,7 +110,7 @@ def test_the_version_of_setup_py_is_the_packages(repository):
     assert done.stdout.splitlines()[-1] == keras_vit.__version__
 
 
-def test_the_repositorys_url_stands_in_setup_py_and_make_address_fills_in_the_rest(repository, tmp_path):
+def test_make_address_copies_the_url_of_setup_py_everywhere(repository, tmp_path):
     names = ("setup.py", "README.md", "CONTRIBUTING.md", "Makefile", "mkdocs.yml")
     for name in (*names, "keras_vit", "export", "docs", "colab", "benchmarks", "tests"):
         subprocess.run(["cp", "-r", repository / name, tmp_path], check=True)

@@ -1,4 +1,4 @@
-"""Notebooks, executed whole in a real kernel with other parameters than their own."""
+"""Executes notebooks in a fresh kernel with given parameters."""
 
 import json
 import os
@@ -16,7 +16,7 @@ KERNEL = {
     "display_name": "Python 3",
     "language": "python",
 }
-# Where Jupyter, IPython and matplotlib would write into the home folder.
+# Folders that Jupyter, IPython and matplotlib would otherwise create in the home folder.
 ELSEWHERE = ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "MPLCONFIGDIR", "KERAS_VIT_CACHE")
 
 
@@ -24,12 +24,12 @@ def executed(path, folder, parameters=None, again=None, timeout=600):
     """A notebook with its outputs, after every cell has run in a kernel of this Python.
 
     Args:
-        path: Of the notebook.
+        path: The notebook.
         folder: An empty folder; the cells run in `work` below it.
         parameters: Assigned in a cell after the one tagged "parameters", as papermill does.
-        again: Others, with which all that follows runs a second time in the same kernel; the ids of these
-            cells begin with "again-".
-        timeout: Seconds that a cell may take.
+        again: Other parameters, with which the cells run a second time in the same kernel; their ids begin
+            with "again-".
+        timeout: Seconds per cell.
 
     Raises:
         nbclient.exceptions.CellExecutionError: if a cell does.
@@ -46,8 +46,8 @@ def executed(path, folder, parameters=None, again=None, timeout=600):
     for made in (spec.parent, folder / "work"):
         made.mkdir(parents=True)
     spec.write_text(json.dumps(KERNEL))
-    # A reader's surroundings: without what is quiet for tests, ipykernel itself included, which under
-    # pytest shows nothing that C++ writes to standard error.
+    # A user's environment: without the settings that silence tests, and ipykernel's, which under pytest
+    # hides what C++ writes to standard error.
     inherited = {k: value for k, value in os.environ.items() if not k.startswith(("TF_", "PYTEST_"))}
     changed = {name: str(folder / name.lower()) for name in ELSEWHERE}
     environment = {**inherited, **changed, "JUPYTER_PATH": str(folder / "jupyter")}
