@@ -66,7 +66,7 @@ def number(low=-math.inf, high=math.inf, *, above=-math.inf, below=math.inf):
 
     def accepts(value):
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        return is_number and math.isfinite(value) and low <= value <= high and above < value < below
+        return is_number and -math.inf < value < math.inf and low <= value <= high and above < value < below
 
     return Rule(words, accepts)
 

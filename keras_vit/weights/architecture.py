@@ -9,6 +9,11 @@ from keras_vit.models.config import grid_shape, prefix_tokens
 from keras_vit.variants import VARIANTS
 
 _SIZES = ("hidden_size", "num_layers", "mlp_dim")
+_RANKS = {  # number of axes of optional arrays whose shapes are used
+    "conv_root/kernel": 4,
+    **dict.fromkeys(("head/kernel", "pre_logits/kernel"), 2),
+    **dict.fromkeys(("class_token/token", "register_tokens/token", "position_embedding/table"), 3),
+}
 
 
 def infer_arguments(arrays, metadata=None, split_heads=True):
@@ -32,7 +37,11 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
     """
     metadata = metadata or {}
     shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-    for name, ndim in (("patch_embedding/kernel", 4), *_ranks(shapes, split_heads)):
+    block, has_blocks = "encoder_block_0", any(name.startswith("encoder_block_") for name in shapes)
+    ranks = {"patch_embedding/kernel": 4, **{name: rank for name, rank in _RANKS.items() if name in shapes}}
+    if has_blocks:
+        ranks |= {f"{block}/mlp/dense_0/kernel": 2, f"{block}/attention/query/kernel": 2 + split_heads}
+    for name, ndim in ranks.items():
         if len(shapes.get(name, ())) != ndim or 0 in shapes[name]:
             raise ValueError(
                 f"expected {ndim} axes of the checkpoint's {name}; got {shapes.get(name, 'no such array')}"
@@ -52,20 +61,12 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
             for stage in range(1, 1 + _count(shapes, r"block(\d+)_unit1(_conv1/kernel)"))
         )
 
-    num_layers = _count(shapes, r"encoder_block_(\d+)(/.*)", start=0)
-    if not any(name.startswith("encoder_block_") for name in shapes):
-        return {
-            **arguments,
-            "num_layers": None,
-            "mlp_dim": None,
-            "num_heads": None,
-            "pooling": _pooling(shapes, False, False, metadata),
-        }
-    block = "encoder_block_0"
-    pooled_norm = "pooled_norm/gamma" in shapes
-    class_token = "class_token/token" in shapes
+    class_token, pooled_norm = "class_token/token" in shapes, "pooled_norm/gamma" in shapes
+    arguments["pooling"] = _pooling(shapes, class_token, pooled_norm, metadata)
+    if not has_blocks:
+        return {**arguments, "num_layers": None, "mlp_dim": None, "num_heads": None}
     arguments |= {
-        "num_layers": num_layers,
+        "num_layers": _count(shapes, r"encoder_block_(\d+)(/.*)", start=0),
         "mlp_dim": shapes[f"{block}/mlp/dense_0/kernel"][1],
         "qkv_bias": f"{block}/attention/query/bias" in shapes,
         "class_token": class_token,
@@ -73,7 +74,6 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
         "distillation": "head_distillation/kernel" in shapes or "distillation_token/token" in shapes,
         "pre_norm": "pre_norm/gamma" in shapes,
         "norm_after_pooling": pooled_norm,
-        "pooling": _pooling(shapes, class_token, pooled_norm, metadata),
     }
     if f"{block}/attention_scale/gamma" in shapes:
         # Its initial value is unknown, and has no effect on a trained model.
@@ -129,9 +129,9 @@ def _positions(shapes, metadata):
         origin = f"an image of {metadata['image_size'][0]}×{metadata['image_size'][1]}, a grid of"
     found = {}
     for way in ways:
-        size = count - prefix * way
-        rows, columns = grid or (math.isqrt(max(size, 0)),) * 2
-        if rows * columns == size and size > 0:
+        size = max(count - prefix * way, 0)
+        rows, columns = grid or (math.isqrt(size),) * 2
+        if size and rows * columns == size:
             found[way] = (rows, columns)
     if len(found) == 2:
         raise ValueError(
@@ -140,29 +140,14 @@ def _positions(shapes, metadata):
         )
     if not found:
         size = count - prefix * ways[0]
-        if grid is None:
-            raise ValueError(
-                f"the checkpoint's {size} grid positions are not a square; give position_grid=(rows, columns)"
-            )
-        raise ValueError(f"{origin} {grid[0]}×{grid[1]} does not fit the checkpoint's {size} positions")
+        if grid:
+            raise ValueError(f"{origin} {grid[0]}×{grid[1]} does not fit the checkpoint's {size} positions")
+        raise ValueError(
+            f"the checkpoint's {size} grid positions are not a square; give position_grid=(rows, columns)"
+        )
     ((way, grid),) = found.items()
     way = way if prefix else metadata.get("prefix_positions", True)
     return {"position_embedding": "learned", "prefix_positions": way, "position_grid": grid}
-
-
-def _ranks(shapes, split_heads):
-    """(name, number of axes) of the expected arrays whose shapes are read here."""
-    if "conv_root/kernel" in shapes:
-        yield "conv_root/kernel", 4
-    for name in ("head/kernel", "pre_logits/kernel"):
-        if name in shapes:
-            yield name, 2
-    if any(name.startswith("encoder_block_") for name in shapes):
-        yield "encoder_block_0/mlp/dense_0/kernel", 2
-        yield "encoder_block_0/attention/query/kernel", 3 if split_heads else 2
-    for name in ("class_token/token", "register_tokens/token", "position_embedding/table"):
-        if name in shapes:
-            yield name, 3
 
 
 def _count(names, pattern, start=1):

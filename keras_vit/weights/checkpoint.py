@@ -56,6 +56,19 @@ class StoredModel:
     arguments: dict
     configuration: str | None = None
 
+    def mismatches(self, shapes):
+        """Compare the arrays with the expected shapes by our names: three lists of differences by title."""
+        keys = self.keys
+        return {
+            "only_in_file": sorted({*self.unknown, *(keys[n] for n in self.arrays if n not in shapes)}),
+            "only_in_model": sorted(shapes.keys() - self.arrays.keys()),
+            "wrong_shape": [
+                f"{keys[name]} {array.shape} for {name} {shapes[name]}"
+                for name, array in sorted(self.arrays.items())
+                if name in shapes and array.shape != shapes[name]
+            ],
+        }
+
 
 def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
     """Read a checkpoint and infer the model that it belongs to.

@@ -226,24 +226,12 @@ def _resize(arrays, model, stored, stored_grid, position_resize):
 
 def _assign(checkpoint, model, reset):
     """Assign each array to its variable, or raise ValueError with lists of what does not match."""
-    arrays, keys = checkpoint.arrays, checkpoint.keys
     variables = {variable.path: variable for variable in model.weights if "float" in variable.dtype}
-    extra = (keys[name] for name in arrays if name not in variables)
-    only_file = sorted({*checkpoint.unknown, *extra})
-    only_model = sorted(name for name in variables if name not in arrays and name not in reset)
-    wrong = [
-        f"{keys[name]} {array.shape} for {name} {tuple(variables[name].shape)}"
-        for name, array in sorted(arrays.items())
-        if name in variables and array.shape != tuple(variables[name].shape)
-    ]
-    if only_file or only_model or wrong:
-        lists = (
-            ("only in the file", only_file),
-            ("only in the model", only_model),
-            ("wrong shape", wrong),
-        )
-        text = "; ".join(f"{title}: {listed(names) or 'none'}" for title, names in lists)
-        raise ValueError(f"{checkpoint.path} does not fit the model. {text}")
+    mismatches = checkpoint.mismatches({n: tuple(v.shape) for n, v in variables.items() if n not in reset})
+    if any(mismatches.values()):
+        lists = [f"{name.replace('_', ' ')}: {listed(found) or 'none'}" for name, found in mismatches.items()]
+        raise ValueError(f"{checkpoint.path} does not fit the model. {'; '.join(lists)}")
+    arrays = checkpoint.arrays
     with np.errstate(over="ignore"):  # of float64, with check_finite=False
         for name in [*arrays]:
             variables[name].assign(_tensor(arrays.pop(name)))

@@ -4,8 +4,7 @@ import hashlib
 import json
 import warnings
 
-from keras_vit.models.config import OPTIONS
-from keras_vit.preprocessing import Preprocessing, is_float32
+from keras_vit.models.config import DYNAMIC_SIZE, OPTIONS, check_options
 from keras_vit.weights.archive import digest_in
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.fetch import SIDECARS, WEIGHTS
@@ -41,7 +40,7 @@ def read_metadata(path, layout, verified=False):
             )
         if verified and stored != _digest(found.get("arguments")):
             return _ignored(sidecar)
-        return check_options(_options(found.get("arguments")), sidecar.name), sidecar.name
+        return _options(found.get("arguments"), sidecar.name), sidecar.name
     config = path.with_name(layout.config_files[0]) if layout.config_files else None
     if config is None or path.name not in WEIGHTS or not config.is_file():
         return {}, None
@@ -51,7 +50,7 @@ def read_metadata(path, layout, verified=False):
         options = layout.read_config(path.parent)
     except (TypeError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"{config.name} is not in the format of {layout.name}: {error!r}") from None
-    return check_options(options, config.name), config.name
+    return checked_options(options, config.name), config.name
 
 
 def _ignored(file):
@@ -90,13 +89,20 @@ def _arguments_in(config):
     return {name: value for name, value in config.items() if name in OPTIONS}
 
 
-def _options(arguments):
-    options = dict(arguments) if isinstance(arguments, dict) else {"arguments": arguments}
-    options = {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
-    for name, unset in (("image_size", (None, None)), ("position_grid", None), ("class_names", None)):
-        if options.get(name) == unset:
-            options.pop(name, None)
-    return options
+def _options(arguments, file):
+    if not isinstance(arguments, dict):
+        raise ValueError(f"{file}: arguments must be an object; got {arguments!r}")
+    options = checked_options(arguments, file)
+    # A dynamic size and None say nothing about the stored arrays.
+    unset = {"image_size": DYNAMIC_SIZE, "position_grid": None, "class_names": None}
+    return {name: value for name, value in options.items() if name not in unset or value != unset[name]}
+
+
+def checked_options(options, file):
+    """The options of a file in their normal forms; ValueError for an unknown option or a wrong value."""
+    check_options(options, file)
+    normalize = {name: OPTIONS[name].metadata["normalize"] for name in options}
+    return {n: v if v is None or not normalize[n] else normalize[n](v) for n, v in options.items()}
 
 
 def read_json(path):
@@ -110,65 +116,3 @@ def read_json(path):
     if not isinstance(found, dict):
         raise ValueError(f"{path} holds a {type(found).__name__}; expected a configuration")
     return found
-
-
-def require(fact, file, name, value, expected):
-    """Raise ValueError with the file, the name and the value unless `fact` is true."""
-    if not fact:
-        raise ValueError(f"{file} says {name}={value!r}; expected {expected}")
-
-
-def is_number(value, kinds=(int, float)):
-    return isinstance(value, kinds) and not isinstance(value, bool)
-
-
-def _all(values, kind):
-    return isinstance(values, tuple) and all(is_number(value, kind) for value in values)
-
-
-def _is_preprocessing(value):
-    try:
-        Preprocessing(**{**value, "image_size": None})
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-_KINDS = {  # what the value of an option must be
-    "an integer or null": lambda v: v is None or is_number(v, int),
-    "a number that float32 can represent, or null": lambda v: v is None or is_float32(v),
-    "true or false": lambda v: isinstance(v, bool),
-    "a string or null": lambda v: v is None or isinstance(v, str),
-    "two integers": lambda v: _all(v, int) and len(v) == 2,
-    "integers or null": lambda v: v is None or _all(v, int),
-    "strings": lambda v: _all(v, str),
-    "arguments of Preprocessing": _is_preprocessing,
-}
-_KIND_OF = {
-    **dict.fromkeys(("hidden_size", "num_layers", "mlp_dim", "num_heads"), "an integer or null"),
-    **dict.fromkeys(("num_classes", "representation_size"), "an integer or null"),
-    **dict.fromkeys(("num_registers", "in_channels", "resnet_width", "split_seed"), "an integer or null"),
-    **dict.fromkeys(
-        ("norm_epsilon", "layer_scale", "dropout_rate"), "a number that float32 can represent, or null"
-    ),
-    **dict.fromkeys(
-        ("attention_dropout_rate", "stochastic_depth_rate"), "a number that float32 can represent, or null"
-    ),
-    **dict.fromkeys(("qkv_bias", "class_token", "distillation", "pre_norm"), "true or false"),
-    **dict.fromkeys(("norm_after_pooling", "prefix_positions"), "true or false"),
-    **dict.fromkeys(
-        ("pooling", "position_embedding", "activation", "resnet_form", "task"), "a string or null"
-    ),
-    **dict.fromkeys(("image_size", "patch_size", "position_grid"), "two integers"),
-    **{"resnet": "integers or null", "class_names": "strings"},
-    "preprocessing": "arguments of Preprocessing",
-}
-
-
-def check_options(options, file):
-    """Return the options of a file; ValueError for an unknown option or a value of the wrong type."""
-    for name, value in options.items():
-        if name not in _KIND_OF:
-            raise ValueError(f"{file} says {name!r}, which VisionTransformer does not have")
-        require(_KINDS[_KIND_OF[name]](value), file, name, value, _KIND_OF[name])
-    return options

@@ -1,4 +1,4 @@
-"""What a checkpoint file holds, without building its model."""
+"""Show the contents of a checkpoint file without building its model."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from keras_vit.weights.checkpoint import not_finite, read_checkpoint
 
 
 def show_checkpoint(source, **given):
-    """What a checkpoint is: layout, architecture, and what is missing or extra.
+    """Describe a checkpoint: its layout, its architecture, and missing or extra arrays.
 
     Args:
         source, **given: As for `read_checkpoint`.
@@ -17,8 +17,9 @@ def show_checkpoint(source, **given):
     Returns:
         dict of `file`, `layout`, `variant` (or None), `arguments` of `VisionTransformer`, `grid`
         (rows, columns) of the stored positions or None, `parameters`, `dtypes`, `only_in_file`,
-        `only_in_model`, `wrong_shape`, `not_finite` (keys of arrays with NaN or infinity) and `left_out`
-        (what stands beside a model) and `configuration` (name of the file beside it that was read, or None).
+        `only_in_model`, `wrong_shape`, `not_finite` (keys of arrays with NaN or infinity), `skipped`
+        (keys that do not belong to the model) and `configuration` (name of the metadata file that was read,
+        or None).
 
     Raises:
         ValueError: as `read_checkpoint`.
@@ -28,9 +29,8 @@ def show_checkpoint(source, **given):
         14247
     """
     checkpoint = read_checkpoint(source, **given)
-    arguments, arrays, keys = dict(checkpoint.arguments), checkpoint.arrays, checkpoint.keys
+    arguments, arrays = dict(checkpoint.arguments), checkpoint.arrays
     grid = arguments.pop("position_grid", None)
-    expected = expected_shapes(arguments, grid)
     return {
         "file": str(checkpoint.path),
         "layout": checkpoint.layout,
@@ -39,21 +39,15 @@ def show_checkpoint(source, **given):
         "grid": grid,
         "parameters": sum(math.prod(array.shape) for array in arrays.values()),
         "dtypes": sorted({array.dtype.name for array in arrays.values()}),
-        "only_in_file": sorted({*checkpoint.unknown, *(keys[n] for n in arrays if n not in expected)}),
-        "only_in_model": sorted(name for name in expected if name not in arrays),
-        "wrong_shape": [
-            f"{keys[name]} {array.shape} for {name} {expected[name]}"
-            for name, array in sorted(arrays.items())
-            if name in expected and array.shape != expected[name]
-        ],
+        **checkpoint.mismatches(expected_shapes(arguments, grid)),
         "not_finite": not_finite(checkpoint),
-        "left_out": sorted(checkpoint.skipped),
+        "skipped": sorted(checkpoint.skipped),
         "configuration": checkpoint.configuration,
     }
 
 
 def expected_shapes(arguments, grid=None):
-    """The variables of a model by name, with their shapes; a single block is built.
+    """The shapes of a model's variables by name; only one block is built.
 
     Args:
         arguments: dict of `VisionTransformer` arguments; `image_size` may be missing.

@@ -15,7 +15,7 @@ INTERPOLATIONS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # by Pillow's numb
 def activation(name):
     """Our name of an activation."""
     if name not in ACTIVATIONS:
-        raise ValueError(f"{CONFIG} names the activation {name!r}; expected one of {', '.join(ACTIVATIONS)}")
+        raise ValueError(f"{CONFIG}: the activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
     return ACTIVATIONS[name]
 
 
@@ -27,6 +27,12 @@ def antialias(config):
 def antialias_entry(preprocessing):
     """The entry of config.json for images that are not antialiased, for which neither project has a word."""
     return {} if preprocessing["antialias"] else {"keras_vit": {"antialias": False}}
+
+
+def require(fact, file, name, value, words):
+    """Raise ValueError with the file, the name and the value unless `fact` is true."""
+    if not fact:
+        raise ValueError(f"{file}: {name} must be {words}; got {value!r}")
 
 
 def stored_image_size(config):

@@ -5,16 +5,10 @@ import re
 
 from keras_vit.messages import listed
 from keras_vit.preprocessing import Preprocessing, is_float32
-from keras_vit.weights.layouts.hub_config import (
-    CONFIG,
-    INTERPOLATIONS,
-    PREPROCESSOR,
-    activation,
-    antialias,
-    antialias_entry,
-    stored_image_size,
-)
-from keras_vit.weights.metadata import check_options, is_number, read_json, require
+from keras_vit.rules import integer, number
+from keras_vit.weights.layouts import hub_config
+from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS, PREPROCESSOR, require
+from keras_vit.weights.metadata import checked_options, read_json
 
 FILES = (CONFIG, PREPROCESSOR)
 _ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
@@ -37,10 +31,12 @@ def read(folder):
     if kind not in ("vit", "deit"):
         raise ValueError(f"{CONFIG} describes a {kind!r} model; expected transformers' 'vit' or 'deit'")
     options = {ours: config[theirs] for theirs, ours in _OPTIONS.items() if theirs in config}
-    options["activation"] = activation(config.get("hidden_act", "gelu"))
+    options["activation"] = hub_config.activation(config.get("hidden_act", "gelu"))
     for name in ("image_size", "patch_size"):
         if name in config:
-            options[name] = _pair(config[name])
+            size = config[name]
+            is_pair = isinstance(size, dict) and "height" in size
+            options[name] = (size["height"], size["width"]) if is_pair else size
     architecture = "".join(config.get("architectures") or ())
     if kind == "deit" and architecture:
         options["distillation"] = architecture.endswith("WithTeacher")
@@ -50,10 +46,11 @@ def read(folder):
         if names and not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
             options["class_names"] = tuple(names)
     if preprocessor:
-        image_size, channels = check_options(options, CONFIG).get("image_size"), options.get("in_channels", 3)
+        checked = checked_options(options, CONFIG)
+        image_size, channels = checked.get("image_size"), checked.get("in_channels", 3)
         options["preprocessing"] = {
             **_image_processor(preprocessor, kind, image_size, channels),
-            "antialias": antialias(config),
+            "antialias": hub_config.antialias(config),
         }
     return options
 
@@ -63,7 +60,7 @@ def written(config):
     names = config["class_names"] or [f"LABEL_{i}" for i in range(config["num_classes"] or 0)]
     kind = "DeiT" if config["num_registers"] or config["distillation"] else "ViT"
     architecture = f"{kind}ForImageClassification{'WithTeacher' * config['distillation']}"
-    size, preprocessing = stored_image_size(config), config["preprocessing"]
+    size, preprocessing = hub_config.stored_image_size(config), config["preprocessing"]
     model = {
         "architectures": [architecture if config["num_classes"] else f"{kind}Model"],
         "model_type": kind.lower(),
@@ -77,7 +74,7 @@ def written(config):
         "pooler_output_size": config["hidden_size"],
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
-        **antialias_entry(preprocessing),
+        **hub_config.antialias_entry(preprocessing),
     }
     crop = preprocessing["resize"] == "crop"
     before_crop = Preprocessing(**{**preprocessing, "image_size": size}).before_crop
@@ -146,7 +143,7 @@ def _image_processor(found, kind, image_size, channels):
     mean, std = 0.0, 1.0
     if steps["do_normalize"]:
         mean, std = found["image_mean"], found["image_std"]
-    mean, std = ((v,) * channels if is_number(v) else v for v in (mean, std))
+    mean, std = ((v,) * channels if number().accepts(v) else v for v in (mean, std))
     # `Preprocessing` normalises pixels in [0, 1].
     options = {
         "mean": tuple(m / (255 * factor) for m in mean),
@@ -174,10 +171,4 @@ def _size(size):
         forms = (("height", "width"), ("shortest_edge",))
         size = next(([size[name] for name in names] for names in forms if {*names} == {*size}), ())
     size = tuple(size) if isinstance(size, list | tuple) else (size, size)
-    return size if all(is_number(side, int) and side > 0 for side in size) else ()
-
-
-def _pair(size):
-    if isinstance(size, dict):
-        size = (size["height"], size["width"]) if "height" in size else size["shortest_edge"]
-    return tuple(size) if isinstance(size, list | tuple) else (size, size)
+    return size if all(map(integer(at_least=1).accepts, size)) else ()

@@ -1,5 +1,6 @@
 """The interface of a layout: how one project stores a Vision Transformer."""
 
+from keras_vit.models.config import OPTIONS
 from keras_vit.weights.layouts.table import find_prefix, without_prefix
 
 
@@ -9,12 +10,12 @@ class _Anything:
 
 
 ANY = _Anything()  # every value of an option
-# What every layout can express: what the shapes of the arrays say, and what changes no array and no output.
+# What every layout can express: what the shapes of the arrays say, and what changes no output. Options of the
+# other groups are named here, so that a new one is refused until a layout names it.
 COMMON = {
+    **{name: ANY for name, field in OPTIONS.items() if field.metadata["group"] in ("training", "metadata")},
     **dict.fromkeys(("image_size", "patch_size", "hidden_size", "num_layers", "mlp_dim", "num_heads"), ANY),
-    **dict.fromkeys(("num_classes", "in_channels", "position_grid", "preprocessing", "class_names"), ANY),
-    **dict.fromkeys(("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"), ANY),
-    **dict.fromkeys(("norm_epsilon", "task", "split_seed"), ANY),
+    **dict.fromkeys(("num_classes", "in_channels", "position_grid", "norm_epsilon"), ANY),
     "class_token": (True, False),
     "prefix_positions": (True, False),  # one is converted to the other
     "activation": ("gelu_tanh", "gelu_erf", "quick_gelu"),

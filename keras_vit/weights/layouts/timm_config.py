@@ -4,15 +4,10 @@ import json
 import math
 import re
 
-from keras_vit.weights.layouts.hub_config import (
-    CONFIG,
-    INTERPOLATIONS,
-    activation,
-    antialias,
-    antialias_entry,
-    stored_image_size,
-)
-from keras_vit.weights.metadata import is_number, read_json, require
+from keras_vit.rules import number, one_of
+from keras_vit.weights.layouts import hub_config
+from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS
+from keras_vit.weights.metadata import read_json
 
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 _ARGUMENTS = {  # of timm's constructor, and ours
@@ -78,7 +73,7 @@ def written(config):
 
     `model_args` has the whole architecture; its name only selects timm's builder.
     """
-    size = list(stored_image_size(config))
+    size = list(hub_config.stored_image_size(config))
     hidden_size, classes = config["hidden_size"], config["num_classes"] or 0
     ratio = config["mlp_dim"] / hidden_size
     if int(hidden_size * ratio) != config["mlp_dim"]:  # timm's formula
@@ -111,7 +106,7 @@ def written(config):
             "classifier": "head" if classes else None,
         },
         **({"label_names": list(config["class_names"])} if config["class_names"] else {}),
-        **antialias_entry(preprocessing),
+        **hub_config.antialias_entry(preprocessing),
     }
     return [json.dumps(values, indent=2, allow_nan=False) + "\n"]
 
@@ -129,7 +124,7 @@ def conflicts(config):
 
 def _activation(name, arguments):
     if "act_layer" in arguments:
-        return {"activation": activation(arguments["act_layer"])}
+        return {"activation": hub_config.activation(arguments["act_layer"])}
     if "quickgelu" in name:
         return {"activation": "quick_gelu"}
     if "_clip_" in name:
@@ -141,15 +136,14 @@ def _preprocessing(details):
     # The defaults are those of timm's `resolve_data_config`.
     crop, mode = details.get("crop_pct") or 0.875, details.get("crop_mode") or "center"
     interpolation = details.get("interpolation") or "bicubic"
-    known = [*INTERPOLATIONS.values()]
-    require(is_number(crop) and 0 < crop <= 1, CONFIG, "crop_pct", crop, "a number in (0, 1]")
-    require(mode in ("center", "squash"), CONFIG, "crop_mode", mode, "'center' or 'squash'")
-    require(interpolation in known, CONFIG, "interpolation", interpolation, f"one of {known}")
+    number(above=0, high=1).check(f"{CONFIG}: crop_pct", crop)
+    one_of(("center", "squash")).check(f"{CONFIG}: crop_mode", mode)
+    one_of(INTERPOLATIONS.values()).check(f"{CONFIG}: interpolation", interpolation)
     return {
         "resize": "squash" if mode == "squash" else "crop",
         "crop_fraction": float(crop),
         "interpolation": interpolation,
-        "antialias": antialias(details),
+        "antialias": hub_config.antialias(details),
         "mean": tuple(details["mean"]),
         "std": tuple(details["std"]),
     }
