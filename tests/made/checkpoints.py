@@ -1,10 +1,11 @@
-"""Small checkpoints of every layout, as arrays in memory, to be changed and written to files."""
+"""Small checkpoints of every layout, as arrays in memory that tests change and write to files."""
 
 import dataclasses
 import functools
 import pathlib
 import re
 import tempfile
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -26,63 +27,43 @@ SIZES = {
     "num_classes": 7,
 }
 MU = {"hidden_size": 32, "num_layers": 1, "mlp_dim": 128, "num_heads": 2, "patch_size": 16, "num_classes": 5}
-TIMM = {"activation": "gelu_erf"}
-HEADS = {"num_heads": 3}  # which no file of torch's tells
+ERF = {"activation": "gelu_erf"}
+HEADS = {"num_heads": 3}  # not stored in torch files
+HYBRID = {"resnet": (1, 2), "resnet_width": 32, "resnet_form": "timm", "patch_size": 1}
 
-# name → (layout, arguments of the model besides SIZES, arguments of save_weights,
-#         arguments of from_pretrained, whether what tells about it stands beside the file)
+
+class Made(NamedTuple):
+    """How a checkpoint is made: options of the model besides SIZES, of saving and of loading.
+
+    With `metadata`, the files with metadata are kept next to the weights.
+    """
+
+    layout: str
+    model: dict
+    load: dict = {}
+    save: dict = {}
+    metadata: bool = False
+
+
 MADE = {
-    "timm_registers": ("timm", {"num_registers": 4, **TIMM}, {}, HEADS, False),
-    "timm_registers_apart": (
-        "timm",
-        {"num_registers": 4, "prefix_positions": False, **TIMM},
-        {},
-        HEADS,
-        False,
-    ),
-    "timm_deit3": ("timm", {"layer_scale": 0.1, "prefix_positions": False, **TIMM}, {}, HEADS, False),
-    "timm_distilled": ("timm", {"distillation": True, **TIMM}, {}, HEADS, False),
-    "timm_map": ("timm", {"pooling": "map", **TIMM}, {}, {**HEADS, **TIMM}, False),
-    "timm_clip": ("timm", {"pre_norm": True, **TIMM}, {}, {**HEADS, **TIMM}, False),
-    "timm_hybrid": (
-        "timm",
-        {"resnet": (1, 2), "resnet_width": 32, "resnet_form": "timm", "patch_size": 1, **TIMM},
-        {},
-        HEADS,
-        False,
-    ),
-    "timm_hybrid_root": (
-        "timm",
-        {"resnet": (), "resnet_width": 32, "resnet_form": "timm", "patch_size": 4, **TIMM},
-        {},
-        HEADS,
-        False,
-    ),
-    "timm_told": ("timm", {"layer_scale": 0.1, **TIMM}, {}, {}, True),
-    "timm_bfloat16": ("timm", TIMM, {"dtype": "bfloat16"}, HEADS, False),
-    "timm_mu": ("timm", {**MU, **TIMM}, {}, {}, False),
-    "bigvision_token": ("big_vision", {"prefix_positions": False}, {}, {}, False),
-    "bigvision_scan": (
-        "big_vision",
-        {"pooling": "map", "prefix_positions": False},
-        {"scan": True},
-        {},
-        False,
-    ),
-    "bigvision_bfloat16": ("big_vision", {"pooling": "gap"}, {"dtype": "bfloat16"}, {}, False),
-    "token_float16": ("vit_jax", {}, {"dtype": "float16"}, {}, False),
-    "token_told": ("vit_jax", {}, {}, {}, True),
-    "token_mu": ("vit_jax", MU, {}, {}, False),
-    "hf_deit": ("huggingface", {"distillation": True, "activation": "gelu_erf"}, {}, {}, True),
-    "hf_bare": (
-        "huggingface",
-        {"num_classes": None, "representation_size": 24, "activation": "gelu_erf"},
-        {},
-        {},
-        True,
-    ),
-    "hf_alone": ("huggingface", {"activation": "gelu_erf"}, {}, HEADS, False),
-    "hf_mu": ("huggingface", {**MU, "activation": "gelu_erf", "norm_epsilon": 1e-12}, {}, {}, True),
+    "timm_registers": Made("timm", {"num_registers": 4, **ERF}, HEADS),
+    "timm_deit3": Made("timm", {"layer_scale": 0.1, "prefix_positions": False, **ERF}, HEADS),
+    "timm_distilled": Made("timm", {"distillation": True, **ERF}, HEADS),
+    "timm_map": Made("timm", {"pooling": "map", **ERF}, {**HEADS, **ERF}),
+    "timm_clip": Made("timm", {"pre_norm": True, **ERF}, {**HEADS, **ERF}),
+    "timm_hybrid": Made("timm", {**HYBRID, **ERF}, HEADS),
+    "timm_metadata": Made("timm", {"layer_scale": 0.1, **ERF}, metadata=True),
+    "timm_bfloat16": Made("timm", ERF, HEADS, {"dtype": "bfloat16"}),
+    "timm_mu": Made("timm", {**MU, **ERF}),
+    "bigvision_token": Made("big_vision", {"prefix_positions": False}),
+    "bigvision_scan": Made("big_vision", {"pooling": "map", "prefix_positions": False}, {}, {"scan": True}),
+    "bigvision_bfloat16": Made("big_vision", {"pooling": "gap"}, {}, {"dtype": "bfloat16"}),
+    "token_metadata": Made("vit_jax", {}, metadata=True),
+    "token_mu": Made("vit_jax", MU),
+    "hf_deit": Made("huggingface", {"distillation": True, **ERF}, metadata=True),
+    "hf_bare": Made("huggingface", {"num_classes": None, "representation_size": 24, **ERF}, metadata=True),
+    "hf_alone": Made("huggingface", ERF, HEADS),
+    "hf_mu": Made("huggingface", {**MU, **ERF, "norm_epsilon": 1e-12}, metadata=True),
 }
 NAMES = (*GOLDENS, *MADE)
 
@@ -92,12 +73,12 @@ class Base:
     """A checkpoint in memory.
 
     Attributes:
-        name: Its name here.
+        name: Its name in `NAMES`.
         layout: Name of its layout.
         file: Name of its file.
         arrays: dict of arrays by the file's keys, in the stored types.
-        options: What `from_pretrained` has to be told.
-        beside: dict of names of files beside it to their texts.
+        options: Arguments of `from_pretrained` that the file does not determine.
+        metadata: dict from names of metadata files to their texts.
     """
 
     name: str
@@ -105,31 +86,46 @@ class Base:
     file: str
     arrays: dict
     options: dict
-    beside: dict
+    metadata: dict
 
-    def write(self, folder, arrays=None, beside=None):
-        """Write it, or other arrays in its place; the path of the file."""
-        for name, text in (self.beside if beside is None else beside).items():
+    def write(self, folder, arrays=None, metadata=None):
+        """Write it, or other arrays in its place, to a new folder; return the path of the file."""
+        folder.mkdir(exist_ok=True, parents=True)
+        for name, text in (self.metadata if metadata is None else metadata).items():
             (folder / name).write_text(text)
         return write(self.arrays if arrays is None else arrays, folder / self.file)
 
     @functools.cached_property
     def ours(self):
-        """dict of the file's keys to the tuples of our names that they hold."""
+        """dict from the file's keys to tuples of the names of ours that they hold."""
         with tempfile.TemporaryDirectory() as folder:
-            keys = read_checkpoint(self.write(pathlib.Path(folder)), **self._of_the_file).keys
+            keys = read_checkpoint(self.write(pathlib.Path(folder)), **self.stored_options).keys
         found = {}
         for name, key in keys.items():
             found[key] = (*found.get(key, ()), name)
         return found
 
     @property
-    def _of_the_file(self):
+    def stored_options(self):
+        """The options that `read_checkpoint` takes."""
         return {name: value for name, value in self.options.items() if name != "image_size"}
+
+    def key(self, ours):
+        """The file's key of one of our names."""
+        return next(key for key, names in self.ours.items() if ours in names)
+
+    def without(self, pattern):
+        """The arrays but for those with a name of ours that matches a pattern."""
+        names = self.ours
+        return {k: a for k, a in self.arrays.items() if not any(re.fullmatch(pattern, n) for n in names[k])}
+
+    def changed(self, ours, change):
+        """The arrays with a function applied to one of them."""
+        return {k: change(a) if ours in self.ours[k] else a for k, a in self.arrays.items()}
 
 
 def write(arrays, path):
-    """Write arrays as they are, without the package; the path."""
+    """Write arrays without the package; return the path."""
     if path.suffix == ".safetensors":
         save_file({key: np.array(array, order="C") for key, array in arrays.items()}, path)
     else:
@@ -139,40 +135,33 @@ def write(arrays, path):
 
 
 def read(path):
-    """The arrays of a file as they are, without the package."""
+    """Read arrays without the package."""
     if path.suffix == ".safetensors":
         return load_file(path)
     with np.load(path) as file:
-        return dict(file)
+        return {k: a.view(ml_dtypes.bfloat16) if a.dtype == "V2" else a for k, a in file.items()}
 
 
 def made_model(name):
-    """The model that a made checkpoint holds."""
-    return randomise(VisionTransformer(**{**SIZES, **MADE[name][1]}))
+    """The model of a made checkpoint."""
+    return randomise(VisionTransformer(**{**SIZES, **MADE[name].model}))
 
 
 @functools.cache
 def base(name):
-    """The checkpoint of that name."""
+    """The checkpoint of this name."""
     if name in GOLDENS:
         file, layout, options = GOLDENS[name]
         path = GOLDEN / file
-        beside = (
-            {p.name: p.read_text() for p in path.parent.glob("*.json")} if layout == "huggingface" else {}
-        )
-        return Base(name, layout, path.name, read(path), options, beside)
-    layout, _, how, options, told = MADE[name]
-    model = made_model(name)
+        texts = {p.name: p.read_text() for p in path.parent.glob("*.json")} if layout == "huggingface" else {}
+        return Base(name, layout, path.name, read(path), options, texts)
+    made = MADE[name]
     with tempfile.TemporaryDirectory() as folder:
-        name_there = {"huggingface": "folder", "timm": "model.safetensors"}.get(layout, "model.npz")
-        path = save_weights(model, pathlib.Path(folder) / name_there, layout, **how)
-        arrays = {
-            key: array.view(ml_dtypes.bfloat16) if array.dtype == "V2" else array
-            for key, array in read(path).items()
-        }
-        beside = {p.name: p.read_text() for p in path.parent.glob("*.json")} if told else {}
-        if name in ("hf_deit", "hf_bare"):  # as transformers writes it
-            del beside["model.json"]
-        elif told:  # as an earlier version writes it; the arrays are changed in some tests
-            beside["model.json"] = re.sub(r'\n "digest": .*', "", beside["model.json"])
-    return Base(name, layout, path.name, arrays, options, beside)
+        target = {"huggingface": "folder", "timm": "model.safetensors"}.get(made.layout, "model.npz")
+        path = save_weights(made_model(name), pathlib.Path(folder) / target, made.layout, **made.save)
+        texts = {p.name: p.read_text() for p in path.parent.glob("*.json")} if made.metadata else {}
+        if made.layout == "huggingface" and made.metadata:  # as transformers saves it
+            del texts["model.json"]
+        elif made.metadata:  # as an earlier version saved it; some tests change the arrays
+            texts["model.json"] = re.sub(r'\n "digest": .*', "", texts["model.json"])
+        return Base(name, made.layout, path.name, read(path), made.load, texts)

@@ -1,4 +1,4 @@
-"""Configurations with each field replaced: those beside checkpoints, in `.keras` files, exports and runs."""
+"""Configurations with one field replaced: next to checkpoints, in `.keras` files, exports and runs."""
 
 import copy
 import dataclasses
@@ -32,21 +32,21 @@ VALUES = {
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """A configuration, and the file that it belongs to.
+    """A configuration and the file that it belongs to.
 
     Attributes:
-        values: The sound configuration.
-        write: (folder, text) → path of what is read.
-        said: The model's configuration, as it was read → that of its document.
+        values: The valid configuration.
+        write: (folder, text) → path to read.
+        restated: The configuration of the loaded model → the same in the document's words.
         read: Name of the function of `made.attacked`.
-        inside: Names of the parts whose fields are replaced; "" for those of the document itself.
-        unread: Fields that say nothing that is not in the arrays, or that are for people.
-        folded: Fields that become part of others, such as a factor of a mean.
+        inside: Names of the objects whose fields are replaced; "" for the document itself.
+        unread: Fields that are not read, because the arrays determine them or only people read them.
+        folded: Fields that become part of others, such as a scale of the mean.
     """
 
     values: dict
     write: Callable
-    said: Callable = lambda config: config
+    restated: Callable = lambda config: config
     read: str = "load"
     inside: tuple = ("",)
     unread: tuple = ()
@@ -54,19 +54,19 @@ class Document:
 
     @property
     def fields(self):
-        """(part, name) of each, and one that there is not."""
+        """(part, name) of each field, and of an unknown one."""
         return [(part, name) for part in self.inside for name in [*self._part(self.values, part), "unknown"]]
 
     def changed(self, part, name, value):
-        """The text with another value; `...` leaves the field out."""
+        """The text with another value; `...` removes the field."""
         values = copy.deepcopy(self.values)
         self._part(values, part)[name] = value
         if value is ...:
             del self._part(values, part)[name]
         return json.dumps(values)
 
-    def said_of(self, config, part, name):
-        return self._part(self.said(config), part).get(name)
+    def value_in(self, config, part, name):
+        return self._part(self.restated(config), part).get(name)
 
     @staticmethod
     def _part(values, part):
@@ -75,33 +75,34 @@ class Document:
         return values
 
 
-def _checkpoint(name, file, said, others=(), **options):
-    """The configuration in a file beside a made checkpoint, with other files that stay as they are."""
-    beside = base(name).beside
-    values = json.loads(beside[file])
-    values.pop("digest", None)  # of this very configuration, so that no other one would be read
+def _checkpoint(name, file, restated, others=(), **options):
+    """A metadata file of a made checkpoint; the other files do not change."""
+    texts = base(name).metadata
+    values = json.loads(texts[file])
+    values.pop("digest", None)  # a changed configuration would not match it
 
     def write(folder, text):
-        return base(name).write(folder, beside={**{other: beside[other] for other in others}, file: text})
+        return base(name).write(folder, metadata={**{other: texts[other] for other in others}, file: text})
 
-    return Document(values, write, said, **options)
+    return Document(values, write, restated, **options)
 
 
-def _transformers_said(number):
+def _transformers(number):
     return lambda config: json.loads(LAYOUTS["huggingface"].write_config(config)[number])
 
 
 def _timm():
-    said = lambda config: json.loads(LAYOUTS["timm"].write_config(config)[0])  # noqa: E731
+    def restated(config):
+        return json.loads(LAYOUTS["timm"].write_config(config)[0])
 
     def write(folder, text):
-        return base("timm_mu").write(folder, beside={"config.json": text})
+        return base("timm_mu").write(folder, metadata={"config.json": text})
 
-    values = said(made_model("timm_mu").get_config())
-    told_by_arrays = {*values["model_args"]} - {"num_heads", "act_layer"} | {"num_features"}
+    values = restated(made_model("timm_mu").get_config())
+    in_arrays = {*values["model_args"]} - {"num_heads", "act_layer"} | {"num_features"}
     for_timm = {"first_conv", "classifier", "fixed_input_size"}
     inside = ("", "model_args", "pretrained_cfg")
-    return Document(values, write, said, inside=inside, unread=(*told_by_arrays, *for_timm))
+    return Document(values, write, restated, inside=inside, unread=(*in_arrays, *for_timm))
 
 
 def _keras():
@@ -155,7 +156,7 @@ def _run():
 _CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
 DOCUMENTS = {
     "ours": lambda: _checkpoint(
-        "token_told",
+        "token_metadata",
         "model.json",
         lambda config: {"arguments": config},
         inside=("arguments", "arguments.preprocessing"),
@@ -164,7 +165,7 @@ DOCUMENTS = {
     "transformers": lambda: _checkpoint(
         "hf_mu",
         _CONFIG,
-        _transformers_said(0),
+        _transformers(0),
         [_PREPROCESSOR],
         unread=(
             "hidden_dropout_prob",
@@ -178,7 +179,7 @@ DOCUMENTS = {
     "preprocessor": lambda: _checkpoint(
         "hf_mu",
         _PREPROCESSOR,
-        _transformers_said(1),
+        _transformers(1),
         [_CONFIG],
         unread=("image_processor_type",),
         folded=("do_rescale", "rescale_factor", "do_normalize"),
@@ -196,6 +197,6 @@ def document(name):
 
 
 def drawn(name, number):
-    """Case `number` of a document: its part, the field, and the name in VALUES."""
+    """Case `number` of a document: the part, the field and the name in VALUES."""
     cases = [(*field, value) for field in document(name).fields for value in VALUES]
     return cases[np.random.default_rng([*name.encode()]).permutation(len(cases))[number]]

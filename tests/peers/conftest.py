@@ -1,6 +1,6 @@
-"""What the tests against other projects' software get: that software without network, graphics or noise.
+"""Set-up for the comparisons with other packages, which are skipped if these are not installed.
 
-They are skipped where it is not installed; requirements-peers.txt says how it is.
+requirements-peers.txt lists them.
 """
 
 import pathlib
@@ -24,4 +24,4 @@ else:
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.parent.name == "peers" and keras.backend.backend() != "tensorflow":
-            item.add_marker(pytest.mark.skip(reason="held against peers on TensorFlow alone"))
+            item.add_marker(pytest.mark.skip(reason="compared with peers on TensorFlow only"))

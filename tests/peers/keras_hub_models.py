@@ -1,4 +1,4 @@
-"""KerasHub's Vision Transformer with the weights of one of ours."""
+"""KerasHub's Vision Transformer with the weights of ours."""
 
 import re
 
@@ -32,7 +32,7 @@ def their_name(ours):
 
 
 def copied(model):
-    """A ViTImageClassifier that is to compute what the model does, where its GELU is the exact one."""
+    """A ViTImageClassifier with the weights of a model with the exact GELU."""
     backbone = keras_hub.models.ViTBackbone(
         image_shape=(*model.image_size, model.in_channels),
         patch_size=model.patch_size,

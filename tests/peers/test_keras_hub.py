@@ -1,7 +1,6 @@
-"""KerasHub's Vision Transformer against ours, with the same weights.
+"""KerasHub's Vision Transformer and ours compute the same with the same weights.
 
-Its norm's epsilon is an argument, its GELU is the exact one and fixed, its positions are learned
-and include the class token's.
+KerasHub always has the exact GELU, and learned positions with a row for the class token.
 """
 
 import pytest
@@ -20,7 +19,7 @@ MODELS = {
     "mean": {"pooling": "gap"},
     "representation": {"representation_size": 9},
     "rectangle": {"image_size": (16, 24)},
-    "oblong patches": {"image_size": (16, 24), "patch_size": (8, 4)},
+    "rectangular patches": {"image_size": (16, 24), "patch_size": (8, 4)},
     "grey": {"in_channels": 1},
 }
 
@@ -34,7 +33,7 @@ def test_the_same_weights_give_the_same_logits(name):
 
 @pytest.mark.parametrize("layout", ["vit_jax", "timm"])
 def test_a_checkpoint_gives_the_same_logits(layout, tmp_path):
-    """Written, read again and then copied."""
+    """Saved, loaded and then copied."""
     suffix = {"vit_jax": ".npz", "timm": ".safetensors"}[layout]
     path = save_weights(small(activation="gelu_erf"), tmp_path / f"model{suffix}", layout)
     model = from_pretrained(path)
@@ -42,8 +41,8 @@ def test_a_checkpoint_gives_the_same_logits(layout, tmp_path):
     assert_close(model(images), numpy(copied(model)(images)))
 
 
-def test_the_other_gelu_is_told_apart():
-    """The official GELU, which is ours by default, is the tanh form: the difference shows."""
+def test_the_tanh_gelu_differs():
+    """Our default is the official tanh form."""
     model = small()
     images = images_for(model)
     with pytest.raises(AssertionError, match="of the largest value"):

@@ -17,7 +17,7 @@ from reference.small import images_for, small  # noqa: E402
 from keras_vit.weights.push import write_repository  # noqa: E402
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
-MODELS = [  # what timm's configuration has words for
+MODELS = [  # that timm's configuration can express
     {"class_names": NAMES, "activation": "gelu_erf"},
     {"pooling": "gap", "norm_after_pooling": True, "mlp_dim": 49, "image_size": (16, 32)},
     {"num_registers": 4, "prefix_positions": False, "layer_scale": 0.1, "qkv_bias": False},
@@ -48,6 +48,6 @@ def test_transformers_loads_what_is_pushed_for_it(tmp_path):
     with torch.no_grad():
         assert_close(model(x), theirs(channels_first(x)).logits.numpy())
     assert tuple(theirs.config.id2label.values()) == NAMES
-    theirs.save_pretrained(tmp_path / "again")  # keeps what it has no word for
+    theirs.save_pretrained(tmp_path / "again")  # keeps unknown entries
     written = json.loads((tmp_path / "again" / "config.json").read_text())
     assert written["keras_vit"] == {"antialias": False}

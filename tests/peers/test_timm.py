@@ -1,6 +1,5 @@
-"""timm's own models against ours, from the same files, in both directions."""
+"""timm's models and ours compute the same from the same files, in both directions."""
 
-import json
 import re
 
 import numpy as np
@@ -9,10 +8,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
 timm = pytest.importorskip("timm", reason="timm is not installed; see requirements-peers.txt")
 
-from peers.timm_models import NAMES, SAVED, SIZES, made, stages_of, told  # noqa: E402
-from peers.torch_models import assert_same_stages, channels_first, images_of, randomised  # noqa: E402
+from peers.timm_models import NAMES, SAVED, SIZES, made, options_of, stages_of  # noqa: E402
+from peers.torch_models import assert_same_stages, images_of, randomised  # noqa: E402
 from reference.comparing import assert_close  # noqa: E402
-from reference.small import small  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from timm.layers import resample_abs_pos_embed  # noqa: E402
 from timm.layers.patch_embed import resample_patch_embed  # noqa: E402
@@ -51,15 +49,15 @@ def saved(tmp_path):
 def test_a_model_of_theirs_is_loaded(name, saved, record_property):
     model = made(name)
     images = images_for(model)
-    ours = from_pretrained(saved(model), **told(name))
+    ours = from_pretrained(saved(model), **options_of(name))
     assert_same_stages(ours, images, stages_of(model, images), record_property)
 
 
 @pytest.mark.parametrize("name", SAVED)
 def test_a_model_of_ours_is_loaded_by_them(name, saved, tmp_path):
-    """Strictly, and bit for bit."""
+    """Strictly, and bit-identical."""
     model = made(name)
-    ours = from_pretrained(saved(model), **told(name))
+    ours = from_pretrained(saved(model), **options_of(name))
     written = load_file(save_weights(ours, tmp_path / "ours.safetensors", "timm"))
     before = model.state_dict()
     assert written.keys() == before.keys()
@@ -68,28 +66,11 @@ def test_a_model_of_ours_is_loaded_by_them(name, saved, tmp_path):
     model.load_state_dict(written, strict=True)
 
 
-@pytest.mark.parametrize("name", SAVED)
-def test_what_is_written_beside_is_enough_to_load_it_again(name, saved, tmp_path):
-    model = made(name)
-    images = images_for(model)
-    save_weights(from_pretrained(saved(model), **told(name)), tmp_path / "ours.safetensors", "timm")
-    assert_same_stages(from_pretrained(tmp_path / "ours.safetensors"), images, stages_of(model, images))
-
-
-@pytest.mark.parametrize("name", ["registers", "hybrid", "SigLIP"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_a_file_of_another_precision_is_loaded(name, dtype, saved):
-    model = made(name).to(dtype)
-    path = saved(model)
-    images = images_for(model)
-    assert_same_stages(from_pretrained(path, **told(name)), images, stages_of(model.float(), images))
-
-
 @pytest.mark.parametrize("wrapped", ["model", "state_dict", None])
 @pytest.mark.parametrize("prefix", ["", "module."])
 @pytest.mark.parametrize("renamed", [False, True])
 def test_a_torch_file_as_training_scripts_write_it_is_loaded(wrapped, prefix, renamed, tmp_path):
-    """With DeiT III's own names of LayerScale, and what parallel training puts in front."""
+    """With DeiT III's own names of LayerScale, and the prefix of parallel training."""
     sizes = {"img_size": 32, "patch_size": 8, "num_classes": 5}
     model = randomised(timm.create_model("deit3_small_patch16_224", **sizes), scale=0.05)
     state = {prefix + key: array for key, array in model.state_dict().items()}
@@ -133,11 +114,11 @@ def named(name, **options):
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_folder_as_they_publish_it_is_loaded(name, tmp_path):
-    """By what `config.json` tells alone."""
+    """With the options of `config.json` only."""
     model = named(name)
     timm.models.save_for_hf(model, tmp_path, safe_serialization=True)
     images = images_for(model)
-    # Repositories with either form of GELU name the same CLIP.
+    # Repositories with either GELU name the same CLIP.
     given = {"activation": "gelu_erf"} if "_clip_" in name and "quick" not in name else {}
     ours = from_pretrained(tmp_path, **given)
     assert_same_stages(ours, images, stages_of(model, images))
@@ -152,7 +133,7 @@ def test_a_folder_as_they_publish_it_is_loaded(name, tmp_path):
 
 @pytest.mark.parametrize("pool", ["max", "avgmax", "prr"])
 def test_another_pooling_is_refused(pool, tmp_path):
-    """What is pooled by the maximum has the arrays of what is pooled by the mean."""
+    """The arrays of max pooling are those of mean pooling."""
     model = named("vit_tiny_patch16_224", global_pool=pool)
     timm.models.save_for_hf(model, tmp_path, safe_serialization=True)
     with pytest.raises(ValueError, match=f"global_pool|attn_pool|{pool}"):
@@ -168,8 +149,8 @@ def test_another_pooling_is_refused(pool, tmp_path):
         {"scale_mlp_norm": True},
         {"final_norm": False},
         {"pool_include_prefix": True, "global_pool": "avg", "reg_tokens": 2},
-        {"img_size": 36},  # which patches of 8 pixels do not fill
-        {"global_pool": "map"},  # theirs leaves out the class token, ours does not
+        {"img_size": 36},  # not divisible by the patch size
+        {"global_pool": "map"},  # theirs ignores the class token, ours does not
         {"mlp_layer": timm.layers.SwiGLU},
         {"mlp_layer": timm.layers.SwiGLUPacked},
         {"mlp_layer": timm.layers.GluMlp},
@@ -181,8 +162,8 @@ def test_another_pooling_is_refused(pool, tmp_path):
     ],
     ids=lambda options: ", ".join(options),
 )
-def test_what_ours_has_not_is_refused(options, tmp_path):
-    """Where the arrays show it without, and where only config.json does, with that."""
+def test_an_unsupported_option_is_refused(options, tmp_path):
+    """By the arrays, or by config.json where only it shows the option."""
     model = named("vit_tiny_patch16_224", **options)
     timm.models.save_for_hf(
         model,
@@ -200,7 +181,7 @@ def test_what_ours_has_not_is_refused(options, tmp_path):
 )
 @pytest.mark.parametrize("size", [32, 48, 24, (40, 16)], ids=str)
 def test_create_model_takes_our_file_at_any_size(name, size, tmp_path):
-    """And resizes its positions as `position_resize="bicubic_antialias"` does."""
+    """It resizes the positions as `position_resize="bicubic_antialias"` does."""
     timm.models.save_for_hf(named(name), tmp_path, safe_serialization=True)
     ours = from_pretrained(tmp_path)
     path = save_weights(ours, tmp_path / "ours.safetensors", "timm")
@@ -215,13 +196,6 @@ def test_create_model_takes_our_file_at_any_size(name, size, tmp_path):
     assert_same_stages(resized, images, stages_of(theirs, images))
 
 
-@pytest.mark.parametrize("options", [{"class_token": True}, {"num_registers": 2}], ids=str)
-def test_a_probe_that_reads_more_than_the_grid_is_not_written_for_them(options, tmp_path):
-    """Theirs leaves out the tokens before the grid's, so that the same arrays would give other logits."""
-    with pytest.raises(ValueError, match="map"):
-        save_weights(small(pooling="map", **options), tmp_path / "ours.safetensors", "timm")
-
-
 # Resizing -----------------------------------------------------------------------------------------
 
 
@@ -230,16 +204,12 @@ def test_a_probe_that_reads_more_than_the_grid_is_not_written_for_them(options, 
     "old, new",
     [
         ((4, 4), (7, 7)),
-        ((7, 7), (4, 4)),
         ((14, 14), (5, 3)),
         ((3, 5), (6, 4)),
-        ((5, 3), (3, 5)),
-        ((4, 4), (4, 8)),
-        ((2, 2), (1, 9)),
     ],
     ids=str,
 )
-def test_positions_are_resized_as_they_do(old, new, prefix, rng):
+def test_positions_are_resized_as_timm_does(old, new, prefix, rng):
     table = rng.standard_normal((1, prefix + old[0] * old[1], 16)).astype("float32")
     expected = resample_abs_pos_embed(torch.from_numpy(table), new, old, num_prefix_tokens=prefix)
     assert_close(resized_positions(table, old, new, "bicubic_antialias"), expected)
@@ -253,26 +223,23 @@ def test_positions_are_resized_as_they_do(old, new, prefix, rng):
     "old, new",
     [
         ((8, 8), (16, 16)),
-        ((16, 16), (8, 8)),
-        ((8, 8), (12, 10)),
         ((16, 16), (15, 17)),
-        ((32, 32), (8, 8)),
         ((6, 9), (9, 6)),
     ],
     ids=str,
 )
-def test_a_patch_kernel_is_resized_as_they_do(old, new, rng):
-    """With the options of big_vision's FlexiViT; their own default is bicubic and smoothed."""
+def test_a_patch_kernel_is_resized_as_timm_does(old, new, rng):
+    """With the options of big_vision's FlexiViT; their default is bicubic and antialiased."""
     kernel = rng.standard_normal((*old, 3, 4)).astype("float32")
     theirs = torch.from_numpy(np.ascontiguousarray(kernel.transpose(3, 2, 0, 1)))
     expected = resample_patch_embed(theirs, new, interpolation="bilinear", antialias=False)
-    # They invert in float32.
+    # Their inverse is in float32.
     assert_close(resized_patch_kernel(kernel, new), expected.numpy().transpose(2, 3, 1, 0), 1e-5)
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3, 4, 6, 7])
+@pytest.mark.parametrize("channels", [1, 2, 4, 7])
 @pytest.mark.parametrize("name", ["token", "hybrid"])
-def test_channels_are_adapted_as_they_do(channels, name, saved, rng):
+def test_channels_are_adapted_as_timm_does(channels, name, saved, rng):
     model = made(name)
     kernel = (
         model.patch_embed.backbone.stem.conv.weight if name == "hybrid" else model.patch_embed.proj.weight
@@ -294,12 +261,12 @@ OFFICIAL = {
 }
 
 
-# timm reads the names that flax gave before Linen; ours reads either.
+# timm reads only the names that flax used before Linen.
 BEFORE_LINEN = {"LayerNorm_1/": "LayerNorm_2/", "MlpBlock_0/": "MlpBlock_3/", "Attention_0/": "Attention_1/"}
 
 
 def before_linen(path, folder):
-    """The file with its blocks in the names that timm reads."""
+    """The file with the names that timm reads."""
     with np.load(path) as file:
         renamed = {}
         for key in file.files:
@@ -315,7 +282,7 @@ def before_linen(path, folder):
 @pytest.mark.parametrize("name", OFFICIAL)
 @pytest.mark.parametrize("size", [None, 48])
 def test_both_read_an_official_file_alike(name, size, golden, tmp_path):
-    """At its size; at another one, theirs resizes positions with pixel centres on one another."""
+    """At another size with their positions: they resize without antialiasing, which ours cannot."""
     path = before_linen(golden / f"{name}.npz", tmp_path)
     ours = from_pretrained(path, activation="gelu_erf")
     if size and ours.position_embedding != "learned":
@@ -333,60 +300,8 @@ def test_both_read_an_official_file_alike(name, size, golden, tmp_path):
     theirs.load_pretrained(str(path))
     images = images_for(theirs)
     if size:
-        # Theirs does not smooth where the grid grows or shrinks; ours has no such way.
         grid = theirs.patch_embed.grid_size
         assert grid != tuple(side // p for side, p in zip(ours.image_size, ours.patch_size))
         ours = from_pretrained(path, activation="gelu_erf", image_size=size)
         ours.get_layer("position_embedding").table.assign(theirs.pos_embed.detach().numpy())
     assert_same_stages(ours, images, stages_of(theirs, images))
-
-
-def test_both_read_an_official_hybrid_alike(golden, tmp_path):
-    """With the epsilons of their stem, which differ from the official ones."""
-    from timm.models.resnetv2 import ResNetV2
-    from timm.models.vision_transformer_hybrid import HybridEmbed, StdConv2dSame
-
-    path = before_linen(golden / "hybrid.npz", tmp_path)
-    ours = from_pretrained(path, activation="gelu_erf", resnet_form="timm")
-    width = ours.resnet_width
-    backbone = ResNetV2(
-        layers=ours.resnet,
-        channels=[4 * width * 2**i for i in range(len(ours.resnet))],
-        stem_chs=width,
-        num_classes=0,
-        global_pool="",
-        preact=False,
-        stem_type="same",
-        conv_layer=lambda *args, **options: StdConv2dSame(*args, eps=1e-8, **options),
-    )
-    theirs = timm.models.VisionTransformer(
-        img_size=ours.image_size,
-        patch_size=ours.patch_size,
-        embed_dim=ours.hidden_size,
-        depth=ours.num_layers,
-        num_heads=ours.num_heads,
-        mlp_ratio=ours.mlp_dim / ours.hidden_size,
-        num_classes=ours.num_classes or 0,
-        embed_layer=lambda **options: HybridEmbed(backbone, **options),
-    ).eval()
-    theirs.load_pretrained(str(path))
-    images = images_for(theirs)
-    assert_same_stages(ours, images, stages_of(theirs, images))
-
-
-def test_labels_of_theirs_become_class_names(tmp_path):
-    model = named("vit_tiny_patch16_224")
-    labels = {"label_names": list("abcde"), "label_descriptions": {"a": "an animal"}}
-    timm.models.save_for_hf(model, tmp_path, model_config=labels, safe_serialization=True)
-    assert json.loads((tmp_path / "config.json").read_text())["label_names"] == list("abcde")
-    assert from_pretrained(tmp_path).class_names == ("an animal", *"bcde")
-
-
-def test_logits_do_not_depend_on_the_batch(saved):
-    """One image and three, so that a mean over the wrong axis shows."""
-    model = made("mean")
-    ours = from_pretrained(saved(model), num_heads=3)
-    for batch in (1, 3):
-        images = images_for(model, batch=batch)
-        with torch.no_grad():
-            assert_close(ours(images), model(channels_first(images)).numpy())

@@ -1,7 +1,6 @@
-"""Every Vision Transformer that timm names, made without weights: read as it is, or refused.
+"""Every Vision Transformer of timm, created without weights, is read correctly or refused.
 
-What would load silently wrong is what this looks for, so what timm's modules are is read off the
-modules themselves and never off our code.
+The expected options come from timm's modules, never from our code, so that a silently wrong read fails.
 """
 
 import functools
@@ -42,8 +41,8 @@ def made(name):
         return timm.create_model(name)
 
 
-def what_ours_has_not(model):
-    """Reasons why VisionTransformer cannot express a model of timm's, read off its modules."""
+def unsupported_parts(model):
+    """The parts of timm's model that VisionTransformer cannot express."""
     if type(model) not in (VisionTransformer, VisionTransformerDistilled):
         return [type(model).__name__]
     found = []
@@ -68,7 +67,7 @@ def what_ours_has_not(model):
     if model.global_pool == "avg" and model.pool_include_prefix and model.num_prefix_tokens:
         found.append("a mean with prefix tokens")
     if model.global_pool == "map" and model.num_prefix_tokens:
-        found.append("a probe beside prefix tokens")  # most leave them out, some do not, and no array tells
+        found.append("a probe with prefix tokens")  # most ignore them, some do not, and no array shows it
     if model.attn_pool is not None and (
         type(model.attn_pool) is not AttentionPoolLatent
         or model.attn_pool.latent_len != 1
@@ -86,7 +85,7 @@ def what_ours_has_not(model):
 
 
 def arguments_of(model):
-    """The arguments of VisionTransformer that stand for a model of timm's, read off its modules."""
+    """The arguments of VisionTransformer for timm's model."""
     block, embed = model.blocks[0], model.patch_embed
     prefix_with_positions = not model.no_embed_class
     found = {
@@ -120,7 +119,7 @@ def arguments_of(model):
 
 
 def read(model, folder, monkeypatch, config=True, source=None, **given):
-    """What is read of a file with the arrays of a model of timm's, which take no memory."""
+    """Read a file with the arrays of timm's model, which take no memory."""
     arrays = {key: np.broadcast_to(np.float32(0), array.shape) for key, array in model.state_dict().items()}
     monkeypatch.setattr(checkpoint, "load_arrays", lambda path, subtree: arrays)
     (folder / "model.safetensors").touch()
@@ -129,13 +128,13 @@ def read(model, folder, monkeypatch, config=True, source=None, **given):
     found = checkpoint.read_checkpoint(source or folder, **given)
     if found.unknown:
         raise ValueError(f"does not fit the model: {found.unknown}")
-    if strays := set_apart(found):
+    if strays := unmatched(found):
         raise ValueError(f"does not fit the model: {sorted(strays)}")
     return {**found.arguments, **given}
 
 
-def set_apart(found):
-    """What only the file or only the model has, block by block alike."""
+def unmatched(found):
+    """Names that only the file or only the model has, without block indices."""
     options = {
         name: value
         for name, value in found.arguments.items()
@@ -170,53 +169,53 @@ def assert_equal_arguments(found, model):
     assert {name: found.get(name) for name in expected} == expected
 
 
-def open_to(model, name, config):
-    """What a caller has to tell, because nothing else does: heads where no variant has the sizes, and the
-    activation of families that come with several."""
-    told = {"activation": ACTIVATIONS[type(model.blocks[0].mlp.act).__name__]}
+def arguments_to_give(model, name, config):
+    """The arguments that a caller must give: heads where no variant has the sizes, and the activation of
+    families with several."""
+    given = {"activation": ACTIVATIONS[type(model.blocks[0].mlp.act).__name__]}
     if config and not ("_clip_" in name and "quickgelu" not in name):
-        told = {}
+        given = {}
     mlp = model.blocks[0].mlp.fc1.out_features
     if (model.embed_dim, len(model.blocks), mlp) not in [sizes[:3] for sizes in VARIANTS.values()]:
-        told["num_heads"] = model.blocks[0].attn.num_heads
-    return told
+        given["num_heads"] = model.blocks[0].attn.num_heads
+    return given
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_architecture_is_read_as_it_is_or_refused(name, tmp_path, monkeypatch):
-    """With the configuration that timm writes beside."""
+    """With the configuration that timm writes."""
     model = made(name)
-    if what_ours_has_not(model):
+    if unsupported_parts(model):
         with pytest.raises(ValueError) as caught:
             read(model, tmp_path, monkeypatch, num_heads=4, activation="gelu_erf")
         assert "\n" not in str(caught.value)
     else:
-        found = read(model, tmp_path, monkeypatch, **open_to(model, name, config=True))
+        found = read(model, tmp_path, monkeypatch, **arguments_to_give(model, name, config=True))
         assert_equal_arguments(found, model)
 
 
-# Those of timm's models that hold the arrays of another kind of model, name for name and shape for
-# shape, so that only config.json tells them apart: its norms stand behind attention and MLP.
-ONLY_CONFIG_TELLS = ("vit_base_patch16_rpn_224",)
+# Its arrays have the names and shapes of another kind of model, with norms after attention and MLP: only
+# config.json shows the difference.
+ONLY_CONFIG_SHOWS = ("vit_base_patch16_rpn_224",)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_architecture_without_its_configuration_is_read_as_it_is_or_refused(name, tmp_path, monkeypatch):
-    """Told the heads, and the activation where it is left open; the rest stands in the arrays."""
+    """With the heads given, and the activation where it is ambiguous; the rest is inferred."""
     model = made(name)
-    if reasons := what_ours_has_not(model):
+    if reasons := unsupported_parts(model):
         given = {"num_heads": 4, "activation": "gelu_erf"}
         try:
             read(model, tmp_path, monkeypatch, config=False, **given)
         except ValueError as error:
             assert "\n" not in str(error)
         else:
-            assert name in ONLY_CONFIG_TELLS, reasons
+            assert name in ONLY_CONFIG_SHOWS, reasons
         return
     embed = model.patch_embed
-    given = {**open_to(model, name, config=False), "num_heads": model.blocks[0].attn.num_heads}
+    given = {**arguments_to_give(model, name, config=False), "num_heads": model.blocks[0].attn.num_heads}
     found = read(model, tmp_path, monkeypatch, config=False, **given)
-    # Pixels on the right and at the bottom that fill no cell leave no trace in the arrays.
+    # Border pixels that fill no patch leave no trace in the arrays.
     stride = [side // cells for side, cells in zip(embed.img_size, embed.grid_size)]
     filled = tuple(cells * pixels for cells, pixels in zip(embed.grid_size, stride))
     assert found["image_size"] == filled
@@ -225,9 +224,9 @@ def test_an_architecture_without_its_configuration_is_read_as_it_is_or_refused(n
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_row_of_the_catalogue_is_read_as_it_is(row, tmp_path, monkeypatch):
-    """By catalogue, config.json and arrays together: none contradicts another, and nothing is left open."""
+    """Catalogue, config.json and arrays agree, and leave nothing open."""
     name = row.source.removeprefix(PREFIX)
-    # Of weights trained with quick_gelu, the architecture that computes so.
+    # For weights trained with quick_gelu, the architecture that computes it.
     quick = row.options.get("activation") == "quick_gelu"
     computing = name.replace("_clip_", "_clip_quickgelu_") if quick else name
     classes = timm.get_pretrained_cfg(name).num_classes
@@ -238,5 +237,5 @@ def test_a_row_of_the_catalogue_is_read_as_it_is(row, tmp_path, monkeypatch):
         with torch.device("meta"):
             save_config_for_hf(timm.create_model(publisher, num_classes=classes), tmp_path / "config.json")
         found = read(model, tmp_path, monkeypatch, config=False, source=row.name)
-        assert not what_ours_has_not(model)
+        assert not unsupported_parts(model)
         assert_equal_arguments(found, model)

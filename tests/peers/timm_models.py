@@ -1,4 +1,4 @@
-"""Small models of timm's own classes, every kind that ours can express, with random weights."""
+"""Small models of timm's classes with random weights: each kind that VisionTransformer can express."""
 
 import functools
 
@@ -21,17 +21,17 @@ SIZES = {
 CLIP = {"pre_norm": True, "norm_layer": functools.partial(LayerNorm, eps=1e-5)}
 SIGLIP = {"class_token": False, "global_pool": "map"}
 TANH = functools.partial(torch.nn.GELU, approximate="tanh")
-# What differs from SIZES, and what from_pretrained must be told beyond the number of heads.
+# Options besides SIZES, and arguments of from_pretrained besides num_heads.
 MODELS = {
     "token": ({}, {}),
     "mean": ({"class_token": False, "global_pool": "avg"}, {}),
-    "mean, normed before": ({"class_token": False, "global_pool": "avg", "fc_norm": False}, {}),
-    "mean beside a class token": ({"global_pool": "avg"}, {}),
-    "mean beside a class token, normed before": (
+    "mean, norm before": ({"class_token": False, "global_pool": "avg", "fc_norm": False}, {}),
+    "mean, with a class token": ({"global_pool": "avg"}, {}),
+    "mean, with a class token, norm before": (
         {"global_pool": "avg", "fc_norm": False},
         {"pooling": "gap", "class_token": True},
     ),
-    "token, normed after": ({"fc_norm": True}, {"pooling": "token"}),
+    "token, norm after": ({"fc_norm": True}, {"pooling": "token"}),
     "mean, with registers": ({"class_token": False, "global_pool": "avg", "reg_tokens": 4}, {}),
     "registers": ({"reg_tokens": 4}, {}),
     "registers without positions": ({"reg_tokens": 4, "no_embed_class": True}, {}),
@@ -62,11 +62,11 @@ DISTILLED = {
     "distilled, rectangle": ({"img_size": (16, 40)}, {"position_grid": (2, 5)}),
 }
 NAMES = (*MODELS, *HYBRIDS, *DISTILLED)
-SAVED = tuple(name for name in NAMES if name != "no positions")  # ours does not write those
+SAVED = tuple(name for name in NAMES if name != "no positions")  # which cannot be saved
 
 
 def made(name):
-    """The model of this name, with random weights, for inference."""
+    """The model of this name."""
     if name in HYBRIDS:
         layers, changes = HYBRIDS[name]
         sizes = {**SIZES, "patch_size": 1, **changes}
@@ -79,13 +79,13 @@ def made(name):
     return randomised(model)
 
 
-def told(name):
-    """What from_pretrained must be told of the model."""
+def options_of(name):
+    """The arguments of from_pretrained for the model."""
     return {"num_heads": SIZES["num_heads"], **{**MODELS, **DISTILLED}.get(name, ({}, {}))[1]}
 
 
 def stages_of(model, images):
-    """What the model computes, by the names of our stages."""
+    """The outputs of the model by the names of our stages."""
     with torch.no_grad():
         tokens = model.forward_features(channels_first(images))
         if isinstance(model, VisionTransformerDistilled):

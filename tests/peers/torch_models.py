@@ -1,4 +1,4 @@
-"""torch models with random weights, what they compute, and what a model of ours computes from the same."""
+"""torch models with random weights, and comparisons of their outputs with ours."""
 
 import keras
 import numpy as np
@@ -8,7 +8,7 @@ from reference.small import compute
 
 
 def randomised(module, scale=0.3, seed=1):
-    """Give every parameter a random value, so that no swapped, missing or zero one can pass."""
+    """Give every parameter a random value, so that a swapped, missing or zero one fails."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -31,7 +31,7 @@ def stages_of(model, images, *names):
 
 
 def assert_same_stages(model, images, expected, report=None):
-    """Stages of ours, by name, equal those of the other project."""
+    """Our stages equal those of the other project."""
     computed = stages_of(model, images, *expected)
     for name, theirs in expected.items():
         if isinstance(theirs, torch.Tensor):

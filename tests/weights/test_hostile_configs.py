@@ -1,4 +1,4 @@
-"""Configurations with one field replaced: refused in one line, or the model is what they say."""
+"""Configurations with one field replaced are refused in one line, or the model has the value."""
 
 import functools
 
@@ -10,12 +10,12 @@ pytestmark = pytest.mark.slow
 CASES = {name: 40 if name == "run" else 90 for name in DOCUMENTS}
 
 
-def same(said, given):
-    """Whether two JSON values say the same: 8 is [8, 8], and 8.0, but not true."""
-    if isinstance(said, list):
-        given = given if isinstance(given, list) else [given] * len(said)
-        return len(said) == len(given) and all(map(same, said, given))
-    return said == given and isinstance(said, bool) == isinstance(given, bool)
+def same(value, given):
+    """Whether two JSON values are equal: 8 equals [8, 8] and 8.0, but not true."""
+    if isinstance(value, list):
+        given = given if isinstance(given, list) else [given] * len(value)
+        return len(value) == len(given) and all(map(same, value, given))
+    return value == given and isinstance(value, bool) == isinstance(given, bool)
 
 
 def read(limited, name, folder, text):
@@ -26,12 +26,12 @@ def read(limited, name, folder, text):
 
 @pytest.fixture(scope="module")
 def expected(limited, tmp_path_factory):
-    """The function from a document to what the sound one gives, with a field besides that there is not."""
+    """A function from a document's name to the result of its valid form with an unknown field."""
 
     @functools.cache
     def find(name):
         text = document(name).changed("", "unknown", 1)
-        how, what = read(limited, name, tmp_path_factory.mktemp("sound"), text)
+        how, what = read(limited, name, tmp_path_factory.mktemp("valid"), text)
         assert how == "accepted", what
         return what
 
@@ -50,6 +50,6 @@ def test_a_configuration_is_honoured_or_refused(name, number, limited, expected,
         if {"unknown", *document(name).unread} & {field, f"{part}.{field}"}:
             assert what["outputs"] == outputs, about
         elif VALUES[value] and value != "missing" and field not in document(name).folded:
-            # Nothing, which null and zero may stand for, is what is usual, or what the arrays tell.
-            said = document(name).said_of(what["config"], part, field)
-            assert same(said, VALUES[value]), f"{part} {field} {value}: the model has {str(said)[:200]}"
+            # null and zero may mean the default, or what the arrays determine.
+            found = document(name).value_in(what["config"], part, field)
+            assert same(found, VALUES[value]), f"{part} {field} {value}: the model has {str(found)[:200]}"

@@ -20,7 +20,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize("options", MODELS, ids=str)
-def test_the_expected_shapes_are_those_of_the_model(options):
+def test_expected_shapes_are_those_of_the_model(options):
     model = small(**options)
     found = expected_shapes(model.get_config() | {"dtype": None, "name": None})
     assert found == {weight.path: tuple(weight.shape) for weight in float_weights(model)}
@@ -37,7 +37,7 @@ def test_the_expected_shapes_are_those_of_the_model(options):
         ("hf_vit", {}),
     ],
 )
-def test_a_whole_file_has_nothing_missing_or_extra(golden, file, options):
+def test_an_undamaged_file_has_no_missing_or_extra_arrays(golden, file, options):
     found = show_checkpoint(golden / file, **options)
     assert found["only_in_file"] == found["only_in_model"] == found["wrong_shape"] == []
     sized = {"image_size": 32} if "sincos" in file else {}
@@ -48,7 +48,7 @@ def test_a_whole_file_has_nothing_missing_or_extra(golden, file, options):
 
 
 @pytest.mark.parametrize("name", ["model.npz", "model.keras"])
-def test_a_position_grid_of_its_own_is_no_fault(name, tmp_path):
+def test_another_position_grid_than_the_images_is_valid(name, tmp_path):
     model = small(position_grid=(3, 5))
     if name == "model.npz":
         save_weights(model, tmp_path / name, "vit_jax")
@@ -59,7 +59,7 @@ def test_a_position_grid_of_its_own_is_no_fault(name, tmp_path):
     assert from_pretrained(tmp_path / name).position_grid == (3, 5)
 
 
-def test_what_the_lists_say_is_what_loading_says(golden, tmp_path):
+def test_the_lists_are_those_of_the_error_of_loading(golden, tmp_path):
     with np.load(golden / "token.npz") as file:
         stored = dict(file)
     stored["stray"] = np.zeros(2, "float32")
@@ -70,14 +70,14 @@ def test_what_the_lists_say_is_what_loading_says(golden, tmp_path):
     with pytest.raises(ValueError) as caught:
         from_pretrained(tmp_path / "bad.npz")
     assert str(caught.value).endswith(
-        f"only in the file: {found['only_in_file'][0]}; only in the model: {found['only_in_model'][0]}; "
+        f"only in file: {found['only_in_file'][0]}; only in model: {found['only_in_model'][0]}; "
         f"wrong shape: {found['wrong_shape'][0]}"
     )
     assert len(found["only_in_file"]) == len(found["only_in_model"]) == len(found["wrong_shape"]) == 1
 
 
 @pytest.mark.parametrize("variant", ["mu/16", "mu/8", "R+mu/16"])
-def test_a_file_with_the_sizes_of_a_variant_has_its_name(variant, tmp_path):
+def test_a_variant_is_found_by_its_sizes(variant, tmp_path):
     model = VisionTransformer.from_variant(variant, image_size=32, num_classes=3)
     save_weights(model, tmp_path / "model.npz", "vit_jax")
     assert show_checkpoint(tmp_path / "model.npz")["variant"] == variant
@@ -91,11 +91,11 @@ def test_arrays_that_are_not_finite_are_named(golden, tmp_path):
     assert show_checkpoint(tmp_path / "bad.npz")["not_finite"] == ["head/bias"]
 
 
-def test_what_stands_beside_the_model_is_named(golden, tmp_path):
+def test_skipped_keys_are_listed(golden, tmp_path):
     with np.load(golden / "token.npz") as file:
         stored = {f"opt/target/{key}": array for key, array in file.items()}
     stored["opt/state/step"] = np.zeros(1, "float32")
     np.savez(tmp_path / "run.npz", **stored)
     found = show_checkpoint(tmp_path / "run.npz")
-    assert found["left_out"] == ["opt/state/step"]
+    assert found["skipped"] == ["opt/state/step"]
     assert found["parameters"] == 14247

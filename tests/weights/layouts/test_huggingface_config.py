@@ -1,0 +1,292 @@
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from made.checkpoints import base
+from reference.comparing import arrays
+from reference.goldens import GOLDENS
+from reference.small import small
+
+from keras_vit import Preprocessing, from_pretrained, save_weights
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.metadata import read_metadata
+
+NAMES = ("tabby", "tiger", "lynx", "lion", "ocelot")
+SQUASH = Preprocessing(16, interpolation="bicubic", antialias=True, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+CROP = Preprocessing(16, resize="crop", crop_fraction=0.5, antialias=True)
+
+
+def written(options):
+    """config.json and preprocessor_config.json of a small model."""
+    return tuple(map(json.loads, LAYOUTS["huggingface"].write_config(small(**options).get_config())))
+
+
+# Written -------------------------------------------------------------------------------------------
+
+
+def test_the_golden_configuration_is_written_as_transformers_wrote_it(golden):
+    original = json.loads((golden / "hf_vit" / "config.json").read_text())
+    model = from_pretrained(golden / GOLDENS["hf_vit"][0])
+    config = json.loads(LAYOUTS["huggingface"].write_config(model.get_config())[0])
+    unwritten = {"dtype", "encoder_stride", "initializer_range", "transformers_version"}
+    expected = {name: value for name, value in original.items() if name not in unwritten}
+    assert config == {**expected, "keras_vit": {"antialias": False}}
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        (
+            {},
+            {
+                **{"model_type": "vit", "architectures": ["ViTForImageClassification"]},
+                **{"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "num_channels": 3},
+                **{"intermediate_size": 20, "patch_size": 8, "image_size": 16, "qkv_bias": True},
+                **{"pooler_output_size": 12, "pooler_act": "tanh", "hidden_act": "gelu_pytorch_tanh"},
+                "id2label": {str(i): f"LABEL_{i}" for i in range(5)},
+            },
+        ),
+        (
+            {"distillation": True, "class_names": NAMES, "activation": "gelu_erf", "image_size": (16, 24)},
+            {
+                **{"model_type": "deit", "architectures": ["DeiTForImageClassificationWithTeacher"]},
+                **{"hidden_act": "gelu", "image_size": [16, 24]},
+                "id2label": {str(i): name for i, name in enumerate(NAMES)},
+                "label2id": {name: i for i, name in enumerate(NAMES)},
+            },
+        ),
+        (
+            {"num_registers": 1, "num_classes": None, "activation": "quick_gelu", "norm_epsilon": 1e-12},
+            {
+                **{"model_type": "deit", "architectures": ["DeiTModel"], "id2label": {}},
+                **{"hidden_act": "quick_gelu", "layer_norm_eps": 1e-12},
+            },
+        ),
+        (
+            {"image_size": (None, None), "position_grid": (2, 3), "dropout_rate": 0.1, "qkv_bias": False},
+            {"image_size": [16, 24], "hidden_dropout_prob": 0.1, "qkv_bias": False},
+        ),
+        (
+            {"image_size": 16, "position_grid": (3, 3), "attention_dropout_rate": 0.2, "num_classes": None},
+            {"image_size": 24, "attention_probs_dropout_prob": 0.2, "architectures": ["ViTModel"]},
+        ),
+    ],
+)
+def test_options_are_written_in_their_words(options, expected):
+    config, _ = written(options)
+    assert {name: config[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        (
+            {"preprocessing": SQUASH},
+            {
+                **{"do_resize": True, "size": {"height": 16, "width": 16}, "resample": 3},
+                **{"do_center_crop": False, "do_rescale": True, "rescale_factor": 1 / 255},
+                **{"do_normalize": True, "image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]},
+            },
+        ),
+        (
+            {"preprocessing": CROP},
+            {
+                **{"size": {"shortest_edge": 32}, "do_center_crop": True, "resample": 2},
+                "crop_size": {"height": 16, "width": 16},
+            },
+        ),
+        ({"preprocessing": Preprocessing(16, interpolation="nearest")}, {"resample": 0}),
+        ({"image_size": (None, None), "position_grid": (2, 3)}, {"size": {"height": 16, "width": 24}}),
+        ({"in_channels": 1}, {"image_mean": [0.5], "image_std": [0.5]}),
+    ],
+)
+def test_preprocessing_is_written_in_their_words(options, expected):
+    _, images = written(options)
+    assert {name: images[name] for name in expected} == expected
+    assert ("crop_size" in images) == images["do_center_crop"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preprocessing": SQUASH, "class_names": NAMES},
+        {"preprocessing": CROP, "distillation": True, "activation": "quick_gelu", "qkv_bias": False},
+        {"num_registers": 1, "norm_epsilon": 1e-3},
+        {"num_classes": None, "representation_size": 12, "image_size": (16, 24), "in_channels": 1},
+    ],
+    ids=str,
+)
+def test_a_model_is_read_from_their_files_alone(options, tmp_path):
+    half = (0.5,) * options.get("in_channels", 3)
+    default = Preprocessing(options.get("image_size", 16), antialias=True, mean=half, std=half)
+    model = small(**{"preprocessing": default, **options})
+    save_weights(model, tmp_path / "model", "huggingface").with_suffix(".json").unlink()
+    again = from_pretrained(tmp_path / "model")
+    assert again.get_config() == model.get_config() | {"name": again.name}
+    for name, array in arrays(again).items():
+        np.testing.assert_array_equal(array, arrays(model)[name])
+
+
+# Read ----------------------------------------------------------------------------------------------
+
+VIT = {"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": 16}
+# The defaults of transformers 5.23's image processors, with 16 for their 224 pixels; "ViTFast" has the null
+# values that fast processors of 4.5x write.
+HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+STEPS = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, **HALF}
+SQUARE, EDGE = {"height": 16, "width": 16}, {"shortest_edge": 16}
+CENTER = {"do_center_crop": True, "resample": 3, "crop_size": SQUARE}
+NULLS = dict.fromkeys(("do_center_crop", "crop_size", "do_convert_rgb"))
+SAVED = {
+    "ViT": {**STEPS, "resample": 2, "size": SQUARE},
+    "DeiT": {**STEPS, **CENTER, "size": {"height": 18, "width": 18}},
+    "Beit": {**STEPS, **CENTER, "do_center_crop": False, "do_reduce_labels": False, "size": SQUARE},
+    "Siglip": {**STEPS, "resample": 3, "size": SQUARE, "do_convert_rgb": True},
+    "CLIP": {**STEPS, **CENTER, "size": EDGE, "do_convert_rgb": True},
+    "ViTFast": {**STEPS, "resample": 2, "size": {**SQUARE, "shortest_edge": None}, **NULLS},
+}
+# Older repositories, in which a size is one number.
+GOOGLE = {"do_normalize": True, "do_resize": True, **HALF, "size": 16}
+FACEBOOK = {"feature_extractor_type": "DeiTFeatureExtractor", **GOOGLE, **CENTER, "crop_size": 16, "size": 18}
+
+
+def read(folder, config=VIT, images=None):
+    (folder / "config.json").write_text(json.dumps(config))
+    if images is not None:
+        (folder / "preprocessor_config.json").write_text(json.dumps(images))
+    return read_metadata(folder / "model.safetensors", LAYOUTS["huggingface"])[0]
+
+
+def refused(folder, message, config=VIT, images=None):
+    with pytest.raises(ValueError, match=message) as caught:
+        read(folder, config, images)
+    assert type(caught.value) is ValueError and str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "images, expected",
+    [
+        (SAVED["ViT"], ("squash", 1, "bilinear")),
+        (SAVED["DeiT"], ("crop", 16 / 18, "bicubic")),
+        (SAVED["Beit"], ("squash", 1, "bicubic")),
+        (SAVED["Siglip"], ("squash", 1, "bicubic")),
+        (SAVED["CLIP"], ("crop", 1, "bicubic")),
+        (SAVED["ViTFast"], ("squash", 1, "bilinear")),
+        (GOOGLE, ("squash", 1, "bilinear")),
+        (FACEBOOK, ("crop", 16 / 18, "bicubic")),
+        ({**SAVED["ViT"], "resample": 0}, ("squash", 1, "nearest")),
+        ({**SAVED["ViT"], "size": [16, 16]}, ("squash", 1, "bilinear")),
+        ({**SAVED["ViT"], **CENTER, "size": 32}, ("crop", 0.5, "bicubic")),
+    ],
+    ids=[*SAVED, "Google's", "Facebook's", "nearest", "list", "int"],
+)
+def test_image_processors_are_read_as_they_are_saved(images, expected, tmp_path):
+    found = Preprocessing(16, **read(tmp_path, images=images)["preprocessing"])
+    assert (found.resize, found.crop_fraction, found.interpolation) == expected
+    assert (found.mean, found.std, found.antialias) == ((0.5,) * 3, (0.5,) * 3, True)
+
+
+@pytest.mark.parametrize("rescale", [{}, {"do_rescale": False}, {"rescale_factor": 1 / 127.5}])
+@pytest.mark.parametrize("normalise", [{}, {"do_normalize": False}, {"image_mean": 0.3, "image_std": 2}])
+def test_pixels_are_rescaled_and_normalised_as_they_do(rescale, normalise, tmp_path):
+    images = {**SAVED["ViT"], **rescale, **normalise}
+    found = Preprocessing(16, **read(tmp_path, images=images)["preprocessing"])
+    pixels = np.arange(256, dtype="float32")[:, np.newaxis].repeat(3, axis=-1)
+    expected = pixels * (images["rescale_factor"] if images["do_rescale"] else 1)
+    if images["do_normalize"]:
+        expected = (expected - images["image_mean"]) / images["image_std"]
+    np.testing.assert_allclose(found.normalise(pixels), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"resample": code} for code in (1, 77, None, "bicubic", True, [2])),
+        *({name: value} for name in ("do_resize", "do_pad", "do_flip_channel_order") for value in (1, "yes")),
+        *({"do_resize": value} for value in (False, None)),
+        *({"rescale_factor": factor} for factor in (0, -1, 1e-320, math.nan, "1/255", None, True)),
+        *({"size": size} for size in (17, [16, 17], {"height": 17, "width": 17}, {"shortest_edge": 16})),
+        *({"size": size} for size in ({}, [], None, "16", 16.0, True, {"longest_edge": 16}, {"height": 16})),
+        *({**CENTER, "crop_size": size} for size in (15, [16, 17], {"shortest_edge": 16}, None, 0, "16")),
+        *({**CENTER, "size": size} for size in (15, [18, 19], {**EDGE, "longest_edge": 20}, None, 0)),
+        {"crop_pct": 0.9},
+        {"do_center_crop": "no"},
+    ],
+    ids=str,
+)
+def test_unsupported_preprocessing_is_refused_by_name_and_value(changes, tmp_path):
+    name, value = [*changes.items()][-1]
+    message = rf"preprocessor_config.json: {name} must be .*; got {re.escape(repr(value))}|in the format of"
+    refused(tmp_path, message, images={**SAVED["ViT"], **changes})
+
+
+@pytest.mark.parametrize(
+    "edge, message", [(10**9, "at most 89478485 pixels"), (10**400, "preprocessing must be")]
+)
+def test_a_size_that_no_image_has_is_refused(edge, message, tmp_path):
+    images = {**SAVED["ViT"], **CENTER, "size": {"shortest_edge": edge}}
+    with pytest.raises(ValueError, match=message):
+        Preprocessing(16, **read(tmp_path, images=images)["preprocessing"])
+
+
+@pytest.mark.parametrize("numbers", [("1", "2", "3"), ("0", "2"), ("a", "b"), ("00", "1"), ("-1", "0")])
+def test_labels_must_be_numbered_as_the_classes(numbers, tmp_path):
+    message = f"config.json says id2label of {', '.join(numbers)}; expected the class numbers from 0 to "
+    refused(tmp_path, f"{message}{len(numbers) - 1}", {**VIT, "id2label": dict.fromkeys(numbers, "cat")})
+
+
+def test_options_are_read_from_their_words(tmp_path):
+    config = {
+        **{"hidden_act": "gelu_new", "layer_norm_eps": 1e-3, "num_attention_heads": 4},
+        "id2label": {str(i): f"class {i}" for i in reversed(range(12))},
+    }
+    found = read(tmp_path, {**VIT, **config})
+    assert (found["activation"], found["norm_epsilon"], found["num_heads"]) == ("gelu_tanh", 1e-3, 4)
+    assert found["class_names"] == tuple(f"class {i}" for i in range(12)) and found["num_classes"] == 12
+    assert read(tmp_path, {"model_type": "vit"}) == {"activation": "gelu_erf"}
+    labels = {str(i): f"LABEL_{i}" for i in range(3)}  # transformers' names of classes without names
+    assert "class_names" not in read(tmp_path, {**VIT, "id2label": labels})
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("hidden_size", 32, "says hidden_size=32"),
+        ("num_hidden_layers", 3, "says num_layers=3"),
+        ("num_channels", 1, "says in_channels=1"),
+        ("qkv_bias", False, "says qkv_bias=False"),
+        ("patch_size", 16, "says patch_size|does not fit the checkpoint's"),
+        ("image_size", [32, 64], "does not fit the checkpoint's"),
+        ("hidden_act", "relu", "the activation must be one of .*; got 'relu'"),
+        ("model_type", "bert", "describes a 'bert' model; expected transformers' 'vit' or 'deit'"),
+        ("model_type", None, "describes a None model"),
+        ("id2label", {"0": "a", "1": "b"}, "says num_classes=2"),
+    ],
+)
+def test_a_configuration_must_agree_with_the_arrays(field, value, message, tmp_path):
+    config = {**json.loads(base("hf_vit").metadata["config.json"]), field: value}
+    path = base("hf_vit").write(tmp_path, metadata={"config.json": json.dumps(config)})
+    with pytest.raises(ValueError, match=message) as caught:
+        read_checkpoint(path)
+    assert "\n" not in str(caught.value) and tmp_path.name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "config, images",
+    [
+        *(({"id2label": value}, None) for value in ([1], {"zero": "a"})),
+        *(({"architectures": value}, None) for value in (3, [3])),
+        *(({"hidden_act": value}, None) for value in (["gelu"], None)),
+        *(({"image_size": value}, None) for value in (None, "32", {}, [32], "\x1b[31m\n")),
+        *(({"patch_size": value}, None) for value in ("8", {})),
+        *(({"num_attention_heads": "3"}, None), ({"layer_norm_eps": "small"}, None)),
+        ({}, {"image_mean": 0.5}),
+        ({}, {**STEPS, "image_mean": [0.5] * 3, "image_std": [0.5]}),
+    ],
+    ids=str,
+)
+def test_a_damaged_configuration_is_refused(config, images, tmp_path):
+    refused(tmp_path, r"config\.json|is to have|preprocessing", {**VIT, **config}, images)

@@ -1,0 +1,172 @@
+import json
+import math
+import re
+
+import pytest
+from made.checkpoints import base
+
+from keras_vit import Preprocessing, from_pretrained
+from keras_vit.weights.checkpoint import read_checkpoint
+
+VIT = {"architecture": "vit_x"}
+NORM = {"mean": [0.5] * 3, "std": [0.5] * 3}
+
+
+def read(folder, config, load=read_checkpoint, rows=None, **options):
+    """Read a golden file with a config.json next to it, by default its arguments only."""
+    table = base("timm_token").changed("position_embedding/table", lambda array: array[:, :rows])
+    path = base("timm_token").write(folder, table, {"config.json": json.dumps(config)})
+    read = load(path.rename(path.with_name("model.safetensors")), **options)
+    return read.arguments if load is read_checkpoint else read
+
+
+def refused(folder, config, pattern=".", load=from_pretrained, **options):
+    with pytest.raises(ValueError, match=pattern) as caught:
+        read(folder, config, load, **options)
+    message = str(caught.value)
+    assert type(caught.value) is ValueError and "\n" not in message and folder.name in message
+
+
+def test_a_configuration_is_read(tmp_path):
+    names = [f"n{i}" for i in range(7)]
+    config = {
+        "architecture": "vit_tiny_patch8_32",
+        "num_classes": 7,
+        "num_features": 24,
+        "global_pool": "token",
+        "model_args": {"num_heads": 3, "act_layer": "quick_gelu"},
+        "pretrained_cfg": {
+            "input_size": [3, 32, 32],
+            "mean": [0.1, 0.2, 0.3],
+            "std": [0.4, 0.5, 0.6],
+            "crop_pct": 0.9,
+            "crop_mode": "center",
+            "interpolation": "bicubic",
+            "label_names": names,
+            "label_descriptions": {"n1": "tench"},
+        },
+    }
+    model = read(tmp_path, config, from_pretrained)
+    assert (model.activation, model.num_heads, model.image_size) == ("quick_gelu", 3, (32, 32))
+    assert model.class_names == ("n0", "tench", *names[2:])
+    statistics = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
+    assert model.preprocessing == Preprocessing(32, "crop", 0.9, "bicubic", antialias=True, **statistics)
+
+
+@pytest.mark.parametrize(
+    "config, expected",
+    [
+        ({}, ("crop", 0.875, "bicubic")),  # timm's defaults
+        ({"crop_pct": None, "crop_mode": None, "interpolation": ""}, ("crop", 0.875, "bicubic")),
+        ({"crop_pct": 1, "interpolation": "bilinear"}, ("crop", 1, "bilinear")),
+        ({"crop_pct": 0.9, "crop_mode": "center"}, ("crop", 0.9, "bicubic")),
+        ({"crop_pct": 0.9, "crop_mode": "squash"}, ("squash", 0.9, "bicubic")),
+    ],
+)
+def test_preprocessing_is_read_at_either_place(config, expected, tmp_path):
+    nested = {**VIT, "pretrained_cfg": {**NORM, **config}}
+    for each in (nested, {**VIT, **NORM, **config}):
+        found = read(tmp_path, each, num_heads=3)["preprocessing"]
+        assert (found["resize"], found["crop_fraction"], found["interpolation"]) == expected
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        *(("crop_pct", value) for value in (1.1, -0.5, "0.9", math.nan, True)),
+        *(("crop_mode", value) for value in ("border", 1)),
+        *(("interpolation", value) for value in ("lanczos", 3)),
+    ],
+)
+def test_unsupported_preprocessing_is_refused_by_name_and_value(name, value, tmp_path):
+    message = rf"config.json: {name} must be .*; got {re.escape(repr(value))}"
+    refused(tmp_path, {**VIT, **NORM, name: value}, message)
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        ({"input_size": [3, 64, 64]}, "does not fit the checkpoint's 1[67] positions"),
+        ({"num_classes": 8}, "config.json says num_classes=8, the arrays hold 7"),
+        ({"num_classes": 0}, "config.json says num_classes=None, the arrays hold 7"),
+        ({"global_pool": "map"}, "config.json says pooling='map', the arrays hold 'token'"),
+        ({"global_pool": "max"}, "describes a pooling that VisionTransformer does not have: 'max'"),
+        ({"model_args": {"pool_include_prefix": True}}, "does not have: None with prefix tokens"),
+        ({"model_args": {"act_layer": "relu"}}, "the activation must be one of gelu, .*; got 'relu'"),
+        ({"label_names": ["a"]}, "class_names"),
+    ],
+    ids=str,
+)
+def test_a_configuration_must_agree_with_the_arrays(config, message, tmp_path):
+    refused(tmp_path, {**VIT, **config}, message, num_heads=3)
+
+
+def test_heads_and_the_grid_are_read(tmp_path):
+    assert read(tmp_path, {**VIT, "model_args": {"num_heads": 4}})["num_heads"] == 4
+    assert read(tmp_path, {**VIT, "input_size": [3, 16, 48]}, rows=13, num_heads=3)["position_grid"] == (2, 6)
+
+
+@pytest.mark.parametrize(
+    "architecture, activation",
+    [
+        ("vit_base_patch16_224", "gelu_erf"),
+        ("deit_tiny_distilled_patch16_224", "gelu_erf"),
+        ("flexivit_large", "gelu_erf"),
+        ("vit_base_patch16_clip_quickgelu_224", "quick_gelu"),
+        ("vit_base_patch32_siglip_256", "gelu_tanh"),
+        ("vit_base_patch16_siglip_224", "gelu_erf"),
+    ],
+)
+def test_the_activation_is_that_of_the_architecture(architecture, activation, tmp_path):
+    assert read(tmp_path, {"architecture": architecture}, num_heads=3)["activation"] == activation
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "vit_base_patch16_rope_reg1_gap_256",
+        "vit_relpos_base_patch16_224",
+        "vit_base_patch16_xp_224",
+        "vit_base_patch16_18x2_224",
+        "vit_base_patch16_dinov3",
+        "vit_pe_core_base",
+        "eva02_base_patch14_224",
+        "beit_base_patch16_224",
+        "resnet50",
+        "levit_128",
+    ],
+)
+def test_another_kind_of_architecture_is_refused(architecture, tmp_path):
+    message = f"config.json describes timm's '{architecture}', which VisionTransformer cannot express"
+    refused(tmp_path, {"architecture": architecture}, message, num_heads=3)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"architecture": 3},
+        {"architecture": None},
+        {},
+        {"pretrained_cfg": [1]},
+        {"input_size": 224},
+        {"input_size": None},
+        {"input_size": [3, "a", "b"]},
+        {"input_size": [3, 0, 0]},
+        {"global_pool": ["token"]},
+        {"mean": 0.5, "std": 0.5},
+        {**NORM, "crop_pct": [1]},
+        {**NORM, "std": [0] * 3},
+        {"model_args": [1]},
+        {"model_args": {"num_heads": "three"}},
+        {"model_args": {"num_heads": 0}},
+        {"model_args": {"num_heads": -3}},
+        {"model_args": {"act_layer": ["gelu"]}},
+        {"label_names": 3},
+        {"label_names": ["a"] * 7, "label_descriptions": "x"},
+        {"num_classes": "seven"},
+    ],
+    ids=str,
+)
+def test_a_damaged_configuration_is_refused(config, tmp_path):
+    given = {} if "num_heads" in str(config) else {"num_heads": 3}
+    refused(tmp_path, {**VIT, **config} if config else {}, **given)
