@@ -81,9 +81,7 @@ class Checkpoints:
             for name, variable in variables.items():
                 value = values[name]
                 if value.shape != tuple(variable.shape):
-                    raise ValueError(
-                        f"{folder}: expected {name} of shape {variable.shape}; got {value.shape}"
-                    )
+                    raise ValueError(f"{folder}: {name} must have shape {variable.shape}; got {value.shape}")
                 variable.assign(value.astype(variable.dtype))
 
     def bytes_of(self, model):

@@ -190,9 +190,7 @@ def train(
             if note:
                 report(note)
             if not recipe.is_exact:
-                report(
-                    "some augmentation layers have random state of their own: a resumed run sees other images"
-                )
+                report("some augmentation layers have random state: a resumed run sees other images")
             _fit(config, model, dataset, workdir, checkpoints, devices, verbose, sigterm)
         if sigterm:
             stop("all steps are done")

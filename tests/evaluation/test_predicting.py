@@ -78,23 +78,6 @@ def test_large_logits_stay_finite(samples):
     assert evaluate(Fixed(np.full((len(samples), 3), 1e5)), samples)["loss"] == pytest.approx(np.log(3))
 
 
-def test_labels_beyond_the_models_classes_are_refused(samples):
-    with pytest.raises(ValueError, match="labels up to 2, but the model has 2 classes"):
-        evaluate(Fixed(np.zeros((1, 2))), samples)
-
-
-def test_a_model_without_a_head_is_refused(samples):
-    model = Fixed(np.zeros((1, 2)))
-    model.is_classifier = False
-    with pytest.raises(ValueError, match="this model has no classification head"):
-        evaluate(model, samples)
-
-
-def test_no_samples_are_refused():
-    with pytest.raises(ValueError, match="there are no samples"):
-        evaluate(Fixed(np.zeros((1, 3))), Samples((), ()))
-
-
 class Unread:
     """Samples whose labels are unknown until they are read."""
 
@@ -112,15 +95,40 @@ class Unread:
 def test_labels_may_be_unknown_until_they_are_read(samples, rng):
     logits = rng.standard_normal((len(samples), 8))
     assert evaluate(Fixed(logits), Unread(samples), 7) == evaluate(Fixed(logits), samples, 7)
-    with pytest.raises(ValueError, match="labels up to 2, but the model has 2 classes"):
-        evaluate(Fixed(np.zeros((len(samples), 2))), Unread(samples))
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_split_without_labels_is_refused(known, samples):
-    hidden = Samples(samples.images, (-1,) * len(samples))
-    with pytest.raises(ValueError, match="label -1: this split's labels are unknown"):
-        evaluate(Fixed(np.zeros((len(samples), 3))), hidden if known else Unread(hidden))
+def rows(samples, width):
+    return Samples(samples.images, ((1.0,) * width,) * len(samples))
+
+
+def hidden(samples):
+    return Samples(samples.images, (-1,) * len(samples))
+
+
+@pytest.mark.parametrize(
+    "classes, change, task, words",
+    [
+        (2, lambda samples: samples, "single_label", "labels up to 2, but the model has 2 classes"),
+        (2, Unread, "single_label", "labels up to 2, but the model has 2 classes"),
+        (3, hidden, "single_label", "label -1: this split's labels are unknown"),
+        (3, lambda samples: Unread(hidden(samples)), "single_label", "this split's labels are unknown"),
+        (3, lambda samples: Samples((), ()), "single_label", "there are no samples"),
+        (3, lambda samples: samples, "multi_label", r"labels of shape \(\) .* of the task 'single_label'"),
+        (2, lambda samples: rows(samples, 3), "regression", r"labels of 2 numbers, .* of shape \(3,\)"),
+        (3, lambda samples: rows(samples, 3), "single_label", "expected a class index per sample"),
+        (3, lambda samples: samples, "detection", "task must be one of 'single_label', .* got 'detection'"),
+    ],
+)
+def test_labels_that_do_not_fit_the_model_or_task_are_refused(classes, change, task, words, samples):
+    with pytest.raises(ValueError, match=words):
+        evaluate(Fixed(np.zeros((len(samples), classes))), change(samples), task=task)
+
+
+def test_a_model_without_a_head_is_refused(samples):
+    model = Fixed(np.zeros((1, 2)))
+    model.is_classifier = False
+    with pytest.raises(ValueError, match="this model has no classification head"):
+        evaluate(model, samples)
 
 
 @pytest.mark.parametrize(
@@ -132,15 +140,3 @@ def test_other_tasks_have_their_own_scores(task, scores, samples, rng):
     found = evaluate(Fixed(logits), Samples(samples.images, tuple(map(tuple, rows.tolist()))), 8, task)
     assert found == pytest.approx(scores(logits, rows))
     assert found["samples"] == len(samples)
-
-
-def test_labels_of_another_task_are_refused(samples):
-    rows = Samples(samples.images, ((1.0, 0.0, 0.0),) * len(samples))
-    for model_outputs, those, task, words in (
-        (3, samples, "multi_label", r"got labels of shape \(\) .* of the task 'single_label'"),
-        (2, rows, "regression", r"labels of 2 numbers, .* got labels of shape \(3,\)"),
-        (3, rows, "single_label", "expected a class index per sample"),
-        (3, samples, "detection", "task must be one of 'single_label', .* got 'detection'"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            evaluate(Fixed(np.zeros((len(samples), model_outputs))), those, task=task)

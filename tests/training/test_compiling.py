@@ -45,6 +45,7 @@ def test_class_indices_and_one_hot_labels_train_the_same():
     for one_hot in (False, True):
         model = small(num_layers=1)
         compile_model(model, "digits", total_steps=2)
+        model.run_eagerly = True  # Tracing takes longer than a few steps.
         images, labels = labelled(model)
         data = (images, np.eye(5, dtype="float32")[labels] if one_hot else labels)
         batches = tf.data.Dataset.from_tensor_slices(data).batch(8)
@@ -114,6 +115,7 @@ def test_frozen_blocks_stay_frozen_in_a_file(tmp_path):
     model = small(num_layers=2)
     compile_model(model, freeze="encoder_block_0", total_steps=2)
     assert {path.split("/")[0] for path in trainable(model)} == {"encoder_block_1", "encoder_norm", "head"}
+    model.optimizer.build(model.trainable_variables)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert trainable(again) == trainable(model)
@@ -137,6 +139,7 @@ def test_a_recipe_sets_loss_micro_batches_seed_and_remat():
 def test_other_tasks_have_their_loss_and_metric(task, metric):
     model = VisionTransformer(16, 8, 12, 1, 20, 3, num_classes=2)
     compile_model(model, "digits", task=task, label_smoothing=0.0, total_steps=1)
+    model.run_eagerly = True
     history = model.fit(images_for(model, 4), np.eye(2, dtype="float32")[[0, 1, 0, 1]], verbose=0).history
     assert {*history} == {"loss", metric}
     compile_model(model, task=COLORS)

@@ -125,16 +125,27 @@ def test_another_configuration_is_refused_with_the_fields_that_differ(finished):
         train(changed(config, base_lr=0.1, flip=False), workdir.path, verbose=0)
 
 
-def test_a_run_starts_from_a_checkpoint_with_a_new_head(finished, golden, tmp_path):
+def test_a_run_starts_from_a_checkpoint_with_a_new_head_on_some_of_the_readable_images(
+    finished, golden, tmp_path, monkeypatch
+):
+    seen, batches = [], run.training_batches
+    monkeypatch.setattr(
+        run, "training_batches", lambda samples, *a, **k: seen.append(samples) or batches(samples, *a, **k)
+    )
+    root = write_classes(tmp_path / "images", count=12)
+    bad = write_broken(root / "cat" / "bad.png")
     weights = str(golden / "token_rep.npz")
     options = SHORT | {"base_lr": 1e-9, "model": None, "weights": weights, "image_size": (24, 40)}
-    workdir, _ = train(changed(finished[0], **options), tmp_path / "run", verbose=0)
+    options |= {"dataset": f"folder:{root}", "on_bad_image": "skip", "train_samples": 6}
+    workdir, record = train(changed(finished[0], **options), tmp_path / "run", verbose=0)
     model = keras.saving.load_model(workdir.model)
     assert (model.image_size, model.num_classes, model.representation_size) == ((24, 40), 2, None)
     with np.load(weights) as stored:
         kernel = stored["Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel"]
     np.testing.assert_allclose(arrays(model)["encoder_block_1/mlp/dense_0/kernel"], kernel, atol=1e-6)
     assert np.abs(arrays(model)["head/kernel"]).max() < 1e-6
+    assert record["bad_images"] == [str(bad)]
+    assert sorted(seen[0].labels) == [0, 0, 0, 1, 1, 1]
 
 
 def broken_image(tmp_path):
@@ -186,20 +197,7 @@ def test_another_backend_is_refused(finished, tmp_path, monkeypatch):
         train(finished[0], tmp_path / "run", verbose=0)
 
 
-def test_bad_images_are_skipped_and_training_samples_sampled_evenly(finished, tmp_path, monkeypatch):
-    seen, batches = [], run.training_batches
-    monkeypatch.setattr(
-        run, "training_batches", lambda samples, *a, **k: seen.append(samples) or batches(samples, *a, **k)
-    )
-    root = write_classes(tmp_path / "images", count=12)
-    bad = write_broken(root / "cat" / "bad.png")
-    config = changed(
-        finished[0], dataset=f"folder:{root}", on_bad_image="skip", train_samples=6, flip=False, **SHORT
-    )
-    assert train(config, tmp_path / "run", verbose=0)[1]["bad_images"] == [str(bad)]
-    assert sorted(seen[0].labels) == [0, 0, 0, 1, 1, 1]
-
-
+@slow
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(finished, unfinished, capfd):
     config, path = unfinished
     file = path / "checkpoints" / "step-00000014" / "values.npz"
@@ -342,6 +340,7 @@ def test_too_little_disk_space_is_found_before_the_first_step(finished, tmp_path
         train(finished[0], tmp_path / "run", verbose=0)
 
 
+@slow
 def test_a_run_that_diverges_in_its_last_step_writes_no_model(finished, tmp_path):
     with pytest.raises(ValueError, match="val_loss is nan at step 1: .* another one with a lower base_lr"):
         train(changed(finished[0], **SHORT, base_lr=3e38), tmp_path / "run", verbose=0)
@@ -366,9 +365,8 @@ def test_the_finished_model_has_the_moving_average_of_the_weights(finished):
     assert any(value.shape == bias.shape and (value == bias).all() for value in optimizer)
 
 
-@pytest.mark.parametrize(
-    "target", ["mean_color", *(pytest.param(t, marks=slow) for t in ("pixels", "downsized"))]
-)
+@slow
+@pytest.mark.parametrize("target", ["mean_color", "pixels", "downsized"])
 def test_masked_patches_are_predicted_and_the_encoder_is_fine_tuned(target, finished, tmp_path):
     short = SHORT | {"eval_every": 1, "checkpoint_every": None, "label_smoothing": 0.0}
     masked = changed(finished[0], objective="masked_patch", target=target, **short)
@@ -385,10 +383,10 @@ def test_masked_patches_are_predicted_and_the_encoder_is_fine_tuned(target, fini
 
 
 OPTIONS = {"remat": True, "dtype": "mixed_bfloat16", "freeze": "encoder_norm"}
-EACH = [pytest.param({name: value}, marks=slow) for name, value in OPTIONS.items()]
 
 
-@pytest.mark.parametrize("options", [OPTIONS, *EACH], ids=str)
+@slow
+@pytest.mark.parametrize("options", [OPTIONS, *({name: value} for name, value in OPTIONS.items())], ids=str)
 def test_a_run_with_other_ways_to_compute(options, finished, tmp_path):
     workdir, record = train(changed(finished[0], **SHORT, **options), tmp_path / "run", verbose=0)
     assert record["steps"] == 1
