@@ -186,24 +186,21 @@ def train(
         with note_sigterm() as sigterm, raise_on_lost_worker(devices, sigterm), _unreadable_images(dataset):
             smallest(devices, 0)  # The first worker has recorded the data that the others compare with.
             workdir.check_data(data)
-            report(dataset.summary())
-            if note:
-                report(note)
-            if not recipe.is_exact:
-                report("some augmentation layers have random state: a resumed run sees other images")
-            _fit(config, model, dataset, workdir, checkpoints, devices, verbose, sigterm)
+            random = "some augmentation layers have random state: a resumed run sees other images"
+            for line in (dataset.summary(), note, None if recipe.is_exact else random):
+                if line:
+                    report(line)
+            _fit(config, model, dataset, workdir, checkpoints, devices, verbose, report, sigterm)
         if sigterm:
             stop("all steps are done")
 
         # If there are averaged weights, `fit` has left them in the model.
         finished = finished_model(model)
         check_finite({weight.path: weight.numpy() for weight in finished.weights}, recipe.total_steps)
-        scores = {}
-        if config.objective == "classify":
-            with _unreadable_images(dataset):
-                scores = evaluate(finished, dataset.split("test"), recipe.batch_size, recipe.task)
+        scores = _test(config, finished, dataset)
+        check_finite(scores, recipe.total_steps)
         record = {
-            **{f"test_{name}": value for name, value in scores.items()},
+            **scores,
             "train_seconds": sum(row["seconds"] for row in workdir.metrics()),
             "steps": recipe.total_steps,
             "best_step": checkpoints.best_step(),
@@ -211,17 +208,21 @@ def train(
             "replicas": devices.num_replicas_in_sync,
             "data": dataset.summary(),
             "bad_images": list(dataset.bad_images),
-            "versions": {
-                "keras_vit": keras_vit.__version__,
-                "keras": keras.__version__,
-                "tensorflow": tf.__version__,
-            },
+            "versions": {module.__name__: module.__version__ for module in (keras_vit, keras, tf)},
         }
-        check_finite({name: record[name] for name in record if name.startswith("test_")}, recipe.total_steps)
         if chief:
             save_model(finished, workdir.model)
             workdir.write_result(record)
     return workdir, record
+
+
+def _test(config, model, dataset):
+    """The scores of the finished model on the test split, each with the prefix `test_`."""
+    if config.objective == "masked_patch":
+        return {}
+    with _unreadable_images(dataset):
+        scores = evaluate(model, dataset.split("test"), config.recipe.batch_size, config.recipe.task)
+    return {f"test_{name}": value for name, value in scores.items()}
 
 
 def load_data(config, data_dir=None):
@@ -230,13 +231,12 @@ def load_data(config, data_dir=None):
     return load_dataset(config.dataset, recipe.seed, config.on_bad_image, task=recipe.task, data_dir=data_dir)
 
 
-def _fit(config, model, dataset, workdir, checkpoints, devices, verbose, sigterm):
+def _fit(config, model, dataset, workdir, checkpoints, devices, verbose, report, sigterm):
     """Train from the last checkpoint to the end, with a checkpoint every `checkpoint_steps`."""
     recipe = config.recipe
     every, total, batch_size = recipe.checkpoint_steps, recipe.total_steps, recipe.batch_size
     ends = range(every, total + every, every)  # the steps of the checkpoints, the last one being `total`
     evaluated = [n for n, end in enumerate(ends, 1) if end % recipe.eval_every == 0 or end >= total]
-    report = _print_now if verbose else _ignore
     done = smallest(devices, checkpoints.newest(report) or 0)
     if done:
         report(f"resuming {workdir.path} from step {done} of {total}")
@@ -246,9 +246,7 @@ def _fit(config, model, dataset, workdir, checkpoints, devices, verbose, sigterm
     while done < total:
         epoch, epochs, steps = next_segment(done, every, total)
         smallest(devices, 0)  # All workers have arrived here, so the first one has written the checkpoint.
-        if (
-            done
-        ):  # A finished `fit` leaves averaged weights in the model; the checkpoint has the trained ones.
+        if done:  # A finished `fit` leaves averaged weights in the model, not the trained ones.
             checkpoints.restore(model, done)
         callbacks = [Progress(total, done, batch_size, verbose == 1)] if verbose else []
         if is_chief(devices):
