@@ -24,9 +24,7 @@ class _GlobalOptimizer:
             return
         blocks = [_block(variable) for variable in variables]
         last = max(blocks, default=-1)
-        top = (
-            last + 2 if last >= 0 else 0
-        )  # Without blocks, as in a linear probe, all variables are at the top.
+        top = last + 2 if last >= 0 else 0  # A linear probe has no blocks: all variables are at the top.
         depth = 0
         self._rate_factors = []
         for block in blocks:

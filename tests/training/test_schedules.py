@@ -1,7 +1,6 @@
 import math
 
 import keras
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,25 +33,15 @@ def test_the_rate_is_the_official_one_at_every_step(total, fraction, base, at, d
 
 @pytest.mark.parametrize("decay, end", [("cosine", 0.0), ("linear", 1e-5)])
 def test_the_rate_rises_linearly_from_0_and_falls_to_its_end(decay, end):
-    schedule = WarmupDecay(0.1, 100, 10, decay)
-    rates = [float(schedule(step)) for step in range(131)]
-    assert rates[0] == 0
-    assert rates[10] == max(rates) == pytest.approx(0.1)
-    np.testing.assert_allclose(np.diff(rates[:11], n=2), 0, atol=1e-6)
-    assert all(a > b for a, b in zip(rates[10:], rates[11:101]))
-    np.testing.assert_allclose(rates[100:], end, atol=1e-8)
-
-
-def test_without_a_warm_up_the_rate_starts_at_its_maximum():
+    rates = [float(WarmupDecay(0.1, 100, 10, decay)(step)) for step in (0, 5, 10, 100, 130)]
+    assert rates == pytest.approx([0, 0.05, 0.1, end, end], abs=1e-8)
     assert float(WarmupDecay(0.1, 10)(0)) == pytest.approx(0.1)
 
 
 def test_the_config_rebuilds_the_schedule():
     schedule = WarmupDecay(0.3, 50, 7, "linear")
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
-    assert type(again) is WarmupDecay
-    assert again.get_config() == schedule.get_config()
-    assert [float(again(step)) for step in range(60)] == [float(schedule(step)) for step in range(60)]
+    assert type(again) is WarmupDecay and again.get_config() == schedule.get_config()
 
 
 @pytest.mark.parametrize(
