@@ -6,9 +6,9 @@ import os
 import pathlib
 
 import keras_vit
-from keras_vit.data.datasets import TASKS
 from keras_vit.models.config import DYNAMIC_SIZE, OPTIONS, ViTConfig, stem_stride
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.tasks import TASKS
 
 FILE = "keras_vit.json"  # its name inside SavedModels, LiteRT and ONNX files
 LABELS = "labels.txt"  # one class name a line

@@ -4,6 +4,7 @@ import gc
 import os
 import pathlib
 import shutil
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if os.environ.get("KERAS_BACKEND") == "jax":  # Compiling takes most of the time there.
@@ -67,7 +68,9 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(autouse=True)
 def _seed():
-    keras.utils.set_random_seed(0)
+    # TensorFlow's own seed is set once: `tf.random.set_seed` drops its cache of compiled functions.
+    with mock.patch("tensorflow.random.set_seed"):
+        keras.utils.set_random_seed(0)
 
 
 @pytest.fixture

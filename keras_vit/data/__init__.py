@@ -1,4 +1,4 @@
-"""Images and labels: data sets, decoding, augmentation, batches. Knows nothing of the models."""
+"""Images and labels: data sets, decoding, augmentation and batches, independent of the models."""
 
 from keras_vit.data.augmentation_options import Augmentation as Augmentation
 from keras_vit.lazy import lazy_names

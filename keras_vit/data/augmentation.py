@@ -1,4 +1,4 @@
-"""What changes training images at random, every draw a function of a seed."""
+"""Random augmentation of training images, a function of a seed."""
 
 import functools
 
@@ -10,37 +10,35 @@ from keras_vit.data.images import decode, decode_window, with_channels
 from keras_vit.data.keras_layers import apply_layer, apply_rand_augment
 from keras_vit.preprocessing.resizing import resize
 
-NEED_A_SIZE = ("crop_area", "randaugment", "random_erasing", "cutmix")
+NEED_IMAGE_SIZE = ("crop_area", "randaugment", "random_erasing", "cutmix")
 
 
 def image_augmentation(augmentation, preprocessing, exif=True):
-    """How an encoded image becomes a training image.
+    """A function from an encoded image to a training image.
 
     Args:
-        augmentation: Augmentation.
-        preprocessing: What the model reads.
-        exif: Whether to apply the EXIF orientation, before all changes.
+        augmentation: `Augmentation`.
+        preprocessing: `Preprocessing`.
+        exif: Whether to apply the EXIF orientation first.
 
     Returns:
-        A function of an encoded image and a seed, two ints: float32 (height, width, channels) as the
-        model reads it.
+        A function from an encoded image and a seed, two ints, to model input: float32 (height, width,
+        channels).
 
     Raises:
-        ValueError: where the preprocessing has no size and a change needs one, or RandAugment is asked
-            for and images are not in colour.
+        ValueError: if the preprocessing has no size and a change needs one, or for RandAugment of images that
+            are not in colour.
 
     Example:
         >>> augment = image_augmentation(Augmentation(crop_area=(0.05, 1.0)), Preprocessing(32))
         >>> augment(tf.io.encode_png(tf.zeros((40, 50, 3), tf.uint8)), [0, 1]).shape
         TensorShape([32, 32, 3])
     """
-    wanting = [name for name in NEED_A_SIZE if getattr(augmentation, name)]
-    if wanting and preprocessing.image_size is None:
-        raise ValueError(f"{', '.join(wanting)}: needs one size; give the preprocessing an image_size")
+    names = [name for name in NEED_IMAGE_SIZE if getattr(augmentation, name)]
+    if names and preprocessing.image_size is None:
+        raise ValueError(f"{', '.join(names)} need a preprocessing with an image_size; got None")
     if augmentation.randaugment and preprocessing.channels != 3:
-        raise ValueError(
-            f"randaugment changes colours, but the model reads {preprocessing.channels} channel(s)"
-        )
+        raise ValueError(f"randaugment needs 3 channels; the model reads {preprocessing.channels}")
     changes = _changes(augmentation)
 
     def augment(encoded, seed):
@@ -63,27 +61,27 @@ def image_augmentation(augmentation, preprocessing, exif=True):
 
 
 def _changes(augmentation):
-    """(how it is applied, layer) for each Keras layer that changes single images."""
+    """(the function that applies it, layer) for each Keras layer that changes single images."""
     changes = [(apply_layer, keras.saving.deserialize_keras_object(config)) for config in augmentation.layers]
     if augmentation.randaugment:
         count, magnitude = augmentation.randaugment
         layer = keras.layers.RandAugment((0, 255), count, magnitude, dtype="float32")
         changes.insert(0, (apply_rand_augment, layer))
     if augmentation.random_erasing:
-        always = (augmentation.random_erasing,) * 2  # one number would be a range from 0
-        changes.append((apply_layer, keras.layers.RandomErasing(always, dtype="float32")))
+        probability = (augmentation.random_erasing,) * 2  # A single number would be a range from 0.
+        changes.append((apply_layer, keras.layers.RandomErasing(probability, dtype="float32")))
     return changes
 
 
 def batch_augmentation(augmentation):
-    """How images and labels of a batch are blended with each other.
+    """A function that blends the images and labels of a batch with each other.
 
     Args:
-        augmentation: Augmentation.
+        augmentation: `Augmentation`.
 
     Returns:
-        A function of images (batch, height, width, channels), labels (batch, classes), both float32,
-        and a seed, two ints: images and labels.
+        A function from images (batch, height, width, channels), labels (batch, classes), both float32, and a
+        seed, two ints, to images and labels.
 
     Example:
         >>> blend = batch_augmentation(Augmentation(mixup=0.2))
@@ -100,14 +98,14 @@ def batch_augmentation(augmentation):
     def blend(images, labels, seed):
         if labels.shape.rank != 2 or not labels.dtype.is_floating:
             raise ValueError(
-                f"mixing needs float labels (batch, classes); got {labels.dtype.name} {labels.shape}"
+                f"mixing expected float labels (batch, classes); got {labels.dtype.name} {labels.shape}"
             )
         choice_seed, layer_seed = tf.unstack(tf.random.split(seed, 2))
 
         def by(layer):
             mixed = apply_layer(layer, {"images": images, "labels": labels}, layer_seed)
-            return tf.ensure_shape(mixed["images"], images.shape), tf.ensure_shape(
-                mixed["labels"], labels.shape
+            return tuple(
+                tf.ensure_shape(mixed[k], v.shape) for k, v in (("images", images), ("labels", labels))
             )
 
         chosen = tf.random.stateless_uniform((), choice_seed, 0, len(layers), tf.int32)
@@ -122,9 +120,9 @@ def random_crop(encoded, seed, preprocessing, area=(0.05, 1.0), exif=True):
     Args:
         encoded: The content of an image file.
         seed: Two ints; the same seed crops the same rectangle.
-        preprocessing: Gives the size, the interpolation and the channels.
-        area: Smallest and largest share of the image that the crop covers; its aspect ratio lies
-            between 3:4 and 4:3.
+        preprocessing: `Preprocessing`, of which the size, interpolation and channels are used.
+        area: Smallest and largest fraction of the image that the crop covers; its aspect ratio is between
+            3:4 and 4:3.
         exif: Whether to apply the EXIF orientation, before the crop.
 
     Returns:
@@ -156,12 +154,12 @@ def random_crop(encoded, seed, preprocessing, area=(0.05, 1.0), exif=True):
 
 
 def random_shift(image, seed, fraction):
-    """Move an image by up to `fraction` of each side; what comes in at the border is black.
+    """Shift an image by up to `fraction` of each side; the exposed border is black.
 
     Args:
         image: float32 (height, width, channels) in [0, 255].
-        seed: Two ints; the same seed moves it the same way.
-        fraction: Largest shift as a share of the side, in [0, 1]; not in whole pixels.
+        seed: Two ints; the same seed shifts by the same vector.
+        fraction: Largest shift as a fraction of the side, in [0, 1]; at subpixel precision.
 
     Returns:
         float32 (height, width, channels), interpolated bilinearly.
@@ -173,7 +171,7 @@ def random_shift(image, seed, fraction):
     shape = tf.shape(image)[:2]
     down, right = tf.unstack(tf.random.stateless_uniform((2,), seed, -fraction, fraction))
     down, right = down * tf.cast(shape[0], tf.float32), right * tf.cast(shape[1], tf.float32)
-    moved = tf.raw_ops.ImageProjectiveTransformV3(
+    shifted = tf.raw_ops.ImageProjectiveTransformV3(
         images=tf.expand_dims(image, 0),
         transforms=[[1.0, 0.0, -right, 0.0, 1.0, -down, 0.0, 0.0]],
         output_shape=shape,
@@ -181,7 +179,7 @@ def random_shift(image, seed, fraction):
         interpolation="BILINEAR",
         fill_mode="CONSTANT",
     )
-    return tf.ensure_shape(moved[0], image.shape)
+    return tf.ensure_shape(shifted[0], image.shape)
 
 
 def random_flip(image, seed):

@@ -13,17 +13,17 @@ REVERSED = np.array([(0, 0), (0, 0), (0, 1), (1, 1), (1, 0), (0, 0), (0, 1), (1,
 
 # JPEG, PNG and WebP files are chains of segments, of which one holds the EXIF data. By container, a row of:
 # the first byte of the file; where the first segment starts; of a segment, the offset of its content, the
-# bytes that its length leaves out, and to what multiple it is padded.
+# bytes that its length excludes, and the multiple to which it is padded.
 CONTAINERS = np.array(
     [(-1, 2**31 - 1, 0, 0, 1), (0xFF, 2, 4, 2, 1), (0x89, 8, 8, 12, 1), (ord("R"), 12, 8, 8, 2)], "int32"
 )
-HEAD = 10  # bytes of a segment that tell its length and what it is
+HEAD = 10  # first bytes of a segment, which have its length and type
 LENGTH = np.zeros((4, HEAD), "int32")  # the weights with which the first bytes of a segment sum to its length
 LENGTH[1, 2:4], LENGTH[2, :4], LENGTH[3, 4:8] = BIG[2:], BIG, LITTLE
-IS_EXIF = np.full((4, HEAD), -1, "int32")  # the first bytes of the segment with EXIF data; -1 stands for any
+IS_EXIF = np.full((4, HEAD), -1, "int32")  # the first bytes of the segment with EXIF data; -1 matches any
 IS_EXIF[1, :2], IS_EXIF[1, 4:] = [*b"\xff\xe1"], [*PREFIX]
 IS_EXIF[2, 4:8], IS_EXIF[3, :4] = [*b"eXIf"], [*b"EXIF"]
-LEAST = np.zeros((4, HEAD), "int32")  # The search ends where one of the first bytes is less than this.
+LEAST = np.zeros((4, HEAD), "int32")  # The search ends at a segment with one of the first bytes below this.
 LEAST[1, :2] = 0xFF, 0xE0  # application segments and comments, which come first in a JPEG
 
 
@@ -68,12 +68,12 @@ def upright(image, orientation):
 
 
 def upright_shape(shape, orientation):
-    """The (height, width) of the upright image, of the stored image's; and the other way round."""
+    """Convert the (height, width) of the stored image to that of the upright one, and back."""
     return tf.where(orientation >= TRANSPOSED, shape[::-1], shape)
 
 
 def stored_window(window, shape, orientation):
-    """Where a window of the upright image lies in the stored image.
+    """Map a window of the upright image to the stored image.
 
     Args:
         window: (top, left, height, width) in the upright image, int32 (4,).
@@ -95,7 +95,7 @@ def stored_window(window, shape, orientation):
 def _exif_data(encoded):
     """The content of the EXIF segment of a file; empty where there is none."""
     size = tf.strings.length(encoded)
-    kind = tf.argmax(_bytes(encoded, 0, 1) == CONTAINERS[:, 0])  # 0 where it is none of them
+    kind = tf.argmax(_bytes(encoded, 0, 1) == CONTAINERS[:, 0])  # 0 for other files
     _, first, offset, overhead, multiple = tf.unstack(tf.gather(CONTAINERS, kind))
     weights, is_exif, least = (tf.gather(table, kind) for table in (LENGTH, IS_EXIF, LEAST))
 
@@ -124,7 +124,7 @@ def _orientation_tag(exif):
     directory = _number(head[4:8], long)
     count = _number(_bytes(tiff, directory, 2), short)
     entries = tf.cast(tf.io.decode_raw(_part(tiff, directory + 2, 12 * count), tf.uint8), tf.int32)
-    entries = entries[: tf.size(entries) // 12 * 12]  # without one that is cut off
+    entries = entries[: tf.size(entries) // 12 * 12]  # without a truncated one
     numbers = _number(tf.reshape(entries, (-1, 6, 2)), short)
     found = (numbers[:, 0] == ORIENTATION) & (numbers[:, 1] == SHORT)
     value = tf.reduce_max(tf.where(found, numbers[:, 4], 1))
@@ -133,14 +133,14 @@ def _orientation_tag(exif):
 
 
 def _part(content, position, count):
-    """At most `count` bytes from a position on; none where it lies outside of the content."""
+    """At most `count` bytes from a position; none where it is outside of the content."""
     size = tf.strings.length(content)
     start = tf.where((position >= 0) & (position < size), position, size)
     return tf.strings.substr(content, start, tf.maximum(count, 0))
 
 
 def _bytes(content, position, count):
-    """`count` bytes from a position on as int32, followed by zeros where the content ends."""
+    """`count` bytes from a position as int32, padded with zeros after the end."""
     part = _part(content, position, count)
     return tf.cast(tf.io.decode_raw(part, tf.uint8, fixed_length=count), tf.int32)
 
@@ -149,5 +149,5 @@ def _number(values, weights):
     return tf.reduce_sum(values * weights, axis=-1)
 
 
-def _starts(values, wanted):
-    return tf.reduce_all(values[: len(wanted)] == tf.constant([*wanted]))
+def _starts(values, prefix):
+    return tf.reduce_all(values[: len(prefix)] == tf.constant([*prefix]))

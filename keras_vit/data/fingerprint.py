@@ -1,21 +1,22 @@
-"""What a run records of its data, to recognize them when it is resumed; no image is read for it."""
+"""Fingerprints of data sets, by which a resumed run recognizes its data; no image is read for them."""
 
 import os
 
 from keras_vit.data.datasets import folder_of
 from keras_vit.messages import listed
+from keras_vit.tasks import get_task
 
 
 def fingerprint(dataset):
-    """The facts of a data set that change what a run learns or is tested on.
+    """The properties of a data set that affect training and evaluation.
 
     Args:
         dataset: A `Dataset`.
 
     Returns:
-        dict of JSON values: `version`, as TensorFlow Datasets names it, or None; `classes`; `splits`, the
-        sample count of each; and `files`, by their path below the folder: the split, the label, the size in
-        bytes and the time of the last change in nanoseconds. Data that are not in files have no `files`.
+        dict of JSON values: `version`, that of TensorFlow Datasets or None; `classes`; `splits`, the sample
+        count of each; and `files`, by their path relative to the folder: the split, the label, the size in
+        bytes and the modification time in nanoseconds. Data that are not in files have no `files`.
 
     Example:
         >>> fingerprint(load_dataset("digits"))["splits"]
@@ -26,7 +27,7 @@ def fingerprint(dataset):
     files = {}
     for split, samples in dataset.splits.items() if folder else ():
         for path, label in zip(samples.images, samples.labels):
-            label = names[label] if dataset.task == "single_label" else list(label)
+            label = names[label] if get_task(dataset.task).has_class_ids else list(label)
             status = os.stat(path)
             name = path.removeprefix(f"{folder}{os.sep}")
             files[name] = [split, label, status.st_size, status.st_mtime_ns]
@@ -35,16 +36,16 @@ def fingerprint(dataset):
 
 
 def differences(before, now):
-    """What has changed between two fingerprints, in words.
+    """Describe what has changed between two fingerprints.
 
-    A file with another time counts as the same file, because the files of a copied folder have other times.
-    The exception is a file that now has the size and time of another one: the two were exchanged.
+    A file with another time counts as unchanged, because a copied folder has other times, unless it now has
+    the size and time of another file: the two were exchanged.
 
     Args:
-        before, now: What `fingerprint` returned.
+        before, now: Results of `fingerprint`.
 
     Returns:
-        A list of str; empty where a run can be resumed.
+        A list of str; empty if a run can be resumed.
 
     Example:
         >>> digits = fingerprint(load_dataset("digits"))
@@ -71,7 +72,7 @@ def differences(before, now):
 
 
 def _change(before, now, contents):
-    """What has happened to a file, or None; `contents` are the (size, time) of all files before."""
+    """The change of a file, or None; `contents` has the (size, time) of all files before."""
     if before is None:
         return f"added to {now[0]}"
     if now is None:
@@ -89,7 +90,7 @@ def _change(before, now, contents):
 
 
 def _names(of, other):
-    """The class names from the first one on that the other fingerprint has not in this place."""
+    """The class names from the first difference on."""
     start = len(os.path.commonprefix([of["classes"], other["classes"]]))
     return listed(["…"] * (start > 0) + of["classes"][start:])
 

@@ -1,8 +1,7 @@
-"""Folders of images: classes as sub-folders, or labels in a table."""
+"""Folders of images: classes as subfolders, or labels in a table."""
 
 import concurrent.futures
 import csv
-import math
 import os
 import pathlib
 import re
@@ -10,8 +9,9 @@ import re
 from tqdm import tqdm
 
 from keras_vit.data.images import file_orientation
-from keras_vit.data.samples import Samples
+from keras_vit.data.samples import Samples, hold_out_missing
 from keras_vit.messages import listed
+from keras_vit.tasks import get_task
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 SPLIT_NAMES = {
@@ -24,49 +24,50 @@ SPLIT_NAMES = {
 # Names that are more often of splits than of classes, such as training_set, seg_test and val2017.
 SPLIT_LIKE = re.compile(r"(?<![a-z])(train|test|valid|(val|dev|eval|fold|holdout)(?![a-z]))")
 LAYOUT = (
-    "folders of classes (CLASS/*.jpg), or of splits alone (train/CLASS/*.jpg and, if there are any, "
+    "folders of classes (CLASS/*.jpg), or only folders of splits (train/CLASS/*.jpg and, if there are any, "
     "val/CLASS/*.jpg and test/CLASS/*.jpg)"
 )
 TABLE = "labels.csv"
 
 
-def load_folder(root, task="single_label", on_bad_image="fail"):
-    r"""The class names, the splits that there are, and what was left out.
-
-    Hidden files and folders, whose names begin with a dot, and `__MACOSX` are skipped.
+def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, **options):
+    r"""Load a folder of images. Hidden files and folders, whose names begin with a dot, are skipped.
 
     Args:
-        root: A pathlib.Path. For "single_label" with {train,val,test}/CLASS/* or CLASS/*, or with a table
-            `labels.csv` of the columns `file` or `filename` (below the folder), `label` and `split` (may be
-            missing). For other tasks the table has a column for each class (0 or 1) or each target (a
-            number) in place of `label`.
-        task, on_bad_image: As in `load_dataset`.
+        path: The folder. For "single_label" with {train,val,test}/CLASS/* or CLASS/*, or with a table
+            `labels.csv` of the columns `file` or `filename` (relative to the folder), `label` and `split`
+            (may be missing). For other tasks the table has a column for each class (0 or 1) or each target
+            (a number) in place of `label`.
+        task, on_bad_image, seed: As of `load_dataset`.
 
     Returns:
-        Names; samples by split; and what was left out, a dict of `bad_images`, `ignored_files` and
-        `empty_folders`, as `Dataset` has them.
+        dict of `class_names`, `splits`, `bad_images`, `ignored_files` and `empty_folders`, as of `Dataset`.
 
     Raises:
         ValueError: if the folder is missing or has another layout, a line of the table is wrong, or an
             image is unreadable.
 
     Example:
-        >>> _ = (tmp / "labels.csv").write_text("file,smile,hat\na.png,1,0\nb.png,1,1")
-        >>> for name in ("a.png", "b.png"):
+        >>> _ = (tmp / "labels.csv").write_text("file,smile,hat\na.png,1,0\nb.png,1,1\nc.png,0,1")
+        >>> for name in ("a.png", "b.png", "c.png"):
         ...     keras.utils.save_img(tmp / name, np.zeros((8, 8, 3)))
-        >>> names, splits, left_out = load_folder(tmp, "multi_label")
-        >>> names, splits["train"].labels
-        (('smile', 'hat'), ((1.0, 0.0), (1.0, 1.0)))
+        >>> load_folder(tmp, task="multi_label")["class_names"]
+        ('smile', 'hat')
     """
+    root = pathlib.Path(path).expanduser()
     if not root.is_dir():
         raise ValueError(f"no such folder: {os.fspath(root)!r}")
     files = visible_files(root)
-    if task == "single_label" and "label" not in _columns(root / TABLE):
-        names, found, empty = _classes(root, files)
+    task, table = get_task(task), os.fspath(root / TABLE)
+    rows = _read_rows(root / TABLE)
+    if task.has_class_ids and not (rows and "label" in rows[0][1]):
+        names, found, empty = _read_classes(root, files)
         used = set()
+    elif not os.path.isfile(table):
+        raise ValueError(f"task {task.name!r} needs the table {table!r}, which is missing")
     else:
-        names, found = _table(root, task)
-        used, empty = {os.fspath(root / TABLE)}, ()
+        names, found = _read_table(root, rows, task)
+        used, empty = {table}, ()
     used.update(path for paths, _ in found.values() for path in paths)
     paths = (os.fspath(root / file) for in_folder in files.values() for file in in_folder)
     ignored = tuple(path for path in paths if path not in used)
@@ -81,11 +82,17 @@ def load_folder(root, task="single_label", on_bad_image="fail"):
         raise ValueError(
             f"{len(bad)} image(s) cannot be read: {listed(bad)}; remove them or give --on_bad_image skip"
         )
-    return names, splits, {"bad_images": tuple(bad), "ignored_files": ignored, "empty_folders": tuple(empty)}
+    return {
+        "class_names": names,
+        "splits": hold_out_missing(splits, seed),
+        "bad_images": tuple(bad),
+        "ignored_files": ignored,
+        "empty_folders": tuple(empty),
+    }
 
 
 def visible_files(root):
-    """The files by folder, both relative to the root and sorted; hidden ones and `__MACOSX` are left out.
+    """The files by folder, both relative to the root and sorted; hidden ones and `__MACOSX` are skipped.
 
     Returns:
         dict of pathlib.PurePath to a list of pathlib.PurePath, with the root and every folder below it.
@@ -99,7 +106,7 @@ def visible_files(root):
     """
     found = {}
     for folder, folders, files in os.walk(root, followlinks=True):
-        folders[:] = sorted(name for name in folders if not _is_hidden(name) and not _leads_up(folder, name))
+        folders[:] = sorted(name for name in folders if not _is_hidden(name) and not _is_cycle(folder, name))
         relative = pathlib.PurePath(folder).relative_to(root)
         found[relative] = [relative / name for name in sorted(files) if not _is_hidden(name)]
     return found
@@ -109,14 +116,14 @@ def _is_hidden(name):
     return name.startswith(".") or name == "__MACOSX"
 
 
-def _leads_up(folder, name):
-    """Whether a link leads to a folder that it lies in, which would be read without end."""
+def _is_cycle(folder, name):
+    """Whether this is a link to a folder that contains it, which would be walked without end."""
     path = os.path.join(folder, name)
     return os.path.islink(path) and f"{os.path.realpath(folder)}/".startswith(f"{os.path.realpath(path)}/")
 
 
 def image_files(root):
-    """Paths of the visible images in a folder and its sub-folders, sorted.
+    """Paths of the visible images in a folder and its subfolders, sorted.
 
     Example:
         >>> _ = [(tmp / name).write_text("") for name in ("b.tiff", "a.JPG", ".c.jpg", "d.txt")]
@@ -130,8 +137,8 @@ def _images(files):
     return [f for in_folder in files.values() for f in in_folder if f.suffix.lower() in IMAGE_SUFFIXES]
 
 
-def _classes(root, files):
-    """Class names, by split the paths and their class numbers, and the folders without images."""
+def _read_classes(root, files):
+    """Class names, paths and class indices by split, and the folders without images."""
     images = _images(files)
     folders = {file.parent for file in images}
     splits = _split_folders(root, folders)
@@ -144,7 +151,7 @@ def _classes(root, files):
     hint = f"; {TABLE} has no column label" * (root / TABLE).is_file()
     if not any(found.values()):
         raise ValueError(
-            f"no images in class folders of {os.fspath(root)!r}; wanted {LAYOUT}, of files that end in "
+            f"no images in class folders of {os.fspath(root)!r}; expected {LAYOUT}, of files that end in "
             f"{', '.join(IMAGE_SUFFIXES)}{hint}"
         )
     with_images = {above for folder in folders for above in (folder, *folder.parents)}
@@ -153,11 +160,11 @@ def _classes(root, files):
         for folder in files
         if len(folder.parts) <= depth + 1 and folder not in with_images and folder.parent in with_images
     ]
-    return *_numbered(root, found, hint), empty
+    return *_index_classes(root, found, hint), empty
 
 
-def _numbered(root, found, hint=""):
-    """The class names, and by split the paths, class by class, and their class numbers.
+def _index_classes(root, found, hint=""):
+    """The class names, and by split the paths, class by class, and their class indices.
 
     Args:
         root: The folder, for the message.
@@ -169,23 +176,23 @@ def _numbered(root, found, hint=""):
     """
     names = tuple(sorted({name for samples in found.values() for _, name in samples}))
     if len(names) < 2:
-        raise ValueError(f"{os.fspath(root)!r} holds images of one class only: {names[0]!r}{hint}")
-    numbers = {name: number for number, name in enumerate(names)}
-    numbered = {}
+        raise ValueError(f"{os.fspath(root)!r} has images of one class only: {names[0]!r}{hint}")
+    indices = {name: index for index, name in enumerate(names)}
+    indexed = {}
     for split, samples in found.items():
-        samples = sorted((numbers[name], path) for path, name in samples)
-        numbered[split] = tuple(path for _, path in samples), tuple(number for number, _ in samples)
-    return names, numbered
+        samples = sorted((indices[name], path) for path, name in samples)
+        indexed[split] = tuple(path for _, path in samples), tuple(index for index, _ in samples)
+    return names, indexed
 
 
 def _split_folders(root, folders):
-    """The split of each of the root's sub-folders; empty where these are classes.
+    """The split of each of the root's subfolders; empty where these are classes.
 
     Args:
-        folders: Those that images lie in directly, relative to the root.
+        folders: Those that contain images directly, relative to the root.
 
     Raises:
-        ValueError: if splits and classes cannot be told apart.
+        ValueError: if splits and classes cannot be distinguished.
     """
     top = sorted({folder.parts[0] for folder in folders if folder.parts})
     nested = {folder.parts[0] for folder in folders if len(folder.parts) > 1}
@@ -199,86 +206,66 @@ def _split_folders(root, folders):
         clear = not suspects or not suspects & nested and len(suspects) < len(top)
     if not clear:
         raise ValueError(
-            f"splits and classes cannot be told apart in {os.fspath(root)!r}, which has the folders "
-            f"{listed(top)}; wanted {LAYOUT}"
+            f"splits and classes cannot be distinguished in {os.fspath(root)!r}, which has the folders "
+            f"{listed(top)}; expected {LAYOUT}"
         )
     return splits
 
 
-def _columns(table):
-    """The names of a table's columns; none where there is no table."""
+def _read_rows(table):
+    """The rows of a table with their line numbers, the first with the names of the columns."""
     if not table.is_file():
         return []
     with open(table, encoding="utf-8-sig", newline="") as file:
-        return _header(csv.reader(file))
-
-
-def _header(rows):
-    """The names in the next row, stripped, `filename` being another name of `file`."""
-    columns = (column.strip() for column in next(rows, []))
-    return ["file" if column == "filename" else column for column in columns]
-
-
-def _table(root, task):
-    """The class names or the columns', and by split the paths and their labels."""
-    table = root / TABLE
-    if not table.is_file():
-        raise ValueError(f"task {task!r} needs the table {os.fspath(table)!r}, which is missing")
-    with open(table, encoding="utf-8-sig", newline="") as file:
         rows = csv.reader(file)
-        columns = _header(rows)
-        names = tuple(column for column in columns if column not in ("file", "split"))
-        is_single = task == "single_label"
-        fits = names == ("label",) if is_single else names and "" not in names
-        if "file" not in columns or not fits or len(set(columns)) < len(columns):
-            labels = "label" if is_single else "one for each class or target"
+        return [(rows.line_num, [value.strip() for value in row]) for row in rows]
+
+
+def _read_table(root, rows, task):
+    """The names of the classes or targets, and paths and labels by split."""
+    table = os.fspath(root / TABLE)
+    columns = ["file" if column == "filename" else column for column in rows[0][1]] if rows else []
+    names = tuple(column for column in columns if column not in ("file", "split"))
+    fits = names == ("label",) if task.has_class_ids else names and "" not in names
+    if "file" not in columns or not fits or len(set(columns)) < len(columns):
+        labels = "label" if task.has_class_ids else "one for each class or target"
+        raise ValueError(
+            f"{table}, line 1: expected the columns file (or filename), split (may be missing) and {labels}, "
+            f"each once; got {', '.join(columns) or 'nothing'}"
+        )
+    found, lines = {}, {}
+    for line, values in rows[1:]:
+        if not values:
+            continue
+        where = f"{table}, line {line}"
+        if len(values) != len(columns):
+            raise ValueError(f"{where}: expected {len(columns)} values; got {len(values)}")
+        row = dict(zip(columns, values))
+        path = os.fspath(root / row["file"])
+        if not os.path.isfile(path):
+            raise ValueError(f"{where}, column file: no such file: {row['file']!r}")
+        if path in lines:
+            raise ValueError(f"{where}, column file: {row['file']!r} is in line {lines[path]} too")
+        lines[path] = line
+        split = SPLIT_NAMES.get(row.get("split", "train").lower())
+        if split is None:
             raise ValueError(
-                f"{os.fspath(table)}, line 1: wanted the columns file (or filename), split (may be missing) "
-                f"and {labels}, each once; got {', '.join(columns) or 'nothing'}"
+                f"{where}, column split: expected one of {', '.join(SPLIT_NAMES)}; got {row['split']!r}"
             )
-        found, lines = {}, {}
-        for values in filter(None, rows):
-            where = f"{os.fspath(table)}, line {rows.line_num}"
-            if len(values) != len(columns):
-                raise ValueError(f"{where}: wanted {len(columns)} values; got {len(values)}")
-            row = dict(zip(columns, (value.strip() for value in values)))
-            path = os.fspath(root / row["file"])
-            if not os.path.isfile(path):
-                raise ValueError(f"{where}, column file: no such file: {row['file']!r}")
-            if path in lines:
-                raise ValueError(f"{where}, column file: {row['file']!r} is in line {lines[path]} too")
-            lines[path] = rows.line_num
-            split = SPLIT_NAMES.get(row.get("split", "train").lower())
-            if split is None:
-                raise ValueError(
-                    f"{where}, column split: wanted one of {', '.join(SPLIT_NAMES)}; got {row['split']!r}"
-                )
-            read = _text if is_single else _number
-            label = tuple(read(row[name], task, f"{where}, column {name}") for name in names)
-            found.setdefault(split, []).append((path, *label) if is_single else (path, label))
+        label = tuple(_parse_label(task, row[name], f"{where}, column {name}") for name in names)
+        found.setdefault(split, []).append((path, label[0] if task.has_class_ids else label))
     if "train" not in found:
-        raise ValueError(f"{os.fspath(table)} has no samples to train on")
-    if is_single:
-        return _numbered(root, found)
+        raise ValueError(f"{table} has no samples to train on")
+    if task.has_class_ids:
+        return _index_classes(root, found)
     return names, {split: tuple(zip(*samples)) for split, samples in found.items()}
 
 
-def _text(text, task, where):
-    if not text:
-        raise ValueError(f"{where}: wanted the name of a class; got ''")
-    return text
-
-
-def _number(text, task, where):
+def _parse_label(task, text, where):
     try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if task == "multi_label" and number not in (0, 1):
-        raise ValueError(f"{where}: wanted 0 or 1; got {text!r}")
-    if not math.isfinite(number):
-        raise ValueError(f"{where}: wanted a number; got {text!r}")
-    return number
+        return task.parse_label(text)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def file_orientations(paths):
@@ -289,7 +276,7 @@ def file_orientations(paths):
         >>> file_orientations([str(tmp / "text.jpg")])
         [None]
     """
-    # The first call compiles the function, which several threads would otherwise do at once.
+    # The first call compiles the function, which several threads would otherwise do at the same time.
     first = [file_orientation(path) for path in paths[:1]]
     with concurrent.futures.ThreadPoolExecutor() as pool:
         rest = pool.map(file_orientation, paths[1:])

@@ -43,24 +43,20 @@ def decode_stored(encoded, check_size=True):
         TensorShape([8, 9, 3])
     """
 
-    def checked(size, decode):
-        with tf.control_dependencies([assert_bounded(size(encoded))] if check_size else []):
-            return decode(encoded)
+    encoded = tf.convert_to_tensor(encoded)
 
-    # Each tf.data iterator optimizes the graph of its function, which is small without the rare formats.
-    of_others = tf.function(
-        lambda encoded: checked(_size_of_others, _decode_others),
-        autograph=False,
-        experimental_attributes={"_noinline": True},
-    )
+    def of_jpeg():
+        with _bounded(_jpeg_size, encoded, check_size):
+            return tf.io.decode_jpeg(encoded, **JPEG)
+
+    def of_png():
+        with _bounded(_png_size, encoded, check_size):
+            return tf.io.decode_png(encoded, channels=3)
+
     return tf.cond(
         tf.io.is_jpeg(encoded),
-        lambda: checked(_jpeg_size, lambda encoded: tf.io.decode_jpeg(encoded, **JPEG)),
-        lambda: tf.cond(
-            _starts_with(encoded, PNG),
-            lambda: checked(_png_size, lambda encoded: tf.io.decode_png(encoded, channels=3)),
-            lambda: of_others(encoded),
-        ),
+        of_jpeg,
+        lambda: tf.cond(_starts_with(encoded, PNG), of_png, lambda: _decode_others(encoded, check_size)),
     )
 
 
@@ -88,6 +84,11 @@ def assert_bounded(size):
     """An operation that fails for an image whose (height, width) is too large to be decoded."""
     message = f"an image has more than {bounds.MAX_PIXELS} pixels: (height, width) is"
     return tf.raw_ops.Assert(condition=_has_bounded_pixels(size), data=[message, size])
+
+
+def _bounded(size, encoded, check_size):
+    """A context whose operations run after the size of an image is checked."""
+    return tf.control_dependencies([assert_bounded(size(encoded))] if check_size else [])
 
 
 def _has_bounded_pixels(size):
@@ -127,15 +128,18 @@ def _header(encoded):
     return tf.strings.substr(tf.strings.join([encoded, bytes(HEADER_BYTES)]), 0, HEADER_BYTES)
 
 
-def _decode_others(encoded):
-    return tf.case(
-        [
-            (_starts_with(encoded, b"GIF8"), lambda: _decode_gif(encoded)),
-            (_starts_with(encoded, b"BM"), lambda: _decode_bmp(encoded)),
-            (_starts_with(encoded, b"RIFF"), lambda: _decode_webp(encoded)),
-        ],
-        default=lambda: _decode_image(encoded),
-    )
+# Each tf.data iterator optimizes the graph of its function, which is small without the rare formats.
+@tf.function(autograph=False, experimental_attributes={"_noinline": True})
+def _decode_others(encoded, check_size):
+    with _bounded(_size_of_others, encoded, check_size):
+        return tf.case(
+            [
+                (_starts_with(encoded, b"GIF8"), lambda: _decode_gif(encoded)),
+                (_starts_with(encoded, b"BM"), lambda: _decode_bmp(encoded)),
+                (_starts_with(encoded, b"RIFF"), lambda: _decode_webp(encoded)),
+            ],
+            default=lambda: _decode_image(encoded),
+        )
 
 
 def _decode_image(encoded, channels=3):

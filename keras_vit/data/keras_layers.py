@@ -1,32 +1,32 @@
-"""Keras layers as functions of a seed: what they draw at random comes from it and from nothing else."""
+"""Keras layers as functions of a seed, which replaces the state of their random generators."""
 
-import contextlib
 import functools
 import itertools
 import pickle
 import random
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-STATE_THAT_DRAWS_NOTHING = ("ReadVariableOp", "Assert")
+from keras_vit.seeds import override_seeds
+
+DETERMINISTIC_STATEFUL_OPS = ("ReadVariableOp", "Assert")
 
 
 def apply_layer(layer, inputs, seed):
-    """Call a layer as in training, with every draw of its seed generators a function of `seed`.
+    """Call a layer as in training, with all its random numbers a function of `seed`.
 
-    Keras's layers write to a variable with each draw, so that what they draw depends on how often,
-    and by how many threads, they were called before. Here the n-th draw of a call is folded from
-    the seed and n instead. The layer itself stays as it was.
+    Keras's seed generators update a variable with each use, so that their seeds depend on how often, and
+    by how many threads, they were used before. Here the n-th seed of a call is folded from `seed` and n.
+    The layer is not changed.
 
     Args:
         layer: A Keras layer.
-        inputs: What it takes, with a batch axis.
+        inputs: Its inputs, with a batch axis.
         seed: Two ints, or an integer tensor (2,).
 
     Returns:
-        What the layer returns.
+        The layer's outputs.
 
     Example:
         >>> noise = keras.layers.GaussianNoise(1.0)
@@ -34,20 +34,20 @@ def apply_layer(layer, inputs, seed):
         >>> bool(tf.reduce_all(first == second)), bool(tf.reduce_all(first == other))
         (True, False)
     """
-    with _drawing_from(seed, layer):
+    with _seeds_from(seed, layer):
         return layer(inputs, training=True)
 
 
 def apply_rand_augment(layer, images, seed):
-    """What `apply_layer` returns for `keras.layers.RandAugment`, computing the chosen changes alone.
+    """The result of `apply_layer` for `keras.layers.RandAugment`, computing only the chosen operations.
 
-    The layer computes each of its eleven changes and drops all but one, for each of its rounds.
+    The layer itself computes each of its eleven operations in each round and discards all but one.
 
     Args:
         layer: `keras.layers.RandAugment`.
         images: float32 (batch, height, width, 3) in the layer's `value_range`; all of a batch get the
-            same kinds of changes.
-        seed: As in `apply_layer`.
+            same operations.
+        seed: As of `apply_layer`.
 
     Returns:
         float32, the shape of `images`.
@@ -57,13 +57,13 @@ def apply_rand_augment(layer, images, seed):
         >>> apply_rand_augment(layer, tf.zeros((1, 16, 16, 3)), [0, 5]).shape
         TensorShape([1, 16, 16, 3])
     """
-    with _drawing_from(seed, layer):
+    with _seeds_from(seed, layer):
         if not layer.built:
             layer.build(images.shape)
-        drawn = layer.get_random_transformation(images)
-    changes = [(getattr(layer, name), how) for name, how in drawn["transforms"].items()]
-    for chosen in tf.unstack(drawn["layer_idxes"], layer.num_ops):
-        branches = [functools.partial(change.transform_images, images, how) for change, how in changes]
+        sampled = layer.get_random_transformation(images)
+    operations = [(getattr(layer, name), how) for name, how in sampled["transforms"].items()]
+    for chosen in tf.unstack(sampled["layer_idxes"], layer.num_ops):
+        branches = [functools.partial(each.transform_images, images, how) for each, how in operations]
         images = tf.ensure_shape(tf.switch_case(chosen, branches), images.shape)
     return images
 
@@ -71,11 +71,11 @@ def apply_rand_augment(layer, images, seed):
 def is_exact(layer):
     """Whether `apply_layer` makes a layer a function of its inputs and the seed.
 
-    It does not where the layer draws from elsewhere: `tf.random`, a generator of TensorFlow, Keras's
-    global one, or Python, at each call or, as `keras.layers.AugMix`, once for all.
+    It does not where the layer has other random state: `tf.random`, a generator of TensorFlow, Keras's
+    global one, or Python's, at each call or, as `keras.layers.AugMix`, once when it is traced.
 
     Args:
-        layer: A Keras layer that takes images.
+        layer: A Keras layer of images.
 
     Example:
         >>> is_exact(keras.layers.RandomRotation(0.1))
@@ -86,46 +86,19 @@ def is_exact(layer):
         return apply_layer(layer, images, seed)
 
     inputs = tf.TensorSpec((1, 32, 32, 3)), tf.TensorSpec((2,), tf.int64)
-    before = _state_of_python()
+    before = _python_random_state()
     operations = tf.function(apply).get_concrete_function(*inputs).graph.get_operations()
-    if _state_of_python() != before:
+    if _python_random_state() != before:
         return False
-    return not any(op.op_def.is_stateful and op.type not in STATE_THAT_DRAWS_NOTHING for op in operations)
+    return not any(op.op_def.is_stateful and op.type not in DETERMINISTIC_STATEFUL_OPS for op in operations)
 
 
-def _state_of_python():
-    """What Python and NumPy would draw next."""
+def _python_random_state():
+    """The state of the generators of Python and NumPy."""
     return pickle.dumps((random.getstate(), np.random.get_state()))
 
 
-@contextlib.contextmanager
-def _drawing_from(seed, layer):
-    draws = itertools.count()
-    seed = tf.cast(seed, tf.int64)
-    generators = _seed_generators(layer)
-    for generator in generators:
-        generator.next = lambda ordered=True: tf.random.fold_in(seed, next(draws))
-    try:
-        yield
-    finally:
-        for generator in generators:
-            del generator.next  # the class's own again
-
-
-def _seed_generators(layer):
-    """All seed generators that a layer holds, itself, in its layers or in other attributes."""
-    found, seen, todo = [], set(), [layer]
-    while todo:
-        value = todo.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, keras.random.SeedGenerator):
-            found.append(value)
-        elif isinstance(value, dict):
-            todo += value.values()
-        elif isinstance(value, list | tuple | set):
-            todo += value
-        elif isinstance(value, keras.Layer):
-            todo += vars(value).values()
-    return found
+def _seeds_from(seed, layer):
+    """A context in which the layer's seeds are folded from a seed, in the order of their use."""
+    counter, seed = itertools.count(), tf.cast(seed, tf.int64)
+    return override_seeds(layer, lambda number, default: tf.random.fold_in(seed, next(counter)))

@@ -1,8 +1,10 @@
-"""Which patches of a batch are corrupted, and how: functions of (seed, step)."""
+"""The corruption of patches for masked patch prediction, a function of (seed, step)."""
 
 import tensorflow as tf
 
-STREAM = 0x6D61736B  # keeps these draws apart from others of the same seed and step
+from keras_vit.rules import number
+
+STREAM = 0x6D61736B  # makes the random numbers independent of others of the same seed and step
 
 
 def masked_patch_batches(
@@ -14,24 +16,24 @@ def masked_patch_batches(
     worker=0,
     workers=1,
     corrupt_rate=0.5,
-    mask_share=0.8,
-    random_share=0.1,
+    mask_fraction=0.8,
+    random_fraction=0.1,
 ):
-    """Batches of images to batches that `MaskedPatchPredictor.fit` takes; labels are left out.
+    """Convert batches of images to batches for `MaskedPatchPredictor.fit`; labels are dropped.
 
     Args:
         batches: tf.data.Dataset of images (batch, height, width, channels), or of (images, …).
-        patch_targets: A function of the images that gives what to predict of each patch: int classes
-            (batch, patches, …), or floats (batch, patches, numbers).
+        patch_targets: A function from images to the target of each patch: int classes (batch, patches, …),
+            or floats (batch, patches, targets).
         seed: An int.
         first_step: The step of the first batch.
-        worker, workers: Which part of the global batch these batches are.
-        corrupt_rate, mask_share, random_share: As in `corruption`.
+        worker, workers: The worker's index, and the number of workers, each with a part of the global batch.
+        corrupt_rate, mask_fraction, random_fraction: As in `corruption`.
 
     Returns:
-        tf.data.Dataset of (inputs, targets, weights): a dict of `images` and `sources`, what
-        `patch_targets` gives, and a weight for each loss, 0 where the patch is not corrupted. They
-        are 1 on average, so that a mean over all patches is one over the corrupted.
+        tf.data.Dataset of (inputs, targets, weights): a dict of `images` and `sources`, the result of
+        `patch_targets`, and a weight for each loss, 0 where the patch is not corrupted. Their mean is 1, so
+        that a mean over all patches is one over the corrupted.
 
     Raises:
         ValueError: as `corruption`.
@@ -45,20 +47,20 @@ def masked_patch_batches(
         >>> inputs["sources"].shape, targets.shape, weights.shape
         (TensorShape([4, 16]), TensorShape([4, 16]), TensorShape([4, 16]))
     """
-    _check(corrupt_rate, mask_share, random_share)
+    _check(corrupt_rate, mask_fraction, random_fraction)
 
     def corrupted(step, batch):
         images = batch[0] if isinstance(batch, tuple) else batch
         targets = patch_targets(images)
         images_here, patches = tf.unstack(tf.shape(targets)[:2])
-        mine = slice(worker * images_here, (worker + 1) * images_here)
-        drawn = corruption(
-            images_here * workers, patches, (seed, step), corrupt_rate, mask_share, random_share
+        own = slice(worker * images_here, (worker + 1) * images_here)
+        sampled = corruption(
+            images_here * workers, patches, (seed, step), corrupt_rate, mask_fraction, random_fraction
         )
-        sources, chosen = (tf.ensure_shape(x[mine], targets.shape[:2]) for x in drawn)
-        weights = tf.cast(chosen, tf.float32)
+        sources, is_corrupted = (tf.ensure_shape(x[own], targets.shape[:2]) for x in sampled)
+        weights = tf.cast(is_corrupted, tf.float32)
         weights = tf.math.divide_no_nan(weights, tf.reduce_mean(weights))
-        losses = targets if targets.dtype.is_integer else targets[..., 0]  # there is one for each of these
+        losses = targets if targets.dtype.is_integer else targets[..., 0]  # of the shape of the losses
         while weights.shape.rank < losses.shape.rank:
             weights = weights[..., tf.newaxis]
         return {"images": images, "sources": sources}, targets, weights * tf.ones_like(losses, tf.float32)
@@ -67,22 +69,22 @@ def masked_patch_batches(
     return tf.data.Dataset.zip(steps, batches).map(corrupted, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
-def corruption(images, patches, seed, corrupt_rate=0.5, mask_share=0.8, random_share=0.1):
-    """Draw which patches of a batch are corrupted, and what stands in their place.
+def corruption(images, patches, seed, corrupt_rate=0.5, mask_fraction=0.8, random_fraction=0.1):
+    """Sample the patches of a batch to corrupt, and what replaces them.
 
     Args:
-        images, patches: How many images there are and how many patches in each.
+        images, patches: The number of images, and of patches in each.
         seed: Two ints, such as (seed, step).
-        corrupt_rate: Share of each image's patches, in (0, 1]; rounded to a whole number, at least one.
-        mask_share, random_share: Shares of the corrupted that become the mask token, and another patch
-            of the same image. The rest stay as they are, and are predicted all the same.
+        corrupt_rate: The fraction of each image's patches to corrupt, in (0, 1]; at least one patch is.
+        mask_fraction, random_fraction: The fractions of these that the mask token, and another patch of the
+            same image replaces. The others are unchanged, and predicted like them.
 
     Returns:
-        (sources, corrupted): int32 and bool (images, patches). A source is the number of the patch
-        that stands in this place, -1 for the mask token.
+        (sources, corrupted): int32 and bool (images, patches). A source is the index of the patch that is put
+        here, -1 for the mask token.
 
     Raises:
-        ValueError: for a share out of range.
+        ValueError: for a fraction out of range.
 
     Example:
         >>> sources, corrupted = corruption(2, 16, (0, 1))
@@ -91,7 +93,7 @@ def corruption(images, patches, seed, corrupt_rate=0.5, mask_share=0.8, random_s
 
     Source: Dosovitskiy et al. 2021, appendix B.1.2.
     """
-    _check(corrupt_rate, mask_share, random_share)
+    _check(corrupt_rate, mask_fraction, random_fraction)
     seed = tf.random.experimental.stateless_fold_in(tf.cast(tf.stack(seed), tf.int64), STREAM)
     order_seed, kind_seed, other_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
     shape = images, patches
@@ -101,16 +103,13 @@ def corruption(images, patches, seed, corrupt_rate=0.5, mask_share=0.8, random_s
 
     own = tf.broadcast_to(tf.range(patches), shape)
     steps = tf.random.stateless_uniform(shape, other_seed, 1, tf.maximum(patches, 2), tf.int32)
-    kind = tf.where(corrupted, tf.random.stateless_uniform(shape, kind_seed), 1.0)  # 1: as it is
-    sources = tf.where(kind < mask_share + random_share, (own + steps) % patches, own)
-    return tf.where(kind < mask_share, -1, sources), corrupted
+    kind = tf.where(corrupted, tf.random.stateless_uniform(shape, kind_seed), 1.0)  # 1: unchanged
+    sources = tf.where(kind < mask_fraction + random_fraction, (own + steps) % patches, own)
+    return tf.where(kind < mask_fraction, -1, sources), corrupted
 
 
-def _check(corrupt_rate, mask_share, random_share):
-    if not 0 < corrupt_rate <= 1:
-        raise ValueError(f"corrupt_rate must be in (0, 1]; got {corrupt_rate!r}")
-    if min(mask_share, random_share) < 0 or mask_share + random_share > 1:
-        raise ValueError(
-            f"mask_share and random_share must not be negative and be 1 at most together; "
-            f"got {mask_share!r} and {random_share!r}"
-        )
+def _check(corrupt_rate, mask_fraction, random_fraction):
+    number(above=0, high=1).check("corrupt_rate", corrupt_rate)
+    number(0, 1).check("mask_fraction", mask_fraction)
+    number(0, 1).check("random_fraction", random_fraction)
+    number(0, 1).check("mask_fraction + random_fraction", mask_fraction + random_fraction)

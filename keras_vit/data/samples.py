@@ -1,4 +1,4 @@
-"""The samples of a split, whatever they lie in, and the order in which they are read."""
+"""The samples of a split in their kinds of storage, and the order in which they are read."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -9,23 +9,24 @@ import tensorflow as tf
 
 from keras_vit.data.images import read
 
-READ_AT_ONCE = 64  # array records
-FILES_AT_ONCE = 16
+SPLITS = ("train", "validation", "test")
+READ_BATCH = 64  # array records
+OPEN_FILES = 16
 SHUFFLE_BUFFER = 10_000  # records, encoded
 
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """Encoded images and their labels, at hand by index.
+    """Encoded images and their labels, accessed by index.
 
-    All kinds of samples have what this one has: `len`, `labels` (None where they are not known without
-    reading), `exif`, `training_records` and `evaluation_records`.
+    All kinds of samples have its interface: `len`, `labels` (None where they are unknown before reading),
+    `exif`, `training_records` and `evaluation_records`.
 
     Args:
         images: Paths (str) or file contents (bytes), all of one kind.
-        labels: As many: class numbers, or for several numbers a sample, tuples of floats.
-        exif: Whether the EXIF orientation is applied to the images; False where all are stored upright
-            saves the search for it.
+        labels: A class index for each image, or for several numbers per sample a tuple of floats.
+        exif: Whether to apply the EXIF orientation; False saves the search for it where all images are
+            stored upright.
 
     Example:
         >>> samples = load_dataset("digits").split("test")
@@ -46,49 +47,48 @@ class Samples:
         return dataclasses.replace(self, images=images, labels=labels)
 
     def training_records(self, seed, first_step, steps, batch_size, worker=0, workers=1):
-        """What a worker's batches consume from one step to another, in order.
+        """The records of a worker's batches from one step to another, in order.
 
         Args:
-            seed: An int; the order depends on it and on the position alone.
-            first_step, steps: The step to start at, and the one to stop before.
-            batch_size: Samples in a batch of all workers together.
-            worker, workers: This worker's number from 0, and how many there are.
+            seed: An int; the order depends only on it and on the position.
+            first_step, steps: The first step, and the one to stop before.
+            batch_size: The global batch size, over all workers.
+            worker, workers: The worker's index, and the number of workers.
 
         Returns:
             tf.data.Dataset of (position, encoded image, label). The position, int64, counts the samples
-            of all workers' batches from step 0; the label is int32, or float32 (numbers,).
+            of the global batches from step 0; the label is int32, or float32 (targets,).
         """
-        record = self._record()
-
-        def at(position):
-            return position, *record(shuffled(position, len(self), seed))
-
-        return positions(first_step, steps, batch_size, worker, workers).map(at, tf.data.AUTOTUNE)
+        check_not_empty(len(self))
+        own = positions(first_step, steps, batch_size, worker, workers)
+        return self._read(own.map(lambda position: (position, shuffled(position, len(self), seed))))
 
     def evaluation_records(self):
         """Each sample once, in order: tf.data.Dataset of (encoded image, label)."""
-        return tf.data.Dataset.range(len(self)).map(self._record(), tf.data.AUTOTUNE)
-
-    def _record(self):
-        """The function from an index to (encoded image, label)."""
         check_not_empty(len(self))
+        indices = tf.data.Dataset.range(len(self))
+        records = self._read(tf.data.Dataset.zip((indices, indices)))
+        return records.map(lambda position, encoded, label: (encoded, label))
+
+    def _read(self, indexed):
+        """Convert a dataset of (position, index) to one of (position, encoded image, label)."""
         images, labels = tf.constant(self.images), np.asarray(self.labels)
         in_files = isinstance(self.images[0], str)
         labels = tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
 
-        def record(index):
-            return read(images[index]) if in_files else images[index], labels[index]
+        def record(position, index):
+            return position, read(images[index]) if in_files else images[index], labels[index]
 
-        return record
+        return indexed.map(record, tf.data.AUTOTUNE)
 
 
 @dataclasses.dataclass(frozen=True)
 class IndexedRecords:
-    """Serialized samples that can be read by index, as in ArrayRecord files; used as `Samples` are.
+    """Serialized samples accessed by index, as in ArrayRecord files, with the interface of `Samples`.
 
     Args:
         source: A sequence of bytes, whose `__getitems__` reads several.
-        parse: The function from such a record to (encoded image, label).
+        parse: A function from a record to (encoded image, label).
     """
 
     source: Sequence[bytes]
@@ -99,45 +99,34 @@ class IndexedRecords:
     def __len__(self):
         return len(self.source)
 
-    def training_records(self, seed, first_step, steps, batch_size, worker=0, workers=1):
-        """As of `Samples`."""
-        check_not_empty(len(self))
-        wanted = positions(first_step, steps, batch_size, worker, workers)
-        return self._read(wanted.map(lambda position: (position, shuffled(position, len(self), seed))))
+    training_records = Samples.training_records
+    evaluation_records = Samples.evaluation_records
 
-    def evaluation_records(self):
-        """As of `Samples`."""
-        check_not_empty(len(self))
-        indices = tf.data.Dataset.range(len(self))
-        records = self._read(tf.data.Dataset.zip((indices, indices)))
-        return records.map(lambda position, encoded, label: (encoded, label))
-
-    def _read(self, wanted):
-        """A dataset of (position, index) to one of (position, encoded image, label)."""
+    def _read(self, indexed):
+        """Convert a dataset of (position, index) to one of (position, encoded image, label)."""
 
         def read(indices):
             return np.array(self.source.__getitems__(indices.tolist()), object)
 
-        def read_some(positions, indices):
+        def read_batch(positions, indices):
             records = tf.numpy_function(read, [indices], tf.string, stateful=False)
             return positions, tf.ensure_shape(records, positions.shape)
 
-        read_in_batches = wanted.batch(READ_AT_ONCE).map(read_some, tf.data.AUTOTUNE)
-        return _parsed(read_in_batches.unbatch(), self.parse, wanted.cardinality())
+        records = indexed.batch(READ_BATCH).map(read_batch, tf.data.AUTOTUNE).unbatch()
+        return _parse(records, self.parse, indexed.cardinality())
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordFiles:
-    """Serialized samples in TFRecord files, which can be read in order only; used as `Samples` are.
+    """Serialized samples in TFRecord files, read sequentially, with the interface of `Samples`.
 
-    Each worker reads its own part of the records, and each pass over it is in another order: the files
-    shuffled, several of them read in turns, and the records shuffled in a buffer. A stream that starts late
-    skips records without parsing them.
+    Each worker reads its own part of the records, in another order in each epoch: the files are shuffled
+    and interleaved, and the records shuffled in a buffer. A resumed stream skips records unparsed.
 
     Args:
-        files: (path, how many records to skip, how many to take) of each.
-        parse: The function from a record to (encoded image, label).
-        buffer: Records to shuffle among.
+        files: (path, number of records to skip, number of records to take) of each file.
+        parse: A function from a record to (encoded image, label).
+        buffer: The size of the shuffle buffer, in records.
 
     Example:
         >>> with tf.io.TFRecordWriter("some.tfrecord") as file:
@@ -158,56 +147,52 @@ class RecordFiles:
         return sum(take for _, _, take in self.files)
 
     def training_records(self, seed, first_step, steps, batch_size, worker=0, workers=1):
-        """As of `Samples`, but that each worker has its own samples.
+        """As of `Samples`, except that each worker has its own samples.
 
         Raises:
             ValueError: if there are fewer samples than workers.
         """
         if len(self) < workers:
             check_not_empty(len(self))
-            raise ValueError(f"{workers} workers need a sample each; there are {len(self)}")
+            raise ValueError(f"expected a sample for each of {workers} workers; got {len(self)}")
         files = part(self.files, worker, workers)
-        wanted = positions(first_step, steps, batch_size, worker, workers)
-        first_pass, skipped = divmod(first_step * (batch_size // workers), sum(take for _, _, take in files))
-        passes = tf.data.Dataset.range(first_pass, tf.int64.max)
-        records = passes.flat_map(lambda number: self._one_pass(files, seed, number)).skip(skipped)
-        return _parsed(tf.data.Dataset.zip((wanted, records)), self.parse, wanted.cardinality())
+        own = positions(first_step, steps, batch_size, worker, workers)
+        first_epoch, skipped = divmod(first_step * (batch_size // workers), sum(take for _, _, take in files))
+        epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
+        records = epochs.flat_map(lambda epoch: self._epoch(files, seed, epoch)).skip(skipped)
+        return _parse(tf.data.Dataset.zip((own, records)), self.parse, own.cardinality())
 
     def evaluation_records(self):
-        """As of `Samples`, in the order of `files`, read in turns."""
+        """As of `Samples`, in the order of `files`, interleaved."""
         check_not_empty(len(self))
-        records = _in_turns(self.files, lambda i: i).map(self.parse, tf.data.AUTOTUNE)
+        records = _interleave(self.files, lambda i: i).map(self.parse, tf.data.AUTOTUNE)
         return records.apply(tf.data.experimental.assert_cardinality(len(self)))
 
-    def _one_pass(self, files, seed, number):
-        records = _in_turns(files, lambda i: shuffled(number * len(files) + i, len(files), seed))
-        return _shuffled_in_buffer(records, self.buffer, [seed, number])
+    def _epoch(self, files, seed, epoch):
+        records = _interleave(files, lambda i: shuffled(epoch * len(files) + i, len(files), seed))
+        return _shuffle_in_buffer(records, self.buffer, [seed, epoch])
 
 
 def positions(first_step, steps, batch_size, worker, workers):
-    """The positions in the global stream of samples that a worker's batches consume, in order.
+    """The positions of a worker's samples in the global stream, in order.
 
-    Worker w of W consumes the w-th of W equal parts of each batch.
+    Worker w of W gets the w-th of W equal parts of each batch.
 
     Raises:
-        ValueError: if the batch cannot be shared out.
+        ValueError: if the batch size is not a multiple of the workers.
 
     Example:
         >>> [int(p) for p in positions(1, 3, batch_size=4, worker=1, workers=2)]
         [6, 7, 10, 11]
     """
-    if not 0 <= worker < workers or batch_size % workers:
-        raise ValueError(
-            "batch_size must be a multiple of the workers, and worker one of them; "
-            f"got batch_size {batch_size}, worker {worker} of {workers}"
-        )
+    check_workers(batch_size, worker, workers)
     local = batch_size // workers
-    own = tf.data.Dataset.range(first_step * local, steps * local)
-    return own.map(lambda k: k // local * batch_size + worker * local + k % local)
+    counter = tf.data.Dataset.range(first_step * local, steps * local)
+    return counter.map(lambda k: k // local * batch_size + worker * local + k % local)
 
 
 def shuffled(position, n, seed):
-    """The sample at a position of an endless stream in which every n positions hold all n samples.
+    """The index of the sample at a position of an infinite stream, a permutation of all n in each epoch.
 
     Example:
         >>> sorted(int(shuffled(tf.constant(p, tf.int64), 4, seed=0)) for p in range(4, 8))
@@ -217,7 +202,7 @@ def shuffled(position, n, seed):
 
 
 def part(files, worker, workers):
-    """The worker's part of the records: equal (to one record), contiguous, its own.
+    """A worker's part of the records: contiguous, disjoint, of equal size up to one record.
 
     Example:
         >>> part((("a", 0, 4), ("b", 2, 3)), worker=1, workers=2)
@@ -234,10 +219,19 @@ def part(files, worker, workers):
     return tuple(own)
 
 
-def hold_out(samples, share, seed):
-    """Draw one in `share` of each class, at least one where it has two: (the rest, the drawn).
+def hold_out_missing(splits, seed):
+    """The three splits; a missing test split is a fifth of the training split, validation a tenth."""
+    splits = dict(splits)
+    for number, (split, every) in enumerate((("test", 5), ("validation", 10))):
+        if split not in splits:
+            splits["train"], splits[split] = hold_out(splits["train"], every, [seed, number])
+    return {split: splits[split] for split in SPLITS}
 
-    Where labels are no classes, one in `share` of all samples.
+
+def hold_out(samples, every, seed):
+    """Sample one in `every` of each class, at least one where it has two: (the rest, the held out).
+
+    Where labels are not classes, one in `every` of all samples.
 
     Example:
         >>> rest, held = hold_out(load_dataset("digits").split("test"), 5, [0])
@@ -250,19 +244,27 @@ def hold_out(samples, share, seed):
     held = []
     for label in np.unique(classes):
         indices = np.random.default_rng([*seed, label]).permutation(np.flatnonzero(classes == label))
-        held += list(indices[: max(len(indices) // share, int(len(indices) > 1))])
+        held += list(indices[: max(len(indices) // every, int(len(indices) > 1))])
     held = set(held)
     rest = [i for i in range(len(samples)) if i not in held]
     return samples.take(rest), samples.take(sorted(held))
 
 
+def check_workers(batch_size, worker, workers):
+    if not 0 <= worker < workers or batch_size % workers:
+        raise ValueError(
+            "batch_size must be a multiple of workers, and worker in [0, workers); "
+            f"got batch_size {batch_size}, worker {worker} of {workers}"
+        )
+
+
 def check_not_empty(count):
     if not count:
-        raise ValueError("there are no samples to make batches of")
+        raise ValueError("expected at least one sample; got none")
 
 
-def _in_turns(files, order):
-    """The records of the files, several files read in turns; `order` says which file is the i-th."""
+def _interleave(files, order):
+    """The records of the files, several interleaved; `order` maps i to the index of the i-th file."""
     paths, skips, takes = (tf.constant(values) for values in zip(*files))
 
     def read(i):
@@ -272,15 +274,15 @@ def _in_turns(files, order):
 
     return tf.data.Dataset.range(len(files)).interleave(
         read,
-        cycle_length=FILES_AT_ONCE,
+        cycle_length=OPEN_FILES,
         block_length=1,
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
 
 
-def _shuffled_in_buffer(records, size, seed):
-    """As `records.shuffle`, whose seed must be a number and is mixed with TensorFlow's global one."""
+def _shuffle_in_buffer(records, size, seed):
+    """As `records.shuffle`, which takes no tensor as seed and mixes it with TensorFlow's global one."""
     seed, seed2 = tf.unstack(tf.random.stateless_uniform((2,), seed, None, None, tf.int64))
     shuffle = tf.raw_ops.ShuffleDataset(
         input_dataset=tf.data.experimental.to_variant(records),
@@ -294,7 +296,7 @@ def _shuffled_in_buffer(records, size, seed):
     return tf.data.experimental.from_variant(shuffle, records.element_spec)
 
 
-def _parsed(records, parse, count):
-    """A dataset of (position, record) to one of (position, encoded image, label), its length known."""
+def _parse(records, parse, count):
+    """Convert a dataset of (position, record) to one of (position, encoded image, label), of known length."""
     records = records.map(lambda position, record: (position, *parse(record)), tf.data.AUTOTUNE)
     return records.apply(tf.data.experimental.assert_cardinality(count))

@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Datasets: which splits, which image and which label, and how records are read."""
+"""Data sets of TensorFlow Datasets: their splits, images and labels, and how records are parsed."""
 
 import os
 import pathlib
@@ -6,9 +6,8 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.samples import IndexedRecords, RecordFiles
+from keras_vit.data.samples import SPLITS, IndexedRecords, RecordFiles
 
-SPLITS = ("train", "validation", "test")
 # The presets of `big_vision/configs/transfer.py` and `vit_i21k.py` (ImageNet-21k has no test split).
 PRESETS = {
     "cifar10": ("train[:98%]", "train[98%:]", "test"),
@@ -20,20 +19,20 @@ PRESETS = {
 }
 
 
-def load_tfds(name, task="single_label", data_dir=None):
-    """The class names and the splits of a data set of TensorFlow Datasets.
+def load_tfds(name, *, task="single_label", data_dir=None, **options):
+    """Load a data set of TensorFlow Datasets.
 
     Args:
         name: NAME[/config][:version].
-        task: What is wanted of the labels, as in `load_dataset`.
-        data_dir: The folder of prepared data sets, or None for TensorFlow Datasets' own. It need not know
-            the name: NAME may be a folder there that holds a prepared data set.
+        task: The task of the labels, as of `load_dataset`.
+        data_dir: The folder of prepared data sets, or None for that of TensorFlow Datasets. NAME may also be
+            a folder in it that contains a prepared data set of any name.
 
     Returns:
-        The class names, samples by split, and the data set's name with its version.
+        dict of `class_names`, `splits` and `version`, as of `Dataset`.
 
     Raises:
-        ValueError: if the data set is neither there nor can be prepared, or has no such labels.
+        ValueError: if the data set is missing and cannot be prepared, or has no such labels.
 
     Example:
         >>> PRESETS["imagenet2012"]
@@ -45,11 +44,11 @@ def load_tfds(name, task="single_label", data_dir=None):
     parse = parser(builder, (image, label), image, lambda example: read_label(example[label]))
     plan = preset(builder)
     splits = {split: samples(builder, plan[split], parse) for split in SPLITS}
-    return class_names, splits, builder.info.full_name
+    return {"class_names": class_names, "splits": splits, "version": builder.info.full_name}
 
 
 def prepared(name, data_dir=None):
-    """The builder of a data set that lies on disk; what does not is downloaded.
+    """The builder of a data set on disk, which is downloaded if necessary.
 
     Raises:
         ValueError: if it is unknown or cannot be prepared.
@@ -61,10 +60,10 @@ def prepared(name, data_dir=None):
         folder = os.path.join(data_dir, name.replace(":", "/"))
         if os.path.isfile(os.path.join(folder, "dataset_info.json")):
             return tfds.builder_from_directory(folder)
-    where = data_dir or "TensorFlow Datasets' own folder"
+    where = data_dir or "the folder of TensorFlow Datasets"
     try:
         builder = tfds.builder(name, data_dir=data_dir)
-    except Exception as error:  # of a dozen kinds
+    except Exception as error:  # TensorFlow Datasets raises a dozen types.
         raise ValueError(
             f"data set 'tfds:{name}' is neither prepared in {where} nor known to TensorFlow Datasets "
             f"({_first_line(error)})"
@@ -102,68 +101,76 @@ def image_feature(builder):
         )
     shape, kind = features[key].shape, np.dtype(features[key].np_dtype).name
     if len(shape) != 3 or shape[-1] not in (None, 1, 3, 4) or kind not in ("uint8", "uint16"):
-        raise ValueError(f"feature {key!r} of {builder.info.full_name!r} is no picture: {kind} {shape}")
+        raise ValueError(f"feature {key!r} of {builder.info.full_name!r} is not a picture: {kind} {shape}")
     return key
 
 
 def label_feature(builder, task):
-    """Which feature holds the labels of a task, and how it becomes one.
+    """The feature with the labels of a task, and how it is read.
 
     Returns:
-        Its name, the function from its value to the label, and the names of the classes or numbers.
+        Its name, a function from its value to the label, and the names of the classes or targets.
 
     Raises:
-        ValueError: if no feature, or not just one, holds labels of that task.
+        ValueError: unless exactly one feature has labels of that task, or is the supervised one.
     """
-    found = {key: _task_of(feature) for key, feature in sorted(builder.info.features.items())}
-    fitting = [key for key, own in found.items() if own == task]
-    supervised = builder.info.supervised_keys or (None, None)
-    if supervised[1] in fitting:
-        fitting = [supervised[1]]
-    if len(fitting) != 1:
-        others = ", ".join(f"{key} ({own})" for key, own in found.items() if own) or "no labels"
+    tasks, fitting = [], {}
+    for key, feature in sorted(builder.info.features.items()):
+        for own, reader in READERS.items():
+            if read := reader(key, feature):
+                tasks.append(f"{key} ({own})")
+                fitting |= {key: read} if own == task else {}
+    _, supervised = builder.info.supervised_keys or (None, None)
+    if supervised not in fitting and len(fitting) != 1:
         raise ValueError(
-            f"task {task!r} needs one feature of such labels; {builder.info.full_name!r} has {others}"
+            f"task {task!r} needs exactly one feature of such labels; {builder.info.full_name!r} has "
+            f"{', '.join(tasks) or 'no labels'}"
         )
-    (key,) = fitting
-    feature = builder.info.features[key]
-    if task == "single_label":
-        return key, lambda label: tf.cast(label, tf.int32), tuple(feature.names)
-    if task == "multi_label":
-        classes = feature.feature.num_classes
-        return key, lambda labels: _multi_hot(labels, classes), tuple(feature.feature.names)
-    outputs = feature.shape[0] if feature.shape else 1
-    names = (key,) if outputs == 1 else tuple(f"{key}_{i}" for i in range(outputs))
-    return key, lambda number: tf.reshape(tf.cast(number, tf.float32), (outputs,)), names
+    key = supervised if supervised in fitting else [*fitting][0]
+    return key, *fitting[key]
 
 
-def _task_of(feature):
-    """The task whose labels a feature holds, or None."""
+def _read_class(key, feature):
     import tensorflow_datasets as tfds
 
     if isinstance(feature, tfds.features.ClassLabel):
-        return "single_label"
-    if isinstance(feature, tfds.features.Sequence):
-        return "multi_label" if isinstance(feature.feature, tfds.features.ClassLabel) else None
-    if isinstance(feature, tfds.features.Tensor) and not isinstance(feature, tfds.features.Image):
-        numbers = len(feature.shape) < 2 and None not in feature.shape
-        return "regression" if numbers and np.dtype(feature.np_dtype).kind == "f" else None
-    return None
+        return lambda label: tf.cast(label, tf.int32), tuple(feature.names)
 
 
-def _multi_hot(labels, classes):
-    return tf.minimum(tf.reduce_sum(tf.one_hot(labels, classes), axis=0), 1)
+def _read_classes(key, feature):
+    import tensorflow_datasets as tfds
+
+    if isinstance(feature, tfds.features.Sequence) and isinstance(feature.feature, tfds.features.ClassLabel):
+        classes = feature.feature.num_classes
+
+        def multi_hot(labels):
+            return tf.minimum(tf.reduce_sum(tf.one_hot(labels, classes), axis=0), 1)
+
+        return multi_hot, tuple(feature.feature.names)
+
+
+def _read_targets(key, feature):
+    import tensorflow_datasets as tfds
+
+    if not isinstance(feature, tfds.features.Tensor) or isinstance(feature, tfds.features.Image):
+        return None
+    if len(feature.shape) < 2 and None not in feature.shape and np.dtype(feature.np_dtype).kind == "f":
+        targets = feature.shape[0] if feature.shape else 1
+        names = (key,) if targets == 1 else tuple(f"{key}_{i}" for i in range(targets))
+        return lambda number: tf.reshape(tf.cast(number, tf.float32), (targets,)), names
+
+
+# By task, a function of a feature's name and the feature that returns a function from its value to the label,
+# and the names of the classes or targets; or None for a feature without such labels.
+READERS = {"single_label": _read_class, "multi_label": _read_classes, "regression": _read_targets}
 
 
 def preset(builder):
-    """Which part of the data set each split is.
+    """The part of the data set that each split is, as TensorFlow Datasets writes it.
 
-    The official presets where there is one. Otherwise the data set's own splits: without a test split it is
-    the validation split, or the last fifth of the training split; without a validation split it is the last
-    tenth of what remains for training. TensorFlow Datasets shuffles when it writes, so these are random.
-
-    Returns:
-        By split, what TensorFlow Datasets calls it.
+    The official preset if there is one, else the data set's own splits. A missing test split is the
+    validation split, or the last fifth of the training split; a missing validation split is the last tenth of
+    the rest of the training split. TensorFlow Datasets shuffles when it writes, so these are random.
     """
     if builder.info.name in PRESETS:
         return dict(zip(SPLITS, PRESETS[builder.info.name]))
@@ -179,18 +186,19 @@ def preset(builder):
     return {"train": f"{train}[:72%]", "validation": f"{train}[72%:80%]", "test": f"{train}[80%:]"}
 
 
-def parser(builder, wanted, image, read_label, read_image=lambda encoded: encoded):
-    """The function from a record to (encoded image, label); the image is not decoded.
+def parser(builder, keys, image, read_label, read_image=lambda encoded: encoded):
+    """A function from a record to (encoded image, label); the image is not decoded.
 
     Args:
-        wanted: The features to read from a record.
-        image: Which of them is the image.
-        read_label: From an example, a dict of these features, to the label.
-        read_image: What is to be done to the encoded image.
+        builder: The data set's builder.
+        keys: The names of the features to read.
+        image: The name of the image's feature.
+        read_label: A function from a dict of these features to the label.
+        read_image: A function from the stored image to the encoded one.
     """
     import tensorflow_datasets as tfds
 
-    features = tfds.features.FeaturesDict({key: builder.info.features[key] for key in wanted})
+    features = tfds.features.FeaturesDict({key: builder.info.features[key] for key in keys})
 
     def parse(record):
         example = features.deserialize_example(record, decoders={image: tfds.decode.SkipDecoding()})
@@ -203,8 +211,7 @@ def samples(builder, split, parse):
     """The samples of a part of a data set, such as "train[:98%]".
 
     Raises:
-        ValueError: if there is no such part, it is empty, or its files are of another kind than ArrayRecord
-            and TFRecord.
+        ValueError: if there is no such part, it is empty, or its files are neither ArrayRecord nor TFRecord.
     """
     import tensorflow_datasets as tfds
 
@@ -222,4 +229,6 @@ def samples(builder, split, parse):
         return IndexedRecords(builder.as_data_source(split, deserialize_method=raw), parse)
     if kind == tfds.core.FileFormat.TFRECORD:
         return RecordFiles(tuple((os.fspath(f.filename), f.skip, f.take) for f in files), parse)
-    raise ValueError(f"{builder.info.full_name!r} is stored as {kind.value}; wanted array_record or tfrecord")
+    raise ValueError(
+        f"{builder.info.full_name!r} is stored as {kind.value}; expected array_record or tfrecord"
+    )

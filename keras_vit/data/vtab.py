@@ -1,4 +1,4 @@
-"""The Visual Task Adaptation Benchmark with 1,000 samples a task: 800 to train on, 200 to validate."""
+"""VTAB-1k: the Visual Task Adaptation Benchmark, with 800 training and 200 validation samples per task."""
 
 import collections
 
@@ -7,63 +7,63 @@ import tensorflow as tf
 from keras_vit.data.tfds import image_feature, label_feature, parser, prepared, samples
 
 Task = collections.namedtuple("Task", "data_set validation test label", defaults=("label",))
-# Where the 200 and the test samples begin: a split and a percentage of it.
-OWN, HELD = ("validation", 0), ("train", 90)
-TEST, LAST_FIFTH, LAST_TENTH = ("test", 0), ("train", 80), ("train", 90)
+# Where the validation and test samples begin: a split and a percentage of it.
+VALIDATION, LAST_TENTH = ("validation", 0), ("train", 90)
+TEST, LAST_FIFTH = ("test", 0), ("train", 80)
 
 TASKS = {
-    "caltech101": Task("caltech101", HELD, TEST),
-    "cifar100": Task("cifar100", HELD, TEST),
-    "dtd": Task("dtd", OWN, TEST),
-    "oxford_flowers102": Task("oxford_flowers102", OWN, TEST),
+    "caltech101": Task("caltech101", LAST_TENTH, TEST),
+    "cifar100": Task("cifar100", LAST_TENTH, TEST),
+    "dtd": Task("dtd", VALIDATION, TEST),
+    "oxford_flowers102": Task("oxford_flowers102", VALIDATION, TEST),
     "oxford_iiit_pet": Task("oxford_iiit_pet", ("train", 80), TEST),
-    "sun397": Task("sun397/tfds", OWN, TEST),
-    "svhn": Task("svhn_cropped", HELD, TEST),
-    "patch_camelyon": Task("patch_camelyon", OWN, TEST),
+    "sun397": Task("sun397/tfds", VALIDATION, TEST),
+    "svhn": Task("svhn_cropped", LAST_TENTH, TEST),
+    "patch_camelyon": Task("patch_camelyon", VALIDATION, TEST),
     "eurosat": Task("eurosat/rgb", ("train", 60), LAST_FIFTH),
     "resisc45": Task("resisc45", ("train", 60), LAST_FIFTH),
-    "diabetic_retinopathy": Task("diabetic_retinopathy_detection/btgraham-300", OWN, TEST),
-    "clevr_count": Task("clevr", HELD, OWN, "count"),
-    "clevr_distance": Task("clevr", HELD, OWN, "closest_object"),
-    "dmlab": Task("dmlab", OWN, TEST),
+    "diabetic_retinopathy": Task("diabetic_retinopathy_detection/btgraham-300", VALIDATION, TEST),
+    "clevr_count": Task("clevr", LAST_TENTH, VALIDATION, "count"),
+    "clevr_distance": Task("clevr", LAST_TENTH, VALIDATION, "closest_object"),
+    "dmlab": Task("dmlab", VALIDATION, TEST),
     "dsprites_location": Task("dsprites", ("train", 80), LAST_TENTH, "label_x_position"),
     "dsprites_orientation": Task("dsprites", ("train", 80), LAST_TENTH, "label_orientation"),
-    "kitti_distance": Task("kitti", OWN, TEST, "closest_vehicle"),
+    "kitti_distance": Task("kitti", VALIDATION, TEST, "closest_vehicle"),
     "smallnorb_azimuth": Task("smallnorb", TEST, ("test", 50), "label_azimuth"),
     "smallnorb_elevation": Task("smallnorb", TEST, ("test", 50), "label_elevation"),
 }
-DSPRITES_CLASSES = 16  # neighbouring positions and angles together
+DSPRITES_CLASSES = 16  # bins of positions and angles
 
 
-def load_vtab(name, data_dir=None):
-    """The class names and the splits of a task of VTAB-1k.
+def load_vtab(name, *, data_dir=None, **options):
+    """Load a task of VTAB-1k.
 
     Args:
         name: One of `TASKS`.
         data_dir: As in `load_dataset`.
 
     Returns:
-        The class names; samples by split: 800 of "train", 200 of "validation", and all of "test"; and the
-        data set's name with its version.
+        dict of `class_names`, `splits` (800 training, 200 validation and all test samples) and `version`, as
+        of `Dataset`.
 
     Raises:
-        ValueError: for an unknown task, and as `load_tfds`.
+        ValueError: for an unknown task, or as `load_tfds`.
 
     Example:
         >>> TASKS["svhn"]
         Task(data_set='svhn_cropped', validation=('train', 90), test=('test', 0), label='label')
 
     Source: `train800`, `val200` and `test` of each data set in google-research/task_adaptation, and its
-    labels; it pins versions, this takes the one at hand.
+    labels; it pins versions, this takes the installed one.
     """
     if name not in TASKS:
         raise ValueError(f"VTAB task {name!r} is unknown; choose one of {', '.join(TASKS)}")
     task = TASKS[name]
     builder = prepared(task.data_set, data_dir)
-    wanted, read_label, class_names = LABELS.get(task.label, _class_label)(builder, task)
+    key, read_label, class_names = LABELS.get(task.label, _class_label)(builder, task)
     image = image_feature(builder)
     whiten = {"read_image": _times_255} if task.data_set == "dsprites" else {}
-    parse = parser(builder, (image, wanted), image, lambda example: read_label(example[wanted]), **whiten)
+    parse = parser(builder, (image, key), image, lambda example: read_label(example[key]), **whiten)
     validation, test = (_begin(builder, *place) for place in (task.validation, task.test))
     plan = {
         "train": "train[:800]",
@@ -71,7 +71,7 @@ def load_vtab(name, data_dir=None):
         "test": f"{task.test[0]}[{test}:]",
     }
     splits = {split: samples(builder, part, parse) for split, part in plan.items()}
-    return class_names, splits, builder.info.full_name
+    return {"class_names": class_names, "splits": splits, "version": builder.info.full_name}
 
 
 def _begin(builder, split, percent):
@@ -118,7 +118,7 @@ def _closest_vehicle(builder, task):
 
 
 def _bin(distances, bounds):
-    """How many of the bounds the smallest distance exceeds."""
+    """The number of bounds that the smallest distance exceeds."""
     return tf.reduce_sum(tf.cast(tf.constant(bounds) < tf.reduce_min(distances), tf.int32))
 
 
@@ -130,5 +130,5 @@ LABELS = {"count": _count, "closest_object": _closest_object, "closest_vehicle":
 
 
 def _times_255(encoded):
-    """Pictures of zeros and ones as black and white."""
+    """Convert a picture of zeros and ones to black and white."""
     return tf.io.encode_png(tf.io.decode_png(encoded) * 255)

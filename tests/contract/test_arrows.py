@@ -16,7 +16,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "layers": ("rules", "seeds"),
     "variants": (),
     "preprocessing": ("rules",),
-    "data": ("preprocessing", "messages", "lazy", "rules", "tasks"),
+    "data": ("preprocessing", "messages", "lazy", "rules", "seeds", "tasks"),
     "models": ("layers", "variants", "preprocessing", "rules", "tasks"),
     "weights": ("models", "messages", "lazy", "writing"),
     "inspection": ("models", "lazy"),

@@ -39,13 +39,13 @@ def test_images_without_exif_data_are_upright():
         assert found(content) == 1
 
 
-def test_exif_data_is_found_behind_other_segments():
+def test_exif_data_is_found_after_other_segments():
     others = [(0xE0, b"JFIF\0" + bytes(9)), (0xFE, b"a comment"), (0xE1, b"http://ns.adobe.com/xap/1.0/\0")]
     assert found(jpeg(*others, (0xE1, exif(8)))) == 8
     assert found(jpeg(*others, (0xE2, b"ICC_PROFILE\0" + bytes(60_000)), (0xE1, exif(3)))) == 3
 
 
-def test_exif_data_is_found_behind_the_pixels_of_a_png():
+def test_exif_data_is_found_after_the_pixels_of_a_png():
     whole = photo(6, "PNG")
     start = whole.index(b"eXIf") - 4
     length = 12 + struct.unpack(">I", whole[start : start + 4])[0]

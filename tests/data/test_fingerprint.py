@@ -7,6 +7,7 @@ import pytest
 from made.changes import CHANGES, exchange, replace_a_class, write_layout
 from made.folders import write_classes
 from made.prepared import prepare
+from made.sampling import some
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import differences, fingerprint
@@ -18,22 +19,19 @@ def root(tmp_path):
     return write_classes(tmp_path / "images", count=8, suffix=".bmp")
 
 
-def taken(root, **options):
+def fingerprint_of(root, **options):
     return fingerprint(load_dataset(f"folder:{root}", **options))
 
 
 def test_a_fingerprint_has_the_classes_the_splits_and_every_file(root):
-    found = taken(root)
+    found = fingerprint_of(root)
     assert found["classes"] == ["cat", "dog"] and found["version"] is None
-    assert (
-        found["splits"] == {"train": 14, "validation": 0 + 2, "test": 2}
-        or sum(found["splits"].values()) == 16
-    )
+    assert sum(found["splits"].values()) == 16
     file = root / "cat" / "03.bmp"
     split, label, size, time = found["files"]["cat/03.bmp"]
     assert split in ("train", "validation", "test") and label == "cat"
     assert (size, time) == (file.stat().st_size, file.stat().st_mtime_ns)
-    assert differences(found, taken(root)) == []
+    assert differences(found, fingerprint_of(root)) == []
 
 
 def test_a_fingerprint_of_records_has_their_version_and_counts(tmp_path):
@@ -48,7 +46,7 @@ def test_a_fingerprint_of_records_has_their_version_and_counts(tmp_path):
     ]
 
 
-def test_classes_are_named_from_the_first_difference_on():
+def test_classes_are_listed_from_the_first_difference():
     one = {"version": None, "classes": list("abcdefgh"), "splits": {}, "files": {}}
     assert differences(one, {**one, "classes": list("bacdefgh")}) == [
         "classes: were (a, b, c, d, e and 3 more), are (b, a, c, d, e and 3 more)"
@@ -56,27 +54,29 @@ def test_classes_are_named_from_the_first_difference_on():
     assert differences(one, {**one, "classes": list("abcdefg")}) == ["classes: were (…, h), are (…)"]
 
 
-def test_changes_are_counted_and_the_first_of_them_is_named(root):
-    before = taken(root)
+def test_changes_are_counted_with_the_first_file(root):
+    before = fingerprint_of(root)
     exchange(root / "cat", root / "dog")
-    (exchanged,) = {text.split(" in ")[0].split(" ", 1)[1] for text in differences(before, taken(root))}
+    (exchanged,) = {
+        text.split(" in ")[0].split(" ", 1)[1] for text in differences(before, fingerprint_of(root))
+    }
     assert exchanged == "files exchanged with another one"
     exchange(root / "cat", root / "dog")
-    assert differences(before, taken(root)) == []
+    assert differences(before, fingerprint_of(root)) == []
     for number in (1, 2):
         (root / "dog" / f"0{number}.bmp").rename(root / "dog" / f"0{number}.png")
-    assert "first: dog/01.png" in " ".join(differences(before, taken(root)))
+    assert "first: dog/01.png" in " ".join(differences(before, fingerprint_of(root)))
 
 
 def test_the_same_files_in_another_order_differ(root):
-    before = taken(root)
+    before = fingerprint_of(root)
     assert differences(before, {**before, "files": dict(reversed(before["files"].items()))}) == [
         "the order of the files"
     ]
 
 
 def content(root, task):
-    """What a run computes with: the classes, and of each split the files, labels and bytes in order."""
+    """The data of a run: the classes, and of each split the files, labels and bytes in order."""
     dataset = load_dataset(f"folder:{root}", task=task)
     samples = {
         split: [
@@ -95,10 +95,9 @@ CASES = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "change, layout, suffix", CASES, ids=lambda x: x if isinstance(x, str) else x.__name__
+    "change, layout, suffix", some(CASES, 9), ids=lambda x: x if isinstance(x, str) else x.__name__
 )
 def test_a_run_is_resumed_if_and_only_if_it_would_compute_with_the_same(
     change, layout, suffix, seed, tmp_path
@@ -109,7 +108,7 @@ def test_a_run_is_resumed_if_and_only_if_it_would_compute_with_the_same(
     root = write_layout(tmp_path / "data", layout, rng, suffix)
     workdir = Workdir(tmp_path / "run", {})
     workdir.make()
-    workdir.record_data(taken(root, task=task))
+    workdir.record_data(fingerprint_of(root, task=task))
     before = content(root, task)
     change(root, rng)
     after = content(root, task)
@@ -117,10 +116,10 @@ def test_a_run_is_resumed_if_and_only_if_it_would_compute_with_the_same(
         assert before != after
         after = before
     if before == after:
-        workdir.check_data(taken(root, task=task))
+        workdir.check_data(fingerprint_of(root, task=task))
         return
     with pytest.raises(ValueError, match="the data of the run in .* have changed: ") as refused:
-        workdir.check_data(taken(root, task=task))
+        workdir.check_data(fingerprint_of(root, task=task))
     changed = {row[0] for split in before[1] for row in {*before[1][split]} ^ {*after[1][split]}}
     names = {*map(str, changed), "the order of the files", "classes: were"}
     assert any(name in str(refused.value) for name in names)

@@ -138,36 +138,6 @@ def test_the_graph_prepares_long_images_as_preprocessing_does(tmp_path, shape, i
     np.testing.assert_allclose(actual, preprocessing(tmp_path / "image.png")[0], atol=2e-5)
 
 
-@pytest.mark.parametrize("height, width", [(53, 90), (90, 53), (64, 64)])
-def test_big_visions_evaluation_crop(height, width):
-    """`resize_small(32)|central_crop(28)`: the shorter side to 32, the aspect ratio kept, then the centre."""
-    image = photograph(height, width)
-    factor = 32 / min(height, width)
-    small = bilinear(image.astype("float64"), [round(height * factor), round(width * factor)])
-    top, left = ((side - 28) // 2 for side in small.shape[:2])
-    expected = small[top : top + 28, left : left + 28] / 127.5 - 1
-    png = encoded(Image.fromarray(image), "PNG")
-    prepared = in_a_graph(png, Preprocessing(28, resize="crop", crop_fraction=28 / 32))
-    np.testing.assert_allclose(prepared, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [(20, 37), (90, 122), (1, 1)])
-def test_squashing_is_bilinear_between_the_pixels_centres(size):
-    expected = bilinear(photograph().astype("float64"), size) / 127.5 - 1
-    np.testing.assert_allclose(in_a_graph(encode("png"), Preprocessing(size)), expected, atol=1e-5)
-
-
-def bilinear(image, size):
-    """By the definition: the pixel (y, x) is at the point ((y + ½) · old / new - ½, …)."""
-    for axis, (old, new) in enumerate(zip(image.shape[:2], size)):
-        at = (np.arange(new) + 0.5) * old / new - 0.5
-        below = np.floor(at).astype(int)
-        fraction = (at - below).reshape(-1, *[1] * (2 - axis))
-        first, second = (np.take(image, np.clip(below + i, 0, old - 1), axis) for i in (0, 1))
-        image = first * (1 - fraction) + second * fraction
-    return image
-
-
 def test_a_file_that_is_not_an_image_has_no_orientation(tmp_path):
     path = tmp_path / "image.png"
     path.write_bytes(encode("png"))

@@ -50,6 +50,16 @@ def test_images_are_resized_cropped_and_scaled_by_the_definitions(preprocessing,
     assert_close(output[0], expected, 1e-5)
 
 
+@pytest.mark.parametrize("height, width", [(53, 90), (90, 53), (64, 64)])
+def test_big_visions_evaluation_crop(height, width, rng):
+    """`resize_small(32)|central_crop(28)`: the shorter side to 32, the aspect ratio kept, then the centre."""
+    image = rng.integers(0, 256, (height, width, 3)).astype("uint8")
+    small = bilinear(image, [round(side * 32 / min(height, width)) for side in (height, width)])
+    top, left = ((side - 28) // 2 for side in small.shape[:2])
+    expected = small[top : top + 28, left : left + 28] / 127.5 - 1
+    assert_close(Preprocessing(28, resize="crop", crop_fraction=28 / 32)(image)[0], expected, 1e-5)
+
+
 def test_antialiasing_smooths():
     plain, smooth = (Preprocessing(5, antialias=a)(PIXELS) for a in (False, True))
     assert smooth.std() < 0.6 * plain.std()

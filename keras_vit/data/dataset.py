@@ -1,0 +1,85 @@
+"""`Dataset`: what a data set contains, and its summary."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+from keras_vit.messages import listed
+from keras_vit.tasks import get_task
+
+MAX_NAMES = 10  # of classes in a summary
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """A data set: its name, its classes, and the samples of each split.
+
+    Args:
+        name: The name given to `load_dataset`.
+        class_names: One name per class, in the order of the labels; for regression one per target.
+        splits: Samples by split: "train", "validation" and "test".
+        bad_images: Paths of images that cannot be read and were skipped.
+        task: "single_label" (a label is a class index, int32), "multi_label" (float32 (classes,) of 0 and
+            1) or "regression" (float32 (targets,)).
+        ignored_files: Paths of a folder's other files, except hidden ones.
+        empty_folders: Paths of its subfolders without images.
+        version: The name and version of a data set of TensorFlow Datasets; None for others.
+
+    Example:
+        >>> print(load_dataset("digits").summary())
+        10 classes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9): 1302 train, 140 validation, 355 test
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    splits: dict[str, Any]
+    bad_images: tuple[str, ...] = ()
+    task: str = "single_label"
+    ignored_files: tuple[str, ...] = ()
+    empty_folders: tuple[str, ...] = ()
+    version: str | None = None
+
+    def summary(self):
+        """The classes, the sample count of each split, and what was skipped, in one line.
+
+        >>> splits = {"test": load_dataset("digits").split("test")}
+        >>> names = ("daisy", "rose", "tulip")
+        >>> Dataset("folder:flowers", names, splits, ignored_files=("flowers/rose/1.xcf",)).summary()
+        '3 classes (daisy, rose, tulip): 355 test; 1 file ignored (.xcf)'
+        """
+        splits = ", ".join(f"{len(samples)} {split}" for split, samples in self.splits.items())
+        suffixes = {path.suffix.lower() or path.name for path in map(pathlib.PurePath, self.ignored_files)}
+        remarks = (
+            (self.bad_images, "unreadable image", "skipped", _file_names(self.bad_images)),
+            (self.ignored_files, "file", "ignored", sorted(suffixes)),
+            (self.empty_folders, "folder", "without images", _file_names(self.empty_folders)),
+        )
+        parts = [
+            f"{len(paths)} {noun}{'s' * (len(paths) > 1)} {state} ({listed(words)})"
+            for paths, noun, state, words in remarks
+            if paths
+        ]
+        if untrained := self._untrained():
+            parts.append(f"{self._count(untrained)} without training images ({listed(untrained)})")
+        names = listed(self.class_names, MAX_NAMES)
+        return "; ".join([f"{self._count(self.class_names)} ({names}): {splits}", *parts])
+
+    def _count(self, names):
+        return f"{len(names)} {get_task(self.task).noun[len(names) > 1]}"
+
+    def _untrained(self):
+        """The classes without a training image, where the labels are known."""
+        labels = self.splits["train"].labels if "train" in self.splits else None
+        if labels is None or not get_task(self.task).has_class_ids:
+            return []
+        trained = {*labels}
+        return [name for index, name in enumerate(self.class_names) if index not in trained]
+
+    def split(self, name):
+        if name not in self.splits:
+            raise ValueError(f"split {name!r} is unknown; {self.name} has {', '.join(self.splits)}")
+        return self.splits[name]
+
+
+def _file_names(paths):
+    return [pathlib.PurePath(path).name for path in paths]
