@@ -7,7 +7,7 @@ PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
 JAX_TESTS := tests/layers $(addprefix tests/models/test_,vit.py resnet_stem.py masked_patch.py saving.py) \
 	tests/contract/test_contract.py tests/weights/test_load.py
 
-.PHONY: help quickstart lint test test-full benchmark docs docs-figures format address
+.PHONY: help quickstart lint test test-full benchmark docs docs-figures format url
 help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, plot, export and reload it"
 	@echo "make test         ruff, the fast tests on TensorFlow with coverage, and a sample of them on JAX"
@@ -15,7 +15,7 @@ help:
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
 	@echo "make docs         build the manual into site/"
 	@echo "make docs-figures redraw the manual's figures: two minutes of training, and Chromium for one of them"
-	@echo "make address      copy the repository's URL from setup.py into README and the notebooks"
+	@echo "make url          copy the repository's URL from setup.py into README and the notebooks"
 	@echo "make format       fix what ruff can fix, and format the code"
 
 # A file marks each environment as complete, so that an interrupted set-up runs again.
@@ -69,6 +69,6 @@ format: .venv/dev
 
 # setup.py is the one place that defines the URL; Colab's badges and notebooks need copies of it.
 REPOSITORY = $(shell sed -n 's|.*url="https://github.com/\([^"]*\)".*|\1|p' setup.py)
-address:
+url:
 	sed -i -E -e 's|(colab.research.google.com/github/)[^/]+/[^/]+|\1$(REPOSITORY)|g' \
 		-e 's|(REPOSITORY = ."https://github.com/)[^"\]+|\1$(REPOSITORY)|' README.md colab/*.ipynb

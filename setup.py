@@ -15,7 +15,7 @@ setup(
     long_description=(here / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    url="https://github.com/keras-vit/keras_vit",  # After a change, run make address.
+    url="https://github.com/keras-vit/keras_vit",  # After a change, run make url.
     python_requires=">=3.11,<3.14",
     packages=[*find_packages(include=["keras_vit", "keras_vit.*"]), "keras_vit.export"],
     package_dir={"keras_vit.export": "export"},

@@ -18,7 +18,7 @@ from filelock import FileLock
 from hypothesis import settings
 from made.limited import Limited
 
-# JAX compiles anew for every shape, so it tries fewer. `make test-full` passes --hypothesis-profile=full.
+# JAX compiles each shape, so it tries fewer. `make test-full` passes --hypothesis-profile=full.
 EXAMPLES = 20 if keras.backend.backend() == "tensorflow" else 4
 settings.register_profile("fast", deadline=None, max_examples=EXAMPLES)
 settings.register_profile("full", deadline=None, max_examples=10 * EXAMPLES)
@@ -108,7 +108,7 @@ def shared_folder(tmp_path_factory):
     # pytest-xdist gives each process its own folder below the common one.
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
-    def share(name, make):
+    def shared(name, make):
         folder, done = base / f"shared_{name}", base / f"shared_{name}.done"
         with FileLock(base / f"shared_{name}.lock"):
             if not done.exists():
@@ -118,4 +118,4 @@ def shared_folder(tmp_path_factory):
                 done.touch()
         return folder
 
-    return share
+    return shared

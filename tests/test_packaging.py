@@ -110,7 +110,7 @@ def test_the_version_of_setup_py_is_the_packages(repository):
     assert done.stdout.splitlines()[-1] == keras_vit.__version__
 
 
-def test_make_address_copies_the_url_of_setup_py_everywhere(repository, tmp_path):
+def test_make_url_copies_the_url_of_setup_py_everywhere(repository, tmp_path):
     names = ("setup.py", "README.md", "CONTRIBUTING.md", "Makefile", "mkdocs.yml")
     for name in (*names, "keras_vit", "export", "docs", "colab", "benchmarks", "tests"):
         subprocess.run(["cp", "-r", repository / name, tmp_path], check=True)
@@ -126,6 +126,6 @@ def test_make_address_copies_the_url_of_setup_py_everywhere(repository, tmp_path
     assert {*before} == {"setup.py", "README.md", *notebooks}
     other = url[::-1]
     (tmp_path / "setup.py").write_text((tmp_path / "setup.py").read_text().replace(url, other))
-    subprocess.run(["make", "address"], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(["make", "url"], cwd=tmp_path, check=True, capture_output=True)
     assert holders(other.encode()) == before
     assert not holders(url.encode())
