@@ -1,4 +1,4 @@
-"""The sizes of every published model, by the paper's names: "B/16", "R50+L/32"."""
+"""The sizes of the published models by their names in the paper: "B/16", "R50+L/32"."""
 
 import re
 
@@ -21,10 +21,10 @@ VARIANTS = {
     "e": (1792, 56, 15360, 16),
 }
 
-# The ResNet in front of a hybrid: bottleneck units a stage, and the patch cut from its output.
-# "R50+…/16" puts stage 4's units into stage 3, so that the grid stays at 1/16 with patches of
-# 1×1. "R+…/16" is the stem's root block alone: its grid is at 1/4 and its patches 8×8, so a token
-# covers 32 pixels; the 16 in its name is the publishers'. Source: `vit_jax/configs/models.py`.
+# The ResNet stems of hybrids: bottleneck units per stage, and the patch size in the stem's output. In
+# "R50+…/16" the patches are 1×1 in a stem without stage 4, whose stride is 16. "R+…/16" is the stem's root
+# block with a stride of 4 and patches of 8×8, so that a token covers 32 pixels; the name's 16 is the
+# publishers'. Source: `vit_jax/configs/models.py`.
 #   units per stage, patch_size
 STEMS = {
     "R+/16": ((), 8),
@@ -33,8 +33,7 @@ STEMS = {
     "R50+/32": ((3, 4, 6, 3), 1),
 }
 
-# What was published under these names: `vit_jax` and `big_vision`; the patch size is free
-# otherwise ("B/8", "S/2").
+# The names that `vit_jax` and `big_vision` published. Other patch sizes are valid, too ("S/2").
 PUBLISHED = (
     *("mu/16", "Ti/16", "S/16", "S/32", "M/16", "B/8", "B/16", "B/32", "L/16", "L/32", "So400m/14"),
     *("H/14", "g/14", "g-opt/16", "G/14", "G-opt/16", "e/14"),
@@ -43,18 +42,18 @@ PUBLISHED = (
 
 
 def parse_variant(name):
-    """The constructor arguments that a variant's name stands for.
+    """The constructor arguments of a variant.
 
     Args:
-        name: A size of `VARIANTS`, a slash and a patch size in pixels, after a stem and a plus for
-            a hybrid: "Ti/16", "B/8", "S/2", "R26+S/32".
+        name: A size of `VARIANTS`, a slash and a patch size in pixels; for a hybrid, with a stem and a plus
+            before it: "Ti/16", "B/8", "S/2", "R26+S/32".
 
     Returns:
         dict of `hidden_size`, `num_layers`, `mlp_dim`, `num_heads`, `patch_size`, and for a hybrid
         `resnet`.
 
     Raises:
-        ValueError: for a name that is none.
+        ValueError: for an unknown name.
 
     Example:
         >>> parse_variant("R26+S/32")["resnet"], parse_variant("B/8")["patch_size"]
@@ -63,8 +62,8 @@ def parse_variant(name):
     match = re.fullmatch(r"(?:(R\d*)\+)?([A-Za-z0-9-]+)/([1-9]\d*)", name) if isinstance(name, str) else None
     if not match or match[2] not in VARIANTS:
         raise ValueError(
-            f"variant {name!r} is unknown; a variant is a size, a slash and a patch size, such as "
-            f"'B/16' or 'R50+B/16'; sizes: {', '.join(VARIANTS)}"
+            f"variant {name!r} is unknown; expected a size, a slash and a patch size, such as 'B/16' or "
+            f"'R50+B/16', with one of the sizes {', '.join(VARIANTS)}"
         )
     stem, size, patch_size = match.groups()
     sizes = dict(zip(("hidden_size", "num_layers", "mlp_dim", "num_heads"), VARIANTS[size]))
@@ -73,7 +72,7 @@ def parse_variant(name):
     key = f"{stem}+/{patch_size}"
     if key not in STEMS:
         known = ", ".join(k.replace("+/", f"+{size}/") for k in STEMS)
-        raise ValueError(f"hybrid {name!r} is unknown; with this size there are {known}")
+        raise ValueError(f"hybrid {name!r} is unknown; those of this size are {known}")
     resnet, patch = STEMS[key]
     return {**sizes, "patch_size": patch, "resnet": resnet}
 
@@ -95,7 +94,7 @@ def variant_of(arguments):
 
 
 def cost(variant, image_size=224, num_classes=1000, pooling="token"):
-    """How large and how dear a variant is.
+    """The number of tokens, parameters and operations of a variant.
 
     Args:
         variant: A name as `parse_variant` takes it.
@@ -104,8 +103,8 @@ def cost(variant, image_size=224, num_classes=1000, pooling="token"):
         pooling: "token" or "gap".
 
     Returns:
-        dict of `tokens`, `parameters` and `flops`: of one image's forward pass, counting the
-        multiplications and additions of convolutions and matrix products.
+        dict of `tokens`, `parameters` and `flops`: the multiplications and additions of convolutions and
+        matmuls in the forward pass of one image.
 
     Raises:
         ValueError: for an unknown variant or pooling, or an image that the patch does not divide.
@@ -116,35 +115,35 @@ def cost(variant, image_size=224, num_classes=1000, pooling="token"):
     """
     c = parse_variant(variant)
     if pooling not in ("token", "gap"):
-        raise ValueError(f"the cost is known for pooling 'token' and 'gap'; got {pooling!r}")
+        raise ValueError(f"expected pooling 'token' or 'gap'; got {pooling!r}")
     d, mlp = c["hidden_size"], c["mlp_dim"]
-    parameters, products, side, channels = 0, 0, image_size, 3
+    parameters, multiplications, side, channels = 0, 0, image_size, 3
     if "resnet" in c:
-        parameters, products, side, channels = _stem_cost(c["resnet"], image_size)
+        parameters, multiplications, side, channels = _stem_cost(c["resnet"], image_size)
 
     if side % c["patch_size"]:
         raise ValueError(
-            f"{variant} cuts a grid of {side}×{side} (the image, or what the stem makes of it) into patches "
-            f"of {c['patch_size']}, which do not divide it"
+            f"{variant} needs a grid (the image, or the stem's output) that its patch size of "
+            f"{c['patch_size']} divides; got {side}×{side}"
         )
-    cells = (side // c["patch_size"]) ** 2
-    tokens = cells + (pooling == "token")
+    positions = (side // c["patch_size"]) ** 2
+    tokens = positions + (pooling == "token")
     patch = c["patch_size"] ** 2 * channels * d
     block = 4 * d * d + 2 * d * mlp
     parameters += patch + d + tokens * d + (pooling == "token") * d + 2 * d
     parameters += c["num_layers"] * (block + 4 * d + d + mlp + 4 * d)
-    products += cells * patch + c["num_layers"] * (tokens * block + 2 * tokens * tokens * d)
+    multiplications += positions * patch + c["num_layers"] * (tokens * block + 2 * tokens * tokens * d)
     if num_classes:
         parameters += (d + 1) * num_classes
-        products += d * num_classes
-    return {"tokens": tokens, "parameters": parameters, "flops": 2 * products}
+        multiplications += d * num_classes
+    return {"tokens": tokens, "parameters": parameters, "flops": 2 * multiplications}
 
 
 def _stem_cost(stages, side, width=64):
-    """(parameters, products, side of the output, its channels) of a ResNet stem."""
+    """(parameters, multiplications, side of the output, its channels) of a ResNet stem."""
 
-    def conv(kernel, old, new, cells):  # without a bias, with a group norm
-        return kernel * kernel * old * new + 2 * new, kernel * kernel * old * new * cells
+    def conv(kernel, old, new, positions):  # without a bias, with a group norm
+        return kernel * kernel * old * new + 2 * new, kernel * kernel * old * new * positions
 
     side = -(-side // 2)
     costs = [conv(7, 3, width, side * side)]

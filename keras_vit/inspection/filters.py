@@ -12,7 +12,7 @@ def filter_components(model, count=None):
     """Compute the principal components of the filters that are applied to the pixels.
 
     The filters are those of the patch embedding, one per hidden unit; with a ResNet stem those of its
-    root convolution, standardised as the layer does.
+    root convolution, standardized as the layer does.
 
     Args:
         model: A `VisionTransformer`.
@@ -57,5 +57,5 @@ def _kernel(model):
         kernel = model.get_layer("patch_embedding").kernel
     else:
         root = model.get_layer("conv_root")
-        kernel = root.standardised(root.kernel)
+        kernel = root.standardized(root.kernel)
     return ops.convert_to_numpy(kernel).astype("float64")

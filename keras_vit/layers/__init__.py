@@ -1,4 +1,4 @@
-"""The parts of a Vision Transformer as Keras layers, on keras.ops alone."""
+"""The parts of a Vision Transformer as Keras layers, written with keras.ops only."""
 
 from keras_vit.layers.attention import MultiHeadSelfAttention as MultiHeadSelfAttention
 from keras_vit.layers.attention import attend as attend

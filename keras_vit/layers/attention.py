@@ -166,14 +166,6 @@ class MultiHeadSelfAttention(CompositeLayer):
     def compute_output_shape(self, tokens_shape, query_shape=None, grid_shape=None):
         return tokens_shape if query_shape is None else query_shape
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "qkv_bias": self.qkv_bias,
-            "dropout_rate": self.dropout_rate,
-        }
-
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Projection(EinsumDense):

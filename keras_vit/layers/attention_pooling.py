@@ -1,4 +1,4 @@
-"""Pooling by attention: a learned probe gathers from all tokens (the MAP head)."""
+"""Pooling by attention with a learned probe (the MAP head)."""
 
 import keras
 from keras import ops
@@ -11,7 +11,7 @@ from keras_vit.layers.mlp import MlpBlock
 
 @keras.saving.register_keras_serializable("keras_vit")
 class AttentionPooling(CompositeLayer):
-    """A learned probe attends to all tokens; an MLP with a residual refines what it took.
+    """A learned probe attends to all tokens, followed by an MLP with a residual connection.
 
     Args:
         num_heads: Number of attention heads; it must divide the channels.
@@ -67,7 +67,7 @@ class AttentionPooling(CompositeLayer):
         return ops.squeeze(x, axis=1)
 
     def scores(self, tokens):
-        """What the probe looks at: (batch, heads, 1, tokens), rows summing to 1."""
+        """Attention weights of the probe: (batch, heads, 1, tokens), rows summing to 1."""
         return self.attention.scores(tokens, self._query(tokens))
 
     def _query(self, tokens):
@@ -76,13 +76,3 @@ class AttentionPooling(CompositeLayer):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "activation": self.activation,
-            "norm_epsilon": self.norm_epsilon,
-            "qkv_bias": self.qkv_bias,
-        }

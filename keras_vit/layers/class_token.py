@@ -1,19 +1,22 @@
-"""Learned tokens in front of the patches: class, distillation, registers."""
+"""Learned tokens before the patch tokens: class, distillation, registers."""
 
 import keras
 from keras import ops
 
+from keras_vit.layers.configurable import Configurable
+from keras_vit.rules import integer
+
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ClassToken(keras.layers.Layer):
-    """Put learned tokens in front of the sequence, the same ones for every image.
+class ClassToken(Configurable):
+    """Prepend learned tokens, the same for every image.
 
     One token is the class token of the paper. DeiT's distillation token and the registers of
     Darcet et al. are the same layer under another name.
 
     Args:
-        num_tokens: How many tokens to put in front.
-        initializer: How they start. The class token starts at zero.
+        num_tokens: Number of tokens to prepend.
+        initializer: Initializer of the tokens. The class token starts at zero.
 
     Input shape: (batch, tokens, channels).
     Output shape: (batch, num_tokens + tokens, channels).
@@ -31,9 +34,7 @@ class ClassToken(keras.layers.Layer):
 
     def __init__(self, num_tokens=1, initializer="zeros", **kwargs):
         super().__init__(**kwargs)
-        if not (isinstance(num_tokens, int) and num_tokens > 0):
-            raise ValueError(f"num_tokens must be a positive int; got {num_tokens!r}")
-        self.num_tokens = num_tokens
+        self.num_tokens = integer(at_least=1).check("num_tokens", num_tokens)
         self.initializer = keras.initializers.get(initializer)
 
     def build(self, input_shape):
@@ -51,8 +52,4 @@ class ClassToken(keras.layers.Layer):
         return (batch, tokens and tokens + self.num_tokens, channels)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_tokens": self.num_tokens,
-            "initializer": keras.initializers.serialize(self.initializer),
-        }
+        return {**super().get_config(), "initializer": keras.initializers.serialize(self.initializer)}

@@ -1,4 +1,4 @@
-"""Keras's dense layers, whose quantization and LoRA factors a file keeps."""
+"""Keras's dense layers, with quantization and LoRA factors that files keep."""
 
 import contextlib
 import contextvars
@@ -8,7 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-# The arguments that `quantize` and `enable_lora` change in a layer that is already built.
+from keras_vit.layers.configurable import Configurable
+
+# The arguments of a built layer that `quantize` and `enable_lora` change.
 CHANGED = ("dtype", "quantization_config", "lora_rank", "lora_alpha")
 STATE = ("dense_layers", "frozen", "remat")  # the entries of `state_config`
 FACTORS = ("lora_kernel_a", "lora_kernel_b")
@@ -16,10 +18,10 @@ _configs = contextvars.ContextVar("dense_configs", default=types.MappingProxyTyp
 
 
 class _Adaptable:
-    """What both layers change in Keras's.
+    """Save LoRA factors next to the kernel.
 
-    Keras writes a kernel with its LoRA factors merged, which rounds a quantized kernel again, and reads
-    zeros for both factors, through which no gradient passes. Here a file holds the factors themselves.
+    Keras saves a kernel with its LoRA factors merged, which rounds a quantized kernel again, and loads
+    zeros for both factors, so that no gradient reaches them.
     """
 
     def build(self, input_shape):
@@ -28,10 +30,10 @@ class _Adaptable:
         super().build(input_shape)
 
     def quantize(self, mode=None, type_check=True, config=None):
-        super().quantize(mode, type_check=False, config=config)  # Keras would leave out every subclass
+        super().quantize(mode, type_check=False, config=config)  # Keras's type check skips subclasses
 
     def enable_lora(self, rank, lora_alpha=None, **initializers):
-        # Keras's Dense forgets its alpha when it is built from a configuration.
+        # Keras's Dense ignores the alpha of its configuration.
         super().enable_lora(rank, self.lora_alpha if lora_alpha is None else lora_alpha, **initializers)
 
     def save_own_variables(self, store):
@@ -43,13 +45,13 @@ class _Adaptable:
                 store[name] = getattr(self, name)
 
     def load_own_variables(self, store):
-        own = {name: store[name] for name in store.keys()}  # noqa: SIM118 (a file's group is no dict)
+        own = {name: store[name] for name in store.keys()}  # noqa: SIM118 (a group in a file is not a dict)
         alpha = own.pop("lora_alpha", None)
         factors = {name: own.pop(name) for name in FACTORS if name in own}
         merge = factors and not self.lora_enabled
-        if merge:  # The file is of a model with LoRA factors, the layer of one without.
+        if merge:  # Only the file has LoRA factors.
             self.enable_lora(factors["lora_kernel_b"].shape[0], float(np.asarray(alpha)))
-        elif self.lora_enabled and not factors:  # The reverse: the factors start anew.
+        elif self.lora_enabled and not factors:  # Only the layer has them: they are reset.
             factors = {"lora_kernel_a": self.lora_kernel_a + 0, "lora_kernel_b": self.lora_kernel_b * 0}
         super().load_own_variables(own)
         for name, value in factors.items():
@@ -58,7 +60,7 @@ class _Adaptable:
             self.merge_lora()
 
     def merge_lora(self):
-        """Add the product of the LoRA factors to the kernel, and go on without them."""
+        """Add the product of the LoRA factors to the kernel and remove them."""
         if self.quantization_mode:
             kernel, *others = self._get_kernel_with_merged_lora()
         else:
@@ -76,9 +78,9 @@ class _Adaptable:
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Dense(_Adaptable, keras.layers.Dense):
-    """`keras.layers.Dense`, which a file keeps with its LoRA factors.
+    """`keras.layers.Dense` whose LoRA factors are saved.
 
-    The class has Keras's name, since a model's file calls its layers by their classes.
+    The class has Keras's name because files name layers by their classes.
 
     Args:
         units, …: As `keras.layers.Dense`.
@@ -96,7 +98,7 @@ class Dense(_Adaptable, keras.layers.Dense):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class EinsumDense(_Adaptable, keras.layers.EinsumDense):
-    """`keras.layers.EinsumDense`, which a file keeps with its LoRA factors.
+    """`keras.layers.EinsumDense` whose LoRA factors are saved.
 
     Args:
         equation, output_shape, …: As `keras.layers.EinsumDense`.
@@ -112,10 +114,10 @@ class EinsumDense(_Adaptable, keras.layers.EinsumDense):
 
 
 def float_kernel(layer):
-    """The kernel that a dense layer computes with in float32: dequantized, the LoRA factors merged.
+    """The kernel of a dense layer in float32: dequantized, with LoRA factors merged.
 
     Args:
-        layer: A `Dense` or `EinsumDense` whose output has the kernel's axes in their order.
+        layer: A `Dense` or `EinsumDense` whose output has the kernel's axes in the same order.
 
     Example:
         >>> layer = Dense(4)
@@ -154,20 +156,20 @@ def _without_lora(layer):
 
 
 def adaptable_layers(layer):
-    """The dense layers within a layer or model."""
+    """The dense layers in a layer or model."""
     return [part for part in layer._flatten_layers() if isinstance(part, _Adaptable)]
 
 
 def state_config(layers):
-    """What was changed in layers since they were built, as entries of a configuration.
+    """The state that layers got after they were built, as entries of a configuration.
 
     Args:
         layers: Keras layers.
 
     Returns:
-        dict, empty where nothing was: `dense_layers`, the dtype policy, quantization and LoRA rank of
-        dense layers by path; `frozen`, the paths of layers and weights that are not trained; `remat`, the
-        paths of blocks that are computed again in the backward pass.
+        dict of the entries that are not empty: `dense_layers`, the dtype policy, quantization and LoRA rank
+        of dense layers by path; `frozen`, the paths of layers and weights that are not trained; `remat`, the
+        paths of blocks that are recomputed in the backward pass.
 
     Example:
         >>> layer = keras_vit.layers.MlpBlock(8, name="mlp")
@@ -200,14 +202,14 @@ def _frozen(layer):
 
 @contextlib.contextmanager
 def restoring(state):
-    """Build layers in the state that `state_config` found, apart from the values of their weights.
+    """A context in which layers are built with the state that `state_config` returned, without weights.
 
     Args:
-        state: Its result. Other entries have no effect.
+        state: The result of `state_config`; other entries are ignored.
 
     Yields:
-        A function to call with the built layers; it freezes those of the state's `frozen`, sets `remat` of
-        those of `remat`, and raises ValueError for a path in the state that no layer has.
+        A function to call with the built layers, which applies `frozen` and `remat` and raises ValueError
+        for a path in the state that no layer has.
     """
     configs = {
         path: {name: keras.saving.deserialize_keras_object(value) for name, value in config.items()}
@@ -232,8 +234,8 @@ def restoring(state):
         _configs.reset(token)
 
 
-class CompositeLayer(keras.layers.Layer):
-    """A layer of layers, with which a file keeps the quantization and LoRA factors of its dense layers."""
+class CompositeLayer(Configurable):
+    """A layer of layers that saves the quantization and LoRA state of its dense layers."""
 
     def get_build_config(self):
         config = super().get_build_config()

@@ -4,9 +4,11 @@ import keras
 from keras import ops
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.dense import CompositeLayer
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
+from keras_vit.rules import number
 from keras_vit.seeds import replay_seeds
 
 PARTS = ("attention_norm", "attention", "mlp_norm", "mlp")
@@ -121,20 +123,13 @@ class EncoderBlock(CompositeLayer):
         return tokens_shape
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "activation": self.activation,
-            "norm_epsilon": self.norm_epsilon,
-            "qkv_bias": self.qkv_bias,
-            "layer_scale": self.layer_scale,
-            "dropout_rate": self.dropout_rate,
-            "attention_dropout_rate": self.attention_dropout_rate,
-            "stochastic_depth_rate": self.stochastic_depth_rate,
-            "remat": self.remat,
-            **{name: _serialized(getattr(self, name)) for name in self.given_parts},
-        }
+        config = super().get_config()
+        for name in PARTS:
+            if name in self.given_parts:
+                config[name] = _serialized(config[name])
+            else:
+                del config[name]
+        return config
 
     @classmethod
     def from_config(cls, config):
@@ -144,7 +139,7 @@ class EncoderBlock(CompositeLayer):
 
 def _serialized(part):
     config = keras.saving.serialize_keras_object(part)
-    del config["build_config"]  # which would build the part outside the block, with other paths
+    config.pop("build_config", None)  # It would build the part outside the block, with other paths.
     return config
 
 
@@ -155,7 +150,7 @@ def _scale(value, policy, name):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class LayerScale(keras.layers.Layer):
+class LayerScale(Configurable):
     """Multiply each channel by a learned factor.
 
     Args:
@@ -187,12 +182,9 @@ class LayerScale(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def get_config(self):
-        return {**super().get_config(), "value": self.value}
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class StochasticDepth(keras.layers.Layer):
+class StochasticDepth(Configurable):
     """In training, set a whole branch to zero for some images and scale it up for the others.
 
     Args:
@@ -213,9 +205,7 @@ class StochasticDepth(keras.layers.Layer):
 
     def __init__(self, rate, seed=None, **kwargs):
         super().__init__(**kwargs)
-        if not 0 <= rate < 1:
-            raise ValueError(f"rate must be in [0, 1); got {rate!r}")
-        self.rate = rate
+        self.rate = number(0, below=1).check("rate", rate)
         self.seed = seed
         # As in keras.layers.Dropout, a rate of 0 needs no random state.
         self.seed_generator = keras.random.SeedGenerator(seed) if rate else None
@@ -229,6 +219,3 @@ class StochasticDepth(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}

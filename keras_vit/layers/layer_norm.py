@@ -1,4 +1,4 @@
-"""The layer norm of every block, in as few passes over the tokens as it takes."""
+"""Layer norm over the channels in few passes over memory."""
 
 import keras
 from keras import ops
@@ -6,14 +6,14 @@ from keras import ops
 
 @keras.saving.register_keras_serializable("keras_vit")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """Keras's layer norm over the channels, written to read and write the tokens less often.
+    """`keras.layers.LayerNormalization` over the channels, with fewer passes over memory.
 
-    Centre once, take the variance of what is centred, scale. In 16-bit policies mean and variance are
-    taken in float32. The class has Keras's name, since a model's file calls its layers by their classes.
+    The input is centered once, and the variance is that of the centered values. Mean and variance are
+    computed in float32 at least. The class has Keras's name because files name layers by their classes.
 
     Args:
         epsilon: Added to the variance.
-        name, dtype, trainable: As for every Keras layer. What else Keras's norm can do, this one does not.
+        name, dtype, trainable: As for every Keras layer. Keras's other arguments are not supported.
 
     Input and output shape: (batch, …, channels).
 

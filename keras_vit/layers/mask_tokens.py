@@ -1,20 +1,22 @@
-"""Patches taken away, to be told from the others: the learned mask token."""
+"""Corrupted patches for masked patch prediction: the learned mask token."""
 
 import keras
 from keras import ops
 
+from keras_vit.layers.configurable import Configurable
+
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MaskTokens(keras.layers.Layer):
-    """Put the learned mask token, or another token of the same image, in a token's place.
+class MaskTokens(Configurable):
+    """Replace tokens by the learned mask token or by another token of the same image.
 
     Args:
-        initializer: How the mask token starts.
+        initializer: Initializer of the mask token.
 
     Call arguments (inputs):
         tokens: (batch, tokens, channels).
-        sources: Whole numbers (batch, tokens): which token of the image stands in each place then,
-            from 0 in row order; -1 for the mask token. 0, 1, 2, … leaves all as they are.
+        sources: Integers (batch, tokens): the index of the token that each position gets, in row order;
+            -1 for the mask token. 0, 1, 2, … leaves all tokens in place.
 
     Output shape: (batch, tokens, channels).
 
@@ -38,7 +40,7 @@ class MaskTokens(keras.layers.Layer):
     def call(self, tokens, sources):
         batch, _, channels = ops.shape(tokens)
         mask = ops.broadcast_to(self.token, (batch, 1, channels))
-        choices = ops.concatenate([mask, tokens], axis=1)  # number -1 is the first
+        choices = ops.concatenate([mask, tokens], axis=1)  # source -1 comes first
         sources = ops.expand_dims(ops.cast(sources, "int32") + 1, -1)
         return ops.take_along_axis(choices, sources, axis=1)
 
@@ -46,7 +48,4 @@ class MaskTokens(keras.layers.Layer):
         return tuple(tokens_shape)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "initializer": keras.initializers.serialize(self.initializer),
-        }
+        return {**super().get_config(), "initializer": keras.initializers.serialize(self.initializer)}

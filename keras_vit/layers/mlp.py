@@ -1,9 +1,10 @@
-"""The feed-forward half of an encoder block, and its activations."""
+"""The MLP of an encoder block, and its activations."""
 
 import keras
 from keras import ops
 
 from keras_vit.layers.dense import CompositeLayer, Dense
+from keras_vit.rules import one_of
 
 
 def _gelu_tanh(x):
@@ -11,8 +12,8 @@ def _gelu_tanh(x):
 
 
 def _gelu_erf(x):
-    # In this form LiteRT fuses it to one GELU and ONNX knows every operation; Keras's own form
-    # becomes an Erfc, which ONNX converters do not know.
+    # LiteRT fuses this form into one GELU, and ONNX has all of its operations. Keras's own form becomes an
+    # Erfc, which ONNX converters do not support.
     return 0.5 * x * (1.0 + ops.erf(x * 0.7071067811865476))
 
 
@@ -25,7 +26,7 @@ ACTIVATIONS = {"gelu_tanh": _gelu_tanh, "gelu_erf": _gelu_erf, "quick_gelu": _qu
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MlpBlock(CompositeLayer):
-    """Two dense layers with a GELU between them, applied to every token alone.
+    """Two dense layers with an activation between them, applied to each token.
 
     Args:
         mlp_dim: Size of the hidden layer.
@@ -47,10 +48,8 @@ class MlpBlock(CompositeLayer):
 
     def __init__(self, mlp_dim, activation="gelu_tanh", dropout_rate=0.0, **kwargs):
         super().__init__(**kwargs)
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation {activation!r} is unknown; choose one of {[*ACTIVATIONS]}")
         self.mlp_dim = mlp_dim
-        self.activation = activation
+        self.activation = one_of(ACTIVATIONS).check("activation", activation)
         self.dropout_rate = dropout_rate
 
     def build(self, input_shape):
@@ -70,8 +69,8 @@ class MlpBlock(CompositeLayer):
         self.dense_1.build((*input_shape[:-1], self.mlp_dim))
 
     def call(self, tokens, training=None):
-        # All tokens in rows: TensorFlow takes bias and GELU into a product of matrices, not of stacks. It
-        # finds the GELU only if its name sorts behind the product's, "dense_0".
+        # Tokens are flattened so that TensorFlow emits a 2-D MatMul, into which oneDNN fuses the bias and, at
+        # inference, the GELU. TensorFlow finds the GELU only if its name sorts after that of "dense_0".
         shape = ops.shape(tokens)
         x = self.dense_0(ops.reshape(tokens, (-1, shape[-1])))  # (batch · tokens, mlp_dim)
         with keras.name_scope("gelu"):
@@ -81,11 +80,3 @@ class MlpBlock(CompositeLayer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "mlp_dim": self.mlp_dim,
-            "activation": self.activation,
-            "dropout_rate": self.dropout_rate,
-        }

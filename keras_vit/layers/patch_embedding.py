@@ -1,4 +1,4 @@
-"""Image to patches, and patches to vectors: the first step of the Vision Transformer."""
+"""The first step of the Vision Transformer: image to patches, and patches to vectors."""
 
 import numbers
 from collections.abc import Sequence
@@ -6,17 +6,18 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from keras_vit.layers.configurable import Configurable
 from keras_vit.rules import Rule
 
 
 def extract_patches(images, patch_size):
-    """Cut images into non-overlapping square patches.
+    """Split images into non-overlapping patches.
 
-    Projecting the result with the flattened kernel of a `PatchEmbedding` gives the same vectors
-    as the layer itself: a convolution whose stride equals its kernel is a linear map per patch.
+    A matmul of the result with the flattened kernel of a `PatchEmbedding` is that layer's output: a
+    convolution whose stride equals its kernel size is a linear map of each patch.
 
     Args:
-        images: Tensor (batch, height, width, channels); any number type.
+        images: Tensor (batch, height, width, channels) of any dtype.
         patch_size: Side of a patch in pixels, or (height, width). Both must divide the image.
 
     Returns:
@@ -36,7 +37,7 @@ def extract_patches(images, patch_size):
     images = ops.convert_to_tensor(images)
     if len(images.shape) != 4:
         raise ValueError(
-            f"images must have the shape (batch, height, width, channels); got {tuple(images.shape)}"
+            f"expected images of shape (batch, height, width, channels); got {tuple(images.shape)}"
         )
     check_divisible(images.shape[1:3], (patch_height, patch_width))
     batch, height, width, channels = ops.shape(images)
@@ -47,8 +48,8 @@ def extract_patches(images, patch_size):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class PatchEmbedding(keras.layers.Layer):
-    """Cut the image into patches and project each one to `hidden_size` numbers.
+class PatchEmbedding(Configurable):
+    """Split the image into patches and project each to a vector of `hidden_size` channels.
 
     Args:
         hidden_size: Length of a patch's vector.
@@ -77,8 +78,7 @@ class PatchEmbedding(keras.layers.Layer):
     def build(self, input_shape):
         if len(input_shape) != 4:
             raise ValueError(
-                "PatchEmbedding needs images of shape (batch, height, width, channels); "
-                f"got {tuple(input_shape)}"
+                f"expected images of shape (batch, height, width, channels); got {tuple(input_shape)}"
             )
         check_divisible(input_shape[1:3], self.patch_size)
         self.kernel = self.add_weight(
@@ -90,8 +90,8 @@ class PatchEmbedding(keras.layers.Layer):
             self.bias = self.add_weight(shape=(self.hidden_size,), initializer="zeros", name="bias")
 
     def call(self, images):
-        # The same numbers as a convolution with this kernel; a product also takes an empty batch,
-        # which TensorFlow's oneDNN convolution gives the wrong shape (seen in 2.19 and 2.21).
+        # A convolution with this kernel computes the same, but TensorFlow's oneDNN convolution returns the
+        # wrong shape for an empty batch (seen in 2.19 and 2.21).
         patches = extract_patches(images, self.patch_size)  # (batch, rows, columns, pixels)
         x = ops.matmul(patches, ops.reshape(self.kernel, (-1, self.hidden_size)))
         return x + self.bias if self.use_bias else x
@@ -100,14 +100,6 @@ class PatchEmbedding(keras.layers.Layer):
         batch, *size, _ = input_shape
         grid = (s and s // p for s, p in zip(size, self.patch_size, strict=True))
         return (batch, *grid, self.hidden_size)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "hidden_size": self.hidden_size,
-            "patch_size": self.patch_size,
-            "use_bias": self.use_bias,
-        }
 
 
 def _is_size(value):
@@ -133,10 +125,10 @@ def pair(size, name):
 
 
 def check_divisible(size, patch_size):
-    """Raise ValueError unless the patch divides the (height, width) that reaches it."""
+    """Raise ValueError unless the patch divides the (height, width) of its input."""
     for side, patch in zip(size, patch_size, strict=True):
         if side is not None and side % patch:
             raise ValueError(
-                f"a grid of {size[0]}×{size[1]} (the image, or what the stem makes of it) is not "
-                f"divisible by the patch of {patch_size[0]}×{patch_size[1]}"
+                f"a grid of {size[0]}×{size[1]} (the image, or the stem's output) is not divisible by the "
+                f"patch of {patch_size[0]}×{patch_size[1]}"
             )

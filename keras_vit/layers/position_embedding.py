@@ -1,37 +1,38 @@
-"""Where a token stands: position embeddings on a grid, and their resizing to another grid."""
+"""Position embeddings on a grid, and their resizing to another grid."""
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.patch_embedding import pair
+from keras_vit.rules import one_of
 
 KINDS = ("learned", "sincos2d", "none")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class AddPositionEmbs(keras.layers.Layer):
-    """Add to each token a vector that says where in the image it stands.
+class AddPositionEmbs(Configurable):
+    """Add position embeddings to the tokens.
 
     Args:
-        kind: "learned" (the paper: one vector a position, found in training), "sincos2d" (fixed
-            sines and cosines of row and column) or "none" (nothing is added).
-        grid_size: (rows, columns) of the stored table, or an int for a square. Tokens of another
-            grid get the table resized (`resize_position_grid`).
-        num_prefix_tokens: How many tokens stand in front of the grid's. In a learned table each
-            has a row of its own, before the grid's, which resizing leaves alone; the fixed kinds
-            add nothing to them.
+        kind: "learned" (one learned vector per position, as in the paper), "sincos2d" (fixed sines and
+            cosines of row and column) or "none" (nothing is added).
+        grid_size: (rows, columns) of the stored table, or an int for a square. For tokens of another grid
+            the table is resized (`resize_position_grid`).
+        num_prefix_tokens: Number of tokens before the patch tokens. In a learned table each has a row of its
+            own, before those of the grid, which is not resized; the fixed kinds add nothing to them.
 
     Call arguments:
         tokens: (batch, num_prefix_tokens + rows · columns, channels).
-        grid: Optional tensor (batch, rows, columns, …), only its shape is used: the grid that the
-            tokens came from. Without it they are taken to come from `grid_size`.
+        grid: Optional tensor (batch, rows, columns, …), of which only the shape is used: the grid of the
+            patch tokens, by default `grid_size`.
 
     Output shape: that of the tokens.
 
     Raises:
-        ValueError: for an unknown kind; for "sincos2d" with channels that 4 does not divide; if
-            the tokens are not as many as the grid and the prefix make.
+        ValueError: for an unknown kind; for "sincos2d" with channels that 4 does not divide; if the number
+            of tokens is not that of the grid and the prefix.
 
     Example:
         >>> layer = AddPositionEmbs(grid_size=(2, 3), num_prefix_tokens=1)
@@ -44,9 +45,7 @@ class AddPositionEmbs(keras.layers.Layer):
 
     def __init__(self, kind="learned", grid_size=(14, 14), num_prefix_tokens=0, **kwargs):
         super().__init__(**kwargs)
-        if kind not in KINDS:
-            raise ValueError(f"position embedding {kind!r} is unknown; choose one of {KINDS}")
-        self.kind = kind
+        self.kind = one_of(KINDS).check("kind", kind)
         self.grid_size = pair(grid_size, "grid_size")
         self.num_prefix_tokens = num_prefix_tokens
 
@@ -71,42 +70,34 @@ class AddPositionEmbs(keras.layers.Layer):
                 positions = ops.pad(positions, ((0, 0), (self.num_prefix_tokens, 0), (0, 0)))
             return tokens + positions
         table = ops.convert_to_tensor(self.table)
-        known = isinstance(rows, int) and isinstance(columns, int)
-        if known and (rows, columns) == self.grid_size:
+        static = isinstance(rows, int) and isinstance(columns, int)
+        if static and (rows, columns) == self.grid_size:
             return tokens + table
-        prefix = table[:, : self.num_prefix_tokens]
-        cells = ops.reshape(table[:, self.num_prefix_tokens :], (*self.grid_size, -1))
-        cells = resize_position_grid(cells, (rows, columns))
-        cells = ops.reshape(cells, (1, rows * columns, tokens.shape[-1]))
-        return tokens + ops.concatenate([prefix, cells], axis=1)
+        prefix, positions = table[:, : self.num_prefix_tokens], table[:, self.num_prefix_tokens :]
+        positions = ops.reshape(positions, (*self.grid_size, -1))
+        positions = resize_position_grid(positions, (rows, columns))
+        positions = ops.reshape(positions, (1, rows * columns, tokens.shape[-1]))
+        return tokens + ops.concatenate([prefix, positions], axis=1)
 
     def _check(self, tokens_shape, grid_shape):
         rows, columns = self.grid_size if grid_shape is None else grid_shape[1:3]
-        fits = rows and columns and self.num_prefix_tokens + rows * columns
-        if fits and tokens_shape[1] not in (None, fits):
+        expected = rows and columns and self.num_prefix_tokens + rows * columns
+        if expected and tokens_shape[1] not in (None, expected):
             raise ValueError(
-                f"{tokens_shape[1]} tokens do not fit a grid of {rows}×{columns} and "
-                f"{self.num_prefix_tokens} prefix tokens"
+                f"expected {expected} tokens, for a grid of {rows}×{columns} and {self.num_prefix_tokens} "
+                f"prefix tokens; got {tokens_shape[1]}"
             )
 
     def compute_output_shape(self, tokens_shape, grid_shape=None):
         self._check(tokens_shape, grid_shape)
         return tokens_shape
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "kind": self.kind,
-            "grid_size": self.grid_size,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
-
 
 def resize_position_grid(grid, size):
-    """Resize a grid of vectors bilinearly, corners on corners.
+    """Resize a grid of vectors bilinearly with aligned corners.
 
-    The official loader's `scipy.ndimage.zoom(order=1)` computes the same, but for some pairs of
-    sizes zeroes the last row and column by a rounding slip; here the border is always kept.
+    The official loader's `scipy.ndimage.zoom(order=1)` computes the same, except that for some pairs of
+    sizes a rounding error sets the last row and column to zero.
 
     Args:
         grid: (rows, columns, channels), a tensor or a NumPy array.
@@ -132,7 +123,7 @@ def resize_position_grid(grid, size):
 
 
 def _corner_aligned(old, new):
-    """(new, old) weights of linear interpolation: a hat around where each new point falls."""
+    """(new, old) weights of linear interpolation with aligned corners."""
     if isinstance(new, int):
         points = np.arange(new) * (old - 1) / max(new - 1, 1)
         return np.maximum(1 - np.abs(points[:, np.newaxis] - np.arange(old)), 0)
@@ -143,7 +134,7 @@ def _corner_aligned(old, new):
 
 
 def sincos_2d(rows, columns, channels):
-    """Fixed position vectors: sines and cosines of the column, then of the row.
+    """Fixed position embeddings: sines and cosines of the column, then of the row.
 
     Args:
         rows, columns: Size of the grid; ints, or scalar tensors inside a graph.

@@ -1,4 +1,4 @@
-"""Convolution with standardised weights, for the ResNet stem."""
+"""Convolution with standardized weights, for the ResNet stem."""
 
 import keras
 from keras import ops
@@ -6,15 +6,15 @@ from keras import ops
 
 @keras.saving.register_keras_serializable("keras_vit")
 class StdConv2D(keras.layers.Conv2D):
-    """A `keras.layers.Conv2D` whose kernel is standardised each time it is used.
+    """A `keras.layers.Conv2D` that standardizes its kernel at each call.
 
-    Every output channel's kernel gets mean 0 and is divided by √(variance + variance_epsilon) +
-    epsilon; the stored kernel stays raw, as in the checkpoints.
+    The kernel of each output channel is centered and divided by √(variance + variance_epsilon) + epsilon;
+    the stored kernel is not standardized, as in the checkpoints.
 
     Args:
         filters, kernel_size, …: As `keras.layers.Conv2D`.
         epsilon: Added to the standard deviation (the official models).
-        variance_epsilon: Added to the variance (timm has 1e-8, and an `epsilon` of 0).
+        variance_epsilon: Added to the variance (timm: 1e-8, with an `epsilon` of 0).
 
     Input shape: (batch, height, width, channels).
     Output shape: (batch, new height, new width, filters).
@@ -31,18 +31,18 @@ class StdConv2D(keras.layers.Conv2D):
         self.epsilon = epsilon
         self.variance_epsilon = variance_epsilon
 
-    def standardised(self, kernel):
-        """The kernel as the layer convolves with it, in float32 or more."""
+    def standardized(self, kernel):
+        """The standardized kernel, in float32 at least."""
         kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
         kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
         variance = ops.var(kernel, axis=(0, 1, 2), keepdims=True)
         return kernel / (ops.sqrt(variance + self.variance_epsilon) + self.epsilon)
 
     def convolution_op(self, inputs, kernel):
-        outputs = super().convolution_op(inputs, ops.cast(self.standardised(kernel), inputs.dtype))
+        outputs = super().convolution_op(inputs, ops.cast(self.standardized(kernel), inputs.dtype))
 
-        # TensorFlow's oneDNN convolution gives an empty batch the shape of its input (seen in
-        # 2.21). There is nothing in it to move, so naming the right shape mends it.
+        # TensorFlow's oneDNN convolution returns an empty batch in the shape of its input (seen in 2.21),
+        # which a reshape corrects.
         batch, *size, _ = ops.shape(inputs)
         for i, (side, stride) in enumerate(zip(size, self.strides)):
             if self.padding == "same":

@@ -1,12 +1,14 @@
-"""Between the grid of patches and the sequence of tokens."""
+"""Conversion between the grid of patches and the sequence of tokens."""
 
 import keras
 from keras import ops
 
+from keras_vit.layers.configurable import Configurable
+
 
 @keras.saving.register_keras_serializable("keras_vit")
-class GridToTokens(keras.layers.Layer):
-    """Lay a grid of vectors out as a sequence, row by row.
+class GridToTokens(Configurable):
+    """Flatten a grid of vectors into a sequence, row by row.
 
     Input shape: (batch, height, width, channels).
     Output shape: (batch, height · width, channels).
@@ -26,13 +28,10 @@ class GridToTokens(keras.layers.Layer):
         batch, height, width, channels = input_shape
         return (batch, height and width and height * width, channels)
 
-    def get_config(self):  # the automatic one refuses a dtype policy
-        return super().get_config()
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class TokensToGrid(keras.layers.Layer):
-    """Lay tokens out as the grid that they came from, without the prefix tokens before them.
+class TokensToGrid(Configurable):
+    """Reshape tokens to the grid that they came from, without the prefix tokens before them.
 
     Call arguments:
         tokens: (batch, prefix + height · width, channels).
@@ -50,11 +49,8 @@ class TokensToGrid(keras.layers.Layer):
     def call(self, tokens, grid):
         batch, num_tokens, channels = ops.shape(tokens)
         height, width = ops.shape(grid)[1:3]
-        cells = tokens[:, num_tokens - height * width :]
-        return ops.reshape(cells, (batch, height, width, channels))
+        patches = tokens[:, num_tokens - height * width :]
+        return ops.reshape(patches, (batch, height, width, channels))
 
     def compute_output_shape(self, tokens_shape, grid_shape):
         return (tokens_shape[0], grid_shape[1], grid_shape[2], tokens_shape[-1])
-
-    def get_config(self):  # the automatic one refuses a dtype policy
-        return super().get_config()

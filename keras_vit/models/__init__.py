@@ -1,4 +1,4 @@
-"""Whole models."""
+"""Models."""
 
 from keras_vit.models.distributed import DistributedModel as DistributedModel
 from keras_vit.models.masked_patch import MaskedPatchPredictor as MaskedPatchPredictor

@@ -1,34 +1,35 @@
-"""Low-rank adaptation of a model's dense layers, and the plain weights of an adapted or quantized one."""
+"""Low-rank adaptation of a model's dense layers, and the float weights of an adapted or quantized model."""
 
 from keras import ops
 
 from keras_vit.layers.dense import adaptable_layers, float_kernel
+from keras_vit.rules import integer
 
 HEADS = ("head", "head_distillation", "mask_token", "prediction")
 
 
 def enable_lora(model, rank, targets=("query", "value"), alpha=None, train=HEADS):
-    """Fine-tune by low-rank adaptation (LoRA): train small factors beside frozen kernels, and the head.
+    """Prepare fine-tuning by low-rank adaptation (LoRA): train small factors of frozen kernels, and the head.
 
-    The kernel W of a target becomes W + alpha / rank · A B, where A has W's shape with `rank` in the place of
-    its last axis, and B has `rank` rows. A starts random and B at zero, so the outputs stay the same at
-    first. Compile the model afterwards.
+    The kernel W of a target becomes W + alpha / rank · A B, where A has W's shape with `rank` as its last
+    axis, and B has `rank` rows. A starts random and B at zero, so that the outputs do not change at first.
+    Compile the model afterwards.
 
-    A `.keras` or `.weights.h5` file holds the factors beside the kernels. Exports and
-    `keras_vit.weights.save_weights` write merged kernels, and `merge_lora` makes them in the model itself.
+    A `.keras` or `.weights.h5` file holds kernels and factors. Exports and
+    `keras_vit.weights.save_weights` write merged kernels, and `merge_lora` merges them in the model itself.
 
     Args:
         model: A `VisionTransformer` or another `DistributedModel` with dense layers of this package.
-        rank: Rank of the factors' product, an int above 0.
+        rank: Rank of the product A B, a positive int.
         targets: Names of the dense layers to adapt: in a block "query", "key", "value" and "out" of the
             attention and "dense_0" and "dense_1" of the MLP; also "pre_logits".
-        alpha: Scale of the product A B, which is divided by `rank`; None: `rank`, a scale of 1.
-        train: Names of the layers that are trained as a whole, where the model has them. All other
-            weights are frozen, biases included.
+        alpha: Scale of the product A B, which is divided by `rank`; None for `rank`, a scale of 1.
+        train: Names of layers that are trained in full, if the model has them. All other weights are
+            frozen, including biases.
 
     Raises:
-        ValueError: for a rank that is no positive int, a target that is no dense layer of the model, or
-            one that has factors already or computes in float8.
+        ValueError: for a rank that is not a positive int, or a target that is not a dense layer of the
+            model, has factors already or computes in float8.
 
     Example:
         >>> model = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3, num_classes=10)
@@ -40,8 +41,7 @@ def enable_lora(model, rank, targets=("query", "value"), alpha=None, train=HEADS
     Source: Hu et al. 2021, "LoRA" (arXiv 2106.09685), section 4; query and value as in its section 7.1; the
     head as in the image classification example of Hugging Face PEFT.
     """
-    if not isinstance(rank, int) or rank < 1:
-        raise ValueError(f"rank must be a positive int; got {rank!r}")
+    integer(at_least=1).check("rank", rank)
     targets = (targets,) if isinstance(targets, str) else tuple(targets)
     dense = adaptable_layers(model)
     names = {layer.name for layer in dense}
@@ -67,9 +67,9 @@ def enable_lora(model, rank, targets=("query", "value"), alpha=None, train=HEADS
 
 
 def merge_lora(model):
-    """Add the LoRA factors to the kernels, and make every weight trainable again.
+    """Merge the LoRA factors into the kernels and make every weight trainable again.
 
-    The outputs stay the same, but for the rounding of quantized kernels. Compile the model afterwards.
+    The outputs stay the same, except for the rounding of quantized kernels. Compile the model afterwards.
 
     Raises:
         ValueError: if the model has no LoRA factors.
@@ -94,7 +94,7 @@ def merge_lora(model):
 
 
 def plain_arrays(model):
-    """The weights of a model as one without quantization and LoRA has them: float arrays by path.
+    """The weights of a model without its quantization and LoRA factors, as float arrays by path.
 
     >>> quantized = keras_vit.VisionTransformer.from_config(model.get_config())
     >>> quantized.quantize("int8")
@@ -113,7 +113,7 @@ def plain_arrays(model):
 
 
 def _unfreeze(model):
-    # Not by the model's own `trainable`, which on TensorFlow does nothing where it is True already.
+    # On TensorFlow, setting a model's `trainable` has no effect if it is already True.
     for layer in model._flatten_layers():
         layer.trainable = True
         for variable in layer._trainable_variables:
@@ -121,7 +121,7 @@ def _unfreeze(model):
 
 
 def _freeze_all_but(trained, layer):
-    """Freeze what is in none of the trained layers; whether the layer is or holds one of them."""
+    """Freeze all but the trained layers; return whether the layer is or contains one of them."""
     if id(layer) in trained:
         return True
     if any([_freeze_all_but(trained, part) for part in layer._layers]):

@@ -1,4 +1,4 @@
-"""From images to class names: preprocess, compute, name the best."""
+"""Classification: preprocess images, compute logits and name the most probable classes."""
 
 import numpy as np
 
@@ -9,48 +9,45 @@ from keras_vit.tasks import get_task
 
 
 def check_finite(outputs):
-    """The outputs of a model; ValueError if there is NaN or infinity among them."""
+    """Return a model's outputs, or raise ValueError if they contain NaN or infinity."""
     if not np.isfinite(outputs).all():
         raise ValueError(
-            "the model computes NaN or infinity: its weights or the images hold such numbers; "
-            "`keras-vit weights show` names the arrays that do"
+            "the model computes NaN or infinity, which its weights or the images contain; `keras-vit weights "
+            "show` lists such arrays"
         )
     return outputs
 
 
 def check_head(model):
-    """Refuse a model whose outputs are not one row of class scores, or of values, for each image.
+    """Raise ValueError unless a model outputs one row of class scores, or of values, per image.
 
     Args:
         model: As for `classify`. Its attribute `without_head`, if any, is the message.
-
-    Raises:
-        ValueError: if it has no head.
     """
     if not model.is_classifier:
-        built = "this model has no classification head; build it with num_classes and pooling"
-        raise ValueError(getattr(model, "without_head", built))
+        message = "this model has no classification head; build it with num_classes and pooling"
+        raise ValueError(getattr(model, "without_head", message))
 
 
 def classify(model, images, top=5, batch_size=32, task="single_label", value_range=None):
-    """What the model sees in images, best first.
+    """Predict the most probable classes of images.
 
     Args:
-        model: A `VisionTransformer`, or what `keras_vit.export` opens in its place.
+        model: A `VisionTransformer` or an exported model.
         images: What `model.preprocessing` takes: an array, a path, or a list of them.
-        top: How many classes to name.
-        batch_size: Images read and computed at a time.
+        top: Number of classes per image.
+        batch_size: Number of images that are read and computed at a time.
         task: "single_label" (the probabilities are the softmax of the logits) or "multi_label" (the
             sigmoid of each).
-        value_range: (lowest, highest) possible value of float images; None: (0, 1).
+        value_range: (lowest, highest) possible value of float images; None for (0, 1).
 
     Returns:
-        For each image a list of (class name, probability); the class's number stands for a
-        missing name.
+        For each image a list of (class name, probability), most probable first. Without class names they
+        are the indices of the classes.
 
     Raises:
-        ValueError: if the model has no head or computes NaN, the task knows no classes, `top` is not
-            positive, or an image cannot be read.
+        ValueError: if the model has no head or computes NaN, the task has no classes, `top` is not positive,
+            or an image cannot be read.
 
     Example:
         >>> [len(best) for best in model.classify(np.zeros((2, 40, 50, 3), "uint8"), top=3)]
@@ -65,7 +62,7 @@ def classify(model, images, top=5, batch_size=32, task="single_label", value_ran
     stride = stem_stride(model.resnet)
     results = []
     for batch in model.preprocessing.batches(images, batch_size, value_range):
-        # Asked here, because from within a call Keras adds lines of its own to the answer.
+        # This is also checked in the model, but Keras adds lines to the messages of errors in a call.
         check_divisible([-(-side // stride) for side in batch.shape[1:3]], model.patch_size)
         logits = check_finite(np.asarray(model.predict_on_batch(batch), "float64"))
         scores = task.probabilities(logits)

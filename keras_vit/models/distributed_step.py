@@ -1,4 +1,4 @@
-"""One step of a `DistributedModel` on one replica. TensorFlow only."""
+"""A training or test step of a `DistributedModel` on one replica, for TensorFlow."""
 
 import keras
 import tensorflow as tf
@@ -9,16 +9,16 @@ fold_in = tf.random.experimental.stateless_fold_in
 
 
 def train_step(model, data):
-    """Gradients of the replica's share of the global loss, micro-batch by micro-batch; one update.
+    """Accumulate the gradients of a replica's micro-batches and update the weights once.
 
-    The loss of a part of the batch is a mean L with a weight n, and the global loss is
-    sum(n L) / sum(n). Each part's loss is scaled by n / sum(n), so that the optimizer's sum over
-    the replicas is the gradient of the global batch.
+    The loss of a micro-batch is a mean L with a weight n, and the global loss is sum(n L) / sum(n). Each
+    loss is scaled by the fraction n / sum(n), so that the optimizer's sum over the replicas is the gradient
+    of the global batch.
     """
     replica = tf.distribute.get_replica_context()
     if any(_statistics(model)) and replica.num_replicas_in_sync > 1:
         raise ValueError(
-            "float8 trains on one device, since Keras would scale each replica by its own images; "
+            "expected one replica, since in float8 Keras would scale each replica by its own images; "
             f"got {replica.num_replicas_in_sync} replicas"
         )
     images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -30,50 +30,50 @@ def train_step(model, data):
 
     def micro_step(number, part):
         x, y, w = part
-        share = tf.math.divide_no_nan(_weight(model, x, w), total)
+        fraction = tf.math.divide_no_nan(_weight(model, x, w), total)
         micro_seed = fold_in(seed, number)
         with override_seeds(model, lambda draw, _: fold_in(micro_seed, draw)), tf.GradientTape() as tape:
             predicted = model(x, training=True)
             loss = _mean_loss(model, x, y, predicted, w, training=True)
-            loss *= tf.cast(share, loss.dtype)
+            loss *= tf.cast(fraction, loss.dtype)
             scaled = model.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        # A part without samples has no mean: whatever came out counts nothing.
-        counts = tf.cast(share != 0, tf.float32)
+        # The mean over no samples is NaN, which must not count.
+        nonempty = tf.cast(fraction != 0, tf.float32)
         *gradients, loss = (
-            tf.math.multiply_no_nan(tf.convert_to_tensor(x), tf.cast(counts, x.dtype))
+            tf.math.multiply_no_nan(tf.convert_to_tensor(x), tf.cast(nonempty, x.dtype))
             for x in (*gradients, loss)
         )
         return gradients, loss, predicted
 
     run = micro_step if model.accumulation_steps == 1 else _accumulated(model, micro_step, variables)
     gradients, loss, predicted = run(0, (images, labels, sample_weight))
-    # The tracker multiplies by the weight again, so that it sums up n L and n.
+    # The tracker multiplies by the weight, so that it accumulates n L and n.
     mean = tf.math.divide_no_nan(loss * tf.cast(total, loss.dtype), tf.cast(weight, loss.dtype))
     model._loss_tracker.update_state(mean, sample_weight=weight)
     if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
-        # It looks for overflow in the first replica's gradient alone: let all have the same.
+        # It checks only the first replica's gradients for overflow, so all replicas get their mean.
         count = replica.num_replicas_in_sync
         gradients = [g / count for g in replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)]
-        # A step that overflows is a step, though the inner optimizer does not take it.
+        # The inner optimizer does not count steps that overflow.
         model.optimizer._iterations.assign_add(1)
     model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     return _logs(model.compute_metrics(images, labels, predicted, sample_weight=sample_weight))
 
 
 def test_step(model, data):
-    """Metrics of the replica's part of an evaluation batch, which may be empty."""
+    """Update the metrics with the replica's part of a batch, which may be empty."""
     images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     predicted = model(images, training=False)
     weight = _weight(model, images, sample_weight)
     loss = _mean_loss(model, images, labels, predicted, sample_weight, training=False)
-    counts = tf.cast(weight != 0, loss.dtype)
-    model._loss_tracker.update_state(tf.math.multiply_no_nan(loss, counts), sample_weight=weight)
+    nonempty = tf.cast(weight != 0, loss.dtype)
+    model._loss_tracker.update_state(tf.math.multiply_no_nan(loss, nonempty), sample_weight=weight)
     return _logs(model.compute_metrics(images, labels, predicted, sample_weight=sample_weight))
 
 
 def _accumulated(model, micro_step, variables):
-    """`micro_step` over the parts of a batch, one after the other so that memory holds one."""
+    """`micro_step` for the micro-batches of a batch, one after the other to save memory."""
     count = model.accumulation_steps
     joins = [tf.maximum if statistic else tf.add for statistic in _statistics(model)]
 
@@ -103,12 +103,12 @@ def _accumulated(model, micro_step, variables):
 
 
 def _statistics(model):
-    """Which trainable variables are float8's statistics, whose new values Keras passes as gradients."""
+    """Whether each trainable variable is a float8 statistic, whose new value Keras passes as its gradient."""
     return [getattr(variable, "overwrite_with_gradient", False) for variable in model.trainable_variables]
 
 
 def _weight(model, images, sample_weight):
-    """What the loss of these samples is divided by: their weights' sum or, for most losses, their number."""
+    """The denominator of the loss: the sum of the sample weights or, for most losses, the sample count."""
     if sample_weight is not None and getattr(model.loss, "reduction", None) == "mean_with_sample_weight":
         return tf.reduce_sum(tf.cast(sample_weight, tf.float32))
     return tf.cast(tf.shape(keras.tree.flatten(images)[0])[0], tf.float32)
@@ -116,11 +116,11 @@ def _weight(model, images, sample_weight):
 
 def _mean_loss(model, images, labels, predicted, sample_weight, training):
     loss = model.compute_loss(images, labels, predicted, sample_weight, training)
-    return loss * model.distribute_strategy.num_replicas_in_sync  # Keras has divided by it
+    return loss * model.distribute_strategy.num_replicas_in_sync  # Keras divides by it
 
 
 def _logs(metrics):
-    """Metrics as Keras reduces them: across workers it takes the mean over a first axis."""
+    """Metrics in the shapes that Keras reduces: across workers it averages over a first axis."""
     strategy = tf.distribute.get_strategy()
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return {name: tf.expand_dims(value, 0) for name, value in metrics.items()}

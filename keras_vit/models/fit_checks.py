@@ -1,10 +1,10 @@
-"""What goes wrong silently in `compile` and `fit`, reported before the first step where possible."""
+"""Checks of `compile` and `fit` for mistakes that would make training fail silently."""
 
 import warnings
 
 import keras
 
-# Keras's losses that take the model's output for probabilities by default, as functions and as classes.
+# Keras's losses that by default expect probabilities, as functions and as classes.
 CROSSENTROPIES = {
     keras.losses.binary_crossentropy: keras.losses.BinaryCrossentropy,
     keras.losses.binary_focal_crossentropy: keras.losses.BinaryFocalCrossentropy,
@@ -13,11 +13,11 @@ CROSSENTROPIES = {
     keras.losses.sparse_categorical_crossentropy: keras.losses.SparseCategoricalCrossentropy,
 }
 RATE_CALLBACKS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
-TOLERANCE = 0.1  # of the schedule's length, by which `fit` may be longer or shorter
+TOLERANCE = 0.1  # relative difference between the lengths of `fit` and of the schedule
 
 
 def warn_of_probabilities(loss):
-    """Warn of losses that read probabilities, for a model that puts out logits.
+    """Warn of losses that expect probabilities, for a model that outputs logits.
 
     >>> warn_of_probabilities(keras.losses.BinaryCrossentropy(from_logits=True))
     """
@@ -25,21 +25,18 @@ def warn_of_probabilities(loss):
         for function, cls in CROSSENTROPIES.items():
             if one is function or isinstance(one, cls) and not one.get_config()["from_logits"]:
                 warnings.warn(
-                    f"the model's outputs are logits, but this loss reads probabilities, so that training "
-                    f"fails silently; use keras.losses.{cls.__name__}(from_logits=True)",
+                    f"the model outputs logits, but this loss expects probabilities, so that training fails "
+                    f"silently; use keras.losses.{cls.__name__}(from_logits=True)",
                     stacklevel=3,
                 )
 
 
 def check_callbacks(optimizer, callbacks):
-    """Refuse callbacks that set a learning rate that follows a schedule.
+    """Raise ValueError for callbacks that set a learning rate for which there is a schedule.
 
     Args:
         optimizer: The compiled model's.
         callbacks: A list of Keras callbacks.
-
-    Raises:
-        ValueError: if there is one.
 
     >>> check_callbacks(keras.optimizers.SGD(0.1), [keras.callbacks.ReduceLROnPlateau()])
     """
@@ -51,14 +48,14 @@ def check_callbacks(optimizer, callbacks):
         if isinstance(callback, RATE_CALLBACKS):
             raise ValueError(
                 f"{type(callback).__name__} sets the learning rate, which the schedule {type(rate).__name__} "
-                "sets already; leave the callback out, or compile with a number as learning_rate"
+                "also sets; remove the callback, or compile with a number as learning_rate"
             )
 
 
 class ScheduleLength(keras.callbacks.Callback):
-    """Warns if `fit` ends far from the step at which the learning rate's schedule ends.
+    """Warn if `fit` ends far from the end of the learning rate's schedule.
 
-    It does so before the first step, or at the end where Keras does not know the steps of an epoch.
+    The warning comes before the first step, or at the end if Keras does not know the steps per epoch.
 
     Args:
         total_steps: Steps of the schedule.
@@ -84,12 +81,12 @@ class ScheduleLength(keras.callbacks.Callback):
         self.checked = True
         if abs(end - self.total_steps) > TOLERANCE * self.total_steps:
             effect = (
-                "the learning rate is about 0 from there on"
+                "afterwards the learning rate is about 0"
                 if end > self.total_steps
-                else "the learning rate has not fallen by then, which is right only if another `fit` follows"
+                else "the learning rate has not decayed by then, which is right only if another `fit` follows"
             )
             warnings.warn(
-                f"the learning rate's schedule is made for total_steps={self.total_steps}, but `fit` ends at "
+                f"the learning rate's schedule has total_steps={self.total_steps}, but `fit` ends at "
                 f"step {end}: {effect}; compile with total_steps={end}",
                 stacklevel=2,
             )

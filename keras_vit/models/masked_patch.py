@@ -1,4 +1,4 @@
-"""Masked patch prediction: corrupted patches → tokens → what the patches showed."""
+"""Masked patch prediction: corrupted patches → tokens → the content of the patches."""
 
 import keras
 import numpy as np
@@ -12,35 +12,36 @@ from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
 from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.rules import one_of
 
-CELLS = {"mean_color": 1, "downsized": 4}  # on each side of a patch, with one colour each
-TARGETS = (*CELLS, "pixels")
-LEVELS = 8  # of a colour's channel: 3 bits
+COLORS_PER_SIDE = {"mean_color": 1, "downsized": 4}  # of a patch
+TARGETS = (*COLORS_PER_SIDE, "pixels")
+LEVELS = 8  # per channel of a color: 3 bits
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MaskedPatchPredictor(DistributedModel):
-    """Learn without labels: predict what the corrupted patches of an image showed.
+    """Self-supervised training: predict the content of an image's corrupted patches.
 
-    Some patches' vectors are replaced, by a learned mask token or by another patch's, before the
-    encoder reads them (`data.masking` draws which); each token of the grid then predicts its patch.
+    Some patch vectors are replaced by a learned mask token or by those of other patches before the encoder
+    (`data.masking` samples which); the token of each patch then predicts the patch.
 
     Args:
-        encoder: A VisionTransformer with nothing behind its tokens: no `num_classes`,
+        encoder: A VisionTransformer without layers after its tokens: no `num_classes`,
             `representation_size`, "map" pooling or `norm_after_pooling`. Its layers are shared, so
             training trains it. Or its constructor arguments.
-        target: What is predicted of each patch: "mean_color" (one of 512 colours, 3 bits a channel),
-            "downsized" (4×4 mean colours) or "pixels" (every number of the patch as the model reads it).
+        target: What is predicted for each patch: "mean_color" (one of 512 colors, 3 bits per channel),
+            "downsized" (4×4 mean colors) or "pixels" (the patch as the model gets it).
         dtype: A dtype policy for an encoder that is given by its arguments.
 
-    Input: a dict of `images`, float32 (batch, height, width, channels) as the encoder reads them, and
+    Input: a dict of `images`, float32 (batch, height, width, channels) as for the encoder, and
     `sources`, int32 (batch, patches), as in `MaskTokens`.
     Output: float32 (batch, patches, 512) logits for "mean_color", (batch, patches, 16, 512) for
-    "downsized", (batch, patches, patch height · patch width · channels) for "pixels". The layer that
-    makes them, `prediction`, starts at zero.
+    "downsized", (batch, patches, patch height · patch width · channels) for "pixels". The last layer,
+    `prediction`, starts at zero.
 
     Raises:
-        ValueError: for an unknown target, an encoder with something behind its tokens or without a
+        ValueError: for an unknown target, an encoder with layers after its tokens or without a
             Transformer, or image sides that the stem rounds up.
 
     Example:
@@ -85,7 +86,7 @@ class MaskedPatchPredictor(DistributedModel):
         self.target = target
 
     def patch_targets(self, images):
-        """What the predictions for these images are to be: `patch_targets` with this model's arguments.
+        """The targets for these images: `patch_targets` with this model's arguments.
 
         >>> predictor = MaskedPatchPredictor(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3))
         >>> predictor.patch_targets(np.full((1, 32, 32, 3), -1.0))[0, :5].numpy().tolist()
@@ -94,15 +95,15 @@ class MaskedPatchPredictor(DistributedModel):
         return patch_targets(images, patch_pixels(self.encoder), self.target, self.encoder.preprocessing)
 
     def to_vision_transformer(self, **changes):
-        """A new VisionTransformer with the encoder's weights, to be fine-tuned.
+        """A new VisionTransformer with the encoder's weights, for fine-tuning.
 
-        For another image size, `save_weights` of the encoder and `from_pretrained` resize its positions.
+        For another image size, save the encoder by `save_weights`; `from_pretrained` resizes the positions.
 
         Args:
             **changes: Constructor arguments, such as `num_classes` and `pooling`.
 
         Returns:
-            VisionTransformer: What comes after the tokens is new. Quantized kernels are dequantized, LoRA
+            VisionTransformer: The layers after the tokens are new. Quantized kernels are dequantized, LoRA
                 factors merged, and all weights trainable.
 
         Raises:
@@ -117,9 +118,7 @@ class MaskedPatchPredictor(DistributedModel):
         model = VisionTransformer(**{**self.encoder._config(), **kept, **changes})
         arrays, weights = plain_arrays(self.encoder), {weight.path: weight for weight in model.weights}
         if missing := sorted(arrays.keys() - weights.keys()):
-            raise ValueError(
-                f"a model with {changes} has no weights {', '.join(missing)}, as the encoder has"
-            )
+            raise ValueError(f"a model with {changes} lacks weights of the encoder: {', '.join(missing)}")
         for path, array in arrays.items():
             weights[path].assign(array)
         return model
@@ -141,23 +140,23 @@ class MaskedPatchPredictor(DistributedModel):
         return model
 
     def _own_layers(self):
-        """The layers that are not the encoder's."""
+        """The layers that are not in the encoder."""
         return [self.get_layer("mask_token"), self.get_layer("prediction")]
 
 
 def patch_targets(images, patch_size, target, preprocessing):
-    """What there is to predict of each patch of the images.
+    """The prediction targets of the patches of images.
 
     Args:
-        images: float (batch, height, width, channels) as the model reads them.
+        images: float (batch, height, width, channels) as model input.
         patch_size: Side of a patch in pixels, or (height, width). Both must divide the image.
         target: "mean_color", "downsized" or "pixels", as in `MaskedPatchPredictor`.
         preprocessing: The `Preprocessing` that made the images.
 
     Returns:
-        Tensor with the patches row by row. Colours are int32 (batch, patches) for "mean_color" and
-        (batch, patches, 16) for "downsized", the first channel counting most: of a pixel in [0, 1]
-        each channel is cut into 8 equal levels. "pixels" are the images' own numbers, float32
+        Tensor with the patches in row order. Colors are int32 (batch, patches) for "mean_color" and
+        (batch, patches, 16) for "downsized": the channels of a pixel in [0, 1], quantized to 8 levels, are
+        the octal digits of a color, the first channel being the highest. "pixels" are float32
         (batch, patches, patch height · patch width · channels).
 
     Raises:
@@ -170,28 +169,27 @@ def patch_targets(images, patch_size, target, preprocessing):
 
     Source: Dosovitskiy et al. 2021, appendix B.1.2.
     """
-    _check_target(target)
+    one_of(TARGETS).check("target", target)
     patch = height, width = pair(patch_size, "patch_size")
     pixels = extract_patches(ops.cast(images, "float32"), patch)  # (b, h, w, p)
     batch, rows, columns, size = ops.shape(pixels)
     if target == "pixels":
         return ops.reshape(pixels, (batch, rows * columns, size))
-    cells, channels = CELLS[target], preprocessing.channels
+    side, channels = COLORS_PER_SIDE[target], preprocessing.channels
     x = ops.reshape(pixels, (batch, rows * columns, height, width, channels))
-    # A mean over a part of the patch, of its rows and then of its columns.
-    x = ops.einsum("ih,jw,bnhwc->bnijc", _means(cells, height), _means(cells, width), x)
+    x = ops.einsum("ih,jw,bnhwc->bnijc", _averaging(side, height), _averaging(side, width), x)
     std, mean = (
         ops.convert_to_tensor(values, "float32") for values in (preprocessing.std, preprocessing.mean)
     )
     x = x * std + mean
     levels = ops.clip(ops.cast(ops.floor(x * LEVELS), "int32"), 0, LEVELS - 1)
-    places = ops.convert_to_tensor([LEVELS**place for place in reversed(range(channels))], "int32")
-    colors = ops.sum(levels * places, axis=-1)  # (b, n, i, j)
-    return ops.reshape(colors, (batch, rows * columns, *[cells * cells] * (cells > 1)))
+    factors = ops.convert_to_tensor([LEVELS**digit for digit in reversed(range(channels))], "int32")
+    colors = ops.sum(levels * factors, axis=-1)  # (b, n, i, j)
+    return ops.reshape(colors, (batch, rows * columns, *[side * side] * (side > 1)))
 
 
 def patch_pixels(model):
-    """(height, width) in pixels of the image that one token of the grid stands for.
+    """(height, width) in pixels of the image region of one patch token.
 
     >>> patch_pixels(model)
     (8, 8)
@@ -200,40 +198,36 @@ def patch_pixels(model):
     return tuple(side * stride for side in model.patch_size)
 
 
-def _means(cells, side):
-    """The matrix that takes `side` pixels to the means of equal parts, of pixels' parts if need be."""
-    edges = np.linspace(0, side, cells + 1)[:, np.newaxis]
-    start, pixel = edges[:-1], np.arange(side)
+def _averaging(parts, pixels):
+    """The (parts, pixels) matrix of the means over equal parts, whose edges may split pixels."""
+    edges = np.linspace(0, pixels, parts + 1)[:, np.newaxis]
+    start, pixel = edges[:-1], np.arange(pixels)
     overlap = np.minimum(edges[1:], pixel + 1) - np.maximum(start, pixel)
-    return (np.maximum(overlap, 0) * cells / side).astype("float32")
+    return (np.maximum(overlap, 0) * parts / pixels).astype("float32")
 
 
 def _predictions(target, encoder):
-    """The shape of what is predicted of one patch."""
+    """The shape of the predictions for one patch."""
     channels = encoder.in_channels
     if target == "pixels":
         height, width = patch_pixels(encoder)
         return (height * width * channels,)
-    return (*[CELLS[target] ** 2] * (CELLS[target] > 1), LEVELS**channels)
-
-
-def _check_target(target):
-    if target not in TARGETS:
-        raise ValueError(f"target {target!r} is unknown; choose one of {TARGETS}")
+    side = COLORS_PER_SIDE[target]
+    return (*[side * side] * (side > 1), LEVELS**channels)
 
 
 def _check(encoder, target):
-    _check_target(target)
+    one_of(TARGETS).check("target", target)
     if encoder.num_layers is None:
-        raise ValueError("masked patches are predicted by a Transformer; got an encoder with num_layers=None")
-    behind = {"pooling": "map"} if encoder.pooling == "map" else {}
+        raise ValueError("expected an encoder with a Transformer; got one with num_layers=None")
+    after = {"pooling": "map"} if encoder.pooling == "map" else {}
     for name in ("num_classes", "representation_size", "norm_after_pooling"):
         if getattr(encoder, name):
-            behind[name] = getattr(encoder, name)
-    if behind:
-        raise ValueError(f"the encoder must have nothing behind its tokens; got {behind}")
+            after[name] = getattr(encoder, name)
+    if after:
+        raise ValueError(f"expected an encoder without layers after its tokens; got {after}")
     patch = patch_pixels(encoder)
     if encoder.image_size != DYNAMIC_SIZE and any(side % p for side, p in zip(encoder.image_size, patch)):
         raise ValueError(
-            f"an image of {encoder.image_size} is not divisible by what a token stands for, {patch} pixels"
+            f"expected an image size divisible by a token's region of {patch}; got {encoder.image_size}"
         )

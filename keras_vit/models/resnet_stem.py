@@ -1,12 +1,11 @@
-"""The ResNet in front of a hybrid: post-activation bottlenecks, group norm, standardised weights."""
+"""The ResNet stem of hybrids: post-activation bottlenecks, group norm, standardized weights."""
 
 import keras
 
 from keras_vit.layers import StdConv2D
 
-GROUPS = 32  # of every group norm
-# What is added to what, so that nothing is divided by zero. timm's conversions of the official
-# hybrids compute with its own.
+GROUPS = 32  # in every group norm
+# The epsilons by project: timm's conversions of the official hybrids use its own.
 FORMS = {
     "vit_jax": {"norm": {"epsilon": 1e-6}, "conv": {"epsilon": 1e-5, "variance_epsilon": 0.0}},
     "timm": {"norm": {"epsilon": 1e-5}, "conv": {"epsilon": 0.0, "variance_epsilon": 1e-8}},
@@ -21,7 +20,7 @@ def resnet_stem(images, stage_sizes, width, form="vit_jax", dtype=None):
         stage_sizes: Bottleneck units in each stage, such as (3, 4, 9); () for the root block alone.
         width: Channels of the root block; stage k (from 1) ends with 4 · width · 2^(k-1). 32 must
             divide it.
-        form: A key of `FORMS`: whose epsilons.
+        form: A key of `FORMS`: whose epsilons to use.
         dtype: The layers' dtype policy.
 
     Returns:
@@ -41,7 +40,7 @@ def resnet_stem(images, stage_sizes, width, form="vit_jax", dtype=None):
             filters,
             kernel_size,
             strides,
-            padding="same",  # as TensorFlow pads: the odd pixel goes to the bottom and the right
+            padding="same",  # TensorFlow's: an odd pixel is added at the bottom and the right
             use_bias=False,
             kernel_initializer="lecun_normal",
             **FORMS[form]["conv"],
@@ -64,7 +63,7 @@ def resnet_stem(images, stage_sizes, width, form="vit_jax", dtype=None):
             shortcut = norm(shortcut, f"{name}_gn_proj")
         x = relu(norm(conv(x, filters, 1, 1, f"{name}_conv1"), f"{name}_gn1"), f"{name}_relu1")
         x = relu(norm(conv(x, filters, 3, strides, f"{name}_conv2"), f"{name}_gn2"), f"{name}_relu2")
-        # A zero scale makes a new unit the identity.
+        # With a scale of zero a new unit is the identity.
         x = norm(conv(x, 4 * filters, 1, 1, f"{name}_conv3"), f"{name}_gn3", gamma="zeros")
         return relu(keras.layers.Add(dtype=dtype, name=f"{name}_add")([shortcut, x]), name)
 

@@ -38,7 +38,7 @@ def test_other_channels_and_patches(options):
 
 
 @pytest.mark.parametrize("form", RESNET_EPSILONS)
-def test_a_stems_root_convolution_is_standardised(form):
+def test_a_stems_root_convolution_is_standardized(form):
     """With stds from 1e-2 to 1e-5, so that epsilon matters."""
     model = small(**HYBRID, resnet=(), resnet_form=form)
     root = model.get_layer("conv_root").kernel

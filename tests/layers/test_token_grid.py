@@ -5,19 +5,13 @@ from reference.comparing import numpy
 from keras_vit.layers import GridToTokens, TokensToGrid
 
 
-def test_a_grid_is_read_row_by_row(rng):
+@pytest.mark.parametrize("prefix", [0, 1, 4])
+def test_a_grid_is_flattened_row_by_row_and_restored_without_the_prefix(prefix, rng):
     grid = rng.standard_normal((2, 3, 4, 5)).astype("float32")
     tokens = numpy(GridToTokens()(grid))
     np.testing.assert_array_equal(tokens[:, 6], grid[:, 1, 2])
-    np.testing.assert_array_equal(tokens, grid.reshape(2, 12, 5))
-
-
-@pytest.mark.parametrize("prefix", [0, 1, 4])
-def test_tokens_go_back_to_their_cells_without_the_prefix(prefix, rng):
-    grid = rng.standard_normal((2, 3, 4, 5)).astype("float32")
-    tokens = np.concatenate([np.full((2, prefix, 5), 9.0, "float32"), grid.reshape(2, 12, 5)], 1)
-    back = TokensToGrid()(tokens, np.zeros((2, 3, 4, 1)))
-    np.testing.assert_array_equal(numpy(back), grid)
+    tokens = np.concatenate([np.full((2, prefix, 5), 9.0, "float32"), tokens], 1)
+    np.testing.assert_array_equal(numpy(TokensToGrid()(tokens, np.zeros((2, 3, 4, 1)))), grid)
 
 
 @pytest.mark.tensorflow_only("JAX knows every size when it compiles")
@@ -31,9 +25,7 @@ def test_sizes_known_only_in_the_graph_give_the_same(rng):
     np.testing.assert_array_equal(there_and_back(grid), grid)
 
 
-def test_shapes_may_be_unknown_and_batches_empty():
+def test_output_shapes_may_be_unknown():
     assert GridToTokens().compute_output_shape((None, 3, 4, 5)) == (None, 12, 5)
     assert GridToTokens().compute_output_shape((None, None, 4, 5)) == (None, None, 5)
     assert TokensToGrid().compute_output_shape((None, 13, 5), (None, 3, 4, 8)) == (None, 3, 4, 5)
-    assert GridToTokens()(np.zeros((0, 3, 4, 5))).shape == (0, 12, 5)
-    assert TokensToGrid()(np.zeros((0, 13, 5)), np.zeros((0, 3, 4, 1))).shape == (0, 3, 4, 5)

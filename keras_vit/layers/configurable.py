@@ -1,0 +1,20 @@
+"""A base class whose configuration is its constructor's arguments."""
+
+import inspect
+
+import keras
+
+
+class Configurable(keras.layers.Layer):
+    """A layer that stores each constructor argument as an attribute of its name, for `get_config`.
+
+    A subclass that adds arguments passes the others on as `**kwargs`.
+    """
+
+    def get_config(self):
+        names = {}
+        for cls in reversed(type(self).__mro__):
+            if issubclass(cls, Configurable) and cls is not Configurable and "__init__" in vars(cls):
+                _, *parameters = inspect.signature(cls.__init__).parameters.values()
+                names |= {p.name: None for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
