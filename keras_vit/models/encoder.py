@@ -23,7 +23,7 @@ def encoder_block(config, index, dtype):
         dtype: The layers' dtype policy.
 
     Example:
-        >>> config = ViTConfig(32, 8, 24, num_layers=2, mlp_dim=48, num_heads=3)
+        >>> config = keras_vit.models.config.ViTConfig(32, 8, 24, num_layers=2, mlp_dim=48, num_heads=3)
         >>> encoder_block(config, 0, "float32").name
         'encoder_block_0'
     """

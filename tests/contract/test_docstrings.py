@@ -1,9 +1,10 @@
-"""Every example in a docstring runs and shows what it says."""
+"""Every example in a docstring runs and has the output that it shows."""
 
 import doctest
 import importlib
 import pathlib
 import pkgutil
+import re
 import shutil
 import sys
 
@@ -35,11 +36,12 @@ EXAMPLES = {
 }
 
 
-def once_a_model(export, folder):
-    """`export`, which writes the same bytes each time: a second call copies what the first has written.
+SLOW = re.compile(r"keras_vit\.(training\.|export\.|cli\.|models\.(distributed|adapting|masked_patch))")
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * bool(SLOW.match(name))) for name in EXAMPLES]
 
-    An example of the module that has `export` calls it directly.
-    """
+
+def once_per_model(export, folder):
+    """`export`, of which a second call for the same model copies the result of the first."""
     written = {}
 
     def export_or_copy(model, path, **options):
@@ -52,8 +54,8 @@ def once_a_model(export, folder):
 
 
 @pytest.fixture(scope="module")
-def at_hand(tmp_path_factory):
-    """What an example may take for granted, with `tmp`, an empty folder: imports, a small model, images."""
+def namespace(tmp_path_factory):
+    """The names that an example may use, with `tmp`, an empty folder: imports, a small model, images."""
     from keras_vit.data.datasets import load_dataset
     from keras_vit.export.saved_model import export_saved_model
     from keras_vit.export.tflite import export_tflite
@@ -62,7 +64,7 @@ def at_hand(tmp_path_factory):
     return {
         **{"np": np, "keras": keras, "keras_vit": keras_vit, "tf": sys.modules["tensorflow"]},
         **{"Preprocessing": keras_vit.Preprocessing, "RECIPES": RECIPES, "load_dataset": load_dataset},
-        "export_saved_model": once_a_model(export_saved_model, tmp_path_factory.mktemp("exported")),
+        "export_saved_model": once_per_model(export_saved_model, tmp_path_factory.mktemp("exported")),
         "export_tflite": export_tflite,
         "model": keras_vit.VisionTransformer(32, 8, 24, 1, 48, 3, num_classes=10),
         "images": np.random.default_rng(0).random((4, 32, 32, 3), "float32"),
@@ -70,13 +72,13 @@ def at_hand(tmp_path_factory):
 
 
 @pytest.mark.tensorflow_only("the examples show TensorFlow's shapes")
-@pytest.mark.parametrize("name", [*EXAMPLES])
-def test_an_example_shows_what_happens(name, at_hand, monkeypatch, repository, tmp_path):
-    monkeypatch.chdir(tmp_path)  # some write
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_has_the_output_that_it_shows(name, namespace, monkeypatch, repository, tmp_path):
+    monkeypatch.chdir(tmp_path)  # since some write files
     (tmp_path / "tests").symlink_to(repository / "tests")
     example = EXAMPLES[name]
     (tmp_path / "new").mkdir()
-    example.globs = at_hand | {"tmp": tmp_path / "new"} | example.globs
+    example.globs = namespace | {"tmp": tmp_path / "new"} | example.globs
     report = []
     failed, tried = doctest.DocTestRunner().run(example, out=report.append, clear_globs=False)
     assert tried

@@ -1,9 +1,7 @@
-import json
-
 import keras
 import numpy as np
 import pytest
-from made.sampling import some_on_jax
+from made.sampling import some, some_on_jax
 from reference.comparing import assert_close, numpy, randomise
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL
 
@@ -11,7 +9,7 @@ from keras_vit import Preprocessing, VisionTransformer
 from keras_vit.models.masked_patch import MaskedPatchPredictor, patch_pixels, patch_targets
 
 ENCODER = {**SMALL, "num_classes": None}
-KINDS = {  # encoders that differ in what stands around the patches' tokens
+KINDS = {  # encoders that differ in what surrounds the patch tokens
     "class_token": {},
     "gap": {"pooling": "gap"},
     "registers": {"num_registers": 2, "prefix_positions": False},
@@ -23,15 +21,13 @@ KINDS = {  # encoders that differ in what stands around the patches' tokens
     "clip": {"pre_norm": True, "activation": "quick_gelu"},
     "hybrid": {**HYBRID, "resnet": (1,), "image_size": 16},
 }
-TARGETS = ("mean_color", "downsized", "pixels")
 
 every_kind = pytest.mark.parametrize("kind", some_on_jax(KINDS, 4))
 KINDS_AND_TARGETS = [
-    *[(kind, "pixels") for kind in KINDS],
-    *[("rectangle", "mean_color"), ("registers", "downsized")],
+    *[("rectangle", "mean_color"), ("registers", "downsized"), ("hybrid", "pixels")],
+    *[(kind, "pixels") for kind in KINDS if kind != "hybrid"],
 ]
-every_kind_and_target = pytest.mark.parametrize("kind, target", some_on_jax(KINDS_AND_TARGETS, 5))
-every_target = pytest.mark.parametrize("target", TARGETS)
+few_kinds_and_targets = pytest.mark.parametrize("kind, target", some(KINDS_AND_TARGETS, 2))
 
 
 def made(target="mean_color", **options):
@@ -49,11 +45,11 @@ def inputs_for(predictor, batch=2, sources=None):
     return {"images": images, "sources": own if sources is None else np.array(sources, "int32")}
 
 
-# What is predicted from ---------------------------------------------------------------------------
+# Corrupted inputs ---------------------------------------------------------------------------------
 
 
 @every_kind
-def test_without_corruption_it_reads_the_encoders_tokens(kind):
+def test_without_corruption_predictions_come_from_the_encoders_tokens(kind):
     predictor = made(**KINDS[kind])
     encoder = predictor.encoder
     inputs = inputs_for(predictor)
@@ -67,17 +63,17 @@ def test_without_corruption_it_reads_the_encoders_tokens(kind):
 
 
 def with_patches_from(images, sources):
-    """The images with their 8×8 patches, two in a row, copied in pixels."""
-    moved = images.copy()
+    """The images with their 8×8 patches, two per row, copied from their sources."""
+    copied = images.copy()
     for image, row in enumerate(sources):
-        for place, source in enumerate(row):
-            (i, j), (k, m) = ((8 * (p // 2), 8 * (p % 2)) for p in (place, source))
-            moved[image, i : i + 8, j : j + 8] = images[image, k : k + 8, m : m + 8]
-    return moved
+        for patch, source in enumerate(row):
+            (i, j), (k, m) = ((8 * (p // 2), 8 * (p % 2)) for p in (patch, source))
+            copied[image, i : i + 8, j : j + 8] = images[image, k : k + 8, m : m + 8]
+    return copied
 
 
-@pytest.mark.parametrize("kind", ["class_token", "gap", "registers", "sincos2d", "any_size"])
-def test_another_patchs_vector_is_as_another_patchs_pixels(kind):
+@pytest.mark.parametrize("kind", ["class_token", "sincos2d", "any_size"])
+def test_the_vector_of_another_patch_has_the_effect_of_its_pixels(kind):
     predictor = made(**KINDS[kind])
     sources = [[2, 1, 2, 0], [3, 3, 1, 3]]
     inputs = inputs_for(predictor)
@@ -95,7 +91,7 @@ def test_the_mask_token_hides_the_patch_and_keeps_its_position():
     other[:, :, 8:] = 0.5  # patches 1 and 3
     assert_close(predictor(inputs | {"images": other}), expected, 1e-6)
     assert np.abs(expected[:, 1] - expected[:, 3]).max() > 0.1
-    # The same as a patch whose vector is the token: here of black pixels, by the bias alone.
+    # A patch whose vector equals the token, here by the bias, has the same effect.
     embedding, (token,) = (
         predictor.encoder.get_layer("patch_embedding"),
         predictor.get_layer("mask_token").weights,
@@ -106,31 +102,28 @@ def test_the_mask_token_hides_the_patch_and_keeps_its_position():
     assert_close(predictor(inputs_for(predictor) | {"images": black}), numpy(predictor(inputs)), 1e-5)
 
 
-# What is predicted --------------------------------------------------------------------------------
+# Targets ------------------------------------------------------------------------------------------
 
 
-def colors_by_hand(images, patch, cells, preprocessing):
-    """Patch by patch: each pixel is repeated so that it divides into the cells, which are averaged."""
+def expected_colors(images, patch, side, preprocessing):
+    """Repeat each pixel so that the parts of a patch have whole pixels, and average them."""
     pixels = images.astype("float64") * preprocessing.std + preprocessing.mean
     found = []
     for image in pixels:
         for i in range(0, image.shape[0], patch[0]):
             for j in range(0, image.shape[1], patch[1]):
-                fine = image[i : i + patch[0], j : j + patch[1]].repeat(cells, 0).repeat(cells, 1)
-                for y in range(cells):
-                    for x in range(cells):
-                        ys, xs = (slice(at * side, (at + 1) * side) for at, side in zip((y, x), patch))
+                fine = image[i : i + patch[0], j : j + patch[1]].repeat(side, 0).repeat(side, 1)
+                for y in range(side):
+                    for x in range(side):
+                        ys, xs = (slice(at * size, (at + 1) * size) for at, size in zip((y, x), patch))
                         levels = [min(int(mean * 8), 7) for mean in fine[ys, xs].mean(axis=(0, 1))]
                         found.append(int("".join(map(str, levels)), 8))
-    return np.array(found).reshape(len(images), -1, cells * cells)
+    return np.array(found).reshape(len(images), -1, side * side)
 
 
-PATCHES = [pytest.param(patch) for patch in [(16, 16), (8, 4), (6, 10), (2, 3), (1, 1)]]
-
-
-@pytest.mark.parametrize("patch", some_on_jax(PATCHES, 2))
+@pytest.mark.parametrize("patch", [(8, 4), (6, 10), (1, 1)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_colors_are_those_of_a_computation_patch_by_patch(patch, channels, rng):
+def test_colors_equal_a_computation_patch_by_patch(patch, channels, rng):
     mean, std = ((0.4, 0.5, 0.6)[:channels], (0.2, 0.3, 0.25)[:channels])
     preprocessing = Preprocessing(None, mean=mean, std=std)
     colors = rng.uniform(0, 0.8, (2, 2, 3, channels)).repeat(patch[0], 1).repeat(patch[1], 2)
@@ -138,24 +131,19 @@ def test_colors_are_those_of_a_computation_patch_by_patch(patch, channels, rng):
     colors[0, : patch[0], : patch[1]] = 1.0  # white belongs to the highest level
     colors[1, : patch[0], : patch[1]] = 0.0
     images = ((colors - mean) / std).astype("float32")
-    for target, cells in (("mean_color", 1), ("downsized", 4)):
-        expected = colors_by_hand(images, patch, cells, preprocessing)
-        expected = expected[..., 0] if cells == 1 else expected
+    for target, side in (("mean_color", 1), ("downsized", 4)):
+        expected = expected_colors(images, patch, side, preprocessing)
+        expected = expected[..., 0] if side == 1 else expected
         targets = patch_targets(images, patch, target, preprocessing)
         assert keras.backend.standardize_dtype(targets.dtype) == "int32"
         np.testing.assert_array_equal(numpy(targets), expected)
         assert expected.max() == 8**channels - 1
         assert len(np.unique(expected)) > 4
+    pixels = numpy(patch_targets(images, patch, "pixels", preprocessing))
+    np.testing.assert_array_equal(pixels[:, 1], images[:, : patch[0], patch[1] : 2 * patch[1]].reshape(2, -1))
 
 
-def test_pixels_are_those_of_each_patch(rng):
-    images = rng.uniform(-1, 1, (2, 8, 12, 3)).astype("float32")
-    targets = numpy(patch_targets(images, (4, 6), "pixels", Preprocessing(None)))
-    patches = [images[:, i : i + 4, j : j + 6].reshape(2, -1) for i in (0, 4) for j in (0, 6)]
-    np.testing.assert_array_equal(targets, np.stack(patches, axis=1))
-
-
-@every_kind_and_target
+@few_kinds_and_targets
 def test_there_is_a_prediction_for_each_target(kind, target):
     predictor = MaskedPatchPredictor({**ENCODER, **KINDS[kind]}, target)
     inputs = inputs_for(predictor)
@@ -169,25 +157,11 @@ def test_there_is_a_prediction_for_each_target(kind, target):
     np.testing.assert_array_equal(targets, numpy(expected))
 
 
-@pytest.mark.tensorflow_only("shapes are the same on every backend")
-def test_a_hybrids_patch_covers_what_the_stem_sees():
-    predictor = MaskedPatchPredictor(
-        {**ENCODER, **HYBRID, "resnet": (1, 1), "image_size": (16, 32)}, "pixels"
-    )
-    assert patch_pixels(predictor.encoder) == (8, 8)
-    assert predictor.output_shape == (None, 8, 8 * 8 * 3)
+# Files --------------------------------------------------------------------------------------------
 
 
-def test_grey_images_have_fewer_colors():
-    predictor = MaskedPatchPredictor({**ENCODER, "in_channels": 1})
-    assert predictor.output_shape == (None, 4, 8)
-
-
-# As a Keras model ---------------------------------------------------------------------------------
-
-
-@every_kind_and_target
-def test_a_saved_file_is_the_same_model(kind, target, tmp_path):
+@few_kinds_and_targets
+def test_a_loaded_model_is_the_same(kind, target, tmp_path):
     predictor = made(target, **KINDS[kind])
     predictor.encoder.get_layer("encoder_block_0").trainable = False
     predictor.save(tmp_path / "predictor.keras")
@@ -199,35 +173,6 @@ def test_a_saved_file_is_the_same_model(kind, target, tmp_path):
     inputs = inputs_for(predictor, sources=inputs_for(predictor)["sources"] // 2 - 1)
     assert_close(loaded(inputs), numpy(predictor(inputs)), 1e-6)
     assert_close(loaded.encoder(inputs["images"]), numpy(predictor.encoder(inputs["images"])), 1e-6)
-
-
-def test_the_configuration_makes_the_same_again():
-    predictor = MaskedPatchPredictor(ENCODER, "downsized", dtype="mixed_bfloat16", name="made")
-    config = json.loads(json.dumps(predictor.get_config()))
-    again = MaskedPatchPredictor.from_config(config)
-    assert json.loads(json.dumps(again.get_config())) == config
-    assert (again.name, again.target, again.dtype_policy.name) == ("made", "downsized", "mixed_bfloat16")
-    assert again.encoder.dtype_policy.name == "mixed_bfloat16"
-    output = again(inputs_for(again))
-    assert keras.backend.standardize_dtype(output.dtype) == "float32"
-
-
-def test_half_precision_predicts_nearly_the_same():
-    exact = made()
-    half = made(dtype=keras.DTypePolicy("mixed_bfloat16"))
-    inputs = inputs_for(exact, sources=[[-1, 1, 0, 3]] * 2)
-    assert half.get_layer("mask_token").compute_dtype == "bfloat16"
-    assert_close(half(inputs), numpy(exact(inputs)), 0.1)
-
-
-@every_kind_and_target
-def test_no_images_are_a_batch_too(kind, target):
-    predictor = made(target, **KINDS[kind])
-    inputs = inputs_for(predictor)
-    expected = predictor(inputs).shape
-    empty = {name: x[:0] for name, x in inputs.items()}
-    assert tuple(predictor(empty).shape) == (0, *expected[1:])
-    assert tuple(predictor.patch_targets(empty["images"]).shape)[0] == 0
 
 
 # The encoder --------------------------------------------------------------------------------------
@@ -249,13 +194,7 @@ def test_the_encoder_becomes_a_classifier_with_its_weights(kind):
     assert numpy(predictor.encoder.get_layer("patch_embedding").kernel).any(), "a copy"
 
 
-def test_the_classifier_may_pool_in_its_own_way():
-    predictor = made(pooling=None)
-    model = predictor.to_vision_transformer(num_classes=3, pooling="map", representation_size=6)
-    assert (model.pooling, model.class_token, model.output_shape) == ("map", False, (None, 3))
-
-
-def test_the_encoder_is_the_model_that_was_given():
+def test_the_given_encoder_is_shared():
     encoder = VisionTransformer(**ENCODER)
     predictor = MaskedPatchPredictor(encoder)
     assert predictor.encoder is encoder
@@ -274,21 +213,16 @@ def test_an_encoder_whose_weights_do_not_fit_is_refused(changes):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"num_classes": 5}, "nothing behind its tokens; got {'num_classes': 5}"),
+        ({"num_classes": 5}, "without layers after its tokens; got {'num_classes': 5}"),
         ({"representation_size": 6}, "got {'representation_size': 6}"),
         ({"pooling": "map"}, "got {'pooling': 'map'}"),
         ({"norm_after_pooling": True, "pooling": "gap"}, "got {'norm_after_pooling': True}"),
-        (NO_TRANSFORMER, "got an encoder with num_layers=None"),
-        ({**HYBRID, "resnet": (1,), "image_size": 18}, r"\(18, 18\) is not divisible .* \(4, 4\) pixels"),
+        (NO_TRANSFORMER, "got one with num_layers=None"),
+        ({**HYBRID, "resnet": (1,), "image_size": 18}, r"region of \(4, 4\); got \(18, 18\)"),
     ],
 )
 def test_an_encoder_that_cannot_predict_patches_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         MaskedPatchPredictor(VisionTransformer(**{**ENCODER, **options}))
-
-
-def test_an_unknown_target_is_refused():
-    with pytest.raises(ValueError, match="target 'colour' is unknown; choose one of .'mean_color'"):
-        MaskedPatchPredictor(ENCODER, "colour")
-    with pytest.raises(ValueError, match="target 'colour' is unknown"):
+    with pytest.raises(ValueError, match="target must be one of 'mean_color', .*; got 'colour'"):
         patch_targets(np.zeros((1, 8, 8, 3)), 4, "colour", Preprocessing(None))

@@ -15,7 +15,7 @@ STEMS = [  # image, units per stage, patch, grid
     (32, (), 4, (2, 2)),
     ((33, 47), (1, 2), 1, (5, 6)),
     pytest.param((32, 60), (1, 1, 1), 2, (1, 2), marks=SLOW),
-    pytest.param(64, (1, 1, 1, 1), 1, (2, 2), marks=SLOW),
+    pytest.param(64, (1, 1, 1, 1), 1, (2, 2), marks=pytest.mark.slow),
 ]
 
 
@@ -42,7 +42,7 @@ def test_a_hybrid_of_any_size_equals_one_of_that_size():
 
 
 @pytest.mark.parametrize("form", some_on_jax(FORMS, 2))
-def test_the_form_of_the_stem_shows_where_its_weights_are_small(form):
+def test_the_form_of_the_stem_matters_where_its_weights_are_small(form):
     """With kernels of 3e-5 the epsilons decide what the stem computes."""
     model = small(**HYBRID | {"resnet": (1,), "resnet_form": form})
     for weight in float_weights(model):
@@ -65,7 +65,7 @@ def test_the_official_form_is_the_default():
         assert getattr(one, "epsilon", None) == getattr(other, "epsilon", None)
 
 
-def test_a_new_unit_is_the_identity_but_for_its_relu():
+def test_a_new_unit_is_the_identity_except_for_its_relu():
     images = keras.Input((16, 16, 3))
     model = keras.Model(images, resnet_stem(images, (2,), width=32))
     before, after = (model.get_layer(f"block1_unit{i}").output for i in (1, 2))
@@ -92,7 +92,7 @@ def test_the_width_and_depth_of_each_stage():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"resnet": (1, 0)}, r"positive int for each stage; got \(1, 0\)"),
+        ({"resnet": (1, 0)}, r"list of positive ints, one per stage, or None; got \(1, 0\)"),
         ({"resnet": (1,), "resnet_width": 40}, "resnet_width must be a multiple of 32.*got 40"),
         ({"resnet": (1,), "image_size": 40, "patch_size": 4}, "10×10 .* not divisible by the patch of 4×4"),
     ],

@@ -1,8 +1,11 @@
+import inspect
+
 import numpy as np
 import pytest
 from reference.small import NO_TRANSFORMER, SMALL, small
 
 from keras_vit import Preprocessing, VisionTransformer
+from keras_vit.models.config import DEFAULTS, OPTIONS, ViTConfig, check_options
 
 WRONG = [
     ({"image_size": 20}, "20×20 .* not divisible by the patch of 8×8"),
@@ -43,13 +46,20 @@ WRONG = [
         {"in_channels": 1, "preprocessing": Preprocessing(16)},
         "3 channels, but the model takes .* with 1",
     ),
-    # What the others let through, where it must be said as well.
     ({"norm_after_pooling": True, "pooling": "gap", "num_layers": 2.0}, "num_layers must be .*; got 2.0"),
+    ({"image_size": None}, "image_size must be a positive int or a pair .* got None"),
+    ({"image_size": 32.0}, "image_size must be a positive int or a pair .* got 32.0"),
+    ({"qkv_bias": float("nan")}, "qkv_bias must be True or False; got nan"),
+    ({"prefix_positions": "no"}, "prefix_positions must be True or False; got 'no'"),
+    ({"resnet": 3}, "resnet must be a list of positive ints, .*; got 3"),
+    ({"class_names": "ab"}, "class_names must be a list of str or None; got 'ab'"),
+    ({"dropout_rate": "0.1"}, "dropout_rate must be a number in .* got '0.1'"),
+    ({"norm_epsilon": -1}, "norm_epsilon must be a number above 0 .*; got -1"),
 ]
 
 
 @pytest.mark.parametrize("options, message", WRONG, ids=[str(options) for options, _ in WRONG])
-def test_a_contradiction_is_refused_in_one_line_with_what_was_given(options, message):
+def test_an_invalid_option_is_refused_in_one_line_with_its_value(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         VisionTransformer(**{**SMALL, **options})
     assert "\n" not in str(caught.value)
@@ -66,42 +76,46 @@ def test_images_of_another_shape_are_refused_with_both_shapes(shape):
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("size", [16, (16, 16), [16, 16]])
-def test_sizes_may_be_written_in_several_ways(size):
-    model = VisionTransformer(**{**SMALL, "image_size": size, "patch_size": size})
-    assert model.image_size == (16, 16)
-    assert model.patch_size == (16, 16)
+@pytest.mark.parametrize("size", [16, (16, 16), [16, 16], np.int64(16)])
+def test_sizes_have_one_normal_form(size):
+    config = ViTConfig(**{**SMALL, "image_size": size, "patch_size": size})
+    assert config.image_size == config.patch_size == (16, 16)
 
 
 def test_the_class_token_follows_the_pooling():
-    assert small().class_token
-    assert not small(pooling="gap").class_token
+    assert ViTConfig(**SMALL).class_token
+    assert not ViTConfig(**SMALL, pooling="gap").class_token
     assert small(pooling="map", class_token=True).num_prefix_tokens == 1
     assert small(distillation=True, num_registers=3).num_prefix_tokens == 5
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"image_size": None}, "image_size must be a positive int or a pair .* got None"),
-        ({"image_size": 32.0}, "image_size must be a positive int or a pair .* got 32.0"),
-        ({"qkv_bias": float("nan")}, "qkv_bias must be True or False; got nan"),
-        ({"prefix_positions": "no"}, "prefix_positions must be True or False; got 'no'"),
-        ({"resnet": 3}, "resnet must be a list of positive ints, .*; got 3"),
-        ({"class_names": "ab"}, "class_names must be a list of str or None; got 'ab'"),
-        ({"dropout_rate": "0.1"}, "dropout_rate must be a number in .* got '0.1'"),
-        ({"norm_epsilon": -1}, "norm_epsilon must be a number above 0 .*; got -1"),
-        (
-            {"preprocessing": "imagenet"},
-            "preprocessing must be a keras_vit.Preprocessing or .*imagenet",
-        ),
-    ],
-)
-def test_a_value_of_another_kind_is_refused_in_one_line(options, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        small(**options)
-    assert "\n" not in str(caught.value)
+def test_the_constructor_has_the_options_of_the_schema():
+    parameters = inspect.signature(VisionTransformer).parameters
+    assert [*parameters] == [*OPTIONS, "dtype", "kwargs"]
+    assert {name: p.default for name, p in parameters.items() if name in DEFAULTS} == DEFAULTS
+    for name, field in OPTIONS.items():
+        assert f"        {name}: {field.metadata['doc'][:40]}" in VisionTransformer.__doc__
+        assert field.metadata["group"] in ("size", "architecture", "training", "metadata")
+        assert name not in DEFAULTS or field.metadata["rule"].accepts(DEFAULTS[name])
+    positional = VisionTransformer(16, 8, 12, 2, 20, 3, 5, "gap")
+    assert (positional.num_classes, positional.pooling) == (5, "gap")
+    with pytest.raises(TypeError, match="required positional argument: 'num_heads'"):
+        VisionTransformer(16, 8, 12, 2, 20)
 
 
-def test_numpy_integers_are_sizes_too():
-    assert small(image_size=np.int64(16)).image_size == (16, 16)
+@pytest.mark.parametrize("make", [VisionTransformer, VisionTransformer.from_variant])
+def test_an_unknown_option_is_refused(make):
+    sizes = SMALL if make is VisionTransformer else {"variant": "mu/16", "image_size": 32}
+    with pytest.raises(ValueError, match="has no option drop_rate, num_class; its options are image"):
+        make(**sizes, num_class=3, drop_rate=0.1)
+
+
+def test_options_of_a_file_are_checked_one_by_one():
+    check_options({"image_size": (None, None), "preprocessing": {"resize": "crop"}}, "model.json")
+    for options, message in (
+        ({"patch": 8}, "model.json: VisionTransformer has no option 'patch'"),
+        ({"num_heads": "3"}, "model.json: num_heads must be a positive int or None; got '3'"),
+        ({"preprocessing": {"crop": 1}}, "model.json: preprocessing must be a keras_vit.Preprocessing or"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check_options(options, "model.json")
