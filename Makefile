@@ -3,9 +3,12 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 # The tests of a file run in one process, because they share fixtures.
 PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
-# The tests that compute with Keras; all others need TensorFlow or run the same on every backend.
-JAX_TESTS := tests/layers $(addprefix tests/models/test_,vit.py resnet_stem.py masked_patch.py saving.py) \
-	tests/contract/test_contract.py tests/weights/test_load.py
+# On JAX the fast tests are the golden files and a sample of the contract of layers and models; test-full runs all
+# tests that compute with Keras.
+JAX_TESTS := tests/contract/test_contract.py \
+	tests/weights/test_load.py::test_a_checkpoint_computes_what_its_authors_code_computes
+JAX_TESTS_FULL := tests/contract/test_contract.py tests/layers tests/test_seeds.py tests/weights/test_load.py \
+	tests/weights/test_save.py $(addprefix tests/models/test_,vit.py resnet_stem.py masked_patch.py saving.py)
 
 .PHONY: help quickstart lint test test-full benchmark docs docs-figures format url
 help:
@@ -45,7 +48,7 @@ test: lint
 
 test-full: .venv/peers lint
 	$(BIN)/python -m slipcover $(PYTEST) --hypothesis-profile=full
-	KERAS_BACKEND=jax $(BIN)/python $(PYTEST) --hypothesis-profile=full $(JAX_TESTS) tests/weights/test_save.py
+	KERAS_BACKEND=jax $(BIN)/python $(PYTEST) --hypothesis-profile=full $(JAX_TESTS_FULL)
 
 # Peers that are not installed are skipped; `make .venv/peers` installs them.
 benchmark: .venv/dev

@@ -16,7 +16,6 @@ from reference.small import HYBRID, NO_TRANSFORMER, SMALL
 
 import keras_vit
 from keras_vit import layers, preprocessing, variants
-from keras_vit.layers import position_embedding
 
 TOKENS, GRID, IMAGE = (5, 8), (2, 3, 8), (16, 16, 3)
 
@@ -105,12 +104,12 @@ def public(module):
 def each(make, shapes):
     """`make` of each shape and its dtype."""
 
-    def made(shape):
+    def convert(shape):
         if isinstance(shape, dict):
-            return {name: made(part) for name, part in shape.items()}
+            return {name: convert(part) for name, part in shape.items()}
         return make(shape, getattr(shape, "dtype", "float32"))
 
-    return [made(shape) for shape in shapes]
+    return [convert(shape) for shape in shapes]
 
 
 def inputs_for(shapes, batch=2):
@@ -125,15 +124,15 @@ def inputs_for(shapes, batch=2):
 
 def ready(cls, arguments, shapes, **more):
     """The layer or model with random weights, and inputs for it."""
-    made, inputs = cls(**arguments, **more), inputs_for(shapes)
-    made(*inputs)
-    return randomise(made), inputs
+    layer, inputs = cls(**arguments, **more), inputs_for(shapes)
+    layer(*inputs)
+    return randomise(layer), inputs
 
 
-def symbolic(made, shapes):
+def symbolic(layer, shapes):
     """A functional model of it."""
     inputs = each(lambda shape, dtype: keras.Input(shape, dtype=dtype), shapes)
-    return keras.Model(inputs, made(*inputs))
+    return keras.Model(inputs, layer(*inputs))
 
 
 def test_every_public_layer_and_model_is_in_the_table():
@@ -145,16 +144,16 @@ def test_every_public_layer_and_model_is_in_the_table():
 
 @every_case
 def test_the_configuration_has_every_argument_and_restores_the_layer(cls, arguments, shapes):
-    made = cls(**arguments, name="made", dtype=keras.DTypePolicy("mixed_bfloat16"))
-    config = json.loads(json.dumps(made.get_config()))
+    layer = cls(**arguments, name="renamed", dtype=keras.DTypePolicy("mixed_bfloat16"))
+    config = json.loads(json.dumps(layer.get_config()))
     again = cls.from_config(config)
     assert json.loads(json.dumps(again.get_config())) == config
-    assert again.name == "made"
+    assert again.name == "renamed"
     assert again.dtype_policy.name == "mixed_bfloat16"
     parameters = inspect.signature(cls.__init__).parameters
     for parameter in parameters.values():
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name not in ("self", "dtype"):
-            assert hasattr(made, parameter.name), parameter.name
+            assert hasattr(layer, parameter.name), parameter.name
     accepted = {*parameters, "name", "trainable", "dtype"}
     if "filters" not in arguments:  # Keras's own convolution has a configuration of its own
         assert {*config} <= accepted
@@ -163,30 +162,30 @@ def test_the_configuration_has_every_argument_and_restores_the_layer(cls, argume
 
 @every_case
 def test_eager_compiled_and_symbolic_calls_agree(cls, arguments, shapes):
-    made, inputs = ready(cls, arguments, shapes)
-    eager = numpy(made(*inputs))
-    model = symbolic(made, shapes)
+    layer, inputs = ready(cls, arguments, shapes)
+    eager = numpy(layer(*inputs))
+    model = symbolic(layer, shapes)
     assert model.output.shape == (None, *eager.shape[1:])
     assert_close(model(inputs), eager, 1e-5)
-    assert_close(compiled(made)(*inputs), eager, 1e-5)
+    assert_close(compiled(layer)(*inputs), eager, 1e-5)
 
 
-def compiled(made):
+def compiled(layer):
     if keras.backend.backend() == "jax":
         import jax
 
-        state = [[v.value for v in vs] for vs in (made.trainable_variables, made.non_trainable_variables)]
-        return jax.jit(lambda *x: made.stateless_call(*state, *x)[0])
+        state = [[v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
+        return jax.jit(lambda *x: layer.stateless_call(*state, *x)[0])
     import tensorflow as tf
 
-    return tf.function(made)
+    return tf.function(layer)
 
 
 @every_case
 def test_an_empty_batch_has_an_empty_output(cls, arguments, shapes):
-    made, inputs = ready(cls, arguments, shapes)
-    expected = made(*inputs).shape
-    assert tuple(made(*inputs_for(shapes, batch=0)).shape) == (0, *expected[1:])
+    layer, inputs = ready(cls, arguments, shapes)
+    expected = layer(*inputs).shape
+    assert tuple(layer(*inputs_for(shapes, batch=0)).shape) == (0, *expected[1:])
 
 
 @pytest.mark.tensorflow_only("JAX knows every size when it compiles")
@@ -194,14 +193,14 @@ def test_an_empty_batch_has_an_empty_output(cls, arguments, shapes):
 def test_the_batch_may_be_unknown_in_the_graph(cls, arguments, shapes):
     import tensorflow as tf
 
-    made, inputs = ready(cls, arguments, shapes)
+    layer, inputs = ready(cls, arguments, shapes)
     call = tf.function(
-        made, input_signature=each(lambda shape, dtype: tf.TensorSpec((None, *shape), dtype), shapes)
+        layer, input_signature=each(lambda shape, dtype: tf.TensorSpec((None, *shape), dtype), shapes)
     )
     assert call.get_concrete_function().output_shapes[0] is None
     for batch in (1, 3) if cls in EMPTY_IN_A_GRAPH else (0, 1, 3):
         xs = inputs_for(shapes, batch)
-        assert_close(call(*xs), numpy(made(*xs)), 1e-5)
+        assert_close(call(*xs), numpy(layer(*xs)), 1e-5)
 
 
 HALVES = [  # in an order in which every other one has each case with one dtype, and both dtypes
@@ -213,9 +212,9 @@ HALVES = [  # in an order in which every other one has each case with one dtype,
 
 @pytest.mark.parametrize("cls, arguments, shapes, compute", some(HALVES, 10 if ON_JAX else 2))
 def test_mixed_precision_computes_in_16_bits_and_stays_finite(cls, arguments, shapes, compute):
-    made, inputs = ready(cls, arguments, shapes, dtype=f"mixed_{compute}")
-    output = made(*inputs)
-    assert {w.dtype for w in float_weights(made)} <= {"float32"}
+    layer, inputs = ready(cls, arguments, shapes, dtype=f"mixed_{compute}")
+    output = layer(*inputs)
+    assert {w.dtype for w in float_weights(layer)} <= {"float32"}
     for_losses = arguments.get("num_classes") or cls is keras_vit.MaskedPatchPredictor
     final = "float32" if for_losses else compute
     assert keras.backend.standardize_dtype(output.dtype) == final
@@ -227,53 +226,53 @@ def test_mixed_precision_computes_in_16_bits_and_stays_finite(cls, arguments, sh
 
 @every_case
 def test_a_saved_file_loads_in_safe_mode_and_computes_the_same(cls, arguments, shapes, tmp_path):
-    made, inputs = ready(cls, arguments, shapes)
-    is_model = isinstance(made, keras.Model)
-    model = made if is_model else symbolic(made, shapes)
+    layer, inputs = ready(cls, arguments, shapes)
+    is_model = isinstance(layer, keras.Model)
+    model = layer if is_model else symbolic(layer, shapes)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
     assert type(loaded) is type(model)
     if is_model:
         assert loaded.get_config() == model.get_config()
-    assert_close(loaded(*inputs if is_model else [inputs]), numpy(made(*inputs)), 1e-6)
+    assert_close(loaded(*inputs if is_model else [inputs]), numpy(layer(*inputs)), 1e-6)
 
 
 @every_case
 def test_gradients_reach_every_trainable_weight(cls, arguments, shapes):
-    made, inputs = ready(cls, arguments, shapes)
-    factors = np.random.default_rng(1).standard_normal(made(*inputs).shape).astype("float32")
+    layer, inputs = ready(cls, arguments, shapes)
+    factors = np.random.default_rng(1).standard_normal(layer(*inputs).shape).astype("float32")
     # A key's bias adds the same value to all scores of a query, which has no effect on the softmax.
-    unused = {w.path for w in made.trainable_weights if w.path.endswith("key/bias")}
-    for weight, gradient in zip(made.trainable_weights, gradients(made, inputs, factors)):
+    unused = {w.path for w in layer.trainable_weights if w.path.endswith("key/bias")}
+    for weight, gradient in zip(layer.trainable_weights, gradients(layer, inputs, factors)):
         assert gradient is not None, weight.path
         gradient = numpy(gradient)
         assert np.isfinite(gradient).all(), weight.path
         assert weight.path in unused or np.abs(gradient).max() > 0, weight.path
 
 
-def gradients(made, inputs, factors):
+def gradients(layer, inputs, factors):
     if keras.backend.backend() == "jax":
         import jax
 
         inputs = jax.tree.map(jax.numpy.asarray, inputs)
 
         def loss(trainable):
-            fixed = [v.value for v in made.non_trainable_variables]
-            return (made.stateless_call(trainable, fixed, *inputs)[0] * factors).sum()
+            fixed = [v.value for v in layer.non_trainable_variables]
+            return (layer.stateless_call(trainable, fixed, *inputs)[0] * factors).sum()
 
-        return jax.jit(jax.grad(loss))([v.value for v in made.trainable_variables])
+        return jax.jit(jax.grad(loss))([v.value for v in layer.trainable_variables])
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(made(*inputs) * factors)
-    return tape.gradient(loss, [v.value for v in made.trainable_variables])
+        loss = tf.reduce_sum(layer(*inputs) * factors)
+    return tape.gradient(loss, [v.value for v in layer.trainable_variables])
 
 
 # Docstrings --------------------------------------------------------------------------------------
 
 DOCUMENTED = {
     f"{module.__name__}.{name}": thing
-    for module in (layers, keras_vit, preprocessing, variants, position_embedding)
+    for module in (layers, keras_vit, preprocessing, variants)
     for name, thing in public(module).items()
     if callable(thing)
 }

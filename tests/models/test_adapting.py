@@ -84,7 +84,7 @@ def every_feature(*quick):
     return pytest.mark.parametrize("feature", [pytest.param(name, marks=slow[name]) for name in FEATURES])
 
 
-def made(feature):
+def changed_model(feature):
     options, *changes = FEATURES[feature]
     model = one_block(**options)
     for change in changes:
@@ -112,7 +112,7 @@ def compiled(model, **options):
 @every_feature("lora", "int4_then_lora")
 def test_a_step_of_training_changes_the_trainable_weights_only(feature, tmp_path):
     # On TensorFlow, Keras's float8 and its int8 in bfloat16 train only in a graph, which takes long to trace.
-    model = made(feature)
+    model = changed_model(feature)
     compiled(model, run_eagerly="float" not in feature, jit_compile=False)
     before = {weight.path: numpy(weight) for weight in model.weights}
     model.fit(images_for(model), np.array([0, 1]), verbose=0)
@@ -131,7 +131,7 @@ def test_a_step_of_training_changes_the_trainable_weights_only(feature, tmp_path
 
 @every_feature("int8", "float8", "int4_then_lora")
 def test_files_and_exports_keep_a_changed_model(feature, tmp_path):
-    model = made(feature)
+    model = changed_model(feature)
     expected = outputs(model)
 
     # Keras's files keep quantization and factors.
@@ -170,7 +170,7 @@ def test_files_and_exports_keep_a_changed_model(feature, tmp_path):
 
 
 def test_weights_with_and_without_factors_load_into_each_other(tmp_path):
-    adapted, plain = made("lora"), one_block()
+    adapted, plain = changed_model("lora"), one_block()
     adapted.save_weights(tmp_path / "adapted.weights.h5")
     plain.save_weights(tmp_path / "plain.weights.h5")
     expected = outputs(plain), outputs(adapted)
@@ -274,6 +274,6 @@ def test_a_model_without_trainable_weights_is_refused():
 @pytest.mark.tensorflow_only("strategies are of TensorFlow")
 def test_float8_on_several_replicas_is_refused():
     with devices(2).scope():
-        model = compiled(made("float8"), jit_compile=False)
+        model = compiled(changed_model("float8"), jit_compile=False)
     with pytest.raises(ValueError, match="expected one replica.*got 2 replicas"):
         model.fit(images_for(model), LABELS, verbose=0)

@@ -30,7 +30,7 @@ KINDS_AND_TARGETS = [
 few_kinds_and_targets = pytest.mark.parametrize("kind, target", some(KINDS_AND_TARGETS, 2))
 
 
-def made(target="mean_color", **options):
+def random_predictor(target="mean_color", **options):
     """A predictor with random weights around a small encoder, changed by the options."""
     return randomise(MaskedPatchPredictor(VisionTransformer(**{**ENCODER, **options}), target))
 
@@ -50,7 +50,7 @@ def inputs_for(predictor, batch=2, sources=None):
 
 @every_kind
 def test_without_corruption_predictions_come_from_the_encoders_tokens(kind):
-    predictor = made(**KINDS[kind])
+    predictor = random_predictor(**KINDS[kind])
     encoder = predictor.encoder
     inputs = inputs_for(predictor)
     tokens = numpy(encoder.feature_extractor("tokens")(inputs["images"])["tokens"])
@@ -74,7 +74,7 @@ def with_patches_from(images, sources):
 
 @pytest.mark.parametrize("kind", ["class_token", "sincos2d", "any_size"])
 def test_the_vector_of_another_patch_has_the_effect_of_its_pixels(kind):
-    predictor = made(**KINDS[kind])
+    predictor = random_predictor(**KINDS[kind])
     sources = [[2, 1, 2, 0], [3, 3, 1, 3]]
     inputs = inputs_for(predictor)
     moved = inputs | {"images": with_patches_from(inputs["images"], sources)}
@@ -84,7 +84,7 @@ def test_the_vector_of_another_patch_has_the_effect_of_its_pixels(kind):
 
 
 def test_the_mask_token_hides_the_patch_and_keeps_its_position():
-    predictor = made()
+    predictor = random_predictor()
     inputs = inputs_for(predictor, sources=[[0, -1, 2, -1]] * 2)
     expected = numpy(predictor(inputs))
     other = inputs["images"].copy()
@@ -162,7 +162,7 @@ def test_there_is_a_prediction_for_each_target(kind, target):
 
 @few_kinds_and_targets
 def test_a_loaded_model_is_the_same(kind, target, tmp_path):
-    predictor = made(target, **KINDS[kind])
+    predictor = random_predictor(target, **KINDS[kind])
     predictor.encoder.get_layer("encoder_block_0").trainable = False
     predictor.save(tmp_path / "predictor.keras")
     loaded = keras.saving.load_model(tmp_path / "predictor.keras", safe_mode=True)
@@ -180,7 +180,7 @@ def test_a_loaded_model_is_the_same(kind, target, tmp_path):
 
 @every_kind
 def test_the_encoder_becomes_a_classifier_with_its_weights(kind):
-    predictor = made(**KINDS[kind])
+    predictor = random_predictor(**KINDS[kind])
     images = inputs_for(predictor)["images"]
     model = predictor.to_vision_transformer(num_classes=7, class_names=[*"abcdefg"], dropout_rate=0.1)
     assert model.output_shape == (None, 7)
@@ -205,7 +205,7 @@ def test_the_given_encoder_is_shared():
 
 @pytest.mark.parametrize("changes", [{"num_layers": 1}, {"patch_size": 4}, {"class_token": False}])
 def test_an_encoder_whose_weights_do_not_fit_is_refused(changes):
-    predictor = made(pooling="gap", class_token=True)
+    predictor = random_predictor(pooling="gap", class_token=True)
     with pytest.raises(ValueError, match="."):
         predictor.to_vision_transformer(**changes)
 
