@@ -19,3 +19,12 @@ def printable(text):
     rose\\x1b[31m\\n
     """
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def one_line(text):
+    """The text on one line, with single spaces.
+
+    >>> one_line(ValueError("two\\n  lines"))
+    'two lines'
+    """
+    return " ".join(str(text).split())

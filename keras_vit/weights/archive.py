@@ -14,7 +14,7 @@ import zipfile
 import ml_dtypes
 import numpy as np
 
-from keras_vit.messages import listed
+from keras_vit.messages import listed, one_line
 from keras_vit.writing import atomic_path
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -55,7 +55,7 @@ def load_arrays(path, subtree=None):
     except ImportError as error:
         raise ValueError(f"{path} cannot be read here: {error}") from None
     except Exception as error:  # The readers raise many kinds for damaged files.
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error) or type(error).__name__
         if "pickle" in reason.lower() or "Object arrays" in reason:
             reason = "it holds pickled objects, which are refused because loading them can run code"
         raise ValueError(f"{path} is no checkpoint that can be read: {reason}") from None

@@ -7,6 +7,8 @@ import posixpath
 import re
 import urllib.parse
 
+from keras_vit.messages import one_line
+
 LARGEST_SIDECAR = 1 << 24  # bytes
 
 
@@ -59,7 +61,3 @@ def redact_url(url):
     parts = urllib.parse.urlsplit(url)
     netloc, query = parts.netloc.rpartition("@")[2], "…" if parts.query else ""
     return one_line(parts._replace(netloc=netloc, query=query, fragment="").geturl())
-
-
-def one_line(text):
-    return " ".join(str(text).split())

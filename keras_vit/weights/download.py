@@ -15,14 +15,8 @@ from requests import exceptions
 from requests.utils import get_auth_from_url, get_netrc_auth
 from tqdm import tqdm
 
-from keras_vit.weights.cache import (
-    LARGEST_SIDECAR,
-    cache_folder,
-    cached_path,
-    check_file,
-    one_line,
-    redact_url,
-)
+from keras_vit.messages import one_line
+from keras_vit.weights.cache import LARGEST_SIDECAR, cache_folder, cached_path, check_file, redact_url
 
 WAITS = (0, 1, 2, 4, 8)  # seconds before each attempt
 TIMEOUT = 30  # seconds to connect, and between two chunks

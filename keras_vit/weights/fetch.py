@@ -9,8 +9,8 @@ import re
 import urllib.parse
 import warnings
 
-from keras_vit.messages import listed
-from keras_vit.weights.cache import cached_path, check_file, one_line
+from keras_vit.messages import listed, one_line
+from keras_vit.weights.cache import cached_path, check_file
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as Hugging Face names them; the first is preferred
 LOCAL_WEIGHTS = ("model.keras", *WEIGHTS)  # in a local folder, such as that of a run

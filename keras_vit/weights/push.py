@@ -4,7 +4,7 @@ import pathlib
 import re
 import tempfile
 
-from keras_vit.weights.cache import one_line
+from keras_vit.messages import one_line
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.model_card import model_card
 from keras_vit.weights.save import cannot_express, save_weights

@@ -1,4 +1,4 @@
-"""What a user of the package does with a file, as functions from paths to JSON values, for `made.limited`."""
+"""The uses of a file by users of the package, as functions from paths to JSON values, for `made.limited`."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ from keras_vit.export.exported_model import open_exported
 from keras_vit.export.signatures import from_bytes
 from keras_vit.preprocessing import Preprocessing, read_image
 
-with contextlib.suppress(ImportError):  # it takes much address space, and is not always there
+with contextlib.suppress(ImportError):  # It is large, and optional.
     import torch  # noqa: F401
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3)).astype("uint8")
@@ -65,7 +65,7 @@ def run_export(path):
 
 
 def read_run(path):
-    """A finished run, used: what its configuration says of its data, and the outputs for a picture."""
+    """A finished run, used: seed and task of its configuration, and the outputs for a picture."""
     found = load(path, {})
     finished_run(path)
     model = open_model(path)

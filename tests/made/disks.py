@@ -36,7 +36,7 @@ _watched = []
 
 
 def _audit(event, arguments):
-    """Python's word on what it is about to do, which an exception prevents; see PEP 578."""
+    """Audit hook (PEP 578): an exception prevents the operation."""
     if not _watched or event not in ("open", "os.mkdir", "os.rename"):
         return
     path = arguments[1 if event == "os.rename" else 0]

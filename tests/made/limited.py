@@ -1,4 +1,4 @@
-"""A process that reads hostile input, with 2 GiB beside the package and a small model, and limited time."""
+"""A process that reads hostile input, with limited memory and time."""
 
 import importlib
 import json
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import traceback
 
-MEMORY = 2 << 30  # bytes of address space beside what the process holds at its start, and of a file it writes
+MEMORY = 2 << 30  # bytes of address space in addition to that after the import, and of a written file
 SECONDS = 60  # of a call
 SERVE = "from made.limited import serve; serve()"
 TESTS = pathlib.Path(__file__).parent.parent
@@ -29,9 +29,9 @@ class Limited:
         self.module, self.memory, self.process = module, memory, None
 
     def call(self, function, *arguments, seconds=SECONDS):
-        """What became of a call: ("accepted", what it returned), ("refused", message) or ("broke", how).
+        """Call a function: ("accepted", its result), ("refused", message) or ("broke", how).
 
-        Refused is a ValueError with one printable line; all other failures of any kind are "broke".
+        Refused is a ValueError with one printable line; all other failures are "broke".
 
         Args:
             function: Name of the function.

@@ -47,10 +47,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """A server that answers each path as told.
+    """A server with given answers.
 
     Attributes:
-        answers: dict of paths to what answers there: a function of the handler, or a list of them, one
+        answers: dict of paths to their answers: a function of the handler, or a list of them, one
             a request, the last for ever.
         seen: list of (command, path, headers) of each request.
     """
@@ -88,7 +88,6 @@ def file(
     tag='"1"',
     date=None,
     ranges=True,
-    if_range=True,
     packed=False,
     most=None,
     until=None,
@@ -99,16 +98,15 @@ def file(
 
     Args:
         tag, date: Its ETag and Last-Modified.
-        ranges: Whether a Range is honoured; if_range: whether If-Range is; packed: whether a range is
-            said to be packed with gzip; most: the bytes that a range holds at most.
+        ranges: Whether a Range is honoured; packed: whether a range has a gzip header; most: the largest
+            size of a range in bytes.
         until: The connection is lost before this byte of the file; hang: an event to wait for first.
-        declared: What it says its length is; None: what it is.
+        declared: The Content-Length; None: the true one.
     """
 
     def answer(handler):
         asked = re.match(r"bytes=(\d+)-$", handler.headers.get("Range", ""))
-        same = not if_range or handler.headers.get("If-Range") in (tag, date)
-        start, status = (int(asked[1]), 206) if asked and ranges and same else (0, 200)
+        start, status = (int(asked[1]), 206) if asked and ranges else (0, 200)
         length = len(content) if declared is None else declared
         if status == 206 and start >= length:
             return handler.answer(416, Content_Range=f"bytes */{length}")
@@ -140,15 +138,15 @@ def status(number, **headers):
     return lambda handler: handler.answer(number, **headers)
 
 
-def chunked(*pieces, end=True):
+def chunked(*chunks, end=True):
     """An answer in chunks, without a length; without its end, the connection is lost."""
 
     def answer(handler):
         handler.send_response(200)
         handler.send_header("Transfer-Encoding", "chunked")
         handler.end_headers()
-        for piece in pieces:
-            handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        for chunk in chunks:
+            handler.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
         if end:
             handler.wfile.write(b"0\r\n\r\n")
         else:
@@ -173,7 +171,7 @@ class Hub(Handler):
 
     def do_GET(self):
         asked = re.match(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)$", self.path)
-        if not asked:  # what the library wants to know besides
+        if not asked:  # other requests of the library
             return self.answer(404)
         self.server.seen.append((self.command, self.path, dict(self.headers)))
         repo, revision, name = asked.groups()
@@ -204,15 +202,15 @@ class Hub(Handler):
         self.answer(404)
 
     def do_PUT(self):
-        pieces = []
+        chunks = []
         if self.headers.get("Transfer-Encoding") == "chunked":
             while size := int(self.rfile.readline(), 16):
-                pieces.append(self.rfile.read(size))
+                chunks.append(self.rfile.read(size))
                 self.rfile.readline()
             self.rfile.readline()
         else:
-            pieces.append(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.blobs[self.path] = b"".join(pieces)
+            chunks.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.blobs[self.path] = b"".join(chunks)
         self.answer(200)
 
     def _create(self, body):
@@ -274,8 +272,8 @@ class HubServer(Server):
     Attributes:
         repositories: dict of names to dicts of revisions to (commit, dict of file names to contents).
         problems: dict of names to (status, X-Error-Code) that answer every download of them.
-        created: dict of names to what was asked for when they were created.
-        blobs: dict of paths to what was uploaded there, before a commit takes it.
+        created: dict of names to the requests that created them.
+        blobs: dict of paths to uploaded contents, before a commit adds them.
     """
 
     def __init__(self):

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 ERF = {"activation": "gelu_erf"}
 CROP = Preprocessing(16, resize="crop", crop_fraction=0.5, antialias=True, mean=(0.1, 0.2, 0.3))
 NAMES = ("ant", "bee", "cat", "crane", "crane")
-MODELS = {  # what differs from a small model, the layout that is asked for, and the one that is taken
+MODELS = {  # changed options of a small model, the requested layout, and the chosen one
     "plain": ({"class_names": NAMES}, None, "huggingface"),
     "prepared": ({"preprocessing": CROP, "norm_epsilon": 1e-12}, None, "huggingface"),
     "distilled": ({"distillation": True, **ERF}, None, "huggingface"),
@@ -73,7 +73,7 @@ def test_one_commit_is_made_with_the_users_token(hub):
     assert sent == {"Bearer hf_secret"}
 
 
-def test_a_repository_that_is_there_gets_another_commit(hub):
+def test_an_existing_repository_gets_another_commit(hub):
     push_to_hub(one_block(), "me/flowers")
     before = files_of(hub, "me/flowers")
     push_to_hub(one_block(num_classes=3), "me/flowers")
@@ -82,7 +82,7 @@ def test_a_repository_that_is_there_gets_another_commit(hub):
     assert "visibility" not in hub.created["me/flowers"]
 
 
-def test_the_card_says_what_is_known(hub):
+def test_the_card_has_the_known_facts(hub):
     model = one_block(pooling="gap", class_token=False)
     facts = {
         "licence": "mit",
@@ -115,24 +115,24 @@ def test_the_card_says_what_is_known(hub):
         ({}, {"metrics": {"accuracy": 1.0}}, "expected the dataset of the metrics"),
     ],
 )
-def test_what_cannot_be_expressed_is_not_sent(hub, options, given, message):
+def test_a_model_that_no_layout_expresses_is_not_sent(hub, options, given, message):
     with pytest.raises(ValueError, match=message):
         push_to_hub(one_block(**options), "me/flowers", **given)
     assert hub.seen == []
 
 
-def test_what_the_hub_refuses_is_told_in_one_line(hub, monkeypatch):
+def test_a_refusal_of_the_hub_is_one_line(hub, monkeypatch):
     def refusal(**facts):
         with pytest.raises(ValueError) as caught:
             push_to_hub(one_block(), "me/flowers", **facts)
         return str(caught.value)
 
-    told = refusal(licence="none")
-    assert told == 'me/flowers: Invalid metadata in README.md. - "license" must be one of …'
+    message = refusal(licence="none")
+    assert message == 'me/flowers: Invalid metadata in README.md. - "license" must be one of …'
     monkeypatch.delenv("HF_TOKEN")
-    told = refusal()
-    assert told.startswith(f"me/flowers: {hub.url} answered 401; log in ")
-    assert told.endswith("with a write account")
+    message = refusal()
+    assert message.startswith(f"me/flowers: {hub.url} answered 401; log in ")
+    assert message.endswith("with a write account")
     hub.shutdown()
     hub.server_close()
     close_session()
