@@ -1,4 +1,4 @@
-"""A SavedModel as one `.tar.gz`, as TF Hub fetches it, and back; from wherever one lies to a local folder."""
+"""SavedModels as `.tar.gz` archives, as TF Hub fetches them, and the local folder of any SavedModel."""
 
 import errno
 import gzip
@@ -11,24 +11,25 @@ import tarfile
 import urllib.parse
 import zlib
 
+from filelock import FileLock
+
 from keras_vit.weights.archive import check_unpacked_size
 from keras_vit.weights.cache import cache_folder, redact_url
 from keras_vit.weights.fetch import fetch
 from keras_vit.writing import atomic_path
 
-PROGRAM = "saved_model.pb"  # what makes a folder a SavedModel
-SUFFIXES = (".tar.gz", ".tgz")  # of its archives
-PIECE = 1 << 20  # bytes
-_HEADERS = 1 << 20  # bytes of an archive besides the files' contents: headers of 1,000 entries, and padding
+PROGRAM = "saved_model.pb"  # the file by which a folder is a SavedModel
+SUFFIXES = (".tar.gz", ".tgz")
+CHUNK = 1 << 20  # bytes
+MAX_OVERHEAD = 1 << 20  # bytes of headers and padding: enough for 1,000 entries
 _DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RecursionError)
 
 
 def make_archive(saved_model, path):
     """Write a SavedModel as a `.tar.gz` that `hub.load` fetches from any web server.
 
-    The same model gives the same bytes: nothing in them tells who wrote them and when, and
-    `fingerprint.pb`, which holds a random number, is left out. Folders stand before what is in them,
-    since tensorflow_hub makes none by itself.
+    It has no names, times or owners of this machine. Folders come before their contents, since
+    tensorflow_hub creates none by itself.
 
     Args:
         saved_model: Folder of a SavedModel; it becomes the archive's root.
@@ -52,9 +53,9 @@ def make_archive(saved_model, path):
     if not (root / PROGRAM).is_file():
         raise ValueError(f"{os.fspath(root)!r} is no SavedModel: it has no {PROGRAM}")
     if not path.name.endswith(".tar.gz"):
-        raise ValueError(f"an archive for TF Hub ends in .tar.gz; got {os.fspath(path)!r}")
+        raise ValueError(f"the name of an archive must end in .tar.gz; got {os.fspath(path)!r}")
     with atomic_path(path, overwrite=False) as temporary, open(temporary, "wb") as file:
-        _pack(root, [item for item in root.rglob("*") if item != root / "fingerprint.pb"], file)
+        _pack(root, root.rglob("*"), file)
     return path
 
 
@@ -73,15 +74,14 @@ def pack_program(saved_model, with_values):
         >>> len(pack_program(folder, with_values=False)) < len(pack_program(folder, with_values=True))
         True
     """
-    root = pathlib.Path(saved_model)
+    root, packed = pathlib.Path(saved_model), io.BytesIO()
     parts = {PROGRAM, "assets"} | ({"variables"} if with_values else set())
-    packed = io.BytesIO()
     _pack(root, [item for item in root.rglob("*") if item.relative_to(root).parts[0] in parts], packed)
     return packed.getvalue()
 
 
 def _pack(root, items, file):
-    """Write files and folders below `root` into a binary file, as the same bytes each time."""
+    """Write files and folders below `root` into a binary file."""
     with (
         gzip.GzipFile("", "wb", 6, file, mtime=0) as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar,
@@ -98,7 +98,7 @@ def _pack(root, items, file):
 
 
 def extract_archive(path, folder):
-    """Unpack the `.tar.gz` of a SavedModel, whoever made it.
+    """Unpack the `.tar.gz` of a SavedModel of any publisher.
 
     Args:
         path: The archive.
@@ -120,6 +120,7 @@ def extract_archive(path, folder):
         True
     """
     path, folder = (pathlib.Path(name).expanduser() for name in (path, folder))
+    name = repr(os.fspath(path))
     with open(path, "rb") as file, atomic_path(folder, overwrite=False) as temporary:
         temporary.mkdir()
         try:
@@ -131,38 +132,36 @@ def extract_archive(path, folder):
                         _check(entry, total, path, temporary)
                         metered.left += entry.size
                         _extract(tar, entry, temporary)
-                while metered.read(PIECE):  # the checksum stands at the end
+                while metered.read(CHUNK):  # gzip verifies its checksum at the end.
                     pass
         except ValueError as error:
-            raise ValueError(f"{os.fspath(path)!r} is not unpacked: {error}") from None
+            raise ValueError(f"{name} is not unpacked: {error}") from None
         except _DAMAGED as error:
-            raise ValueError(
-                f"{os.fspath(path)!r} is no .tar.gz, or a damaged one ({type(error).__name__})"
-            ) from None
+            raise ValueError(f"{name} is no .tar.gz, or a damaged one ({type(error).__name__})") from None
         if not (temporary / PROGRAM).is_file():
-            raise ValueError(f"{os.fspath(path)!r} holds no SavedModel: no {PROGRAM} at its root")
+            raise ValueError(f"{name} holds no SavedModel: no {PROGRAM} at its root")
     return folder
 
 
 class _Metered:
-    """A stream of which no more can be read than `_HEADERS` bytes and those that were added to `left`.
+    """A stream that refuses to yield more than `MAX_OVERHEAD` bytes in addition to those added to `left`.
 
-    `tarfile` reads long names, extended headers and sparse files' maps into memory, whatever their size.
+    `tarfile` reads long names, extended headers and sparse maps into memory, whatever their size.
     """
 
     def __init__(self, stream):
-        self.stream, self.left = stream, _HEADERS
+        self.stream, self.left = stream, MAX_OVERHEAD
 
     def read(self, size):
         content = self.stream.read(size)
         self.left -= len(content)
         if self.left < 0:
-            raise ValueError(f"its headers and padding take more than {_HEADERS:,} bytes")
+            raise ValueError(f"its headers and padding take more than {MAX_OVERHEAD:,} bytes")
         return content
 
 
 def _check(entry, total, archive, folder):
-    """Refuse an entry by its header: what it is, where it would lie, and how much is declared up to it."""
+    """Refuse an entry by its header: its name, type and size, and the total size so far."""
     name = pathlib.PurePosixPath(entry.name)
     if name.is_absolute() or ".." in name.parts or any(c in entry.name for c in "\\:\0"):
         raise ValueError(f"{entry.name!r} may lie outside of it")
@@ -177,7 +176,6 @@ def _check(entry, total, archive, folder):
 
 
 def _extract(tar, entry, folder):
-    """One folder or file of an archive."""
     target = folder / entry.name
     try:
         if entry.isdir():
@@ -185,16 +183,16 @@ def _extract(tar, entry, folder):
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         with tar.extractfile(entry) as content, open(target, "xb") as file:
-            shutil.copyfileobj(content, file, PIECE)
+            shutil.copyfileobj(content, file, CHUNK)
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
         raise ValueError(f"it holds {entry.name!r} twice") from None
 
 
 def saved_model_folder(source, *, trust=False, sha256=None):
-    """The local folder of a SavedModel, fetched and unpacked where need be.
+    """The local folder of a SavedModel, downloaded and unpacked if needed.
 
-    What is fetched is kept in keras_vit's cache and not asked for again, so an address should name a
-    version. It is unpacked once, beside it, for all addresses with the same content.
+    Downloads are kept in keras_vit's cache and not requested again, so a URL should contain a
+    version. Archives are unpacked into the cache once for each content.
 
     Args:
         source: Folder of a SavedModel, of numbered versions of one (the largest is taken), of an export,
@@ -203,13 +201,13 @@ def saved_model_folder(source, *, trust=False, sha256=None):
             does, with `?tf-hub-format=compressed`.
         trust: Whether the publisher of a URL is trusted. A SavedModel is a program, whose graph may read and
             write files.
-        sha256: Hexadecimal SHA-256 that the archive must have; None: any. It does not stand for trust.
+        sha256: Hexadecimal SHA-256 that the archive must have; None: any. It does not imply trust.
 
     Returns:
         pathlib.Path of a folder with `saved_model.pb`.
 
     Raises:
-        ValueError: if there is no SavedModel, it cannot be had, or it is of a URL that is not trusted.
+        ValueError: if there is no SavedModel, it cannot be downloaded, or its URL is not trusted.
 
     Example:
         >>> folder = export_saved_model(model, "versions/saved_model/2")
@@ -221,8 +219,7 @@ def saved_model_folder(source, *, trust=False, sha256=None):
         if not trust:
             raise ValueError(
                 f"{redact_url(text)} is a SavedModel: a program, whose graph may read and write files; if "
-                "you trust its publisher, give trust=True (--trust); weights, .tflite and .onnx files are "
-                "data"
+                "you trust its publisher, give trust=True (--trust); weights, .tflite and .onnx are data"
             )
         return _unpacked(fetch(_compressed(text), sha256=sha256, trust=True))
     path = pathlib.Path(text).expanduser()
@@ -232,19 +229,16 @@ def saved_model_folder(source, *, trust=False, sha256=None):
         raise ValueError(f"{text!r} is a Keras model, not a SavedModel; {_how_to_export(text, 'export')}")
     if path.is_file():
         return _unpacked(fetch(path, sha256=sha256))
-    versions = {}
     for folder in (path, path / "saved_model", path / "export/saved_model"):
         if (folder / PROGRAM).is_file():
             return folder
-        names = os.listdir(folder) if folder.is_dir() else ()
-        versions = {int(name): folder / name for name in names if name.isdecimal()}
-        versions = {number: folder for number, folder in versions.items() if (folder / PROGRAM).is_file()}
+        versions = [file.parent for file in folder.glob(f"*/{PROGRAM}") if file.parent.name.isdecimal()]
         if versions:
-            return versions[max(versions)]
+            return max(versions, key=lambda version: int(version.name))
     if (path / "model.keras").is_file():
         raise ValueError(f"{text!r} is a run without an export; {_how_to_export(text, path / 'export')}")
-    what = "holds no SavedModel" if path.is_dir() else "does not exist"
-    raise ValueError(f"{text!r} {what}; wanted a folder with {PROGRAM}, a .tar.gz of one, or its URL")
+    problem = "holds no SavedModel" if path.is_dir() else "does not exist"
+    raise ValueError(f"{text!r} {problem}; expected a folder with {PROGRAM}, a .tar.gz of one, or its URL")
 
 
 def _how_to_export(model, folder):
@@ -252,18 +246,15 @@ def _how_to_export(model, folder):
 
 
 def _compressed(url):
-    """The address as TF Hub's hosts want to be asked."""
-    address = urllib.parse.urlsplit(url)
-    if address.scheme not in ("http", "https") or address.path.endswith(SUFFIXES):
+    """The URL in the form that TF Hub's hosts answer with an archive."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or parts.path.endswith(SUFFIXES):
         return url
-    query = "&".join(filter(None, (address.query, "tf-hub-format=compressed")))
-    return address._replace(query=query).geturl()
+    return parts._replace(query="&".join(filter(None, (parts.query, "tf-hub-format=compressed")))).geturl()
 
 
 def _unpacked(archive):
-    """An archive's folder in the cache, by its content; one process unpacks and the others wait."""
-    from filelock import FileLock
-
+    """An archive's folder in the cache, by its content; one process unpacks it while others wait."""
     with open(archive, "rb") as file:
         key = hashlib.file_digest(file, "sha256").hexdigest()[:32]
     cache = cache_folder()

@@ -1,4 +1,4 @@
-"""What an exported model says of itself, in every format: what goes in, what comes out, what it is."""
+"""The description of an exported model, which every format contains."""
 
 import dataclasses
 import json
@@ -8,29 +8,29 @@ import pathlib
 import keras_vit
 from keras_vit.models.config import DYNAMIC_SIZE, OPTIONS, ViTConfig, stem_stride
 from keras_vit.preprocessing import Preprocessing
-from keras_vit.tasks import TASKS
+from keras_vit.tasks import get_task
 
-FILE = "keras_vit.json"  # its name inside SavedModels, LiteRT and ONNX files
+FILE = "keras_vit.json"  # in SavedModels, LiteRT and ONNX files
 LABELS = "labels.txt"  # one class name a line
-ELSEWHERE = ("preprocessing", "class_names", "task", "split_seed")  # arguments with fields of their own
+FIELDS = ("preprocessing", "class_names", "task", "split_seed")  # options that are not in `architecture`
 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What an exported model is.
+    """The description of an exported model.
 
     Args:
-        task: "single_label", "multi_label" or "regression": what its numbers mean.
-        image_size: (height, width) that it reads; (None, None) for any.
-        channels: Of its images.
-        num_outputs: Numbers an image that come out: classes, or channels of the representation.
-        class_names: One a class, or None.
-        resize, crop_fraction, interpolation, antialias: As in `Preprocessing`: how its images are
-            resized. The pixels' normalisation is part of what is exported.
-        parameters: How many it has.
+        task: "single_label", "multi_label" or "regression".
+        image_size: (height, width) of its images; (None, None) for any.
+        channels: The number of channels of its images.
+        num_outputs: Outputs per image: classes, or channels of the representation.
+        class_names: One name per class, or None.
+        resize, crop_fraction, interpolation, antialias: How images are resized, as in `Preprocessing`; the
+            pixels are normalised by the exported model.
+        parameters: The number of its parameters.
         architecture: The constructor arguments of the `VisionTransformer`.
-        version: Of keras_vit, by which it was exported.
-        seed: By which the data set that it was trained on was split, where it has no test split of its own.
+        version: The version of keras_vit that exported it.
+        seed: The seed of the split of the data that it was trained on, if the data set has no test split.
 
     Example:
         >>> describe(model).output, describe(model).preprocessing.mean
@@ -53,7 +53,7 @@ class Description:
 
     @property
     def is_classifier(self):
-        """Whether one row of class scores an image comes out."""
+        """Whether the output is one row of class scores for each image."""
         return self.num_classes is not None and self.architecture["pooling"] is not None
 
     @property
@@ -63,10 +63,8 @@ class Description:
 
     @property
     def output(self):
-        """The name of the output that is the live model's: "logits", "values" or "representation"."""
-        if self.num_classes is None:
-            return "representation"
-        return "values" if self.task == "regression" else "logits"
+        """The name of the live model's output: "logits", "values" or "representation"."""
+        return "representation" if self.num_classes is None else get_task(self.task).output_name
 
     @property
     def usual_size(self):
@@ -101,35 +99,33 @@ class Description:
 
 
 def describe(model, task="single_label", seed=0):
-    """The Description of a `VisionTransformer` that is about to be exported.
+    """The Description of a `VisionTransformer` to export.
 
     Args:
         model: A `VisionTransformer`.
-        task: What its outputs mean; of no consequence where it has no head.
-        seed: Of the split that it was trained on.
+        task: The task of its head.
+        seed: The seed of the split that it was trained on.
 
     Raises:
-        ValueError: if the task is unknown, or a class name is of several lines.
+        ValueError: if the task is unknown, or a class name has several lines.
 
     Example:
         >>> describe(model, "multi_label").labels[:2]
         ('0', '1')
     """
-    if task not in TASKS:
-        raise ValueError(f"task {task!r} is unknown; choose one of {TASKS}")
     broken = [name for name in model.class_names or () if name.splitlines() not in ([], [name])]
     if broken:
-        raise ValueError(f"class names must be one line each, as {LABELS} holds them; got {broken[0]!r}")
-    config = json.loads(json.dumps(model.get_config()))  # as it will be read back
+        raise ValueError(f"class names must be one line each for {LABELS}; got {broken[0]!r}")
+    config = json.loads(json.dumps(model.get_config()))  # tuples become lists, as when it is read
     prepare = config["preprocessing"]
     return Description(
-        task=task,
+        task=get_task(task).name,
         image_size=tuple(model.image_size),
         channels=model.in_channels,
         num_outputs=model.output.shape[-1],
         class_names=model.class_names,
         parameters=model.count_params(),
-        architecture={name: config[name] for name in OPTIONS if name not in ELSEWHERE},
+        architecture={name: config[name] for name in OPTIONS if name not in FIELDS},
         version=keras_vit.__version__,
         seed=seed,
         **{name: prepare[name] for name in ("resize", "crop_fraction", "interpolation", "antialias")},
@@ -137,11 +133,11 @@ def describe(model, task="single_label", seed=0):
 
 
 def parse_description(text, path):
-    """The Description in an exported file; what a later version of keras_vit tells besides is left out.
+    """The Description in an exported file; fields of later versions of keras_vit are ignored.
 
     Args:
-        text: What `as_json` made, or None where the file has none.
-        path: The file, for the message.
+        text: The contents of `keras_vit.json`, or None if there is none.
+        path: The exported file, for the message.
 
     Raises:
         ValueError: if keras_vit did not write it, or it describes no model.
@@ -169,17 +165,18 @@ def _check(description):
     d = description
     config = ViTConfig(**{**d.architecture, "class_names": d.class_names})
     expected = {"channels": config.in_channels}
-    if config.image_size != DYNAMIC_SIZE:  # else LiteRT files have one of their own
+    if config.image_size != DYNAMIC_SIZE:  # A LiteRT file may fix a size that the model leaves open.
         expected["image_size"] = config.image_size
     if d.output != "representation":
         expected["num_outputs"] = config.num_classes
     wrong = [name for name, value in expected.items() if getattr(d, name) != value]
     wrong += [name for name in ("num_outputs", "parameters", "seed") if type(getattr(d, name)) is not int]
-    wrong += ["task"] * (d.task not in TASKS) + ["version"] * (type(d.version) is not str)
+    wrong += ["version"] * (type(d.version) is not str)
     wrong += ["class_names"] * (not all(isinstance(name, str) for name in d.class_names or ()))
     if wrong:
         raise ValueError(", ".join(f"{name} is {str(getattr(d, name))[:60]!r}" for name in wrong))
-    _ = d.preprocessing  # which checks the fields that it is made of
+    get_task(d.task)
+    _ = d.preprocessing  # Its constructor checks its fields.
 
 
 def read_description(saved_model):

@@ -22,7 +22,6 @@ from keras_vit.export.verify import (
     full_precision_matmul,
     live_reference,
     live_run,
-    measure,
     sample_images,
 )
 from keras_vit.models.config import DYNAMIC_SIZE
@@ -30,6 +29,7 @@ from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path, free_path
 
 CALIBRATION_IMAGES = 200
+BAR = {"unit": "format", "delay": 2, "disable": None}  # of tqdm
 VERSIONS_OF = ("keras_vit", "keras", "tensorflow", "ai-edge-litert", "onnxruntime")
 
 
@@ -83,8 +83,8 @@ def export_folder(
 
     Returns:
         dict, as in `verification.json`: the `dataset` (None: noise) and the number of `images`; the task's
-        primary metric as `judged`; the row of `measure` for `live` and for each of the `formats`, with its
-        `path`, `export_seconds` and `warning` (or None); the `versions` and `seconds`.
+        primary metric as `judged`; the row of `Reference.measure` for `live` and for each of the `formats`,
+        with its `path`, `export_seconds` and `warning` (or None); the `versions` and `seconds`.
 
     Raises:
         ValueError: if the folder exists, an argument is unknown, weights are not finite, a format
@@ -103,11 +103,14 @@ def export_folder(
     path = pathlib.Path(path).expanduser()
     chosen = choose_formats(formats, precisions)
     task = task or (dataset.task if dataset else "single_label")
-    live = _compared(model, representation)
+    live = model
+    if representation or model.dtype_policy.name != "float32" or "dense_layers" in model.get_config():
+        live = float32_copy(model, representation)  # Exports compute in float32, with plain kernels.
     description = _with_size(describe(live, task), image_size)
     _check_dataset(dataset, live, task)
     if integer_io is not None and "tflite_int8" not in [format.name for format in chosen]:
         raise ValueError(f"integer_io is an option of LiteRT's int8 only; got {formats} and {precisions}")
+    calibrated = dataset is not None and "train" in dataset.splits
     job = ExportJob(
         model,
         task=task,
@@ -116,7 +119,7 @@ def export_folder(
         batch_size=batch_size,
         image_size=image_size,
         integer_io=integer_io,
-        calibration=_calibration(dataset, description),
+        calibration=_calibration(dataset, description) if calibrated else None,
         name=name,
         publisher=publisher,
         version=version,
@@ -125,17 +128,16 @@ def export_folder(
     for format in chosen:
         format.check(job)
     with _new_folder(path, formats, version) as folder, full_precision_matmul():
-        job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job))
         reference = live_reference(live, description, dataset and dataset.split(split), images)
-        live_row = measure(reference, reference.run if representation else live_run(model))
-        if live_row["score"] is not None:
-            job = _with_accuracy(
-                job, live_row["score"], reference, dataset, split, live.image_size == DYNAMIC_SIZE
-            )
-        # All other formats are converted from the SavedModel.
-        ordered = list(dict.fromkeys([SAVED_MODEL, *chosen]))
+        live_row = reference.measure(reference.run if representation else live_run(model))
+        known = job.facts
+        if live_row["score"] is not None:  # Exports have the live model's score, within their tolerance.
+            measured = _measurement(live_row["score"], reference, dataset, split, live.image_size)
+            known = dataclasses.replace(known, accuracy=(*known.accuracy, measured))
+        job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job), facts=known)
         rows = {}
-        for format in tqdm(ordered, "exporting", unit="format", delay=2, disable=None):
+        # All other formats are converted from the SavedModel.
+        for format in tqdm([SAVED_MODEL, *(f for f in chosen if f is not SAVED_MODEL)], "exporting", **BAR):
             target = format.target(folder, job)
             row = _export(format, job, target, reference)
             rows[format.name] = {"path": str(path / target.relative_to(folder)), **row}
@@ -160,8 +162,7 @@ def _export(format, job, target, reference):
     start = time.perf_counter()
     format.write(job, target)
     seconds = time.perf_counter() - start
-    exported = ExportedModel(*format.open(target, None))
-    row = measure(reference, exported.predict_on_batch, target)
+    row = reference.measure(ExportedModel(*format.open(target, None)).predict_on_batch, target)
     try:
         warning = check_tolerance(format.tolerance, row, len(reference.images))
     except ValueError as error:
@@ -169,42 +170,23 @@ def _export(format, job, target, reference):
     return {**row, "export_seconds": seconds, "warning": warning}
 
 
-def _compared(model, representation):
-    """The live model that exports are compared with: in float32 and with plain kernels, as they are."""
-    if representation or model.dtype_policy.name != "float32" or "dense_layers" in model.get_config():
-        return float32_copy(model, representation)
-    return model
+def _calibration(dataset, description):
+    """Calibration images for int8, sampled when they are needed."""
+    yield sample_images(dataset.split("train"), description.preprocessing, CALIBRATION_IMAGES)[0]
 
 
 def _check_dataset(dataset, model, task):
     if dataset and model.is_classifier:
         check_classes(model, dataset)
     if dataset and dataset.task != task:
-        raise ValueError(
-            f"{dataset.name} has labels of the task {dataset.task!r}, but the model's is {task!r}"
-        )
+        raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
 
 
-def _calibration(dataset, description):
-    """The function that samples images for int8 from the training split; None without one."""
-    if dataset is None or "train" not in dataset.splits:
-        return None
-    samples = dataset.split("train")
-    return lambda: sample_images(samples, description.preprocessing, CALIBRATION_IMAGES)[0]
-
-
-def _with_accuracy(job, score, reference, dataset, split, any_size):
-    """The job with the live model's accuracy, which its exports reproduce, among the facts."""
-    measurement = Measurement(
-        score,
-        title_of(dataset.name),
-        split,
-        len(reference.images),
-        get_task(reference.task).primary_metric_title,
-        reference.images.shape[1:3] if any_size else None,
-    )
-    facts = dataclasses.replace(job.facts, accuracy=(*job.facts.accuracy, measurement))
-    return dataclasses.replace(job, facts=facts)
+def _measurement(score, reference, dataset, split, image_size):
+    """The live model's primary metric, for the Hub archive's model card."""
+    size = reference.images.shape[1:3] if image_size == DYNAMIC_SIZE else None
+    metric = get_task(reference.task).primary_metric_title
+    return Measurement(score, title_of(dataset.name), split, len(reference.images), metric, size)
 
 
 @contextlib.contextmanager
@@ -232,12 +214,10 @@ def _new_folder(path, formats, version):
 
 
 def _with_size(description, image_size):
-    """The Description with a size to verify at: for a model of any size the given one, or its usual one."""
+    """The Description with the size to verify at; of a model of any size the given or the usual one."""
     if description.image_size != DYNAMIC_SIZE:
         if image_size not in (None, description.image_size):
-            raise ValueError(
-                f"the model's image_size is {description.image_size}; got image_size {image_size}"
-            )
+            raise ValueError(f"image_size must be the model's {description.image_size}; got {image_size}")
         return description
     return dataclasses.replace(description, image_size=tuple(image_size or description.usual_size))
 

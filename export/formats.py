@@ -9,7 +9,7 @@ import functools
 import os
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -28,8 +28,8 @@ class ExportJob:
         saved_model: Folder of its SavedModel, which all other formats are converted from; None while options
             are checked.
         task, representation, seed: As for `export_saved_model`.
-        batch_size, image_size, integer_io: As for `export_tflite`.
-        calibration: Function that returns the calibration images of LiteRT's int8, or None.
+        batch_size, image_size, integer_io, calibration: As for `export_tflite`; calibration images do not
+            concern other precisions than int8.
         name, publisher, version, facts: As for `export_hub`.
     """
 
@@ -41,7 +41,7 @@ class ExportJob:
     batch_size: int | None = None
     image_size: tuple[int, int] | None = None
     integer_io: str | None = None
-    calibration: Callable[[], np.ndarray] | None = None
+    calibration: Iterable[np.ndarray] | None = None
     name: str = "vit"
     publisher: str = "keras-vit"
     version: int = 1
@@ -93,8 +93,6 @@ def _check_litert(job, precision):
 
 def _write_litert(job, path, precision):
     options = _litert_options(job, precision)
-    if "calibration" in options:
-        options["calibration"] = job.calibration()
     tflite.export_tflite(job.saved_model, path, image_size=job.image_size, **options)
 
 

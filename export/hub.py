@@ -1,4 +1,4 @@
-"""A SavedModel to publish: archive, documentation page, and metadata for Kaggle Models."""
+"""A SavedModel to publish: archive, model card, and metadata for Kaggle Models."""
 
 import dataclasses
 import json
@@ -6,14 +6,16 @@ import pathlib
 import re
 import tempfile
 
-from keras_vit.export.archive import extract_archive, make_archive
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_vit.export.archive import PROGRAM, extract_archive, make_archive
 from keras_vit.export.description import read_description
-from keras_vit.export.hub_page import KINDS, card, kind_of, page, read_contents, summary
-from keras_vit.export.hub_usage import fine_tuning, usage
+from keras_vit.export.model_card import model_card, summary, usage
 from keras_vit.export.saved_model import open_saved_model
+from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path
 
-KAGGLE_LICENCES = {  # by their SPDX names in small letters
+KAGGLE_LICENCES = {  # by their SPDX names in lowercase
     "apache-2.0": "Apache 2.0",
     "bsd-3-clause": "BSD-3-Clause",
     "mit": "MIT",
@@ -32,14 +34,14 @@ KAGGLE_LICENCES = {  # by their SPDX names in small letters
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """How good a model was found to be.
+    """The value of a metric of a model on a data set.
 
     Args:
-        value: The number.
-        dataset, split: On what.
-        images: On how many.
-        metric: What was measured.
-        image_size: (height, width) of the images, where the model takes any.
+        value: The value.
+        dataset, split: What it was measured on.
+        images: The number of images.
+        metric: The name of the metric.
+        image_size: (height, width) of the images, if the model takes any.
 
     Example:
         >>> Measurement(0.9471, "digits", "test", 360).metric
@@ -56,17 +58,17 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What is known of a model and is not in its SavedModel; None where it is not known.
+    """Facts about a model for its model card that are not in its SavedModel; None for unknown ones.
 
     Args:
         licence: Of the weights, by its SPDX name.
-        trained_on: The data, in words and in order: "ImageNet-21k, ImageNet-1k".
-        accuracy: A tuple of `Measurement`s of these very weights.
-        source: The weights it started from, or who trained it.
-        url: Where the archive will lie.
+        trained_on: The data sets in order: "ImageNet-21k, ImageNet-1k".
+        accuracy: A tuple of `Measurement`s of these weights.
+        source: The weights that training started from, or who trained them.
+        url: URL at which the archive will be published.
 
     Raises:
-        ValueError: for an address that is none of a .tar.gz, and for text that is not one line.
+        ValueError: for a URL that does not end in .tar.gz, and for text that is not one line.
 
     Example:
         >>> Facts(licence="Apache-2.0", url="https://example.org/vit/1.tar.gz").accuracy
@@ -81,7 +83,7 @@ class Facts:
 
     def __post_init__(self):
         if self.url is not None and not re.fullmatch(r"(https?|gs)://[^\s\"'<>\\]+\.tar\.gz", self.url):
-            raise ValueError(f"url must be the address of a .tar.gz; got {self.url!r}")
+            raise ValueError(f"url must be the URL of a .tar.gz; got {self.url!r}")
         for name in ("licence", "trained_on", "source"):
             text = getattr(self, name)
             if text is not None and (not text.strip() or len(text.splitlines()) > 1):
@@ -89,26 +91,25 @@ class Facts:
 
 
 def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Facts()):
-    """Write what it takes to publish a SavedModel, for TF Hub's library or on Kaggle Models.
+    """Write the files for publishing a SavedModel on any web server or on Kaggle Models.
 
-    `NAME.tar.gz` is what `hub.load`, `hub.KerasLayer` and `SavedModelLayer` fetch from any address;
-    `NAME.md` documents it in TF Hub's form; `model-metadata.json` and
-    `model-instance-metadata.json` go to Kaggle beside the SavedModel's folder. They say what the
-    SavedModel says of itself and the facts that are given, and nothing else.
+    `NAME.tar.gz` is the archive that `hub.load`, `hub.KerasLayer` and `SavedModelLayer` fetch from a URL;
+    `NAME.md` is its model card; `model-metadata.json` and `model-instance-metadata.json` are uploaded to
+    Kaggle with the SavedModel's folder.
 
     Args:
         saved_model: Folder that `export_saved_model` wrote.
         folder: Folder to write; it must not exist.
         name: Of the model: letters, digits, "_", "." and "-".
-        publisher: Of the model: lower-case letters, digits and "-".
-        version: A number; None: the SavedModel's folder's own where it is one, else 1.
+        publisher: Of the model: lowercase letters, digits and "-".
+        version: An integer; None for the name of the SavedModel's folder if that is a number, else 1.
         facts: `Facts` that the SavedModel does not hold.
 
     Returns:
         dict of `archive`, `page`, `model_metadata` and `instance_metadata`, paths of files.
 
     Raises:
-        ValueError: if a name cannot be one on TF Hub, the folder exists, or keras_vit did not write the
+        ValueError: if a name has other characters, the folder exists, or keras_vit did not write the
             SavedModel. Nothing is left under the folder's name if writing fails.
 
     Example:
@@ -118,28 +119,51 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
         >>> sorted(file.name for file in files.values())
         ['model-instance-metadata.json', 'model-metadata.json', 'vit-digits.md', 'vit-digits.tar.gz']
 
-    Source: github.com/tensorflow/tfhub.dev; docs/models_metadata.md of github.com/Kaggle/kaggle-api.
+    Source: docs/models_metadata.md of github.com/Kaggle/kaggle-api.
     """
-    saved_model, folder = pathlib.Path(saved_model), pathlib.Path(folder)
+    saved_model, folder = (pathlib.Path(path).expanduser() for path in (saved_model, folder))
     if version is None:
         version = int(saved_model.name) if saved_model.name.isdecimal() else 1
     check_names(name, publisher, version)
     description = read_description(saved_model)
-    inside = read_contents(saved_model)
-    contents = {
-        f"{name}.md": page(description, facts, inside, f"{publisher}/{name}/{version}"),
-        "model-metadata.json": _as_json(_kaggle_model(description, facts, inside, name, publisher)),
-        "model-instance-metadata.json": _as_json(
-            _kaggle_instance(description, facts, inside, name, publisher)
-        ),
+    trainable, headless = _is_trainable(saved_model), description.num_classes is None
+    card = model_card(description, facts, facts.url or name, trainable)
+    licence = KAGGLE_LICENCES.get((facts.licence or "").lower())
+    slug = re.sub(r"[^a-z\d]+", "-", name.lower(), flags=re.ASCII).strip("-")
+    model = {
+        "ownerSlug": publisher,
+        "title": name,
+        "slug": slug,
+        "subtitle": summary(description),
+        "isPrivate": True,
+        "description": card,
+        **({"provenanceSources": facts.source} if facts.source else {}),
     }
+    instance = {
+        "ownerSlug": publisher,
+        "modelSlug": slug,
+        "instanceSlug": "feature-vector" if headless else get_task(description.task).slug,
+        "framework": "tensorFlow2",
+        "overview": summary(description),
+        "usage": usage(description, "${PATH}", trainable),
+        **({"licenseName": licence} if licence else {}),
+        "fineTunable": trainable,
+        "trainingData": [facts.trained_on] if facts.trained_on else [],
+        "modelInstanceType": "Unspecified",
+    }
+    files = {
+        "archive": f"{name}.tar.gz",
+        "page": f"{name}.md",
+        "model_metadata": "model-metadata.json",
+        "instance_metadata": "model-instance-metadata.json",
+    }
+    texts = (f"# {publisher}/{name}, version {version}\n\n{card}", _as_json(model), _as_json(instance))
     with atomic_path(folder, overwrite=False) as temporary:
         temporary.mkdir()
-        make_archive(saved_model, temporary / f"{name}.tar.gz")
-        for file, text in contents.items():
+        make_archive(saved_model, temporary / files["archive"])
+        for file, text in zip([*files.values()][1:], texts):
             (temporary / file).write_text(text, encoding="utf-8")
-    keys = ("archive", "page", "model_metadata", "instance_metadata")
-    return dict(zip(keys, (folder / file for file in (f"{name}.tar.gz", *contents))))
+    return {kind: folder / file for kind, file in files.items()}
 
 
 def open_archive(path, threads=None):
@@ -149,59 +173,30 @@ def open_archive(path, threads=None):
 
 
 def check_names(name, publisher, version):
-    """Raise ValueError unless TF Hub takes each of them.
+    """Raise ValueError for a name, publisher or version with characters that are not allowed.
 
     Args:
-        name, publisher, version: As for `export_hub`; the version a number or its digits.
-
-    Raises:
-        ValueError: with the first that it does not take.
+        name, publisher, version: As for `export_hub`; the version an integer or its digits.
 
     Example:
         >>> check_names("vit_s16.digits", "me", 3)
     """
     for what, text, pattern, allowed in (
         ("name", name, r"\w[\w.-]*", 'letters, digits, "_", "." and "-" (not "." or "-" first)'),
-        ("publisher", publisher, r"[a-z\d-]+", 'lower-case letters, digits and "-"'),
+        ("publisher", publisher, r"[a-z\d-]+", 'lowercase letters, digits and "-"'),
         ("version", str(version), r"\d+", "digits"),
     ):
         if not (isinstance(text, str) and re.fullmatch(pattern, text, re.ASCII)):
             raise ValueError(f"{what} must consist of {allowed}; got {text!r}")
 
 
+def _is_trainable(saved_model):
+    """Whether a SavedModel's list `trainable_variables` has any, without loading it."""
+    content = saved_model_pb2.SavedModel.FromString((saved_model / PROGRAM).read_bytes())
+    nodes = content.meta_graphs[0].object_graph_def.nodes
+    lists = [child.node_id for child in nodes[0].children if child.local_name == "trainable_variables"]
+    return any(nodes[node].children for node in lists)
+
+
 def _as_json(values):
     return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _kaggle_model(description, facts, inside, name, publisher):
-    return {
-        "ownerSlug": publisher,
-        "title": name,
-        "slug": _slug(name),
-        "subtitle": summary(description),
-        "isPrivate": True,
-        "description": card(description, facts, inside, facts.url or name),
-        **({"provenanceSources": facts.source} if facts.source else {}),
-    }
-
-
-def _kaggle_instance(description, facts, inside, name, publisher):
-    licence = KAGGLE_LICENCES.get((facts.licence or "").lower())
-    programs = usage(description, "${PATH}"), fine_tuning(description, "${PATH}", inside.trainable)
-    return {
-        "ownerSlug": publisher,
-        "modelSlug": _slug(name),
-        "instanceSlug": KINDS[kind_of(description)].slug,
-        "framework": "tensorFlow2",
-        "overview": summary(description),
-        "usage": "\n".join(filter(None, programs)),
-        **({"licenseName": licence} if licence else {}),
-        "fineTunable": inside.trainable > 0,
-        "trainingData": [facts.trained_on] if facts.trained_on else [],
-        "modelInstanceType": "Unspecified",
-    }
-
-
-def _slug(name):
-    """A name as it stands in an address of Kaggle's: small letters, digits and dashes."""
-    return re.sub(r"[^a-z\d]+", "-", name.lower(), flags=re.ASCII).strip("-")

@@ -8,7 +8,7 @@ import tempfile
 
 import keras
 import tensorflow as tf
-from keras.src.saving import serialization_lib  # whether a file is being loaded in safe mode: not public
+from keras.src.saving import serialization_lib  # Keras has no public name for its safe mode.
 
 from keras_vit.export.archive import pack_program, saved_model_folder
 
@@ -21,11 +21,11 @@ class SavedModelLayer(keras.layers.Layer):
     and the SavedModel's weight penalties are among the `losses`. As with `hub.KerasLayer`, a frozen layer
     also runs in inference mode, without dropout.
 
-    It computes in the types it was exported in, under every dtype policy: floating-point inputs are cast
-    to what it takes, and its outputs to the policy's compute dtype. Under a `tf.distribute` strategy, make
-    it in the strategy's scope.
+    It computes in the types that it was exported in, under every dtype policy: floating-point inputs are
+    cast to its input types, and its outputs to the policy's compute dtype. Under a `tf.distribute` strategy,
+    create it in the strategy's scope.
 
-    A `.keras` file with this layer is self-contained: it holds the SavedModel's graph and assets beside the
+    A `.keras` file with this layer is self-contained: it holds the SavedModel's graph, its assets and the
     current values of the weights, so the SavedModel itself is not needed to load the file. Since a
     SavedModel is a program, such a file is loaded with `safe_mode=False` only, after
     `import keras_vit.export.layer`.
@@ -35,18 +35,18 @@ class SavedModelLayer(keras.layers.Layer):
         trainable: Whether its trainable variables are trained.
         signature: Name of the signature to call, such as "serving_default"; None calls the object
             itself. A signature cannot be trained.
-        output: Which of the outputs, where they are a dict; None gives the dict, or what is in
-            it if that is one.
+        output: Name of the output to return, if the outputs are a dict; None for the dict, or for its
+            only value.
         trust: Whether the publisher of a URL is trusted, as for `saved_model_folder`.
         name, dtype: As in every layer.
 
     Call arguments:
-        inputs: What the SavedModel takes; our own exports take float32 images in [0, 1].
-        training: Whether to run in training mode; of consequence where the layer is trainable.
+        inputs: The SavedModel's input; our own exports take float32 images in [0, 1].
+        training: Whether to run in training mode; without effect if the layer is not trainable.
 
     Raises:
-        ValueError: if there is no SavedModel, it is of a URL that is not trusted, it has no such signature or
-            output, or cannot be called with one input, or is to be trained and has no trainable variables.
+        ValueError: if there is no SavedModel, its URL is not trusted, it has no such signature or output,
+            cannot be called with one input, or has no trainable variables with `trainable=True`.
 
     Example:
         >>> folder = export_saved_model(model, "export/saved_model/1")
@@ -63,8 +63,8 @@ class SavedModelLayer(keras.layers.Layer):
         if keras.backend.backend() != "tensorflow":
             raise ValueError(f"a SavedModel runs on TensorFlow; Keras's backend is {keras.backend.backend()}")
         if trainable and signature is not None:
-            raise ValueError(f"a signature cannot be trained; leave out signature={signature!r} or trainable")
-        embedded = kwargs.pop("embedded", False)  # given by `from_config` alone
+            raise ValueError(f"a signature cannot be trained; drop signature={signature!r} or trainable")
+        embedded = kwargs.pop("embedded", False)  # `from_config` alone gives it.
         super().__init__(autocast=False, **kwargs)
         self.handle, self.signature, self.output_name = os.fspath(handle), signature, output
         self.trainable = trainable
@@ -74,15 +74,13 @@ class SavedModelLayer(keras.layers.Layer):
 
     def build(self, input_shape):
         """Open the SavedModel of a layer from a config without an embedded one."""
-        self._open(saved_model_folder(self.handle, trust=True))  # `from_config` asks for trust
+        self._open(saved_model_folder(self.handle, trust=True))  # `from_config` requires trust.
 
     def get_build_config(self):
         return {"program": base64.b64encode(self._program).decode()}
 
     def build_from_config(self, config):
-        """Open the SavedModel in a `.keras` file; of a file of an earlier version, that of `handle`."""
-        if "program" not in config:
-            return self.build(None)
+        """Open the SavedModel in a `.keras` file."""
         with tempfile.TemporaryDirectory() as folder:
             archive = pathlib.Path(folder) / "embedded.tar.gz"
             archive.write_bytes(base64.b64decode(config["program"]))
@@ -96,57 +94,51 @@ class SavedModelLayer(keras.layers.Layer):
         """
         without_values = not (folder / "variables").is_dir()
         options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=without_values)
-        # The whole object is kept: its functions alone do not keep its variables.
+        # The functions alone would not keep the object's variables alive.
         self._loaded = tf.saved_model.load(os.fspath(folder), options=options)
         self._program = pack_program(folder, with_values=_has_more_values(folder, self._loaded))
         self._run, spec = _function(self._loaded, self.signature, self.handle)
         if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None:
             self.input_spec = keras.InputSpec(shape=spec.shape, name=spec.name)
-        trainable, self.trainable = self.trainable, True  # Keras tracks the trainable variables as such
-        self._of_it = self._variables_of_it()
-        if trainable and not any(variable.trainable for variable in self._of_it):
-            raise ValueError(f"{self.handle!r} has no trainable variables; leave out trainable=True")
+        trainable, self.trainable = self.trainable, True  # Keras sorts variables when it tracks them.
+        self._wrapped = self._wrap_variables()
+        if trainable and not any(variable.trainable for variable in self._wrapped):
+            raise ValueError(f"{self.handle!r} has no trainable variables; drop trainable=True")
         self.trainable = trainable
 
-    def _variables_of_it(self):
-        """Keras's variables around TensorFlow's."""
+    def _wrap_variables(self):
+        """Keras variables around TensorFlow's."""
         trained = () if self.signature else getattr(self._loaded, "trainable_variables", ())
         trained = {id(v) for v in trained}
-        variables = [
-            keras.Variable(
-                v,
-                shape=v.shape,
-                dtype=v.dtype,
-                trainable=id(v) in trained,
-                autocast=False,
-                name=v.name.partition(":")[0].replace("/", "_"),
-            )
-            for v in getattr(self._loaded, "variables", ())
-        ]
+        variables = []
+        for v in getattr(self._loaded, "variables", ()):
+            name = v.name.partition(":")[0].replace("/", "_")
+            options = {"shape": v.shape, "dtype": v.dtype, "trainable": id(v) in trained, "autocast": False}
+            variables.append(keras.Variable(v, name=name, **options))
         penalties = getattr(self._loaded, "regularization_losses", ())
-        if penalties and trained:  # on one variable: counted once, and only while it is trained
+        if penalties and trained:
+            # As the regularizer of one variable, their sum is counted once, and only while it is trained.
             first = next(v for v in variables if v.trainable)
             first.regularizer = lambda _: tf.add_n([penalty() for penalty in penalties])
         return variables
 
     def call(self, inputs, training=False):
         outputs = self._run(inputs, bool(training and self.trainable))
-        if isinstance(outputs, dict):
-            outputs = self._selected(outputs)
-        elif self.output_name is not None:
-            raise ValueError(f"{self.handle!r} has one output, without a name; leave out output=")
+        name = self.output_name
+        if not isinstance(outputs, dict):
+            if name is not None:
+                raise ValueError(f"{self.handle!r} has one output, without a name; drop output={name!r}")
+        elif name is None and len(outputs) == 1:
+            (outputs,) = outputs.values()
+        elif name is not None:
+            if name not in outputs:
+                raise ValueError(f"{self.handle!r} has no output {name!r}; it has {sorted(outputs)}")
+            outputs = outputs[name]
         return keras.tree.map_structure(lambda x: _cast(x, self.compute_dtype), outputs)
-
-    def _selected(self, outputs):
-        if self.output_name is None:
-            return next(iter(outputs.values())) if len(outputs) == 1 else outputs
-        if self.output_name not in outputs:
-            raise ValueError(f"{self.handle!r} has no output {self.output_name!r}; it has {sorted(outputs)}")
-        return outputs[self.output_name]
 
     def get_config(self):
         own = {"handle": self.handle, "signature": self.signature, "output": self.output_name}
-        # `trainable` may have been set on a whole model, for layers too that have nothing to train.
+        # Setting `trainable` of a whole model also sets it on layers that have nothing to train.
         trainable = bool(self.trainable_variables) if self.built else self.trainable
         return {**super().get_config(), **own, "trainable": trainable}
 
@@ -161,20 +153,19 @@ class SavedModelLayer(keras.layers.Layer):
 
 
 def _has_more_values(folder, loaded):
-    """Whether a SavedModel stores values of others than its `variables`, such as a table's."""
+    """Whether a SavedModel stores values other than those of its `variables`, such as a table's."""
     if not (folder / "variables").is_dir():
         return False
     stored = [name for name, _ in tf.train.list_variables(os.fspath(folder / "variables/variables"))]
-    stored = [
-        name for name in stored if not name.startswith(("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/"))
-    ]
+    bookkeeping = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/")
+    stored = [name for name in stored if not name.startswith(bookkeeping)]
     return len(stored) > len({id(variable) for variable in getattr(loaded, "variables", ())})
 
 
 def _function(loaded, signature, handle):
-    """What to call, as f(inputs, training), and what it takes, or None where it takes several things."""
+    """The function (inputs, training) → outputs, and the spec of its input, None if it has several."""
     if signature is not None:
-        return _of_signature(loaded, signature, handle)
+        return _signature(loaded, signature, handle)
     if not callable(loaded):
         raise ValueError(
             f"{handle!r} cannot be called, so it is no reusable SavedModel; "
@@ -183,24 +174,23 @@ def _function(loaded, signature, handle):
     function = loaded.__call__
     if not function.concrete_functions:
         raise ValueError(f"{handle!r} cannot be called: it was saved without a traced call")
-    takes = inspect.signature(function)
-    takes_training = "training" in takes.parameters
+    parameters = inspect.signature(function)
     try:
-        takes.bind("inputs")
+        parameters.bind("inputs")
         specs = [traced.structured_input_signature[0][0] for traced in function.concrete_functions]
     except (TypeError, IndexError):
-        raise ValueError(f"{handle!r} cannot be called with one input: it takes {takes}") from None
+        raise ValueError(f"{handle!r} cannot be called with one input: it takes {parameters}") from None
     spec = specs[0] if all(other == specs[0] for other in specs) else None
 
     def run(inputs, training):
-        options = {"training": training} if takes_training else {}
-        return loaded(_as_wanted(inputs, spec), **options)
+        options = {"training": training} if "training" in parameters.parameters else {}
+        return loaded(_as_traced(inputs, spec), **options)
 
     return run, spec
 
 
-def _of_signature(loaded, name, handle):
-    """The same of a signature, which is never trained."""
+def _signature(loaded, name, handle):
+    """The same for a signature, which cannot be trained."""
     if name not in loaded.signatures:
         raise ValueError(f"{handle!r} has no signature {name!r}; it has {sorted(loaded.signatures)}")
     function = loaded.signatures[name]
@@ -214,24 +204,24 @@ def _of_signature(loaded, name, handle):
         if not isinstance(inputs, dict) or inputs.keys() != specs.keys():
             got = sorted(inputs) if isinstance(inputs, dict) else type(inputs).__name__
             raise ValueError(f"the signature {name!r} takes a dict of {sorted(specs)}; got {got}")
-        return function(**_as_wanted(inputs, specs))
+        return function(**_as_traced(inputs, specs))
 
     return run, next(iter(specs.values())) if len(specs) == 1 else None
 
 
-def _as_wanted(inputs, specs):
+def _as_traced(inputs, specs):
     """Tensors of the types that a function was traced with."""
-    return inputs if specs is None else keras.tree.map_structure(_wanted, inputs, specs)
 
+    def convert(x, spec):
+        x = _cast(x, spec.dtype)
+        if x.dtype != spec.dtype:  # Pixels of 0…255 must not pass for images in [0, 1].
+            raise ValueError(f"the SavedModel takes {spec.dtype.name}; got {x.dtype.name}")
+        return x
 
-def _wanted(x, spec):
-    x = _cast(x, spec.dtype)
-    if x.dtype != spec.dtype:  # 0…255 would be taken for 0…1
-        raise ValueError(f"the SavedModel takes {spec.dtype.name}; got {x.dtype.name}")
-    return x
+    return inputs if specs is None else keras.tree.map_structure(convert, inputs, specs)
 
 
 def _cast(x, dtype):
-    """A float tensor in another float type; others as they are."""
+    """A float tensor in another float type; others unchanged."""
     x, dtype = tf.convert_to_tensor(x), tf.as_dtype(dtype)
     return tf.cast(x, dtype) if x.dtype.is_floating and dtype.is_floating else x

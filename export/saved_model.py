@@ -1,20 +1,15 @@
 """A model as a reusable SavedModel: callable, fine-tunable, with serving signatures."""
 
-import concurrent.futures
 import os
 import pathlib
-import random
 import re
-import tempfile
 
 import keras
 import tensorflow as tf
 from keras import ops
 
-from keras_vit.export import description as description_file
 from keras_vit.export import signatures
-from keras_vit.export.canonical import renumber_functions
-from keras_vit.export.description import damaged, describe, read_description
+from keras_vit.export.description import FILE, LABELS, damaged, describe, read_description
 from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.models import VisionTransformer
 from keras_vit.models.adapting import plain_arrays
@@ -25,40 +20,39 @@ from keras_vit.writing import atomic_path
 def export_saved_model(model, path, *, task="single_label", representation=False, warmup=(1,), seed=0):
     """Write a model as a SavedModel that TensorFlow, TF Hub and TF Serving load.
 
-    The pixels' normalisation is part of what is written: images go in as float32 in [0, 1]. What is
-    written computes in float32 whatever the model's dtype, and the same model gives the same bytes
-    each time.
+    It takes float32 images in [0, 1], normalises the pixels itself, and computes in float32 whatever the
+    model's dtype.
 
     The loaded object is callable, `obj(images, training=False)`, has `variables`, `trainable_variables`
     and `regularization_losses`, `labels` and `description` (with `asset_path`), the endpoints `serve`
     and `serve_training` for `keras.layers.TFSMLayer`, and these signatures:
 
     * `serving_default`: `images` (batch, height, width, channels) to `logits` and `probabilities` of a
-      classifier, `values` of a regression, or `representation` where there is no head;
+      classifier, `values` of a regression, or `representation` of a model without a head;
     * `image_feature_vector`: the same `images` to `representation`;
-    * `serving_uint8`: `images`, uint8 of any height and width, resized as for the model's evaluation, to
-      what `serving_default` gives;
-    * `serving_bytes`: `image_bytes`, JPEG, PNG, GIF, BMP or WebP files of any sizes, decoded and resized
-      as for the model's evaluation, to `scores`, `class_ids` and `classes` of the best 5 of each, or to
-      what `serving_default` gives where there are no classes. It is for models of 1 or 3 channels, and
-      not for free sizes without pooling.
+    * `serving_uint8`: uint8 `images` of any height and width, resized as for evaluation, to the outputs of
+      `serving_default`;
+    * `serving_bytes`: `image_bytes`, the contents of JPEG, PNG, GIF, BMP or WebP files of any sizes, decoded
+      and resized as for evaluation, to `scores`, `class_ids` and `classes` of the best 5 of each image, or to
+      the outputs of `serving_default` if there are no classes. It requires 1 or 3 channels, and pooling or a
+      fixed image size.
 
-    A model of free size, `image_size=(None, None)`, computes each image at its own.
+    A model of any size, `image_size=(None, None)`, computes each image at its own size.
 
     Args:
         model: A `VisionTransformer` on the TensorFlow backend. It is not changed.
-        path: Folder to write; it must not exist. TF Serving wants a number as its last part.
+        path: Folder to write; it must not exist. For TF Serving its name must be a number.
         task: "single_label" (the probabilities are a softmax), "multi_label" (sigmoids) or "regression".
-        representation: Whether to leave out the head, so that the feature vector is the output.
-        seed: By which the data that it was trained on was split; kept in its `Description`.
+        representation: Whether to drop the head, so that the feature vector is the output.
         warmup: Batch sizes of the requests that TF Serving sends itself before it serves; () for none.
+        seed: The seed of the split of the data that the model was trained on; stored in the `Description`.
 
     Returns:
         pathlib.Path of the folder.
 
     Raises:
-        ValueError: if the folder exists, a weight is NaN or infinite, the model is none that can be
-            exported, or an argument is wrong.
+        ValueError: if the folder exists, a weight is NaN or infinite, the model cannot be exported, or an
+            argument is wrong.
         OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
 
     Example:
@@ -74,13 +68,23 @@ def export_saved_model(model, path, *, task="single_label", representation=False
     """
     _check(model, warmup)
     path = pathlib.Path(path).expanduser()
-    with atomic_path(path, overwrite=False) as temporary, concurrent.futures.ThreadPoolExecutor(1) as thread:
-        # In a thread of its own: Keras's counters of names and TensorFlow's scopes are a thread's, so
-        # what the process did before does not show in what is written.
+    copy = float32_copy(model, representation)
+    description = describe(copy, task, seed)
+    assets = {"description": (FILE, description.as_json())}
+    if description.labels:
+        assets["labels"] = (LABELS, "".join(f"{label}\n" for label in description.labels))
+    with atomic_path(path, overwrite=False) as temporary:
+        exported, served = _exported(copy, description)
+        for name, (file, text) in assets.items():
+            asset = temporary.with_name(file)
+            asset.write_text(text, encoding="utf-8")
+            setattr(exported, name, tf.saved_model.Asset(os.fspath(asset)))
         try:
-            thread.submit(_write, model, temporary, task, representation, warmup, seed).result()
+            tf.saved_model.save(exported, os.fspath(temporary), signatures=served)
+            if warmup:
+                write_warmup(temporary, warmup_requests(description, warmup, "serving_bytes" in served))
         except tf.errors.OpError as error:
-            reason = re.sub(r"\{\{.*?\}\} *", "", error.message.splitlines()[0])  # without the graph's nodes
+            reason = re.sub(r"\{\{.*?\}\} *", "", error.message.splitlines()[0])  # without graph nodes
             raise OSError(reason) from None
     return path
 
@@ -117,32 +121,12 @@ def _check(model, warmup):
             "model as .keras, and load it where KERAS_BACKEND=tensorflow"
         )
     if not isinstance(model, VisionTransformer):
-        raise ValueError(f"only a VisionTransformer can be exported; got {type(model).__name__}")
+        raise ValueError(f"expected a VisionTransformer to export; got {type(model).__name__}")
     if not all(isinstance(batch, int) and batch > 0 for batch in warmup):
-        raise ValueError(f"warmup must hold batch sizes, ints above 0; got {warmup!r}")
+        raise ValueError(f"warmup must be a tuple of batch sizes, ints above 0; got {warmup!r}")
     bad = [weight.path for weight in model.weights if not ops.all(ops.isfinite(weight))]
     if bad:
         raise ValueError(f"these weights are not finite, so the model is not exported: {', '.join(bad)}")
-
-
-def _write(model, folder, task, representation, warmup, seed):
-    copy = float32_copy(model, representation)
-    description = describe(copy, task, seed)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as assets:
-        exported, served = _exported(copy, description)
-        for name, file, text in (
-            ("description", description_file.FILE, description.as_json()),
-            ("labels", description_file.LABELS, "".join(f"{label}\n" for label in description.labels)),
-        ):
-            if text:
-                asset = pathlib.Path(assets, file)
-                asset.write_text(text, encoding="utf-8")
-                setattr(exported, name, tf.saved_model.Asset(os.fspath(asset)))
-        tf.saved_model.save(exported, os.fspath(folder), signatures=served)
-    renumber_functions(folder / "saved_model.pb")
-    (folder / "fingerprint.pb").unlink()  # a random number, and digests of what was renamed since
-    if warmup:
-        write_warmup(folder, warmup_requests(description, warmup, "serving_bytes" in served))
 
 
 def float32_copy(model, representation=False):
@@ -151,7 +135,7 @@ def float32_copy(model, representation=False):
     Args:
         model: A `VisionTransformer`; its dropout, frozen weights and weight penalties are kept, quantized
             kernels are dequantized, and LoRA factors are merged.
-        representation: Whether to leave out the head.
+        representation: Whether to drop the head.
 
     Example:
         >>> float32_copy(model, representation=True).output.shape
@@ -160,33 +144,28 @@ def float32_copy(model, representation=False):
     changes = {"dtype": "float32", "name": "vision_transformer"}
     if representation:
         changes |= {"num_classes": None, "class_names": None}
-    state = random.getstate()  # from which Keras draws the seeds of initial weights
     with tf.device("cpu:0"):
         copy = VisionTransformer(**{**model._config(), **changes})
-    random.setstate(state)
     arrays, stored = plain_arrays(model), {weight.path: weight for weight in model.weights}
     for weight in copy.weights:
         source = stored[weight.path]
         weight.assign(arrays[weight.path])
         weight.regularizer = source.regularizer
         weight.trainable = model.trainable and source.trainable
-    seeds = [variable for variable in copy.variables if "int" in variable.dtype]
-    for place, seed in enumerate(seeds):
-        seed.assign([place, 0])
     return copy
 
 
 def _exported(model, description):
     """The object to save, and its signatures.
 
-    Its attributes hold TensorFlow's variables, not Keras's: saved through a Keras variable, they
-    would not be found by the LiteRT converter.
+    Its attributes hold TensorFlow's variables, not Keras's: the LiteRT converter would not find those that
+    are saved through a Keras variable.
     """
     forward = signatures.forward(model)
     output = "representation" if model.num_classes is None else "logits"
-    shape = (None, *model.image_size, model.in_channels)
+    channels, any_size = model.in_channels, model.image_size == DYNAMIC_SIZE
 
-    def images(name, dtype=tf.float32, shape=shape):
+    def spec(name, dtype=tf.float32, shape=(None, *model.image_size, channels)):
         return tf.TensorSpec(shape, dtype, name=name)
 
     def function(compute, *specs):
@@ -208,11 +187,11 @@ def _exported(model, description):
         return serving_default(signatures.from_uint8(images, description))
 
     def serving_bytes(image_bytes):
-        if model.image_size == DYNAMIC_SIZE:
-            outputs = signatures.outputs_of_each(image_bytes, exported.serving_default, description)
+        if any_size:
+            outputs = signatures.compute_each(image_bytes, exported.serving_default, description)
         else:
             outputs = serving_default(signatures.from_bytes(image_bytes, description))
-        return signatures.best(outputs, description)
+        return signatures.top_classes(outputs, description)
 
     exported = tf.train.Checkpoint()
     exported.variables = [v.value for v in model.variables]
@@ -222,20 +201,16 @@ def _exported(model, description):
     ]
     exported.__call__ = tf.function(call, autograph=False)
     for training in (False, True):
-        exported.__call__.get_concrete_function(images("inputs"), training=training)
-    exported.serve = function(lambda inputs: call(inputs, False), images("inputs"))
-    exported.serve_training = function(lambda inputs: call(inputs, True), images("inputs"))
-
-    any_size = (None, None, None, model.in_channels)
+        exported.__call__.get_concrete_function(spec("inputs"), training=training)
+    exported.serve = function(lambda inputs: call(inputs, False), spec("inputs"))
+    exported.serve_training = function(lambda inputs: call(inputs, True), spec("inputs"))
     served = {
-        "serving_default": function(serving_default, images("images")),
-        "image_feature_vector": function(image_feature_vector, images("images")),
-        "serving_uint8": function(serving_uint8, images("images", tf.uint8, any_size)),
+        "serving_default": function(serving_default, spec("images")),
+        "image_feature_vector": function(image_feature_vector, spec("images")),
+        "serving_uint8": function(serving_uint8, spec("images", tf.uint8, (None, None, None, channels))),
     }
-    stacks = model.pooling is not None or model.image_size != DYNAMIC_SIZE
-    exported.serving_default = served["serving_default"]  # which `serving_bytes` calls
-    if model.in_channels in (1, 3) and stacks:
-        served["serving_bytes"] = function(serving_bytes, images("image_bytes", tf.string, (None,)))
+    if channels in (1, 3) and (model.pooling is not None or not any_size):
+        served["serving_bytes"] = function(serving_bytes, spec("image_bytes", tf.string, (None,)))
     for name, signature in served.items():
         setattr(exported, name, signature)
     return exported, served

@@ -1,4 +1,4 @@
-"""What an exported model computes: the graphs behind its signatures, from images or from files' bytes."""
+"""The computation of an exported model's signatures, from images or from encoded images."""
 
 import tensorflow as tf
 
@@ -6,23 +6,23 @@ from keras_vit.data.formats import is_bounded
 from keras_vit.data.images import decode, with_channels
 from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
 from keras_vit.preprocessing import bounds
+from keras_vit.tasks import get_task
 
-TOP = 5  # classes that `serving_bytes` names
-ACTIVATIONS = {"single_label": tf.nn.softmax, "multi_label": tf.sigmoid}
-_PARALLEL = 32  # images of free size that are computed at a time
+TOP = 5  # classes in the answer of `serving_bytes`
+_PARALLEL = 32  # images of various sizes that are computed at a time
 
 
 def forward(model):
     """One graph for all signatures: float32 images in [0, 1] to the model's stages.
 
-    Each signature calls it, so that the model's operations are written once for inference and once
+    Each signature calls it, so that the model's operations are stored once for inference and once
     for training.
 
     Args:
         model: A `VisionTransformer`.
 
     Returns:
-        tf.function (images, training) → dict of `representation` and, where there is a head, `logits`.
+        tf.function (images, training) → dict of `representation` and, if there is a head, `logits`.
 
     Example:
         >>> sorted(forward(model)(tf.constant(images), False))
@@ -37,10 +37,10 @@ def forward(model):
 
 
 def named_outputs(stages, description):
-    """What `serving_default` answers.
+    """The outputs of `serving_default`.
 
     Args:
-        stages: What `forward` gave.
+        stages: The outputs of `forward`.
         description: The model's `Description`.
 
     Returns:
@@ -54,17 +54,18 @@ def named_outputs(stages, description):
     """
     if description.output == "representation":
         return {"representation": stages["representation"]}
-    if description.output == "values":
-        return {"values": stages["logits"]}
     logits = stages["logits"]
-    return {"logits": logits, "probabilities": ACTIVATIONS[description.task](logits)}
+    if description.output == "values":
+        return {"values": logits}
+    activation = getattr(tf.nn, get_task(description.task).activation)
+    return {"logits": logits, "probabilities": activation(logits)}
 
 
-def best(outputs, description):
-    """What `serving_bytes` answers: of class scores the best, with their names; else as `serving_default`.
+def top_classes(outputs, description):
+    """The outputs of `serving_bytes`: of a classifier the best classes; else those of `serving_default`.
 
     Args:
-        outputs: What `named_outputs` gave.
+        outputs: The outputs of `named_outputs`.
         description: The model's `Description`.
 
     Returns:
@@ -72,7 +73,8 @@ def best(outputs, description):
 
     Example:
         >>> from keras_vit.export.description import describe
-        >>> best({"probabilities": tf.one_hot([7], 10)}, describe(model))["classes"][:, :2].numpy()
+        >>> outputs = {"probabilities": tf.one_hot([7], 10)}
+        >>> top_classes(outputs, describe(model))["classes"][:, :2].numpy()
         array([[b'7', b'0']], dtype=object)
     """
     if "probabilities" not in outputs:
@@ -82,14 +84,14 @@ def best(outputs, description):
 
 
 def from_uint8(images, description):
-    """uint8 images of any one size as the float32 ones in [0, 1] that the model is evaluated on.
+    """uint8 images of any one size as float32 images in [0, 1], resized as for evaluation.
 
     Args:
         images: uint8 (batch, any height, any width, channels).
         description: The model's `Description`.
 
     Returns:
-        float32 (batch, height, width, channels); of the images' own size where the model takes any.
+        float32 (batch, height, width, channels); of the images' own size if the model takes any.
 
     Example:
         >>> from keras_vit.export.description import describe
@@ -100,15 +102,16 @@ def from_uint8(images, description):
         with tf.control_dependencies([_assert_divisible(images, description)]):
             return tf.cast(images, tf.float32) / 255.0
     return tf.map_fn(
-        lambda image: _unit(image, description), images, fn_output_signature=_image_spec(description)
+        lambda image: _resized(image, description), images, fn_output_signature=_image_spec(description)
     )
 
 
 def from_bytes(image_bytes, description):
-    """Encoded images of mixed formats and sizes as the float32 ones that the model is evaluated on.
+    """Encoded images of mixed formats and sizes as float32 images in [0, 1], resized as for evaluation.
 
     Args:
-        image_bytes: Strings (batch,): JPEG, PNG, GIF, BMP or WebP files, read in their EXIF orientation.
+        image_bytes: Strings (batch,), the contents of JPEG, PNG, GIF, BMP or WebP files; their EXIF
+            orientation is applied.
         description: The model's `Description`, of a fixed image size.
 
     Returns:
@@ -126,21 +129,21 @@ def from_bytes(image_bytes, description):
     """
 
     def read(encoded):
-        return _unit(with_channels(decode(encoded, check_size=False), description.channels), description)
+        return _resized(with_channels(decode(encoded, check_size=False), description.channels), description)
 
-    return _each_read(image_bytes, read, _image_spec(description))
+    return _read_each(image_bytes, read, _image_spec(description))
 
 
-def outputs_of_each(image_bytes, compute, description):
-    """For models of free size: the outputs for encoded images, each computed alone at its own size.
+def compute_each(image_bytes, compute, description):
+    """The outputs of a model of any size for encoded images, each computed alone at its own size.
 
     Args:
-        image_bytes: As `from_bytes` takes them.
-        compute: float32 images (batch, height, width, channels) → dict of tensors.
+        image_bytes: As for `from_bytes`.
+        compute: tf.function of float32 images (batch, height, width, channels) → dict of tensors.
         description: The model's `Description`.
 
     Returns:
-        dict of tensors, as `compute` makes them for the whole batch.
+        dict of tensors, as `compute` returns for a batch.
 
     Raises:
         tf.errors.InvalidArgumentError: as for `from_bytes`.
@@ -150,80 +153,80 @@ def outputs_of_each(image_bytes, compute, description):
         >>> pngs = [tf.io.encode_png(tf.zeros((side, 8, 3), tf.uint8)) for side in (8, 16)]
         >>> means = tf.function(lambda images: {"mean": tf.reduce_mean(images, (1, 2))})
         >>> free = keras_vit.VisionTransformer((None, None), 8, 24, 2, 48, 3)
-        >>> outputs_of_each(tf.stack(pngs), means, describe(free))["mean"].shape
+        >>> compute_each(tf.stack(pngs), means, describe(free))["mean"].shape
         TensorShape([2, 3])
     """
 
-    def read(encoded):  # a string, as images of several sizes do not stack
+    def read(encoded):  # Images of different sizes do not stack, but their serializations do.
         return tf.io.serialize_tensor(with_channels(decode(encoded, check_size=False), description.channels))
 
-    def answer(element):
+    def compute_one(element):
         index, serialized = element
         image = tf.io.parse_tensor(serialized, tf.uint8 if description.channels == 3 else tf.float32)
-        images = tf.expand_dims(_unit(tf.ensure_shape(image, spec.shape[1:]), description), 0)
+        images = tf.expand_dims(_resized(tf.ensure_shape(image, spec.shape[1:]), description), 0)
         with tf.control_dependencies([_assert_divisible(images, description, index)]):
             return tf.nest.map_structure(lambda x: x[0], compute(tf.identity(images)))
 
     spec = tf.TensorSpec((None, None, None, description.channels), tf.float32)
-    one = compute.get_concrete_function(spec).structured_outputs
-    each = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), one)
-    images = _each_read(image_bytes, read, tf.TensorSpec((), tf.string))
+    batched = compute.get_concrete_function(spec).structured_outputs
+    single = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), batched)
+    images = _read_each(image_bytes, read, tf.TensorSpec((), tf.string))
     elements = tf.range(tf.size(images)), images
-    return tf.map_fn(answer, elements, fn_output_signature=each, parallel_iterations=_PARALLEL)
+    return tf.map_fn(compute_one, elements, fn_output_signature=single, parallel_iterations=_PARALLEL)
 
 
-def _each_read(image_bytes, read, spec):
-    """`read` of every string, stacked; if it fails for some, an error with the index of the first.
+def _read_each(image_bytes, read, spec):
+    """`read` of every string, stacked; an error with the index of the first string that it fails for.
 
-    A map in a graph fails as a whole, without a word of which; a `tf.data` pipeline can leave out
-    what fails, and then tells by the numbers that are missing.
+    An error within `tf.map_fn` would not say which element failed. A `tf.data` pipeline can skip failed
+    elements, so that the first missing index is the failed one.
     """
     with tf.device("cpu:0"):
         count = tf.size(image_bytes, tf.int64)
-        # One element more, in front: a batch holds at least one.
-        nothing = tf.zeros([side or 0 for side in spec.shape], spec.dtype)
-        first = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), True, nothing))
+        empty = tf.zeros([side or 0 for side in spec.shape], spec.dtype)
+        # A placeholder goes first, because a batch cannot be empty.
+        placeholder = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), True, empty))
 
         def read_one(index, encoded):
             fits = is_bounded(encoded)
-            return index, fits, tf.cond(fits, lambda: read(encoded), lambda: nothing)
+            return index, fits, tf.cond(fits, lambda: read(encoded), lambda: empty)
 
-        were_read = (
+        read_all = (
             tf.data.Dataset.from_tensor_slices(image_bytes)
             .enumerate()
             .map(read_one, num_parallel_calls=tf.data.AUTOTUNE)
             .ignore_errors()
         )
-        indices, fit, values = first.concatenate(were_read).batch(count + 1).get_single_element()
-        # They are in their places, 0, 1, 2, ..., up to the first that is missing.
+        indices, fit, values = placeholder.concatenate(read_all).batch(count + 1).get_single_element()
+        # Indices equal their positions 0, 1, 2, … up to the first missing one.
         in_place = tf.equal(indices[1:], tf.range(tf.size(indices, tf.int64) - 1))
-        unread = tf.reduce_sum(tf.cast(in_place, tf.int64))
+        first_failed = tf.reduce_sum(tf.cast(in_place, tf.int64))
         bound = f"{bounds.MAX_PIXELS} pixels or {bounds.MAX_BYTES} bytes"
         too_large = tf.gather(indices, tf.argmin(fit))
-        complaints = (
+        checks = (
             (tf.reduce_all(fit), f"image {{}} of the batch has more than {bound}", too_large),
-            (tf.equal(unread, count), "image {} of the batch cannot be decoded", unread),
+            (tf.equal(first_failed, count), "image {} of the batch cannot be decoded", first_failed),
         )
-        asserted = [tf.debugging.Assert(fine, [tf.strings.format(text, i)]) for fine, text, i in complaints]
+        asserted = [tf.debugging.Assert(fine, [tf.strings.format(text, i)]) for fine, text, i in checks]
         with tf.control_dependencies(asserted):
             return tf.ensure_shape(values[1:], (None, *spec.shape))
 
 
 def _assert_divisible(images, description, index=None):
-    """Fails for images of sides that the patch does not divide, with the image's index if it is given."""
+    """Assert that the patch size divides the images' sides; with an index, the message names that image."""
     patch = tuple(description.architecture["patch_size"])
     stride = stem_stride(description.architecture["resnet"])
     which, values = ("the images", ()) if index is None else ("image {} of the batch", (index,))
     sides = tf.shape(images)[1:3]
-    complaint = tf.strings.format(
+    message = tf.strings.format(
         f"{which} cannot be cut into patches: height and width are {{}}, but after a stride of {stride} "
         f"the patch of {patch} must divide them",
         (*values, sides),
     )
-    return tf.debugging.Assert(tf.reduce_all(-(-sides // stride) % tf.constant(patch) == 0), [complaint])
+    return tf.debugging.Assert(tf.reduce_all(-(-sides // stride) % tf.constant(patch) == 0), [message])
 
 
-def _unit(image, description):
+def _resized(image, description):
     """A decoded image at the model's size, in [0, 1]."""
     return description.preprocessing.resized(image) / 255.0
 

@@ -1,4 +1,4 @@
-"""A SavedModel as a LiteRT (`.tflite`) file of built-in operations."""
+"""A SavedModel as a LiteRT (`.tflite`) file with built-in operations only."""
 
 import dataclasses
 import itertools
@@ -16,12 +16,13 @@ from ai_edge_litert.interpreter import Interpreter
 from _keras_vit_cli import quiet_startup_logs
 from keras_vit.export.description import damaged, read_description
 from keras_vit.export.tflite_metadata import read_tflite_description, write_tflite
+from keras_vit.models.config import DYNAMIC_SIZE
 from keras_vit.writing import atomic_path
 
-# Bytes a parameter of the largest flatbuffer that is made on the way; full int8 is made from float32.
-PRECISIONS = {"dynamic_int8": 1, "float32": 4, "float16": 2, "int8": 4}
-INTEGER_IO = {"uint8": 0, "int8": -128}  # what stands for a pixel of 0
-_LIMIT = 0.99 * 2**31  # bytes of a flatbuffer, less a hundredth for what is no weight
+# Bytes per parameter of the largest intermediate flatbuffer; full int8 is converted from float32.
+PRECISIONS = {"float32": 4, "float16": 2, "dynamic_int8": 1, "int8": 4}
+INTEGER_IO = {"uint8": 0, "int8": -128}  # the integer of a pixel of 0
+_LIMIT = 0.99 * 2**31  # bytes of a flatbuffer, with 1 % reserved for everything but weights
 
 
 def export_tflite(
@@ -36,28 +37,29 @@ def export_tflite(
 ):
     """Convert the `serving_default` signature of a SavedModel to LiteRT.
 
-    Images go in as float32 in [0, 1]; the outputs have the SavedModel's names. The class names and
-    what `Description` tells are in the file, see `tflite_metadata`.
+    Images go in as float32 in [0, 1]; the outputs have the SavedModel's names. The file contains the class
+    names and the `Description`, see `tflite_metadata`.
 
     Args:
         saved_model: Folder that `export_saved_model` wrote.
         path: File to write, ending in .tflite; it must not exist.
         precision: "float32"; "float16", weights of half the size; "dynamic_int8", weights of a quarter
-            the size and the fastest on processors; or "int8", the activations in whole numbers, too, for
-            accelerators that know nothing else: less accurate, and slower on processors.
-        batch_size: Images at a time; None for any number.
-        image_size: (height, width) to fix for a model of any size; None leaves it as it is.
-        calibration: For "int8", 100 to 500 images like those to come, by which the ranges of all values
-            are found: a float32 array (images, height, width, channels) in [0, 1], or batches of such.
-        integer_io: With "int8", "uint8" or "int8" for whole numbers at both ends, too. "uint8" takes
-            pixels 0…255 as they are, "int8" takes them less 128.
+            of the size and the fastest on CPUs; or "int8", with integer activations, for accelerators that
+            support nothing else: less accurate, and slower on CPUs.
+        batch_size: Images in a batch; None for any number.
+        image_size: (height, width) to fix for a model of any size; None keeps it.
+        calibration: For "int8", 100 to 500 images like those to be predicted, from which the ranges of all
+            values are measured: a float32 array (images, height, width, channels) in [0, 1], or batches of
+            such.
+        integer_io: With "int8", "uint8" or "int8" for integer inputs and outputs. "uint8" takes pixels
+            0…255, "int8" pixels minus 128.
 
     Returns:
         pathlib.Path of the file.
 
     Raises:
         ValueError: if the file exists, an argument does not fit, the model is too large for the
-            precision, needs operations that LiteRT does not have built in, or computes NaN.
+            precision, needs operations that LiteRT does not have, or computes NaN.
         OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
 
     Example:
@@ -77,17 +79,17 @@ def export_tflite(
     check_options(precision, batch_size, calibration, integer_io)
     stored = read_description(saved_model)
     _check_size(stored.parameters, precision)
-    description = dataclasses.replace(stored, image_size=_image_size(stored.image_size, image_size))
+    description = dataclasses.replace(stored, image_size=_fixed_size(stored.image_size, image_size))
     shape = (batch_size, *description.image_size, description.channels)
     samples = _samples(calibration, shape) if precision == "int8" else iter(())
-    samples = itertools.chain([*itertools.islice(samples, 1)], samples)  # what does not fit is found at once
+    samples = itertools.chain([*itertools.islice(samples, 1)], samples)  # Unfit images are refused at once.
     with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
         if batch_size is None and description == stored:
             converter = tf.lite.TFLiteConverter.from_saved_model(
                 os.fspath(saved_model), signature_keys=["serving_default"]
             )
         else:
-            converter = _converter_for(saved_model, shape)
+            converter = _converter(saved_model, shape)
         content = _convert(converter, precision, integer_io, samples)
         _check_operations(content)
         write_tflite(temporary, content, description)
@@ -156,51 +158,47 @@ def check_options(precision, batch_size=None, calibration=None, integer_io=None)
 
 def _check_size(parameters, precision):
     size = parameters * PRECISIONS[precision]
-    if size < _LIMIT:
-        return
-    fitting = [name for name, width in PRECISIONS.items() if parameters * width < _LIMIT]
-    fits = f"choose {' or '.join(fitting)}" if fitting else "no precision is small enough"
-    raise ValueError(
-        f"a LiteRT file holds less than 2 GiB, and {parameters:,} parameters need {size / 2**30:.1f} GiB for "
-        f"precision {precision!r}; {fits}"
-    )
+    if size >= _LIMIT:
+        fitting = [name for name, width in PRECISIONS.items() if parameters * width < _LIMIT]
+        advice = f"choose {' or '.join(fitting)}" if fitting else "no precision is small enough"
+        raise ValueError(
+            f"a LiteRT file must be below 2 GiB, and {parameters:,} parameters need {size / 2**30:.1f} GiB "
+            f"for precision {precision!r}; {advice}"
+        )
 
 
-def _image_size(own, wanted):
-    """The sides to convert for: the model's own, or the ones that are wanted where it leaves them open."""
-    if wanted is None:
+def _fixed_size(own, given):
+    """The (height, width) to convert for: the model's own, or the given one if the model takes any."""
+    if given is None:
         return own
-    if not (isinstance(wanted, tuple | list) and len(wanted) == 2 and all(_is_count(n) for n in wanted)):
-        raise ValueError(f"image_size must be (height, width) or None; got {wanted!r}")
-    if own not in ((None, None), tuple(wanted)):
-        raise ValueError(f"the model reads images of {own} alone; got image_size {tuple(wanted)}")
-    return tuple(wanted)
+    if not (isinstance(given, tuple | list) and len(given) == 2 and all(_is_count(n) for n in given)):
+        raise ValueError(f"image_size must be (height, width) or None; got {given!r}")
+    if own not in (DYNAMIC_SIZE, tuple(given)):
+        raise ValueError(f"image_size must be the model's {own} or None; got {tuple(given)}")
+    return tuple(given)
 
 
 def _is_count(number):
     return isinstance(number, numbers.Integral) and not isinstance(number, bool) and number > 0
 
 
-def _converter_for(saved_model, shape):
-    """A converter for images of a shape that the SavedModel leaves open.
+def _converter(saved_model, shape):
+    """A converter for images of a given shape, where the SavedModel takes any.
 
-    It is given TensorFlow's variables in a list: reached through other objects, they would stay
-    variables in the LiteRT file.
+    It is given TensorFlow's variables in a list: those reached through other objects would stay variables in
+    the LiteRT file.
     """
     loaded = tf.saved_model.load(os.fspath(saved_model))
     serve = loaded.signatures["serving_default"]
-    function = tf.function(
-        lambda images: serve(images=images),
-        input_signature=[tf.TensorSpec(shape, tf.float32, name="images")],
-        autograph=False,
-    )
+    spec = tf.TensorSpec(shape, tf.float32, name="images")
+    function = tf.function(lambda images: serve(images=images), input_signature=[spec], autograph=False)
     holder = tf.train.Checkpoint(variables=[*serve.variables])
     return tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], holder)
 
 
 def _convert(converter, precision, integer_io, samples):
     """The bytes of the flatbuffer."""
-    converter.exclude_conversion_metadata = True  # to add it, all weights would be unpacked in Python
+    converter.exclude_conversion_metadata = True  # Adding it would unpack all weights in Python.
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
     if precision != "float32":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -217,14 +215,14 @@ def _convert(converter, precision, integer_io, samples):
         missing = sorted(set(re.findall(r"'tf\.(\w+)' op is neither a custom op nor a flex op", str(error))))
         if not missing:
             raise
-        raise ValueError(f"LiteRT has none of these operations built in: {', '.join(missing)}") from None
+        raise ValueError(f"LiteRT has no built-in operations for {', '.join(missing)}") from None
 
 
 def _samples(calibration, shape):
-    """Calibration images, as the converter takes them.
+    """Calibration images in the batches that the converter takes.
 
-    A black and a white value are put into the first one's corners. The range of the input is then [0, 1],
-    whatever the images are, and the whole number for a pixel is the pixel.
+    A black and a white value are put into the first image's corners. The range of the input is then [0, 1]
+    for any images, and the integer of a pixel is the pixel itself.
     """
     count, *sides = shape
     count, seen = count or 1, 0
@@ -241,27 +239,24 @@ def _samples(calibration, shape):
         seen += len(batch)
         for start in range(0, len(batch), count):
             images = batch[start : start + count]
-            yield [np.resize(images, (count, *images.shape[1:]))]  # the last ones are repeated
+            yield [np.resize(images, (count, *images.shape[1:]))]  # A last batch repeats its images.
     if not seen:
-        raise ValueError("there are no calibration images; 100 to 500 are wanted")
+        raise ValueError("expected 100 to 500 calibration images; got none")
 
 
 def _check_operations(content):
-    """Refuse what the interpreter does not run, or runs to NaN: a variable that was left unresolved."""
+    """Refuse operations that the interpreter does not run, or that compute NaN: unresolved variables."""
     model = schema.Model.GetRootAs(content, 0)
     codes = [model.OperatorCodes(i) for i in range(model.OperatorCodesLength())]
     used = {max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes}
-    refused = [
-        name
-        for name in ("CUSTOM", "VAR_HANDLE", "READ_VARIABLE", "CALL_ONCE")
-        if getattr(schema.BuiltinOperator, name) in used
-    ]
+    unsupported = ("CUSTOM", "VAR_HANDLE", "READ_VARIABLE", "CALL_ONCE")
+    refused = [name for name in unsupported if getattr(schema.BuiltinOperator, name) in used]
     if refused:
-        raise ValueError(f"the LiteRT file would hold operations that do not run: {', '.join(refused)}")
+        raise ValueError(f"the converted LiteRT model has operations that do not run: {', '.join(refused)}")
 
 
 def _check_outputs(path, description, integer_io):
-    """Run the file once: numbers must come out, and whole numbers that go in must be pixels."""
+    """Run the file once: its outputs must be finite, and integers at its input must be pixels."""
     runner = Interpreter(model_path=os.fspath(path)).get_signature_runner("serving_default")
     (details,) = runner.get_input_details().values()
     if integer_io is not None and not np.allclose(details["quantization"], (1 / 255, INTEGER_IO[integer_io])):
@@ -270,6 +265,6 @@ def _check_outputs(path, description, integer_io):
     usual = (1, *description.usual_size, description.channels)
     shape = [own if side < 0 else side for side, own in zip(details["shape_signature"], usual)]
     outputs = runner(images=np.full(shape, 1 if integer_io is None else 100, details["dtype"]))
-    unsound = [name for name, numbers in outputs.items() if not np.isfinite(numbers).all()]
-    if unsound:
-        raise ValueError(f"the LiteRT file computes NaN or infinite {', '.join(sorted(unsound))}")
+    broken = [name for name, values in outputs.items() if not np.isfinite(values).all()]
+    if broken:
+        raise ValueError(f"the converted LiteRT model computes NaN or infinite {', '.join(sorted(broken))}")

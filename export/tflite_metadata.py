@@ -1,4 +1,4 @@
-"""What a LiteRT file says of itself: TFLITE_METADATA in its flatbuffer, and files in a ZIP at its end."""
+"""The metadata of LiteRT files: TFLITE_METADATA in the flatbuffer, and files in a ZIP archive at the end."""
 
 import pathlib
 import zipfile
@@ -9,49 +9,37 @@ from ai_edge_litert import schema_py_generated as schema
 from flatbuffers import number_types
 
 from keras_vit.export.description import FILE, LABELS, parse_description
+from keras_vit.tasks import get_task
 
-# The tables of the metadata's schema (M001) that are written: their fields, in the order of their numbers.
+# Tables of the metadata schema (M001): their fields, in the order of their numbers.
 _TABLES = {
-    "ModelMetadata": (
-        *("name", "description", "version", "subgraph_metadata", "author", "license", "associated_files"),
-        "min_parser_version",
-    ),
-    "SubGraphMetadata": ("name", "description", "input_tensor_metadata", "output_tensor_metadata"),
-    "TensorMetadata": (
-        *("name", "description", "dimension_names", "content", "process_units", "stats"),
-        "associated_files",
-    ),
-    "Content": ("content_properties_type", "content_properties"),
-    "FeatureProperties": (),
-    "ImageProperties": ("color_space", "default_size"),
-    "ImageSize": ("width", "height"),
-    "ProcessUnit": ("options_type", "options"),
-    "NormalizationOptions": ("mean", "std"),
-    "Stats": ("max", "min"),
-    "AssociatedFile": ("name", "description", "type"),
+    "ModelMetadata": "name description version subgraph_metadata author license associated_files "
+    "min_parser_version",
+    "SubGraphMetadata": "name description input_tensor_metadata output_tensor_metadata",
+    "TensorMetadata": "name description dimension_names content process_units stats associated_files",
+    "Content": "content_properties_type content_properties",
+    "FeatureProperties": "",
+    "ImageProperties": "color_space default_size",
+    "ImageSize": "width height",
+    "ProcessUnit": "options_type options",
+    "NormalizationOptions": "mean std",
+    "Stats": "max min",
+    "AssociatedFile": "name description type",
 }
 _FEATURES, _IMAGE = np.uint8(1), np.uint8(2)  # ContentProperties
 _COLOR_SPACES = {1: np.uint8(2), 3: np.uint8(1)}  # by channels: grey, RGB
 _DESCRIPTIONS, _AXIS_LABELS = np.uint8(1), np.uint8(2)  # AssociatedFileType
 _NORMALIZATION = np.uint8(1)  # ProcessUnitOptions
-
-_OUTPUTS = {
-    "logits": "Scores of the classes, before any function.",
-    "probabilities": "Probabilities of the classes: softmax of the logits.",
-    "values": "What the model was trained to predict.",
-    "representation": "The image as a vector.",
-}
-_SIGMOID = "Probabilities of the classes, each on its own: sigmoid of the logits."
 _ROOT_FIELDS = 10  # of the LiteRT schema's root table: version, operator_codes, subgraphs, …
 _VERSION, _BUFFERS, _METADATA = 0, 4, 6  # the numbers of three of them
 
 
 def write_tflite(path, content, description):
-    """Write a LiteRT flatbuffer together with what describes it.
+    """Write a LiteRT flatbuffer with its metadata.
 
-    Android's and MediaPipe's image classifiers find in it how pixels are normalised and what the
-    classes are called. `labels.txt` and `keras_vit.json` are at the end of the file as a ZIP
-    archive, so that any unzip reads them. The same content gives the same bytes.
+    From the metadata, Android's and MediaPipe's image classifiers read the normalisation of pixels and the
+    class names. `labels.txt` and `keras_vit.json` are appended to the file as a ZIP archive, so that any
+    unzip reads them.
 
     Args:
         path: File to write.
@@ -74,7 +62,7 @@ def write_tflite(path, content, description):
         file.write(content)
         with zipfile.ZipFile(file, "w") as archive:
             for name, text in files.items():
-                archive.writestr(zipfile.ZipInfo(name), text)  # stored, and dated 1980
+                archive.writestr(zipfile.ZipInfo(name), text)
 
 
 def read_tflite_description(path):
@@ -98,31 +86,28 @@ def read_tflite_description(path):
 
 
 def _metadata(content, description):
-    """The bytes of a file's TFLITE_METADATA."""
+    """The bytes of the buffer TFLITE_METADATA."""
     model = schema.Model.GetRootAs(content, 0)
     signature, graph = model.SignatureDefs(0), model.Subgraphs(0)
     outputs = [signature.Outputs(i) for i in range(signature.OutputsLength())]
     names = {output.TensorIndex(): output.Name().decode() for output in outputs}
-    builder = flatbuffers.Builder()
+    outputs = [_output(names[graph.Outputs(i)], description) for i in range(graph.OutputsLength())]
     root = _table(
         "ModelMetadata",
         name="Vision Transformer",
-        description="Exported by keras_vit; keras_vit.json, unzipped from this file, says how it is built.",
+        description=f"Exported by keras_vit; {FILE}, appended to this file, has its architecture.",
         version=description.version,
         subgraph_metadata=[
             _table(
                 "SubGraphMetadata",
                 input_tensor_metadata=[_input(description)],
-                output_tensor_metadata=[
-                    _output(names[graph.Outputs(i)], description) for i in range(graph.OutputsLength())
-                ],
+                output_tensor_metadata=outputs,
             )
         ],
-        associated_files=[
-            _table("AssociatedFile", name=FILE, description="How it is built.", type=_DESCRIPTIONS)
-        ],
+        associated_files=[_file(FILE, "Architecture of the model.", _DESCRIPTIONS)],
         min_parser_version="1.0.0",
     )
+    builder = flatbuffers.Builder()
     builder.Finish(_packed(builder, root), file_identifier=b"M001")
     return bytes(builder.Output())
 
@@ -133,50 +118,52 @@ def _input(description):
     image = {"color_space": _COLOR_SPACES.get(description.channels, np.uint8(0))}
     if height and width:
         image["default_size"] = _table("ImageSize", width=np.uint32(width), height=np.uint32(height))
-    zero, one, most = np.float32([0]), np.float32([1]), np.float32([255])
+    normalization = _table("NormalizationOptions", mean=np.float32([0]), std=np.float32([255]))
     return _table(
         "TensorMetadata",
         name="images",
-        description="Images, their pixels in [0, 1]; what the model was trained with is done inside.",
-        content=_table(
-            "Content",
-            content_properties_type=_IMAGE,
-            content_properties=_table("ImageProperties", **image),
-        ),
-        process_units=[
-            _table(
-                "ProcessUnit",
-                options_type=_NORMALIZATION,
-                options=_table("NormalizationOptions", mean=zero, std=most),
-            )
-        ],
-        stats=_table("Stats", max=one, min=zero),
+        description="Images with pixels in [0, 1]; further normalisation is part of the model.",
+        content=_content(_IMAGE, _table("ImageProperties", **image)),
+        process_units=[_table("ProcessUnit", options_type=_NORMALIZATION, options=normalization)],
+        stats=_UNIT_RANGE,
     )
 
 
 def _output(name, description):
-    told = {"name": name, "description": _OUTPUTS[name]}
-    if name == "probabilities":
-        told["stats"] = _table("Stats", max=np.float32([1]), min=np.float32([0]))
-        if description.task == "multi_label":
-            told["description"] = _SIGMOID
+    fields = {"content": _content(_FEATURES, _table("FeatureProperties"))}
     if description.labels:
-        told["associated_files"] = [
-            _table("AssociatedFile", name=LABELS, description="Names of the classes.", type=_AXIS_LABELS)
-        ]
-    features = _table(
-        "Content", content_properties_type=_FEATURES, content_properties=_table("FeatureProperties")
-    )
-    return _table("TensorMetadata", content=features, **told)
+        fields["associated_files"] = [_file(LABELS, "Names of the classes.", _AXIS_LABELS)]
+    text = {
+        "logits": "Class scores before the activation.",
+        "values": "Predicted values.",
+        "representation": "Feature vector of the image.",
+    }
+    if name == "probabilities":
+        activation = get_task(description.task).activation
+        text[name] = f"Probabilities of the classes: {activation} of the logits."
+        fields["stats"] = _UNIT_RANGE
+    return _table("TensorMetadata", name=name, description=text[name], **fields)
 
 
 def _table(table, /, **fields):
     """A table as {number of the field: value}."""
-    return {_TABLES[table].index(field): value for field, value in fields.items()}
+    numbers = _TABLES[table].split()
+    return {numbers.index(field): value for field, value in fields.items()}
+
+
+def _content(kind, properties):
+    return _table("Content", content_properties_type=kind, content_properties=properties)
+
+
+def _file(name, description, kind):
+    return _table("AssociatedFile", name=name, description=description, type=kind)
+
+
+_UNIT_RANGE = _table("Stats", max=np.float32([1]), min=np.float32([0]))
 
 
 def _packed(builder, value):
-    """Where in a flatbuffer a string, an array of numbers, a table or a list of tables was put."""
+    """Add a string, an array, a table or a list of tables to a flatbuffer; its offset."""
     if isinstance(value, str):
         return builder.CreateString(value)
     if isinstance(value, np.ndarray):
@@ -195,26 +182,34 @@ def _packed(builder, value):
     return builder.EndObject()
 
 
-def _front(content, metadata):
-    """The bytes to put before a LiteRT flatbuffer to give it a TFLITE_METADATA.
+def _references(builder, offsets):
+    """Add a vector of references to a flatbuffer; its offset."""
+    builder.StartVector(4, len(offsets), 4)
+    for offset in reversed(offsets):
+        builder.PrependUOffsetTRelative(offset)
+    return builder.EndVector()
 
-    References in a flatbuffer lead forward only. A new root in front can thus take over all parts of
-    the old one, which follows as it is: no weight is unpacked, moved or copied.
+
+def _front(content, metadata):
+    """The bytes that, put before a LiteRT flatbuffer, add a TFLITE_METADATA to it.
+
+    References in a flatbuffer point forward only. A new root table in front can thus refer to all parts of
+    the old one, which follows unchanged: no weight is unpacked, moved or copied.
     """
     old = schema.Model.GetRootAs(content, 0)._tab
     builder = flatbuffers.Builder()
 
-    def behind(position):
-        """What `builder` takes for the offset of a place in the old flatbuffer: it counts from its end."""
+    def offset_at(position):
+        """The builder's offset of a position in `content`: it counts backwards from its own end."""
         return -position
 
     def tables(field):
         vector = old.Offset(4 + 2 * field)
         start = old.Vector(vector)
-        return [behind(old.Indirect(start + 4 * i)) for i in range(old.VectorLen(vector))]
+        return [offset_at(old.Indirect(start + 4 * i)) for i in range(old.VectorLen(vector))]
 
     buffers, entries = tables(_BUFFERS), tables(_METADATA)
-    builder.Prep(16, len(metadata))  # it begins at a multiple of 16, as does all that follows it
+    builder.Prep(16, len(metadata))  # The weights that follow are aligned to 16 bytes.
     data = builder.CreateByteVector(metadata)
     builder.StartObject(1)
     builder.PrependUOffsetTRelativeSlot(0, data, 0)
@@ -232,14 +227,6 @@ def _front(content, metadata):
         elif offset and field == _VERSION:
             builder.PrependUint32Slot(field, old.Get(number_types.Uint32Flags, old.Pos + offset), 0)
         elif offset:
-            builder.PrependUOffsetTRelativeSlot(field, behind(old.Indirect(old.Pos + offset)), 0)
+            builder.PrependUOffsetTRelativeSlot(field, offset_at(old.Indirect(old.Pos + offset)), 0)
     builder.Finish(builder.EndObject(), file_identifier=b"TFL3")
     return bytes(builder.Output())
-
-
-def _references(builder, offsets):
-    """Where a vector of references was put."""
-    builder.StartVector(4, len(offsets), 4)
-    for offset in reversed(offsets):
-        builder.PrependUOffsetTRelative(offset)
-    return builder.EndVector()

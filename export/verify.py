@@ -1,4 +1,4 @@
-"""What was exported, run in its own runtime on real images and held against the live model."""
+"""Exports compared with the live model: outputs, accuracy, size and speed."""
 
 import contextlib
 import dataclasses
@@ -16,17 +16,17 @@ from keras_vit.tasks import get_task
 
 BATCH = 16
 MIN_IMAGES = 256  # An agreement on fewer images is too coarse to be compared with a tolerance.
-# An int8 model's mean difference above this fraction of the largest logit is an error, not rounding.
+# A mean difference above this fraction of the largest logit is an error, and not the rounding of int8.
 MAX_MEAN_DIFFERENCE = 0.1
 
 
 def sample_images(samples, preprocessing, count):
-    """Images of a split, drawn evenly from all of it, as exports take them.
+    """Images sampled evenly from a split, as exports take them.
 
     Args:
         samples: A split of a `Dataset`.
-        preprocessing: An export's: to float32 in [0, 1].
-        count: How many at most.
+        preprocessing: An export's, to float32 in [0, 1].
+        count: The maximum number of images.
 
     Returns:
         (images (n, height, width, channels), labels).
@@ -42,8 +42,8 @@ def sample_images(samples, preprocessing, count):
     """
     count = min(count, len(samples))
     if count < 1:
-        raise ValueError(f"no images to draw: {count} of {len(samples)}")
-    records = samples.training_records(0, 0, 1, count)  # one step of a run: its first images
+        raise ValueError(f"expected at least one image; got {count} of {len(samples)}")
+    records = samples.training_records(0, 0, 1, count)  # the images of one training step
 
     def prepared(position, encoded, label):
         return decode_and_prepare(encoded, preprocessing, samples.exif), label
@@ -55,12 +55,12 @@ def sample_images(samples, preprocessing, count):
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """The live model's outputs on images, which exports are held against.
+    """The live model's outputs for images, which the outputs of exports are compared with.
 
     Args:
         task: "single_label", "multi_label" or "regression".
         images: Float32 (n, height, width, channels) in [0, 1].
-        labels: As the data set has them; None where the images are made up.
+        labels: The data set's; None for noise.
         outputs: Float32, the model's: logits, values or representations.
         is_classifier: Whether the outputs are a row of class scores for each image.
         run: The live model as a function of images in [0, 1].
@@ -73,12 +73,42 @@ class Reference:
     is_classifier: bool
     run: Callable
 
-    def score(self, outputs):
-        """What the task is judged by, for the outputs of these images; None without labels."""
-        if self.labels is None or not self.is_classifier:
-            return None
+    def measure(self, run, path=None):
+        """Compare an export, or the live model itself, with these outputs.
+
+        Args:
+            run: Function from float32 images in [0, 1] to outputs.
+            path: The file or folder, for its size.
+
+        Returns:
+            dict of `max_logit_difference` and `mean_logit_difference` (relative to the largest live logit),
+            `agreement` (the fraction of equal predictions; None without classes or data set), `score` (the
+            task's primary metric, or None), `bytes`, `ms_batch_1` and `ms_batch_16` (medians).
+
+        Example:
+            >>> from keras_vit.export.description import describe
+            >>> reference = live_reference(model, describe(model))
+            >>> reference.measure(reference.run)["max_logit_difference"] < 1e-5
+            True
+        """
+        outputs = _run_batches(run, self.images, "verifying")
         task = get_task(self.task)
-        return task.scores(task.predictions(outputs, self.labels))[task.primary_metric]
+        scale = max(float(np.abs(self.outputs).max()), float(np.finfo("float32").tiny))
+        differences = np.abs(self.outputs - outputs)
+        agreement = score = None
+        if self.labels is not None and self.is_classifier:
+            score = task.scores(task.predictions(outputs, self.labels))[task.primary_metric]
+            agreement = task.agreement(self.outputs, outputs)
+        first = self.images[np.arange(BATCH) % len(self.images)]
+        return {
+            "max_logit_difference": float(differences.max()) / scale,
+            "mean_logit_difference": float(differences.mean()) / scale,
+            "agreement": agreement,
+            "score": score,
+            "bytes": None if path is None else size_of(path),
+            "ms_batch_1": milliseconds(lambda: run(first[:1])),
+            "ms_batch_16": milliseconds(lambda: run(first)),
+        }
 
 
 def live_reference(model, description, samples=None, count=512):
@@ -86,15 +116,15 @@ def live_reference(model, description, samples=None, count=512):
 
     Args:
         model: A `VisionTransformer` that computes in float32.
-        description: What its exports will say of themselves.
+        description: The `Description` of its exports.
         samples: A split of a `Dataset`, or None.
-        count: Images of it to use, at most.
+        count: The maximum number of its images.
 
     Returns:
         Reference.
 
     Raises:
-        ValueError: if there are no samples, or their labels are not what the model puts out.
+        ValueError: if there are no samples, or their labels do not fit the model's outputs.
 
     Example:
         >>> from keras_vit.export.description import describe
@@ -106,77 +136,21 @@ def live_reference(model, description, samples=None, count=512):
         images, labels = np.random.default_rng(0).uniform(size=shape).astype("float32"), None
     else:
         images, labels = sample_images(samples, description.preprocessing, count)
+        if description.is_classifier:
+            get_task(description.task).check_labels(labels, description.num_classes)
     run = live_run(model)
-    outputs = _in_batches(run, images)
-    if labels is not None and description.is_classifier:
-        get_task(description.task).check_labels(labels, description.num_classes)
+    outputs = _run_batches(run, images)
     return Reference(description.task, images, labels, outputs, description.is_classifier, run)
 
 
 def live_run(model):
-    """A `VisionTransformer` as a function of images in [0, 1], as its exports are."""
+    """A `VisionTransformer` as a function of images in [0, 1], like its exports."""
     return lambda images: model.predict_on_batch(normalised(model, images))
 
 
 def normalised(model, images):
-    """What a live model takes for images in [0, 1], which its exports normalise themselves."""
+    """The live model's input for images in [0, 1], which its exports normalise themselves."""
     return model.preprocessing.normalise(images * np.float32(255))
-
-
-def measure(reference, run, path=None):
-    """What is said of one export, or of the live model.
-
-    Args:
-        reference: Reference.
-        run: Function from float32 images in [0, 1] to outputs.
-        path: The file or folder, for its size.
-
-    Returns:
-        dict of `max_logit_difference` and `mean_logit_difference` (relative to the largest live logit),
-        `agreement` (the share of images, or of yes and no, on which both decide alike; None where
-        nothing is decided or the images are made up), `score` (what the task is judged by, or None),
-        `bytes`, `ms_batch_1` and `ms_batch_16` (medians).
-
-    Example:
-        >>> from keras_vit.export.description import describe
-        >>> reference = live_reference(model, describe(model))
-        >>> measure(reference, lambda images: reference.outputs[: len(images)])["max_logit_difference"]
-        0.0
-    """
-    outputs = _in_batches(run, reference.images, "verifying")
-    first = reference.images[np.arange(BATCH) % len(reference.images)]
-    return {
-        **compare(reference, outputs),
-        "score": reference.score(outputs),
-        "bytes": None if path is None else size_of(path),
-        "ms_batch_1": milliseconds(lambda: run(first[:1])),
-        "ms_batch_16": milliseconds(lambda: run(first)),
-    }
-
-
-def compare(reference, outputs):
-    """How far outputs are from the live model's: see `measure`.
-
-    Example:
-        >>> live = np.array([[1.0, 2.0]])
-        >>> reference = Reference("single_label", None, np.array([1]), live, True, None)
-        >>> compare(reference, np.array([[1.0, 1.5]]))["max_logit_difference"]
-        0.25
-    """
-    live = reference.outputs
-    scale = max(float(np.abs(live).max()), float(np.finfo("float32").tiny))
-    differences = np.abs(live - outputs)
-    return {
-        "max_logit_difference": float(differences.max()) / scale,
-        "mean_logit_difference": float(differences.mean()) / scale,
-        "agreement": _agreement(reference, outputs),
-    }
-
-
-def _agreement(reference, outputs):
-    if reference.labels is None or not reference.is_classifier:
-        return None
-    return get_task(reference.task).agreement(reference.outputs, outputs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,18 +169,18 @@ class Tolerance:
 
 
 def check_tolerance(tolerance, row, images):
-    """Compare what was measured of an export with its format's tolerance.
+    """Compare the row of an export with its format's tolerance.
 
     Args:
         tolerance: `Tolerance`.
-        row: What `measure` returned.
+        row: The dict that `Reference.measure` returned.
         images: The number of images that it was measured on.
 
     Returns:
         A warning, or None.
 
     Raises:
-        ValueError: if the tolerance is required and exceeded, or there is NaN or infinity in the outputs.
+        ValueError: if a required tolerance is exceeded, or the outputs have NaN or infinity.
 
     Example:
         >>> row = {"max_logit_difference": 1e-3, "mean_logit_difference": 1e-4, "agreement": 1.0}
@@ -236,7 +210,7 @@ def check_tolerance(tolerance, row, images):
 
 @contextlib.contextmanager
 def full_precision_matmul():
-    """Without the 10-bit products that GPUs use for float32, so that formats can be compared."""
+    """Disable TensorFloat-32, the 10-bit matmuls of GPUs, so that formats can be compared."""
     config = tf.config.experimental
     before = config.tensor_float_32_execution_enabled()
     config.enable_tensor_float_32_execution(False)
@@ -247,7 +221,7 @@ def full_precision_matmul():
 
 
 def milliseconds(call, most=20, seconds=1.0):
-    """The median time of a call in milliseconds, after one that does not count.
+    """The median time of a call in milliseconds, after a warm-up call.
 
     Example:
         >>> milliseconds(lambda: None) < 1
@@ -275,6 +249,6 @@ def size_of(path):
     return sum(os.stat(file).st_size for file in files if file.is_file())
 
 
-def _in_batches(run, images, doing="computing"):
-    starts = tqdm(range(0, len(images), BATCH), doing, unit="batch", delay=2, leave=False, disable=None)
+def _run_batches(run, images, title="computing"):
+    starts = tqdm(range(0, len(images), BATCH), title, unit="batch", delay=2, leave=False, disable=None)
     return np.concatenate([np.asarray(run(images[i : i + BATCH]), "float32") for i in starts])

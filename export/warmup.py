@@ -1,15 +1,15 @@
-"""Requests that TF Serving sends to a model before it serves it, so that the first users do not wait."""
+"""Warm-up requests, which TF Serving sends to a model before it serves users."""
 
 import os
 
 import tensorflow as tf
 
 FILE = "assets.extra/tf_serving_warmup_requests"
-MODEL = "vision_transformer"  # what the requests call it; TF Serving does not ask
+MODEL = "vision_transformer"  # in the requests; TF Serving ignores it
 
 
 def write_warmup(saved_model, requests):
-    """Write the requests into a SavedModel's folder, as a TFRecord of `PredictionLog`s.
+    """Write requests into a SavedModel's folder, as a TFRecord of `PredictionLog`s.
 
     Args:
         saved_model: The folder.
@@ -30,7 +30,7 @@ def write_warmup(saved_model, requests):
 
 
 def warmup_requests(description, batch_sizes, encoded):
-    """Requests for a model: grey images at each batch size, and encoded ones where it reads them.
+    """Requests with grey images at each batch size, also with encoded images if the model reads them.
 
     Args:
         description: The model's `Description`.
@@ -38,7 +38,7 @@ def warmup_requests(description, batch_sizes, encoded):
         encoded: Whether it has the signature `serving_bytes`.
 
     Returns:
-        list of pairs, as `write_warmup` takes them; each image is stored as one number.
+        list of pairs, as for `write_warmup`. Equal pixels are stored once.
 
     Example:
         >>> from keras_vit.export.description import describe
@@ -59,7 +59,7 @@ def warmup_requests(description, batch_sizes, encoded):
 
 
 def _prediction_log(signature, inputs):
-    """A `PredictionLog` in protobuf's wire format, so that its Python package is not needed."""
+    """A `PredictionLog` in protobuf's wire format, which saves a dependency on TF Serving's package."""
     (name, value) = next(iter(inputs.items()))
     tensor = value if hasattr(value, "SerializeToString") else tf.make_tensor_proto(value)
     model = _field(1, MODEL.encode()) + _field(3, signature.encode())  # ModelSpec: name, signature_name

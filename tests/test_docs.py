@@ -17,7 +17,7 @@ import pytest
 
 import _keras_vit_cli
 from keras_vit import from_pretrained, save_weights
-from keras_vit.export.archive import _HEADERS
+from keras_vit.export.archive import MAX_OVERHEAD
 from keras_vit.preprocessing import MAX_BYTES, MAX_PIXELS
 from keras_vit.training import RECIPES
 from keras_vit.weights.archive import EXPANSION, UNPACKED
@@ -295,7 +295,7 @@ def test_the_manual_links_to_files_of_the_repository(site, repository):
 
 def test_the_bounds_on_the_page_about_security_are_those_of_the_code():
     page = TEXTS["docs/security.md"]
-    for bound in (UNPACKED, LARGEST_SIDECAR, MAX_PIXELS, _HEADERS):
+    for bound in (UNPACKED, LARGEST_SIDECAR, MAX_PIXELS, MAX_OVERHEAD):
         assert f"{bound:,} " in page
     assert f"{EXPANSION} times the file" in page
     assert "three times as many bytes" in page and MAX_BYTES == 3 * MAX_PIXELS

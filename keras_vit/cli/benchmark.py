@@ -89,8 +89,8 @@ def _files(args, folder):
     chosen = choose_formats(options, args.precisions) if options else []
     model = _live(args.model, args.image_size, trust=args.trust, sha256=args.sha256)
     # int8 is calibrated on noise, since the ranges change its outputs and not its speed.
-    shape = (*describe(model).usual_size, model.in_channels)
-    job = ExportJob(model, folder / "saved_model", calibration=functools.partial(_noise, 2, shape))
+    noise = _noise(2, (*describe(model).usual_size, model.in_channels))
+    job = ExportJob(model, folder / "saved_model", calibration=[noise])
     for format in chosen:
         format.check(job)
     files = {}

@@ -58,7 +58,7 @@ def test_a_tgz_is_opened(saved, tmp_path, monkeypatch):
 def test_of_an_export_without_a_saved_model_the_files_are_named(saved, tmp_path):
     (tmp_path / "verification.json").write_text("{}")
     for opened in (open_model, lambda source: open_model(str(source))):
-        with pytest.raises(ValueError, match="' holds no SavedModel; wanted a folder with"):
+        with pytest.raises(ValueError, match="' holds no SavedModel; expected a folder with"):
             opened(tmp_path)  # nothing to give instead
     file = export_tflite(saved, tmp_path / "model_float32.tflite", precision="float32")
     (tmp_path / "hub").mkdir()

@@ -4,7 +4,6 @@ import pytest
 from reference.small import small
 
 from keras_vit.export.description import describe, parse_description, read_description
-from keras_vit.export.saved_model import export_saved_model
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +19,7 @@ def test_what_is_written_is_read_back(description, tmp_path):
     assert description.labels == ("ant", "", "x\ty", "Zoë", "emu bird")
 
 
-def test_what_a_later_version_tells_besides_is_left_out(description):
+def test_fields_of_later_versions_are_ignored(description):
     values = json.loads(description.as_json()) | {"version": "9.0", "quantised_by": {"whom": [1]}}
     found = parse_description(json.dumps(values), "m.onnx")
     assert found.version == "9.0"
@@ -29,13 +28,13 @@ def test_what_a_later_version_tells_besides_is_left_out(description):
 
 def test_a_field_that_is_missing_is_refused(description):
     values = json.loads(description.as_json())
-    for name in values.keys() - {"seed"}:  # which is 0 where nothing is known of it
+    for name in values.keys() - {"seed"}:
         text = json.dumps({other: value for other, value in values.items() if other != name})
         with pytest.raises(ValueError, match="'m.onnx' was not exported by keras_vit"):
             parse_description(text, "m.onnx")
 
 
-def test_what_an_earlier_version_did_not_tell_has_its_default(description):
+def test_a_missing_seed_has_its_default(description):
     values = json.loads(description.as_json())
     assert parse_description(json.dumps({n: v for n, v in values.items() if n != "seed"}), "m.onnx").seed == 0
 
@@ -71,22 +70,13 @@ def test_a_folder_without_one_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["two\nlines", "end\n", "\n", "old\rmac", "page\x0cbreak", "u\u2028n"])
 def test_a_class_name_of_several_lines_is_refused(name):
-    """It would count for several classes in labels.txt."""
+    """It would count as several classes in labels.txt."""
     model = small(num_layers=1, class_names=("ant", "bee", name, "dog", "emu"))
     with pytest.raises(ValueError, match="class names must be one line each") as error:
         describe(model)
     assert repr(name) in str(error.value) and len(str(error.value).splitlines()) == 1
 
 
-def test_a_model_with_such_a_name_is_not_exported(tmp_path):
-    model = small(num_layers=1, class_names=("ant", "bee", "two\nlines", "dog", "emu"))
-    with pytest.raises(ValueError, match="class names must be one line each"):
-        export_saved_model(model, tmp_path / "1")
-    assert [*tmp_path.iterdir()] == []
-    folder = export_saved_model(model, tmp_path / "1", representation=True, warmup=())
-    assert read_description(folder).class_names is None
-
-
 def test_an_unknown_task_is_refused():
-    with pytest.raises(ValueError, match="task 'detection' is unknown; choose one of"):
+    with pytest.raises(ValueError, match="task must be one of .*; got 'detection'"):
         describe(small(num_layers=1), "detection")

@@ -4,8 +4,8 @@ import tensorflow as tf
 from reference.small import one_block
 from tensorflow.core.framework import tensor_pb2
 
-from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.warmup import FILE
+from keras_vit.export.description import describe
+from keras_vit.export.warmup import FILE, warmup_requests, write_warmup
 
 
 def fields(message):
@@ -46,6 +46,18 @@ def requests(folder):
         yield model[3].decode(), inputs
 
 
+def test_an_exports_requests_are_answered(saved_model):
+    loaded = tf.saved_model.load(saved_model)
+    seen = []
+    for signature, inputs in requests(saved_model):
+        ((name, value),) = inputs.items()
+        value = value.astype(object) if name == "image_bytes" else value
+        outputs = loaded.signatures[signature](**{name: tf.constant(value)})
+        assert all(np.isfinite(x).all() for x in outputs.values() if x.dtype != tf.string)
+        seen.append((signature, name, len(value)))
+    assert seen == [("serving_default", "images", 1), ("serving_bytes", "image_bytes", 1)]
+
+
 @pytest.mark.parametrize(
     "options, size",
     [
@@ -54,36 +66,19 @@ def requests(folder):
         ({"in_channels": 1}, (16, 16)),
     ],
 )
-def test_the_requests_are_answered(options, size, tmp_path):
+def test_requests_have_the_models_size_and_take_no_space(options, size, tmp_path):
+    """A million equal pixels are stored as one number."""
     model = one_block(**options)
-    folder = export_saved_model(model, tmp_path / "1", warmup=(1, 8))
-    loaded = tf.saved_model.load(folder)
-    seen = []
-    for signature, inputs in requests(folder):
-        ((name, value),) = inputs.items()
-        if signature == "serving_default":
-            assert value.shape[1:] == (*size, model.in_channels)
-        else:
-            assert tf.io.decode_png(value[0]).shape == (*size, 3)
-            value = value.astype(object)
-        outputs = loaded.signatures[signature](**{name: tf.constant(value)})
-        assert all(np.isfinite(x).all() for x in outputs.values() if x.dtype != tf.string)
-        seen.append((signature, name, len(value)))
-    assert seen == [
-        ("serving_default", "images", 1),
-        ("serving_default", "images", 8),
-        ("serving_bytes", "image_bytes", 1),
-        ("serving_bytes", "image_bytes", 8),
-    ]
-
-
-def test_the_requests_take_no_space(tmp_path):
-    """A million equal numbers are stored as one."""
-    folder = export_saved_model(one_block(), tmp_path / "1", warmup=(1, 1000))
-    assert (folder / FILE).stat().st_size < 1000
-
-
-def test_there_need_not_be_any(tmp_path):
-    assert not (export_saved_model(one_block(), tmp_path / "1", warmup=()) / "assets.extra").exists()
-    folder = export_saved_model(one_block(in_channels=4), tmp_path / "2")
-    assert [signature for signature, _ in requests(folder)] == ["serving_default"]
+    write_warmup(tmp_path, warmup_requests(describe(model), (1, 1000), encoded=True))
+    assert (tmp_path / FILE).stat().st_size < 1000
+    for (signature, inputs), (expected, count) in zip(
+        requests(tmp_path),
+        [(s, n) for s in ("serving_default", "serving_bytes") for n in (1, 1000)],
+        strict=True,
+    ):
+        ((_, value),) = inputs.items()
+        assert (signature, len(value)) == (expected, count)
+        images = value if signature == "serving_default" else tf.io.decode_png(value[0])[None]
+        assert images.shape[1:3] == size
+    without = warmup_requests(describe(model), (2,), encoded=False)
+    assert [signature for signature, _ in without] == ["serving_default"]
