@@ -137,10 +137,7 @@ def head_figure(image, maps, title):
     """
     _check(image=(image, IMAGE), maps=(maps, "heads rows columns"))
     maps, limits = _relative(maps)
-    columns = min(len(maps) + 1, 6)
-    figure, grid = _image_grid(title, image, math.ceil((len(maps) + 1) / columns), columns)
-    _show(grid.flat[0], image)
-    grid.flat[0].set_title("image", fontsize=9)
+    figure, grid = _image_and_maps(title, image, len(maps), "image")
     for head, (axes, attention) in enumerate(zip(grid.flat[1:], maps)):
         axes.set_title(f"head {head}", fontsize=9)
         heat = _overlay(axes, image, attention, limits)
@@ -171,11 +168,8 @@ def similarity_figure(image, similarity, cells, title):
             "expected cells of (row, column) in a grid of {} × {}; got {}".format(*grid_size, cells)
         )
     maps = np.stack([similarity[row][column] for row, column in cells])
-    columns = min(len(cells) + 1, 6)
-    figure, grid = _image_grid(title, image, math.ceil((len(cells) + 1) / columns), columns)
+    figure, grid = _image_and_maps(title, image, len(cells), "chosen patches")
     first = grid.flat[0]
-    _show(first, image)
-    first.set_title("chosen patches", fontsize=9)
     for number, (cell, axes, cosines) in enumerate(zip(cells, grid.flat[1:], maps), 1):
         axes.set_title("{}: row {}, column {}".format(number, *cell), fontsize=9)
         heat = _overlay(axes, image, cosines, _cosine_limits(maps))
@@ -382,6 +376,15 @@ def _image_grid(title, image, rows, columns, words=1, inches=1.8):
     figure, grid = _subplots(title, rows, columns, panel, "compressed")
     for axes in grid.flat:
         axes.axis("off")
+    return figure, grid
+
+
+def _image_and_maps(title, image, count, label):
+    """Return a figure and its axes, the first with an image, for `count` maps of it."""
+    columns = min(count + 1, 6)
+    figure, grid = _image_grid(title, image, math.ceil((count + 1) / columns), columns)
+    _show(grid.flat[0], image)
+    grid.flat[0].set_title(label, fontsize=9)
     return figure, grid
 
 

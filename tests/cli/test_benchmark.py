@@ -1,4 +1,4 @@
-"""`keras-vit benchmark`: that what is timed is what was asked for, in processes that tell what goes wrong."""
+"""`keras-vit benchmark`: the measurements of each format, and errors of its processes."""
 
 import json
 import multiprocessing
@@ -68,12 +68,14 @@ def test_every_format_is_timed_at_every_batch_size(formats, precisions, keras_vi
     assert "images of 16x16 pixels; medians of 3" in done.stdout and "threads: 1" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_file_that_a_process_cannot_open_is_refused(keras_vit, refused, tmp_path):
     file = tmp_path / "cut.tflite"
     file.write_bytes(b"TFL3")
     refused(keras_vit("benchmark", "--model", file), file)
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_early_is_reported():
     with benchmark._process() as process, pytest.raises(ValueError, match="the process of live ended early"):
         benchmark._result("live", process.submit(os._exit, 1))

@@ -159,6 +159,11 @@ def test_settings_are_literals_or_text_and_never_run(text, value):
     assert settings([text]) == {text.partition("=")[0]: value}
 
 
+@pytest.mark.parametrize("text, size", [("384", (384, 384)), ("384x512", (384, 512)), ("32X8", (32, 8))])
+def test_an_image_size_is_height_and_width(text, size):
+    assert _keras_vit_cli.image_size(text) == size
+
+
 def test_of_two_settings_of_a_field_the_last_counts():
     assert settings(["base_lr=1", "flip=True", "base_lr=2"]) == {"base_lr": 2, "flip": True}
 

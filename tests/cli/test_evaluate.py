@@ -46,7 +46,7 @@ def test_json_has_all_scores_of_the_split(keras_vit, weights, images, tmp_path):
 
 def test_the_seed_selects_the_split(keras_vit, weights, images):
     command = ("evaluate", "--model", weights, "--dataset", f"folder:{images}", "--json", "--seed")
-    assert len({json.loads(keras_vit(*command, seed).stdout)["loss"] for seed in (0, 1, 2)}) == 3
+    assert len({json.loads(keras_vit(*command, seed).stdout)["loss"] for seed in (0, 1)}) == 2
 
 
 def test_an_unreadable_image_fails_or_is_skipped_and_listed(keras_vit, refused, weights, tmp_path):
@@ -225,7 +225,7 @@ def test_seed_and_task_of_an_older_file_are_its_runs(tmp_path):
         assert (seed_of(source, model), task_of(source, model)) == (0, "single_label")
 
 
-@pytest.mark.parametrize("name", ["model.keras", "model.npz"])
+@pytest.mark.parametrize("name", ["model.keras", pytest.param("model.npz", marks=pytest.mark.slow)])
 def test_seed_and_task_are_stored_in_the_file(name, evaluated, tmp_path):
     model = small(num_classes=2, task="single_label", split_seed=1)
     path = tmp_path / "copied" / name

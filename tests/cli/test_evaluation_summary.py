@@ -69,7 +69,9 @@ def pixels(picture):
         return image.size, image.getpixel((image.width // 2, image.height // 2))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", [task if task != "regression" else pytest.param(task, marks=pytest.mark.slow) for task in TASKS]
+)
 def test_worst_and_best_predictions_are_ordered_by_their_error(task, model):
     samples, colors = labelled(task, 31)
     found = summarize(model, samples, task, NAMES, batch_size=8)
@@ -109,7 +111,6 @@ def test_captions_have_the_prediction_and_the_truth_where_it_differs():
 )
 def test_labels_of_several_numbers_are_text(task, label, words, model):
     samples = Samples(encoded(2)[0], (label, (1.0,) * 5))
-    assert summarize(model, samples.take([0]), task, NAMES).labels == [words]
     images, labels = sample_images(model, samples, task, NAMES, 8)
     assert labels[0] == words and len(images) == 2
 

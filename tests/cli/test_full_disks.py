@@ -34,7 +34,7 @@ COMMANDS = {
     "predict, csv": "predict --model {model} {images} --output {out}/old.csv",
     "predict, json": "predict --model {model} {images} --output {out}/old.json",
     "show": "weights show {model} --output {out}/old.json",
-    "to npz": "weights convert {model} {out}/old.npz --layout vit_jax --overwrite --output {out}/told.json",
+    "to npz": "weights convert {model} {out}/old.npz --layout vit_jax --overwrite --output {out}/found.json",
     "to safetensors": "weights convert {model} {out}/new.safetensors --layout timm",
     "to a folder": "weights convert {model} {out}/new --layout huggingface",
     "inspect": "inspect --model {model} --dataset folder:{images} --output {out}/new",

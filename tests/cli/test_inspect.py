@@ -13,7 +13,7 @@ from reference.small import small
 import _keras_vit_cli
 from keras_vit import from_pretrained
 from keras_vit.cli import inspect, views
-from keras_vit.inspection import attention_distance, figures, filter_components
+from keras_vit.inspection import attention_distance, filter_components
 from keras_vit.preprocessing import Preprocessing
 
 NASTY = "<script>alert('cat')</script>"
@@ -207,7 +207,7 @@ def test_a_failure_leaves_nothing(model, images, keras_vit, monkeypatch, tmp_pat
     def fail(*_):
         raise RuntimeError("out of ink")
 
-    monkeypatch.setattr(figures, "filter_figure", fail)
+    monkeypatch.setattr(inspect, "draw_views", fail)
     with pytest.raises(RuntimeError, match="out of ink"):
         keras_vit("inspect", "--model", model, "--image", images / "cat", "--output", tmp_path / "out")
     assert [*tmp_path.iterdir()] == []

@@ -27,6 +27,7 @@ def model(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_the_script_prints_the_best_classes_of_each_image(script, images, tmp_path):
     """With a LiteRT file, whose runtime logs that it starts."""
     live = one_block(class_names=("a", "b", "c", "d", "e"))
@@ -249,6 +250,7 @@ def test_bad_images_are_refused_in_one_line(make, words, keras_vit, refused, mod
     refused(keras_vit("predict", "--model", model, *make(tmp_path)), *words)
 
 
+@pytest.mark.slow
 def test_an_export_without_a_head_is_refused(keras_vit, refused, images, tmp_path):
     export_saved_model(one_block(num_classes=None), tmp_path / "1", warmup=())
     refused(

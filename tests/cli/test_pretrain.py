@@ -35,6 +35,7 @@ def test_masked_patch_prediction_leaves_an_encoder_without_a_head(pretrained):
     assert "target mean_color" in page.text
 
 
+@pytest.mark.slow
 def test_that_run_is_fine_tuned_at_another_size(pretrained, images, keras_vit, tmp_path):
     workdir, _ = pretrained
     command = ("finetune", "--weights", workdir, "--dataset", f"folder:{images}", "--image_size", 32, *SHORT)

@@ -48,8 +48,8 @@ def finished(request, script, shared_folder):
             environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_CPP")}
             command = [sys.executable, "-c", SHORT, *ARGUMENTS]
             done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
-        said = {name: getattr(done, name) for name in ("returncode", "stdout", "stderr")}
-        (folder / "done.json").write_text(json.dumps(said))
+        output = {name: getattr(done, name) for name in ("returncode", "stdout", "stderr")}
+        (folder / "done.json").write_text(json.dumps(output))
 
     folder = shared_folder(f"quickstart_{request.param}", make)
     done = types.SimpleNamespace(**json.loads((folder / "done.json").read_text()))
@@ -82,7 +82,7 @@ def test_every_format_reads_the_same_digits(finished):
     samples = load_dataset("digits").split("test")
     model = open_model(folder / "run")
     images = np.concatenate([x for x, _ in evaluation_batches(samples, model.preprocessing, 64)])
-    expected = model.predict(images, subcommandose=0)
+    expected = model.predict(images, verbose=0)
     assert np.mean(expected.argmax(1) == samples.labels) == result["test_accuracy"]
     formats = result["export"]["formats"]
     assert [*formats] == ["saved_model", "tflite_float32", "tflite_dynamic_int8"]
@@ -141,20 +141,20 @@ def test_a_browser_shows_the_report_without_an_error_or_a_request(subcommand, fi
         from playwright.sync_api import sync_playwright
     except ImportError:
         pytest.fail("install playwright (requirements-dev.txt) for this test")
-    said, requested = [], []
+    messages, requested = [], []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for width, height in ((390, 844), (1280, 800)):
             page = browser.new_page(viewport={"width": width, "height": height})
-            page.on("console", lambda message: said.append(message.text))
-            page.on("pageerror", lambda error: said.append(str(error)))
+            page.on("console", lambda message: messages.append(message.text))
+            page.on("pageerror", lambda error: messages.append(str(error)))
             page.on("request", lambda request: requested.append(request.url))
             page.goto(report.as_uri())
             assert page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
             assert page.evaluate("document.scrollingElement.scrollWidth") <= width
             assert page.evaluate(SMALLEST_TEXT) >= 12
         browser.close()
-    assert said == []
+    assert messages == []
     assert {url for url in requested if not url.startswith("data:")} == {report.as_uri()}
 
 
