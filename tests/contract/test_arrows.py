@@ -32,7 +32,7 @@ TENSORFLOW_ALLOWED = {
     "keras_vit/layers/control_dependencies.py",
     "keras_vit/models/distributed_step.py",
     "keras_vit/weights/archive.py",  # torch, for torch's files
-    "keras_vit/weights/cache.py",
+    "keras_vit/weights/download.py",
 }
 
 FILES = sorted(

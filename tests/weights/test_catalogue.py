@@ -118,7 +118,7 @@ def test_names_resolve_to_the_pinned_revision(repository):
             assert resolve(name) == f"{row.source}@{row.revision}" == row.url
         assert resolve(row.source) == row.source and find(row.url) is find(row.source) is row
     manual = (repository / "docs/checkpoints.md").read_text()
-    assert f"{len(pinned)} of its {len(ROWS)} rows name a commit" in manual
+    assert f"{len(pinned)} of the {len(ROWS)} rows pin a commit" in manual
 
 
 @pytest.mark.parametrize(
