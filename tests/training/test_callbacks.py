@@ -107,6 +107,7 @@ def test_a_resumed_run_neither_repeats_nor_loses_a_row(workdir):
     assert found["loss"][:2] == events["loss"][:2]
 
 
+@pytest.mark.slow
 def test_a_run_without_steps_takes_them_from_its_metrics(workdir):
     workdir.write_metrics([{"step": 2, "learning_rate": 0.1, "accuracy": 0.5, "loss": 7.0}])
     fit(compiled(done=2), checkpointing(workdir, done=2), epochs=1)
@@ -139,7 +140,7 @@ class Breaks(keras.callbacks.Callback):
             self.model.trainable_variables[0].assign(self.model.trainable_variables[0] * np.nan)
 
 
-@pytest.mark.parametrize("cause", ["labels", "weights", "validation"])
+@pytest.mark.parametrize("cause", ["labels", "weights", pytest.param("validation", marks=pytest.mark.slow)])
 def test_a_diverged_run_stops_and_writes_no_checkpoint(cause, workdir):
     model, callback = compiled(), checkpointing(workdir)
     fit(model, callback, epochs=1)
