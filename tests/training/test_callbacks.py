@@ -21,7 +21,7 @@ from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.workdir import Workdir
 
 # Each trains for a part of a schedule.
-pytestmark = pytest.mark.filterwarnings("ignore:the learning rate's schedule is made for:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:the learning rate's schedule has total_steps:UserWarning")
 
 RECIPE = Recipe("sgd", 0.1, 8, 2, 4, ema=0.5)
 LABELS = np.arange(8) % 5

@@ -11,7 +11,7 @@ from keras_vit.training import Recipe, compile_model
 from keras_vit.training.checkpoints import Checkpoints, step_of
 
 # Each trains for a part of a schedule.
-pytestmark = pytest.mark.filterwarnings("ignore:the learning rate's schedule is made for:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:the learning rate's schedule has total_steps:UserWarning")
 
 RECIPES = {
     "sgd": Recipe("sgd", 0.1, 20, 2, 4, accumulator_dtype="bfloat16"),
