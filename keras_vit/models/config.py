@@ -255,9 +255,15 @@ class ViTConfig:
                 self._set(name, normalize(getattr(self, name)))
         if self.class_token is None:
             self._set("class_token", self.pooling == "token")
-        _check_transformer(self)
-        _check_head(self)
-        _check_stem(self)
+        for is_met, message in _RULES:
+            if not is_met(self):
+                raise ValueError(message.format(**vars(self)))
+        if self.num_layers is not None:
+            check_heads(self.hidden_size, self.num_heads)
+        if self.class_names is not None and len(self.class_names) != self.num_classes:
+            raise ValueError(
+                f"class_names must hold num_classes={self.num_classes} names; got {len(self.class_names)}"
+            )
         if self.position_grid is None and self.image_size == DYNAMIC_SIZE:
             grid = grid_shape((224, 224), self.patch_size, self.resnet)
             self._set("position_grid", tuple(max(side, 1) for side in grid))
@@ -376,55 +382,47 @@ def min_parameters(options):
 
 # Rules across options -------------------------------------------------------------------------------
 
-
-def _require(condition, message):
-    if not condition:
-        raise ValueError(message)
-
-
-def _check_transformer(c):
-    if c.num_layers is None:
-        _require(
-            c.mlp_dim is None and c.num_heads is None,
-            "num_layers=None builds no Transformer, so mlp_dim and num_heads must be None; "
-            f"got {c.mlp_dim!r} and {c.num_heads!r}",
-        )
-        _require(
-            c.pooling in ("gap", None) and not prefix_tokens(vars(c)),
-            "without a Transformer pooling must be 'gap' or None, and there can be no class, distillation or "
-            f"register tokens; got pooling={c.pooling!r}",
-        )
-        return
-    _positive.check("mlp_dim", c.mlp_dim)
-    _positive.check("num_heads", c.num_heads)
-    check_heads(c.hidden_size, c.num_heads)
-    _require(
-        c.position_embedding != "sincos2d" or c.hidden_size % 4 == 0 and c.hidden_size >= 8,
-        f"sincos2d needs a hidden_size that is a multiple of 4, at least 8; got {c.hidden_size}",
-    )
-
-
-def _check_head(c):
-    _require(
-        c.class_token or c.pooling != "token", "pooling='token' reads the class token; got class_token=False"
-    )
-    _require(
-        not c.distillation
-        or (c.pooling == "token" and c.representation_size is None and not c.norm_after_pooling),
+_RULES = (  # a function of the config that must be true, and the message otherwise
+    (
+        lambda c: c.num_layers is not None or (c.mlp_dim, c.num_heads) == (None, None),
+        "num_layers=None builds no Transformer, so mlp_dim and num_heads must be None; got {mlp_dim} and "
+        "{num_heads}",
+    ),
+    (
+        lambda c: c.num_layers is not None or c.pooling in ("gap", None) and not prefix_tokens(vars(c)),
+        "without a Transformer pooling must be 'gap' or None, and there can be no class, distillation or "
+        "register tokens; got pooling={pooling!r}",
+    ),
+    (
+        lambda c: c.num_layers is None or None not in (c.mlp_dim, c.num_heads),
+        "mlp_dim and num_heads must be positive ints with num_layers={num_layers}; got {mlp_dim} and "
+        "{num_heads}",
+    ),
+    (
+        lambda c: (
+            c.num_layers is None
+            or c.position_embedding != "sincos2d"
+            or (c.hidden_size % 4 == 0 and c.hidden_size >= 8)
+        ),
+        "sincos2d needs a hidden_size that is a multiple of 4, at least 8; got {hidden_size}",
+    ),
+    (
+        lambda c: c.class_token or c.pooling != "token",
+        "pooling='token' reads the class token; got class_token=False",
+    ),
+    (
+        lambda c: (
+            not c.distillation
+            or (c.pooling == "token" and c.representation_size is None and not c.norm_after_pooling)
+        ),
         "distillation needs pooling='token', no representation_size and no norm_after_pooling; got "
-        f"{c.pooling!r}, {c.representation_size!r} and {c.norm_after_pooling!r}",
-    )
-    _require(
-        c.class_names is None or len(c.class_names) == c.num_classes,
-        f"class_names must hold num_classes={c.num_classes} names; got {len(c.class_names or ())}",
-    )
-
-
-def _check_stem(c):
-    _require(
-        c.resnet is None or c.resnet_width % GROUPS == 0,
-        f"resnet_width must be a multiple of {GROUPS}, the groups of its norms; got {c.resnet_width}",
-    )
+        "{pooling!r}, {representation_size} and {norm_after_pooling}",
+    ),
+    (
+        lambda c: c.resnet is None or c.resnet_width % GROUPS == 0,
+        f"resnet_width must be a multiple of {GROUPS}, the groups of its norms; got {{resnet_width}}",
+    ),
+)
 
 
 def _resolved_preprocessing(c):

@@ -97,34 +97,27 @@ def test_a_file_imports_only_what_it_may(path):
     "path, source",
     [
         ("keras_vit/layers/mlp.py", "from keras_vit.models import vit"),
-        ("keras_vit/layers/mlp.py", "from keras_vit import VisionTransformer"),
         ("keras_vit/layers/mlp.py", "def f():\n    import tensorflow as tf"),
-        ("keras_vit/variants.py", "import keras_vit.layers"),
         ("keras_vit/data/images.py", "from keras_vit.variants import VARIANTS"),
         ("keras_vit/models/vit.py", "from keras_vit.weights.load import from_pretrained"),
         ("keras_vit/weights/load.py", "from tensorflow import io"),
-        ("keras_vit/evaluation/few_shot.py", "from keras_vit.training import run"),
         ("keras_vit/training/run.py", "from keras_vit.export import saved_model"),
-        ("keras_vit/training/run.py", "from keras_vit.inspection import figures"),
-        ("export/hub.py", "from keras_vit.cli import export"),
         ("keras_vit/cli/inspect.py", "import matplotlib.pyplot as plt"),
     ],
 )
-def test_an_import_against_the_arrows_is_seen(path, source):
+def test_a_forbidden_import_is_detected(path, source):
     assert violations(pathlib.Path(path), source)
 
 
 @pytest.mark.parametrize(
     "path, source",
     [
-        ("keras_vit/layers/mlp.py", "import keras\nfrom keras_vit.layers.attention import attend"),
         ("keras_vit/weights/load.py", "from keras_vit.layers import resize_position_grid"),
         ("keras_vit/training/run.py", "import tensorflow as tf\nfrom keras_vit.data import batches"),
-        ("keras_vit/cli/export.py", "from keras_vit.export import saved_model"),
         ("keras_vit/inspection/figures.py", "import matplotlib"),
     ],
 )
-def test_an_import_along_the_arrows_is_allowed(path, source):
+def test_an_import_in_the_direction_of_the_arrows_is_allowed(path, source):
     assert not violations(pathlib.Path(path), source)
 
 

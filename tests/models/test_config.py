@@ -22,7 +22,7 @@ WRONG = [
     ({"num_heads": 0}, "num_heads must be a positive int or None; got 0"),
     ({"hidden_size": 0}, "hidden_size must be a positive int; got 0"),
     ({"num_layers": 0}, "num_layers must be a positive int or None; got 0"),
-    ({"mlp_dim": None}, "mlp_dim must be a positive int; got None"),
+    ({"mlp_dim": None}, "mlp_dim and num_heads must be positive ints .*; got None and 3"),
     ({"num_classes": 0}, "num_classes must be a positive int or None; got 0"),
     ({"num_classes": -3}, "num_classes must be a positive int or None; got -3"),
     ({"representation_size": 0}, "representation_size must be a positive int or None; got 0"),

@@ -81,7 +81,8 @@ def test_fine_tuning_follows_the_official_trajectory(replicas, accumulation_step
     check_official(golden, tmp_path, replicas, accumulation_steps=accumulation_steps)
 
 
-@pytest.mark.parametrize("replicas", [slow(0), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [0, 2])
 def test_a_plain_keras_model_follows_it_too(replicas, golden, tmp_path):
     check_official(golden, tmp_path, replicas, plain=True)
 
@@ -178,7 +179,8 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", ["AdamW", slow("SGD"), slow("keras")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_trains_as_on_one_device(name):
     expected = trained(0, *data(22), optimizer=OPTIMIZERS[name])
     found = trained(2, *data(22), optimizer=OPTIMIZERS[name], accumulation_steps=2)
@@ -186,6 +188,7 @@ def test_every_optimizer_trains_as_on_one_device(name):
     assert_same_training(found, expected, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_float16_skips_a_step_on_all_replicas_if_one_overflows():
     images, labels = data(16)
     images[12] = 1e30  # overflows only on the second replica in the second step
@@ -221,7 +224,7 @@ def random_run(seed, epochs, initial_epoch=0, model=None, replicas=0, accumulati
     return model
 
 
-@pytest.mark.parametrize("replicas, accumulation_steps", [(2, 2), slow(0, 1)])
+@pytest.mark.parametrize("replicas, accumulation_steps", [(0, 1), slow(2, 2)])
 def test_a_seed_determines_a_run(replicas, accumulation_steps):
     options = {"replicas": replicas, "accumulation_steps": accumulation_steps}
     first, again, other = (arrays(random_run(seed, 1, **options)) for seed in (1, 1, 2))
