@@ -101,7 +101,11 @@ def test_a_part_without_arrays_is_refused(arguments, tmp_path):
 
 
 def test_it_must_agree_with_a_variant(tmp_path):
-    refused(with_sidecar(tmp_path, {"hidden_size": 48}), "variant mu/16 says", variant="mu/16")
+    refused(
+        with_sidecar(tmp_path, {"hidden_size": 48}),
+        r"variant mu/16 says .*, model\.json says",
+        variant="mu/16",
+    )
 
 
 NOT_JSON = ["{", "", "[1, 2]", "null", "\x00", "{'a': 1}", "[" * 100_000, " " * (1 << 24) + "{}"]

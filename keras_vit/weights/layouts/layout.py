@@ -10,8 +10,8 @@ class _Anything:
 
 
 ANY = _Anything()  # every value of an option
-# What every layout can express: what the shapes of the arrays say, and what changes no output. Options of the
-# other groups are named here, so that a new one is refused until a layout names it.
+# What every layout can express: options without effect on the outputs, and some that the arrays determine.
+# Another option of the groups "size" and "architecture" is refused until a layout names it.
 COMMON = {
     **{name: ANY for name, field in OPTIONS.items() if field.metadata["group"] in ("training", "metadata")},
     **dict.fromkeys(("image_size", "patch_size", "hidden_size", "num_layers", "mlp_dim", "num_heads"), ANY),
