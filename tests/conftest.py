@@ -33,6 +33,7 @@ if keras.backend.backend() == "tensorflow":  # Four devices to distribute over; 
 TESTS = pathlib.Path(__file__).parent
 # These files take longest and start first, so that no process is left alone with one at the end.
 LONGEST = (
+    "test_docs.py",
     "cli/test_quickstart.py",
     "training/test_run.py",
     "export/test_folder.py",
