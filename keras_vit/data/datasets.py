@@ -86,7 +86,7 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
     """
     ON_BAD_IMAGE.check("on_bad_image", on_bad_image)
     task = get_task(task).name
-    kind, argument = _parse(name)
+    kind, argument = name.partition(":")[::2]
     source = SOURCES.get(kind)
     if source is None or bool(argument) != bool(source.placeholder) or ":" in name and not argument:
         raise ValueError(f"data set {name!r} is unknown; expected {_known()}")
@@ -108,19 +108,13 @@ def _known():
     return f"{', '.join(known[:-1])} or {known[-1]}"
 
 
-def _parse(name):
-    """The kind of a data set and what follows the colon."""
-    kind, _, argument = name.partition(":")
-    return kind, argument
-
-
 def folder_of(name):
     """The folder of a data set of images in files; None for other data sets.
 
     >>> folder_of("folder:flowers"), folder_of("digits")
     (PosixPath('flowers'), None)
     """
-    kind, argument = _parse(name)
+    kind, argument = name.partition(":")[::2]
     return pathlib.Path(argument).expanduser() if kind == "folder" else None
 
 
@@ -130,5 +124,5 @@ def title_of(name):
     >>> title_of("folder:/home/me/flowers"), title_of("tfds:oxford_iiit_pet"), title_of("digits")
     ('flowers', 'oxford_iiit_pet', 'digits')
     """
-    kind, argument = _parse(name)
+    kind, argument = name.partition(":")[::2]
     return SOURCES[kind].title(argument) if argument and kind in SOURCES else argument or name
