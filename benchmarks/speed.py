@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 import os
 import pathlib
 import subprocess
@@ -53,14 +52,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, help="cores for each system; by default all")
     parser.add_argument("--starts", action=argparse.BooleanOptionalAction, default=True, help="time imports")
-    parser.add_argument("--add", nargs="+", default=(), type=pathlib.Path, help="RESULTS.json of other runs")
     parser.add_argument("--output", type=pathlib.Path, default=HERE, help="folder of RESULTS.*")
     args = parser.parse_args()
     cases = [parse_case(variant, words) for variant in args.variants for words in args.cases]
     results = args.output / "RESULTS.json"
-    for path in args.add:
-        for section, found in json.loads(path.read_text()).items():
-            update(results, section, found)
     if args.starts:
         update(results, "starts", {title("starts"): circumstances() | {"seconds": starts()}})
     peak = peak_rates(args.threads) if cases else None
