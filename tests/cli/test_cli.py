@@ -204,13 +204,6 @@ def test_a_checkpoint_that_cannot_be_read_is_refused(kind, keras_vit, refused, w
     refused(keras_vit("predict", "--model", source, images), source, message)
 
 
-def test_training_from_a_missing_checkpoint_leaves_no_folder(keras_vit, refused, images, tmp_path):
-    weights, workdir = tmp_path / "no.npz", tmp_path / "run"
-    data = ("--dataset", f"folder:{images}")
-    refused(keras_vit("finetune", "--weights", weights, *data, "--workdir", workdir), weights, "no such")
-    assert not workdir.exists()
-
-
 UNKNOWN = {
     "evaluate --model WEIGHTS --dataset digits --task detection": "'detection'",
     "evaluate --model WEIGHTS --dataset digits --on_bad_image warn": "'warn'",

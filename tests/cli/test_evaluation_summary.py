@@ -173,6 +173,7 @@ def test_the_most_frequent_errors_are_counted(model):
         assert counts[NAMES.index(true), NAMES.index(predicted)] == count
 
 
+@pytest.mark.slow
 def test_of_many_classes_the_worst_are_listed_and_no_matrix_is_drawn():
     names = tuple(str(i) for i in range(120))
     samples, _ = labelled("single_label", 150)

@@ -82,6 +82,7 @@ def test_of_several_workers_the_first_writes_the_report(strategy, index, first, 
     assert is_chief(strategy) is first
 
 
+@pytest.mark.slow
 def test_inspecting_a_run_shows_its_curves_and_configuration(run, images, keras_vit, tmp_path):
     command = ("--model", run[0], "--image", images / "cat" / "00.png", "--output", tmp_path / "out")
     done = keras_vit("inspect", *command)

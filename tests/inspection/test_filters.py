@@ -50,14 +50,6 @@ def test_a_stems_root_convolution_is_standardized(form):
     assert_components(model, (kernel - kernel.mean((0, 1, 2))) / std, 4)
 
 
-def test_the_stem_of_the_authors_checkpoint(golden):
-    model = from_pretrained(golden / "hybrid.npz")
-    components, explained = filter_components(model)
-    assert components.shape == (28, 7, 7, 3) and explained.shape == (28,)
-    flat = components.reshape(28, -1)
-    np.testing.assert_allclose(flat @ flat.T, np.eye(28), atol=1e-5)
-
-
 def test_filters_of_two_patterns_have_these_as_components():
     """Around a common mean: 3 and -3 times one pattern, 4 and -4 times the negative of another."""
     model = small(in_channels=1, patch_size=2)

@@ -45,12 +45,6 @@ def test_fixed_positions_are_compared_like_learned_ones(golden):
     assert_close(position_similarity(with_prefix), expected, 1e-5)
 
 
-def test_orthogonal_positions_have_similarity_0():
-    model = small(image_size=(16, 32))
-    model.get_layer("position_embedding").table.assign(3 * np.eye(9, 12)[np.newaxis])
-    np.testing.assert_array_equal(position_similarity(model).reshape(8, 8), np.eye(8))
-
-
 def test_a_zero_vector_has_similarity_0_and_small_ones_do_not_underflow():
     model = small()
     table = np.zeros((1, 5, 12))

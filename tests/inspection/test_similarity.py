@@ -3,7 +3,7 @@ import pytest
 from reference.comparing import arrays, assert_close
 from reference.goldens import GOLDENS
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, small
-from reference.vit_numpy import forward, patch_embedding
+from reference.vit_numpy import forward
 
 from keras_vit import from_pretrained
 from keras_vit.inspection import patch_similarity
@@ -29,23 +29,6 @@ def test_similarities_are_the_cosines_of_the_patches_tokens(name, golden):
     found = patch_similarity(model, images)
     assert_close(found, similarity_by_numpy(tokens.reshape(2, rows, columns, -1)), 1e-5)
     assert found.dtype == "float32"
-
-
-def test_the_stage_selects_the_features():
-    model = small(image_size=(16, 32), num_registers=2)
-    images = images_for(model)
-    w = arrays(model)
-    embedded = patch_embedding(
-        images.astype("float64"), *(w[f"patch_embedding/{n}"] for n in ("kernel", "bias"))
-    )
-    assert_close(patch_similarity(model, images, "patch_embedding"), similarity_by_numpy(embedded), 1e-5)
-    one_block = small(image_size=(16, 32), num_registers=2, num_layers=1, norm_after_pooling=True)
-    for weight in one_block.weights:  # the same first block, with nothing after it
-        if weight.path in w:
-            weight.assign(w[weight.path])
-    tokens = forward(arrays(one_block), images, one_block.get_config())["tokens"][:, 3:]
-    found = patch_similarity(model, images, "encoder_block_0")
-    assert_close(found, similarity_by_numpy(tokens.reshape(2, 2, 4, -1)), 1e-5)
 
 
 STEM = ("patch_embedding", "position_embedding", "tokens")
