@@ -28,6 +28,7 @@ MODELS = {  # changed options of a small model, the requested layout, and the ch
     "clip": ({"pre_norm": True, "norm_epsilon": 1e-5, "activation": "quick_gelu"}, None, "timm"),
     "probe": ({"pooling": "map", "patch_size": (8, 4), "in_channels": 3}, None, "timm"),
 }
+FAST = ("plain", "any size", "as timm", "registers")
 
 
 @pytest.fixture
@@ -46,7 +47,10 @@ def files_of(hub, repository):
     return hub.repositories[repository]["main"][1]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in MODELS],
+)
 def test_a_pushed_model_comes_back_the_same(hub, name):
     options, asked, layout = MODELS[name]
     model = one_block(**options)
