@@ -145,5 +145,4 @@ MULTI_LABEL = Task(
     format_label=lambda label, names: ", ".join(str(n) for n, yes in zip(names, label) if yes) or "none",
     title="multi-label image classification",
     slug="multi-label-classification",
-    tag="image-classification",
 )

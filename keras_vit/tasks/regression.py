@@ -78,5 +78,4 @@ REGRESSION = Task(
     format_label=lambda label, names: ", ".join(f"{name} {x:.4g}" for name, x in zip(names, label)),
     title="regression",
     slug="regression",
-    tag="image-others",
 )

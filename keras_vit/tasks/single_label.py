@@ -206,5 +206,4 @@ SINGLE_LABEL = Task(
     format_label=lambda label, names: str(names[label]),
     title="image classification",
     slug="classification",
-    tag="image-classification",
 )

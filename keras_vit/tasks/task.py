@@ -54,7 +54,6 @@ class Task(Objective):
         format_label: A function from a label and names to text.
         title: The task in words, such as "image classification".
         slug: The same on Kaggle.
-        tag: The same on tfhub.dev.
     """
 
     noun: tuple[str, str]
@@ -74,7 +73,6 @@ class Task(Objective):
     format_label: Callable
     title: str
     slug: str
-    tag: str
 
     @property
     def has_classes(self):

@@ -63,11 +63,12 @@ def test_the_probabilities_are_those_of_the_task(tmp_path):
         np.testing.assert_allclose([p for _, p in best], np.sort(1 / (1 + np.exp(-row)))[::-1], rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options, task, message",
     [
         ({"num_classes": 2}, "regression", "got 'regression'"),
-        pytest.param({"num_classes": None}, "single_label", "no classification head: its output", marks=SLOW),
+        ({"num_classes": None}, "single_label", "no classification head: its output"),
     ],
 )
 def test_what_is_no_classifier_gives_its_output_and_no_classes(options, task, message, tmp_path):

@@ -79,6 +79,7 @@ def test_without_a_data_set_noise_measures_the_errors_and_no_agreement(tmp_path)
     assert row["agreement"] is None and row["score"] is None and row["max_logit_difference"] == 0
 
 
+@pytest.mark.slow
 def test_only_the_chosen_formats_are_kept(model, tmp_path):
     report = export_folder(model, tmp_path / "export", ("tflite",), precisions=("dynamic_int8",))
     assert [*report["formats"]] == ["tflite_dynamic_int8"]
@@ -96,9 +97,8 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", [k if k == "any size" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_model_is_exported(kind, tmp_path):
     options, more, output = KINDS[kind]
     report = export_folder(one_block(**options), tmp_path / "export", precisions=("float32",), **more)

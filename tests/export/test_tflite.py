@@ -119,7 +119,8 @@ def free(tmp_path_factory):
     return model, export_saved_model(model, tmp_path_factory.mktemp("free") / "1", warmup=())
 
 
-@pytest.mark.parametrize("precision", ["float32", *(pytest.param(p, marks=SLOW) for p in [*BOUNDS][1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", BOUNDS)
 def test_a_model_of_any_size_keeps_taking_any(precision, free, tmp_path):
     model, folder = free
     options = {"calibration": pixels(4, (32, 32))} if precision == "int8" else {}
