@@ -179,7 +179,7 @@ def test_a_folder_that_is_no_run_is_refused(finetune, keras_vit, refused, tmp_pa
     "options, words",
     [
         (["--model", "C/16"], ["variant 'C/16' is unknown", "'B/16'"]),
-        (["--model", "Ti/8"], ["hidden_size 24", "Ti/8 has 192"]),
+        (["--model", "Ti/8"], ["expected hidden_size 192 for Ti/8", "has 24"]),
         (["--image_size", "16x20"], ["16×20", "not divisible by the patch of 8×8"]),
         (["--set", "lr=1"], ["a recipe has no lr", "base_lr"]),
         (["--set", "base_lr"], ["FIELD=VALUE", "'base_lr'"]),

@@ -52,7 +52,7 @@ WRONG = [
     ({"qkv_bias": float("nan")}, "qkv_bias must be True or False; got nan"),
     ({"prefix_positions": "no"}, "prefix_positions must be True or False; got 'no'"),
     ({"resnet": 3}, "resnet must be a list of positive ints, .*; got 3"),
-    ({"class_names": "ab"}, "class_names must be a list of str or None; got 'ab'"),
+    ({"class_names": "ab"}, "class_names must be a list of names or None; got 'ab'"),
     ({"dropout_rate": "0.1"}, "dropout_rate must be a number in .* got '0.1'"),
     ({"norm_epsilon": -1}, "norm_epsilon must be a number above 0 .*; got -1"),
 ]
