@@ -48,8 +48,8 @@ def _show(args):
         rows.append(("class names", f"{names[0]!r} … {names[-1]!r}"))
     if preprocessing:
         rows.append(("preprocessing", ", ".join(f"{name} {value}" for name, value in preprocessing.items())))
-    if found["skipped"]:
-        rows.append(("not of the model", listed(found["skipped"])))
+    if found["left_out"]:
+        rows.append(("not of the model", listed(found["left_out"])))
     errors = [(title, listed(found[name])) for name, title in _ERRORS.items() if found[name]]
     fits = "no: from_pretrained refuses this file" if errors else "every array and variable"
     rows += [*errors, ("fits", fits)]

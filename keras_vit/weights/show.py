@@ -17,7 +17,7 @@ def show_checkpoint(source, **given):
     Returns:
         dict of `file`, `layout`, `variant` (or None), `arguments` of `VisionTransformer`, `grid`
         (rows, columns) of the stored positions or None, `parameters`, `dtypes`, `only_in_file`,
-        `only_in_model`, `wrong_shape`, `not_finite` (keys of arrays with NaN or infinity), `skipped`
+        `only_in_model`, `wrong_shape`, `not_finite` (keys of arrays with NaN or infinity), `left_out`
         (keys that do not belong to the model) and `configuration` (name of the metadata file that was read,
         or None).
 
@@ -41,7 +41,7 @@ def show_checkpoint(source, **given):
         "dtypes": sorted({array.dtype.name for array in arrays.values()}),
         **checkpoint.mismatches(expected_shapes(arguments, grid)),
         "not_finite": not_finite(checkpoint),
-        "skipped": sorted(checkpoint.skipped),
+        "left_out": sorted(checkpoint.skipped),
         "configuration": checkpoint.configuration,
     }
 

@@ -97,5 +97,5 @@ def test_skipped_keys_are_listed(golden, tmp_path):
     stored["opt/state/step"] = np.zeros(1, "float32")
     np.savez(tmp_path / "run.npz", **stored)
     found = show_checkpoint(tmp_path / "run.npz")
-    assert found["skipped"] == ["opt/state/step"]
+    assert found["left_out"] == ["opt/state/step"]
     assert found["parameters"] == 14247
