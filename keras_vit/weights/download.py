@@ -314,12 +314,16 @@ def _copy_from_cloud(url, part, largest):
             while chunk := remote.read(CHUNK):
                 file.write(chunk)
                 bar.update(len(chunk))
+            received = file.tell()
+            os.fsync(file.fileno())
     except tf.errors.OpError as error:
         missing = isinstance(error, tf.errors.NotFoundError)
         denied = isinstance(error, (tf.errors.PermissionDeniedError, tf.errors.UnauthenticatedError))
         advice = access_advice(url) if denied else "check the URL and the connection"
         kind = Refused if missing or denied else ValueError
         raise kind(f"{url} cannot be read: {one_line(error.message)}; {advice}") from None
+    if received != total:
+        raise ValueError(f"{url}: received {received} of {total} bytes; try again")
 
 
 def access_advice(url):
