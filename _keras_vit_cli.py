@@ -180,7 +180,7 @@ def _export(add):
     add("--version", type=non_negative_int, default=1, help="number of the SavedModel's folder (default: 1)")
     add("--name", help="of the Hub archive (default: the model's)")
     add("--publisher", default="keras-vit", help="of the Hub archive: lowercase letters, digits and -")
-    add("--licence", help="of the weights, for the Hub page: Apache-2.0, …")
+    add("--licence", help="of the weights, for the Hub model card: Apache-2.0, …")
     add("--url", metavar="URL", help="URL at which the Hub archive will be published")
     add("--json", action="store_true", help="print JSON instead of a table")
 
@@ -475,7 +475,7 @@ def main(argv=None):
         except OSError:  # its disk is full, and Python would try again at exit
             _discard_output()
         text = " ".join(str(error).split())
-        # Repeats keras_vit.messages.printable, which fails to import where the package does.
+        # Repeats one_line and printable of keras_vit.messages, which fail to import where the package does.
         text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
         print(f"keras-vit: {text}", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import functools
 import importlib
 import multiprocessing
@@ -15,7 +16,6 @@ import tempfile
 import time
 
 import numpy as np
-import tensorflow as tf
 from tqdm import tqdm
 
 from _keras_vit_cli import quiet_startup_logs
@@ -24,6 +24,7 @@ from keras_vit.cli.source import is_exported, open_live
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import ExportedModel, exported_path
 from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, format_of
+from keras_vit.export.saved_model import set_threads
 from keras_vit.export.verify import normalised, size_of
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import parse_variant
@@ -90,19 +91,20 @@ def _files(args, folder):
     model = _live(args.model, args.image_size, trust=args.trust, sha256=args.sha256)
     # int8 is calibrated on noise, since the ranges change its outputs and not its speed.
     noise = _noise(2, (*describe(model).usual_size, model.in_channels))
-    job = ExportJob(model, folder / "saved_model", calibration=[noise])
+    job = ExportJob(model, calibration=[noise])
+    job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job))
     for format in chosen:
         format.check(job)
     files = {}
     if "live" in (args.formats or DEFAULT):
         files["live"] = folder / "model.keras"
         model.save(files["live"])
-    if chosen:  # All other formats are converted from the SavedModel.
-        SAVED_MODEL.write(job, job.saved_model)
-    for format in tqdm(chosen, "exporting", unit="format", delay=2, disable=None):
-        files[format.name] = job.saved_model if format is SAVED_MODEL else format.target(folder, job)
-        if format is not SAVED_MODEL:
-            format.write(job, files[format.name])
+    needed = [SAVED_MODEL, *(f for f in chosen if f is not SAVED_MODEL)] if chosen else []
+    for format in tqdm(needed, "exporting", unit="format", delay=2, disable=None):
+        target = format.target(folder, job)
+        format.write(job, target)
+        if format in chosen:
+            files[format.name] = target
     return files
 
 
@@ -182,9 +184,7 @@ def _open(path, threads, image_size):
         exported = ExportedModel(*format_of(path).open(path, threads))
         prepare, compute, description = np.asarray, exported.predict_on_batch, exported.description
     else:
-        if threads:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-            tf.config.threading.set_inter_op_parallelism_threads(1)
+        set_threads(threads)
         model = read_model(path)
         prepare, compute = functools.partial(normalised, model), model.predict_on_batch
         description = describe(model)

@@ -18,7 +18,8 @@ def run(args):
     real = read_real_labels(args.real) if args.real else None
     model = open_model(args.model, trust=args.trust, sha256=args.sha256)
     task = get_task(args.task or task_of(args.model, model))
-    _check(args, task)
+    if args.task is None:
+        _check(args, task)
     seed = seed_of(args.model, model) if args.seed is None else args.seed
     dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task.name, data_dir=args.data_dir)
     samples = dataset.split(args.split)

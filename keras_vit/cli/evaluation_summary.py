@@ -225,8 +225,8 @@ def _thumbnail(model, image, label, task, names, file):
 def _class_table(classes):
     title, rows = "Each class", classes
     if len(classes) > MAX_ROWS:
-        title = f"The {MAX_ROWS} worst of {len(classes)} classes"
         score = "accuracy" if "accuracy" in classes[0] else "recall"
         rows = sorted((row for row in classes if row["samples"]), key=lambda row: row[score])[:MAX_ROWS]
+        title = f"The {len(rows)} worst of {len(classes)} classes"
     columns = [name.replace("_", " ") for name in classes[0]]
     return table(title, columns, [tuple(row.values()) for row in rows])

@@ -15,6 +15,7 @@ from keras_vit.cli.source import open_live
 from keras_vit.cli.views import Subject, draw_views
 from keras_vit.data.datasets import folder_of, load_dataset, title_of
 from keras_vit.data.fingerprint import fingerprint
+from keras_vit.export.description import NOT_ARCHITECTURE
 from keras_vit.inspection.figures import learning_curves
 from keras_vit.models.config import OPTIONS
 from keras_vit.tasks import TASKS
@@ -70,9 +71,10 @@ def run_title(config):
 
 def curve_sections(workdir, title):
     """Return the section of a run's curves, and its PNG file by name; none without rows of metrics.csv."""
-    if not workdir.metrics():
+    rows = workdir.metrics()
+    if not rows:
         return {}, {}
-    curves = png_of(learning_curves(workdir.metrics(), title, workdir.steps()))
+    curves = png_of(learning_curves(rows, title, workdir.steps()))
     words = "Training images by step, validation images where the model was evaluated."
     return {"Training": [words, picture(curves, f"Learning curves of {title}")]}, {"curves": curves}
 
@@ -107,8 +109,7 @@ def name_of(source):
 def configuration_section(model, *tables):
     """Return the folded section of tables and of the model's options and preprocessing."""
     config = model.get_config()
-    excluded = ("preprocessing", "class_names", "task", "split_seed")
-    rows = [(name, value) for name, value in config.items() if name in OPTIONS and name not in excluded]
+    rows = [(name, config[name]) for name in config if name in OPTIONS and name not in NOT_ARCHITECTURE]
     rows = [("parameters", model.count_params()), *rows, ("dtype", model.dtype_policy.name)]
     preprocessing = table("Preprocessing", (), [*config["preprocessing"].items()])
     return {"Configuration": [folded("Show", *tables, table("Model", (), rows), preprocessing)]}

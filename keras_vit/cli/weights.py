@@ -6,7 +6,7 @@ from keras_vit.cli.source import finished_run, run_of
 from keras_vit.data.datasets import title_of
 from keras_vit.messages import listed
 from keras_vit.models.config import DEFAULTS
-from keras_vit.tasks import TASKS
+from keras_vit.tasks import get_task
 from keras_vit.weights.catalogue import find
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.load import from_pretrained
@@ -81,7 +81,7 @@ def _facts(args):
     """Return what is known of the weights: from the options, the catalogue, or the run."""
     trained, row = run_of(args.source), find(args.source)
     run = None if args.set else finished_run(args.source)  # its scores are of the unchanged model
-    metric = TASKS[trained["recipe"]["task"]].primary_metric if run else None
+    metric = get_task(trained["recipe"].get("task", "single_label")).primary_metric if run else None
     score = run.result.get(f"test_{metric}") if run else None
     data = title_of(trained["dataset"]) if trained else row and row.pretrained_on
     return {

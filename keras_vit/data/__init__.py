@@ -3,7 +3,7 @@
 from keras_vit.data.augmentation_options import Augmentation as Augmentation
 from keras_vit.lazy import lazy_names
 
-# They need TensorFlow, which Keras on another backend does without.
+# These names need TensorFlow, which other Keras backends do without.
 LAZY = {
     "Dataset": "datasets",
     "Samples": "samples",

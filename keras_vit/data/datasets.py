@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from keras_vit.data.dataset import Dataset as Dataset
 from keras_vit.data.digits import load_digits
-from keras_vit.data.folder import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 from keras_vit.data.folder import load_folder
 from keras_vit.data.samples import Samples as Samples
 from keras_vit.data.tfds import load_tfds

@@ -3,8 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.preprocessing.image_files import ORIENTATION, SHORT
+
 MAX_SEGMENTS = 10_000  # It bounds the time that a malicious file takes.
-ORIENTATION, SHORT = 0x0112, 3  # the tag and the type of its value
 PREFIX = b"Exif\0\0"  # of EXIF data in a JPEG and in some WebP files
 BIG, LITTLE = (1 << 24, 1 << 16, 1 << 8, 1), (1, 1 << 8, 1 << 16, 1 << 24)
 TRANSPOSED = 5  # the first orientation whose rows are the columns of the stored image

@@ -23,11 +23,11 @@ def fingerprint(dataset):
         {'train': 1302, 'validation': 140, 'test': 355}
     """
     names = list(dataset.class_names)
-    folder = folder_of(dataset.name)
+    folder, has_class_ids = folder_of(dataset.name), get_task(dataset.task).has_class_ids
     files = {}
     for split, samples in dataset.splits.items() if folder else ():
         for path, label in zip(samples.images, samples.labels):
-            label = names[label] if get_task(dataset.task).has_class_ids else list(label)
+            label = names[label] if has_class_ids else list(label)
             status = os.stat(path)
             name = path.removeprefix(f"{folder}{os.sep}")
             files[name] = [split, label, status.st_size, status.st_mtime_ns]

@@ -42,7 +42,6 @@ def decode_stored(encoded, check_size=True):
         >>> decode_stored(tf.io.encode_png(tf.zeros((8, 9, 3), tf.uint8))).shape
         TensorShape([8, 9, 3])
     """
-
     encoded = tf.convert_to_tensor(encoded)
 
     def of_jpeg():

@@ -41,7 +41,7 @@ def load_tfds(name, *, task="single_label", data_dir=None, **options):
     builder = prepared(name, data_dir)
     image = image_feature(builder)
     label, read_label, class_names = label_feature(builder, task)
-    parse = parser(builder, (image, label), image, lambda example: read_label(example[label]))
+    parse = parser(builder, image, label, read_label)
     plan = preset(builder)
     splits = {split: samples(builder, plan[split], parse) for split in SPLITS}
     return {"class_names": class_names, "splits": splits, "version": builder.info.full_name}
@@ -186,23 +186,22 @@ def preset(builder):
     return {"train": f"{train}[:72%]", "validation": f"{train}[72%:80%]", "test": f"{train}[80%:]"}
 
 
-def parser(builder, keys, image, read_label, read_image=lambda encoded: encoded):
+def parser(builder, image, label, read_label, read_image=lambda encoded: encoded):
     """A function from a record to (encoded image, label); the image is not decoded.
 
     Args:
         builder: The data set's builder.
-        keys: The names of the features to read.
-        image: The name of the image's feature.
-        read_label: A function from a dict of these features to the label.
+        image, label: The names of the features to read.
+        read_label: A function from the label's feature to the label.
         read_image: A function from the stored image to the encoded one.
     """
     import tensorflow_datasets as tfds
 
-    features = tfds.features.FeaturesDict({key: builder.info.features[key] for key in keys})
+    features = tfds.features.FeaturesDict({key: builder.info.features[key] for key in (image, label)})
 
     def parse(record):
         example = features.deserialize_example(record, decoders={image: tfds.decode.SkipDecoding()})
-        return read_image(example[image]), read_label(example)
+        return read_image(example[image]), read_label(example[label])
 
     return parse
 

@@ -63,7 +63,7 @@ def load_vtab(name, *, data_dir=None, **options):
     key, read_label, class_names = LABELS.get(task.label, _class_label)(builder, task)
     image = image_feature(builder)
     whiten = {"read_image": _times_255} if task.data_set == "dsprites" else {}
-    parse = parser(builder, (image, key), image, lambda example: read_label(example[key]), **whiten)
+    parse = parser(builder, image, key, read_label, **whiten)
     validation, test = (_begin(builder, *place) for place in (task.validation, task.test))
     plan = {
         "train": "train[:800]",

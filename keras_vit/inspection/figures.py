@@ -16,6 +16,8 @@ from matplotlib.font_manager import FontProperties, findfont, fontManager, get_f
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
+from keras_vit.messages import one_line
+
 BLUE, ORANGE = "#3b4cc0", "#d95f02"  # distinguishable with colour blindness and in greyscale
 TRAINING = {"color": BLUE, "linestyle": "-", "marker": "o", "label": "training"}
 VALIDATION = {"color": ORANGE, "linestyle": "--", "marker": "s", "label": "validation"}
@@ -339,7 +341,7 @@ def _check(**arrays):
 def _text(text, width, lines=1):
     """Wrap a name to lines of `width` characters and truncate it; replace what cannot be drawn."""
     fonts = [get_font(findfont(FontProperties(family=[family]))) for family in _font_families()]
-    words = " ".join(str(text).split())
+    words = one_line(text)
     words = "".join(c if any(font.get_char_index(ord(c)) for font in fonts) else "□" for c in words)
     if any(unicodedata.east_asian_width(c) in "WF" for c in words):
         width //= 2
@@ -355,8 +357,9 @@ def _font_families():
 
 
 def _set_fonts(figure):
+    families = _font_families()
     for text in figure.findobj(Text):
-        text.set_fontfamily(_font_families())
+        text.set_fontfamily(families)
     return figure
 
 

@@ -12,7 +12,8 @@ def parse_header(header):
     """The fields of a BMP's header that decoding depends on.
 
     Args:
-        header: The first `HEADER_BYTES` bytes of the file as int64: a NumPy array, or a TensorFlow tensor.
+        header: The first `HEADER_BYTES` bytes of the file as int64: a NumPy array, or a list of
+            TensorFlow scalars.
 
     Returns:
         (offset of the pixels, size of the image header, bits per pixel, whether the file is supported).

@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit.preprocessing import bmp, bounds
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")  # Pillow's names
-_ORIENTATION, _SHORT = 0x0112, 3  # the EXIF tag and the type of its value
+ORIENTATION, SHORT = 0x0112, 3  # the EXIF tag and the type of its value
 
 
 def read_image(path):
@@ -124,7 +124,7 @@ def exif_orientation(exif):
         (count,) = struct.unpack_from(f"{order}H", tiff, directory)
         for start in range(directory + 2, directory + 2 + 12 * count, 12):
             tag, kind, _, number, _ = struct.unpack_from(f"{order}HHIHH", tiff, start)
-            if (tag, kind) == (_ORIENTATION, _SHORT):
+            if (tag, kind) == (ORIENTATION, SHORT):
                 value = max(value, number)
     except struct.error:  # The data ends early.
         pass

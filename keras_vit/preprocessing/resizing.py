@@ -8,11 +8,11 @@ from keras_vit.preprocessing.tensors import backend_of, to_float32
 
 # By interpolation: the radius of its kernel in pixels, and the weight of a pixel at a signed distance.
 KERNELS = {
-    "nearest": (0.5, lambda x, numpy: numpy.where((x > -0.5) & (x <= 0.5), 1.0, 0.0)),
     "bilinear": (1, lambda x, numpy: numpy.maximum(1 - numpy.abs(x), 0)),
     "bicubic": (2, lambda x, numpy: _cubic(numpy.abs(x), numpy)),
+    "nearest": (0.5, lambda x, numpy: numpy.where((x > -0.5) & (x <= 0.5), 1.0, 0.0)),
 }
-INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
+INTERPOLATIONS = tuple(KERNELS)
 MAX_ENLARGEMENT = 16  # A resized image of more times the pixels kept is not computed as a whole.
 
 

@@ -6,24 +6,18 @@ from keras_vit.tasks.losses import MEAN
 from keras_vit.tasks.task import Objective
 
 
-def _no_metrics(outputs):
-    return []
+def _objective(name, loss):
+    return Objective(
+        name=name,
+        loss=lambda recipe: loss,
+        metrics=lambda outputs: [],
+        validation_metric="loss",
+        higher_is_better=False,
+    )
 
 
-COLORS = Objective(
-    name="colors",
-    loss=lambda recipe: keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=MEAN),
-    metrics=_no_metrics,
-    validation_metric="loss",
-    higher_is_better=False,
-)
-PIXELS = Objective(
-    name="pixels",
-    loss=lambda recipe: keras.losses.MeanSquaredError(reduction=MEAN),
-    metrics=_no_metrics,
-    validation_metric="loss",
-    higher_is_better=False,
-)
+COLORS = _objective("colors", keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=MEAN))
+PIXELS = _objective("pixels", keras.losses.MeanSquaredError(reduction=MEAN))
 
 
 def masked_patch_objective(target):

@@ -12,13 +12,12 @@ class Objective:
     """What a model is trained for: its loss, and the metric that selects the best checkpoint.
 
     Args:
-        name: The name by which recipes, files and the command line refer to it.
+        name: A name for messages; of a `Task`, the one that recipes, files and the command line use.
         loss: A function of a `Recipe` that returns a Keras loss.
         metrics: A function of the number of outputs that returns a list of Keras metrics.
         validation_metric: The name of the loss or metric on the validation split that selects the best
             checkpoint.
-        higher_is_better: Whether the best checkpoint has the highest value of it, and the best model the
-            highest `primary_metric`.
+        higher_is_better: Whether the best checkpoint has its highest value.
     """
 
     name: str

@@ -15,6 +15,6 @@ from keras_vit.training.recipes import Recipe as Recipe
 from keras_vit.training.schedules import WarmupDecay as WarmupDecay
 from keras_vit.training.workdir import Workdir as Workdir
 
-# They need TensorFlow, which Keras on another backend does without.
+# These names need TensorFlow, which other Keras backends do without.
 LAZY = {"RunConfig": "run", "make_strategy": "strategy", "train": "run"}
 __getattr__, __dir__ = lazy_names(__name__, LAZY)

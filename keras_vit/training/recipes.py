@@ -6,6 +6,8 @@ from keras_vit import rules
 from keras_vit.data.augmentation_options import CROP_AREA, Augmentation
 from keras_vit.rules import field
 from keras_vit.tasks import TASKS, get_task
+from keras_vit.training.optimizers import LAYER_DECAY
+from keras_vit.training.schedules import DECAYS
 
 OPTIMIZERS = ("sgd", "adamw")
 LOSSES = ("softmax", "sigmoid")
@@ -75,13 +77,13 @@ class Recipe(Augmentation):
     total_steps: int = field(_POSITIVE_INT)
     warmup_steps: int = field(_NATURAL)
     batch_size: int = field(_POSITIVE_INT)
-    decay: str = "cosine"
+    decay: str = field(rules.one_of(DECAYS), default="cosine")
     task: str = field(rules.one_of(TASKS), default="single_label")
     loss: str = field(rules.one_of(LOSSES), default="softmax")
     momentum: float = field(_FRACTION, default=0.9)
     accumulator_dtype: str | None = field(rules.one_of(("bfloat16", "float32", None)), default=None)
     weight_decay: float = field(rules.number(0), default=0.0)
-    layer_decay: float | None = field(rules.optional(rules.number(above=0, high=1)), default=None)
+    layer_decay: float | None = field(LAYER_DECAY, default=None)
     clip_norm: float | None = field(rules.optional(_POSITIVE), default=1.0)
     ema: float | None = field(rules.optional(_FRACTION), default=None)
     accumulation_steps: int = field(_POSITIVE_INT, default=1)

@@ -243,6 +243,9 @@ def _fit(config, model, dataset, workdir, checkpoints, devices, verbose, report,
         expected = {*range(every, done, every), done}
         if lost := expected - {row["step"] for row in workdir.metrics()}:
             report(f"{workdir.path / 'metrics.csv'} lacks the rows of steps {listed(sorted(lost))}")
+    images, validation = dataset.split("train"), dataset.split("validation")
+    if recipe.train_samples is not None:
+        images = subset(images, recipe.train_samples, recipe.seed)
     while done < total:
         epoch, epochs, steps = next_segment(done, every, total)
         smallest(devices, 0)  # All workers have arrived here, so the first one has written the checkpoint.
@@ -256,11 +259,11 @@ def _fit(config, model, dataset, workdir, checkpoints, devices, verbose, report,
         if recipe.ema is not None:
             callbacks.append(EvaluateAverage())
         model.fit(
-            _batches(config, model, dataset, devices, first_step=done),
+            _batches(config, model, dataset, images, devices, first_step=done),
             initial_epoch=epoch,
             epochs=epochs,
             steps_per_epoch=steps,
-            validation_data=_batches(config, model, dataset, devices),
+            validation_data=_batches(config, model, dataset, validation, devices),
             validation_freq=evaluated,
             callbacks=callbacks,
             shuffle=False,
@@ -295,13 +298,10 @@ def next_segment(done, every, total):
     return epoch, total // every, every
 
 
-def _batches(config, model, dataset, devices, first_step=None):
-    """The training batches from a step on, or without one the validation batches, for all devices."""
+def _batches(config, model, dataset, samples, devices, first_step=None):
+    """The training batches of a split from a step on, or its evaluation batches, for all devices."""
     recipe, preprocessing = config.recipe, trained_transformer(model).preprocessing
     trains = first_step is not None
-    samples = dataset.split("train" if trains else "validation")
-    if trains and recipe.train_samples is not None:
-        samples = subset(samples, recipe.train_samples, recipe.seed)
 
     def of_worker(worker, workers):
         part = {"worker": worker, "workers": workers}

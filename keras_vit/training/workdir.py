@@ -227,9 +227,8 @@ def _read_table(path):
 
 
 def _write_table(path, rows):
-    columns = list(
-        dict.fromkeys(name for row in rows for name in row)
-    )  # Not every row has validation scores.
+    # Not every row has validation scores.
+    columns = [*dict.fromkeys(name for row in rows for name in row)]
     with atomic_open(path) as file:
         writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
