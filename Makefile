@@ -3,8 +3,8 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 # The tests of a file run in one process, because they share fixtures.
 PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
-# On JAX the fast tests are the golden files and a sample of the contract of layers and models; test-full runs all
-# tests that compute with Keras.
+# On JAX the fast tests are the golden files and a sample of the contract of layers and models; test-full adds
+# layers, models, loading and saving.
 JAX_TESTS := tests/contract/test_contract.py \
 	tests/weights/test_load.py::test_a_checkpoint_computes_what_its_authors_code_computes
 JAX_TESTS_FULL := tests/contract/test_contract.py tests/layers tests/test_seeds.py tests/weights/test_load.py \

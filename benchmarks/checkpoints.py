@@ -87,7 +87,7 @@ def loaded(layout, folder):
 
 
 def time_ours(path):
-    """Seconds of from_pretrained, with and without those of building the model."""
+    """Seconds of from_pretrained, with and without the time to build the model."""
     import keras_vit
 
     config = keras_vit.from_pretrained(path).get_config()
@@ -125,7 +125,7 @@ def time_transformers(path):
 
 
 def peak_memory(path):
-    """Peak bytes of resident memory while loading, above those after the import."""
+    """Peak bytes of resident memory while loading, minus the memory after the import."""
     import keras_vit
 
     _ = keras_vit.from_pretrained

@@ -1,4 +1,4 @@
-"""The machine and software that a benchmark runs on, and the peak rate of its matrix products."""
+"""The machine and software that a benchmark runs on, and its peak rate of matmuls."""
 
 import datetime
 import importlib.metadata

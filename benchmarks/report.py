@@ -74,7 +74,7 @@ def rows(found):
     result = {}
     for name, seconds in medians.items():
         rate, memory = found["batch"] / seconds, found["systems"][name]["memory"]
-        integer = "int8" in name  # Its operations are not those of the peak rate.
+        integer = "int8" in name  # The peak rate is for floating point.
         result[name] = {
             "ms": 1e3 / rate,
             "rate": rate,

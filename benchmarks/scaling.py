@@ -2,8 +2,8 @@
 
     python benchmarks/scaling.py --variants S/16 --precisions float32
 
-Each size of each system is a process, which has its own peak of memory; all of a model and precision take
-turns. Source of the comparison: Dosovitskiy et al. 2021, figure 12.
+Each size of each system runs in its own process, to measure its peak memory; the processes of one model and
+precision take turns. Source of the comparison: Dosovitskiy et al. 2021, figure 12.
 """
 
 import argparse

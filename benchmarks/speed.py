@@ -2,7 +2,7 @@
 
     python benchmarks/speed.py --variants S/16 --cases inference-1-float32 --rounds 3
 
-Each system is a process, and those of a case take turns, so that all meet the machine in the same state.
+Each system runs in its own process. The processes of a case take turns, so that other load affects all alike.
 Cases that are not run keep their earlier measurements.
 """
 

@@ -378,7 +378,7 @@ def mebibytes(key):
 
 
 def reset_peak():
-    """Reset the peak, where the kernel can; elsewhere it stays that of the whole process."""
+    """Reset the peak, where the kernel can; elsewhere the peak of the whole process is reported."""
     with contextlib.suppress(OSError):
         pathlib.Path("/proc/self/clear_refs").write_text("5")
 

@@ -6,13 +6,15 @@ import os
 import pathlib
 
 import keras_vit
+from keras_vit.messages import one_line
 from keras_vit.models.config import DYNAMIC_SIZE, OPTIONS, ViTConfig, stem_stride
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.tasks import get_task
 
 FILE = "keras_vit.json"  # in SavedModels, LiteRT and ONNX files
 LABELS = "labels.txt"  # one class name a line
-FIELDS = ("preprocessing", "class_names", "task", "split_seed")  # options that are not in `architecture`
+# The options that are not in `Description.architecture`.
+NOT_ARCHITECTURE = ("preprocessing", "class_names", "task", "split_seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +99,12 @@ class Description:
     def as_json(self):
         return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False) + "\n"
 
+    @property
+    def files(self):
+        """The texts by file name that every format contains."""
+        labels = {LABELS: "".join(f"{label}\n" for label in self.labels)} if self.labels else {}
+        return {FILE: self.as_json(), **labels}
+
 
 def describe(model, task="single_label", seed=0):
     """The Description of a `VisionTransformer` to export.
@@ -125,7 +133,7 @@ def describe(model, task="single_label", seed=0):
         num_outputs=model.output.shape[-1],
         class_names=model.class_names,
         parameters=model.count_params(),
-        architecture={name: config[name] for name in OPTIONS if name not in FIELDS},
+        architecture={name: config[name] for name in OPTIONS if name not in NOT_ARCHITECTURE},
         version=keras_vit.__version__,
         seed=seed,
         **{name: prepare[name] for name in ("resize", "crop_fraction", "interpolation", "antialias")},
@@ -153,7 +161,7 @@ def parse_description(text, path):
     try:
         _check(description)
     except (TypeError, LookupError, AttributeError, ArithmeticError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error)[:300]
         raise ValueError(
             f"{os.fspath(path)!r} is damaged, or of a later version: in its {FILE} {reason}"
         ) from None
@@ -196,6 +204,4 @@ def read_description(saved_model):
 
 def damaged(path, error):
     """A ValueError for an exported file that its runtime cannot open."""
-    return ValueError(
-        f"{os.fspath(path)!r} is damaged, or cannot be opened here: {' '.join(str(error).split())[:200]}"
-    )
+    return ValueError(f"{os.fspath(path)!r} is damaged, or cannot be opened here: {one_line(error)[:200]}")

@@ -56,7 +56,7 @@ def export_folder(
     """Write a model in several formats, run each in its own runtime, and compare it with the live model.
 
     Writes `saved_model/1/`, `model_float32.tflite` and one such file for each other precision,
-    `model.onnx`, `hub/NAME.tar.gz` with its page, and `verification.json`; all of them or, if anything
+    `model.onnx`, `hub/NAME.tar.gz` with its model card, and `verification.json`; all of them or, if anything
     fails, none.
 
     Args:
@@ -78,7 +78,7 @@ def export_folder(
         integer_io: Of "int8": None (floats in and out), "uint8" or "int8".
         version: Number of the SavedModel's folder; TF Serving serves the largest.
         name, publisher: Of the Hub archive.
-        facts: `Facts` for the Hub archive's page, in addition to what is read from the model and
+        facts: `Facts` for the Hub archive's model card, in addition to what is read from the model and
             measured here.
 
     Returns:
@@ -136,7 +136,7 @@ def export_folder(
             known = dataclasses.replace(known, accuracy=(*known.accuracy, measured))
         job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job), facts=known)
         rows = {}
-        # All other formats are converted from the SavedModel.
+        # The SavedModel comes first, even if it is not kept: all other formats are converted from it.
         for format in tqdm([SAVED_MODEL, *(f for f in chosen if f is not SAVED_MODEL)], "exporting", **BAR):
             target = format.target(folder, job)
             row = _export(format, job, target, reference)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from keras_vit.export import hub, onnx, saved_model, tflite
+from keras_vit.export import archive, hub, onnx, saved_model, tflite
 from keras_vit.export.hub import Facts
 from keras_vit.export.verify import Tolerance
 from keras_vit.models import VisionTransformer
@@ -53,7 +53,6 @@ class Format:
     """One format of one precision.
 
     Args:
-        name: Its key in reports, such as "tflite_int8".
         option: Its name in `formats=` and `--formats`; the precisions of a format share it.
         path: Where it lies in an export folder, with fields of the `ExportJob` in braces.
         suffix: Of its file; "" for a folder.
@@ -65,7 +64,6 @@ class Format:
         precision: Its name in `precisions=` and `--precisions`, if the format has several.
     """
 
-    name: str
     option: str
     path: str
     suffix: str
@@ -74,6 +72,11 @@ class Format:
     tolerance: Tolerance
     check: Callable = lambda job: None
     precision: str | None = None
+
+    @property
+    def name(self):
+        """Its key in reports, such as "tflite_int8"."""
+        return f"{self.option}_{self.precision}" if self.precision else self.option
 
     def target(self, folder, job):
         """Its path in an export folder."""
@@ -98,7 +101,6 @@ def _write_litert(job, path, precision):
 
 def _litert(precision, tolerance):
     return Format(
-        name=f"tflite_{precision}",
         option="tflite",
         path=f"model_{precision}.tflite",
         suffix=".tflite",
@@ -122,7 +124,6 @@ def _write_hub(job, path):
 
 _EXACT = Tolerance("max_logit_difference", 1e-5)
 SAVED_MODEL = Format(
-    name="saved_model",
     option="saved_model",
     path="saved_model/{version}",
     suffix="",
@@ -138,7 +139,6 @@ FORMATS = (
     # Rounding the activations to 8 bits can cost accuracy that no option restores.
     _litert("int8", Tolerance("agreement", 0.99, required=False)),
     Format(
-        name="onnx",
         option="onnx",
         path="model.onnx",
         suffix=".onnx",
@@ -148,7 +148,6 @@ FORMATS = (
         check=lambda job: onnx.check_packages(),
     ),
     Format(
-        name="hub",
         option="hub",
         path="hub/{name}.tar.gz",
         suffix=".tar.gz",
@@ -186,7 +185,8 @@ def choose_formats(formats, precisions):
 
 def suffixes():
     """The suffixes of exported files and archives."""
-    return (*dict.fromkeys(format.suffix for format in FORMATS if format.suffix), ".tgz")
+    known = (*(format.suffix for format in FORMATS if format.suffix), *archive.SUFFIXES)
+    return (*dict.fromkeys(known),)
 
 
 def suffix_of(source):

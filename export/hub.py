@@ -106,7 +106,7 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
         facts: `Facts` that the SavedModel does not hold.
 
     Returns:
-        dict of `archive`, `page`, `model_metadata` and `instance_metadata`, paths of files.
+        dict of paths: `archive`, `page` (the model card), `model_metadata` and `instance_metadata`.
 
     Raises:
         ValueError: if a name has other characters, the folder exists, or keras_vit did not write the

@@ -4,7 +4,7 @@ import html
 import json
 import re
 
-from keras_vit.messages import printable
+from keras_vit.messages import listed, printable
 from keras_vit.tasks import get_task
 from keras_vit.variants import variant_of
 
@@ -153,9 +153,8 @@ def _output(description):
         return f"`{description.output}`: {count} numbers."
     activation = get_task(description.task).activation
     names = [plain(name) for name in description.class_names or ()]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return _sentences(
         f"`logits` of {count} classes; {activation} turns them into probabilities.",
         "`assets/labels.txt` names the classes in this order, one a line.",
-        names and f"They are: {', '.join(names[:SHOWN])}{more}.",
+        names and f"They are: {listed(names, SHOWN)}.",
     )

@@ -9,7 +9,8 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.export.description import FILE, LABELS, damaged, parse_description, read_description
+from keras_vit.export.description import FILE, damaged, parse_description, read_description
+from keras_vit.messages import one_line
 from keras_vit.writing import atomic_path
 
 PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
@@ -68,10 +69,7 @@ def export_onnx(saved_model, path, *, opset=None):
             for size, name in zip(value.type.tensor_type.shape.dim, names):
                 if not size.HasField("dim_value"):
                     size.dim_param = name
-        metadata = {FILE: description.as_json()}
-        if description.labels:
-            metadata[LABELS] = "\n".join(description.labels) + "\n"
-        onnx.helper.set_model_props(model, metadata)
+        onnx.helper.set_model_props(model, description.files)
         content = model.SerializeToString()
         _check(content, description)
         temporary.write_bytes(content)
@@ -153,8 +151,7 @@ def _check(content, description):
         onnx.checker.check_model(content, full_check=True)
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     except Exception as error:  # Each package has exception classes of its own.
-        line = " ".join(str(error).split())
-        raise ValueError(f"the converted ONNX model does not run: {line[:300]}") from None
+        raise ValueError(f"the converted ONNX model does not run: {one_line(error)[:300]}") from None
     shape = (2, *description.usual_size, description.channels)
     images = np.random.default_rng(0).random(shape, "float32")
     names = [output.name for output in session.get_outputs()]

@@ -16,6 +16,8 @@ from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DYNAMIC_SIZE
 from keras_vit.writing import atomic_path
 
+ASSETS = {FILE: "description", LABELS: "labels"}  # attributes of the exported object, by file
+
 
 def export_saved_model(model, path, *, task="single_label", representation=False, warmup=(1,), seed=0):
     """Write a model as a SavedModel that TensorFlow, TF Hub and TF Serving load.
@@ -70,15 +72,12 @@ def export_saved_model(model, path, *, task="single_label", representation=False
     path = pathlib.Path(path).expanduser()
     copy = float32_copy(model, representation)
     description = describe(copy, task, seed)
-    assets = {"description": (FILE, description.as_json())}
-    if description.labels:
-        assets["labels"] = (LABELS, "".join(f"{label}\n" for label in description.labels))
     with atomic_path(path, overwrite=False) as temporary:
         exported, served = _exported(copy, description)
-        for name, (file, text) in assets.items():
+        for file, text in description.files.items():
             asset = temporary.with_name(file)
             asset.write_text(text, encoding="utf-8")
-            setattr(exported, name, tf.saved_model.Asset(os.fspath(asset)))
+            setattr(exported, ASSETS[file], tf.saved_model.Asset(os.fspath(asset)))
         try:
             tf.saved_model.save(exported, os.fspath(temporary), signatures=served)
             if warmup:
@@ -89,19 +88,29 @@ def export_saved_model(model, path, *, task="single_label", representation=False
     return path
 
 
+def set_threads(threads):
+    """Set the threads of each operation; ValueError if TensorFlow has computed with another number.
+
+    Args:
+        threads: A positive int, or None for TensorFlow's own choice.
+    """
+    if threads is None:
+        return
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+    except RuntimeError:
+        if threads != tf.config.threading.get_intra_op_parallelism_threads():
+            raise ValueError(
+                "TensorFlow's threads can be set only before it computes: set them first, or in another "
+                "process"
+            ) from None
+
+
 def open_saved_model(path, threads=None):
     """The arguments of `ExportedModel` for the folder of a SavedModel."""
     description = read_description(path)
-    if threads is not None:
-        try:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-            tf.config.threading.set_inter_op_parallelism_threads(1)
-        except RuntimeError:
-            if threads != tf.config.threading.get_intra_op_parallelism_threads():
-                raise ValueError(
-                    "TensorFlow's threads can be set only before it computes: set them first, or in another "
-                    "process"
-                ) from None
+    set_threads(threads)
     try:
         loaded = tf.saved_model.load(os.fspath(path))
         signature = loaded.signatures["serving_default"]

@@ -54,14 +54,11 @@ def write_tflite(path, content, description):
 
     Source: TensorFlow Lite's `metadata_schema.fbs` 1.1.0.
     """
-    files = {FILE: description.as_json()}
-    if description.labels:
-        files[LABELS] = "\n".join(description.labels) + "\n"
     with open(path, "wb") as file:
         file.write(_front(content, _metadata(content, description)))
         file.write(content)
         with zipfile.ZipFile(file, "w") as archive:
-            for name, text in files.items():
+            for name, text in description.files.items():
                 archive.writestr(zipfile.ZipInfo(name), text)
 
 

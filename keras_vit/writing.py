@@ -8,6 +8,8 @@ import shutil
 import tempfile
 import time
 
+from keras_vit.messages import one_line
+
 PREFIX = ".writing-"  # of the names of temporary folders
 LOCK = ".lock"  # in a temporary folder, held by the process that writes
 MINUTE, DAY = 60, 24 * 60 * 60  # in seconds
@@ -28,8 +30,8 @@ def atomic_path(path, overwrite=True):
             file or folder; missing parents are created.
 
     Raises:
-        ValueError: as `check_writable`; without `overwrite` if `path` exists, before or after the write.
-            The message suggests a free name, the next version where it ends in a number.
+        ValueError: with `overwrite`, as `check_writable`; without it, if `path` exists before or after the
+            write. The message then suggests `free_path(path)`.
         OSError: if it cannot be written, for instance on a full disk. The message is one line with `path`.
 
     >>> with atomic_path("complete.txt") as temporary:
@@ -135,7 +137,7 @@ def _named_errors(path):
         about_another_file = cause.filename is not None and PREFIX not in str(cause.filename)
         if about_another_file or isinstance(error, BrokenPipeError):
             raise
-        reason = cause.strerror or " ".join(str(cause).split())
+        reason = cause.strerror or one_line(cause)
         raise OSError(f"{os.fspath(path)!r} cannot be written: {reason}") from cause
 
 

@@ -72,7 +72,7 @@ def load_arrays(path, subtree=None):
 
 
 def float_arrays(arrays, path):
-    """Check that arrays are floating-point, with bfloat16 for two raw bytes; else raise ValueError."""
+    """Return the arrays, two raw bytes as bfloat16; raise ValueError for one that is not floating-point."""
     return {key: _floating(path, key, array) for key, array in arrays.items()}
 
 

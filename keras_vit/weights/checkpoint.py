@@ -27,8 +27,9 @@ from keras_vit.weights.layouts import LAYOUTS, detect_layout
 from keras_vit.weights.metadata import read_metadata
 
 _ATTENTION = re.compile(r".*attention/(query|key|value|out)/(kernel|bias)")
-# Metadata that may differ between sources: no array depends on their values alone.
-_MAY_DIFFER = {"preprocessing", "class_names", "layer_scale", "image_size", "position_grid"}
+# Inferred options that may differ from the metadata: an argument may replace the grid, and no array holds the
+# scale's initial value.
+_MAY_DIFFER = {"layer_scale", "position_grid"}
 
 
 @dataclasses.dataclass
@@ -106,7 +107,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
     arrays = load_arrays(path, subtree)
     try:
         layout = detect_layout(arrays)
-        skipped = {*layout.sidecar_keys(arrays)} if layout else ()
+        skipped = {*layout.skipped_keys(arrays)} if layout else ()
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     arrays = float_arrays({key: array for key, array in arrays.items() if key not in skipped}, path)

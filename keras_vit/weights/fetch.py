@@ -112,7 +112,7 @@ def _local(text):
 
 
 def _repository(text):
-    """(repository, revision or None, names of the file, the first that exists is meant)."""
+    """(repository, revision or None, file names in order of preference)."""
     pattern = r"([^/@]+/[^/@]+)(?:@(refs/(?:pr|convert)/[^/]+|[^/]+))?(?:/+(.*))?"
     match = re.fullmatch(pattern, text.partition("://")[2])
     if not match:

@@ -77,7 +77,7 @@ def test_cases_that_are_not_run_again_keep_their_results(tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == names
 
 
-def test_the_page_is_that_of_the_stored_results(tmp_path):
+def test_the_page_is_that_of_the_stored_results():
     folder = pathlib.Path(report.__file__).parent
     assert (
         report.report(json.loads((folder / "RESULTS.json").read_text()))

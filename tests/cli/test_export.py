@@ -1,4 +1,4 @@
-"""`keras-vit export`, and the verbs that take what it writes."""
+"""`keras-vit export`, and the subcommands that accept its files."""
 
 import json
 

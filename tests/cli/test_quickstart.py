@@ -140,7 +140,7 @@ def test_a_browser_shows_the_report_without_an_error_or_a_request(subcommand, fi
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        pytest.fail("install playwright (requirements-dev.txt) for this test")
+        pytest.fail("install playwright (requirements-peers.txt) for this test")
     messages, requested = [], []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

@@ -16,7 +16,8 @@ import keras_vit
 
 PACKAGES = (
     *("layers", "models", "weights", "variants", "preprocessing"),
-    *("data", "training", "evaluation", "inspection", "cli", "export", "lazy", "rules", "tasks"),
+    *("data", "training", "evaluation", "inspection", "cli", "export", "tasks"),
+    *("lazy", "messages", "rules", "seeds", "writing"),
 )
 
 

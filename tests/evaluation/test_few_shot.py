@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 from made.folders import write_classes
+from made.unread import Unread
 from reference.comparing import assert_close, numpy
 from reference.small import small
 
@@ -126,15 +127,3 @@ def unread(dataset):
     """The same data set, with labels that are unknown until they are read."""
     splits = {split: Unread(samples) for split, samples in dataset.splits.items()}
     return dataclasses.replace(dataset, splits=splits)
-
-
-class Unread:
-    labels = None
-    exif = False
-
-    def __init__(self, samples):
-        self.evaluation_records = samples.evaluation_records
-        self.count = len(samples)
-
-    def __len__(self):
-        return self.count

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from made.folders import write_classes
+from made.unread import Unread
 from reference.comparing import numpy
 from reference.small import small
 
@@ -76,20 +77,6 @@ def test_five_classes_or_fewer_have_no_top_5(samples):
 
 def test_large_logits_stay_finite(samples):
     assert evaluate(Fixed(np.full((len(samples), 3), 1e5)), samples)["loss"] == pytest.approx(np.log(3))
-
-
-class Unread:
-    """Samples whose labels are unknown until they are read."""
-
-    labels = None
-    exif = False
-
-    def __init__(self, samples):
-        self.evaluation_records = samples.evaluation_records
-        self.count = len(samples)
-
-    def __len__(self):
-        return self.count
 
 
 def test_labels_may_be_unknown_until_they_are_read(samples, rng):

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import tensorflow as tf
 from made.exports import export_everything, shared_model
 
 
@@ -25,3 +26,9 @@ def report(exported):
 def saved_model(exported):
     """The folder of its SavedModel."""
     return exported / "saved_model" / "1"
+
+
+@pytest.fixture(scope="session")
+def loaded(saved_model):
+    """The same in TensorFlow; tests that assign its variables load their own."""
+    return tf.saved_model.load(saved_model)

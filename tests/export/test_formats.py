@@ -55,7 +55,7 @@ def test_a_new_row_is_written_verified_and_opened(model, tmp_path, monkeypatch):
         return SAVED_MODEL.open(path.parent / "saved_model" / "1", threads)
 
     row = dataclasses.replace(
-        SAVED_MODEL, name="npz", option="npz", path="m.npz", suffix=".npz", write=write, open=open_npz
+        SAVED_MODEL, option="npz", path="m.npz", suffix=".npz", write=write, open=open_npz
     )
     monkeypatch.setattr(formats, "FORMATS", (*FORMATS, row))
     report = export_folder(model, tmp_path / "export", ("saved_model", "npz"))

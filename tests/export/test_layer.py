@@ -450,7 +450,7 @@ def test_what_has_nothing_to_train_is_not_to_be_trained(tmp_path):
     np.testing.assert_array_equal(loaded(pixels()), outer(pixels()))
 
 
-def test_what_does_not_fit_is_refused(model, saved_model, foreign, tmp_path):
+def test_what_does_not_fit_is_refused(saved_model, foreign):
     with pytest.raises(ValueError, match=r"has no signature 'x'; it has \['one', 'two'\]"):
         SavedModelLayer(foreign, signature="x")
     with pytest.raises(ValueError, match="a signature cannot be trained; drop signature='one'"):

@@ -22,11 +22,6 @@ from keras_vit.export.description import read_description
 from keras_vit.export.saved_model import export_saved_model
 
 
-@pytest.fixture(scope="module")
-def loaded(saved_model):
-    return tf.saved_model.load(saved_model)
-
-
 @pytest.mark.parametrize("batch", [0, 1, 7])
 def test_it_computes_what_the_model_does(batch, model, loaded):
     images = pixels(batch)
@@ -153,7 +148,7 @@ def test_exporting_does_not_change_the_model(half):
         np.testing.assert_array_equal(variable, before[variable.path])
 
 
-def test_frozen_layers_stay_frozen(half, tmp_path):
+def test_frozen_layers_stay_frozen(half):
     model, _, folder = half
     loaded = tf.saved_model.load(folder)
     seeds = [variable for variable in model.variables if "int" in variable.dtype]

@@ -65,11 +65,6 @@ def files(tmp_path_factory):
     return [folder / kind for kind in KINDS]
 
 
-@pytest.fixture(scope="module")
-def loaded(saved_model):
-    return tf.saved_model.load(saved_model)
-
-
 def exported(model, folder, **options):
     return tf.saved_model.load(export_saved_model(model, folder / "1", **options))
 

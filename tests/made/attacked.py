@@ -24,7 +24,7 @@ with contextlib.suppress(ImportError):  # It is large, and optional.
     import torch  # noqa: F401
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (40, 60, 3)).astype("uint8")
-# Of each kind of resizing one.
+# One for each kind of resizing.
 PREPARED = [
     Preprocessing(24, interpolation="bilinear"),
     Preprocessing((24, 16), "crop", 0.875, "bicubic", antialias=True),

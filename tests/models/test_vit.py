@@ -219,11 +219,8 @@ def test_fit_learns_from_arrays_and_from_a_dataset(replicas):
     if replicas:
         scope = devices(replicas).scope()
     with scope:
-        model = VisionTransformer(**{**SMALL, "num_layers": 1, "num_classes": 2, "dropout_rate": 0.1})
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["accuracy"])
-    labels = np.arange(32) % 2
-    images = images_for(model, 32) * 0.1 + (labels * 1.6 - 0.8).reshape(-1, 1, 1, 1)  # bright and dark
+        model = compiled(dropout_rate=0.1)
+    images, labels = bright_and_dark(model)
     history = model.fit(images, labels, batch_size=8, epochs=8, verbose=0).history
     assert history["loss"][-1] < 0.5 * history["loss"][0]
     if keras.backend.backend() == "tensorflow":

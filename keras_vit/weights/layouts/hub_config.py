@@ -29,12 +29,6 @@ def antialias_entry(preprocessing):
     return {} if preprocessing["antialias"] else {"keras_vit": {"antialias": False}}
 
 
-def require(fact, file, name, value, words):
-    """Raise ValueError with the file, the name and the value unless `fact` is true."""
-    if not fact:
-        raise ValueError(f"{file}: {name} must be {words}; got {value!r}")
-
-
 def stored_image_size(config):
     """(height, width) of the images to which the stored position table belongs."""
     if config["position_grid"]:

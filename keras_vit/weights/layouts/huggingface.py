@@ -106,7 +106,7 @@ class HuggingFace(Layout):
         return written
 
     def implied(self, keys, metadata):
-        # The defaults of `ViTConfig`.
+        # The defaults of transformers' `ViTConfig`.
         return {"activation": "gelu_erf", "norm_epsilon": 1e-12, "prefix_positions": True}
 
     def conflicts(self, config):

@@ -7,12 +7,12 @@ from keras_vit.messages import listed
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import integer, number
 from keras_vit.weights.layouts import hub_config
-from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS, PREPROCESSOR, require
+from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS, PREPROCESSOR
 from keras_vit.weights.metadata import checked_options, read_json
 
 FILES = (CONFIG, PREPROCESSOR)
 _ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
-_OPTIONS = {  # of `ViTConfig`, and ours
+_OPTIONS = {  # of transformers' `ViTConfig`, and ours
     "hidden_size": "hidden_size",
     "num_hidden_layers": "num_layers",
     "num_attention_heads": "num_heads",
@@ -121,7 +121,8 @@ def _image_processor(found, kind, image_size, channels):
     """
 
     def check(fact, name, expected):
-        require(fact, PREPROCESSOR, name, found.get(name), expected)
+        if not fact:
+            raise ValueError(f"{PREPROCESSOR}: {name} must be {expected}; got {found.get(name)!r}")
 
     processor = found.get("image_processor_type") or found.get("feature_extractor_type") or kind
     deit = processor.lower().startswith("deit")

@@ -35,6 +35,7 @@ class Layout:
         table: `Table` of the arrays.
         anchors: Keys of which every file has one.
         prefixes: Prefixes that all keys of a model may have.
+        old_names: (pattern, replacement) of the keys' older names.
         split_heads: Whether the attention kernels have an axis of heads, as ours.
         prefix_positions: Whether prefix tokens have rows in the position table; None: both occur.
         write_options: Names of optional arguments of `write`.
@@ -49,6 +50,7 @@ class Layout:
     table = None
     anchors = ()
     prefixes = ("",)
+    old_names = ()
     split_heads = False
     prefix_positions = True
     write_options = ()
@@ -62,12 +64,14 @@ class Layout:
         """The prefix of the model's keys, or None."""
         return find_prefix(keys, self.anchors, self.prefixes)
 
-    def sidecar_keys(self, keys):
+    def skipped_keys(self, keys):
         """The keys that do not belong to the model, such as the state of an optimizer."""
         return []
 
     def renamed(self, key):
         """The key in `table` of a key, without its prefix, that may be an older name."""
+        for pattern, new in self.old_names:
+            key = pattern.sub(new, key)
         return key
 
     def read(self, arrays):

@@ -88,6 +88,7 @@ class Timm(Layout):
     )
     anchors = ("patch_embed.proj.weight",)
     prefixes = ("", "module.")
+    old_names = _RENAMED
     prefix_positions = None
     supported = {
         **COMMON,
@@ -97,11 +98,6 @@ class Timm(Layout):
         "resnet": ANY,
         **dict.fromkeys(("qkv_bias", "distillation", "pre_norm", "norm_after_pooling"), (True, False)),
     }
-
-    def renamed(self, key):
-        for pattern, new in _RENAMED:
-            key = pattern.sub(new, key)
-        return key
 
     def read(self, arrays):
         """Map arrays to our names.

@@ -46,7 +46,7 @@ _PRE_LINEN = (
     (re.compile(r"(?<=/)MlpBlock_3(?=/)"), "MlpBlock_0"),
 )
 # The state of an optimizer, and the text tower and temperature of an image-text model.
-_SIDECAR = re.compile(r"opt/(?!target/).*|extra/.*|(params/)?(txt/.*|t|b)")
+_SKIPPED = re.compile(r"opt/(?!target/).*|extra/.*|(params/)?(txt/.*|t|b)")
 
 
 class VitJax(Layout):
@@ -68,6 +68,7 @@ class VitJax(Layout):
     )
     anchors = ("embedding/kernel",)
     prefixes = ("", "opt/target/", "params/", "params/img/", "img/")
+    old_names = _PRE_LINEN
     split_heads = True
     supported = {
         **COMMON,
@@ -92,16 +93,13 @@ class VitJax(Layout):
         if not any(key.startswith("Transformer/") for key in inside):
             return None
         # Without a table the positions are big_vision's fixed ones, which never had names from before Linen.
-        return "vit_jax" if any(linen(key) != key for key in inside) else "big_vision"
+        return "vit_jax" if any(Layout.renamed(self, key) != key for key in inside) else "big_vision"
 
-    def sidecar_keys(self, keys):
+    def skipped_keys(self, keys):
         prefix = self.prefix(keys)
         if not prefix:
             return []
-        return [key for key in keys if not key.startswith(prefix) and _SIDECAR.fullmatch(key)]
-
-    def renamed(self, key):
-        return linen(key)
+        return [key for key in keys if not key.startswith(prefix) and _SKIPPED.fullmatch(key)]
 
     def read(self, arrays):
         mapped = super().read(arrays)
@@ -127,10 +125,3 @@ class VitJax(Layout):
         if pooling is not None and class_token != (pooling == "token"):
             return [f"class_token={class_token} with pooling={pooling!r}"]
         return []
-
-
-def linen(key):
-    """The Linen name of a key."""
-    for pattern, new in _PRE_LINEN:
-        key = pattern.sub(new, key)
-    return key

@@ -32,8 +32,8 @@ def to_linen(key):
 def test_keys_that_do_not_belong_to_the_model_are_sidecars(prefix, sidecars):
     inside = [f"{prefix}embedding/kernel", f"{prefix}head/bias", f"{prefix}t"]
     outside = ["head/bias", "cls", "other/thing", "opt/target/extra"][: 4 if prefix != "opt/target/" else 3]
-    assert vit_jax.sidecar_keys([*inside, *sidecars, *outside]) == sidecars
-    assert vit_jax.sidecar_keys(["embedding/kernel", "opt/0/count", "t"]) == []
+    assert vit_jax.skipped_keys([*inside, *sidecars, *outside]) == sidecars
+    assert vit_jax.skipped_keys(["embedding/kernel", "opt/0/count", "t"]) == []
 
 
 def test_published_and_linen_names_load_the_same(golden, tmp_path):
