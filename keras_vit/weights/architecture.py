@@ -9,11 +9,6 @@ from keras_vit.models.config import grid_shape, prefix_tokens
 from keras_vit.variants import VARIANTS
 
 _SIZES = ("hidden_size", "num_layers", "mlp_dim")
-_RANKS = {  # number of axes of optional arrays whose shapes are used
-    "conv_root/kernel": 4,
-    **dict.fromkeys(("head/kernel", "pre_logits/kernel"), 2),
-    **dict.fromkeys(("class_token/token", "register_tokens/token", "position_embedding/table"), 3),
-}
 
 
 def infer_arguments(arrays, metadata=None, split_heads=True):
@@ -37,25 +32,26 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
     """
     metadata = metadata or {}
     shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-    block, has_blocks = "encoder_block_0", any(name.startswith("encoder_block_") for name in shapes)
-    ranks = {"patch_embedding/kernel": 4, **{name: rank for name, rank in _RANKS.items() if name in shapes}}
-    if has_blocks:
-        ranks |= {f"{block}/mlp/dense_0/kernel": 2, f"{block}/attention/query/kernel": 2 + split_heads}
-    for name, ndim in ranks.items():
-        if len(shapes.get(name, ())) != ndim or 0 in shapes[name]:
+    block = "encoder_block_0"
+
+    def shape(name, ndim, default=None):
+        found = shapes.get(name, default)
+        if found is None or (found != default and (len(found) != ndim or 0 in found)):
             raise ValueError(
-                f"expected {ndim} axes of the checkpoint's {name}; got {shapes.get(name, 'no such array')}"
+                f"expected {ndim} axes of the checkpoint's {name}; got {found or 'no such array'}"
             )
-    *patch_size, embedded_channels, hidden_size = shapes["patch_embedding/kernel"]
+        return found
+
+    *patch_size, channels, hidden_size = shape("patch_embedding/kernel", 4)
     arguments = {
         "patch_size": tuple(patch_size),
         "hidden_size": hidden_size,
-        "num_classes": shapes["head/kernel"][1] if "head/kernel" in shapes else None,
-        "representation_size": shapes["pre_logits/kernel"][1] if "pre_logits/kernel" in shapes else None,
-        "in_channels": embedded_channels,
+        "num_classes": shape("head/kernel", 2, (None, None))[1],
+        "representation_size": shape("pre_logits/kernel", 2, (None, None))[1],
+        "in_channels": channels,
     }
     if "conv_root/kernel" in shapes:
-        *_, arguments["in_channels"], arguments["resnet_width"] = shapes["conv_root/kernel"]
+        *_, arguments["in_channels"], arguments["resnet_width"] = shape("conv_root/kernel", 4)
         arguments["resnet"] = tuple(
             _count(shapes, rf"block{stage}_unit(\d+)(_conv1/kernel)")
             for stage in range(1, 1 + _count(shapes, r"block(\d+)_unit1(_conv1/kernel)"))
@@ -63,14 +59,14 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
 
     class_token, pooled_norm = "class_token/token" in shapes, "pooled_norm/gamma" in shapes
     arguments["pooling"] = _pooling(shapes, class_token, pooled_norm, metadata)
-    if not has_blocks:
+    if not any(name.startswith("encoder_block_") for name in shapes):
         return {**arguments, "num_layers": None, "mlp_dim": None, "num_heads": None}
     arguments |= {
         "num_layers": _count(shapes, r"encoder_block_(\d+)(/.*)", start=0),
-        "mlp_dim": shapes[f"{block}/mlp/dense_0/kernel"][1],
+        "mlp_dim": shape(f"{block}/mlp/dense_0/kernel", 2)[1],
         "qkv_bias": f"{block}/attention/query/bias" in shapes,
         "class_token": class_token,
-        "num_registers": shapes.get("register_tokens/token", (1, 0))[1],
+        "num_registers": shape("register_tokens/token", 3, (1, 0, hidden_size))[1],
         "distillation": "head_distillation/kernel" in shapes or "distillation_token/token" in shapes,
         "pre_norm": "pre_norm/gamma" in shapes,
         "norm_after_pooling": pooled_norm,
@@ -83,10 +79,10 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
             f"{block}/mlp/dense_1/kernel has half as many rows as dense_0 columns: a gated MLP (SwiGLU), "
             "which VisionTransformer does not have"
         )
-    arguments["num_heads"] = (
-        shapes[f"{block}/attention/query/kernel"][1] if split_heads else _heads(arguments, metadata)
-    )
-    return arguments | _positions(shapes, {**metadata, **arguments})
+    query = shape(f"{block}/attention/query/kernel", 2 + split_heads)
+    arguments["num_heads"] = query[1] if split_heads else _heads(arguments, metadata)
+    table = shape("position_embedding/table", 3, (1, None, hidden_size))
+    return arguments | _positions(table[1], {**metadata, **arguments})
 
 
 def _pooling(shapes, class_token, pooled_norm, metadata):
@@ -111,15 +107,15 @@ def _heads(arguments, metadata):
     return found.pop()
 
 
-def _positions(shapes, metadata):
-    if "position_embedding/table" not in shapes:
+def _positions(count, metadata):
+    """The options of the positions, whose table has `count` rows, or None without a table."""
+    if count is None:
         if "position_embedding" not in metadata:
             raise ValueError(
                 "the file has no position table, and its layout no fixed positions; give "
                 "position_embedding='none' or 'sincos2d' if the model has these"
             )
         return {"position_embedding": metadata["position_embedding"]}
-    count = shapes["position_embedding/table"][1]
     prefix = sum(number for _, number, _ in prefix_tokens(metadata))
     ways = [metadata["prefix_positions"]] if "prefix_positions" in metadata else [True, False]
     ways = [way for way in ways if way or prefix] or [True]  # the same without prefix tokens

@@ -1,5 +1,6 @@
 """Read a checkpoint: source → file → arrays by our names, and the options of the stored model."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -105,13 +106,11 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
     if path.suffix == ".keras":
         return _of_keras(path, variant)
     arrays = load_arrays(path, subtree)
-    try:
+    with named(path):
         layout = detect_layout(arrays)
         skipped = {*layout.skipped_keys(arrays)} if layout else ()
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     arrays = float_arrays({key: array for key, array in arrays.items() if key not in skipped}, path)
-    try:
+    with named(path):
         if layout is None:
             some = listed(sorted(arrays)) or "no arrays"
             raise ValueError(
@@ -121,7 +120,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
         # Rows of the catalogue have metadata of their own: files that no digest covers are not needed.
         described = ({}, None) if row and digest else read_metadata(path, layout, verified=digest is not None)
         metadata = _merge_metadata(
-            (f"variant {variant}", parse_variant(variant) if variant else {}),
+            _of_variant(variant),
             (f"the catalogue's {row.name}", _metadata_of_row(row)) if row else (None, {}),
             described[::-1],
         )
@@ -130,20 +129,24 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
         if not layout.split_heads and arguments["num_layers"]:
             check_heads(arguments["hidden_size"], arguments["num_heads"])
             _split_heads(mapped, arguments["num_heads"])
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     mapped.skipped.extend(sorted(skipped))
     return StoredModel(path, layout.name, *mapped, arguments, described[1])
+
+
+@contextlib.contextmanager
+def named(path):
+    """Begin the message of a ValueError with the name of the file."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def not_finite(checkpoint):
     """The file's keys, sorted, of arrays with NaN or infinity in float32."""
     with np.errstate(invalid="ignore", over="ignore"):  # by some NaN of bfloat16
-        return sorted({checkpoint.keys[n] for n, a in checkpoint.arrays.items() if not _is_finite(a)})
-
-
-def _is_finite(array):
-    return np.isfinite(array.astype("float32") if array.dtype == "float64" else array).all()
+        finite = {name: np.isfinite(a.astype("float32")).all() for name, a in checkpoint.arrays.items()}
+    return sorted({checkpoint.keys[name] for name, is_finite in finite.items() if not is_finite})
 
 
 def read_model(path):
@@ -190,16 +193,18 @@ def _check_all_read(model, stored):
 def _of_keras(path, variant=None):
     """The model of a `.keras` file as a `StoredModel`."""
     model = read_model(path)
-    for name, value in (parse_variant(variant) if variant else {}).items():
-        if getattr(model, name) != value and getattr(model, name) != (value, value):
-            raise ValueError(
-                f"{path}: variant {variant} says {name}={value!r}, it has {getattr(model, name)!r}"
-            )
     arrays = plain_arrays(model)
     arguments = {name: value for name, value in model.get_config().items() if name in OPTIONS}
+    with named(path):
+        _merge_metadata(_of_variant(variant), ("it", arguments))
     if "position_embedding/table" in arrays:
         arguments["position_grid"] = model.get_layer("position_embedding").grid_size
     return StoredModel(path, "keras", arrays, {name: name for name in arrays}, [], [], arguments)
+
+
+def _of_variant(variant):
+    """What the name of a variant says, as a source of metadata."""
+    return f"variant {variant}", parse_variant(variant) if variant else {}
 
 
 def _split_subtree(source):

@@ -10,7 +10,7 @@ from keras_vit.models import VisionTransformer
 from keras_vit.models.config import grid_shape, is_dynamic, prefix_tokens
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
-from keras_vit.weights.checkpoint import not_finite, read_checkpoint
+from keras_vit.weights.checkpoint import named, not_finite, read_checkpoint
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.resizing import (
     POSITION_RESIZES,
@@ -133,10 +133,8 @@ def from_pretrained(
     if "preprocessing" not in overrides:
         config["preprocessing"] = _preprocessing(config, stored)
 
-    try:
+    with named(checkpoint.path):
         model = VisionTransformer(**config)
-    except ValueError as error:
-        raise ValueError(f"{checkpoint.path}: {error}") from None
     arrays = checkpoint.arrays
     if check_finite and (bad := not_finite(checkpoint)):
         raise ValueError(
@@ -172,19 +170,19 @@ def _drop(arrays, model, stored, head):
         _remove(arrays, "pre_logits/")
     if stored["num_layers"]:
         _drop_tokens(arrays, model, stored)
-    heads = ["head"] * bool(stored["num_classes"]) + ["head_distillation"] * bool(stored.get("distillation"))
-    for name in heads:
-        if model.num_classes is None or (name == "head_distillation" and not model.distillation):
+    heads = _heads(model._config())
+    changed = any(getattr(model, name) != stored[name] for name in ("num_classes", "representation_size"))
+    reset = heads if head == "reset" or (head == "auto" and changed) else ()
+    for name in {*_heads(stored), *reset}:
+        if name in reset or name not in heads:
             _remove(arrays, f"{name}/")
-    if model.num_classes is None:
+    return [f"{name}/{leaf}" for name in reset for leaf in ("kernel", "bias")]
+
+
+def _heads(options):
+    if not options["num_classes"]:
         return ()
-    same = ("num_classes", "representation_size")
-    if head == "reset" or (head == "auto" and any(getattr(model, n) != stored[n] for n in same)):
-        heads = ("head", "head_distillation") if model.distillation else ("head",)
-        for name in heads:
-            _remove(arrays, f"{name}/")
-        return tuple(f"{name}/{leaf}" for name in heads for leaf in ("kernel", "bias"))
-    return ()
+    return ("head", "head_distillation") if options.get("distillation") else ("head",)
 
 
 def _drop_tokens(arrays, model, stored):

@@ -1,9 +1,5 @@
-import json
-
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from reference.comparing import arrays
 from reference.small import HYBRID, NO_TRANSFORMER, small
 
@@ -14,11 +10,8 @@ from keras_vit.weights.checkpoint import merged_heads
 from keras_vit.weights.layouts import LAYOUTS
 
 ARCHITECTURES = [
-    {},
-    {"pooling": "gap"},
     {"representation_size": 9, "num_classes": None},
-    {"image_size": (24, 24), "patch_size": (4, 4), "in_channels": 1},
-    {**HYBRID, "resnet": (), "patch_size": 4},
+    {"image_size": (24, 24), "patch_size": (4, 4), "in_channels": 1, "pooling": "gap"},
     {**HYBRID, "image_size": 64, "resnet": (2, 1), "resnet_width": 64},
     {**HYBRID, **NO_TRANSFORMER, "resnet": (1, 1)},
 ]
@@ -27,7 +20,6 @@ PARTS = [
     {"distillation": True, "num_registers": 3, "prefix_positions": False},
     {"pre_norm": True, "qkv_bias": False, "layer_scale": 1e-5},
     {"pooling": "gap", "norm_after_pooling": True, "class_token": True, "prefix_positions": False},
-    {"position_embedding": "none"},
 ]
 
 
@@ -38,11 +30,9 @@ def test_the_architecture_is_inferred(options):
     inferred = infer_arguments(arrays(model), metadata)
     grid = inferred.pop("position_grid", None)
     assert inferred == {name: getattr(model, name) for name in inferred}
-    assert {"patch_size", "hidden_size", "num_layers", "mlp_dim", "num_heads", "num_classes"} <= {*inferred}
-    assert {"pooling", "representation_size", "in_channels"} <= {*inferred}
-    if model.num_layers:
-        parts = {"class_token", "num_registers", "distillation", "pre_norm", "norm_after_pooling", "qkv_bias"}
-        assert parts <= {*inferred}
+    parts = {"class_token", "num_registers", "distillation", "pre_norm", "norm_after_pooling", "qkv_bias"}
+    sizes = {"patch_size", "hidden_size", "num_layers", "mlp_dim", "num_heads", "num_classes", "in_channels"}
+    assert sizes | {"pooling", "representation_size"} | (parts if model.num_layers else set()) <= {*inferred}
     if model.num_layers and model.position_embedding == "learned":
         assert grid == model.get_layer("position_embedding").grid_size
 
@@ -74,7 +64,7 @@ def test_heads_are_those_of_the_metadata_or_must_be_given():
         infer_arguments(merged, split_heads=False)
 
 
-@pytest.mark.parametrize("variant", ["Ti/16", "S/16", "B/16", "L/16", "So400m/14"])
+@pytest.mark.parametrize("variant", ["Ti/16", "So400m/14"])
 def test_heads_are_those_of_the_variant_of_the_same_sizes(variant):
     sizes = parse_variant(variant)
     block, width = "encoder_block_{}/attention/query/kernel", sizes["hidden_size"]
@@ -148,39 +138,15 @@ def test_pooling_is_that_of_the_metadata_if_the_arrays_allow_it(pooling):
 # The official layout -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    side=st.integers(1, 3),
-    patch=st.tuples(st.integers(1, 5), st.integers(1, 5)),
-    num_heads=st.integers(1, 3),
-    head_size=st.integers(2, 5),
-    num_layers=st.integers(1, 3),
-    mlp_dim=st.integers(1, 9),
-    num_classes=st.none() | st.integers(1, 6),
-    representation_size=st.none() | st.integers(1, 6),
-    pooling=st.sampled_from(["token", "gap"]),
-    in_channels=st.integers(1, 4),
-)
-def test_a_random_architecture_is_loaded_from_its_arrays_alone(tmp_path, side, patch, head_size, **options):
-    side += options["pooling"] == "gap"  # one token has no other to attend to
-    sizes = {"image_size": tuple(side * p for p in patch), "patch_size": patch}
-    model = small(**options, **sizes, hidden_size=options["num_heads"] * head_size)
-    assert_loads_as(model, tmp_path)
-
-
 @pytest.mark.parametrize("options", ARCHITECTURES, ids=str)
 def test_an_architecture_is_loaded_from_its_arrays_alone(options, tmp_path):
-    assert_loads_as(small(**options), tmp_path)
-
-
-def assert_loads_as(model, folder):
-    np.savez(folder / "model.npz", **LAYOUTS["vit_jax"].write(arrays(model), model.get_config()))
-    loaded = from_pretrained(folder / "model.npz", image_size=model.image_size)
+    model = small(**options)
+    np.savez(tmp_path / "model.npz", **LAYOUTS["vit_jax"].write(arrays(model), model.get_config()))
+    loaded = from_pretrained(tmp_path / "model.npz", image_size=model.image_size)
     expected = model.get_config() | {"name": loaded.name}
     if model.num_layers is None:  # which uses no positions
         expected["position_embedding"] = "none"
-    assert json.dumps(loaded.get_config()) == json.dumps(expected)
+    assert loaded.get_config() == expected
     assert arrays(loaded).keys() == arrays(model).keys()
     for name, array in arrays(loaded).items():
         np.testing.assert_array_equal(array, arrays(model)[name])

@@ -1,19 +1,15 @@
-import pickle
-import zipfile
-from itertools import product
-
 import keras
 import numpy as np
 import pytest
-from made.sampling import some, some_on_jax
-from reference.comparing import arrays, assert_close, numpy
+from made.sampling import some_on_jax
+from reference.comparing import assert_close, numpy
 from reference.goldens import GOLDENS
 from reference.small import images_for
 
 from keras_vit import from_pretrained
 
 OFFICIAL = [name for name, (_, layout, _) in GOLDENS.items() if layout == "vit_jax"]
-RESIZED = [("token", 48), ("token", 24), ("token_rep", 64), ("gap", 48), ("hybrid", 96)]
+RESIZED = [("token", 48, False), ("token_rep", 64, True), ("gap", 48, True), ("hybrid", 96, False)]
 TABLE = "Transformer/posembed_input/pos_embedding"
 
 
@@ -51,9 +47,8 @@ def test_a_checkpoint_computes_what_its_authors_code_computes(golden, name):
             assert_close(computed[ours], expected[theirs])
 
 
-@pytest.mark.parametrize("case, any_size", some(product(RESIZED, [False, True]), 3), ids=str)
-def test_a_resized_checkpoint_computes_what_the_official_loader_makes_of_it(golden, case, any_size):
-    name, size = case
+@pytest.mark.parametrize("name, size, any_size", RESIZED)
+def test_a_resized_checkpoint_computes_what_the_official_loader_makes_of_it(golden, name, size, any_size):
     image_size = (None, None) if any_size else size
     model = from_pretrained(golden / f"{name}.npz", image_size=image_size, representation_size=None)
     with np.load(golden / f"{name}.expected.npz") as expected:
@@ -87,11 +82,6 @@ def test_the_head_is_kept_if_it_fits_and_else_zero(golden, stored, options, kept
         assert not numpy(head.kernel).any() and not numpy(head.bias).any()
 
 
-def test_dropping_the_representation_resets_the_head(golden):
-    head = from_pretrained(golden / "token_rep.npz", representation_size=None).get_layer("head")
-    assert head.kernel.shape == (24, 7) and not numpy(head.kernel).any()
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -110,6 +100,11 @@ def test_arguments_that_contradict_each_other_or_the_file_are_refused(golden, op
     with pytest.raises(ValueError, match=message) as caught:
         from_pretrained(golden / "token.npz", **options)
     assert "\n" not in str(caught.value)
+
+
+def test_dropping_the_representation_resets_the_head(golden):
+    head = from_pretrained(golden / "token_rep.npz", representation_size=None).get_layer("head")
+    assert head.kernel.shape == (24, 7) and not numpy(head.kernel).any()
 
 
 def test_no_classes_means_no_head(golden):
@@ -173,13 +168,6 @@ def test_all_mismatches_are_listed_in_one_line(stored, write):
     )
 
 
-def test_a_long_list_ends_with_the_count_of_the_rest(stored, write):
-    moved = {key.replace("encoderblock_1", "encoderblock_2"): array for key, array in stored.items()}
-    with pytest.raises(ValueError, match="file: .* and 11 more; only in model: none") as caught:
-        from_pretrained(write(moved))
-    assert str(caught.value).count("encoderblock_2") == 5
-
-
 def test_infinity_of_float64_in_float32_is_refused_unless_accepted(stored, write):
     stored["head/bias"] = stored["head/bias"].astype("float64")
     stored["head/bias"][3] = 1e39
@@ -195,53 +183,17 @@ def test_arrays_of_a_model_much_larger_than_the_file_are_refused_before_it_is_bu
         from_pretrained(write(stored))
 
 
-# Files that are no checkpoints ---------------------------------------------------------------------
+def test_pickled_objects_are_refused_and_not_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "trap"), "w"))
+
+    np.savez(tmp_path / "pickle.npz", cls=np.full(1, Trap(), object))
+    with pytest.raises(ValueError, match="pickle.npz.* pickled objects"):
+        from_pretrained(tmp_path / "pickle.npz")
+    assert not (tmp_path / "trap").exists()
 
 
-class Trap:
-    """An object that writes a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
-
-
-def a_zip(path):
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("readme.txt", "hello")
-
-
-FILES = {  # name → writer, message
-    "pickle.npz": (
-        lambda path: path.write_bytes(pickle.dumps({"cls": Trap(path.with_name("trap"))})),
-        "pickled objects, which are refused",
-    ),
-    "photo.jpg": (lambda path: path.write_bytes(b"\xff\xd8\xff\xe0 and so on"), "it is no archive"),
-    "pictures.zip": (a_zip, "readme.txt holds bytes; .* floating-point arrays"),
-    "none.npz": (np.savez, "holds 0 arrays: no arrays"),
-    "missing.npz": (lambda path: None, "no such checkpoint file: '.*missing.npz'"),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_no_checkpoint_is_refused_in_one_line(name, tmp_path):
-    write, message = FILES[name]
-    write(tmp_path / name)
-    with pytest.raises(ValueError, match=message) as caught:
-        from_pretrained(tmp_path / name)
-    assert "\n" not in str(caught.value) and name in str(caught.value)
-    assert not (tmp_path / "trap").exists(), "reading the file ran code in it"
-
-
-def test_variables_are_those_of_the_file(golden):
-    with np.load(golden / "hybrid.npz") as file:
-        stored = {key: array.ravel() for key, array in file.items()}
-    loaded = {name: array.ravel() for name, array in arrays(from_pretrained(golden / "hybrid.npz")).items()}
-    assert len(loaded) == len(stored)
-    for ours, key in (
-        ("gn_root/gamma", "gn_root/scale"),
-        ("block1_unit1_conv1/kernel", "block1/unit1/conv1/kernel"),
-    ):
-        np.testing.assert_array_equal(loaded[ours], stored[key])
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no such checkpoint file: '.*missing.npz'"):
+        from_pretrained(tmp_path / "missing.npz")

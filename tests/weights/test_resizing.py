@@ -5,10 +5,9 @@ import scipy.sparse.linalg
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
-from reference import vit_numpy
-from reference.comparing import arrays, assert_close, numpy
+from reference.comparing import arrays, assert_close
 from reference.goldens import GOLDENS, stored
-from reference.small import compute, images_for, small
+from reference.small import compute, images_for, one_block
 
 from keras_vit import Preprocessing, from_pretrained, save_weights
 from keras_vit.weights.resizing import (
@@ -21,11 +20,8 @@ from keras_vit.weights.resizing import (
 SMOOTH = {"bicubic_antialias": Image.Resampling.BICUBIC, "bilinear_antialias": Image.Resampling.BILINEAR}
 GRIDS = st.tuples(st.integers(1, 20), st.integers(1, 20))
 PATCHES = [  # old size, new size
-    ((32, 32), (16, 16)),
     ((8, 8), (16, 16)),
-    ((16, 16), (14, 14)),
-    ((16, 16), (8, 24)),
-    ((8, 12), (12, 8)),
+    ((16, 16), (14, 10)),
     ((4, 4), (1, 1)),
 ]
 DTYPES = ("float16", "float32", "float64")
@@ -83,25 +79,12 @@ def test_rows_of_prefix_tokens_do_not_change(method, old, new, prefix):
     np.testing.assert_allclose(constant, np.full_like(resized, 3), rtol=1e-6)
 
 
-@pytest.mark.parametrize("method", POSITION_RESIZES)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_type_of_a_table_does_not_change(method, dtype):
-    assert resized_positions(table_of((2, 2), 1, dtype=dtype), (2, 2), (3, 3), method).dtype == dtype
-
-
-def test_an_unknown_method_is_refused():
-    with pytest.raises(ValueError, match="position_resize must be one of 'bilinear', .*; got 'bicubic'"):
-        resized_positions(table_of((2, 2)), (2, 2), (2, 2), "bicubic")
-
-
 @pytest.mark.parametrize(
     "name, method, grid, key, prefix, patch",
     [
         ("token", "bicubic_antialias", (6, 6), "Transformer/posembed_input/pos_embedding", 1, 8),
-        ("hybrid_root", "bilinear", (3, 7), "Transformer/posembed_input/pos_embedding", 1, 16),
         ("bigvision_map", "bilinear", (2, 2), "params/pos_embedding", 0, 8),
         ("timm_avg", "bilinear_antialias", (3, 7), "pos_embed", 0, 8),
-        ("hf_vit", "bilinear", (6, 6), "vit.embeddings.position_embeddings", 1, 8),
     ],
 )
 def test_a_checkpoint_gets_the_resized_table(golden, name, method, grid, key, prefix, patch):
@@ -121,7 +104,6 @@ def test_a_checkpoint_gets_the_resized_table(golden, name, method, grid, key, pr
 
 DISTILLED = {"distillation_token", "head_distillation"}
 DROPPED = [  # options, remaining rows of a table with class, distillation, 2 registers and a 2×2 grid
-    ({"num_registers": 0}, [0, 1, 4, 5, 6, 7], {"register_tokens"}),
     ({"distillation": False}, [0, 2, 3, 4, 5, 6, 7], DISTILLED),
     ({"distillation": False, "num_registers": 0}, [0, 4, 5, 6, 7], {*DISTILLED, "register_tokens"}),
     ({"pooling": "gap", "distillation": False}, [2, 3, 4, 5, 6, 7], {"class_token", *DISTILLED}),
@@ -129,21 +111,19 @@ DROPPED = [  # options, remaining rows of a table with class, distillation, 2 re
 
 
 @pytest.mark.parametrize("options, rows, dropped", DROPPED, ids=[str(options) for options, _, _ in DROPPED])
-@pytest.mark.parametrize("prefix_positions", [True, False])
-def test_a_dropped_token_takes_its_row_along(options, rows, dropped, prefix_positions, tmp_path):
-    model = small(distillation=True, num_registers=2, prefix_positions=prefix_positions)
+def test_a_dropped_token_takes_its_row_along(options, rows, dropped, tmp_path):
+    model = one_block(distillation=True, num_registers=2)
     before = arrays(model)
     after = arrays(from_pretrained(saved(model, tmp_path), **options, head="keep"))
     table = before.pop("position_embedding/table")
-    kept = rows if prefix_positions else range(4)
-    np.testing.assert_array_equal(after.pop("position_embedding/table"), table[:, list(kept)])
+    np.testing.assert_array_equal(after.pop("position_embedding/table"), table[:, rows])
     assert {name.split("/")[0] for name in before} - {name.split("/")[0] for name in after} == dropped
     for name, array in after.items():
         np.testing.assert_array_equal(array, before[name])
 
 
 def test_tokens_are_dropped_before_the_grid_is_resized(tmp_path):
-    model = small(num_registers=2)
+    model = one_block(num_registers=2)
     table = arrays(model)["position_embedding/table"]
     again = from_pretrained(saved(model, tmp_path), num_registers=0, image_size=(24, 8))
     after = arrays(again)["position_embedding/table"]
@@ -152,7 +132,7 @@ def test_tokens_are_dropped_before_the_grid_is_resized(tmp_path):
 
 
 def test_a_rectangle_is_resized_from_its_own_grid(tmp_path):
-    model = small(image_size=(16, 48))
+    model = one_block(image_size=(16, 48))
     path = saved(model, tmp_path)
     path.with_suffix(".json").unlink()
     table = arrays(model)["position_embedding/table"]
@@ -199,27 +179,13 @@ def test_a_patch_kernel_is_the_least_squares_solution(old, new):
     np.testing.assert_allclose(resized.reshape(new[0] * new[1], -1), np.stack(solved, axis=1), atol=1e-8)
 
 
-@pytest.mark.tensorflow_only("it is TensorFlow's resize")
-@pytest.mark.parametrize("old, new", PATCHES)
-def test_the_resize_of_patches_is_tensorflows(old, new):
-    import tensorflow as tf
-
-    patch = np.random.default_rng(0).standard_normal((*old, 2)).astype("float32")
-    expected = tf.image.resize(patch, new, method="bilinear", antialias=False).numpy()
-    np.testing.assert_allclose(bilinear(patch, new), expected, atol=2e-5)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_patch_kernel_of_the_same_size_and_its_type_do_not_change(dtype):
-    kernel = np.random.default_rng(0).standard_normal((8, 6, 3, 5)).astype(dtype)
-    resized = resized_patch_kernel(kernel, (8, 6))
-    assert resized.dtype == dtype
-    np.testing.assert_allclose(resized, kernel, atol=1e-6)
+def test_the_type_of_a_table_and_of_a_kernel_does_not_change(dtype):
+    assert resized_positions(table_of((2, 2), 1, dtype=dtype), (2, 2), (3, 3)).dtype == dtype
+    assert resized_patch_kernel(np.ones((8, 6, 3, 5), dtype), (4, 4)).dtype == dtype
 
 
-@pytest.mark.parametrize(
-    "name, patch, size", [("token", 16, 64), ("timm_avg", 4, 16), ("hf_vit", (12, 8), (48, 32))]
-)
+@pytest.mark.parametrize("name, patch, size", [("timm_avg", 4, 16), ("hf_vit", (12, 8), (48, 32))])
 def test_a_checkpoint_gets_the_resized_patch_kernel(golden, name, patch, size):
     file, _, given = GOLDENS[name]
     original = arrays(from_pretrained(golden / file, **given))
@@ -245,7 +211,7 @@ def test_larger_patches_have_the_embeddings_of_the_smaller(golden):
 # Input channels ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, bound", [("token", 3e-6), ("timm_avg", 3e-6), ("hybrid", 1e-4)])
+@pytest.mark.parametrize("name, bound", [("token", 3e-6), ("hybrid", 1e-4)])
 def test_a_grey_image_has_the_outputs_of_its_copy_in_every_channel(golden, name, bound):
     """In a hybrid up to the standardisation of the kernel, whose scale the group norm removes."""
     file, _, given = GOLDENS[name]
@@ -267,7 +233,7 @@ def test_more_channels_repeat_the_stored_ones(golden, name, first):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("channels", [1, 2, 3, 6])
+@pytest.mark.parametrize("channels", [1, 2, 6])
 def test_the_sum_over_equal_channels_and_the_type_do_not_change(dtype, channels):
     kernel = np.repeat(np.random.default_rng(0).standard_normal((2, 2, 1, 5)), 3, axis=2).astype(dtype)
     adapted = adapted_channels(kernel, channels)
@@ -281,14 +247,13 @@ def test_the_sum_over_equal_channels_and_the_type_do_not_change(dtype, channels)
     "channels, mean, std",
     [
         (1, (0.5,), (0.3,)),
-        (3, (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)),
         (4, (0.4, 0.5, 0.6, 0.4), (0.2, 0.3, 0.4, 0.2)),
     ],
 )
 def test_the_mean_and_std_of_the_images_have_the_channels(channels, mean, std, tmp_path):
     crop = {"resize": "crop", "crop_fraction": 0.9, "interpolation": "bicubic", "antialias": True}
     stored_with = Preprocessing(16, **crop, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
-    path = saved(small(preprocessing=stored_with), tmp_path)
+    path = saved(one_block(preprocessing=stored_with), tmp_path)
     found = from_pretrained(path, in_channels=channels, image_size=(24, 16)).preprocessing
     assert (found.mean, found.std) == (pytest.approx(mean, abs=1e-12), pytest.approx(std, abs=1e-12))
     assert found == Preprocessing((24, 16), **crop, mean=found.mean, std=found.std)
@@ -296,17 +261,3 @@ def test_the_mean_and_std_of_the_images_have_the_channels(channels, mean, std, t
 
 def test_without_known_preprocessing_the_official_one_has_the_channels(golden):
     assert from_pretrained(golden / "token.npz", in_channels=5).preprocessing.std == (0.5,) * 5
-
-
-def test_all_is_adapted_at_once(golden):
-    file = stored(golden, "token")
-    model = from_pretrained(golden / "token.npz", image_size=(48, 32), patch_size=16, in_channels=1)
-    kernel = file["embedding/kernel"].astype("float64").sum(axis=2, keepdims=True)
-    expected = np.linalg.pinv(resize_matrix((8, 8), (16, 16)).T) @ kernel.reshape(64, -1)
-    assert_close(arrays(model)["patch_embedding/kernel"], expected.reshape(16, 16, 1, 24), 1e-6)
-    table = file["Transformer/posembed_input/pos_embedding"]
-    resized = resized_positions(table, (4, 4), (3, 2))
-    np.testing.assert_array_equal(arrays(model)["position_embedding/table"], resized)
-    images = images_for(model)
-    expected = vit_numpy.forward(arrays(model), images, model.get_config())["logits"]
-    assert_close(numpy(compute(model, images)["logits"]), expected, 1e-5)

@@ -8,7 +8,7 @@ from keras_vit.weights.show import expected_shapes, show_checkpoint
 
 MODELS = [
     {},
-    {"num_layers": 12, "pooling": "map"},
+    {"num_layers": 11, "pooling": "map"},
     {"num_registers": 2, "prefix_positions": False, "layer_scale": 0.1},
     {"distillation": True},
     {"pooling": "gap", "norm_after_pooling": True, "representation_size": 9},

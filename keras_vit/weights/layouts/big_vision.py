@@ -5,16 +5,13 @@ added; a file without a table has the fixed positions ("sincos2d"); attention po
 `scan` the blocks are stacked along a first axis; bfloat16 is stored as two raw bytes.
 """
 
-import re
-
 import numpy as np
 
 from keras_vit.weights.layouts.layout import ANY, COMMON
-from keras_vit.weights.layouts.table import Row, Table, without_prefix
+from keras_vit.weights.layouts.table import Row, Table
 from keras_vit.weights.layouts.vit_jax import TRANSFORMER, VitJax, block_rows
 
 _STACKED = "Transformer/encoderblock/"
-_POOLING_AT_ROOT = re.compile(r"(probe|MlpBlock_0/.*|MultiHeadDotProductAttention_0/.*|LayerNorm_0/.*)")
 
 
 class BigVision(VitJax):
@@ -23,8 +20,15 @@ class BigVision(VitJax):
         [
             *TRANSFORMER,
             Row("position_embedding/table", "pos_embedding"),
-            Row("attention_pooling/probe", "MAPHead_0/probe"),
-            *block_rows("attention_pooling", "MAPHead_0", (("mlp_norm", 0),)),
+            Row("position_embedding/table", "Transformer/pos_embedding"),
+            *(
+                row
+                for place in ("MAPHead_0/", "")  # some files have it at the root
+                for row in (
+                    Row("attention_pooling/probe", f"{place}probe"),
+                    *block_rows("attention_pooling/", place, [("mlp_norm", 0)]),
+                )
+            ),
         ]
     )
     prefix_positions = False
@@ -39,17 +43,11 @@ class BigVision(VitJax):
     def detect(self, keys):
         return self.family(keys) == "big_vision"
 
-    def renamed(self, key):
-        key = super().renamed(key)
-        if key == "Transformer/pos_embedding":
-            return "pos_embedding"
-        return f"MAPHead_0/{key}" if _POOLING_AT_ROOT.fullmatch(key) else key
-
     def read(self, arrays):
         prefix = self.prefix(arrays) or ""
         unstacked, stored_in = {}, {}
         for key, array in arrays.items():
-            is_stack = without_prefix(key, prefix).startswith(_STACKED) and array.ndim and len(array)
+            is_stack = key.removeprefix(prefix).startswith(_STACKED) and array.ndim and len(array)
             for i, part in enumerate(array) if is_stack else [(None, array)]:
                 name = key if i is None else key.replace("/encoderblock/", f"/encoderblock_{i}/", 1)
                 if name in unstacked:

@@ -8,20 +8,39 @@ import re
 
 from keras_vit.weights.layouts import huggingface_config
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout
-from keras_vit.weights.layouts.table import CONV, Row, Table, torch_dense, torch_norm, without_prefix
+from keras_vit.weights.layouts.table import CONV, Table, torch_rows
 
-_BLOCK, _OURS = "encoder.layer.{i}", "encoder_block_{i}"
-# Block layers as transformers 5 names them in memory and in a saved state dict, and as its files name them.
-_IN_MEMORY = {
-    "attention.q_proj": "attention.attention.query",
-    "attention.k_proj": "attention.attention.key",
-    "attention.v_proj": "attention.attention.value",
-    "attention.o_proj": "attention.output.dense",
-    "mlp.fc1": "intermediate.dense",
-    "mlp.fc2": "output.dense",
+# Our layers and their names in the files.
+_LAYERS = {
+    "class_token/token": "embeddings.cls_token",
+    "distillation_token/token": "embeddings.distillation_token",
+    "position_embedding/table": "embeddings.position_embeddings",
+    "encoder_norm": "layernorm",
+    "pre_logits": "pooler.dense",
+    "head": "classifier",
+    "head_distillation": "distillation_classifier",
 }
-_BLOCK_KEY = re.compile(r"layers\.(\d+)\.(.+)\.(weight|bias)")
-_HEAD = re.compile(r"((cls_|distillation_)?classifier)\.(weight|bias)")
+_BLOCK = {
+    "attention_norm": "layernorm_before",
+    "attention/query": "attention.attention.query",
+    "attention/key": "attention.attention.key",
+    "attention/value": "attention.attention.value",
+    "attention/out": "attention.output.dense",
+    "mlp_norm": "layernorm_after",
+    "mlp/dense_0": "intermediate.dense",
+    "mlp/dense_1": "output.dense",
+}
+# As transformers 5 names them in memory, and in a saved state dict.
+_BLOCK_IN_MEMORY = {
+    "attention_norm": "layernorm_before",
+    "attention/query": "attention.q_proj",
+    "attention/key": "attention.k_proj",
+    "attention/value": "attention.v_proj",
+    "attention/out": "attention.o_proj",
+    "mlp_norm": "layernorm_after",
+    "mlp/dense_0": "mlp.fc1",
+    "mlp/dense_1": "mlp.fc2",
+}
 
 
 class HuggingFace(Layout):
@@ -30,26 +49,14 @@ class HuggingFace(Layout):
     config_files = huggingface_config.FILES
     table = Table(
         [
-            Row("class_token/token", "embeddings.cls_token"),
-            Row("distillation_token/token", "embeddings.distillation_token"),
-            Row("position_embedding/table", "embeddings.position_embeddings"),
-            *torch_dense("patch_embedding", "embeddings.patch_embeddings.projection", CONV),
-            *torch_norm(f"{_OURS}/attention_norm", f"{_BLOCK}.layernorm_before"),
-            *(
-                row
-                for part in ("query", "key", "value")
-                for row in torch_dense(f"{_OURS}/attention/{part}", f"{_BLOCK}.attention.attention.{part}")
-            ),
-            *torch_dense(f"{_OURS}/attention/out", f"{_BLOCK}.attention.output.dense"),
-            *torch_norm(f"{_OURS}/mlp_norm", f"{_BLOCK}.layernorm_after"),
-            *torch_dense(f"{_OURS}/mlp/dense_0", f"{_BLOCK}.intermediate.dense"),
-            *torch_dense(f"{_OURS}/mlp/dense_1", f"{_BLOCK}.output.dense"),
-            *torch_norm("encoder_norm", "layernorm"),
-            *torch_dense("pre_logits", "pooler.dense"),
-            *torch_dense("head", "classifier"),
-            *torch_dense("head_distillation", "distillation_classifier"),
+            *torch_rows(_LAYERS),
+            *torch_rows({"head": "cls_classifier"}),  # of a distilled DeiT
+            *torch_rows({"patch_embedding": "embeddings.patch_embeddings.projection"}, axes=CONV),
+            *torch_rows(_BLOCK, "encoder_block_{i}/", "encoder.layer.{i}."),
+            *torch_rows(_BLOCK_IN_MEMORY, "encoder_block_{i}/", "layers.{i}."),
         ]
     )
+    without_prefix = re.compile(r"(cls_|distillation_)?classifier\..*")
     anchors = ("embeddings.patch_embeddings.projection.weight",)
     prefixes = ("", "vit.", "deit.")
     supported = {
@@ -61,21 +68,7 @@ class HuggingFace(Layout):
     }
 
     def read(self, arrays):
-        prefix = self.prefix(arrays) or ""
-
-        def renamed(key):
-            if _HEAD.fullmatch(key):
-                return key.removeprefix("cls_")
-            inside = without_prefix(key, prefix)
-            if _HEAD.fullmatch(inside):
-                return "/" + key  # heads do not have the prefix
-            block = _BLOCK_KEY.fullmatch(inside)
-            if not block:
-                return inside
-            number, layer, leaf = block.groups()
-            return f"encoder.layer.{number}.{_IN_MEMORY.get(layer, layer)}.{leaf}"
-
-        mapped = self.table.read(arrays, renamed)
+        mapped = super().read(arrays)
         names = mapped.arrays.keys()
         if "distillation_token/token" in names and "head_distillation/kernel" not in names:
             # Without a head of its own the token is a register.
@@ -97,12 +90,11 @@ class HuggingFace(Layout):
         prefix = prefix if config["num_classes"] else ""
         written = {}
         for key, array in super().write(arrays, config).items():
-            if not _HEAD.fullmatch(key):
-                written[prefix + key] = array
+            if not self.without_prefix.fullmatch(key):
+                key = prefix + key
             elif key.startswith("classifier") and config["distillation"]:
-                written["cls_" + key] = array
-            else:
-                written[key] = array
+                key = "cls_" + key
+            written[key] = array
         return written
 
     def implied(self, keys, metadata):
@@ -110,19 +102,16 @@ class HuggingFace(Layout):
         return {"activation": "gelu_erf", "norm_epsilon": 1e-12, "prefix_positions": True}
 
     def conflicts(self, config):
-        conflicts = super().conflicts(config)
         height, width = config["patch_size"]
-        if height != width:
-            conflicts.append(f"patch_size={config['patch_size']} (supported: squares)")
-        if config["representation_size"] not in (None, config["hidden_size"]):
-            conflicts.append(f"representation_size={config['representation_size']} (supported: hidden_size)")
-        if config["representation_size"] and config["num_classes"]:
-            conflicts.append("representation_size with a head")
-        if config["distillation"] and not config["num_classes"]:
-            conflicts.append("distillation without a head")
-        if config["num_registers"] and config["distillation"]:
-            conflicts.append("num_registers with distillation")
-        return conflicts
+        has_head, size = bool(config["num_classes"]), config["representation_size"]
+        found = {
+            f"patch_size={config['patch_size']} (supported: squares)": height != width,
+            f"representation_size={size} (supported: hidden_size)": size not in (None, config["hidden_size"]),
+            "representation_size with a head": size and has_head,
+            "distillation without a head": config["distillation"] and not has_head,
+            "num_registers with distillation": config["num_registers"] and config["distillation"],
+        }
+        return super().conflicts(config) + [reason for reason, is_found in found.items() if is_found]
 
     def read_config(self, folder):
         return huggingface_config.read(folder)

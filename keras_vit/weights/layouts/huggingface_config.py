@@ -20,23 +20,29 @@ _OPTIONS = {  # of transformers' `ViTConfig`, and ours
     "num_channels": "in_channels",
     "qkv_bias": "qkv_bias",
     "layer_norm_eps": "norm_epsilon",
+    "image_size": "image_size",
+    "patch_size": "patch_size",
 }
+MODEL_TYPES = {"vit": _OPTIONS, "deit": _OPTIONS}  # the names of the options of each
+# The defaults of transformers' image processors.
+_VIT = {
+    **{"do_resize": True, "size": 224, "resample": 2, "do_center_crop": False, "crop_size": 224},
+    **{"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True},
+}
+_DEIT = {**_VIT, "size": 256, "resample": 3, "do_center_crop": True}
+_SWITCHES = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
+_WITHOUT_EFFECT = ("do_convert_rgb", "do_reduce_labels")  # images are RGB, and labels are not read
 
 
 def read(folder):
     """The options in config.json, and in preprocessor_config.json if it exists."""
     config, preprocessor = read_json(folder / CONFIG), folder / PREPROCESSOR
-    preprocessor = read_json(preprocessor) if preprocessor.is_file() else None
     kind = config.get("model_type")
-    if kind not in ("vit", "deit"):
-        raise ValueError(f"{CONFIG} describes a {kind!r} model; expected transformers' 'vit' or 'deit'")
-    options = {ours: config[theirs] for theirs, ours in _OPTIONS.items() if theirs in config}
+    if kind not in MODEL_TYPES:
+        known = " or ".join(map(repr, MODEL_TYPES))
+        raise ValueError(f"{CONFIG} describes a {kind!r} model; expected transformers' {known}")
+    options = {ours: config[theirs] for theirs, ours in MODEL_TYPES[kind].items() if theirs in config}
     options["activation"] = hub_config.activation(config.get("hidden_act", "gelu"))
-    for name in ("image_size", "patch_size"):
-        if name in config:
-            size = config[name]
-            is_pair = isinstance(size, dict) and "height" in size
-            options[name] = (size["height"], size["width"]) if is_pair else size
     architecture = "".join(config.get("architectures") or ())
     if kind == "deit" and architecture:
         options["distillation"] = architecture.endswith("WithTeacher")
@@ -45,11 +51,11 @@ def read(folder):
         options |= {"num_classes": len(names)} if names else {}
         if names and not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
             options["class_names"] = tuple(names)
-    if preprocessor:
+    if preprocessor.is_file():
         checked = checked_options(options, CONFIG)
         image_size, channels = checked.get("image_size"), checked.get("in_channels", 3)
         options["preprocessing"] = {
-            **_image_processor(preprocessor, kind, image_size, channels),
+            **_image_processor(read_json(preprocessor), kind, image_size, channels),
             "antialias": hub_config.antialias(config),
         }
     return options
@@ -78,19 +84,16 @@ def written(config):
     }
     crop = preprocessing["resize"] == "crop"
     before_crop = Preprocessing(**{**preprocessing, "image_size": size}).before_crop
-    crop_size = {"height": size[0], "width": size[1]}
+    pixels = {"height": size[0], "width": size[1]}
     images = {
         "image_processor_type": f"{kind}ImageProcessor",
-        "do_resize": True,
-        "size": {"shortest_edge": min(before_crop)} if crop else crop_size,
+        **_VIT,
+        "size": {"shortest_edge": min(before_crop)} if crop else pixels,
+        "crop_size": pixels,
         "resample": next(n for n, name in INTERPOLATIONS.items() if name == preprocessing["interpolation"]),
         "do_center_crop": crop,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
         "image_mean": list(preprocessing["mean"]),
         "image_std": list(preprocessing["std"]),
-        **({"crop_size": crop_size} if crop else {}),
     }
     return [json.dumps(values, indent=2, allow_nan=False) + "\n" for values in (model, images)]
 
@@ -119,46 +122,42 @@ def _image_processor(found, kind, image_size, channels):
 
     Source: `_preprocess` of transformers' `image_processing_backends.py`.
     """
+    processor = found.get("image_processor_type") or found.get("feature_extractor_type") or kind
+    values = {**(_DEIT if processor.lower().startswith("deit") else _VIT), **found}
 
     def check(fact, name, expected):
         if not fact:
-            raise ValueError(f"{PREPROCESSOR}: {name} must be {expected}; got {found.get(name)!r}")
+            raise ValueError(f"{PREPROCESSOR}: {name} must be {expected}; got {values[name]!r}")
 
-    processor = found.get("image_processor_type") or found.get("feature_extractor_type") or kind
-    deit = processor.lower().startswith("deit")
-    steps = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_center_crop": deit}
-    for name, default in steps.items():
-        steps[name] = found.get(name, default) or False  # null means false
-        check(isinstance(steps[name], bool), name, "true or false")
-    known = {*steps, "do_convert_rgb", "do_reduce_labels"}  # images are RGB, and labels are not read
-    for name in found:
-        check(name in known or not (name.startswith("do_") and found[name]), name, "false")
-    check(steps["do_resize"], "do_resize", "true: images are resized to the model's size")
-    check(found.get("crop_pct") is None, "crop_pct", "size and crop_size")
-    resample = found.get("resample", 3 if deit else 2)
+    for name, value in values.items():
+        if name in _SWITCHES:
+            check(value in (True, False, None), name, "true or false")  # null means false
+        elif name.startswith("do_") and name not in _WITHOUT_EFFECT:
+            check(not value, name, "false")
+    check(values["do_resize"], "do_resize", "true: images are resized to the model's size")
+    check(values.get("crop_pct") is None, "crop_pct", "null: size and crop_size have the fraction")
     names = ", ".join(f"{number} ({name})" for number, name in INTERPOLATIONS.items())
-    check(resample in INTERPOLATIONS and not isinstance(resample, bool), "resample", f"one of {names}")
-
-    factor = found.get("rescale_factor", 1 / 255) if steps["do_rescale"] else 1.0
+    check(values["resample"] in INTERPOLATIONS, "resample", f"one of {names}")
+    factor = values["rescale_factor"] if values["do_rescale"] else 1.0
     check(is_float32(factor) and factor > 0, "rescale_factor", "a positive number that float32 can represent")
     mean, std = 0.0, 1.0
-    if steps["do_normalize"]:
-        mean, std = found["image_mean"], found["image_std"]
+    if values["do_normalize"]:
+        mean, std = values["image_mean"], values["image_std"]
     mean, std = ((v,) * channels if number().accepts(v) else v for v in (mean, std))
     # `Preprocessing` normalises pixels in [0, 1].
     options = {
         "mean": tuple(m / (255 * factor) for m in mean),
         "std": tuple(s / (255 * factor) for s in std),
-        "interpolation": INTERPOLATIONS[resample],
+        "interpolation": INTERPOLATIONS[values["resample"]],
     }
-    size, models = _size(found.get("size", 256 if deit else 224)), "height and width"
+    size, models = _size(values["size"]), "height and width"
     if image_size is not None:
         models = f"{image_size[0]}×{image_size[1]}"
-    if not steps["do_center_crop"]:
+    if not values["do_center_crop"]:
         fits = len(size) == 2 and image_size in (None, size)
         check(fits, "size", f"the model's {models} because there is no center crop")
         return options
-    crop = _size(found.get("crop_size", 224))
+    crop = _size(values["crop_size"])
     fits = len(crop) == 2 and image_size in (None, crop) and crop[0] == crop[1]
     check(fits, "crop_size", f"the model's {models}, if that is a square")
     check(len({*size}) == 1 and size[0] >= crop[0], "size", f"one edge of at least {crop[0]} to crop from")

@@ -1,7 +1,8 @@
 """The interface of a layout: how one project stores a Vision Transformer."""
 
+import re
+
 from keras_vit.models.config import OPTIONS
-from keras_vit.weights.layouts.table import find_prefix, without_prefix
 
 
 class _Anything:
@@ -35,7 +36,7 @@ class Layout:
         table: `Table` of the arrays.
         anchors: Keys of which every file has one.
         prefixes: Prefixes that all keys of a model may have.
-        old_names: (pattern, replacement) of the keys' older names.
+        without_prefix: Pattern of the keys that never have the prefix.
         split_heads: Whether the attention kernels have an axis of heads, as ours.
         prefix_positions: Whether prefix tokens have rows in the position table; None: both occur.
         write_options: Names of optional arguments of `write`.
@@ -50,7 +51,7 @@ class Layout:
     table = None
     anchors = ()
     prefixes = ("",)
-    old_names = ()
+    without_prefix = re.compile("(?!)")
     split_heads = False
     prefix_positions = True
     write_options = ()
@@ -61,23 +62,33 @@ class Layout:
         return self.prefix(keys) is not None
 
     def prefix(self, keys):
-        """The prefix of the model's keys, or None."""
-        return find_prefix(keys, self.anchors, self.prefixes)
+        """The prefix of the model's keys, or None.
+
+        Raises:
+            ValueError: if there are two, because the file holds two models.
+        """
+        found = {p: a for p in self.prefixes for a in self.anchors if p + a in keys}
+        if len(found) > 1:
+            both = " and ".join(prefix + anchor for prefix, anchor in found.items())
+            raise ValueError(
+                f"the file holds {both}: two models, or one array twice; select a subtree to read"
+            )
+        return next(iter(found), None)
 
     def skipped_keys(self, keys):
         """The keys that do not belong to the model, such as the state of an optimizer."""
         return []
 
-    def renamed(self, key):
-        """The key in `table` of a key, without its prefix, that may be an older name."""
-        for pattern, new in self.old_names:
-            key = pattern.sub(new, key)
-        return key
-
     def read(self, arrays):
         """Map the model's arrays, by the file's keys, to our names, as `MappedArrays`."""
         prefix = self.prefix(arrays) or ""
-        return self.table.read(arrays, lambda key: self.renamed(without_prefix(key, prefix)))
+
+        def name_in_table(key):
+            inside = key.removeprefix(prefix)
+            expected = inside if self.without_prefix.fullmatch(inside) else prefix + inside
+            return inside if key == expected else "/" + key  # which no row has
+
+        return self.table.read(arrays, name_in_table)
 
     def write(self, arrays, config):
         """Map arrays by our names to the file's keys, for a model with this `get_config()`."""

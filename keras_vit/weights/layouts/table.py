@@ -5,40 +5,65 @@ from typing import NamedTuple
 
 import numpy as np
 
-
-class AxisOrder(NamedTuple):
-    """The axis permutations for reading an array from a file and for writing it."""
-
-    read: tuple[int, ...]
-    write: tuple[int, ...]
-
-
-SAME = None
-LINEAR = AxisOrder((1, 0), (1, 0))  # torch's (out, in) ↔ (in, out)
-CONV = AxisOrder((2, 3, 1, 0), (3, 2, 0, 1))  # torch's (out, in, height, width) ↔ (height, width, in, out)
+LINEAR = (1, 0)  # torch's (out, in) → (in, out)
+CONV = (2, 3, 1, 0)  # torch's (out, in, height, width) → (height, width, in, out)
 
 
 class Row(NamedTuple):
     """One line of a table; {i} and {j} stand for an index, {i+1} for the index after it.
 
-    `part` is (index, count) if the file concatenates several of our arrays along their first axis.
+    `axes` is the permutation from the file's axes to ours. `part` is (index, count) if the file concatenates
+    several of our arrays along their first axis. Of several rows for an array, the first is written.
     """
 
     ours: str
     theirs: str
-    order: AxisOrder | None = SAME
+    axes: tuple[int, ...] | None = None
     part: tuple[int, int] | None = None
 
 
-def torch_norm(ours, theirs):
-    """Rows of a norm with torch's names."""
-    return [Row(f"{ours}/gamma", f"{theirs}.weight"), Row(f"{ours}/beta", f"{theirs}.bias")]
+_ARRAY = re.compile(r".*/(token|table|probe|gamma)")
+_NORM = re.compile(r".*(norm|gn\d|gn_\w+)")
 
 
-def torch_dense(ours, theirs, order=LINEAR, part=None):
-    """Rows of a linear layer with torch's names, or with `CONV` of a convolution."""
-    kernel = Row(f"{ours}/kernel", f"{theirs}.weight", order, part)
-    return [kernel, Row(f"{ours}/bias", f"{theirs}.bias", SAME, part)]
+def torch_rows(names, ours="", theirs="", axes=LINEAR, part=None):
+    """Rows of layers whose arrays have torch's names.
+
+    Args:
+        names: dict from our names of layers to the file's. Names that end with "norm" are norms, names of
+            arrays ("class_token/token") are those arrays, and other layers have a kernel and a bias.
+        ours, theirs: What all of the names begin with.
+        axes: The permutation of the kernels' axes.
+        part: As in `Row`.
+
+    Example:
+        >>> [row.theirs for row in torch_rows({"mlp_norm": "norm2"}, "encoder_block_{i}/", "blocks.{i}.")]
+        ['blocks.{i}.norm2.weight', 'blocks.{i}.norm2.bias']
+    """
+    rows = []
+    for our, their in names.items():
+        our, their = ours + our, theirs + their
+        if _ARRAY.fullmatch(our):
+            rows.append(Row(our, their))
+        elif _NORM.fullmatch(our):
+            rows += [Row(f"{our}/gamma", f"{their}.weight"), Row(f"{our}/beta", f"{their}.bias")]
+        else:
+            rows.append(Row(f"{our}/kernel", f"{their}.weight", axes, part))
+            rows.append(Row(f"{our}/bias", f"{their}.bias", None, part))
+    return rows
+
+
+def fused_rows(ours, parts, theirs):
+    """Rows of several dense layers that the file concatenates.
+
+    >>> [row.part for row in fused_rows("attention/", ("key", "value"), "kv")]
+    [(0, 2), (0, 2), (1, 2), (1, 2)]
+    """
+    return [
+        row
+        for index, part in enumerate(parts)
+        for row in torch_rows({part: theirs}, ours, part=(index, len(parts)))
+    ]
 
 
 class MappedArrays(NamedTuple):
@@ -80,7 +105,7 @@ class Table:
 
         Args:
             arrays: dict of arrays by the file's keys.
-            rename: Function from a key to the key in the table, for layouts with older names.
+            rename: Function from a key to the key in the table.
 
         Raises:
             ValueError: if two keys map to the same array, or a concatenated array cannot be split.
@@ -96,7 +121,7 @@ class Table:
                     raise ValueError(
                         f"{key} and {keys[name]} both map to {name}; expected each array once in a checkpoint"
                     )
-                mapped[name] = _transposed(_part(key, array, row.part), row.order, "read")
+                mapped[name] = _transposed(_part(key, array, row.part), row.axes)
                 keys[name] = key
         return MappedArrays(mapped, keys, unknown, [])
 
@@ -111,8 +136,8 @@ class Table:
             found = _find(self._ours, name)
             if not found:
                 raise KeyError(name)
-            ((indices, row),) = found
-            key, array = _fill(row.theirs, indices), _transposed(array, row.order, "write")
+            indices, row = found[0]
+            key, array = _fill(row.theirs, indices), _transposed(array, row.axes and np.argsort(row.axes))
             if row.part is None:
                 written[key] = array
             else:
@@ -120,40 +145,6 @@ class Table:
         for key, by_index in parts.items():
             written[key] = np.concatenate([by_index[index] for index in sorted(by_index)])
         return {key: np.ascontiguousarray(array) for key, array in written.items()}
-
-
-def find_prefix(keys, anchors, prefixes):
-    """Find the prefix of a file's keys.
-
-    Args:
-        keys: The file's keys.
-        anchors: Keys, without the prefix, of which every file of the layout has one.
-        prefixes: The prefixes that the layout is published with.
-
-    Returns:
-        str, or None if there is no anchor.
-
-    Raises:
-        ValueError: if there are two, because the file holds two models.
-
-    Example:
-        >>> find_prefix(["params/embedding/kernel"], ["embedding/kernel"], ["", "params/"])
-        'params/'
-    """
-    found = {p: a for p in prefixes for a in anchors if p + a in keys}
-    if len(found) > 1:
-        both = " and ".join(prefix + anchor for prefix, anchor in found.items())
-        raise ValueError(f"the file holds {both}: two models, or one array twice; select a subtree to read")
-    return next(iter(found), None)
-
-
-def without_prefix(key, prefix):
-    """Remove the prefix of a key; a key without it gets a leading slash, which no row has.
-
-    >>> without_prefix("params/cls", "params/"), without_prefix("cls", "params/")
-    ('cls', '/cls')
-    """
-    return key.removeprefix(prefix) if key.startswith(prefix) else "/" + key
 
 
 def _pattern(template):
@@ -191,7 +182,6 @@ def _part(key, array, part):
     return array[index * size : (index + 1) * size]
 
 
-def _transposed(array, order, direction):
-    axes = order and getattr(order, direction)
+def _transposed(array, axes):
     # An array of another rank stays as it is, and is later listed with the wrong shapes.
-    return array.transpose(axes) if axes and len(axes) == array.ndim else array
+    return array.transpose(axes) if axes is not None and len(axes) == array.ndim else array

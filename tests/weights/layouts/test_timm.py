@@ -2,7 +2,6 @@ import re
 
 import numpy as np
 import pytest
-from made.sampling import some
 from reference.comparing import arrays
 from reference.goldens import stored
 from reference.small import HYBRID, small
@@ -15,18 +14,6 @@ from keras_vit.weights.metadata import sidecar_text
 
 timm = LAYOUTS["timm"]
 STAGES = "patch_embed.backbone.stages"
-ERF = {"activation": "gelu_erf"}
-MODELS = {  # with the options that must be given because the arrays do not determine them
-    "distilled": ({"distillation": True, **ERF}, {}),
-    "registers": ({"num_registers": 4, "prefix_positions": False, **ERF}, {}),
-    "deit3": ({"layer_scale": 1e-5, "prefix_positions": False, **ERF}, {}),
-    "clip": ({"pre_norm": True, "norm_epsilon": 1e-5, **ERF}, ERF),
-    "avg": ({"pooling": "gap", "norm_after_pooling": True, **ERF}, {}),
-    "siglip": ({"pooling": "map", "activation": "gelu_tanh"}, {"activation": "gelu_tanh"}),
-    "no qkv bias": ({"qkv_bias": False, **ERF}, {}),
-    "hybrid": ({**HYBRID, "resnet": (1, 2), "resnet_form": "timm", **ERF}, {}),
-    "stem only": ({**HYBRID, "resnet": (), "patch_size": 4, "resnet_form": "timm", **ERF}, {}),
-}
 
 
 def state_dict(model):
@@ -36,12 +23,8 @@ def state_dict(model):
 @pytest.mark.parametrize(
     "key, ours, axes",
     [
-        ("patch_embed.proj.weight", "patch_embedding/kernel", (2, 3, 1, 0)),
         ("patch_embed.backbone.stem.conv.weight", "conv_root/kernel", (2, 3, 1, 0)),
         (f"{STAGES}.0.blocks.1.conv2.weight", "block1_unit2_conv2/kernel", (2, 3, 1, 0)),
-        (f"{STAGES}.0.blocks.0.downsample.conv.weight", "block1_unit1_conv_proj/kernel", (2, 3, 1, 0)),
-        ("head.weight", "head/kernel", (1, 0)),
-        ("blocks.0.attn.proj.weight", "encoder_block_0/attention/out/kernel", (1, 0)),
         ("attn_pool.q.weight", "attention_pooling/attention/query/kernel", (1, 0)),
     ],
 )
@@ -64,21 +47,10 @@ def test_query_key_and_value_are_concatenated(golden):
     assert (pooled["attn_pool.kv.weight"].shape, pooled["attn_pool.q.weight"].shape) == ((24, 12), (12, 12))
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_a_model_is_loaded_from_its_arrays(kind, tmp_path):
-    options, given = MODELS[kind]
-    model = small(**options)
-    save_file(state_dict(model), tmp_path / "model.safetensors")
-    loaded = from_pretrained(tmp_path / "model.safetensors", num_heads=3, **given)
-    assert loaded.get_config() | {"name": model.name} == model.get_config()
-    for name, array in arrays(loaded).items():
-        np.testing.assert_array_equal(array, arrays(model)[name])
-
-
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_deits_names_of_layer_scale_need_metadata(tmp_path, prefix):
     """timm's models with rotary positions have the same names."""
-    model = small(**MODELS["deit3"][0])
+    model = small(layer_scale=1e-5, prefix_positions=False)
     file = {prefix + key: array for key, array in state_dict(model).items()}
     renamed = {re.sub(r"ls(\d)\.gamma", r"gamma_\1", key): array for key, array in file.items()}
     save_file(renamed, tmp_path / "deit.safetensors")
@@ -91,7 +63,7 @@ def test_deits_names_of_layer_scale_need_metadata(tmp_path, prefix):
 
 
 def test_a_stem_without_stages_has_other_names():
-    model = small(**MODELS["stem only"][0])
+    model = small(**{**HYBRID, "resnet": (), "patch_size": 4, "resnet_form": "timm"})
     written = state_dict(model)
     names = {"conv.weight", "norm.weight", "norm.bias"}
     assert {key for key in written if "backbone" in key} == {f"patch_embed.backbone.{name}" for name in names}
@@ -101,23 +73,16 @@ def test_a_stem_without_stages_has_other_names():
 
 FOREIGN = {
     "blocks.0.attn.q_norm.weight": "qk-norm",
-    "attn_pool.q_norm.weight": "qk-norm",
     "blocks.0.mlp.w12.weight": "SwiGLU",
-    "blocks.0.mlp.fc1_g.weight": "SwiGLU",
     "rope.freqs": "RoPE",
-    "blocks.0.attn.rope.periods": "RoPE",
     "blocks.0.attn.rel_pos.relative_position_bias_table": "relative positions",
-    "blocks.0.attn.relative_position_index": "relative positions",
     "blocks.0.attns.0.qkv.weight": "parallel blocks",
-    "blocks.0.mlp_out_proj.weight": "parallel blocks",
     "blocks.0.attn.q_proj.weight": "another attention",
-    "blocks.0.attn.lambda_q1": "another attention",
     "patch_embed.backbone.conv1.weight": "another stem",
-    "patch_embed.backbone.0.weight": "another stem",
 }
 
 
-@pytest.mark.parametrize("key", some(FOREIGN, 1))
+@pytest.mark.parametrize("key", FOREIGN)
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_a_family_that_cannot_be_expressed_is_refused_by_its_key(key, prefix):
     with pytest.raises(ValueError, match=rf"{re.escape(prefix + key)} is part of .*{FOREIGN[key]}"):

@@ -73,9 +73,8 @@ def test_preprocessing_is_read_at_either_place(config, expected, tmp_path):
 @pytest.mark.parametrize(
     "name, value",
     [
-        *(("crop_pct", value) for value in (1.1, -0.5, "0.9", math.nan, True)),
-        *(("crop_mode", value) for value in ("border", 1)),
-        *(("interpolation", value) for value in ("lanczos", 3)),
+        *(("crop_pct", value) for value in (1.1, -0.5, "0.9", math.nan)),
+        *(("crop_mode", "border"), ("interpolation", "lanczos")),
     ],
 )
 def test_unsupported_preprocessing_is_refused_by_name_and_value(name, value, tmp_path):
@@ -123,18 +122,7 @@ def test_the_activation_is_that_of_the_architecture(architecture, activation, tm
 
 @pytest.mark.parametrize(
     "architecture",
-    [
-        "vit_base_patch16_rope_reg1_gap_256",
-        "vit_relpos_base_patch16_224",
-        "vit_base_patch16_xp_224",
-        "vit_base_patch16_18x2_224",
-        "vit_base_patch16_dinov3",
-        "vit_pe_core_base",
-        "eva02_base_patch14_224",
-        "beit_base_patch16_224",
-        "resnet50",
-        "levit_128",
-    ],
+    ["vit_base_patch16_rope_reg1_gap_256", "vit_pe_core_base", "eva02_base_patch14_224", "resnet50"],
 )
 def test_another_kind_of_architecture_is_refused(architecture, tmp_path):
     message = f"config.json describes timm's '{architecture}', which VisionTransformer cannot express"
@@ -144,26 +132,16 @@ def test_another_kind_of_architecture_is_refused(architecture, tmp_path):
 @pytest.mark.parametrize(
     "config",
     [
-        {"architecture": 3},
-        {"architecture": None},
         {},
+        {"architecture": None},
         {"pretrained_cfg": [1]},
         {"input_size": 224},
-        {"input_size": None},
-        {"input_size": [3, "a", "b"]},
         {"input_size": [3, 0, 0]},
         {"global_pool": ["token"]},
         {"mean": 0.5, "std": 0.5},
-        {**NORM, "crop_pct": [1]},
-        {**NORM, "std": [0] * 3},
-        {"model_args": [1]},
         {"model_args": {"num_heads": "three"}},
-        {"model_args": {"num_heads": 0}},
-        {"model_args": {"num_heads": -3}},
         {"model_args": {"act_layer": ["gelu"]}},
         {"label_names": 3},
-        {"label_names": ["a"] * 7, "label_descriptions": "x"},
-        {"num_classes": "seven"},
     ],
     ids=str,
 )
