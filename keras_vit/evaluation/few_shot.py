@@ -3,7 +3,6 @@
 import numpy as np
 
 from keras_vit.evaluation.predicting import computed
-from keras_vit.rules import number
 from keras_vit.tasks import get_task
 
 BIAS_FEATURE = 100.0  # the constant feature for the bias: large, so that it is hardly regularised
@@ -139,6 +138,8 @@ def few_shot_accuracy(features, labels, test_features, test_labels, num_classes,
 
     Source: `fewshot_lsr.py`.
     """
+    from sklearn.linear_model import Ridge  # Its import takes long.
+
     for ids in (labels, test_labels):
         _check_labels(np.asarray(ids), num_classes)
     features = np.asarray(features, "float64")
@@ -148,40 +149,9 @@ def few_shot_accuracy(features, labels, test_features, test_labels, num_classes,
         return np.pad((x - mean) / std, ((0, 0), (0, 1)), constant_values=BIAS_FEATURE)
 
     targets = 2 * np.eye(num_classes)[labels] - 1
-    scores = scaled(np.asarray(test_features)) @ ridge_weights(scaled(features), targets, l2)
+    ridge = Ridge(l2, fit_intercept=False, solver="cholesky").fit(scaled(features), targets)
+    scores = ridge.predict(scaled(np.asarray(test_features, "float64")))
     return float(np.mean(scores.argmax(axis=1) == test_labels))
-
-
-def ridge_weights(features, targets, l2):
-    """The weights that minimise |features · weights - targets|² + l2 · |weights|².
-
-    Args:
-        features: x, (samples, width).
-        targets: y, (samples, classes).
-        l2: Weight of the squared norm, above 0.
-
-    Returns:
-        float64 (width, classes): (xᵀx + l2)⁻¹ xᵀy, or if the width exceeds the samples the equal
-        xᵀ (xxᵀ + l2)⁻¹ y, by the eigenvectors of the smaller matrix.
-
-    Raises:
-        ValueError: if `l2` is not above 0.
-
-    Example:
-        >>> ridge_weights([[1.0], [1.0]], [[1.0], [1.0]], l2=2.0)
-        array([[0.5]])
-
-    Source: `fewshot_lsr.py`.
-    """
-    number(above=0).check("l2", l2)
-    x, y = np.asarray(features, "float64"), np.asarray(targets, "float64")
-    if len(x) >= x.shape[1]:
-        values, vectors = np.linalg.eigh(x.T @ x)
-        left, right = vectors, vectors.T @ (x.T @ y)
-    else:
-        values, vectors = np.linalg.eigh(x @ x.T)
-        left, right = x.T @ vectors, vectors.T @ y
-    return (left / (values + l2)) @ right
 
 
 def _check_labels(labels, num_classes):

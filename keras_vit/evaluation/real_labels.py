@@ -80,18 +80,16 @@ def real_labels_of(samples, labels):
     keys = [_number(name) for name in names] if 1 in labels else names
     for name, key in zip(names, keys):
         if key not in labels:
-            raise ValueError(f"expected a ReaL label for {name!r}; there are {len(labels)} for other images")
+            raise ValueError(
+                f"expected a ReaL label for {name!r}; got {len(labels)} for other file names, or for images "
+                "with names like ILSVRC2012_val_00000001.JPEG"
+            )
     return [labels[key] for key in keys]
 
 
 def _number(name):
     found = re.fullmatch(r"ILSVRC2012_val_(\d{8})\.\w+", name)
-    if not found:
-        raise ValueError(
-            f"expected names like ILSVRC2012_val_00000001.JPEG, whose numbers identify the ReaL labels; got "
-            f"{name!r} (for other names give the labels as an object by file name)"
-        )
-    return int(found[1])
+    return found and int(found[1])
 
 
 def real_accuracy(predictions, labels):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_vit.tasks.losses import SigmoidCrossEntropy
-from keras_vit.tasks.task import Outputs, Task, check_rows, checked_names
+from keras_vit.tasks.task import Outputs, Task, check_rows, check_shapes, checked_names, parse_number
 
 
 def multi_label_scores(logits, labels):
@@ -68,30 +68,17 @@ def multi_label_classes(logits, labels, class_names=None):
     from sklearn.metrics import average_precision_score
 
     logits, labels = np.asarray(logits), np.asarray(labels)
-    if logits.shape != labels.shape or logits.ndim != 2 or not len(logits):
-        raise ValueError(
-            "expected logits and labels of one shape (samples, classes), with at least one sample; "
-            f"got {logits.shape} and {labels.shape}"
-        )
+    check_shapes("logits and labels", logits, labels)
     if not np.isin(labels, (0, 1)).all():
         raise ValueError(f"expected labels of 0 and 1; got {labels[~np.isin(labels, (0, 1))][0]:g}")
     rows = []
     for name, logit, label in zip(checked_names(class_names, labels.shape[1]), logits.T, labels.T == 1):
-        predicted = logit > 0
-        row = {
-            "name": name,
-            "samples": int(label.sum()),
-            "right": int((label & predicted).sum()),
-            "predicted": int(predicted.sum()),
-        }
-        rows.append(
-            row
-            | {
-                "recall": row["right"] / row["samples"] if row["samples"] else None,
-                "precision": row["right"] / row["predicted"] if row["predicted"] else None,
-                "average_precision": float(average_precision_score(label, logit)) if row["samples"] else None,
-            }
-        )
+        samples, predicted, right = (int(each.sum()) for each in (label, logit > 0, label & (logit > 0)))
+        row = {"name": name, "samples": samples, "right": right, "predicted": predicted}
+        row["recall"] = right / samples if samples else None
+        row["precision"] = right / predicted if predicted else None
+        row["average_precision"] = float(average_precision_score(label, logit)) if samples else None
+        rows.append(row)
     return rows
 
 
@@ -102,16 +89,6 @@ def sigmoid(logits):
 
 def _decide(outputs):
     return outputs > 0
-
-
-def _parse(text):
-    try:
-        number = float(text)
-    except ValueError:
-        number = None
-    if number not in (0, 1):
-        raise ValueError(f"expected 0 or 1; got {text!r}")
-    return number
 
 
 def _average_precision(outputs):
@@ -140,7 +117,7 @@ MULTI_LABEL = Task(
     errors=lambda predictions: np.abs(sigmoid(predictions.outputs) - predictions.labels).mean(axis=1),
     correct=lambda predictions: (_decide(predictions.outputs) == predictions.labels).all(axis=1),
     check_labels=check_rows,
-    parse_label=_parse,
+    parse_label=lambda text: parse_number(text, lambda number: number in (0, 1), "0 or 1"),
     format_label=lambda label, names: ", ".join(str(n) for n, yes in zip(names, label) if yes) or "none",
     title="multi-label image classification",
     slug="multi-label-classification",

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.tasks.losses import MEAN
-from keras_vit.tasks.task import Outputs, Task, check_rows
+from keras_vit.tasks.task import Outputs, Task, check_rows, check_shapes, parse_number
 
 
 def regression_scores(outputs, targets):
@@ -30,11 +30,7 @@ def regression_scores(outputs, targets):
     from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
     outputs, targets = np.asarray(outputs, "float64"), np.asarray(targets, "float64")
-    if outputs.shape != targets.shape or outputs.ndim != 2 or not len(outputs):
-        raise ValueError(
-            "expected outputs and targets of one shape (samples, outputs), with at least one sample; "
-            f"got {outputs.shape} and {targets.shape}"
-        )
+    check_shapes("outputs and targets", outputs, targets)
     varies = (targets != targets[0]).any(axis=0).all()
     return {
         "samples": len(targets),
@@ -42,16 +38,6 @@ def regression_scores(outputs, targets):
         "mae": float(mean_absolute_error(targets, outputs)),
         "r2": float(r2_score(targets, outputs)) if varies else None,
     }
-
-
-def _parse(text):
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"expected a number; got {text!r}")
-    return number
 
 
 REGRESSION = Task(
@@ -74,7 +60,7 @@ REGRESSION = Task(
     # No number is predicted exactly: the samples with the smallest errors count as the best.
     correct=lambda predictions: np.ones(len(predictions.outputs), bool),
     check_labels=check_rows,
-    parse_label=_parse,
+    parse_label=lambda text: parse_number(text, math.isfinite, "a number"),
     format_label=lambda label, names: ", ".join(f"{name} {x:.4g}" for name, x in zip(names, label)),
     title="regression",
     slug="regression",

@@ -1,6 +1,7 @@
 """The definition of a task, and how predictions of whole batches are stored."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -128,3 +129,23 @@ def checked_names(names, count):
     if len(names) != count:
         raise ValueError(f"expected {count} class names; got {len(names)}")
     return names
+
+
+def check_shapes(names, outputs, labels):
+    """Raise ValueError unless two arrays have one shape (samples, outputs), with a sample or more."""
+    if outputs.shape != labels.shape or outputs.ndim != 2 or not len(outputs):
+        raise ValueError(
+            f"expected {names} of one shape (samples, outputs), with at least one sample; got "
+            f"{outputs.shape} and {labels.shape}"
+        )
+
+
+def parse_number(text, accepts, expected):
+    """The number in a cell of a table; ValueError with what was expected if it is not accepted."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not accepts(number):
+        raise ValueError(f"expected {expected}; got {text!r}")
+    return number

@@ -1,5 +1,7 @@
 """Build the model of a run, and the finished model after training."""
 
+import collections
+
 import numpy as np
 
 from keras_vit.models import VisionTransformer
@@ -99,10 +101,9 @@ def subset(samples, count, seed):
         raise ValueError("train_samples needs labels that are known before reading: a folder or digits")
     if count > len(samples):
         raise ValueError(f"train_samples must be at most {len(samples)}, the training samples; got {count}")
-    order = np.random.default_rng(seed).permutation(len(samples))
-    labels = np.asarray([hash(samples.labels[i]) for i in order])
     # Rank the samples within their class, so that the first of each class come before the second ones.
-    rank = np.empty(len(order), int)
-    for label in np.unique(labels):
-        rank[labels == label] = np.arange(np.sum(labels == label))
-    return samples.take(sorted(order[np.argsort(rank, kind="stable")[:count]].tolist()))
+    ranks, seen = {}, collections.Counter()
+    for index in np.random.default_rng(seed).permutation(len(samples)).tolist():
+        ranks[index] = seen[samples.labels[index]]
+        seen[samples.labels[index]] += 1
+    return samples.take(sorted(sorted(ranks, key=ranks.get)[:count]))

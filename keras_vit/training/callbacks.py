@@ -14,7 +14,7 @@ from keras_vit.training.preemption import stop
 
 MAX_STEP_ROWS = 200  # of steps.csv
 STEP_COLUMNS = ("step", "loss", "learning_rate")
-MAX_LINES = 20  # of progress, and as many of evaluations
+MAX_LINES = 40  # of progress
 
 
 class CheckpointCallback(keras.callbacks.Callback):
@@ -51,7 +51,7 @@ class CheckpointCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.events = EventFiles(self.workdir.path / "tensorboard")
         for row in self.steps:
-            self.events.add_step(row)
+            self.events.add(row)
         for row in self.rows:
             self.events.add_metrics(row)
 
@@ -77,7 +77,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self.summed = step, total
         row = step, (total - before) / (step - last), self._learning_rate()
         self.steps.append(dict(zip(STEP_COLUMNS, row)))
-        self.events.add_step(self.steps[-1])
+        self.events.add(self.steps[-1])
 
     def _save(self, logs):
         step, seconds = step_of(self.model), time.perf_counter() - self.started
@@ -117,16 +117,16 @@ class EventFiles:
             name: tf.summary.create_file_writer(str(path / name)) for name in ("train", "validation")
         }
 
-    def add_step(self, row):
-        """Add a row of `steps.csv`."""
-        self._add("train", row["step"], {name: row[name] for name in STEP_COLUMNS if name != "step"})
+    def add(self, row, excluded=("step",)):
+        """Add the values of a row of `steps.csv` or `metrics.csv`, except for the excluded columns."""
+        for name in row.keys() - {*excluded}:
+            writer = self.writers["validation" if name.startswith("val_") else "train"]
+            with writer.as_default(step=int(row["step"])):
+                tf.summary.scalar(name.removeprefix("val_"), row[name])
 
     def add_metrics(self, row):
-        """Add a row of `metrics.csv`, except for the columns of `steps.csv`."""
-        scores = {name: x for name, x in row.items() if name not in (*STEP_COLUMNS, "seconds")}
-        validation = {name for name in scores if name.startswith("val_")}
-        self._add("train", row["step"], {name: x for name, x in scores.items() if name not in validation})
-        self._add("validation", row["step"], {name.removeprefix("val_"): scores[name] for name in validation})
+        """Add a row of `metrics.csv`; the loss and the learning rate are those of `steps.csv`."""
+        self.add(row, (*STEP_COLUMNS, "seconds"))
         for writer in self.writers.values():
             writer.flush()
 
@@ -134,17 +134,11 @@ class EventFiles:
         for writer in self.writers.values():
             writer.close()
 
-    def _add(self, writer, step, values):
-        with self.writers[writer].as_default(step=int(step)):
-            for name, value in values.items():
-                tf.summary.scalar(name, value)
-
 
 class Progress(keras.callbacks.Callback):
     """A progress bar with images per second and the remaining time, or lines where there is no terminal.
 
-    There is a line for the first step, for steps 10, 100 and so on, at most `MAX_LINES` for evaluations, and
-    as many in between.
+    There is a line for the first step and then about `MAX_LINES`, with the scores of evaluations.
 
     Args:
         total_steps, done: Steps of the run, and the step that it starts or resumes at.
@@ -157,7 +151,7 @@ class Progress(keras.callbacks.Callback):
         self.total, self.done, self.batch_size = total_steps, done, batch_size
         self.every = math.ceil(total_steps / MAX_LINES)
         self.first = self.started = None  # from the end of the first step, which traces the graph
-        self.shown = -math.inf  # the last checkpoint that has a line
+        self.shown = done  # the step of the last line
         self.bar = tqdm(
             total=total_steps * batch_size,
             initial=done * batch_size,
@@ -169,22 +163,22 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.done += 1
         self.bar.update(self.batch_size)
-        first = self.first is None
-        if first:
+        if self.first is None:
             self.first, self.started = self.done, time.perf_counter()
-        due = first or self.done % self.every == 0 or self.done in (10, 100, 1000, 10_000)
-        if due and self.bar.disable and batch + 1 < self.params["steps"]:  # on_epoch_end writes the last.
-            self._write(logs)
+        # The line of an epoch's last step follows its evaluation.
+        if self.bar.disable and batch + 1 < self.params["steps"]:
+            self._write_if_due(logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        if self.done - self.shown >= self.every or self.done >= self.total:
-            self.shown = self.done
-            self._write(logs)
+        self._write_if_due(logs)
 
     def on_train_end(self, logs=None):
         self.bar.close()
 
-    def _write(self, logs):
+    def _write_if_due(self, logs):
+        if self.done not in (self.first, self.total) and self.done - self.shown < self.every:
+            return
+        self.shown = self.done
         scores = "".join(f"  {name} {float(value):.4f}" for name, value in logs.items())
         line = f"step {self.done} of {self.total}{scores}"
         if self.done > self.first:

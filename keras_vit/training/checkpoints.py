@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import pathlib
 import shutil
 
@@ -84,14 +83,6 @@ class Checkpoints:
                 if value.shape != tuple(variable.shape):
                     raise ValueError(f"{folder}: {name} must have shape {variable.shape}; got {value.shape}")
                 variable.assign(value.astype(variable.dtype))
-
-    def bytes_of(self, model):
-        """The size of a checkpoint of this model."""
-        # From shapes alone: reading the values would copy the model and the optimizer.
-        return sum(
-            math.prod(v.shape) * (4 if v.dtype == "bfloat16" else np.dtype(v.dtype).itemsize)
-            for v in _variables(model).values()
-        )
 
     def _folder(self, step):
         return self.path / f"step-{step:08d}"

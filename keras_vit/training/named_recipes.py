@@ -145,12 +145,7 @@ RECIPES = {
     "finetune_pets": _finetune("Oxford-IIIT Pets", 500, 0.003, 100, "93.78 % (B/32, `big_vision`)"),
     "finetune_flowers": _finetune("Oxford Flowers-102", 500, 0.003, 100, "99.43 % (B/32, `big_vision`)"),
     "finetune_vtab": _finetune(
-        "VTAB-1k, each of `vtab:TASK`",
-        2500,
-        0.01,
-        500,
-        "means over the 19 tasks in the paper's figure 2",
-        " a task",
+        "VTAB-1k, each of `vtab:TASK`", 2500, 0.01, 500, "means over the 19 tasks in the paper's figure 2"
     ),
     "linear_probe": Recipe(
         optimizer="sgd",
@@ -203,12 +198,7 @@ RECIPES = {
     # factor has another scale than their magnitude: 0.1 rotates by up to 36 degrees, their 10 by 30.
     "augreg": _augreg(_IMAGENET, -6.9, (2, 0.15), 0.5, "vit_i1k", "about 79 % (B/16)"),
     "augreg_imagenet21k": _augreg(
-        _IMAGENET_21K,
-        -10.0,
-        (2, 0.1),
-        0.2,
-        "vit_i21k",
-        "85.49 % (B/16, with the augmentation medium1) after fine-tuning",
+        _IMAGENET_21K, -10.0, (2, 0.1), 0.2, "vit_i21k", "85.49 % (B/16, medium1) after fine-tuning"
     ),
     "plain_s16": _plain(90, 76.5),
     "plain_s16_150": _plain(150, 78.5),

@@ -2,9 +2,8 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
-import os
-import shutil
 import sys
 
 import keras
@@ -32,7 +31,6 @@ from keras_vit.training.strategy import (
     is_chief,
     make_strategy,
     raise_on_lost_worker,
-    scope,
     smallest,
 )
 from keras_vit.training.workdir import Workdir, save_model
@@ -140,8 +138,8 @@ def train(
             the data have changed, the data or the model cannot be loaded, or the batch cannot be divided
             among the devices; later if an image cannot be read any more, or the loss, a score or a weight is
             not finite. Checkpoints of earlier steps then remain, and no finished model is written.
-        OSError: if there is too little disk space for the checkpoints; ConnectionError if another worker
-            stopped; SystemExit with status 143 on SIGTERM, after a checkpoint at the next step.
+        OSError: if a file cannot be written; ConnectionError if another worker stopped; SystemExit with
+            status 143 on SIGTERM, after a checkpoint at the next step.
 
     Example:
         >>> recipe = RECIPES["digits"].with_changes(total_steps=2, batch_size=8)
@@ -163,25 +161,26 @@ def train(
     if verbose == "auto":
         verbose = 1 if sys.stdout.isatty() else 2
     verbose = verbose if chief else 0
-    report = _print_now if verbose else _ignore
+    report = functools.partial(print, flush=True) if verbose else lambda line: None
     if workdir.result:
-        _report_rebuilding(checkpoints, workdir, report)
-    _check_batch_size(recipe, devices.num_replicas_in_sync)
-    with contextlib.ExitStack() as locks:
-        if chief and workdir.path.exists():
-            locks.enter_context(workdir.locked())
-        dataset = dataset or load_data(config, data_dir)
-        data = fingerprint(dataset)
-        keras.utils.set_random_seed(recipe.seed)
-        with scope(devices):
-            model = build_model(config, dataset)
-            compile_model(model, recipe, task=task)
-            model.total_steps = None  # Each call of `fit` is only a segment of the run.
-            model.optimizer.build(model.trainable_variables)
+        report(f"{str(workdir.model)!r} is missing and is rebuilt from the last checkpoint")
+    replicas = devices.num_replicas_in_sync
+    if recipe.batch_size % replicas:
+        raise ValueError(f"batch_size must be a multiple of {replicas}, the devices; got {recipe.batch_size}")
+    dataset = dataset or load_data(config, data_dir)
+    data, samples = fingerprint(dataset), dataset.split("train")
+    if recipe.train_samples is not None:
+        samples = subset(samples, recipe.train_samples, recipe.seed)
+    keras.utils.set_random_seed(recipe.seed)
+    with devices.scope():
+        model = build_model(config, dataset)
+        compile_model(model, recipe, task=task)
+        model.total_steps = None  # Each call of `fit` is only a segment of the run.
+        model.optimizer.build(model.trainable_variables)
+    # Invalid input has been refused by now, so that it creates no folder.
+    with workdir.locked() if chief else contextlib.nullcontext():
         if chief:
-            locks.enter_context(workdir.locked())  # The folder of a new run is created only here.
             workdir.make()
-            _check_space(checkpoints, model)
             workdir.record_data(data)
         with note_sigterm() as sigterm, raise_on_lost_worker(devices, sigterm), _unreadable_images(dataset):
             smallest(devices, 0)  # The first worker has recorded the data that the others compare with.
@@ -190,7 +189,7 @@ def train(
             for line in (dataset.summary(), note, None if recipe.is_exact else random):
                 if line:
                     report(line)
-            _fit(config, model, dataset, workdir, checkpoints, devices, verbose, report, sigterm)
+            _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose, report, sigterm)
         if sigterm:
             stop("all steps are done")
 
@@ -205,7 +204,7 @@ def train(
             "steps": recipe.total_steps,
             "best_step": checkpoints.best_step(),
             "parameters": finished.count_params(),
-            "replicas": devices.num_replicas_in_sync,
+            "replicas": replicas,
             "data": dataset.summary(),
             "bad_images": list(dataset.bad_images),
             "versions": {module.__name__: module.__version__ for module in (keras_vit, keras, tf)},
@@ -231,7 +230,7 @@ def load_data(config, data_dir=None):
     return load_dataset(config.dataset, recipe.seed, config.on_bad_image, task=recipe.task, data_dir=data_dir)
 
 
-def _fit(config, model, dataset, workdir, checkpoints, devices, verbose, report, sigterm):
+def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose, report, sigterm):
     """Train from the last checkpoint to the end, with a checkpoint every `checkpoint_steps`."""
     recipe = config.recipe
     every, total, batch_size = recipe.checkpoint_steps, recipe.total_steps, recipe.batch_size
@@ -240,12 +239,6 @@ def _fit(config, model, dataset, workdir, checkpoints, devices, verbose, report,
     done = smallest(devices, checkpoints.newest(report) or 0)
     if done:
         report(f"resuming {workdir.path} from step {done} of {total}")
-        expected = {*range(every, done, every), done}
-        if lost := expected - {row["step"] for row in workdir.metrics()}:
-            report(f"{workdir.path / 'metrics.csv'} lacks the rows of steps {listed(sorted(lost))}")
-    images, validation = dataset.split("train"), dataset.split("validation")
-    if recipe.train_samples is not None:
-        images = subset(images, recipe.train_samples, recipe.seed)
     while done < total:
         epoch, epochs, steps = next_segment(done, every, total)
         smallest(devices, 0)  # All workers have arrived here, so the first one has written the checkpoint.
@@ -259,11 +252,11 @@ def _fit(config, model, dataset, workdir, checkpoints, devices, verbose, report,
         if recipe.ema is not None:
             callbacks.append(EvaluateAverage())
         model.fit(
-            _batches(config, model, dataset, images, devices, first_step=done),
+            _batches(config, model, dataset, samples, devices, first_step=done),
             initial_epoch=epoch,
             epochs=epochs,
             steps_per_epoch=steps,
-            validation_data=_batches(config, model, dataset, validation, devices),
+            validation_data=_batches(config, model, dataset, dataset.split("validation"), devices),
             validation_freq=evaluated,
             callbacks=callbacks,
             shuffle=False,
@@ -328,16 +321,6 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
     return distribute(devices, of_worker, recipe.batch_size)
 
 
-def _report_rebuilding(checkpoints, workdir, report):
-    """Report that a finished run's model is rebuilt; ValueError if there is no checkpoint for it."""
-    if checkpoints.newest(_ignore) is None:
-        raise ValueError(
-            f"{os.fspath(workdir.model)!r} is missing, and there is no checkpoint to rebuild it from; remove "
-            "result.json to train again"
-        )
-    report(f"{os.fspath(workdir.model)!r} is missing and is rebuilt from the last checkpoint")
-
-
 @contextlib.contextmanager
 def _unreadable_images(dataset):
     """Turn TensorFlow's errors into a ValueError that names the images that cannot be read any more."""
@@ -353,31 +336,3 @@ def _unreadable_images(dataset):
             f"{len(broken)} image(s) cannot be read any more: {listed(broken)}; restore them, and the same "
             "command resumes the run"
         ) from error
-
-
-def _check_batch_size(recipe, replicas):
-    if recipe.batch_size % replicas:
-        raise ValueError(f"batch_size must be a multiple of {replicas}, the devices; got {recipe.batch_size}")
-    if recipe.accumulation_steps > recipe.batch_size // replicas:
-        raise ValueError(
-            f"accumulation_steps must be at most {recipe.batch_size // replicas}, the images per device; got "
-            f"{recipe.accumulation_steps}"
-        )
-
-
-def _check_space(checkpoints, model):
-    """Check the disk for the checkpoints that are kept, the one being written, and the finished model."""
-    required, free = 5 * checkpoints.bytes_of(model), shutil.disk_usage(checkpoints.path).free
-    if free < required:
-        raise OSError(
-            f"{checkpoints.path} needs {required / 1e9:.1f} GB for the run's checkpoints; got "
-            f"{free / 1e9:.1f} GB of free space"
-        )
-
-
-def _print_now(text):
-    print(text, flush=True)
-
-
-def _ignore(text):
-    pass

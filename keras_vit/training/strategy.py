@@ -82,11 +82,6 @@ def _is_multi_worker(strategy):
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
-def scope(strategy):
-    """The scope to build a model in; nothing for the default strategy."""
-    return strategy.scope() if tf.distribute.get_strategy() is not strategy else contextlib.nullcontext()
-
-
 @contextlib.contextmanager
 def bfloat16_initial_values():
     """Let workers create variables of bfloat16.

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import functools
 import json
 import os
 import pathlib
@@ -19,7 +18,8 @@ class Workdir:
     `config.json` is the run's configuration and `data.json` a fingerprint of its data. `metrics.csv` has a
     row for each checkpoint, `steps.csv` the loss and the learning rate in between, `tensorboard/` both for
     TensorBoard. `checkpoints/` has the newest two checkpoints and the best; a finished run adds
-    `model.keras`, `figures/` and `result.json`. Files are written atomically.
+    `model.keras`, `figures/` and `result.json`. Files are written atomically. The attributes `path`, `model`,
+    `checkpoints` and `figures` are their paths.
 
     Args:
         path: The folder; `make` creates it.
@@ -34,6 +34,10 @@ class Workdir:
 
     def __init__(self, path, config, defaults=None):
         self.path = pathlib.Path(path)
+        self.model = self.path / "model.keras"
+        self.checkpoints = self.path / "checkpoints"
+        self.figures = self.path / "figures"
+        self._data = self.path / "data.json"
         self.config = json.loads(json.dumps(config))  # as it is read from a file
         self._defaults = json.loads(json.dumps(defaults or {}))
         self._check()
@@ -42,9 +46,7 @@ class Workdir:
         """Raise ValueError if the folder contains anything but this run."""
         file = self.path / "config.json"
         if file.exists():
-            stored, config, defaults = (
-                dict(_flattened(c)) for c in (read_json(file), self.config, self._defaults)
-            )
+            defaults, stored, config = map(_flattened, (self._defaults, read_json(file), self.config))
             stored = {name: value for name, value in defaults.items() if name in config} | stored
             differing = [
                 f"{name} (there {stored.get(name)!r}, asked {config.get(name)!r})"
@@ -56,16 +58,10 @@ class Workdir:
                     f"{os.fspath(self.path)!r} holds a run of another configuration; it differs in "
                     f"{', '.join(differing)}; choose another --workdir"
                 )
-        elif self.path.exists() and not (self.path.is_dir() and _is_empty(self.path)):
+        elif self.path.is_file() or any(self.path.glob("[!.]*")):  # The lock is a hidden file.
             raise ValueError(
                 f"{os.fspath(self.path)!r} exists and is no run of keras-vit; choose another folder"
             )
-
-    @functools.cached_property
-    def _lock(self):
-        from filelock import FileLock  # Its import takes long.
-
-        return FileLock(self.path / ".lock")
 
     @contextlib.contextmanager
     def locked(self):
@@ -76,12 +72,12 @@ class Workdir:
         Raises:
             ValueError: if another process has the lock, with its id and host.
         """
-        from filelock import Timeout
+        from filelock import FileLock, Timeout  # Its import takes long.
 
         self.path.mkdir(parents=True, exist_ok=True)
-        holder = self.path / ".lock-holder"
+        lock, holder = FileLock(self.path / ".lock"), self.path / ".lock-holder"
         try:
-            self._lock.acquire(blocking=False)
+            lock.acquire(blocking=False)
         except Timeout:
             other = holder.read_text() if holder.exists() else "another process"
             raise ValueError(
@@ -93,7 +89,7 @@ class Workdir:
             holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
             yield
         finally:
-            self._lock.release()
+            lock.release()
 
     def make(self):
         """Create the folder and write the configuration.
@@ -136,22 +132,6 @@ class Workdir:
                 f"the data of the run in {os.fspath(self.path)!r} have changed: {'; '.join(differing)}; "
                 "restore them, or choose another --workdir"
             )
-
-    @property
-    def _data(self):
-        return self.path / "data.json"
-
-    @property
-    def checkpoints(self):
-        return self.path / "checkpoints"
-
-    @property
-    def model(self):
-        return self.path / "model.keras"
-
-    @property
-    def figures(self):
-        return self.path / "figures"
 
     @property
     def result(self):
@@ -235,15 +215,10 @@ def _write_table(path, rows):
         writer.writerows(rows)
 
 
-def _is_empty(folder):
-    """Whether a folder has nothing but hidden files, such as the lock."""
-    return all(path.name.startswith(".") for path in folder.iterdir())
-
-
 def _flattened(config, prefix=""):
-    """(name, value) of all values in nested dicts, such as ("recipe.base_lr", 0.1)."""
+    """The values of nested dicts by a name such as "recipe.base_lr"."""
+    flat = {}
     for name, value in config.items():
-        if isinstance(value, dict):
-            yield from _flattened(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+        name = prefix + name
+        flat |= _flattened(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat

@@ -9,7 +9,6 @@ from PIL import Image
 from keras_vit.cli import finetune as module
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import RunConfig
-from keras_vit.training.strategy import is_chief
 from keras_vit.training.workdir import Workdir
 
 
@@ -61,25 +60,6 @@ def test_a_finished_run_is_not_trained_again_and_only_a_missing_report_is_writte
     report.write_text("mine")
     assert keras_vit(*finetune, "--workdir", workdir).returncode == 0
     assert report.read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    "strategy, index, first",
-    [
-        ("auto", None, True),
-        ("auto", 0, True),
-        ("auto", 1, False),
-        ("multi_worker", 1, False),
-        ("single", 1, True),
-    ],
-)
-def test_of_several_workers_the_first_writes_the_report(strategy, index, first, monkeypatch):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    if index is not None:
-        cluster = {"worker": ["localhost:1", "localhost:2"]}
-        task = {"type": "worker", "index": index}
-        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
-    assert is_chief(strategy) is first
 
 
 @pytest.mark.slow

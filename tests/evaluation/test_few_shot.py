@@ -8,13 +8,7 @@ from reference.comparing import assert_close, numpy
 from reference.small import small
 
 from keras_vit.data.datasets import load_dataset
-from keras_vit.evaluation.few_shot import (
-    choose_shots,
-    few_shot,
-    few_shot_accuracy,
-    representations,
-    ridge_weights,
-)
+from keras_vit.evaluation.few_shot import choose_shots, few_shot, few_shot_accuracy, representations
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +31,6 @@ def test_every_accuracy_is_the_official_ones_within_one_image(golden):
                 assert abs(found - held["accuracy"][i, j]) <= 1.001 / (len(labels) - n)
 
 
-@pytest.mark.parametrize("samples, width", [(40, 12), (12, 40), (20, 20)])
-@pytest.mark.parametrize("l2", [0.5])
-def test_the_weights_are_those_of_an_augmented_least_squares_problem(samples, width, l2, rng):
-    x, y = rng.standard_normal((samples, width)), rng.standard_normal((samples, 3))
-    x[:, -1] = 100
-    longer = np.concatenate([x, np.sqrt(l2) * np.eye(width)])
-    expected = np.linalg.lstsq(longer, np.concatenate([y, np.zeros((width, 3))]), rcond=None)[0]
-    assert_close(ridge_weights(x, y, l2), expected, 1e-5)
-    normal = np.linalg.solve(x.T @ x + l2 * np.eye(width), x.T @ y)
-    assert_close(ridge_weights(x, y, l2), normal, 1e-5)
-
-
 def test_shots_are_of_each_class_without_repeats_and_nested(rng):
     labels, names = rng.permutation(np.repeat(np.arange(4), 9)), list("abcd")
     three = choose_shots(labels, 3, 7, names).reshape(4, 3)
@@ -59,21 +41,11 @@ def test_shots_are_of_each_class_without_repeats_and_nested(rng):
     assert {*choose_shots(labels, 9, 0, names)} == {*range(36)}
 
 
-@pytest.mark.parametrize(
-    "call, words",
-    [
-        (
-            lambda: choose_shots([0, 0, 1], 2, 0, ["cat", "dog"]),
-            "expected 2 or more .* per class; got 1 of 'dog'",
-        ),
-        (lambda: choose_shots([0, 1, 2], 1, 0, ["cat", "dog"]), "expected labels from 0 to 1; got 2"),
-        (lambda: few_shot_accuracy([[0.0], [1.0]], [0, 1], [[0.0]], [-1], 2), "got -1"),
-        (lambda: ridge_weights([[1.0]], [[1.0]], float("nan")), "l2 must be a number above 0; got nan"),
-    ],
-)
-def test_bad_input_is_refused(call, words):
-    with pytest.raises(ValueError, match=words):
-        call()
+def test_labels_of_other_classes_and_too_few_images_are_refused():
+    with pytest.raises(ValueError, match="expected 2 or more .* per class; got 1 of 'dog'"):
+        choose_shots([0, 0, 1], 2, 0, ["cat", "dog"])
+    with pytest.raises(ValueError, match="expected labels from 0 to 1; got -1"):
+        few_shot_accuracy([[0.0], [1.0]], [0, 1], [[0.0]], [-1], 2)
 
 
 def test_features_are_standardised_and_a_constant_one_is_harmless():
@@ -82,7 +54,7 @@ def test_features_are_standardised_and_a_constant_one_is_harmless():
 
 
 def test_the_features_are_the_models_representation_in_order(dataset):
-    model = small(representation_size=9)
+    model = small(num_layers=1, representation_size=9)
     samples = dataset.split("test")
     features, labels = representations(model, samples, 4)
     images = model.preprocessing(list(samples.images))
@@ -92,14 +64,14 @@ def test_the_features_are_the_models_representation_in_order(dataset):
 
 
 def test_without_a_pooling_the_features_are_the_mean_of_the_patch_tokens(dataset):
-    model = small(pooling=None, class_token=True, num_registers=2)
+    model = small(num_layers=1, pooling=None, class_token=True, num_registers=2)
     samples = dataset.split("test")
     tokens = numpy(model.feature_extractor(["tokens"])(model.preprocessing(list(samples.images)))["tokens"])
     assert_close(representations(model, samples)[0], tokens[:, 3:].mean(1), 1e-5)
 
 
 def test_accuracies_are_those_of_the_parts_for_every_seed(dataset):
-    model = small()
+    model = small(num_layers=1)
     train, test = (representations(model, dataset.split(split)) for split in ("train", "test"))
     found = few_shot(model, unread(dataset), shots=(1, 4), seeds=(0, 5), l2=2.0)
     assert found.keys() == {1, 4}
@@ -113,7 +85,6 @@ def test_accuracies_are_those_of_the_parts_for_every_seed(dataset):
     "changes, options, words",
     [
         ({}, {"shots": (99,)}, "expected 99"),
-        ({}, {"shots": (0,)}, "expected positive numbers of shots, and seeds"),
         ({}, {"seeds": ()}, "expected positive numbers of shots, and seeds"),
         ({"task": "regression"}, {}, "few-shot needs single labels; .* is regression"),
     ],

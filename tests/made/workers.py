@@ -9,11 +9,14 @@ import socket
 import subprocess
 import sys
 
+import keras
 import numpy as np
+from reference.comparing import arrays
 
-# A moment is "step N"; "term N", SIGTERM in that step, by which a run ends of itself; or a place in the
-# writing of the first checkpoint from a step on: "values N", "manifest N", "rename N" and, when the old ones
-# are to be removed, "remove N".
+from keras_vit.training.workdir import Workdir
+
+# A moment is "step N"; "term N", SIGTERM in that step, by which a run ends of itself; or while the first
+# checkpoint from a step on is written, "values N", or before old ones are removed, "remove N".
 SCRIPT = """
 import os, pathlib, pickle, signal, sys
 config, path, moment, options = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
@@ -43,28 +46,18 @@ DistributedModel.fit = fit_and_die
 def at(place, step):
     return kind == place and step >= int(number)
 
-savez, write_text, replace = np.savez, pathlib.Path.write_text, os.replace
+savez, remove_old = np.savez, checkpoints.Checkpoints._remove_old
 def savez_and_die(path, **values):
     if at("values", int(values["optimizer/0"])):
         path.write_bytes(b"the first half")
         die()
     savez(path, **values)
-def write_text_and_die(self, text, **options):
-    if self.name == "manifest.json" and at("manifest", int(self.parent.name[-8:])):
-        write_text(self, text[: len(text) // 2])
-        die()
-    return write_text(self, text, **options)
-def replace_and_die(path, to):
-    if path.name.startswith("step-") and at("rename", int(path.name[-8:])):
-        die()
-    replace(path, to)
-np.savez, pathlib.Path.write_text, os.replace = savez_and_die, write_text_and_die, replace_and_die
-remove_old = checkpoints.Checkpoints._remove_old
+
 def remove_and_die(self):
     if at("remove", max((int(f.name[-8:]) for f in self._folders()), default=-1)):
         die()
     remove_old(self)
-checkpoints.Checkpoints._remove_old = remove_and_die
+np.savez, checkpoints.Checkpoints._remove_old = savez_and_die, remove_and_die
 run.train(config, path, verbose=2, **options)
 """
 
@@ -72,7 +65,7 @@ run.train(config, path, verbose=2, **options)
 def random_moments(steps, seed=0):
     """Random moments to kill a run at; every other one is during the writing of a checkpoint."""
     rng = np.random.default_rng(seed)
-    kinds = ["values", "step", "manifest", "step", "rename", "step", "remove", "step", "values", "step"]
+    kinds = ["values", "step", "remove", "step", "values", "step"]
     return [f"{kind} {rng.integers(1, steps)}" for kind in kinds]
 
 
@@ -97,6 +90,16 @@ def start(folder, config, path, *, moment=None, worker=None, ports=(), **options
 
 def output_of(folder, worker=None, moment=None):
     return (pathlib.Path(folder) / f"{worker}-{moment}.txt".replace(" ", "-")).read_text()
+
+
+def end_of(path):
+    """(rows of metrics except for times, weights of the finished model, values of the last checkpoint)."""
+    workdir = Workdir(path, json.loads((path / "config.json").read_text()))
+    times = ("seconds", "images_per_second")
+    rows = [{name: x for name, x in row.items() if name not in times} for row in workdir.metrics()]
+    (*_, last) = sorted(workdir.checkpoints.glob("step-*"))
+    with np.load(last / "values.npz") as values:
+        return rows, arrays(keras.saving.load_model(workdir.model)), dict(values)
 
 
 def free_ports(count):

@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-from made.sampling import some
 from reference.comparing import arrays, numpy, randomise
 from reference.small import SMALL
 
@@ -11,7 +10,6 @@ from keras_vit.models.masked_patch import MaskedPatchPredictor
 
 pytestmark = pytest.mark.tensorflow_only("training is")
 ENCODER = {**SMALL, "num_classes": None}
-TARGETS = ("mean_color", "downsized", "pixels")
 CROSSENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 LOSSES = {"mean_color": CROSSENTROPY, "downsized": CROSSENTROPY, "pixels": keras.losses.MeanSquaredError()}
 
@@ -27,7 +25,9 @@ def masked(predictor, batches, seed=0):
     return masked_patch_batches(batches, predictor.patch_targets, seed=seed)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "target", ["mean_color", pytest.param("downsized", marks=pytest.mark.slow), "pixels"]
+)
 def test_the_loss_is_the_mean_over_the_corrupted_patches_and_trains_every_weight(target):
     import tensorflow as tf
 
@@ -57,7 +57,8 @@ def test_the_loss_is_the_mean_over_the_corrupted_patches_and_trains_every_weight
                 assert (np.abs(tf.convert_to_tensor(gradient)).max() == 0) == unused, weight.path
 
 
-@pytest.mark.parametrize("target", some(["pixels", "downsized", "mean_color"], 3))
+@pytest.mark.slow
+@pytest.mark.parametrize("target", LOSSES)
 def test_fit_predicts_better_than_from_the_position_alone(target):
     import tensorflow as tf
     from sklearn.datasets import load_digits

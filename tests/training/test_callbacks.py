@@ -1,13 +1,12 @@
-import csv
 import re
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from reference.small import images_for, small
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from keras_vit.models import DistributedModel
 from keras_vit.training import Recipe, compile_model
 from keras_vit.training.callbacks import (
     MAX_LINES,
@@ -24,7 +23,7 @@ from keras_vit.training.workdir import Workdir
 pytestmark = pytest.mark.filterwarnings("ignore:the learning rate's schedule has total_steps:UserWarning")
 
 RECIPE = Recipe("sgd", 0.1, 8, 2, 4, ema=0.5)
-LABELS = np.arange(8) % 5
+IMAGES, LABELS = np.random.default_rng(0).standard_normal((8, 6)).astype("float32"), np.arange(8) % 5
 
 
 @pytest.fixture
@@ -35,7 +34,8 @@ def workdir(tmp_path):
 
 
 def compiled(done=0):
-    model = small(num_layers=1)
+    images = keras.Input((6,))
+    model = DistributedModel(images, keras.layers.Dense(5, name="head")(images))
     compile_model(model, RECIPE)
     model.run_eagerly = True  # Tracing takes longer than a few steps.
     model.optimizer.build(model.trainable_variables)
@@ -49,7 +49,7 @@ def checkpointing(workdir, done=0, total=4, sigterm=()):
 
 def fit(model, *callbacks, epochs=2, labels=LABELS, **options):
     """Two steps of four images per epoch."""
-    data = {"x": images_for(model, 8), "y": labels, "batch_size": 4, "epochs": epochs, "shuffle": False}
+    data = {"x": IMAGES, "y": labels, "batch_size": 4, "epochs": epochs, "shuffle": False}
     return model.fit(**data, callbacks=[*callbacks], verbose=0, **options).history
 
 
@@ -72,15 +72,14 @@ def logged(workdir):
 def test_metrics_steps_events_and_checkpoints_are_written(workdir):
     model = compiled()
     callback = checkpointing(workdir)
-    history = fit(model, callback, validation_data=(images_for(model, 8), LABELS))
+    history = fit(model, callback, validation_data=(IMAGES, LABELS))
     rows, steps, events = workdir.metrics(), workdir.steps(), logged(workdir)
     assert steps_of(rows) == [2, 4] and steps_of(steps) == [1, 2, 3, 4]
     assert [row["loss"] for row in rows] == history["loss"]
     assert [row["learning_rate"] for row in rows] == pytest.approx([0.1, 0.1 * 0.75])
     assert [row["images_per_second"] for row in rows] == pytest.approx([8 / row["seconds"] for row in rows])
     assert callback.checkpoints.newest() == 4
-    with (workdir.path / "metrics.csv").open() as file:
-        columns = csv.DictReader(file).fieldnames
+    columns = (workdir.path / "metrics.csv").read_text().splitlines()[0].split(",")
     assert columns[:4] == ["step", "seconds", "images_per_second", "learning_rate"]
 
     losses = np.array([row["loss"] for row in steps])
@@ -107,7 +106,6 @@ def test_a_resumed_run_neither_repeats_nor_loses_a_row(workdir):
     assert found["loss"][:2] == events["loss"][:2]
 
 
-@pytest.mark.slow
 def test_a_run_without_steps_takes_them_from_its_metrics(workdir):
     workdir.write_metrics([{"step": 2, "learning_rate": 0.1, "accuracy": 0.5, "loss": 7.0}])
     fit(compiled(done=2), checkpointing(workdir, done=2), epochs=1)
@@ -140,13 +138,13 @@ class Breaks(keras.callbacks.Callback):
             self.model.trainable_variables[0].assign(self.model.trainable_variables[0] * np.nan)
 
 
-@pytest.mark.parametrize("cause", ["labels", "weights", pytest.param("validation", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cause", ["labels", "weights", "validation"])
 def test_a_diverged_run_stops_and_writes_no_checkpoint(cause, workdir):
     model, callback = compiled(), checkpointing(workdir)
     fit(model, callback, epochs=1)
     options = {"labels": np.full(8, 9)} if cause == "labels" else {}
     if cause == "validation":
-        options = {"validation_data": (images_for(model, 8), LABELS)}
+        options = {"validation_data": (IMAGES, LABELS)}
     words = {
         "labels": "loss is nan at step 3: .* lower base_lr",
         "weights": "model/.* is nan at step 4: the run has diverged",
@@ -168,7 +166,7 @@ def test_lines_of_progress_have_scores_speed_and_the_remaining_time(capsys):
     assert len(lines) == 4
 
 
-@pytest.mark.parametrize("total, per_epoch", [(300, 1), (50_000, 5)])
+@pytest.mark.parametrize("total, per_epoch", [(300, 1), (50_000, 5), (300, 300)])
 def test_lines_are_few_however_long_the_run(total, per_epoch, capsys):
     progress = Progress(total, 0, 4, bar=False)
     progress.set_params({"steps": per_epoch})
@@ -177,10 +175,8 @@ def test_lines_are_few_however_long_the_run(total, per_epoch, capsys):
         if (step + 1) % per_epoch == 0:
             progress.on_epoch_end(step // per_epoch, {"loss": 1.0, "val_loss": 1.0})
     lines = capsys.readouterr().out.splitlines()
-    assert MAX_LINES <= len(lines) <= 2 * MAX_LINES + 5
+    assert MAX_LINES - 5 <= len(lines) <= MAX_LINES + 2
     assert lines[0].startswith("step 1 of") and "val_loss" in lines[-1] and f"step {total} of" in lines[-1]
-    evaluations = sum("val_loss" in line for line in lines)
-    assert abs(evaluations - min(total // per_epoch, MAX_LINES)) <= 1
 
 
 def test_a_bar_counts_images_from_where_the_run_resumes(capsys):
@@ -192,44 +188,26 @@ def test_a_bar_counts_images_from_where_the_run_resumes(capsys):
     assert "step 8 of 8" in captured.out and "images" in captured.err
 
 
-class Weights(keras.callbacks.Callback):
-    """Record the weights around each evaluation."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def on_test_begin(self, logs=None):
-        self.seen.append([v.numpy() for v in self.model.trainable_variables])
-
-    on_test_end = on_test_begin
-
-
 def test_the_average_is_evaluated_and_the_weights_are_restored_bit_for_bit():
-    # Keras calls callbacks in order: `before` precedes EvaluateAverage at both ends, `after` follows it.
-    before, after = Weights(), Weights()
-    model = compiled()
-    data = images_for(model, 8), LABELS
-    history = fit(model, before, EvaluateAverage(), after, epochs=1, validation_data=data)
-    (weights, evaluated_until), (evaluated, restored) = before.seen, after.seen
-    np.testing.assert_equal(restored, weights)
-    np.testing.assert_equal(evaluated, evaluated_until)
-    np.testing.assert_equal(
-        evaluated, [v.numpy() for v in inner_optimizer(model)._model_variables_moving_average]
-    )
-    assert any((one != other).any() for one, other in zip(weights, evaluated))
-    # Keras leaves the averages in the model at the end of `fit`.
-    again = model.evaluate(*data, verbose=0, return_dict=True)
-    assert again["loss"] == pytest.approx(history["val_loss"][0], rel=1e-6)
+    model, seen = compiled(), []
 
-    other = compiled()
-    fit(other, epochs=1)  # without any evaluation
-    np.testing.assert_equal(
-        *([v.numpy() for v in (*m.weights, *m.optimizer.variables)] for m in (model, other))
-    )
+    def record(logs):
+        seen.append([variable.numpy() for variable in model.trainable_variables])
+
+    # Keras calls callbacks in order: `before` precedes EvaluateAverage, `after` follows it.
+    before = keras.callbacks.LambdaCallback(on_test_begin=record)
+    after = keras.callbacks.LambdaCallback(on_test_end=record)
+    history = fit(model, before, EvaluateAverage(), after, epochs=1, validation_data=(IMAGES, LABELS))
+    np.testing.assert_equal(*seen)
+    # Keras leaves the averages in the model at the end of `fit`.
+    assert any((variable.numpy() != one).any() for variable, one in zip(model.trainable_variables, seen[0]))
+    again = model.evaluate(IMAGES, LABELS, verbose=0, return_dict=True)
+    assert again["loss"] == pytest.approx(history["val_loss"][0], rel=1e-6)
 
 
 def test_the_optimizer_inside_the_loss_scaling_is_found():
-    model = small(num_layers=1, dtype="mixed_float16")
-    compile_model(model, RECIPE)
-    assert inner_optimizer(model).momentum == RECIPE.momentum
+    model = compiled()
+    inner = model.optimizer
+    assert inner_optimizer(model) is inner
+    model.compile(keras.optimizers.LossScaleOptimizer(inner))
+    assert inner_optimizer(model) is inner

@@ -1,7 +1,5 @@
 import errno
 import json
-import os
-import shutil
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the learning rate's schedule has
 RECIPES = {
     "sgd": Recipe("sgd", 0.1, 20, 2, 4, accumulator_dtype="bfloat16"),
     "averaged": Recipe("adamw", 0.01, 20, 2, 4, weight_decay=0.1, ema=0.9, dtype="mixed_bfloat16"),
+    # It has a loss scale.
     "scaled": Recipe("adamw", 0.01, 20, 2, 4, ema=0.5, dtype="mixed_float16"),
 }
 
@@ -25,6 +24,7 @@ def compiled(recipe="sgd", **options):
     recipe = RECIPES[recipe]
     model = small(**{"num_layers": 1, "dropout_rate": 0.3, "dtype": recipe.dtype, **options})
     compile_model(model, recipe)
+    model.run_eagerly = True  # Tracing takes longer than a few steps.
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -54,7 +54,6 @@ def save_at(checkpoints, model, step, **metrics):
     checkpoints.save(model, metrics)
 
 
-# mixed_float16 has a loss scale and, here, moving averages.
 @pytest.mark.parametrize(
     "recipe", ["scaled", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sgd", "averaged"))]
 )
@@ -91,12 +90,10 @@ def manifest(text):
 
 DAMAGES = {
     "a flipped bit": (flip_a_bit, "the sha256 of its values is another"),
-    "truncated": (lambda f: os.truncate(f / "values.npz", 100), "the sha256 of its values is another"),
     "no values": (lambda folder: (folder / "values.npz").unlink(), "FileNotFoundError"),
     "half a manifest": (manifest('{"step": 2'), "JSONDecodeError"),
     "no object": (manifest("[]"), "TypeError"),
-    "no digest": (manifest('{"step": 20}'), "KeyError"),
-    "a score of NaN": (lambda folder: change_manifest(folder, metrics={"x": float("nan")}), "it holds NaN"),
+    "a score of NaN": (lambda f: change_manifest(f, metrics={"val_accuracy": np.nan}), "it holds NaN"),
     "another step": (lambda folder: change_manifest(folder, step=10), "its manifest is of step 10"),
 }
 
@@ -126,28 +123,15 @@ def test_the_newest_two_and_the_best_are_kept(largest, kept, model, tmp_path):
     assert checkpoints.best_step() == kept[0] and checkpoints.newest() == 50
 
 
-@pytest.mark.parametrize("largest", [True, False])
-def test_a_checkpoint_with_a_score_of_nan_is_neither_the_best_nor_the_newest(largest, model, tmp_path):
-    checkpoints = Checkpoints(tmp_path, "val_loss", largest)
-    save_at(checkpoints, model, 10, val_loss=0.5)
-    for step, bad in ((20, np.nan), (30, np.inf), (40, -np.inf)):
-        save_at(checkpoints, model, step)
-        change_manifest(tmp_path / f"step-{step:08d}", metrics={"val_loss": bad})
-    assert checkpoints.best_step() == 10 and checkpoints.newest(lambda line: None) == 10
-
-
-@pytest.mark.parametrize("place", ["metric", "weight", "optimizer"])
-def test_a_state_that_is_not_finite_is_not_saved(place, checkpoints):
+@pytest.mark.parametrize("place, number", [("metric", np.nan), ("weight", np.inf), ("optimizer", -np.inf)])
+def test_a_state_that_is_not_finite_is_not_saved(place, number, checkpoints):
     model = compiled()
     save_at(checkpoints, model, 10, val_accuracy=0.5)
-    for number in (np.nan, np.inf, -np.inf):
-        if place != "metric":
-            variable = (model.weights if place == "weight" else model.optimizer.variables)[-1]
-            values = np.array(variable.numpy())
-            values.flat[0] = number
-            variable.assign(values)
-        with pytest.raises(ValueError, match=f" is {number} at step 20: the run has diverged"):
-            save_at(checkpoints, model, 20, val_accuracy=number if place == "metric" else 0.9)
+    if place != "metric":
+        variable = (model.weights if place == "weight" else model.optimizer.variables)[-1]
+        variable.assign(np.full(variable.shape, number))
+    with pytest.raises(ValueError, match=f" is {number} at step 20: the run has diverged"):
+        save_at(checkpoints, model, 20, val_accuracy=number if place == "metric" else 0.9)
     assert [path.name for path in checkpoints.path.iterdir()] == ["step-00000010"]
 
 
@@ -164,16 +148,6 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(model, checkpoints, monkeypa
     assert [path.name for path in checkpoints.path.iterdir()] == ["step-00000010"]
 
 
-def test_the_incomplete_checkpoint_of_a_killed_run_is_ignored_and_removed(model, checkpoints):
-    save_at(checkpoints, model, 10)
-    killed = checkpoints.path / ".writing-killed"
-    shutil.copytree(checkpoints.path / "step-00000010", killed / "step-00000020")
-    os.utime(killed, (0, 0))
-    assert checkpoints.newest() == 10
-    save_at(checkpoints, model, 20)
-    assert sorted(path.name for path in checkpoints.path.iterdir()) == ["step-00000010", "step-00000020"]
-
-
 @pytest.mark.parametrize(
     "options, words",
     [({"num_layers": 2}, "is of another model; it differs in"), ({"mlp_dim": 24}, "must have shape .*; got")],
@@ -183,10 +157,3 @@ def test_the_checkpoint_of_another_model_is_refused(options, words, model, check
     save_at(checkpoints, model, 10)
     with pytest.raises(ValueError, match=words):
         checkpoints.restore(compiled(**options), 10)
-
-
-def test_the_size_of_a_checkpoint_is_known_before_it_is_written(checkpoints):
-    model = compiled("averaged", hidden_size=96, mlp_dim=200)
-    checkpoints.save(model, {})
-    size = (checkpoints.path / "step-00000000" / "values.npz").stat().st_size
-    assert checkpoints.bytes_of(model) == pytest.approx(size, rel=0.15)

@@ -18,40 +18,35 @@ def test_the_warm_up_scales_with_the_total_steps(changes, warmup):
     assert SHORT.warmup_steps == 30
 
 
-def test_unknown_fields_are_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="a recipe has no lr, steps; its fields are .*base_lr, "):
-        SHORT.with_changes(lr=1.0, steps=3)
-
-
 WRONG = {
     "optimizer": ["adam"],
-    "base_lr": [0, -1.0, "0.1", None, True],
-    "total_steps": [0, 1.5, "100"],
+    "base_lr": [0, "0.1", True],
+    "total_steps": [0, 1.5],
+    "warmup_steps": [-1],
     "batch_size": [0, "8"],
-    "eval_every": [0, 2.0],
-    "warmup_steps": [-1, 0.5, "3"],
-    "seed": [-1, "a"],
-    "momentum": [1.0, "0.9"],
+    "momentum": [1.0],
+    "accumulator_dtype": ["float16"],
     "weight_decay": [-0.1, None],
-    "label_smoothing": [1.0, "x"],
-    "mixup": [1.5],
-    "crop_area": [0.5, (0.5, 0.1)],
-    "clip_norm": [0, "1"],
-    "task": ["labels", None],
-    "loss": ["hinge"],
-    "dtype": ["float16", None],
-    "accumulator_dtype": ["float16", 16],
-    "layer_decay": [0, 1.5, "0.5"],
-    "ema": [1.0, -0.1],
-    "accumulation_steps": [0, 1.0, True],
-    "checkpoint_every": [0, 2.0],
-    "train_samples": [0, "all"],
-    "dropout_rate": [1.0, None],
+    "layer_decay": [0, 1.5],
+    "clip_norm": [0],
+    "ema": [1.0],
+    "accumulation_steps": [0],
+    "label_smoothing": [1.0],
+    "dropout_rate": [1.0],
     "stochastic_depth_rate": [-0.1],
-    "head_bias": [None, "-10"],
-    "remat": [1, None],
-    "freeze": [9, True],
-    "model": [None, "B/16"],
+    "head_bias": ["-10"],
+    "freeze": [9],
+    "model": ["B/16"],
+    "dtype": ["float16"],
+    "remat": [1],
+    "task": ["labels"],
+    "loss": ["hinge"],
+    "crop_area": [0.5, (0.5, 0.1)],
+    "mixup": [1.5],
+    "train_samples": [0],
+    "eval_every": [0],
+    "checkpoint_every": [0],
+    "seed": [-1],
 }
 
 
@@ -69,7 +64,6 @@ def test_a_value_that_is_not_allowed_is_refused(name):
     [
         ({"weight_decay": 0.3}, "weight_decay must be 0 for 'sgd'; got 0.3"),
         ({"task": "multi_label", "label_smoothing": 0.1}, "need single labels; got task 'multi_label'"),
-        ({"task": "multi_label", "mixup": 0.1}, "need single labels; got task 'multi_label'"),
         ({"task": "regression", "cutmix": 0.1}, "need single labels; got task 'regression'"),
         ({"eval_every": 20, "checkpoint_every": 30}, "checkpoint_every must divide .*; got 30 and 20"),
     ],
@@ -98,10 +92,8 @@ def test_hyperparameters_are_json_and_exclude_provenance():
     [
         (81, {}, (16, 200, 40, 50)),
         (4, {}, (8, 100, 20, 50)),
-        (1302, {}, (256, 200, 40, 50)),
         (5760, {}, (512, 400, 80, 50)),
         (5761, {}, (512, 500, 100, 100)),
-        (10**7, {}, (512, 500, 100, 100)),
         (81, {"batch_size": 32}, (32, 100, 20, 50)),
         (81, {"total_steps": 60}, (16, 60, 12, 50)),
         (81, {"warmup_steps": 3, "eval_every": 7}, (16, 200, 3, 7)),

@@ -1,76 +1,15 @@
 """Worker processes under MultiWorkerMirroredStrategy."""
 
 import dataclasses
-import json
-import os
-import pickle
 import signal
-import subprocess
-import sys
 
-import keras
 import numpy as np
 import pytest
-from made.workers import finish, free_ports, output_of, random_moments, start
-from reference.comparing import arrays
+from made.workers import end_of, finish, free_ports, output_of, random_moments, start
 
 from keras_vit.training.run import train
-from keras_vit.training.workdir import Workdir
 
 pytestmark = pytest.mark.slow
-
-OFFICIAL = """
-import pathlib, pickle, sys
-import tensorflow as tf
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-import keras, numpy as np, keras_vit
-from keras_vit.training import SGD, SoftmaxCrossEntropy, WarmupDecay
-golden, output, micro = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
-run = np.load(golden / "finetune.expected.npz")
-with strategy.scope():
-    model = keras_vit.from_pretrained(
-        golden / "token.npz", num_classes=5, head="reset", representation_size=None)
-    model.compile(SGD(WarmupDecay(0.3, 12, 3), 0.9, global_clipnorm=1.0), SoftmaxCrossEntropy(),
-                  metrics=["accuracy"], accumulation_steps=micro)
-images = (run["images"].astype("float32") - 127.5) / 127.5
-
-def of_worker(context):
-    mine = slice(4 * context.input_pipeline_id, 4 * context.input_pipeline_id + 4)
-    parts = images[:, mine].reshape(-1, 32, 32, 3), run["labels"][:, mine].reshape(-1)
-    return tf.data.Dataset.from_tensor_slices(parts).batch(4).repeat()
-
-history = model.fit(strategy.distribute_datasets_from_function(of_worker), steps_per_epoch=1, epochs=12,
-                    verbose=0, shuffle=False).history
-np.save(output / f"losses-{strategy.cluster_resolver.task_id}.npy", history["loss"])
-if strategy.cluster_resolver.task_id == 0:
-    keras_vit.save_weights(model, output / "final.npz", layout="vit_jax")
-"""
-
-
-@pytest.mark.parametrize("micro_batches", [1, 4])
-def test_two_workers_follow_the_official_trajectory(micro_batches, golden, tmp_path):
-    (tmp_path / "arguments").write_bytes(pickle.dumps((golden, tmp_path, micro_batches)))
-    cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", OFFICIAL, tmp_path / "arguments"],
-            stderr=subprocess.DEVNULL,
-            env=os.environ
-            | {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})},
-        )
-        for index in range(2)
-    ]
-    assert finish(processes) == [0, 0]
-    expected = np.load(golden / "finetune.expected.npz")
-    for index in range(2):
-        np.testing.assert_allclose(np.load(tmp_path / f"losses-{index}.npy"), expected["losses"], rtol=1e-4)
-    with np.load(tmp_path / "final.npz") as final:
-        keys = [key for key in expected.files if key.startswith("final/")]
-        assert len(keys) == len(final.files)
-        for key in keys:
-            want = expected[key]
-            error = np.abs(final[key.removeprefix("final/")].reshape(want.shape) - want).max()
-            assert error <= 1e-4 * np.abs(want).max(), key
 
 
 def start_both(folder, config, path, moments=(None, None)):
@@ -81,20 +20,10 @@ def start_both(folder, config, path, moments=(None, None)):
     ]
 
 
-def state(path):
-    """(rows except for times, weights of the finished model, values of the last checkpoint)."""
-    workdir = Workdir(path, json.loads((path / "config.json").read_text()))
-    times = ("seconds", "images_per_second")
-    rows = [{name: v for name, v in row.items() if name not in times} for row in workdir.metrics()]
-    (*_, last) = sorted(workdir.checkpoints.glob("step-*"))
-    with np.load(last / "values.npz") as values:
-        return rows, arrays(keras.saving.load_model(workdir.model)), dict(values)
-
-
 def run_both(folder, config):
     """The state in which two workers end if nothing happens."""
     assert finish(start_both(folder, config, folder / "run")) == [0, 0], output_of(folder, 0)
-    return state(folder / "run")
+    return end_of(folder / "run")
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +47,7 @@ def plain(finished, tmp_path_factory):
 def test_two_workers_train_as_one_process_does(plain, tmp_path):
     config, (rows, weights, _) = plain
     train(config, tmp_path / "one", verbose=0)
-    expected_rows, expected, _ = state(tmp_path / "one")
+    expected_rows, expected, _ = end_of(tmp_path / "one")
     for row, wanted in zip(rows, expected_rows, strict=True):
         assert row == pytest.approx(wanted, rel=1e-4)
     for name, value in expected.items():
@@ -146,7 +75,7 @@ def test_if_one_worker_is_killed_the_other_stops_and_both_resume(kills, random, 
 
     again = tmp_path / "again"
     assert finish(start_both(again, config, tmp_path / "run")) == [0, 0], output_of(again, 0)
-    for found, expected in zip(state(tmp_path / "run"), whole):
+    for found, expected in zip(end_of(tmp_path / "run"), whole):
         np.testing.assert_equal(found, expected)
 
 
@@ -160,7 +89,7 @@ def test_on_sigterm_the_first_worker_writes_a_checkpoint_and_both_resume(other, 
     again = tmp_path / "again"
     assert finish(start_both(again, config, tmp_path / "run")) == [0, 0], output_of(again, 0)
     assert "from step 5 of 14" in output_of(again, 0)
-    for found, expected in zip(state(tmp_path / "run")[1:], (weights, values)):
+    for found, expected in zip(end_of(tmp_path / "run")[1:], (weights, values)):
         np.testing.assert_equal(found, expected)
 
 
