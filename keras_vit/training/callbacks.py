@@ -138,7 +138,8 @@ class EventFiles:
 class Progress(keras.callbacks.Callback):
     """A progress bar with images per second and the remaining time, or lines where there is no terminal.
 
-    There is a line for the first step and then about `MAX_LINES`, with the scores of evaluations.
+    There is a line for the first step, for steps 10, 100 and 1000, and about `MAX_LINES` more, which have the
+    scores of evaluations.
 
     Args:
         total_steps, done: Steps of the run, and the step that it starts or resumes at.
@@ -176,7 +177,8 @@ class Progress(keras.callbacks.Callback):
         self.bar.close()
 
     def _write_if_due(self, logs):
-        if self.done not in (self.first, self.total) and self.done - self.shown < self.every:
+        early_or_last = self.done in (self.first, 10, 100, 1000, self.total)
+        if not early_or_last and self.done - self.shown < self.every:
             return
         self.shown = self.done
         scores = "".join(f"  {name} {float(value):.4f}" for name, value in logs.items())

@@ -16,6 +16,8 @@ _PRETRAINING = {
     "eval_every": 5000,
     "checkpoint_every": 1000,
 }
+# The official fine-tuning with the length of its AugReg notebook.
+_TUNING = {"optimizer": "sgd", "base_lr": 0.03, "total_steps": 500, "warmup_steps": 100, "batch_size": 512}
 
 
 def _pretrain(epochs, images, result, **options):
@@ -105,14 +107,9 @@ RECIPES = {
         cost="a little over a minute on 4 cores, with the model of `keras-vit quickstart`",
         result="98.3 to 99.4 % of 355 held-out digits, over seeds 0 to 2",
     ),
-    # The official fine-tuning with the length of its AugReg notebook. Without `--recipe`,
-    # `keras-vit finetune --weights F` uses it `sized_for` the data.
+    # Without `--recipe`, `keras-vit finetune --weights F` uses it `sized_for` the data.
     "finetune": Recipe(
-        optimizer="sgd",
-        base_lr=0.03,
-        total_steps=500,
-        warmup_steps=100,
-        batch_size=512,
+        **_TUNING,
         accumulator_dtype="bfloat16",
         source="`vit_jax/configs/augreg.py`: SGD with momentum, clip 1, cosine, 100 of 500 steps of warm-up",
         cost="500 steps of 512 images; see `Recipe.sized_for` for fewer than 5,761",
@@ -148,11 +145,7 @@ RECIPES = {
         "VTAB-1k, each of `vtab:TASK`", 2500, 0.01, 500, "means over the 19 tasks in the paper's figure 2"
     ),
     "linear_probe": Recipe(
-        optimizer="sgd",
-        base_lr=0.03,
-        total_steps=500,
-        warmup_steps=100,
-        batch_size=512,
+        **_TUNING,
         freeze="encoder_norm",
         source="`finetune` with the encoder frozen",
         cost="500 steps of 512 images, a third of fine-tuning's arithmetic",

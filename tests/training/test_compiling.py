@@ -1,11 +1,8 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from reference.comparing import arrays
 from reference.small import images_for, small
 
-from keras_vit import VisionTransformer
 from keras_vit.tasks.masked_patch import COLORS
 from keras_vit.training import RECIPES, Recipe, SigmoidCrossEntropy, compile_model, freeze
 
@@ -30,20 +27,6 @@ def test_fit_learns_by_a_recipe(recipe):
     history = model.fit(*repeated, batch_size=16, epochs=6, shuffle=False, verbose=0).history
     assert history["loss"][-1] < 0.7 * history["loss"][0]
     assert history["accuracy"][-1] >= 0.8
-
-
-def test_class_indices_and_one_hot_labels_train_the_same():
-    found = []
-    for one_hot in (False, True):
-        model = small(num_layers=1)
-        compile_model(model, "digits", total_steps=2)
-        model.run_eagerly = True  # Tracing takes longer than a few steps.
-        images, labels = labelled(model)
-        data = (images, np.eye(5, dtype="float32")[labels] if one_hot else labels)
-        batches = tf.data.Dataset.from_tensor_slices(data).batch(8)
-        history = model.fit(batches, shuffle=False, verbose=0).history
-        found.append((arrays(model), history))
-    np.testing.assert_equal(*found)
 
 
 def test_any_model_whose_outputs_are_logits_can_be_compiled():
@@ -118,14 +101,9 @@ def test_a_recipe_sets_loss_micro_batches_seed_and_remat():
     assert [model.get_layer(f"encoder_block_{i}").remat for i in (0, 1)] == [False, False]
 
 
-@pytest.mark.parametrize(
-    "task, metric", [("multi_label", "average_precision"), ("regression", "absolute_error")]
-)
-def test_other_tasks_have_their_loss_and_metric(task, metric):
-    model = VisionTransformer(16, 8, 12, 1, 20, 3, num_classes=2)
-    compile_model(model, "digits", task=task, label_smoothing=0.0, total_steps=1)
-    model.run_eagerly = True
-    history = model.fit(images_for(model, 4), np.eye(2, dtype="float32")[[0, 1, 0, 1]], verbose=0).history
-    assert {*history} == {"loss", metric}
+def test_other_tasks_and_objectives_have_their_loss():
+    model = small(num_layers=1)
+    compile_model(model, "digits", task="regression", label_smoothing=0.0)
+    assert isinstance(model.loss, keras.losses.MeanSquaredError)
     compile_model(model, task=COLORS)
     assert isinstance(model.loss, keras.losses.SparseCategoricalCrossentropy)

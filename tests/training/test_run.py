@@ -111,7 +111,6 @@ def broken_image(tmp_path):
 
 
 REFUSED = {
-    "missing folder": (lambda tmp: {"dataset": f"folder:{tmp / 'nowhere'}"}, "no such folder: .*nowhere"),
     "broken image": (broken_image, r"1 image\(s\) cannot be read: .*cat/bad.png"),
     "missing weights": (
         lambda tmp: {"weights": str(tmp / "nowhere.npz")},
