@@ -44,6 +44,14 @@ def test_classes_have_the_recipes_loss():
     assert type(TASKS["multi_label"].loss(RECIPES["finetune"])) is SigmoidCrossEntropy
 
 
+def test_the_metric_of_multi_label_training_is_about_the_mean_average_precision(rng):
+    task, labels = TASKS["multi_label"], rng.integers(0, 2, (400, 2))
+    logits = rng.standard_normal((400, 2)).astype("float32") + labels
+    expected = task.scores(task.predictions(logits, labels))["mean_average_precision"]
+    (metric,) = task.metrics(2)
+    assert value_of(metric, (labels, logits, None)) == pytest.approx(expected, abs=0.02)
+
+
 @pytest.mark.parametrize("task", [TASKS["regression"], PIXELS], ids=["regression", "pixels"])
 def test_numbers_have_the_weighted_squared_error(task, rng):
     y, p, weights = rng.standard_normal((4, 3)), rng.standard_normal((4, 3)), np.array([1.0, 0, 2, 0.5])
