@@ -129,7 +129,7 @@ def from_bytes(image_bytes, description):
     """
 
     def read(encoded):
-        return _resized(with_channels(decode(encoded, check_size=False), description.channels), description)
+        return _resized(with_channels(decode(encoded), description.channels), description)
 
     return _read_each(image_bytes, read, _image_spec(description))
 
@@ -158,7 +158,7 @@ def compute_each(image_bytes, compute, description):
     """
 
     def read(encoded):  # Images of different sizes do not stack, but their serializations do.
-        return tf.io.serialize_tensor(with_channels(decode(encoded, check_size=False), description.channels))
+        return tf.io.serialize_tensor(with_channels(decode(encoded), description.channels))
 
     def compute_one(element):
         index, serialized = element

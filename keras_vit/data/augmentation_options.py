@@ -99,9 +99,10 @@ def _serialised(layer):
         config = json.loads(json.dumps(config))
         layer = _layer(config)
     except (TypeError, ValueError, KeyError, NotImplementedError) as error:
+        reason = str(error).strip().partition("\n")[0]
         raise ValueError(
             "layers must be Keras layers that keras.saving can rebuild from their configuration (register "
-            f"your own with @keras.saving.register_keras_serializable()); got {layer!r}: {_first_line(error)}"
+            f"your own with @keras.saving.register_keras_serializable()); got {layer!r}: {reason}"
         ) from None
     if not isinstance(layer, keras.Layer):
         raise ValueError(f"layers must be Keras layers; got {config!r}")
@@ -110,10 +111,6 @@ def _serialised(layer):
     if layer.weights:
         raise ValueError(f"layer {layer.name!r} has weights, which its configuration lacks")
     return config
-
-
-def _first_line(error):
-    return str(error).strip().partition("\n")[0]
 
 
 def _layer(config):

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_vit.data.augmentation import Augmentation, batch_augmentation, image_augmentation
 from keras_vit.data.images import decode_and_prepare
-from keras_vit.data.samples import check_workers
+from keras_vit.data.samples import per_worker_batch
 
 
 def training_batches(
@@ -112,8 +112,9 @@ def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=
 
 def _per_worker_batch(samples, batch_size, worker, workers):
     """The number of samples of a batch that are the worker's."""
-    check_workers(batch_size, worker, workers)
-    return batch_size // workers
+    if not len(samples):
+        raise ValueError("expected at least one sample; got none")
+    return per_worker_batch(batch_size, worker, workers)
 
 
 def _batched(samples, size, drop_remainder=False):

@@ -1,15 +1,12 @@
-"""Data sets by name. A new kind of data set is a file with a loader, and a row of `SOURCES`."""
+"""Data sets by name. A new kind of data set is a row of `SOURCES`, and a file with its loader."""
 
 import dataclasses
+import importlib
 import pathlib
 from collections.abc import Callable
 
 from keras_vit.data.dataset import Dataset as Dataset
-from keras_vit.data.digits import load_digits
-from keras_vit.data.folder import load_folder
 from keras_vit.data.samples import Samples as Samples
-from keras_vit.data.tfds import load_tfds
-from keras_vit.data.vtab import load_vtab
 from keras_vit.rules import one_of
 from keras_vit.tasks import TASKS, get_task
 
@@ -20,29 +17,29 @@ ON_BAD_IMAGE = one_of(("fail", "skip"))
 class Source:
     """A kind of data set.
 
+    Its loader is the function `load_KIND` in `keras_vit.data.KIND`, which is imported when it is needed. It
+    gets what follows the colon of a name, and the arguments of `load_dataset`, of which it takes those that
+    it needs. It returns the fields of a `Dataset` but name and task, `class_names` and `splits` at least.
+
     Args:
         help: What it is.
-        load: A function that returns the fields of a `Dataset` but name and task, `class_names` and `splits`
-            at least. It gets what follows the colon of a name, and the arguments of `load_dataset`, of which
-            it takes those that it needs.
         placeholder: What follows the colon; None for a source without a colon.
         tasks: The tasks for which it has labels.
         title: A function from what follows the colon to the name that others may read.
     """
 
     help: str
-    load: Callable
     placeholder: str | None
     tasks: tuple[str, ...] = tuple(TASKS)
     title: Callable = str
 
 
 SOURCES = {
-    "digits": Source("scikit-learn's scanned digits", load_digits, None, ("single_label",)),
+    "digits": Source("scikit-learn's scanned digits", None, ("single_label",)),
     # Other readers get no path, which may be private.
-    "folder": Source("images in files", load_folder, "PATH", title=lambda path: pathlib.PurePath(path).name),
-    "tfds": Source("TensorFlow Datasets", load_tfds, "NAME"),
-    "vtab": Source("a task of VTAB-1k", load_vtab, "TASK", ("single_label",)),
+    "folder": Source("images in files", "PATH", title=lambda path: pathlib.PurePath(path).name),
+    "tfds": Source("TensorFlow Datasets", "NAME"),
+    "vtab": Source("a task of VTAB-1k", "TASK", ("single_label",)),
 }
 
 
@@ -91,7 +88,8 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
         raise ValueError(f"data set {name!r} is unknown; expected {_known()}")
     if task not in source.tasks:
         raise ValueError(f"{name} has no labels for task {task!r}; it has {', '.join(source.tasks)}")
-    found = source.load(argument, seed=seed, on_bad_image=on_bad_image, task=task, data_dir=data_dir)
+    load = getattr(importlib.import_module(f"keras_vit.data.{kind}"), f"load_{kind}")
+    found = load(argument, seed=seed, on_bad_image=on_bad_image, task=task, data_dir=data_dir)
     for split, samples in found["splits"].items():
         if not len(samples):
             raise ValueError(f"{name!r} has too few images of each class: none for the {split} split")

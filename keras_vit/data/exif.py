@@ -3,14 +3,11 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.preprocessing.image_files import ORIENTATION, SHORT
+from keras_vit.preprocessing.image_files import ORIENTATION, REVERSED, SHORT, TRANSPOSED
 
 MAX_SEGMENTS = 10_000  # It bounds the time that a malicious file takes.
 PREFIX = b"Exif\0\0"  # of EXIF data in a JPEG and in some WebP files
 BIG, LITTLE = (1 << 24, 1 << 16, 1 << 8, 1), (1, 1 << 8, 1 << 16, 1 << 24)
-TRANSPOSED = 5  # the first orientation whose rows are the columns of the stored image
-# By orientation: whether rows and whether columns are reversed, after the transposition.
-REVERSED = np.array([(0, 0), (0, 0), (0, 1), (1, 1), (1, 0), (0, 0), (0, 1), (1, 1), (1, 0)], bool)
 
 # JPEG, PNG and WebP files are chains of segments, of which one holds the EXIF data. By container, a row of:
 # the first byte of the file; where the first segment starts; of a segment, the offset of its content, the

@@ -14,13 +14,7 @@ from keras_vit.messages import listed
 from keras_vit.tasks import get_task
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-SPLIT_NAMES = {
-    "train": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "test": "test",
-}
+SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("val", "valid", "validation"), "validation")
 # Names that are more often of splits than of classes, such as training_set, seg_test and val2017.
 SPLIT_LIKE = re.compile(r"(?<![a-z])(train|test|valid|(val|dev|eval|fold|holdout)(?![a-z]))")
 LAYOUT = (
@@ -63,8 +57,8 @@ def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, **opt
     if task.has_class_ids and not (rows and "label" in rows[0][1]):
         names, found, empty = _read_classes(root, files)
         used = set()
-    elif not os.path.isfile(table):
-        raise ValueError(f"task {task.name!r} needs the table {table!r}, which is missing")
+    elif not rows:
+        raise ValueError(f"task {task.name!r} needs the table {table!r}, which is missing or empty")
     else:
         names, found = _read_table(root, rows, task)
         used, empty = {table}, ()
@@ -177,11 +171,10 @@ def _index_classes(root, found, hint=""):
     names = tuple(sorted({name for samples in found.values() for _, name in samples}))
     if len(names) < 2:
         raise ValueError(f"{os.fspath(root)!r} has images of one class only: {names[0]!r}{hint}")
-    indices = {name: index for index, name in enumerate(names)}
     indexed = {}
     for split, samples in found.items():
-        samples = sorted((indices[name], path) for path, name in samples)
-        indexed[split] = tuple(path for _, path in samples), tuple(index for index, _ in samples)
+        samples = sorted((name, path) for path, name in samples)
+        indexed[split] = [path for _, path in samples], [names.index(name) for name, _ in samples]
     return names, indexed
 
 
@@ -196,15 +189,13 @@ def _split_folders(root, folders):
     """
     top = sorted({folder.parts[0] for folder in folders if folder.parts})
     nested = {folder.parts[0] for folder in folders if len(folder.parts) > 1}
-    splits = {
-        name: SPLIT_NAMES[name.lower()] for name in top if name in nested and name.lower() in SPLIT_NAMES
-    }
+    splits = {name: SPLIT_NAMES[name.lower()] for name in nested if name.lower() in SPLIT_NAMES}
     if splits:
-        clear = len(splits) == len(top) == len({*splits.values()}) and "train" in splits.values()
+        is_clear = len(splits) == len(top) == len({*splits.values()}) and "train" in splits.values()
     else:
         suspects = {name for name in top if SPLIT_LIKE.search(name.lower())}
-        clear = not suspects or not suspects & nested and len(suspects) < len(top)
-    if not clear:
+        is_clear = not suspects or not suspects & nested and len(suspects) < len(top)
+    if not is_clear:
         raise ValueError(
             f"splits and classes cannot be distinguished in {os.fspath(root)!r}, which has the folders "
             f"{listed(top)}; expected {LAYOUT}"
@@ -218,25 +209,23 @@ def _read_rows(table):
         return []
     with open(table, encoding="utf-8-sig", newline="") as file:
         rows = csv.reader(file)
-        return [(rows.line_num, [value.strip() for value in row]) for row in rows]
+        return [(rows.line_num, [value.strip() for value in row]) for row in rows if row]
 
 
 def _read_table(root, rows, task):
     """The names of the classes or targets, and paths and labels by split."""
     table = os.fspath(root / TABLE)
-    columns = ["file" if column == "filename" else column for column in rows[0][1]] if rows else []
+    columns = ["file" if column == "filename" else column for column in rows[0][1]]
     names = tuple(column for column in columns if column not in ("file", "split"))
     fits = names == ("label",) if task.has_class_ids else names and "" not in names
     if "file" not in columns or not fits or len(set(columns)) < len(columns):
         labels = "label" if task.has_class_ids else "one for each class or target"
         raise ValueError(
             f"{table}, line 1: expected the columns file (or filename), split (may be missing) and {labels}, "
-            f"each once; got {', '.join(columns) or 'nothing'}"
+            f"each once; got {', '.join(columns)}"
         )
     found, lines = {}, {}
     for line, values in rows[1:]:
-        if not values:
-            continue
         where = f"{table}, line {line}"
         if len(values) != len(columns):
             raise ValueError(f"{where}: expected {len(columns)} values; got {len(values)}")
@@ -244,14 +233,12 @@ def _read_table(root, rows, task):
         path = os.fspath(root / row["file"])
         if not os.path.isfile(path):
             raise ValueError(f"{where}, column file: no such file: {row['file']!r}")
-        if path in lines:
+        if line != lines.setdefault(path, line):
             raise ValueError(f"{where}, column file: {row['file']!r} is in line {lines[path]} too")
-        lines[path] = line
         split = SPLIT_NAMES.get(row.get("split", "train").lower())
         if split is None:
-            raise ValueError(
-                f"{where}, column split: expected one of {', '.join(SPLIT_NAMES)}; got {row['split']!r}"
-            )
+            splits = ", ".join(SPLIT_NAMES)
+            raise ValueError(f"{where}, column split: expected one of {splits}; got {row['split']!r}")
         label = tuple(_parse_label(task, row[name], f"{where}, column {name}") for name in names)
         found.setdefault(split, []).append((path, label[0] if task.has_class_ids else label))
     if "train" not in found:

@@ -7,11 +7,12 @@ by the largest one, and takes the palette indices of a BMP for grey values.
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.preprocessing import bmp, bounds
+from keras_vit.preprocessing import bounds
+from keras_vit.preprocessing.image_files import BMP_FORMS, BMP_MASKED, BMP_REQUIREMENT, BMP_SIZES
 
 JPEG = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}
 PNG = b"\x89PNG"
-HEADER_BYTES = bmp.HEADER_BYTES  # contain the size of a BMP, GIF or WebP
+HEADER_BYTES = 66  # contain the size of a BMP, GIF or WebP, and the masks of a BMP
 # By format: the offset and bytes of its name; and for height and width the offset of four bytes, the lowest
 # bit and the number of bits of the field in them, and what to add.
 SIZES = (
@@ -24,39 +25,30 @@ SIZES = (
 MAX_BLOCKS = 10_000  # of extensions, and of data, before the end of a GIF's first frame
 
 
-def decode_stored(encoded, check_size=True):
+def decode_stored(encoded):
     """An encoded image (JPEG, PNG, BMP, GIF's first frame, WebP) as it is stored: uint8 (height, width, 3).
 
     Pixels that a GIF's first frame does not cover are black.
 
     Args:
         encoded: The content of the file, a string tensor ().
-        check_size: Whether to refuse images of more than `keras_vit.preprocessing.MAX_PIXELS`; False after
-            `is_bounded`, which reads the same header.
 
     Raises:
-        tf.errors.InvalidArgumentError: for another format, a damaged file, an image that is too large, and
-            a BMP with fewer colours or compressed.
+        tf.errors.InvalidArgumentError: for another format, a damaged file, an image of more than
+            `keras_vit.preprocessing.MAX_PIXELS`, and a BMP with fewer colours or compressed.
 
     Example:
         >>> decode_stored(tf.io.encode_png(tf.zeros((8, 9, 3), tf.uint8))).shape
         TensorShape([8, 9, 3])
     """
     encoded = tf.convert_to_tensor(encoded)
-
-    def of_jpeg():
-        with _bounded(_jpeg_size, encoded, check_size):
-            return tf.io.decode_jpeg(encoded, **JPEG)
-
-    def of_png():
-        with _bounded(_png_size, encoded, check_size):
-            return tf.io.decode_png(encoded, channels=3)
-
-    return tf.cond(
-        tf.io.is_jpeg(encoded),
-        of_jpeg,
-        lambda: tf.cond(_starts_with(encoded, PNG), of_png, lambda: _decode_others(encoded, check_size)),
-    )
+    with tf.control_dependencies([assert_bounded(_size(encoded))]):
+        return _by_format(
+            encoded,
+            lambda: tf.io.decode_jpeg(encoded, **JPEG),
+            lambda: tf.io.decode_png(encoded, channels=3),
+            lambda: _decode_others(encoded),
+        )
 
 
 def is_bounded(encoded):
@@ -69,14 +61,7 @@ def is_bounded(encoded):
         >>> bool(is_bounded(tf.io.encode_png(tf.zeros((8, 9, 3), tf.uint8))))
         True
     """
-    size = tf.case(
-        [
-            (tf.io.is_jpeg(encoded), lambda: _jpeg_size(encoded)),
-            (_starts_with(encoded, PNG), lambda: _png_size(encoded)),
-        ],
-        default=lambda: _size_of_others(encoded),
-    )
-    return _has_bounded_pixels(size) & (tf.strings.length(encoded) <= bounds.MAX_BYTES)
+    return _has_bounded_pixels(_size(encoded)) & (tf.strings.length(encoded) <= bounds.MAX_BYTES)
 
 
 def assert_bounded(size):
@@ -85,9 +70,9 @@ def assert_bounded(size):
     return tf.raw_ops.Assert(condition=_has_bounded_pixels(size), data=[message, size])
 
 
-def _bounded(size, encoded, check_size):
-    """A context whose operations run after the size of an image is checked."""
-    return tf.control_dependencies([assert_bounded(size(encoded))] if check_size else [])
+def _by_format(encoded, of_jpeg, of_png, of_others):
+    is_png = _starts_with(encoded, PNG)
+    return tf.cond(tf.io.is_jpeg(encoded), of_jpeg, lambda: tf.cond(is_png, of_png, of_others))
 
 
 def _has_bounded_pixels(size):
@@ -98,9 +83,14 @@ def _starts_with(encoded, name):
     return tf.strings.substr(encoded, 0, len(name)) == name
 
 
-def _jpeg_size(encoded):
-    """(height, width) as the header declares them."""
-    return tf.io.extract_jpeg_shape(encoded, tf.int64)[:2]
+def _size(encoded):
+    """(height, width), int64, as the header declares them."""
+    return _by_format(
+        encoded,
+        lambda: tf.io.extract_jpeg_shape(encoded, tf.int64)[:2],
+        lambda: _png_size(encoded),
+        lambda: _size_of_others(encoded),
+    )
 
 
 def _png_size(encoded):
@@ -108,6 +98,8 @@ def _png_size(encoded):
     return tf.cast(size[::-1], tf.int64)
 
 
+# Each tf.data iterator optimizes the graph of its function, which is small without the rare formats.
+@tf.function(autograph=False, experimental_attributes={"_noinline": True})
 def _size_of_others(encoded):
     """(height, width) of a BMP, GIF (of its screen) or WebP as the header declares them; of others, 0."""
     header = _header(encoded)
@@ -127,18 +119,16 @@ def _header(encoded):
     return tf.strings.substr(tf.strings.join([encoded, bytes(HEADER_BYTES)]), 0, HEADER_BYTES)
 
 
-# Each tf.data iterator optimizes the graph of its function, which is small without the rare formats.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-def _decode_others(encoded, check_size):
-    with _bounded(_size_of_others, encoded, check_size):
-        return tf.case(
-            [
-                (_starts_with(encoded, b"GIF8"), lambda: _decode_gif(encoded)),
-                (_starts_with(encoded, b"BM"), lambda: _decode_bmp(encoded)),
-                (_starts_with(encoded, b"RIFF"), lambda: _decode_webp(encoded)),
-            ],
-            default=lambda: _decode_image(encoded),
-        )
+def _decode_others(encoded):
+    return tf.case(
+        [
+            (_starts_with(encoded, b"GIF8"), lambda: _decode_gif(encoded)),
+            (_starts_with(encoded, b"BM"), lambda: _decode_bmp(encoded)),
+            (_starts_with(encoded, b"RIFF"), lambda: _decode_webp(encoded)),
+        ],
+        default=lambda: _decode_image(encoded),
+    )
 
 
 def _decode_image(encoded, channels=3):
@@ -162,17 +152,20 @@ def _decode_webp(encoded):
 
 def _decode_bmp(encoded):
     """A BMP, with the colours of its palette."""
-    header = tf.cast(tf.io.decode_raw(_header(encoded), tf.uint8), tf.int64)
-    offset, size, bits, is_supported = bmp.parse_header(tf.unstack(header, HEADER_BYTES))
-    with tf.control_dependencies([tf.debugging.Assert(is_supported, [bmp.REQUIREMENT])]):
+    header = _header(encoded)
+    form, masks = tf.strings.substr(header, 28, 6), tf.strings.substr(header, 54, 12)
+    has_size = tf.reduce_any(tf.strings.substr(header, 14, 4) == BMP_SIZES)
+    has_form = tf.reduce_any(form == BMP_FORMS) | (form + masks == BMP_MASKED)
+    with tf.control_dependencies([tf.debugging.Assert(has_size & has_form, [BMP_REQUIREMENT])]):
         image = _decode_image(encoded)
 
     def with_palette():
+        offset, size = tf.unstack(tf.io.decode_raw(tf.strings.substr(header, 10, 8), tf.int32), 2)
         colours = tf.strings.substr(encoded, 14 + size, (offset - 14 - size) // 4 * 4)
         colours = tf.reshape(tf.io.decode_raw(colours, tf.uint8), (-1, 4))[:, 2::-1]  # blue, green, red, 0
         return tf.gather(colours, tf.cast(image[..., 0], tf.int32))
 
-    return tf.cond(bits == 8, with_palette, lambda: image)
+    return tf.cond(form == BMP_FORMS[0], with_palette, lambda: image)
 
 
 def _decode_gif(encoded):

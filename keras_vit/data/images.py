@@ -29,10 +29,9 @@ def read(path):
     content = tf.io.read_file(path)
 
     def of_tiff():
-        bmp = tf.numpy_function(_as_bmp, [path], tf.string, stateful=False)
-        return tf.ensure_shape(bmp, ())
+        return tf.ensure_shape(tf.numpy_function(_as_bmp, [path], tf.string, stateful=False), ())
 
-    is_tiff = tf.reduce_any(tf.strings.substr(content, 0, 4) == tf.constant(TIFF))
+    is_tiff = tf.reduce_any(tf.strings.substr(content, 0, 4) == TIFF)
     return tf.cond(is_tiff, of_tiff, lambda: content)
 
 
@@ -43,7 +42,7 @@ def _as_bmp(path):
     return file.getvalue()
 
 
-def decode(encoded, exif=True, check_size=True):
+def decode(encoded, exif=True):
     """An encoded image (JPEG, PNG, BMP, GIF's first frame, WebP) as uint8 (height, width, 3).
 
     JPEG is decoded with the accurate DCT, as by Pillow. TensorFlow's default, with which the official
@@ -52,9 +51,8 @@ def decode(encoded, exif=True, check_size=True):
     Args:
         encoded: The content of the file, a string tensor ().
         exif: Whether to apply the EXIF orientation; `vit_jax` and big_vision do not.
-        check_size: As of `decode_stored`.
     """
-    image = decode_stored(encoded, check_size)
+    image = decode_stored(encoded)
     if exif:
         with tf.control_dependencies([image]):  # Else an error here would cancel the search and be lost.
             turn = orientation(encoded)

@@ -59,13 +59,11 @@ class Samples:
             tf.data.Dataset of (position, encoded image, label). The position, int64, counts the samples
             of the global batches from step 0; the label is int32, or float32 (targets,).
         """
-        check_not_empty(len(self))
         own = positions(first_step, steps, batch_size, worker, workers)
         return self._read(own.map(lambda position: (position, shuffled(position, len(self), seed))))
 
     def evaluation_records(self):
         """Each sample once, in order: tf.data.Dataset of (encoded image, label)."""
-        check_not_empty(len(self))
         indices = tf.data.Dataset.range(len(self))
         records = self._read(tf.data.Dataset.zip((indices, indices)))
         return records.map(lambda position, encoded, label: (encoded, label))
@@ -153,8 +151,7 @@ class RecordFiles:
             ValueError: if there are fewer samples than workers.
         """
         if len(self) < workers:
-            check_not_empty(len(self))
-            raise ValueError(f"expected a sample for each of {workers} workers; got {len(self)}")
+            raise ValueError(f"expected at least one sample for each of {workers} workers; got {len(self)}")
         files = part(self.files, worker, workers)
         own = positions(first_step, steps, batch_size, worker, workers)
         first_epoch, skipped = divmod(first_step * (batch_size // workers), sum(take for _, _, take in files))
@@ -164,7 +161,6 @@ class RecordFiles:
 
     def evaluation_records(self):
         """As of `Samples`, in the order of `files`, interleaved."""
-        check_not_empty(len(self))
         records = _interleave(self.files, lambda i: i).map(self.parse, tf.data.AUTOTUNE)
         return records.apply(tf.data.experimental.assert_cardinality(len(self)))
 
@@ -185,8 +181,7 @@ def positions(first_step, steps, batch_size, worker, workers):
         >>> [int(p) for p in positions(1, 3, batch_size=4, worker=1, workers=2)]
         [6, 7, 10, 11]
     """
-    check_workers(batch_size, worker, workers)
-    local = batch_size // workers
+    local = per_worker_batch(batch_size, worker, workers)
     counter = tf.data.Dataset.range(first_step * local, steps * local)
     return counter.map(lambda k: k // local * batch_size + worker * local + k % local)
 
@@ -250,17 +245,14 @@ def hold_out(samples, every, seed):
     return samples.take(rest), samples.take(sorted(held))
 
 
-def check_workers(batch_size, worker, workers):
+def per_worker_batch(batch_size, worker, workers):
+    """The number of samples of a global batch that are one worker's."""
     if not 0 <= worker < workers or batch_size % workers:
         raise ValueError(
             "batch_size must be a multiple of workers, and worker in [0, workers); "
             f"got batch_size {batch_size}, worker {worker} of {workers}"
         )
-
-
-def check_not_empty(count):
-    if not count:
-        raise ValueError("expected at least one sample; got none")
+    return batch_size // workers
 
 
 def _interleave(files, order):

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
 from keras_vit.data.samples import SPLITS, IndexedRecords, RecordFiles
 
@@ -53,34 +54,22 @@ def prepared(name, data_dir=None):
     Raises:
         ValueError: if it is unknown or cannot be prepared.
     """
-    import tensorflow_datasets as tfds
-
     if data_dir is not None:
         data_dir = os.fspath(pathlib.Path(data_dir).expanduser())
         folder = os.path.join(data_dir, name.replace(":", "/"))
         if os.path.isfile(os.path.join(folder, "dataset_info.json")):
             return tfds.builder_from_directory(folder)
-    where = data_dir or "the folder of TensorFlow Datasets"
     try:
         builder = tfds.builder(name, data_dir=data_dir)
-    except Exception as error:  # TensorFlow Datasets raises a dozen types.
-        raise ValueError(
-            f"data set 'tfds:{name}' is neither prepared in {where} nor known to TensorFlow Datasets "
-            f"({_first_line(error)})"
-        ) from error
-    if not builder.info.splits:
-        try:
+        if not builder.info.splits:
             builder.download_and_prepare(file_format="array_record")
-        except Exception as error:
-            raise ValueError(
-                f"data set 'tfds:{name}' is not prepared in {where} and could not be: "
-                f"{type(error).__name__}: {_first_line(error)}"
-            ) from error
+    except Exception as error:  # TensorFlow Datasets raises a dozen types.
+        reason = str(error).strip().partition("\n")[0]  # The rest may list all data sets.
+        raise ValueError(
+            f"data set 'tfds:{name}' is not prepared in {data_dir or 'the default folder'} and could not be: "
+            f"{type(error).__name__}: {reason}"
+        ) from error
     return builder
-
-
-def _first_line(error):
-    return (str(error).strip().splitlines() or ["no reason given"])[0]
 
 
 def image_feature(builder):
@@ -89,8 +78,6 @@ def image_feature(builder):
     Raises:
         ValueError: if there is none, or images have neither 1, 3 nor 4 channels.
     """
-    import tensorflow_datasets as tfds
-
     features = builder.info.features
     images = [key for key, feature in sorted(features.items()) if isinstance(feature, tfds.features.Image)]
     supervised = builder.info.supervised_keys or ("",)
@@ -131,15 +118,11 @@ def label_feature(builder, task):
 
 
 def _read_class(key, feature):
-    import tensorflow_datasets as tfds
-
     if isinstance(feature, tfds.features.ClassLabel):
         return lambda label: tf.cast(label, tf.int32), tuple(feature.names)
 
 
 def _read_classes(key, feature):
-    import tensorflow_datasets as tfds
-
     if isinstance(feature, tfds.features.Sequence) and isinstance(feature.feature, tfds.features.ClassLabel):
         classes = feature.feature.num_classes
 
@@ -150,8 +133,6 @@ def _read_classes(key, feature):
 
 
 def _read_targets(key, feature):
-    import tensorflow_datasets as tfds
-
     if not isinstance(feature, tfds.features.Tensor) or isinstance(feature, tfds.features.Image):
         return None
     if len(feature.shape) < 2 and None not in feature.shape and np.dtype(feature.np_dtype).kind == "f":
@@ -195,8 +176,6 @@ def parser(builder, image, label, read_label, read_image=lambda encoded: encoded
         read_label: A function from the label's feature to the label.
         read_image: A function from the stored image to the encoded one.
     """
-    import tensorflow_datasets as tfds
-
     features = tfds.features.FeaturesDict({key: builder.info.features[key] for key in (image, label)})
 
     def parse(record):
@@ -212,8 +191,6 @@ def samples(builder, split, parse):
     Raises:
         ValueError: if there is no such part, it is empty, or its files are neither ArrayRecord nor TFRecord.
     """
-    import tensorflow_datasets as tfds
-
     try:
         files = builder.info.splits[split].file_instructions
     except (ValueError, KeyError, AssertionError) as error:

@@ -44,7 +44,8 @@ class Preprocessing:
     Args:
         image_size: (height, width) or one int; None keeps the images' own size.
         resize: "squash" (the official models: straight to `image_size`) or "crop" (the shorter
-            side to `image_size` / `crop_fraction`, then the centre).
+            side to `image_size` / `crop_fraction`, then the centre; images more than 16 times as long
+            are cropped to that first).
         crop_fraction: With "crop": the fraction of the resized image's shorter side that the centre
             crop keeps, in (0, 1].
         interpolation: "bilinear", "bicubic" or "nearest".
@@ -200,17 +201,15 @@ class Preprocessing:
         >>> Preprocessing(image_size=224, resize="crop", crop_fraction=0.875).crop_window(512, 1024)
         ((256, 512), 16, 144)
         """
-        least = self.before_crop
-        if isinstance(height, numbers.Integral) and isinstance(width, numbers.Integral):
-            factor = max(least[0] / height, least[1] / width)
-            size = tuple(max(round(side * factor), low) for side, low in zip((height, width), least))
-        else:
+        numpy, cast, least = np, np.asarray, np.array(self.before_crop, "int64")
+        is_known = isinstance(height, numbers.Integral) and isinstance(width, numbers.Integral)
+        if not is_known:
             backend = backend_of(height, width)
-            sides = backend.cast(backend.numpy.stack([height, width]), "float64")
-            factor = backend.numpy.max(np.array(least, "float64") / sides)
-            size = backend.cast(backend.numpy.round(sides * factor), "int64")
-            size = backend.numpy.maximum(size, np.array(least, "int64"))
-            size = size[0], size[1]
+            numpy, cast = backend.numpy, backend.cast
+        sides = cast(numpy.stack([height, width]), "float64")
+        factor = numpy.max(least.astype("float64") / sides)
+        size = numpy.maximum(cast(numpy.round(sides * factor), "int64"), least)
+        size = tuple(size.tolist()) if is_known else (size[0], size[1])
         top, left = ((s - side) // 2 for s, side in zip(size, self.image_size))
         return size, top, left
 

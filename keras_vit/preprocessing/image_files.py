@@ -6,10 +6,21 @@ import struct
 
 import numpy as np
 
-from keras_vit.preprocessing import bmp, bounds
+from keras_vit.preprocessing import bounds
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")  # Pillow's names
 ORIENTATION, SHORT = 0x0112, 3  # the EXIF tag and the type of its value
+TRANSPOSED = 5  # the first orientation whose rows are the columns of the stored image
+# By orientation: whether rows and whether columns are reversed, after the transposition.
+REVERSED = np.array([(0, 0), (0, 0), (0, 1), (1, 1), (1, 0), (0, 0), (0, 1), (1, 1), (1, 0)], bool)
+
+# The BMP files that Pillow and TensorFlow decode alike: the sizes of their image headers (offset 14), and
+# bits per pixel with the compression (offset 28). The pixels of the last form are compressed with bit fields,
+# whose masks (offset 54) are those that every 32-bit BMP implies.
+BMP_SIZES = tuple(struct.pack("<I", size) for size in (40, 52, 56, 64, 108, 124))
+BMP_FORMS = tuple(struct.pack("<HI", bits, 0) for bits in (8, 24, 32))
+BMP_MASKED = struct.pack("<HI3I", 32, 3, 0xFF0000, 0xFF00, 0xFF)
+BMP_REQUIREMENT = "a BMP file must have 8, 24 or 32 bits per pixel and no compression"
 
 
 def read_image(path):
@@ -31,7 +42,7 @@ def read_image(path):
         >>> read_image(tmp / "grey.png").shape
         (8, 9, 3)
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     if Image.MAX_IMAGE_PIXELS is not None:  # Pillow's own bound must not be below ours.
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, bounds.MAX_PIXELS)
@@ -47,10 +58,11 @@ def read_image(path):
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         reason = f"it has more than {bounds.MAX_PIXELS} pixels"
         raise ValueError(f"not a readable image: {os.fspath(path)} ({reason})") from None
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"not a readable image: {os.fspath(path)} ({error})") from None
-    pixels = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
-    return pixels[:: -1 if orientation in (3, 4, 7, 8) else 1, :: -1 if orientation in (2, 3, 6, 7) else 1]
+    pixels = pixels.swapaxes(0, 1) if orientation >= TRANSPOSED else pixels
+    rows, columns = np.where(REVERSED[orientation], -1, 1)
+    return pixels[::rows, ::columns]
 
 
 def check_file(path):
@@ -77,8 +89,10 @@ def _stored_pixels(image, file):
         )
     if image.format == "BMP":
         file.seek(0)
-        if not bmp.is_supported(file.read(bmp.HEADER_BYTES)):
-            raise ValueError(bmp.REQUIREMENT)
+        header = file.read(66)
+        is_masked = header[28:34] + header[54:66] == BMP_MASKED
+        if header[14:18] not in BMP_SIZES or not (header[28:34] in BMP_FORMS or is_masked):
+            raise ValueError(BMP_REQUIREMENT)
     if image.format == "WEBP" and image.is_animated:
         raise ValueError("it is animated")
     if image.format == "GIF":

@@ -1,13 +1,9 @@
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from made.encoded import encoded
 from made.folders import picture, write_classes
-from made.photos import ORIENTATIONS, photo
-from made.sampling import some
 from PIL import Image
 
 from keras_vit import Preprocessing
@@ -60,7 +56,7 @@ def assert_same(batches, expected):
             np.testing.assert_array_equal(actual, same)
 
 
-@pytest.mark.parametrize("count, batch_size, seed", some([(11, 4, 2**31), (3, 17, 0)], 2))
+@pytest.mark.parametrize("count, batch_size, seed", [(11, 4, 2**31)])
 def test_every_epoch_has_every_sample_once_and_a_resumed_stream_is_the_rest(count, batch_size, seed):
     steps = -(-3 * count // batch_size)
     batches = numbers(training_batches(first(count), PIXEL, batch_size, seed=seed, steps=steps))
@@ -72,7 +68,7 @@ def test_every_epoch_has_every_sample_once_and_a_resumed_stream_is_the_rest(coun
     assert numbers(training_batches(first(count), PIXEL, batch_size, **options)) == batches[steps // 2 :]
 
 
-@pytest.mark.parametrize("count, local, workers", some([(13, 2, 3), (16, 3, 1), (7, 1, 4)], 3))
+@pytest.mark.parametrize("count, local, workers", [(13, 2, 3)])  # The last worker gets an empty batch.
 def test_workers_evaluate_every_sample_once_in_order_and_in_as_many_batches(count, local, workers):
     batch_size = local * workers
     spec = evaluation_batches(first(count), PIXEL, batch_size).element_spec
@@ -88,30 +84,14 @@ def test_workers_evaluate_every_sample_once_in_order_and_in_as_many_batches(coun
     assert [len(batch) for batch in joined[:-1]] == [batch_size] * (len(joined) - 1)
 
 
-@pytest.mark.parametrize("steps", [60, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_batches_with_every_augmentation_are_the_same_in_a_resumed_run(steps, digits):
+def test_batches_with_every_augmentation_are_the_same_in_a_resumed_run(digits):
+    steps = 12
     whole = stream(digits, Preprocessing(8), 4, steps=steps, **EVERYTHING)
     assert len({images.tobytes() for images, _ in whole}) == steps
     start = steps // 3
     assert_same(
         stream(digits, Preprocessing(8), 4, steps=steps, first_step=start, **EVERYTHING), whole[start:]
     )
-
-
-def test_each_epoch_and_each_seed_augments_differently(digits):
-    one, options = digits.take([0]), {"augmentation": Augmentation(**MOVES)}
-    epochs = stream(one, Preprocessing(16), 1, steps=6, **options)
-    seeds = [stream(one, Preprocessing(16), 1, seed=seed, steps=1, **options)[0] for seed in (4, 5)]
-    assert len({images.tobytes() for images, _ in epochs + seeds}) == 8
-
-
-def test_grey_models_get_grey_training_images(tmp_path):
-    samples = load_dataset(f"folder:{write_classes(tmp_path / 'images')}").split("train")
-    grey = Preprocessing(16, mean=(0.5,), std=(0.5,))
-    ((images, _),) = stream(samples, grey, 4, steps=1, augmentation=Augmentation(**MOVES))
-    assert images.shape == (4, 16, 16, 1)
-    with pytest.raises(ValueError, match="1 or 3 channels, but the model reads 4"):
-        training_batches(samples, Preprocessing(16, mean=(0.5,) * 4, std=(0.5,) * 4), 4, seed=0, steps=1)
 
 
 def test_each_image_keeps_its_label(tmp_path):
@@ -137,26 +117,6 @@ def test_evaluation_prepares_images_as_preprocessing_does(channels, tmp_path):
     np.testing.assert_allclose(images, preprocessing(list(samples.images)), atol=2e-5)
 
 
-# The second is a crop of the whole image.
-@pytest.mark.parametrize("crop_area", [None, pytest.param((1.0, 1.0), marks=pytest.mark.slow)])
-def test_training_and_evaluation_rotate_photos_as_preprocessing_does(crop_area, tmp_path):
-    paths = [tmp_path / f"{number}.{name}" for number in ORIENTATIONS for name in ("JPEG", "WEBP")]
-    for path in paths:
-        path.write_bytes(photo(int(path.stem), path.suffix[1:]))
-    preprocessing = Preprocessing((20, 28))
-    samples = Samples(tuple(map(str, paths)), tuple(range(16)))
-    expected = preprocessing(paths)
-    augmentation = Augmentation(crop_area=crop_area)
-    training = training_batches(samples, preprocessing, 16, seed=0, steps=1, augmentation=augmentation)
-    for batches in (training, evaluation_batches(samples, preprocessing, 16)):
-        for images, labels in batches.as_numpy_iterator():
-            np.testing.assert_allclose(images, expected[labels], atol=2e-5)
-    stored = dataclasses.replace(samples, exif=False)
-    ((images, _),) = evaluation_batches(stored, preprocessing, 16).as_numpy_iterator()
-    rotated = np.abs(images - expected).max((1, 2, 3)) > 0.1
-    assert rotated.tolist() == [path.stem != "1" for path in paths]
-
-
 def test_workers_share_each_batch(digits):
     options = {"steps": 5, "first_step": 1, "augmentation": Augmentation(**MOVES, random_erasing=0.5)}
     whole = stream(digits, Preprocessing(8), 6, **options)
@@ -174,13 +134,6 @@ def test_workers_mix_their_parts_independently(digits):
     fractions = [[set(labels.max(1).round(5)) for _, labels in batches] for batches in streams]
     assert fractions[0] != fractions[1]
     assert not any(a & b - {1.0} for a, b in zip(*fractions))
-
-
-def test_an_empty_part_of_a_batch_has_the_shape_of_the_others():
-    samples = load_dataset("digits").split("test").take(range(9))
-    *_, (images, labels) = evaluation_batches(samples, Preprocessing(16), 4, worker=1, workers=2)
-    assert images.shape == (0, 16, 16, 3) and images.dtype == tf.float32
-    assert labels.shape == (0,) and labels.dtype == tf.int32
 
 
 @pytest.mark.parametrize(
@@ -209,15 +162,8 @@ def test_mixed_labels_need_the_number_of_classes(name):
     np.testing.assert_allclose(labels.sum(1), 1, atol=1e-6)
 
 
-def test_class_indices_are_one_hot_encoded_on_request():
-    indices = stream(NUMBERED, PIXEL, 5, steps=4)
-    for (_, labels), (_, one_hot) in zip(indices, stream(NUMBERED, PIXEL, 5, steps=4, num_classes=3)):
-        assert one_hot.dtype == np.float32
-        np.testing.assert_array_equal(one_hot, np.eye(3)[labels])
-
-
-@pytest.mark.parametrize("options", [{"num_classes": 2}, {"augmentation": Augmentation(mixup=1.0)}])
-def test_labels_of_several_numbers_are_not_encoded_but_mixed(options):
+def test_labels_of_several_numbers_are_not_encoded_but_mixed():
+    options = {"num_classes": 2, "augmentation": Augmentation(mixup=1.0)}
     samples = Samples(NUMBERED.images[:6], tuple((float(i), float(i % 2)) for i in range(6)))
     for images, labels in stream(samples, PIXEL, 3, steps=4, **options):
         np.testing.assert_allclose(labels[:, 0], images[:, 0, 0, 0], atol=1e-4)

@@ -46,14 +46,6 @@ def test_a_fingerprint_of_records_has_their_version_and_counts(tmp_path):
     ]
 
 
-def test_classes_are_listed_from_the_first_difference():
-    one = {"version": None, "classes": list("abcdefgh"), "splits": {}, "files": {}}
-    assert differences(one, {**one, "classes": list("bacdefgh")}) == [
-        "classes: were (a, b, c, d, e and 3 more), are (b, a, c, d, e and 3 more)"
-    ]
-    assert differences(one, {**one, "classes": list("abcdefg")}) == ["classes: were (…, h), are (…)"]
-
-
 def test_changes_are_counted_with_the_first_file(root):
     before = fingerprint_of(root)
     exchange(root / "cat", root / "dog")
@@ -95,14 +87,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "change, layout, suffix", some(CASES, 9), ids=lambda x: x if isinstance(x, str) else x.__name__
 )
-def test_a_run_is_resumed_if_and_only_if_it_would_compute_with_the_same(
-    change, layout, suffix, seed, tmp_path
-):
-    rng, task = np.random.default_rng([seed, *change.__name__.encode()]), "single_label"
+def test_a_run_is_resumed_if_and_only_if_it_would_compute_with_the_same(change, layout, suffix, tmp_path):
+    rng, task = np.random.default_rng([0, *change.__name__.encode()]), "single_label"
     if layout == "multi_label":
         task = layout
     root = write_layout(tmp_path / "data", layout, rng, suffix)

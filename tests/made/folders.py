@@ -1,7 +1,5 @@
 """Folders of small images, as a user's data set would be."""
 
-import io
-
 import numpy as np
 from PIL import Image
 
@@ -38,20 +36,3 @@ def write_table(root, *lines, images=()):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture(0, number)).save(root / name)
     return root
-
-
-def write_many(root, count, bad):
-    """Write `count` JPEG files in two classes, of which `bad` are none in five ways; paths of the bad."""
-    for name in ("cat", "dog"):
-        (root / name).mkdir(parents=True)
-    buffer = io.BytesIO()
-    Image.fromarray(picture(0, 0, (48, 64))).save(buffer, "JPEG")
-    whole = buffer.getvalue()
-    contents = (BROKEN, b"", b"no image", whole[: len(whole) // 2], whole[:-20])
-    paths = [root / ("cat", "dog")[i % 2] / f"{i:04d}.jpg" for i in range(count)]
-    for path in paths:
-        path.write_bytes(whole)
-    wrong = paths[7 :: count // bad][:bad]
-    for i, path in enumerate(wrong):
-        path.write_bytes(contents[i % len(contents)])
-    return sorted(str(path) for path in wrong)

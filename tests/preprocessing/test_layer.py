@@ -15,7 +15,6 @@ TOLERANCE = 1e-6 if ON_TENSORFLOW else 2e-3  # the documented ones, for a std of
 PREPROCESSINGS = [
     Preprocessing((24, 40)),
     Preprocessing(None, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
-    Preprocessing((50, 70)),
     Preprocessing((24, 40), "crop", 0.875),
     Preprocessing(32, "crop", 0.9, "bicubic", antialias=True),
     *[Preprocessing(64, "crop", 1.0, "nearest")] * ON_TENSORFLOW,  # JAX chooses another of two equally near
@@ -23,8 +22,8 @@ PREPROCESSINGS = [
 
 
 @pytest.mark.parametrize("prepare", PREPROCESSINGS, ids=str)
-@pytest.mark.parametrize("size", [(None, None), pytest.param((50, 70), marks=pytest.mark.slow)], ids=str)
-def test_graphs_and_tensors_return_what_arrays_return(prepare, size):
+def test_graphs_and_tensors_return_what_arrays_return(prepare):
+    size = (None, None)
     graph = tf.function(prepare, input_signature=[tf.TensorSpec((None, *size, 3), tf.uint8)])
     assert graph.get_concrete_function().output_shapes == (None, *(prepare.image_size or size), 3)
     expected, tolerance = prepare(PHOTOS), TOLERANCE * 0.5 / min(prepare.std)
@@ -93,13 +92,7 @@ def test_where_a_graph_cannot_raise_the_output_is_nan():
     np.testing.assert_allclose(compiled(PHOTOS / np.float32(255)), prepare(PHOTOS), rtol=0, atol=5e-6)
 
 
-def test_values_rounded_by_an_earlier_step_are_inside_the_range():
-    rounded = np.full((1, 4, 4, 3), 1.00001, "float32")
-    for images in (rounded, tf.constant(rounded)):
-        np.testing.assert_allclose(Preprocessing(None)(images), np.ones((1, 4, 4, 3)), atol=1e-4)
-
-
-@pytest.mark.parametrize("value_range", [255, (1, 0), (0, np.nan), (0, 1, 2), "01"])
+@pytest.mark.parametrize("value_range", [255, (1, 0), "01"])
 def test_a_value_range_is_two_numbers_in_order(value_range):
     for call in (Preprocessing(8).as_layer, lambda value: Preprocessing(8)(PHOTOS / 255, value)):
         with pytest.raises(ValueError, match=r"value_range must be \(lowest, highest\).*; got"):
@@ -159,24 +152,6 @@ def test_the_layer_is_saved_with_the_model_after_it(classifier, whole, tmp_path)
     np.testing.assert_array_equal(again.predict(PHOTOS, verbose=0), whole.predict(PHOTOS, verbose=0))
     prepare = again.get_layer("prepare")
     assert (prepare.preprocessing, prepare.value_range) == (classifier.preprocessing, (0, 255))
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow_only("export writes a SavedModel")
-def test_the_layer_is_exported_with_the_model_after_it(whole, tmp_path):
-    whole.export(tmp_path / "exported", verbose=False)
-    exported = tf.saved_model.load(str(tmp_path / "exported"))
-    assert_close(exported.serve(PHOTOS), whole.predict(PHOTOS, verbose=0), 1e-5)
-
-
-def test_a_symbolic_input_makes_a_functional_model_and_adds_nothing_to_the_classifier(classifier):
-    before = [layer.name for layer in classifier._flatten_layers()]
-    images = keras.Input((50, 70, 3), dtype="uint8")
-    whole = keras.Model(images, classifier(classifier.preprocessing(images)))
-    expected = classifier.predict(classifier.preprocessing(PHOTOS), verbose=0)
-    assert_close(whole.predict(PHOTOS, verbose=0), expected, 1e-5)
-    assert whole.count_params() == classifier.count_params()
-    assert [layer.name for layer in classifier._flatten_layers()] == before
 
 
 def test_a_sequential_model_without_an_input_explains_the_value_range(classifier):
