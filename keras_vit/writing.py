@@ -1,9 +1,9 @@
 """Atomic writes: a file or folder appears complete under its final name, or not at all."""
 
 import contextlib
+import itertools
 import os
 import pathlib
-import re
 import shutil
 import tempfile
 import time
@@ -11,8 +11,7 @@ import time
 from keras_vit.messages import one_line
 
 PREFIX = ".writing-"  # of the names of temporary folders
-LOCK = ".lock"  # in a temporary folder, held by the process that writes
-MINUTE, DAY = 60, 24 * 60 * 60  # in seconds
+DAY = 24 * 60 * 60  # seconds; an older temporary folder is that of a killed process
 SUFFIXES = (".tar.gz", ".tflite", ".onnx")  # stay last in the name that `free_path` suggests
 
 
@@ -21,7 +20,7 @@ def atomic_path(path, overwrite=True):
     """Yield a temporary path for a file or folder that is renamed to `path` on success.
 
     The temporary path is in a new folder next to `path`, which nothing else uses, and which is removed at the
-    end. Temporary folders of killed processes are removed as well.
+    end. Those of killed processes are removed after a day.
 
     Args:
         path: Final path. With `overwrite`, a link keeps its target, and a device or pipe, such as
@@ -47,18 +46,13 @@ def atomic_path(path, overwrite=True):
                 yield final
             return
     else:
-        final = pathlib.Path(path).expanduser()
-        if not final.name or ".." in final.parts:
-            final = final.resolve()
+        final = pathlib.Path(os.path.abspath(pathlib.Path(path).expanduser()))
         _check_new(final)
-        try:
-            final.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OSError(f"{os.fspath(path)!r} cannot be written: {error}") from error
+        final.parent.mkdir(parents=True, exist_ok=True)
     with _named_errors(path), _temporary_folder(final.parent) as folder:
         temporary = folder / final.name
         yield temporary
-        _flush(temporary)
+        flush(temporary)
         if not overwrite:
             _check_new(final)
         os.replace(temporary, final)
@@ -111,15 +105,13 @@ def check_writable(path):
 
 
 def free_path(path):
-    """The next free name: version 4 if 3 is the largest, export-2.tflite if there is only export.tflite."""
-    names = os.listdir(path.parent)
+    """A free name: version 4 if 3 is the largest, export-2.tflite if there is only export.tflite."""
     if path.name.isdecimal():
-        return path.with_name(str(max(int(name) for name in names if name.isdecimal()) + 1))
+        return path.with_name(str(max(int(n) for n in os.listdir(path.parent) if n.isdecimal()) + 1))
     suffix = next(filter(path.name.endswith, SUFFIXES), "")
     stem = path.name.removesuffix(suffix)
-    matches = (re.fullmatch(re.escape(stem) + r"-(\d+)" + re.escape(suffix), name) for name in names)
-    number = max((int(match[1]) for match in matches if match), default=1) + 1
-    return path.parent / f"{stem}-{number}{suffix}"
+    candidates = (path.with_name(f"{stem}-{number}{suffix}") for number in itertools.count(2))
+    return next(candidate for candidate in candidates if not os.path.lexists(candidate))
 
 
 def _check_new(path):
@@ -143,37 +135,15 @@ def _named_errors(path):
 
 @contextlib.contextmanager
 def _temporary_folder(parent):
-    from filelock import FileLock  # Its import takes long.
-
-    _remove_stale(parent)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    lock = FileLock(folder / LOCK)
-    try:
-        with contextlib.suppress(OSError):  # Without locks on a file system, only `DAY` marks a stale folder.
-            lock.acquire(blocking=False)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        lock.release()
+    for folder in parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # Another process may remove it.
+            if time.time() - folder.lstat().st_mtime > DAY:
+                shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent, ignore_cleanup_errors=True) as folder:
+        yield pathlib.Path(folder)
 
 
-def _remove_stale(parent):
-    """Remove the temporary folders of killed processes, whose locks are free.
-
-    A folder younger than a minute stays because its process may not hold the lock yet, and one without a lock
-    stays for a day.
-    """
-    from filelock import FileLock
-
-    for folder in parent.glob(f"{PREFIX}*/"):
-        with contextlib.suppress(OSError):  # filelock's Timeout is one: the folder is in use.
-            age = time.time() - folder.lstat().st_mtime
-            if age > (MINUTE if (folder / LOCK).exists() else DAY) and not folder.is_symlink():
-                with FileLock(folder / LOCK).acquire(blocking=False):
-                    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _flush(path):
+def flush(path):
     """Flush a file, or all files of a folder, to the disk: a crash after the rename must not empty them."""
     for file in path.rglob("*") if path.is_dir() else [path]:
         if file.is_file():

@@ -6,8 +6,6 @@ are refused, and torch's files are read by its weights-only loader.
 
 import io
 import os
-import pathlib
-import unicodedata
 import warnings
 import zipfile
 
@@ -53,7 +51,7 @@ def load_arrays(path, subtree=None):
             warnings.simplefilter("error")  # NumPy warns of headers that no checkpoint has.
             arrays = _reader(path, file.read(9))(path)
     except ImportError as error:
-        raise ValueError(f"{path} cannot be read here: {error}") from None
+        raise ValueError(f"{path} cannot be read: {error}; install it, or take a safetensors file") from None
     except Exception as error:  # The readers raise many kinds for damaged files.
         reason = one_line(error) or type(error).__name__
         if "pickle" in reason.lower() or "Object arrays" in reason:
@@ -66,7 +64,7 @@ def load_arrays(path, subtree=None):
             raise ValueError(f"{path} has nothing under {subtree!r}; it has {tops or 'no arrays'}")
         arrays = inside
     for key in arrays:
-        if any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in key):
+        if not key.isprintable():
             raise ValueError(f"{path} is no checkpoint: it has the key {ascii(key)}")
     return arrays
 
@@ -81,26 +79,20 @@ def write_arrays(arrays, path, dtype="float32", digest=None):
 
     Args:
         arrays: dict of arrays by key.
-        path: Path with the suffix `.npz` or `.safetensors`.
+        path: File to write: an `.npz`, or else safetensors.
         dtype: "float32", "float16", "bfloat16" or "float64". In an `.npz`, which has no bfloat16, each
             such number is stored as two raw bytes, as `big_vision` does.
         digest: Digest of the configuration in the sidecar, which `digest_in` reads. It is the comment of
             an `.npz` and an entry of safetensors' metadata, which other readers ignore.
 
     Raises:
-        ValueError: for another dtype or suffix, or a value that overflows the dtype.
+        ValueError: for a value that overflows the dtype.
 
     Example:
         >>> write_arrays({"a/b": np.ones(3)}, tmp / "ones.npz")
         >>> read_arrays(tmp / "ones.npz")["a/b"].dtype
         dtype('float32')
     """
-    path = pathlib.Path(path)
-    if dtype not in FLOATS:
-        raise ValueError(f"dtype {dtype!r} cannot be stored; choose one of {', '.join(FLOATS)}")
-    writers = {".npz": _write_npz, ".safetensors": _write_safetensors}
-    if path.suffix not in writers:
-        raise ValueError(f"checkpoints are written as .npz or .safetensors; got {str(path)!r}")
     kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
     stored = {}
     for key, array in arrays.items():
@@ -110,7 +102,7 @@ def write_arrays(arrays, path, dtype="float32", digest=None):
         if overflows:
             raise ValueError(f"{key} holds values that are too large for {dtype}")
     with atomic_path(path) as temporary:
-        writers[path.suffix](stored, temporary, digest)
+        (_write_npz if temporary.suffix == ".npz" else _write_safetensors)(stored, temporary, digest)
 
 
 def digest_in(path):
@@ -243,21 +235,12 @@ def _read_safetensors(path):
 
 
 def _read_torch(path):
-    try:
-        import torch
-    except ImportError:
-        raise ImportError(
-            "it is a torch file, and torch is not installed; install torch, or take the safetensors file"
-        ) from None
-    import pickle
+    import torch
 
     with zipfile.ZipFile(path) as archive:  # torch ignores the checksums.
         if damaged := archive.testzip():
             raise ValueError(f"{damaged} is damaged")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise ValueError("pickle") from None
+    state = torch.load(path, map_location="cpu", weights_only=True)
     for name in ("model", "state_dict"):  # Training scripts nest the weights under these.
         state = state.get(name, state) if isinstance(state, dict) else {}
     if not all(isinstance(key, str) for key in state):

@@ -19,19 +19,13 @@ def cache_folder():
         pathlib.Path: $KERAS_VIT_CACHE, else $XDG_CACHE_HOME/keras_vit, else ~/.cache/keras_vit. It
         need not exist.
 
-    Raises:
-        ValueError: if none is set and there is no home folder.
-
     Example:
         >>> cache_folder().is_absolute()
         True
     """
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = pathlib.Path(os.environ.get("KERAS_VIT_CACHE") or pathlib.Path(caches, "keras_vit"))
-    try:
-        return folder.expanduser().absolute()
-    except RuntimeError:
-        raise ValueError(f"{folder}: there is no home folder; set KERAS_VIT_CACHE to a folder") from None
+    return folder.expanduser().absolute()
 
 
 def cached_path(url):

@@ -37,12 +37,10 @@ Architectures that `VisionTransformer` cannot express are excluded: query and ke
 RoPE, parallel blocks, relative positions, convolutional stems, no last norm.
 """
 
-import ast
 import csv
 import dataclasses
 import difflib
 import fnmatch
-import functools
 import os
 import pathlib
 import re
@@ -123,52 +121,30 @@ class Checkpoint:
 
 def _row(cells):
     """`Checkpoint` of a row of the CSV file."""
-    given = {name: text or None for name, text in cells.items()}
-    resize, *fraction, interpolation, norm = [word for word in cells["prepare"].split() if word != "aliased"]
-    classes = given["num_classes"] and int(given["num_classes"])
-    owner = next(start for start in LICENCE_SOURCES if cells["source"].startswith(start))
-    mean, std = NORMS[norm]
-    return Checkpoint(
-        **{name: given[name] for name in ("name", "source", "variant", "pretrained_on")},
-        **{name: given[name] for name in ("licence", "top1_source", "revision", "sha256", "pin_source")},
-        image_size=(int(cells["image_size"]),) * 2,
-        num_classes=classes,
-        options={
-            name: _value(text) for name, _, text in (o.partition("=") for o in cells["options"].split())
-        },
-        preprocessing={
-            "resize": resize,
-            **({"crop_fraction": float(fraction[0])} if fraction else {}),
-            "interpolation": interpolation,
-            "antialias": "aliased" not in cells["prepare"].split(),
-            "mean": mean,
-            "std": std,
-        },
-        class_names="imagenet_1k" if classes == 1000 else None,
-        licence_source=given["licence"] and LICENCE_SOURCES[owner],
-        top1=given["top1"] and float(given["top1"]),
-        bytes=given["bytes"] and int(given["bytes"]),
-    )
+    row = {name: text or None for name, text in cells.items()}
+    for name, number in {"num_classes": int, "top1": float, "bytes": int}.items():
+        row[name] = row[name] and number(row[name])
+    prepare = row.pop("prepare").split()
+    resize, *crop_fraction, interpolation, norm = [word for word in prepare if word != "aliased"]
+    preprocessing = {"resize": resize, "interpolation": interpolation, "antialias": "aliased" not in prepare}
+    preprocessing["mean"], preprocessing["std"] = NORMS[norm]
+    if crop_fraction:
+        preprocessing["crop_fraction"] = float(crop_fraction[0])
+    options = dict(option.split("=") for option in cells["options"].split())
+    owner = next(start for start in LICENCE_SOURCES if row["source"].startswith(start))
+    derived = {
+        "image_size": (int(row["image_size"]),) * 2,
+        "options": {name: int(value) if value.isdecimal() else value for name, value in options.items()},
+        "preprocessing": preprocessing,
+        "class_names": "imagenet_1k" if row["num_classes"] == 1000 else None,
+        "licence_source": row["licence"] and LICENCE_SOURCES[owner],
+    }
+    return Checkpoint(**row | derived)
 
 
-def _value(text):
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def _read():
-    with CSV.open(encoding="utf-8", newline="") as file:
-        return {row.name: row for row in map(_row, csv.DictReader(file))}
-
-
-CATALOGUE = _read()
-
-
-@functools.cache
-def _by_source():
-    return {row.source: row for row in CATALOGUE.values()}
+with CSV.open(encoding="utf-8", newline="") as _file:
+    CATALOGUE = {row["name"]: _row(row) for row in csv.DictReader(_file)}
+_BY_SOURCE = {row.source: row for row in CATALOGUE.values()}
 
 
 def find(source_or_name):
@@ -197,7 +173,7 @@ def find(source_or_name):
     if text.startswith("hf://"):  # hf://OWNER/REPOSITORY[@REVISION][/PATH]
         owner, _, rest = text.removeprefix("hf://").partition("/")
         text = f"hf://{owner}/{rest.partition('/')[0].partition('@')[0]}"
-    return _by_source().get(text)
+    return _BY_SOURCE.get(text)
 
 
 def _repository(text):
@@ -205,7 +181,7 @@ def _repository(text):
     if "://" in text or _FILE.search(text) or _exists(text):
         return None
     for url in (_TIMM + text, f"hf://{text}"):
-        if url in _by_source():
+        if url in _BY_SOURCE:
             return url
     if _REPOSITORY.fullmatch(text) and not _exists(text.partition("/")[0]):
         return f"hf://{text}"
@@ -214,13 +190,6 @@ def _repository(text):
 
 def _exists(text):
     return os.path.exists(os.path.expanduser(text))
-
-
-def _is_variant(text):
-    try:
-        return bool(parse_variant(text))
-    except ValueError:
-        return False
 
 
 def resolve(source):
@@ -235,7 +204,7 @@ def resolve(source):
         The source of the row, at its revision if it has one, or of the repository; or `source`.
 
     Raises:
-        ValueError: for an unknown name, with the closest known names; for a variant.
+        ValueError: for an unknown name, with the closest known names.
 
     Example:
         >>> resolve("vit_b16_augreg_in21k")
@@ -255,13 +224,11 @@ def resolve(source):
     if text in CATALOGUE:
         return CATALOGUE[text].url
     if repository := _repository(text):
-        row = _by_source().get(repository)
+        row = _BY_SOURCE.get(repository)
         return row.url if row else repository
-    if not _exists(text) and _is_variant(text):
-        raise ValueError(f"{text!r} is a variant, which has no weights; give a checkpoint, or train a model")
     if "/" in text or "\\" in text or _FILE.search(text) or _exists(text):  # A URL has a slash.
         return source
-    known = [*CATALOGUE, *(name.removeprefix(_TIMM) for name in _by_source() if name.startswith(_TIMM))]
+    known = [*CATALOGUE, *(name.removeprefix(_TIMM) for name in _BY_SOURCE if name.startswith(_TIMM))]
     close = difflib.get_close_matches(text.lower(), known, n=3, cutoff=0.5)
     if not close and pathlib.Path(text).suffix:
         return source

@@ -1,7 +1,6 @@
 """Source → local file: a path, or a URL on Hugging Face, the web or Google Cloud."""
 
 import contextlib
-import itertools
 import os
 import pathlib
 import posixpath
@@ -10,6 +9,7 @@ import urllib.parse
 import warnings
 
 from keras_vit.messages import listed, one_line
+from keras_vit.rules import integer, optional
 from keras_vit.weights.cache import cached_path, check_file
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as Hugging Face names them; the first is preferred
@@ -40,6 +40,7 @@ def fetch(source, *, sha256=None, size=None, trust=False):
 
     Raises:
         ValueError: if there is no such file, it cannot be downloaded, or its digest or size differs.
+        OSError: if the cache cannot be written. Set KERAS_VIT_CACHE to a folder that can.
 
     Example:
         >>> fetch("tests/golden/token.npz").name
@@ -50,8 +51,7 @@ def fetch(source, *, sha256=None, size=None, trust=False):
     """
     if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", str(sha256)):
         raise ValueError(f"sha256 must be 64 hexadecimal digits; got {sha256!r}")
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
-        raise ValueError(f"size must be a number of bytes; got {size!r}")
+    optional(integer(at_least=0)).check("size", size)
     scheme, text = _scheme(os.fsdecode(source))
     if scheme in ("http", "https", "gs"):
         from keras_vit.weights.download import download  # imports what only downloads need
@@ -84,7 +84,8 @@ def is_cached(source):
             return _local(text).is_file()
         return False
     if scheme == "hf":
-        return any(_in_hub_cache(*_repository(text)))
+        repo, revision, names = _repository(text)
+        return any(_cached(repo, name, revision) for name in names)
     return cached_path(text).is_file()
 
 
@@ -131,15 +132,14 @@ def _from_hub(text):
     repo, revision, names = _repository(text)
     try:
         # The cache first: a branch may have moved, but the library would wait for an answer when offline.
-        cached = zip(_in_hub_cache(repo, revision, names), names)
-        downloaded = ((_download(repo, name, revision), name) for name in names)
-        path, name = next((found for found in itertools.chain(cached, downloaded) if found[0]), (None, None))
+        files = ((find(repo, name, revision), name) for find in (_cached, _download) for name in names)
+        path, name = next((found for found in files if found[0]), (None, None))
         if path is None:
             raise ValueError(f"the repository has no {' or '.join(names)}; name a file, as hf://{repo}/NAME")
         commit = path.parents[name.count("/")].name
-        stem = posixpath.splitext(posixpath.basename(name))[0]
-        for sidecar in SIDECARS if names is WEIGHTS else (*SIDECARS, f"{stem}.json"):
-            sidecar = posixpath.join(posixpath.dirname(name), sidecar)
+        folder, file = posixpath.split(name)
+        for sidecar in SIDECARS if names is WEIGHTS else (*SIDECARS, f"{posixpath.splitext(file)[0]}.json"):
+            sidecar = posixpath.join(folder, sidecar)
             if try_to_load_from_cache(repo, sidecar, revision=commit) is None:  # nor known to be missing
                 try:
                     _download(repo, sidecar, commit)
@@ -147,8 +147,16 @@ def _from_hub(text):
                     warnings.warn(f"{text}: no answer about {sidecar}, which is ignored", stacklevel=3)
                     break
     except Exception as error:  # The library raises many kinds.
-        raise ValueError(one_line(f"{text}: {_hub_problem(error, repo, revision)}")) from error
+        raise ValueError(one_line(f"{text}: {_hub_problem(error, repo)}")) from error
     return path
+
+
+def _cached(repo, name, revision):
+    """Path of a file in the cache, or None."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(repo, name, revision=revision)
+    return pathlib.Path(path) if isinstance(path, str) else None
 
 
 def _download(repo, name, revision):
@@ -164,33 +172,15 @@ def _download(repo, name, revision):
     return path if path.is_file() else None
 
 
-def _in_hub_cache(repo, revision, names):
-    """Path of each file in the cache, or None."""
-    from huggingface_hub import try_to_load_from_cache
-
-    found = (try_to_load_from_cache(repo, name, revision=revision) for name in names)
-    return [pathlib.Path(path) if isinstance(path, str) else None for path in found]
-
-
-def _hub_problem(error, repo, revision):
+def _hub_problem(error, repo):
     """What went wrong, and what to do about it."""
     from huggingface_hub import constants, errors
 
-    hub, cause = constants.ENDPOINT, error.__cause__
-    response = getattr(error, "response", getattr(cause, "response", None))
     if isinstance(error, errors.GatedRepoError):
-        return f"the repository is gated; request access at {hub}/{repo} and {LOG_IN}"
+        return f"the repository is gated; request access at {constants.ENDPOINT}/{repo} and {LOG_IN}"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"{hub} has no such repository, or a private one; check the name, or {LOG_IN}"
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"the repository has no revision {revision!r}; check the branch, tag or commit"
-    if response is not None and response.status_code in (401, 403):
-        return f"{hub} answered {response.status_code}; {LOG_IN}"
+        return f"{constants.ENDPOINT} has no such repository, or a private one; check the name, or {LOG_IN}"
     if isinstance(error, errors.LocalEntryNotFoundError):
-        offline = isinstance(cause, errors.OfflineModeIsEnabled)
-        answer = f"{hub} answered {response.status_code}" if response is not None else f"no answer from {hub}"
-        return (
-            f"{'HF_HUB_OFFLINE is set' if offline else answer}, and the file is not in "
-            f"{constants.HF_HUB_CACHE}; connect, or give the path of a local file"
-        )
-    return f"{error}" if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        cause = error.__cause__ or error
+        return f"it is not in {constants.HF_HUB_CACHE}, and {constants.ENDPOINT} did not send it ({cause})"
+    return str(error)

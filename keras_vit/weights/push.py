@@ -5,11 +5,13 @@ import re
 import tempfile
 
 from keras_vit.messages import one_line
+from keras_vit.rules import one_of, optional
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.model_card import model_card
 from keras_vit.weights.save import cannot_express, save_weights
 
 PUSHED = ("huggingface", "timm")  # in order of preference
+LOG_IN = "log in ('hf auth login', or HF_TOKEN) with an account that may write it"
 
 
 def push_to_hub(
@@ -70,7 +72,11 @@ def push_to_hub(
             url = api.create_repo(repository, private=private, exist_ok=True)
             api.create_commit(repository, files, commit_message=message)
         except Exception as error:  # The library raises many kinds.
-            raise ValueError(one_line(f"{repository}: {_problem(error, api.endpoint)}")) from error
+            cause = error.__cause__ or error  # of a failed upload of a file
+            status = getattr(getattr(cause, "response", None), "status_code", None)
+            advice = f"; {LOG_IN}" if status in (401, 403) else ""
+            failed = f"the upload to {api.endpoint} failed ({type(cause).__name__}: {cause})"
+            raise ValueError(one_line(f"{repository}: {failed}{advice}")) from error
     return str(url)
 
 
@@ -86,21 +92,23 @@ def write_repository(model, folder, repository, layout=None, **facts):
         ValueError: as `push_to_hub`.
     """
     config = model.get_config()
-    layout = _layout(config, layout)
-    card = model_card(config, model.count_params(), layout, repository, **facts)
+    name = _layout(config, layout)
+    layout = LAYOUTS[name]
+    card = model_card(config, model.count_params(), name, repository, **facts)
     folder.mkdir()
-    form = LAYOUTS[layout]
-    save_weights(model, folder if form.in_folder else folder / f"model{form.suffix}", layout)
-    for name, text in zip(form.config_files, form.write_config(config)):
-        (folder / name).write_text(text)
+    if layout.in_folder:
+        save_weights(model, folder, name)
+    else:
+        save_weights(model, folder / "model.safetensors", name)
+        for file, text in zip(layout.config_files, layout.write_config(config)):
+            (folder / file).write_text(text)
     (folder / "model.json").unlink()  # only needed by local folders
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def _layout(config, requested):
     """The requested layout, or the first that can express the model."""
-    if requested not in (None, *PUSHED):
-        raise ValueError(f"layout {requested!r} cannot be pushed; choose one of {', '.join(PUSHED)}")
+    optional(one_of(PUSHED)).check("layout", requested)
     refusals = []
     for layout in (requested,) if requested else PUSHED:
         reasons = cannot_express(layout, config) + LAYOUTS[layout].config_conflicts(config)
@@ -108,14 +116,3 @@ def _layout(config, requested):
             return layout
         refusals.append(f"the layout {layout!r} cannot express this model: {', '.join(reasons)}")
     raise ValueError("; ".join(refusals))
-
-
-def _problem(error, hub):
-    """What went wrong, and what to do about it."""
-    cause = error.__cause__ or error  # of a failed upload of a file
-    status = getattr(getattr(cause, "response", None), "status_code", None)
-    if status in (401, 403):
-        return f"{hub} answered {status}; log in ('hf auth login' or HF_TOKEN) with a write account"
-    if isinstance(error, ValueError):  # The library refuses the model card.
-        return error
-    return f"the upload to {hub} failed ({type(cause).__name__}: {cause})"

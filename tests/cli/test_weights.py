@@ -166,7 +166,7 @@ def test_push_uploads_a_run_with_its_metadata(keras_vit, refused, tmp_path, monk
     (tmp_path / "result.json").write_text(json.dumps(record))
     command = ("weights", "push", tmp_path, "me/insects", "--private", "--licence", "mit")
     with asked_hub(tmp_path / "hub", monkeypatch) as server:
-        refused(keras_vit(*command), "me/insects: ", "answered 401; log in")
+        refused(keras_vit(*command), "me/insects: ", "401 Unauthorized", "; log in")
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
         done = keras_vit(*command)
         assert (done.returncode, done.stdout) == (0, f"pushed to {server.url}/me/insects\n"), done.stderr

@@ -21,14 +21,13 @@ class Limited:
     """A process that calls the functions of a module; started again after it has died.
 
     Args:
-        module: Name of the module. Its import is not limited.
-        memory: Bytes that the calls may take together.
+        module: Name of the module. Its import is not limited, and its calls together take `MEMORY`.
     """
 
-    def __init__(self, module, memory=MEMORY):
-        self.module, self.memory, self.process = module, memory, None
+    def __init__(self, module):
+        self.module, self.process = module, None
 
-    def call(self, function, *arguments, seconds=SECONDS):
+    def call(self, function, *arguments):
         """Call a function: ("accepted", its result), ("refused", message) or ("broke", how).
 
         Refused is a ValueError with one printable line; all other failures are "broke".
@@ -36,19 +35,18 @@ class Limited:
         Args:
             function: Name of the function.
             *arguments: JSON values.
-            seconds: Time after which the process is killed.
         """
         if self.process is None:
             self._start()
         self.process.stdin.write(json.dumps([function, arguments]) + "\n")
         self.process.stdin.flush()
-        if select.select([self.answers], [], [], seconds)[0]:
+        if select.select([self.answers], [], [], SECONDS)[0]:
             line = self.answers.readline()
             if line:
                 return tuple(json.loads(line))
             end = f"ended with status {self.process.wait()}"
         else:
-            end = f"took more than {seconds} s"
+            end = f"took more than {SECONDS} s"
         output = self.output.read_text(errors="replace")[-2000:]
         self.close()
         return "broke", f"the process {end}: {output}"
@@ -60,7 +58,7 @@ class Limited:
         environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent)])
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", SERVE, str(writing), self.module, str(self.memory)],
+                [sys.executable, "-c", SERVE, str(writing), self.module],
                 **{"stdin": subprocess.PIPE, "stdout": output, "stderr": output, "text": True},
                 **{"pass_fds": [writing], "env": environment},
             )
@@ -80,11 +78,11 @@ class Limited:
 
 def serve():
     """What runs in the process: one call a line, one answer a line."""
-    fd, module, memory = sys.argv[1:]
+    fd, module = sys.argv[1:]
     module = importlib.import_module(module)
     used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + int(memory),) * 2)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(memory),) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY,) * 2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MEMORY,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with os.fdopen(int(fd), "w") as answers:
         print(json.dumps("ready"), file=answers, flush=True)

@@ -82,24 +82,12 @@ def serving(server):
         thread.join()
 
 
-def file(
-    content,
-    *,
-    tag='"1"',
-    date=None,
-    ranges=True,
-    packed=False,
-    most=None,
-    until=None,
-    hang=None,
-    declared=None,
-):
+def file(content, *, tag='"1"', ranges=True, packed=False, until=None, hang=None, declared=None):
     """An answer that holds a file.
 
     Args:
-        tag, date: Its ETag and Last-Modified.
-        ranges: Whether a Range is honoured; packed: whether a range has a gzip header; most: the largest
-            size of a range in bytes.
+        tag: Its ETag.
+        ranges: Whether a Range is honoured; packed: whether a range has a gzip header.
         until: The connection is lost before this byte of the file; hang: an event to wait for first.
         declared: The Content-Length; None: the true one.
     """
@@ -110,20 +98,12 @@ def file(
         length = len(content) if declared is None else declared
         if status == 206 and start >= length:
             return handler.answer(416, Content_Range=f"bytes */{length}")
-        handler.send_response(status)
-        for name, value in (("ETag", tag), ("Last-Modified", date)):
-            if value:
-                handler.send_header(name, value)
+        headers = {"ETag": tag, "Content_Length": length - start}
         if status == 206:
-            end = min(length, start + most) if most else length
-            handler.send_header("Content-Range", f"bytes {start}-{end - 1}/{length}")
-            if packed:
-                handler.send_header("Content-Encoding", "gzip")
-        else:
-            end = length
-        handler.send_header("Content-Length", str(end - start))
-        handler.end_headers()
-        handler.wfile.write(content[start : end if until is None else until])
+            headers["Content_Range"] = f"bytes {start}-{length - 1}/{length}"
+            headers["Content_Encoding"] = "gzip" if packed else None
+        handler.answer(status, **headers)
+        handler.wfile.write(content[start:until])
         if hang:
             handler.wfile.flush()
             hang.wait(20)
@@ -142,9 +122,7 @@ def chunked(*chunks, end=True):
     """An answer in chunks, without a length; without its end, the connection is lost."""
 
     def answer(handler):
-        handler.send_response(200)
-        handler.send_header("Transfer-Encoding", "chunked")
-        handler.end_headers()
+        handler.answer(200, Content_Length=None, Transfer_Encoding="chunked")
         for chunk in chunks:
             handler.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
         if end:
@@ -201,18 +179,6 @@ class Hub(Handler):
                 return self.answer(*answer(self, body, *asked.groups()))
         self.answer(404)
 
-    def do_PUT(self):
-        chunks = []
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            while size := int(self.rfile.readline(), 16):
-                chunks.append(self.rfile.read(size))
-                self.rfile.readline()
-            self.rfile.readline()
-        else:
-            chunks.append(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.blobs[self.path] = b"".join(chunks)
-        self.answer(200)
-
     def _create(self, body):
         asked = json.loads(body)
         repo = f"{asked['organization']}/{asked['name']}"
@@ -227,30 +193,14 @@ class Hub(Handler):
         return 200, b"{}"
 
     def _preupload(self, body):
-        """Weights go to large storage, as on the hub; the rest into the commit."""
-        modes = {True: "lfs", False: "regular"}
-        paths = [file["path"] for file in json.loads(body)["files"]]
-        files = [
-            {"path": path, "uploadMode": modes[path.endswith(".safetensors")], "shouldIgnore": False}
-            for path in paths
-        ]
+        """All files go into the commit; a real hub wants large ones in other storage."""
+        modes = {"uploadMode": "regular", "shouldIgnore": False}
+        files = [{"path": file["path"], **modes} for file in json.loads(body)["files"]]
         return 200, json.dumps({"files": files}).encode()
 
-    def _batch(self, body):
-        objects = [
-            {**file, "actions": {"upload": {"href": f"{self.server.url}/lfs/{file['oid']}"}}}
-            for file in json.loads(body)["objects"]
-        ]
-        return 200, json.dumps({"objects": objects}).encode()
-
     def _commit(self, body, repo):
-        files = {}
-        for line in map(json.loads, body.splitlines()):
-            value = line["value"]
-            if line["key"] == "file":
-                files[value["path"]] = base64.b64decode(value["content"])
-            elif line["key"] == "lfsFile":
-                files[value["path"]] = self.server.blobs[f"/lfs/{value['oid']}"]
+        lines = [line["value"] for line in map(json.loads, body.splitlines()) if line["key"] == "file"]
+        files = {value["path"]: base64.b64decode(value["content"]) for value in lines}
         commit = hashlib.sha1(body, usedforsecurity=False).hexdigest()
         versions = self.server.repositories[repo]
         versions["main"] = versions[commit] = commit, files
@@ -261,7 +211,6 @@ class Hub(Handler):
         r"/api/repos/create$": _create,
         r"/api/validate-yaml$": _validate,
         r"/api/models/[^/]+/[^/]+/preupload/main$": _preupload,
-        r"/[^/]+/[^/]+\.git/info/lfs/objects/batch$": _batch,
         r"/api/models/([^/]+/[^/]+)/commit/main$": _commit,
     }
 
@@ -273,12 +222,11 @@ class HubServer(Server):
         repositories: dict of names to dicts of revisions to (commit, dict of file names to contents).
         problems: dict of names to (status, X-Error-Code) that answer every download of them.
         created: dict of names to the requests that created them.
-        blobs: dict of paths to uploaded contents, before a commit adds them.
     """
 
     def __init__(self):
         super().__init__(Hub)
-        self.repositories, self.problems, self.created, self.blobs = {}, {}, {}, {}
+        self.repositories, self.problems, self.created = {}, {}, {}
 
 
 @contextlib.contextmanager

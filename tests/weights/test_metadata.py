@@ -3,10 +3,8 @@
 import json
 import math
 
-import numpy as np
 import pytest
 from made.checkpoints import base
-from made.sampling import some
 from reference.small import HYBRID, small
 
 from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_weights
@@ -18,11 +16,8 @@ from keras_vit.weights.metadata import FORMAT, read_metadata, sidecar_text
 NAMES = ("tabby", "tiger", "lynx", "lion", "ocelot")
 CROP = Preprocessing(16, resize="crop", crop_fraction=0.5, antialias=True)
 NOT_IN_ARRAYS = [
-    {"activation": "quick_gelu"},
-    {"norm_epsilon": 3e-4},
-    {"class_names": NAMES, "task": "single_label", "split_seed": 3},
-    {"preprocessing": CROP},
-    {"dropout_rate": 0.1, "attention_dropout_rate": 0.2, "stochastic_depth_rate": 0.3},
+    {"activation": "quick_gelu", "norm_epsilon": 3e-4, "dropout_rate": 0.1, "stochastic_depth_rate": 0.3},
+    {"class_names": NAMES, "task": "single_label", "split_seed": 3, "preprocessing": CROP},
     {"image_size": (8, 32)},
     {"pooling": None, "class_token": True},
     {**HYBRID, "resnet": (1,), "resnet_form": "timm"},
@@ -60,22 +55,11 @@ def test_options_that_the_arrays_do_not_determine_are_read_from_it(options, tmp_
 
 DISAGREEING = [
     {"hidden_size": 32},
-    {"num_layers": 3},
-    {"mlp_dim": 56},
     {"num_heads": 4},
-    {"patch_size": [16, 16]},
-    {"num_classes": 8},
     {"num_classes": None},
     {"pooling": "map"},
-    {"representation_size": 24},
     {"qkv_bias": False},
-    {"num_registers": 2},
-    {"distillation": True},
-    {"pre_norm": True},
-    {"norm_after_pooling": True},
-    {"prefix_positions": False},
     {"position_embedding": "sincos2d"},
-    {"in_channels": 4},
     {"image_size": [64, 64]},
 ]
 
@@ -95,11 +79,6 @@ def test_it_must_agree_with_the_arrays(arguments, tmp_path):
     refused(path, r"model\.json says .*, the arrays hold|does not fit the checkpoint's|grid positions")
 
 
-@pytest.mark.parametrize("arguments", [{"layer_scale": 0.1}, {"resnet": [1]}], ids=str)
-def test_a_part_without_arrays_is_refused(arguments, tmp_path):
-    refused(with_sidecar(tmp_path, arguments), load=from_pretrained)
-
-
 def test_it_must_agree_with_a_variant(tmp_path):
     refused(
         with_sidecar(tmp_path, {"hidden_size": 48}),
@@ -108,11 +87,12 @@ def test_it_must_agree_with_a_variant(tmp_path):
     )
 
 
-NOT_JSON = ["{", "", "[1, 2]", "null", "\x00", "{'a': 1}", "[" * 100_000, " " * (1 << 24) + "{}"]
+NOT_JSON = ["{", "[1, 2]", "[" * 100_000, " " * (1 << 24) + "{}"]
+FILES = [("model.json", content) for content in NOT_JSON]
+FILES += [("config.json", "null"), ("preprocessor_config.json", "\x00")]
 
 
-@pytest.mark.parametrize("content", NOT_JSON, ids=lambda content: repr(content[:9]))
-@pytest.mark.parametrize("file", ["model.json", "config.json", "preprocessor_config.json"])
+@pytest.mark.parametrize("file, content", FILES, ids=lambda value: repr(value[:20]))
 def test_a_file_that_is_no_configuration_is_refused_by_its_name(file, content, tmp_path):
     path = base("hf_bare").write(tmp_path)
     (tmp_path / file).write_text(content)
@@ -133,36 +113,25 @@ def test_a_file_in_another_encoding_is_refused_and_utf_8_is_read(tmp_path, monke
 
 DAMAGED = [
     {"no_such_argument": 1},
-    {"image_size": "large"},
     {"image_size": [32]},
-    {"position_grid": ["a", "b"]},
-    {"preprocessing": 3},
     {"preprocessing": {"mean": "a"}},
-    {"preprocessing": {"no": 1}},
-    {"class_names": "ab"},
     {"class_names": ["a"]},
     {"activation": []},
-    {"activation": "relu"},
-    {"num_heads": {}},
     {"num_heads": True},
-    {"pooling": {}},
-    {"qkv_bias": 1},
-    {"norm_epsilon": "a"},
-    *({"norm_epsilon": value} for value in (math.nan, math.inf, 1e-320, 10**400)),
-    *({"dropout_rate": value} for value in (math.nan, 1, 10**400)),
+    {"layer_scale": 0.1},  # without its arrays
+    *({"norm_epsilon": value} for value in (math.nan, 1e-320, 10**400)),
 ]
 
 
 @pytest.mark.parametrize("arguments", DAMAGED, ids=lambda arguments: str(arguments)[:40])
-def test_an_argument_of_the_wrong_type_or_value_is_refused(arguments, tmp_path):
-    refused(with_sidecar(tmp_path, arguments), rf"{[*arguments][0]}", load=from_pretrained)
+def test_a_wrong_argument_is_refused(arguments, tmp_path):
+    refused(with_sidecar(tmp_path, arguments), rf"{[*arguments][0]}|only in model", load=from_pretrained)
 
 
-@pytest.mark.parametrize("found", [{}, {"arguments": None}, {"arguments": [1]}], ids=str)
-def test_a_file_without_arguments_is_refused(found, tmp_path):
+def test_a_file_without_arguments_is_refused(tmp_path):
     path = base("token").write(tmp_path)
-    path.with_suffix(".json").write_text(json.dumps({"format": FORMAT, **found}))
-    refused(path, f"{path.stem}.json")
+    path.with_suffix(".json").write_text(json.dumps({"format": FORMAT, "arguments": [1]}))
+    refused(path, f"{path.stem}.json: arguments must be an object")
 
 
 def test_a_json_file_of_another_format_is_ignored(tmp_path):
@@ -180,9 +149,8 @@ def test_configurations_are_read_only_next_to_the_file_names_of_repositories(tmp
     assert read_checkpoint(other, num_heads=3).configuration is None
 
 
-@pytest.mark.parametrize("layout", ["vit_jax", "timm"])
-def test_it_may_be_edited_or_removed_or_come_from_an_earlier_version(layout, tmp_path):
-    path = save_weights(small(), tmp_path / f"model{LAYOUTS[layout].suffix}", layout)
+def test_it_may_be_edited_or_removed_or_come_from_an_earlier_version(tmp_path):
+    path = save_weights(small(), tmp_path / "model.safetensors", "timm")
     sidecar = path.with_suffix(".json")
     written = json.loads(sidecar.read_text())
     written["arguments"]["activation"] = "quick_gelu"
@@ -191,12 +159,3 @@ def test_it_may_be_edited_or_removed_or_come_from_an_earlier_version(layout, tmp
         assert read_checkpoint(path).arguments["activation"] == "quick_gelu"
     sidecar.unlink()
     assert read_checkpoint(path, num_heads=3).arguments["activation"] != "quick_gelu"
-
-
-@pytest.mark.parametrize("value", some([1e-5, 0.1, 1.0], 2))
-def test_the_initial_layer_scale_is_read_from_it(value, tmp_path):
-    model = small(layer_scale=value)
-    again = from_pretrained(save_weights(model, tmp_path / "model.safetensors", "timm"))
-    assert again.layer_scale == value
-    for one, other in zip(again.get_weights(), model.get_weights()):
-        np.testing.assert_array_equal(one, other)
