@@ -225,13 +225,10 @@ def _read_npz(path):
 
 
 def _read_safetensors(path):
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
-        with safe_open(path, framework="np") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, TypeError) as error:
-        raise ValueError(str(error)) from None
+    with safe_open(path, framework="np") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
 
 
 def _read_torch(path):

@@ -112,28 +112,6 @@ def zipped(entries, method=zipfile.ZIP_STORED):
     return file.getvalue()
 
 
-def entries():
-    return [(f"{key}.npy", npy(array)) for key, array in base(NPZ).arrays.items()]
-
-
-def any_array(rng):
-    key = chosen(rng, [*base(NPZ).arrays])
-    return key, base(NPZ).arrays[key]
-
-
-@kind("npz", "sound", 15)
-def zip_sizes(rng):
-    """Wrong sizes of an entry in the zip directory."""
-    content = bytearray(sound("npz"))
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        info, start = chosen(rng, archive.infolist()), archive.start_dir
-    central = content.index(info.filename.encode(), start) - 46
-    size = struct.pack("<I", int(chosen(rng, [0, 1, 2**20, 2**31, 2**32 - 2, 2**32 - 1])))
-    for place in chosen(rng, [[central + 24], [central + 20], [central + 20, central + 24]]):
-        content[place : place + 4] = size
-    return bytes(content)
-
-
 def deflated(start, size, wbits=-15):
     """`start` and then a number of zeros, compressed one megabyte at a time."""
     packer = zlib.compressobj(9, zlib.DEFLATED, wbits)

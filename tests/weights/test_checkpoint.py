@@ -250,7 +250,7 @@ def test_a_pinned_row_is_fetched_at_its_revision_and_checked(wrong, tmp_path, mo
         options={"activation": "gelu_tanh", "num_heads": 3},
     )
     monkeypatch.setitem(CATALOGUE, "pinned", row)
-    monkeypatch.setattr(catalogue, "_by_source", lambda: {row.source: row})
+    monkeypatch.setattr(catalogue, "_BY_SOURCE", {row.source: row})
     config = b'{"architecture": "vit_tiny_patch16_224", "label_names": ["changed"]}'
     files = {"model.safetensors": weights, "config.json": config}
     with asked_hub(tmp_path, monkeypatch) as server:
