@@ -1,6 +1,5 @@
 """SavedModels as `.tar.gz` archives, as TF Hub fetches them, and the local folder of any SavedModel."""
 
-import errno
 import gzip
 import hashlib
 import io
@@ -13,6 +12,7 @@ import zlib
 
 from filelock import FileLock
 
+from keras_vit.messages import one_line
 from keras_vit.weights.archive import check_unpacked_size
 from keras_vit.weights.cache import cache_folder, redact_url
 from keras_vit.weights.fetch import fetch
@@ -22,7 +22,11 @@ PROGRAM = "saved_model.pb"  # the file by which a folder is a SavedModel
 SUFFIXES = (".tar.gz", ".tgz")
 CHUNK = 1 << 20  # bytes
 MAX_OVERHEAD = 1 << 20  # bytes of headers and padding: enough for 1,000 entries
-_DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RecursionError)
+# Of damaged files, and of entries of the same name.
+_ERRORS = (
+    *(ValueError, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RecursionError),
+    *(FileExistsError, NotADirectoryError, IsADirectoryError),
+)
 
 
 def make_archive(saved_model, path):
@@ -120,7 +124,6 @@ def extract_archive(path, folder):
         True
     """
     path, folder = (pathlib.Path(name).expanduser() for name in (path, folder))
-    name = repr(os.fspath(path))
     with open(path, "rb") as file, atomic_path(folder, overwrite=False) as temporary:
         temporary.mkdir()
         try:
@@ -131,15 +134,14 @@ def extract_archive(path, folder):
                         total += entry.size
                         _check(entry, total, path, temporary)
                         metered.left += entry.size
-                        _extract(tar, entry, temporary)
+                        _extract(tar, entry, temporary / entry.name)
                 while metered.read(CHUNK):  # gzip verifies its checksum at the end.
                     pass
-        except ValueError as error:
-            raise ValueError(f"{name} is not unpacked: {error}") from None
-        except _DAMAGED as error:
-            raise ValueError(f"{name} is no .tar.gz, or a damaged one ({type(error).__name__})") from None
-        if not (temporary / PROGRAM).is_file():
-            raise ValueError(f"{name} holds no SavedModel: no {PROGRAM} at its root")
+            if not (temporary / PROGRAM).is_file():
+                raise ValueError(f"no {PROGRAM} at its root")
+        except _ERRORS as error:
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            raise ValueError(f"{os.fspath(path)!r} is no archive of a SavedModel ({reason})") from None
     return folder
 
 
@@ -172,20 +174,16 @@ def _check(entry, total, archive, folder):
     check_unpacked_size(total, archive.stat().st_size)
     free = shutil.disk_usage(folder).free
     if entry.size > free:
-        raise OSError(errno.ENOSPC, f"{entry.name!r} has {entry.size:,} bytes, and {free:,} are free")
+        raise OSError(f"{entry.name!r} has {entry.size:,} bytes, and {free:,} are free")
 
 
-def _extract(tar, entry, folder):
-    target = folder / entry.name
-    try:
-        if entry.isdir():
-            target.mkdir(parents=True, exist_ok=True)
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tar.extractfile(entry) as content, open(target, "xb") as file:
-            shutil.copyfileobj(content, file, CHUNK)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        raise ValueError(f"it holds {entry.name!r} twice") from None
+def _extract(tar, entry, target):
+    if entry.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tar.extractfile(entry) as content, open(target, "xb") as file:
+        shutil.copyfileobj(content, file, CHUNK)
 
 
 def saved_model_folder(source, *, trust=False, sha256=None):
@@ -225,9 +223,7 @@ def saved_model_folder(source, *, trust=False, sha256=None):
     path = pathlib.Path(text).expanduser()
     if sha256 is not None and path.is_dir():
         raise ValueError(f"sha256 is that of a file; {text!r} is a folder")
-    if path.suffix == ".keras":
-        raise ValueError(f"{text!r} is a Keras model, not a SavedModel; {_how_to_export(text, 'export')}")
-    if path.is_file():
+    if path.name.endswith(SUFFIXES) and path.is_file():
         return _unpacked(fetch(path, sha256=sha256))
     for folder in (path, path / "saved_model", path / "export/saved_model"):
         if (folder / PROGRAM).is_file():
@@ -235,14 +231,11 @@ def saved_model_folder(source, *, trust=False, sha256=None):
         versions = [file.parent for file in folder.glob(f"*/{PROGRAM}") if file.parent.name.isdecimal()]
         if versions:
             return max(versions, key=lambda version: int(version.name))
-    if (path / "model.keras").is_file():
-        raise ValueError(f"{text!r} is a run without an export; {_how_to_export(text, path / 'export')}")
-    problem = "holds no SavedModel" if path.is_dir() else "does not exist"
-    raise ValueError(f"{text!r} {problem}; expected a folder with {PROGRAM}, a .tar.gz of one, or its URL")
-
-
-def _how_to_export(model, folder):
-    return f"write one by keras-vit export --model {model} --formats saved_model --output {folder}"
+    problem = "holds no SavedModel" if path.exists() else "does not exist"
+    raise ValueError(
+        f"{text!r} {problem}; expected a folder with {PROGRAM}, as keras-vit export writes it, a .tar.gz of "
+        "one, or its URL"
+    )
 
 
 def _compressed(url):

@@ -9,6 +9,7 @@ import keras_vit
 from keras_vit.messages import one_line
 from keras_vit.models.config import DYNAMIC_SIZE, OPTIONS, ViTConfig, stem_stride
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.rules import integer, items, one_of, optional, text
 from keras_vit.tasks import get_task
 
 FILE = "keras_vit.json"  # in SavedModels, LiteRT and ONNX files
@@ -75,6 +76,13 @@ class Description:
             return self.image_size
         grid, patch, resnet = (self.architecture[name] for name in ("position_grid", "patch_size", "resnet"))
         return tuple(cells * side * stem_stride(resnet) for cells, side in zip(grid, patch))
+
+    def with_size(self, size):
+        """This Description at a fixed (height, width); ValueError if the model takes another size only."""
+        items(integer(at_least=1), 2).check("image_size", size)
+        if self.image_size not in (DYNAMIC_SIZE, tuple(size)):
+            raise ValueError(f"image_size must be the model's {self.image_size}; got {tuple(size)}")
+        return dataclasses.replace(self, image_size=tuple(size))
 
     @property
     def labels(self):
@@ -150,21 +158,17 @@ def parse_description(text, path):
     Raises:
         ValueError: if keras_vit did not write it, or it describes no model.
     """
+    if text is None:
+        raise ValueError(f"{os.fspath(path)!r} was not exported by keras_vit: it has no {FILE}")
     try:
         values = json.loads(text)
         for name in ("image_size", "class_names"):
             values[name] = values[name] and tuple(values[name])
         known = {field.name for field in dataclasses.fields(Description)}
         description = Description(**{name: value for name, value in values.items() if name in known})
-    except (TypeError, KeyError, ValueError, RecursionError):
-        raise ValueError(f"{os.fspath(path)!r} was not exported by keras_vit: it has no {FILE}") from None
-    try:
         _check(description)
-    except (TypeError, LookupError, AttributeError, ArithmeticError, ValueError) as error:
-        reason = one_line(error)[:300]
-        raise ValueError(
-            f"{os.fspath(path)!r} is damaged, or of a later version: in its {FILE} {reason}"
-        ) from None
+    except (TypeError, LookupError, AttributeError, ArithmeticError, ValueError, RecursionError) as error:
+        raise damaged(path, f"{FILE}: {error}") from None
     return description
 
 
@@ -177,12 +181,12 @@ def _check(description):
         expected["image_size"] = config.image_size
     if d.output != "representation":
         expected["num_outputs"] = config.num_classes
-    wrong = [name for name, value in expected.items() if getattr(d, name) != value]
-    wrong += [name for name in ("num_outputs", "parameters", "seed") if type(getattr(d, name)) is not int]
-    wrong += ["version"] * (type(d.version) is not str)
-    wrong += ["class_names"] * (not all(isinstance(name, str) for name in d.class_names or ()))
-    if wrong:
-        raise ValueError(", ".join(f"{name} is {str(getattr(d, name))[:60]!r}" for name in wrong))
+    for name, value in expected.items():
+        one_of([value]).check(name, getattr(d, name))
+    for name in ("num_outputs", "parameters", "seed"):
+        integer().check(name, getattr(d, name))
+    text.check("version", d.version)
+    optional(items(text)).check("class_names", d.class_names)
     get_task(d.task)
     _ = d.preprocessing  # Its constructor checks its fields.
 
@@ -203,5 +207,5 @@ def read_description(saved_model):
 
 
 def damaged(path, error):
-    """A ValueError for an exported file that its runtime cannot open."""
+    """A ValueError for an exported file that cannot be opened."""
     return ValueError(f"{os.fspath(path)!r} is damaged, or cannot be opened here: {one_line(error)[:200]}")

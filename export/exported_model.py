@@ -11,6 +11,7 @@ from keras_vit.export import archive
 from keras_vit.export.description import Description
 from keras_vit.export.formats import format_of, suffix_of, suffixes
 from keras_vit.models.classifying import classify
+from keras_vit.rules import integer, optional
 from keras_vit.weights.fetch import fetch
 
 
@@ -111,8 +112,7 @@ def open_exported(path, threads=None, *, trust=False, sha256=None):
         >>> sorted(exported.outputs(images))
         ['logits', 'probabilities']
     """
-    if threads is not None and not (type(threads) is int and threads > 0):
-        raise ValueError(f"threads must be an int above 0 or None; got {threads!r}")
+    optional(integer(at_least=1)).check("threads", threads)
     path = exported_path(path, trust=trust, sha256=sha256)
     return ExportedModel(*format_of(path).open(path, threads))
 

@@ -2,11 +2,11 @@
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import json
 import pathlib
 import shutil
 import time
+from importlib.metadata import distributions
 
 from tqdm import tqdm
 
@@ -29,7 +29,6 @@ from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path, free_path
 
 CALIBRATION_IMAGES = 200
-BAR = {"unit": "format", "delay": 2, "disable": None}  # of tqdm
 VERSIONS_OF = ("keras_vit", "keras", "tensorflow", "ai-edge-litert", "onnxruntime")
 
 
@@ -106,8 +105,12 @@ def export_folder(
     live = model
     if representation or model.dtype_policy.name != "float32" or "dense_layers" in model.get_config():
         live = float32_copy(model, representation)  # Exports compute in float32, with plain kernels.
-    description = _with_size(describe(live, task), image_size)
-    _check_dataset(dataset, live, task)
+    description = describe(live, task)
+    description = description.with_size(image_size or description.usual_size)
+    if dataset and live.is_classifier:
+        check_classes(live, dataset)
+    if dataset and dataset.task != task:
+        raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
     if integer_io is not None and "tflite_int8" not in [format.name for format in chosen]:
         raise ValueError(f"integer_io is an option of LiteRT's int8 only; got {formats} and {precisions}")
     calibrated = dataset is not None and "train" in dataset.splits
@@ -132,12 +135,15 @@ def export_folder(
         live_row = reference.measure(reference.run if representation else live_run(model))
         known = job.facts
         if live_row["score"] is not None:  # Exports have the live model's score, within their tolerance.
-            measured = _measurement(live_row["score"], reference, dataset, split, live.image_size)
+            size = reference.images.shape[1:3] if live.image_size == DYNAMIC_SIZE else None
+            on = title_of(dataset.name), split, len(reference.images)
+            measured = Measurement(live_row["score"], *on, get_task(task).primary_metric_title, size)
             known = dataclasses.replace(known, accuracy=(*known.accuracy, measured))
         job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job), facts=known)
         rows = {}
         # The SavedModel comes first, even if it is not kept: all other formats are converted from it.
-        for format in tqdm([SAVED_MODEL, *(f for f in chosen if f is not SAVED_MODEL)], "exporting", **BAR):
+        needed = [SAVED_MODEL, *(format for format in chosen if format is not SAVED_MODEL)]
+        for format in tqdm(needed, "exporting", unit="format", delay=2, disable=None):
             target = format.target(folder, job)
             row = _export(format, job, target, reference)
             rows[format.name] = {"path": str(path / target.relative_to(folder)), **row}
@@ -150,7 +156,7 @@ def export_folder(
             "judged": get_task(task).primary_metric,
             "live": live_row,
             "formats": rows,
-            "versions": _versions(),
+            "versions": {d.name: d.version for d in distributions() if d.name in VERSIONS_OF},
             "seconds": time.perf_counter() - start,
         }
         (folder / "verification.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
@@ -175,20 +181,6 @@ def _calibration(dataset, description):
     yield sample_images(dataset.split("train"), description.preprocessing, CALIBRATION_IMAGES)[0]
 
 
-def _check_dataset(dataset, model, task):
-    if dataset and model.is_classifier:
-        check_classes(model, dataset)
-    if dataset and dataset.task != task:
-        raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
-
-
-def _measurement(score, reference, dataset, split, image_size):
-    """The live model's primary metric, for the Hub archive's model card."""
-    size = reference.images.shape[1:3] if image_size == DYNAMIC_SIZE else None
-    metric = get_task(reference.task).primary_metric_title
-    return Measurement(score, title_of(dataset.name), split, len(reference.images), metric, size)
-
-
 @contextlib.contextmanager
 def _new_folder(path, formats, version):
     """A temporary folder that becomes `path`, or whose SavedModel becomes a new version in it.
@@ -211,20 +203,3 @@ def _new_folder(path, formats, version):
         yield folder
         (folder / "saved_model" / str(version)).rename(target)
         (folder / "verification.json").replace(path / f"verification-{version}.json")
-
-
-def _with_size(description, image_size):
-    """The Description with the size to verify at; of a model of any size the given or the usual one."""
-    if description.image_size != DYNAMIC_SIZE:
-        if image_size not in (None, description.image_size):
-            raise ValueError(f"image_size must be the model's {description.image_size}; got {image_size}")
-        return description
-    return dataclasses.replace(description, image_size=tuple(image_size or description.usual_size))
-
-
-def _versions():
-    found = {}
-    for package in VERSIONS_OF:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found

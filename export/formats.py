@@ -5,7 +5,6 @@ A new format is a module with its writer and opener, a row in `FORMATS`, and its
 """
 
 import dataclasses
-import functools
 import os
 import pathlib
 import re
@@ -83,31 +82,21 @@ class Format:
         return folder / self.path.format(version=job.version, name=job.name)
 
 
-def _litert_options(job, precision):
-    int8 = {"calibration": job.calibration, "integer_io": job.integer_io} if precision == "int8" else {}
-    return {"precision": precision, "batch_size": job.batch_size, **int8}
-
-
-def _check_litert(job, precision):
-    if precision == "int8" and job.calibration is None:
-        raise ValueError("int8 is calibrated on images: give a data set with a train split")
-    tflite.check_options(**_litert_options(job, precision))
-
-
-def _write_litert(job, path, precision):
-    options = _litert_options(job, precision)
-    tflite.export_tflite(job.saved_model, path, image_size=job.image_size, **options)
-
-
 def _litert(precision, tolerance):
+    def options(job):
+        int8 = {"calibration": job.calibration, "integer_io": job.integer_io} if precision == "int8" else {}
+        return {"precision": precision, "batch_size": job.batch_size, **int8}
+
     return Format(
         option="tflite",
         path=f"model_{precision}.tflite",
         suffix=".tflite",
-        write=functools.partial(_write_litert, precision=precision),
+        write=lambda job, path: tflite.export_tflite(
+            job.saved_model, path, image_size=job.image_size, **options(job)
+        ),
         open=tflite.open_tflite,
         tolerance=tolerance,
-        check=functools.partial(_check_litert, precision=precision),
+        check=lambda job: tflite.check_options(**options(job)),
         precision=precision,
     )
 
@@ -145,7 +134,7 @@ FORMATS = (
         write=lambda job, path: onnx.export_onnx(job.saved_model, path),
         open=onnx.open_onnx,
         tolerance=_EXACT,
-        check=lambda job: onnx.check_packages(),
+        check=lambda job: onnx.packages(),
     ),
     Format(
         option="hub",

@@ -6,9 +6,7 @@ import pathlib
 import re
 import tempfile
 
-from tensorflow.core.protobuf import saved_model_pb2
-
-from keras_vit.export.archive import PROGRAM, extract_archive, make_archive
+from keras_vit.export.archive import extract_archive, make_archive
 from keras_vit.export.description import read_description
 from keras_vit.export.model_card import model_card, summary, usage
 from keras_vit.export.saved_model import open_saved_model
@@ -19,15 +17,10 @@ KAGGLE_LICENCES = {  # by their SPDX names in lowercase
     "apache-2.0": "Apache 2.0",
     "bsd-3-clause": "BSD-3-Clause",
     "mit": "MIT",
-    "gpl-2.0": "GPL 2",
     "gpl-3.0": "GPL 3",
-    "agpl-3.0": "GNU Affero General Public License 3.0",
-    "lgpl-3.0": "GNU Lesser General Public License 3.0",
     "cc0-1.0": "CC0: Public Domain",
     "cc-by-4.0": "Attribution 4.0 International (CC BY 4.0)",
     "cc-by-nc-4.0": "Attribution-NonCommercial 4.0 International (CC BY-NC 4.0)",
-    "cc-by-nc-nd-4.0": "Attribution-NonCommercial-NoDerivatives 4.0 International (CC BY-NC-ND 4.0)",
-    "cc-by-nc-sa-4.0": "CC BY-NC-SA 4.0",
     "cc-by-sa-4.0": "CC BY-SA 4.0",
 }
 
@@ -126,9 +119,9 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
         version = int(saved_model.name) if saved_model.name.isdecimal() else 1
     check_names(name, publisher, version)
     description = read_description(saved_model)
-    trainable, headless = _is_trainable(saved_model), description.num_classes is None
-    card = model_card(description, facts, facts.url or name, trainable)
+    card = model_card(description, facts, facts.url or name)
     licence = KAGGLE_LICENCES.get((facts.licence or "").lower())
+    headless = description.num_classes is None
     slug = re.sub(r"[^a-z\d]+", "-", name.lower(), flags=re.ASCII).strip("-")
     model = {
         "ownerSlug": publisher,
@@ -145,25 +138,26 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
         "instanceSlug": "feature-vector" if headless else get_task(description.task).slug,
         "framework": "tensorFlow2",
         "overview": summary(description),
-        "usage": usage(description, "${PATH}", trainable),
+        "usage": usage(description, "${PATH}"),
         **({"licenseName": licence} if licence else {}),
-        "fineTunable": trainable,
+        "fineTunable": True,
         "trainingData": [facts.trained_on] if facts.trained_on else [],
         "modelInstanceType": "Unspecified",
     }
-    files = {
-        "archive": f"{name}.tar.gz",
-        "page": f"{name}.md",
-        "model_metadata": "model-metadata.json",
-        "instance_metadata": "model-instance-metadata.json",
+    texts = {
+        "page": (f"{name}.md", f"# {publisher}/{name}, version {version}\n\n{card}"),
+        "model_metadata": ("model-metadata.json", _as_json(model)),
+        "instance_metadata": ("model-instance-metadata.json", _as_json(instance)),
     }
-    texts = (f"# {publisher}/{name}, version {version}\n\n{card}", _as_json(model), _as_json(instance))
     with atomic_path(folder, overwrite=False) as temporary:
         temporary.mkdir()
-        make_archive(saved_model, temporary / files["archive"])
-        for file, text in zip([*files.values()][1:], texts):
+        make_archive(saved_model, temporary / f"{name}.tar.gz")
+        for file, text in texts.values():
             (temporary / file).write_text(text, encoding="utf-8")
-    return {kind: folder / file for kind, file in files.items()}
+    return {
+        "archive": folder / f"{name}.tar.gz",
+        **{kind: folder / file for kind, (file, _) in texts.items()},
+    }
 
 
 def open_archive(path, threads=None):
@@ -188,14 +182,6 @@ def check_names(name, publisher, version):
     ):
         if not (isinstance(text, str) and re.fullmatch(pattern, text, re.ASCII)):
             raise ValueError(f"{what} must consist of {allowed}; got {text!r}")
-
-
-def _is_trainable(saved_model):
-    """Whether a SavedModel's list `trainable_variables` has any, without loading it."""
-    content = saved_model_pb2.SavedModel.FromString((saved_model / PROGRAM).read_bytes())
-    nodes = content.meta_graphs[0].object_graph_def.nodes
-    lists = [child.node_id for child in nodes[0].children if child.local_name == "trainable_variables"]
-    return any(nodes[node].children for node in lists)
 
 
 def _as_json(values):

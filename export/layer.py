@@ -124,16 +124,15 @@ class SavedModelLayer(keras.layers.Layer):
 
     def call(self, inputs, training=False):
         outputs = self._run(inputs, bool(training and self.trainable))
-        name = self.output_name
-        if not isinstance(outputs, dict):
-            if name is not None:
-                raise ValueError(f"{self.handle!r} has one output, without a name; drop output={name!r}")
-        elif name is None and len(outputs) == 1:
-            (outputs,) = outputs.values()
-        elif name is not None:
-            if name not in outputs:
-                raise ValueError(f"{self.handle!r} has no output {name!r}; it has {sorted(outputs)}")
-            outputs = outputs[name]
+        named = outputs if isinstance(outputs, dict) else {}
+        if self.output_name is not None:
+            if self.output_name not in named:
+                raise ValueError(
+                    f"{self.handle!r} has no output {self.output_name!r}; it has {sorted(named)}"
+                )
+            outputs = named[self.output_name]
+        elif len(named) == 1:
+            (outputs,) = named.values()
         return keras.tree.map_structure(lambda x: _cast(x, self.compute_dtype), outputs)
 
     def get_config(self):
@@ -156,9 +155,9 @@ def _has_more_values(folder, loaded):
     """Whether a SavedModel stores values other than those of its `variables`, such as a table's."""
     if not (folder / "variables").is_dir():
         return False
-    stored = [name for name, _ in tf.train.list_variables(os.fspath(folder / "variables/variables"))]
     bookkeeping = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/")
-    stored = [name for name in stored if not name.startswith(bookkeeping)]
+    stored = tf.train.list_variables(os.fspath(folder / "variables/variables"))
+    stored = [name for name, _ in stored if not name.startswith(bookkeeping)]
     return len(stored) > len({id(variable) for variable in getattr(loaded, "variables", ())})
 
 
@@ -172,19 +171,17 @@ def _function(loaded, signature, handle):
             f"give one of its signatures: {sorted(loaded.signatures)}"
         )
     function = loaded.__call__
-    if not function.concrete_functions:
-        raise ValueError(f"{handle!r} cannot be called: it was saved without a traced call")
     parameters = inspect.signature(function)
     try:
         parameters.bind("inputs")
-        specs = [traced.structured_input_signature[0][0] for traced in function.concrete_functions]
-    except (TypeError, IndexError):
+        first, *others = (traced.structured_input_signature[0][0] for traced in function.concrete_functions)
+    except (TypeError, IndexError, ValueError):
         raise ValueError(f"{handle!r} cannot be called with one input: it takes {parameters}") from None
-    spec = specs[0] if all(other == specs[0] for other in specs) else None
+    spec = first if all(other == first for other in others) else None
+    mode = "training" in parameters.parameters
 
     def run(inputs, training):
-        options = {"training": training} if "training" in parameters.parameters else {}
-        return loaded(_as_traced(inputs, spec), **options)
+        return loaded(_as_traced(inputs, spec), **({"training": training} if mode else {}))
 
     return run, spec
 
@@ -195,8 +192,6 @@ def _signature(loaded, name, handle):
         raise ValueError(f"{handle!r} has no signature {name!r}; it has {sorted(loaded.signatures)}")
     function = loaded.signatures[name]
     specs = function.structured_input_signature[1]
-    if not specs:
-        raise ValueError(f"the signature {name!r} of {handle!r} takes no input")
 
     def run(inputs, training):
         if len(specs) == 1 and not isinstance(inputs, dict):

@@ -1,6 +1,5 @@
 """A SavedModel as an ONNX file, for onnxruntime and other runtimes."""
 
-import contextlib
 import importlib
 import logging
 import os
@@ -9,12 +8,13 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import rules
 from keras_vit.export.description import FILE, damaged, parse_description, read_description
 from keras_vit.messages import one_line
 from keras_vit.writing import atomic_path
 
 PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
-OPSETS = (13, 18)  # the first and last that are tested
+OPSETS = range(13, 19)
 MAX_BYTES = 2**31 - 1  # of a protocol buffer
 DIMENSIONS = {"images": ("batch", "height", "width"), None: ("batch", "tokens")}  # names of dynamic sizes
 
@@ -47,12 +47,12 @@ def export_onnx(saved_model, path, *, opset=None):
 
     Source: ONNX's intermediate representation; `tf2onnx.convert.from_function`.
     """
-    onnx, _, tf2onnx = (optional(name) for name in PACKAGES)
+    onnx, _, tf2onnx = packages()
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # What it cannot convert is found below.
     saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
     if path.suffix != ".onnx":
         raise ValueError(f"the name of an ONNX file must end in .onnx; got {os.fspath(path)!r}")
-    if opset is not None and not (type(opset) is int and OPSETS[0] <= opset <= OPSETS[1]):
-        raise ValueError(f"opset must be an int from {OPSETS[0]} to {OPSETS[1]}, or None; got {opset!r}")
+    rules.optional(rules.one_of(OPSETS)).check("opset", opset)
     description = read_description(saved_model)
     weights = (saved_model / "variables" / "variables.data-00000-of-00001").stat().st_size
     if weights >= MAX_BYTES:
@@ -62,29 +62,22 @@ def export_onnx(saved_model, path, *, opset=None):
         )
     with atomic_path(path, overwrite=False) as temporary:
         loaded = tf.saved_model.load(os.fspath(saved_model))  # The reference keeps the variables alive.
-        with _quiet():
-            model = _convert(loaded.signatures["serving_default"], opset, tf2onnx)
+        model = _convert(loaded.signatures["serving_default"], opset, tf2onnx)
         for value in (*model.graph.input, *model.graph.output):
             names = DIMENSIONS.get(value.name, DIMENSIONS[None])
             for size, name in zip(value.type.tensor_type.shape.dim, names):
                 if not size.HasField("dim_value"):
                     size.dim_param = name
         onnx.helper.set_model_props(model, description.files)
-        content = model.SerializeToString()
-        _check(content, description)
-        temporary.write_bytes(content)
+        temporary.write_bytes(model.SerializeToString())
+        _check(temporary, description)
     return path
 
 
 def open_onnx(path, threads=None):
     """The arguments of `ExportedModel` for an `.onnx` file."""
-    onnxruntime = optional("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if threads is not None:
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     try:
-        session = onnxruntime.InferenceSession(os.fspath(path), options, ["CPUExecutionProvider"])
+        session = _session(path, threads)
     except Exception as error:  # onnxruntime's exceptions have no common class.
         raise damaged(path, error) from None
     description = parse_description(session.get_modelmeta().custom_metadata_map.get(FILE), path)
@@ -92,10 +85,18 @@ def open_onnx(path, threads=None):
     return description, lambda images: dict(zip(names, session.run(names, {"images": images})))
 
 
-def check_packages():
-    """Raise ImportError if a package that `export_onnx` requires is missing."""
-    for name in PACKAGES:
-        optional(name)
+def _session(path, threads=None):
+    onnxruntime = optional("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if threads is not None:
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    return onnxruntime.InferenceSession(os.fspath(path), options, ["CPUExecutionProvider"])
+
+
+def packages():
+    """The packages that `export_onnx` requires; ImportError if one is missing."""
+    return [optional(name) for name in PACKAGES]
 
 
 def optional(name):
@@ -133,28 +134,13 @@ def _convert(signature, opset, tf2onnx):
     return found.make_model("keras_vit")
 
 
-@contextlib.contextmanager
-def _quiet():
-    """Silence the converter's log: `_check` finds what it cannot convert."""
-    logger = logging.getLogger("tf2onnx")
-    level, logger.level = logger.level, logging.CRITICAL
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def _check(content, description):
-    """Raise ValueError unless onnxruntime opens a file's bytes and computes finite outputs."""
-    onnx, onnxruntime, _ = (optional(name) for name in PACKAGES)
-    try:
-        onnx.checker.check_model(content, full_check=True)
-        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    except Exception as error:  # Each package has exception classes of its own.
-        raise ValueError(f"the converted ONNX model does not run: {one_line(error)[:300]}") from None
+def _check(path, description):
+    """Raise ValueError unless onnxruntime opens a file and computes finite outputs."""
     shape = (2, *description.usual_size, description.channels)
-    images = np.random.default_rng(0).random(shape, "float32")
-    names = [output.name for output in session.get_outputs()]
-    for name, values in zip(names, session.run(names, {"images": images})):
-        if not np.isfinite(values).all():
-            raise ValueError(f"the {name} of the converted ONNX model are not all finite")
+    try:
+        session = _session(path)
+    except Exception as error:
+        raise ValueError(f"the converted ONNX model does not run: {one_line(error)[:300]}") from None
+    outputs = session.run(None, {"images": np.random.default_rng(0).random(shape, "float32")})
+    if not all(np.isfinite(values).all() for values in outputs):
+        raise ValueError("the outputs of the converted ONNX model are not all finite")

@@ -14,6 +14,7 @@ from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.models import VisionTransformer
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DYNAMIC_SIZE
+from keras_vit.rules import integer, items
 from keras_vit.writing import atomic_path
 
 ASSETS = {FILE: "description", LABELS: "labels"}  # attributes of the exported object, by file
@@ -101,10 +102,7 @@ def set_threads(threads):
         tf.config.threading.set_inter_op_parallelism_threads(1)
     except RuntimeError:
         if threads != tf.config.threading.get_intra_op_parallelism_threads():
-            raise ValueError(
-                "TensorFlow's threads can be set only before it computes: set them first, or in another "
-                "process"
-            ) from None
+            raise ValueError("TensorFlow's threads can be set only before it computes") from None
 
 
 def open_saved_model(path, threads=None):
@@ -131,8 +129,7 @@ def _check(model, warmup):
         )
     if not isinstance(model, VisionTransformer):
         raise ValueError(f"expected a VisionTransformer to export; got {type(model).__name__}")
-    if not all(isinstance(batch, int) and batch > 0 for batch in warmup):
-        raise ValueError(f"warmup must be a tuple of batch sizes, ints above 0; got {warmup!r}")
+    items(integer(at_least=1)).check("warmup", warmup)
     bad = [weight.path for weight in model.weights if not ops.all(ops.isfinite(weight))]
     if bad:
         raise ValueError(f"these weights are not finite, so the model is not exported: {', '.join(bad)}")

@@ -160,19 +160,17 @@ def compute_each(image_bytes, compute, description):
     def read(encoded):  # Images of different sizes do not stack, but their serializations do.
         return tf.io.serialize_tensor(with_channels(decode(encoded), description.channels))
 
-    def compute_one(element):
-        index, serialized = element
+    def compute_one(serialized):
         image = tf.io.parse_tensor(serialized, tf.uint8 if description.channels == 3 else tf.float32)
         images = tf.expand_dims(_resized(tf.ensure_shape(image, spec.shape[1:]), description), 0)
-        with tf.control_dependencies([_assert_divisible(images, description, index)]):
+        with tf.control_dependencies([_assert_divisible(images, description)]):
             return tf.nest.map_structure(lambda x: x[0], compute(tf.identity(images)))
 
     spec = tf.TensorSpec((None, None, None, description.channels), tf.float32)
     batched = compute.get_concrete_function(spec).structured_outputs
     single = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), batched)
     images = _read_each(image_bytes, read, tf.TensorSpec((), tf.string))
-    elements = tf.range(tf.size(images)), images
-    return tf.map_fn(compute_one, elements, fn_output_signature=single, parallel_iterations=_PARALLEL)
+    return tf.map_fn(compute_one, images, fn_output_signature=single, parallel_iterations=_PARALLEL)
 
 
 def _read_each(image_bytes, read, spec):
@@ -212,16 +210,15 @@ def _read_each(image_bytes, read, spec):
             return tf.ensure_shape(values[1:], (None, *spec.shape))
 
 
-def _assert_divisible(images, description, index=None):
-    """Assert that the patch size divides the images' sides; with an index, the message names that image."""
+def _assert_divisible(images, description):
+    """Assert that the patch size divides the images' sides."""
     patch = tuple(description.architecture["patch_size"])
     stride = stem_stride(description.architecture["resnet"])
-    which, values = ("the images", ()) if index is None else ("image {} of the batch", (index,))
     sides = tf.shape(images)[1:3]
     message = tf.strings.format(
-        f"{which} cannot be cut into patches: height and width are {{}}, but after a stride of {stride} "
+        f"images cannot be cut into patches: height and width are {{}}, but after a stride of {stride} "
         f"the patch of {patch} must divide them",
-        (*values, sides),
+        sides,
     )
     return tf.debugging.Assert(tf.reduce_all(-(-sides // stride) % tf.constant(patch) == 0), [message])
 

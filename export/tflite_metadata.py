@@ -9,16 +9,13 @@ from ai_edge_litert import schema_py_generated as schema
 from flatbuffers import number_types
 
 from keras_vit.export.description import FILE, LABELS, parse_description
-from keras_vit.tasks import get_task
 
 # Tables of the metadata schema (M001): their fields, in the order of their numbers.
 _TABLES = {
-    "ModelMetadata": "name description version subgraph_metadata author license associated_files "
-    "min_parser_version",
+    "ModelMetadata": "name description version subgraph_metadata author license associated_files",
     "SubGraphMetadata": "name description input_tensor_metadata output_tensor_metadata",
     "TensorMetadata": "name description dimension_names content process_units stats associated_files",
     "Content": "content_properties_type content_properties",
-    "FeatureProperties": "",
     "ImageProperties": "color_space default_size",
     "ImageSize": "width height",
     "ProcessUnit": "options_type options",
@@ -26,10 +23,9 @@ _TABLES = {
     "Stats": "max min",
     "AssociatedFile": "name description type",
 }
-_FEATURES, _IMAGE = np.uint8(1), np.uint8(2)  # ContentProperties
+_IMAGE, _NORMALIZATION = np.uint8(2), np.uint8(1)  # ContentProperties, ProcessUnitOptions
 _COLOR_SPACES = {1: np.uint8(2), 3: np.uint8(1)}  # by channels: grey, RGB
-_DESCRIPTIONS, _AXIS_LABELS = np.uint8(1), np.uint8(2)  # AssociatedFileType
-_NORMALIZATION = np.uint8(1)  # ProcessUnitOptions
+_AXIS_LABELS = np.uint8(2)  # AssociatedFileType
 _ROOT_FIELDS = 10  # of the LiteRT schema's root table: version, operator_codes, subgraphs, …
 _VERSION, _BUFFERS, _METADATA = 0, 4, 6  # the numbers of three of them
 
@@ -89,20 +85,11 @@ def _metadata(content, description):
     outputs = [signature.Outputs(i) for i in range(signature.OutputsLength())]
     names = {output.TensorIndex(): output.Name().decode() for output in outputs}
     outputs = [_output(names[graph.Outputs(i)], description) for i in range(graph.OutputsLength())]
+    graph = _table(
+        "SubGraphMetadata", input_tensor_metadata=[_input(description)], output_tensor_metadata=outputs
+    )
     root = _table(
-        "ModelMetadata",
-        name="Vision Transformer",
-        description=f"Exported by keras_vit; {FILE}, appended to this file, has its architecture.",
-        version=description.version,
-        subgraph_metadata=[
-            _table(
-                "SubGraphMetadata",
-                input_tensor_metadata=[_input(description)],
-                output_tensor_metadata=outputs,
-            )
-        ],
-        associated_files=[_file(FILE, "Architecture of the model.", _DESCRIPTIONS)],
-        min_parser_version="1.0.0",
+        "ModelMetadata", name="Vision Transformer", version=description.version, subgraph_metadata=[graph]
     )
     builder = flatbuffers.Builder()
     builder.Finish(_packed(builder, root), file_identifier=b"M001")
@@ -116,44 +103,28 @@ def _input(description):
     if height and width:
         image["default_size"] = _table("ImageSize", width=np.uint32(width), height=np.uint32(height))
     normalization = _table("NormalizationOptions", mean=np.float32([0]), std=np.float32([255]))
+    properties = _table("ImageProperties", **image)
     return _table(
         "TensorMetadata",
         name="images",
-        description="Images with pixels in [0, 1]; further normalisation is part of the model.",
-        content=_content(_IMAGE, _table("ImageProperties", **image)),
+        content=_table("Content", content_properties_type=_IMAGE, content_properties=properties),
         process_units=[_table("ProcessUnit", options_type=_NORMALIZATION, options=normalization)],
         stats=_UNIT_RANGE,
     )
 
 
 def _output(name, description):
-    fields = {"content": _content(_FEATURES, _table("FeatureProperties"))}
+    fields = {"stats": _UNIT_RANGE} if name == "probabilities" else {}
     if description.labels:
-        fields["associated_files"] = [_file(LABELS, "Names of the classes.", _AXIS_LABELS)]
-    text = {
-        "logits": "Class scores before the activation.",
-        "values": "Predicted values.",
-        "representation": "Feature vector of the image.",
-    }
-    if name == "probabilities":
-        activation = get_task(description.task).activation
-        text[name] = f"Probabilities of the classes: {activation} of the logits."
-        fields["stats"] = _UNIT_RANGE
-    return _table("TensorMetadata", name=name, description=text[name], **fields)
+        labels = _table("AssociatedFile", name=LABELS, type=_AXIS_LABELS)
+        fields["associated_files"] = [labels]
+    return _table("TensorMetadata", name=name, **fields)
 
 
 def _table(table, /, **fields):
     """A table as {number of the field: value}."""
     numbers = _TABLES[table].split()
     return {numbers.index(field): value for field, value in fields.items()}
-
-
-def _content(kind, properties):
-    return _table("Content", content_properties_type=kind, content_properties=properties)
-
-
-def _file(name, description, kind):
-    return _table("AssociatedFile", name=name, description=description, type=kind)
 
 
 _UNIT_RANGE = _table("Stats", max=np.float32([1]), min=np.float32([0]))

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_vit.data.images import decode_and_prepare
+from keras_vit.export.description import Description
 from keras_vit.tasks import get_task
 
 BATCH = 16
@@ -58,19 +58,17 @@ class Reference:
     """The live model's outputs for images, which the outputs of exports are compared with.
 
     Args:
-        task: "single_label", "multi_label" or "regression".
+        description: The `Description` of the exports.
         images: Float32 (n, height, width, channels) in [0, 1].
         labels: The data set's; None for noise.
         outputs: Float32, the model's: logits, values or representations.
-        is_classifier: Whether the outputs are a row of class scores for each image.
         run: The live model as a function of images in [0, 1].
     """
 
-    task: str
+    description: Description
     images: np.ndarray
     labels: np.ndarray | None
     outputs: np.ndarray
-    is_classifier: bool
     run: Callable
 
     def measure(self, run, path=None):
@@ -92,11 +90,11 @@ class Reference:
             True
         """
         outputs = _run_batches(run, self.images, "verifying")
-        task = get_task(self.task)
+        task = get_task(self.description.task)
         scale = max(float(np.abs(self.outputs).max()), float(np.finfo("float32").tiny))
         differences = np.abs(self.outputs - outputs)
         agreement = score = None
-        if self.labels is not None and self.is_classifier:
+        if self.labels is not None and self.description.is_classifier:
             score = task.scores(task.predictions(outputs, self.labels))[task.primary_metric]
             agreement = task.agreement(self.outputs, outputs)
         first = self.images[np.arange(BATCH) % len(self.images)]
@@ -139,8 +137,7 @@ def live_reference(model, description, samples=None, count=512):
         if description.is_classifier:
             get_task(description.task).check_labels(labels, description.num_classes)
     run = live_run(model)
-    outputs = _run_batches(run, images)
-    return Reference(description.task, images, labels, outputs, description.is_classifier, run)
+    return Reference(description, images, labels, _run_batches(run, images), run)
 
 
 def live_run(model):
@@ -193,16 +190,15 @@ def check_tolerance(tolerance, row, images):
     differ = "its outputs differ from the live model by {:.1e} of the largest{}; the bound is {:.0e}"
     if not np.isfinite(row["max_logit_difference"]):
         raise ValueError("it computes NaN or infinity")
-    problem = None
     if tolerance.metric == "max_logit_difference":
-        if value > bound:
-            problem = differ.format(value, "", bound)
+        problem = differ.format(value, "", bound) if value > bound else None
     elif mean > MAX_MEAN_DIFFERENCE:
         problem = differ.format(mean, " on average", MAX_MEAN_DIFFERENCE)
     elif value is None or images < MIN_IMAGES:
         return f"agreement with the live model is checked on {MIN_IMAGES} or more images of a data set"
-    elif value < bound:
-        problem = f"it agrees with the live model on {value:.1%} of {images} images; the bound is {bound:.0%}"
+    else:
+        agrees = f"it agrees with the live model on {value:.1%} of {images} images; the bound is {bound:.0%}"
+        problem = agrees if value < bound else None
     if problem and tolerance.required:
         raise ValueError(problem)
     return problem
@@ -246,7 +242,7 @@ def size_of(path):
     """
     path = pathlib.Path(path)
     files = path.rglob("*") if path.is_dir() else [path]
-    return sum(os.stat(file).st_size for file in files if file.is_file())
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _run_batches(run, images, title="computing"):

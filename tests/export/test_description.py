@@ -28,20 +28,19 @@ def test_fields_of_later_versions_are_ignored(description):
 
 def test_a_field_that_is_missing_is_refused(description):
     values = json.loads(description.as_json())
-    for name in values.keys() - {"seed"}:
+    del values["seed"]  # has a default
+    assert parse_description(json.dumps(values), "m.onnx").seed == 0
+    for name in values:
         text = json.dumps({other: value for other, value in values.items() if other != name})
-        with pytest.raises(ValueError, match="'m.onnx' was not exported by keras_vit"):
+        with pytest.raises(ValueError, match="'m.onnx' is damaged, .*keras_vit.json: .*"):
             parse_description(text, "m.onnx")
 
 
-def test_a_missing_seed_has_its_default(description):
-    values = json.loads(description.as_json())
-    assert parse_description(json.dumps({n: v for n, v in values.items() if n != "seed"}), "m.onnx").seed == 0
-
-
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "[1]", "null", "3", '"task"', "{}"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "[1]", "null", "3", "{}", "[" * 100_000], ids=lambda t: t[:9]
+)
 def test_what_is_no_description_is_refused(text):
-    with pytest.raises(ValueError, match="'m.onnx' was not exported by keras_vit: it has no keras_vit.json"):
+    with pytest.raises(ValueError, match="'m.onnx' is damaged, or cannot be opened here: keras_vit.json: "):
         parse_description(text, "m.onnx")
 
 
@@ -57,18 +56,14 @@ def test_what_is_no_description_is_refused(text):
 )
 def test_what_describes_no_model_is_refused_in_one_line(change, description):
     text = json.dumps({**json.loads(description.as_json()), **change})
-    with pytest.raises(ValueError, match="'m.onnx' is damaged, or of a later version: in its") as error:
+    with pytest.raises(
+        ValueError, match="'m.onnx' is damaged, or cannot be opened here: keras_vit.json: "
+    ) as error:
         parse_description(text, "m.onnx")
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_without_one_is_refused(tmp_path):
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ValueError, match=f"'{folder}' was not exported by keras_vit"):
-            read_description(folder)
-
-
-@pytest.mark.parametrize("name", ["two\nlines", "end\n", "\n", "old\rmac", "page\x0cbreak", "u\u2028n"])
+@pytest.mark.parametrize("name", ["two\nlines", "end\n", "u\u2028n"])
 def test_a_class_name_of_several_lines_is_refused(name):
     """It would count as several classes in labels.txt."""
     model = small(num_layers=1, class_names=("ant", "bee", name, "dog", "emu"))

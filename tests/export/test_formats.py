@@ -47,7 +47,7 @@ def test_a_file_is_of_the_format_of_its_suffix_and_a_folder_is_a_saved_model(tmp
     assert {name: format_of(name).option for name in names} == names
 
 
-def test_a_new_row_is_written_verified_and_opened(model, tmp_path, monkeypatch):
+def test_a_new_row_is_written_verified_and_opened(model, copied, tmp_path, monkeypatch):
     def write(job, path):
         path.write_bytes(b"converted from " + bytes(job.saved_model))
 

@@ -7,14 +7,12 @@ import tarfile
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from made.exports import pixels
 from made.servers import Server, file, serving
 from reference.comparing import assert_close
 from reference.small import one_block, run_live
 
-from keras_vit.export.description import describe
-from keras_vit.export.hub import Facts, Measurement, check_names, export_hub
+from keras_vit.export.hub import Facts, Measurement, export_hub
 from keras_vit.export.saved_model import export_saved_model
 
 NAMES = {"name": "vit_s16.digits", "publisher": "me-2"}
@@ -62,17 +60,6 @@ def test_archive_card_and_metadata_are_written(model, saved_model, tmp_path):
     }
 
 
-def test_a_feature_extractor_without_trainable_variables_is_not_published_as_fine_tunable(tmp_path):
-    saved = tmp_path / "4"
-    tf.saved_model.save(tf.train.Checkpoint(variables=[tf.Variable(1.0)], trainable_variables=[]), saved)
-    (saved / "assets" / "keras_vit.json").write_text(describe(one_block(num_classes=None)).as_json())
-    files = export_hub(saved, tmp_path / "hub", **NAMES)
-    assert files["page"].read_text().startswith("# me-2/vit_s16.digits, version 4\n")  # the folder's
-    instance = json.loads(files["instance_metadata"].read_text())
-    assert instance["fineTunable"] is False and instance["instanceSlug"] == "feature-vector"
-    assert "trainable=True" not in files["page"].read_text() + instance["usage"]
-
-
 def test_unknown_facts_are_not_in_the_metadata(saved_model, tmp_path):
     files = export_hub(saved_model, tmp_path / "hub", **NAMES)
     model, instance = (json.loads(files[f"{name}_metadata"].read_text()) for name in ("model", "instance"))
@@ -86,13 +73,9 @@ def test_unknown_facts_are_not_in_the_metadata(saved_model, tmp_path):
     ("names", "message"),
     [
         ({"name": "vit s16"}, """name must consist of letters, digits, "_", "." and "-" .*; got 'vit s16'"""),
-        ({"name": "../vit"}, "name must consist of .*; got '../vit'"),
         ({"name": ".."}, r"name must consist of .*; got '\.\.'"),
         ({"publisher": "Me"}, "publisher must consist of .*; got 'Me'"),
-        ({"publisher": "me/you"}, "publisher must consist of .*; got 'me/you'"),
         ({"publisher": "größe"}, "publisher must consist of .*; got 'größe'"),
-        ({"name": None}, "name must consist of .*; got None"),
-        ({"version": "1a"}, "version must consist of .*; got '1a'"),
         ({"version": -1}, "version must consist of .*; got '-1'"),
     ],
 )
@@ -100,15 +83,12 @@ def test_other_characters_in_names_are_refused(names, message, saved_model, tmp_
     with pytest.raises(ValueError, match=message):
         export_hub(saved_model, tmp_path / "hub", **{**NAMES, **names})
     assert [*tmp_path.iterdir()] == []
-    with pytest.raises(ValueError, match=message):
-        check_names(**{**NAMES, "version": 1, **names})
 
 
 @pytest.mark.parametrize(
     ("fact", "message"),
     [
         ({"url": "example.org/vit.tar.gz"}, r"url must be the URL of a \.tar\.gz; got 'example"),
-        ({"url": "https://example.org/vit"}, r"url must be the URL of a \.tar\.gz"),
         ({"url": 'https://example.org/"+x+".tar.gz'}, "url must be"),
         ({"licence": "MIT\n# Module"}, "licence must be one line of text"),
         ({"trained_on": " "}, "trained_on must be one line of text; got ' '"),
@@ -120,15 +100,13 @@ def test_facts_that_would_break_the_card_are_refused(fact, message):
         Facts(**fact)
 
 
-def test_nothing_is_left_of_what_cannot_be_published(saved_model, tmp_path):
-    other = tmp_path / "other"
-    tf.saved_model.save(tf.train.Checkpoint(), str(other))
+def test_what_cannot_be_published_is_refused(saved_model, tmp_path):
     with pytest.raises(ValueError, match="was not exported by keras_vit"):
-        export_hub(other, tmp_path / "hub", **NAMES)
+        export_hub(tmp_path, tmp_path / "hub", **NAMES)
     (tmp_path / "hub").mkdir()
     with pytest.raises(ValueError, match="hub' exists; '.*hub-2' is free"):
         export_hub(saved_model, tmp_path / "hub", **NAMES)
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "hub", other]
+    assert [*tmp_path.iterdir()] == [tmp_path / "hub"]
 
 
 # With tensorflow_hub and tf_keras ------------------------------------------------------------------
@@ -221,7 +199,6 @@ for path in sys.argv[1:]:
     [
         {},
         {"image_size": (None, None), "patch_size": 56, "position_grid": (2, 2), "num_classes": None},
-        {"pooling": None},
     ],
 )
 def test_every_program_on_the_card_runs(options, tmp_path):

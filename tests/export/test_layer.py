@@ -1,4 +1,3 @@
-import gc
 import shutil
 import zipfile
 
@@ -10,15 +9,19 @@ from made.devices import devices
 from made.exports import pixels
 from made.servers import Server, file, serving
 from reference.comparing import assert_close
-from reference.small import one_block, run_live
+from reference.small import one_block, penalised, run_live
 
-from keras_vit import VisionTransformer
-from keras_vit.data.datasets import load_dataset
 from keras_vit.export.archive import make_archive
 from keras_vit.export.layer import SavedModelLayer
 from keras_vit.export.saved_model import export_saved_model
 
 SLOW = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def layer(saved_model):
+    """A trainable layer; tests leave its variables as they are."""
+    return SavedModelLayer(saved_model, trainable=True)
 
 
 class Foreign(tf.train.Checkpoint):
@@ -48,32 +51,20 @@ def foreign(tmp_path_factory):
 # What it computes --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [0, 1, 7])
-def test_it_computes_what_the_model_does(batch, model, saved_model):
-    outputs = SavedModelLayer(saved_model)(pixels(batch))
-    assert outputs.shape == (batch, 10)
-    if batch:
-        assert_close(outputs, run_live(model, pixels(batch)), 1e-5)
-
-
-def test_it_takes_folders_of_versions_and_archives(model, saved_model, tmp_path, monkeypatch):
-    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
-    path = make_archive(saved_model, tmp_path / "vit.tar.gz")
-    for handle in (saved_model.parent, str(path)):
-        assert_close(SavedModelLayer(handle)(pixels()), run_live(model, pixels()), 1e-5)
+def test_it_computes_what_the_model_does(model, layer):
+    expected = run_live(model, pixels(7))
+    assert_close(layer(pixels(7)), expected, 1e-5)
+    assert layer(pixels(0)).shape == layer(keras.Input((16, 16, 3), 0)).shape == (0, 10)
+    assert layer(keras.Input((16, 16, 3))).shape == (None, 10)
 
 
 def test_signatures_give_their_outputs(model, saved_model):
     outputs = SavedModelLayer(saved_model, signature="serving_default")(pixels())
     assert {*outputs} == {"logits", "probabilities"}
     assert_close(outputs["logits"], run_live(model, pixels()), 1e-5)
-    chosen = SavedModelLayer(saved_model, signature="serving_default", output="probabilities")
-    assert_close(chosen(pixels()), keras.ops.softmax(run_live(model, pixels())), 1e-5)
-    assert chosen.trainable_variables == []
 
 
-def test_it_runs_in_training_mode_only_where_it_is_trained(model, saved_model):
-    layer = SavedModelLayer(saved_model, trainable=True)
+def test_it_runs_in_training_mode_only_where_it_is_trained(model, layer):
     expected = run_live(model, pixels())
     assert np.abs(layer(pixels(), training=True) - expected).max() > 0.1
     assert_close(layer(pixels(), training=False), expected, 1e-5)
@@ -83,72 +74,47 @@ def test_it_runs_in_training_mode_only_where_it_is_trained(model, saved_model):
     assert np.abs(layer(pixels(), training=True) - expected).max() > 0.1
 
 
-POLICIES = [
-    "mixed_float16",
-    *(pytest.param(p, marks=SLOW) for p in ("mixed_bfloat16", "bfloat16", "float64")),
-]
-
-
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy", ["mixed_float16", *(pytest.param(p, marks=SLOW) for p in ("bfloat16", "float64"))]
+)
 def test_it_computes_in_its_own_types_under_every_policy(policy, model, saved_model):
     layer = SavedModelLayer(saved_model, dtype=policy, trainable=True)
-    wanted = layer.compute_dtype
-    for images in (pixels(), pixels().astype("float64"), keras.ops.cast(pixels(), wanted)):
-        assert keras.backend.standardize_dtype(layer(images).dtype) == wanted
+    for images in (pixels(), pixels().astype("float64"), keras.ops.cast(pixels(), layer.compute_dtype)):
+        outputs = layer(images)
+        assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
     assert {v.dtype for v in layer.trainable_variables} == {"float32"}
-    exact = run_live(model, pixels())
-    assert_close(
-        keras.ops.cast(layer(pixels()), "float32"),
-        keras.ops.cast(keras.ops.cast(exact, wanted), "float32"),
-        1e-2,
-    )
+    assert_close(keras.ops.cast(outputs, "float32"), run_live(model, pixels()), 2e-2)
 
 
 # Its variables -----------------------------------------------------------------------------------
 
 
-def test_its_weights_are_the_saved_models_own(model, saved_model):
-    layer = SavedModelLayer(saved_model, trainable=True)
+def test_its_weights_are_the_saved_models_own(model, layer, loaded):
     assert len(layer.weights) == len(model.variables)
-    shapes = [tuple(w.shape) for w in layer.trainable_variables]
-    assert shapes == [tuple(w.shape) for w in model.trainable_variables]
-    names = [w.name for w in layer.trainable_variables]
-    assert len({*names}) == len(names)
-    own = tf.saved_model.load(saved_model).trainable_variables
-    before = [w.numpy() for w in layer.trainable_variables]
-    for weight, first in zip(before, own):
-        np.testing.assert_array_equal(weight, first)
-    head = layer.trainable_variables[-1]
-    expected = layer(pixels()) + 1
+    assert len({weight.name for weight in layer.trainable_variables}) == len(model.trainable_variables)
+    for weight, first in zip(layer.trainable_variables, loaded.trainable_variables, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), first)
+    head, before = layer.trainable_variables[-1], layer(pixels())
     head.assign(head.value + 1)  # not a copy
-    assert_close(layer(pixels()), expected, 1e-5)
+    assert_close(layer(pixels()), before + 1, 1e-5)
+    head.assign(head.value - 1)
 
 
-def test_frozen_weights_are_not_trained(saved_model):
+def test_a_frozen_layer_has_no_trained_variables_and_no_penalties(saved_model):
     layer = SavedModelLayer(saved_model)
     assert layer.trainable_variables == [] and layer.losses == [] and len(layer.weights) > 0
-    inputs = keras.Input((16, 16, 3))
-    outer = keras.Model(inputs, keras.layers.Dense(2)(layer(inputs)))
-    outer.compile("sgd", "mse")
-    before = [w.numpy() for w in layer.weights]
-    outer.fit(pixels(), np.ones((3, 2)), verbose=0)
-    for weight, old in zip(layer.weights, before):
-        np.testing.assert_array_equal(weight.numpy(), old)
-    assert [v.trainable for v in layer.weights] == [False] * len(before)
+    assert not any(variable.trainable for variable in layer.weights)
 
 
-def test_its_penalties_are_counted_once_and_while_it_is_trained(model, saved_model):
+def test_its_penalties_are_counted_once_and_while_it_is_trained(model, layer):
     expected = 0.1 * float(np.sum(model.get_layer("head").kernel.numpy() ** 2))
-    layer = SavedModelLayer(saved_model, trainable=True)
-    assert [float(loss) for loss in layer.losses] == pytest.approx([expected])
     inputs = keras.Input((16, 16, 3))
     outer = keras.Model(inputs, layer(inputs) + layer(1 - inputs))  # called twice
     outer(pixels())
     assert sum(float(loss) for loss in outer.losses) == pytest.approx(expected)
-    outer.compile("sgd", "mse")
-    assert outer.evaluate(pixels(), outer(pixels()), verbose=0) == pytest.approx(expected, rel=1e-4)
     layer.trainable = False
     assert outer.losses == []
+    layer.trainable = True
 
 
 def outer_of(handle, **options):
@@ -178,7 +144,7 @@ def moved(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "kind", ["vit.tar.gz", *(pytest.param(kind, marks=SLOW) for kind in ("export", "run/export", "URL"))]
 )
-def test_a_keras_file_holds_the_saved_model_wherever_it_came_from(kind, saved_model, moved):
+def test_a_keras_file_holds_the_saved_model_and_what_was_trained(kind, saved_model, moved):
     if kind.endswith("export"):
         shutil.copytree(saved_model, f"{kind}/saved_model/1")
         outer = outer_of(kind.split("/")[0], trainable=True)
@@ -189,25 +155,16 @@ def test_a_keras_file_holds_the_saved_model_wherever_it_came_from(kind, saved_mo
             outer = outer_of(f"{server.url}/vit.tar.gz", trainable=True, trust=True)
     else:
         outer = outer_of(make_archive(saved_model, kind), trainable=True)
-    for weight in outer.trainable_variables:
-        weight.assign(weight + 0.1)
-    expected = outer(pixels())
-    np.testing.assert_array_equal(moved(outer)(pixels()), expected)
-
-
-def test_a_model_keeps_what_was_trained_in_its_own_file(saved_model, moved):
-    shutil.copytree(saved_model, "1")
-    outer = outer_of("1", trainable=True)
-    outer.compile("adam", "mse")
+    outer.compile("sgd", "mse")
     outer.fit(pixels(), np.ones((3, 2)), verbose=0)
-    outer.save("../outer.keras")
-    refused = "runs the SavedModel '1', which is a program.*safe_mode=False"
-    with pytest.raises(ValueError, match=refused) as e:
-        keras.saving.load_model("../outer.keras")
+    outer.save("outer.keras")
+    with pytest.raises(ValueError, match="runs the SavedModel .*, which is a program.*safe_mode=False") as e:
+        keras.saving.load_model("outer.keras")
     assert "\n" not in str(e.value)
+    expected, config = outer(pixels()), outer.get_layer("vit").get_config()
     loaded = moved(outer)
-    assert loaded.get_layer("vit").get_config() == outer.get_layer("vit").get_config()
-    np.testing.assert_array_equal(loaded(pixels()), outer(pixels()))
+    assert loaded.get_layer("vit").get_config() == config
+    np.testing.assert_array_equal(loaded(pixels()), expected)
     assert len(loaded.trainable_variables) == len(outer.trainable_variables)
     assert len(loaded.losses) == 1  # the weight penalty
 
@@ -237,126 +194,40 @@ def test_tables_and_unlisted_variables_keep_their_values(moved):
     np.testing.assert_array_equal(moved(outer)(np.ones((1, 2))), [[13.0, 18.0]])
 
 
-def test_a_model_that_is_not_exported_is_refused_with_the_command(model, tmp_path):
-    model.save(tmp_path / "model.keras")
-    command = f"keras-vit export --model {tmp_path} --formats saved_model --output {tmp_path}/export"
-    with pytest.raises(ValueError, match=f"'{tmp_path}' is a run without an export; write one by {command}"):
-        SavedModelLayer(tmp_path)
-    with pytest.raises(ValueError, match="model.keras' is a Keras model, not a SavedModel; write one by"):
-        SavedModelLayer(tmp_path / "model.keras")
-
-
 def test_its_config_is_its_arguments(saved_model):
-    layer = SavedModelLayer(
-        saved_model, signature="serving_default", output="logits", name="vit", dtype="mixed_float16"
-    )
+    options = {"signature": "serving_default", "output": "logits", "name": "vit", "dtype": "mixed_float16"}
+    layer = SavedModelLayer(saved_model, **options)
     config = layer.get_config()
-    assert {name: config[name] for name in ("handle", "signature", "output", "trainable", "name")} == {
-        **{"handle": str(saved_model), "signature": "serving_default", "output": "logits"},
-        **{"trainable": False, "name": "vit"},
-    }
-    with pytest.raises(ValueError, match="safe_mode=False"):
-        SavedModelLayer.from_config(config)
+    for name in ("signature", "output", "name"):
+        assert config[name] == options[name]
+    assert (config["handle"], config["trainable"]) == (str(saved_model), False)
     again = SavedModelLayer.from_config(config, safe_mode=False)
     assert again.get_config() == config and again.compute_dtype == "float16"
     np.testing.assert_array_equal(again(pixels()), layer(pixels()))
     assert keras.saving.get_registered_name(SavedModelLayer) == "keras_vit>SavedModelLayer"
 
 
-# In models ---------------------------------------------------------------------------------------
-
-
-def test_symbolically_called_it_has_the_outputs_shape(model, saved_model):
-    layer = SavedModelLayer(saved_model, trainable=True)
-    assert layer(keras.Input((16, 16, 3))).shape == (None, 10)
-    assert layer(keras.Input((16, 16, 3), batch_size=3)).shape == (3, 10)
-    outer = keras.Sequential([keras.Input((16, 16, 3)), layer])
-    lines = []
-    outer.summary(print_fn=lines.append)
-    assert f"Trainable params: {model.count_params():,}" in "\n".join(lines)
-    assert outer.predict(pixels(7), batch_size=3, verbose=0).shape == (7, 10)
-
-
-def test_the_saved_model_lives_as_long_as_the_layer(saved_model):
-    def made():
-        inputs = keras.Input((16, 16, 3))
-        return keras.Model(
-            inputs, SavedModelLayer(saved_model, signature="serving_default", output="logits")(inputs)
-        )
-
-    outer = made()
-    gc.collect()
-    assert outer(pixels()).shape == (3, 10)
-
-
 @pytest.mark.slow
-def test_replicas_train_it_as_one_device_does(tmp_path):
-    saved_model = export_saved_model(one_block(), tmp_path / "1")
+def test_it_is_fine_tuned_as_the_live_model_is_and_on_replicas(tmp_path):
+    model = penalised()
+    saved_model = export_saved_model(model, tmp_path / "1", warmup=())
     images, labels = pixels(8), np.arange(8) % 5
 
-    def run(replicas):
-        with devices(replicas).scope() if replicas else keras.name_scope("one"):
-            outer = keras.Sequential([keras.Input((16, 16, 3)), SavedModelLayer(saved_model, trainable=True)])
-            outer.compile(
-                keras.optimizers.SGD(0.01, momentum=0.9),
-                keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            )
+    def fit(make, replicas=0):
+        with devices(replicas).scope():
+            inputs = keras.Input((16, 16, 3))
+            outer = keras.Model(inputs, make()(inputs))
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            outer.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)
         batches = tf.data.Dataset.from_tensor_slices((images, labels)).batch(8).repeat()
-        history = outer.fit(batches, steps_per_epoch=1, epochs=3, verbose=0, shuffle=False)
-        return history.history["loss"], [w.numpy() for w in outer.trainable_variables]
+        return outer.fit(batches, steps_per_epoch=1, epochs=5, verbose=0, shuffle=False).history["loss"]
 
-    losses, weights = run(0)
-    losses_of_two, weights_of_two = run(2)
-    np.testing.assert_allclose(losses_of_two, losses, rtol=1e-3)
-    for one, two in zip(weights, weights_of_two):
-        np.testing.assert_allclose(two, one, atol=2e-3)
+    losses = fit(lambda: SavedModelLayer(saved_model, trainable=True))
+    replicated = fit(lambda: SavedModelLayer(saved_model, trainable=True), 2)
+    live = fit(lambda: lambda images: model(model.preprocessing.normalise(images * 255.0)))
+    np.testing.assert_allclose(losses, live, rtol=1e-3)
+    np.testing.assert_allclose(replicated, live, rtol=1e-3)
     assert losses[-1] < losses[0]
-
-
-# Fine-tuning -------------------------------------------------------------------------------------
-
-
-class Losses(keras.callbacks.Callback):
-    def __init__(self):
-        super().__init__()
-        self.values = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.values.append(logs["loss"])
-
-
-def digits(split):
-    """Images (count, 8, 8, 3) in [0, 1] and labels."""
-    samples = load_dataset("digits").split(split)
-    images, labels = zip(*((tf.io.decode_png(i, 3), label) for i, label in samples.evaluation_records()))
-    return np.stack(images).astype("float32") / 255, np.array(labels)
-
-
-@pytest.mark.slow
-def test_it_is_fine_tuned_as_the_live_model_is(tmp_path):
-    model = VisionTransformer(8, 4, 32, 1, 64, 4, num_classes=10)
-    model.get_layer("head").kernel.regularizer = keras.regularizers.L2(1e-3)
-    layer = SavedModelLayer(export_saved_model(model, tmp_path / "1"), trainable=True)
-    inputs = keras.Input((8, 8, 3))
-    normalised = model.preprocessing.normalise(inputs * 255.0)
-    images, labels = digits("train")
-    test = digits("test")
-    losses, accuracies = [], []
-    for outputs in (model(normalised), layer(inputs)):
-        trained = keras.Model(inputs, outputs)
-        trained.compile(
-            keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=1.0),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-        )
-        kept = Losses()
-        trained.fit(images, labels, batch_size=32, epochs=6, shuffle=False, verbose=0, callbacks=[kept])
-        losses.append(kept.values)
-        accuracies.append(trained.evaluate(*test, verbose=0)[1])
-    # Step by step; rounding grows with the steps, since the optimizer magnifies it.
-    np.testing.assert_allclose(losses[1][:40], losses[0][:40], rtol=1e-4)
-    assert min(accuracies) > 0.8, accuracies
-    assert abs(accuracies[0] - accuracies[1]) <= 0.01, accuracies
 
 
 # Other publishers' -------------------------------------------------------------------------------
@@ -405,11 +276,9 @@ def test_it_takes_inputs_of_unknown_rank_and_of_several_shapes(tmp_path):
 @pytest.mark.parametrize(
     ("call", "specs", "message"),
     [
-        (lambda x: x, None, "cannot be called: it was saved without a traced call"),
-        (lambda *, x: x, {"x": (2,)}, r"cannot be called with one input: it takes \(\*, x\)"),
-        (lambda: 1.0, {}, r"cannot be called with one input: it takes \(\)"),
+        (lambda x: x, None, r"cannot be called with one input: it takes \(x\)"),
+        (lambda: 1.0, {}, r"with one input: it takes \(\)"),
         (lambda a, b: a + b, {"a": (2,), "b": (2,)}, r"with one input: it takes \(a, b\)"),
-        (lambda *all: all[0] if all else 1.0, {}, r"with one input: it takes \(\*all\)"),
     ],
 )
 def test_what_cannot_be_called_with_one_input_is_refused(call, specs, message, tmp_path):
@@ -421,12 +290,7 @@ def test_what_cannot_be_called_with_one_input_is_refused(call, specs, message, t
     assert "\n" not in str(e.value)
 
 
-def test_a_signatures_inputs_are_its_own(foreign, tmp_path):
-    constant = Foreign()
-    constant.one = tf.function(lambda: {"one": tf.ones(1)}, input_signature=[])
-    tf.saved_model.save(constant, str(tmp_path / "1"), signatures=constant.one)
-    with pytest.raises(ValueError, match="the signature 'serving_default' of '.*1' takes no input"):
-        SavedModelLayer(tmp_path / "1", signature="serving_default")
+def test_a_signatures_inputs_are_its_own(foreign):
     a = np.ones((3, 2), "float32")
     for inputs, got in ((a, "EagerTensor"), ({"a": a}, r"\['a'\]")):
         with pytest.raises(ValueError, match=rf"'two' takes a dict of \['a', 'b'\]; got {got}"):
@@ -437,32 +301,30 @@ def test_a_signatures_inputs_are_its_own(foreign, tmp_path):
 def test_what_has_nothing_to_train_is_not_to_be_trained(tmp_path):
     model = one_block()
     model.trainable = False
-    saved_model = export_saved_model(model, tmp_path / "1")
+    saved_model = export_saved_model(model, tmp_path / "1", warmup=())
     with pytest.raises(ValueError, match="/1' has no trainable variables; drop trainable=True"):
         SavedModelLayer(saved_model, trainable=True)
-    inputs = keras.Input((16, 16, 3))
-    outer = keras.Model(inputs, keras.layers.Dense(2)(SavedModelLayer(saved_model)(inputs)))
+    outer = outer_of(saved_model)
     outer.trainable = False
     outer.trainable = True  # as Keras sets it, on every layer
-    assert outer.layers[1].trainable and len(outer.trainable_variables) == 2
     outer.save(tmp_path / "outer.keras")
     loaded = keras.saving.load_model(tmp_path / "outer.keras", safe_mode=False)
     np.testing.assert_array_equal(loaded(pixels()), outer(pixels()))
 
 
-def test_what_does_not_fit_is_refused(saved_model, foreign):
+def test_what_does_not_fit_is_refused(saved_model, foreign, layer):
     with pytest.raises(ValueError, match=r"has no signature 'x'; it has \['one', 'two'\]"):
         SavedModelLayer(foreign, signature="x")
     with pytest.raises(ValueError, match="a signature cannot be trained; drop signature='one'"):
         SavedModelLayer(foreign, signature="one", trainable=True)
     with pytest.raises(ValueError, match=r"has no output 'x'; it has \['difference', 'sum'\]"):
         SavedModelLayer(foreign, output="x")({"a": np.ones((1, 2)), "b": np.ones((1, 2))})
-    with pytest.raises(ValueError, match="has one output, without a name"):
+    with pytest.raises(ValueError, match=r"has no output 'logits'; it has \[\]"):
         SavedModelLayer(saved_model, output="logits")(pixels())
     with pytest.raises(ValueError, match=r"expected shape=\(None, 16, 16, 3\), found shape=\(3, 8, 16, 3\)"):
-        SavedModelLayer(saved_model)(pixels()[:, :8])
+        layer(pixels()[:, :8])
     with pytest.raises(ValueError, match="the SavedModel takes float32; got uint8"):
-        SavedModelLayer(saved_model)((255 * pixels()).astype("uint8"))
+        layer((255 * pixels()).astype("uint8"))
 
 
 @pytest.mark.slow

@@ -5,13 +5,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from made.exports import pixels
 from made.photos import FORMATS, ORIENTATIONS, photo
 from PIL import Image
 from reference.comparing import assert_close
-from reference.small import HYBRID, one_block, run_live
+from reference.small import HYBRID, one_block
 
 from keras_vit import Preprocessing
 from keras_vit.export.saved_model import export_saved_model
@@ -31,7 +29,6 @@ KINDS = {  # Pillow's mode, the format, (height, width)
     "webp": ("RGB", "WEBP", (40, 25)),
 }
 PREPARE = {
-    "crop": Preprocessing(16, "crop", 0.875, "bicubic", antialias=True),
     "squash": Preprocessing(16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)),
     "nearest": Preprocessing(16, "crop", interpolation="nearest"),
 }
@@ -96,7 +93,8 @@ def test_encoded_and_uint8_images_are_read_as_the_model_reads_them(model, loaded
     assert_reads_as_the_model_does(model, loaded, files)
 
 
-@pytest.mark.parametrize("prepare", ["crop", *(pytest.param(p, marks=SLOW) for p in ("squash", "nearest"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("prepare", PREPARE)
 def test_images_are_resized_as_the_model_resizes_them(prepare, files, tmp_path):
     """Here of three classes without names."""
     model = one_block(preprocessing=PREPARE[prepare], num_classes=3)
@@ -118,7 +116,8 @@ def test_the_feature_vector_shares_the_models_weights(model, saved_model):
     loaded = tf.saved_model.load(saved_model)
     outputs = serve(loaded, "image_feature_vector", images=pixels())
     assert {*outputs} == {"representation"}
-    expected = model.feature_extractor("representation")(model.preprocessing(pixels()))["representation"]
+    inputs = model.preprocessing.normalise(pixels() * 255)
+    expected = model.feature_extractor("representation")(inputs)["representation"]
     assert_close(outputs["representation"], expected, 1e-5)
     for variable in loaded.variables:
         variable.assign(tf.zeros_like(variable))
@@ -126,41 +125,29 @@ def test_the_feature_vector_shares_the_models_weights(model, saved_model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["regression", "multi_label"])
-def test_outputs_are_the_tasks(task, tmp_path):
+def test_values_of_a_regression_are_served(tmp_path):
     model = one_block()
-    loaded = exported(model, tmp_path, task=task)
-    logits = run_live(model, pixels())
-    outputs = serve(loaded, "serving_default", images=pixels())
-    best = serve(loaded, "serving_bytes", image_bytes=tf.constant([encoded("png")]))
-    if task == "regression":
-        assert {*outputs} == {*best} == {"values"}
-        assert not hasattr(loaded, "labels")
-        return assert_close(outputs["values"], logits, 1e-5)
-    assert_close(outputs["logits"], logits, 1e-5)
-    assert_close(outputs["probabilities"], keras.ops.sigmoid(logits), 1e-5)
-    scores = keras.ops.sigmoid(model(model.preprocessing(picture(16, 16))))[0]
-    np.testing.assert_allclose(best["scores"][0], np.sort(scores)[::-1], atol=1e-5)
+    loaded = exported(model, tmp_path, task="regression")
+    served = serve(loaded, "serving_bytes", image_bytes=tf.constant([encoded("png")]))
+    assert {*served} == {"values"} and not hasattr(loaded, "labels")
+    assert_close(served["values"], model(model.preprocessing(picture(16, 16))), 1e-5)
 
 
 @pytest.fixture(scope="module")
-def free(tmp_path_factory):
-    """A model of any size, and its export."""
-    model = one_block(image_size=(None, None))
-    return model, exported(model, tmp_path_factory.mktemp("free"))
+def free(any_size):
+    """A model of any size, and its export, loaded."""
+    return any_size[0], tf.saved_model.load(any_size[1])
 
 
-@pytest.mark.parametrize("any_size", [False, True])
-def test_an_empty_batch_gives_empty_outputs(any_size, loaded, free):
-    loaded, classes = (free[1], 5) if any_size else (loaded, 10)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_empty_batch_gives_empty_outputs(dynamic, loaded, free):
     for signature, inputs in (
         ("serving_default", {"images": tf.zeros((0, 16, 16, 3))}),
-        ("image_feature_vector", {"images": tf.zeros((0, 16, 16, 3))}),
         ("serving_uint8", {"images": tf.zeros((0, 16, 16, 3), tf.uint8)}),
         ("serving_bytes", {"image_bytes": tf.constant([], tf.string)}),
     ):
-        for name, x in serve(loaded, signature, **inputs).items():
-            width = 12 if name == "representation" else 5 if signature == "serving_bytes" else classes
+        width = 5 if dynamic or signature == "serving_bytes" else 10
+        for name, x in serve(free[1] if dynamic else loaded, signature, **inputs).items():
             assert x.shape == (0, width), (signature, name)
 
 
@@ -168,27 +155,24 @@ BROKEN = {
     "nothing": b"",
     "no image": b"this is no image",
     "a truncated jpeg": encoded("jpeg")[:-600],
-    "a truncated png": encoded("alpha.png")[:-300],
     "half a header": encoded("png")[:20],
 }
 
 
-@pytest.mark.parametrize("index", [0, 3])
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_image_is_named_by_its_index(kind, index, loaded):
-    batch = [encoded("png")] * index + [BROKEN[kind], encoded("jpeg"), b"the second one"]
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"image {index} of the batch cannot be decoded"):
-        serve(loaded, "serving_bytes", image_bytes=tf.constant(batch))
+def test_a_broken_image_is_named_by_its_index(kind, loaded):
+    batch = [*[encoded("png")] * 3, BROKEN[kind], encoded("jpeg"), b"the second one"]
+    for index in (0, 3):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"image {index} of the batch cannot be dec"):
+            serve(loaded, "serving_bytes", image_bytes=tf.constant(batch[3 - index :]))
 
 
-@pytest.mark.parametrize("index", [0, 2])
-def test_an_image_of_too_many_pixels_is_named_by_its_index(index, loaded):
+def test_an_image_of_too_many_pixels_is_named_by_its_index(loaded):
     head = bytearray(encoded("png"))
     head[16:24] = struct.pack(">II", 60_000, 60_000)
-    batch = [encoded("png")] * index + [bytes(head), encoded("jpeg")]
-    message = f"image {index} of the batch has more than 89478485 pixels or 268435455 bytes"
+    message = "image 1 of the batch has more than 89478485 pixels or 268435455 bytes"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        serve(loaded, "serving_bytes", image_bytes=tf.constant(batch))
+        serve(loaded, "serving_bytes", image_bytes=tf.constant([encoded("png"), bytes(head), b"no image"]))
 
 
 def test_a_model_of_any_size_computes_each_image_at_its_own_size(free):
@@ -206,21 +190,19 @@ def test_a_model_of_any_size_computes_each_image_at_its_own_size(free):
         assert_close(loaded(floats), live, 1e-5)
 
 
-@pytest.mark.parametrize(
-    "resnet, stride", [(None, 1), pytest.param((), 4, marks=SLOW), pytest.param((1, 1), 8, marks=SLOW)]
-)
-def test_images_that_the_patch_does_not_divide_are_refused(resnet, stride, free, tmp_path):
-    _, loaded = free
-    if resnet is not None:
-        options = {**HYBRID, "image_size": (None, None), "resnet": resnet, "patch_size": 2}
-        loaded = exported(one_block(**options), tmp_path)
-    patch = r"\(8, 8\)" if resnet is None else r"\(2, 2\)"
+@pytest.mark.parametrize("resnet", [False, pytest.param(True, marks=SLOW)])
+def test_images_that_the_patch_does_not_divide_are_refused(resnet, free, tmp_path):
+    loaded, stride, patch = free[1], 1, r"\(8, 8\)"
+    if resnet:
+        options = {**HYBRID, "image_size": (None, None), "resnet": (1, 1), "patch_size": 2}
+        loaded, stride, patch = exported(one_block(**options), tmp_path), 8, r"\(2, 2\)"
     problem = rf"height and width are \[32 35\], but after a stride of {stride} the patch of {patch} must"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"the images cannot be cut .*{problem}"):
-        serve(loaded, "serving_uint8", images=picture(32, 35)[np.newaxis])
-    files = [tf.io.encode_png(picture(*size)) for size in ((32, 32), (32, 35))]
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"image 1 of the batch cannot be .*{problem}"):
-        serve(loaded, "serving_bytes", image_bytes=tf.stack(files))
+    for signature, inputs in (
+        ("serving_uint8", {"images": picture(32, 35)[np.newaxis]}),
+        ("serving_bytes", {"image_bytes": tf.stack([tf.io.encode_png(picture(32, 35))])}),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"images cannot be cut .*{problem}"):
+            serve(loaded, signature, **inputs)
 
 
 @pytest.mark.slow
@@ -242,65 +224,12 @@ def test_models_of_other_channels_read_no_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_without_pooling_every_token_has_outputs(tmp_path):
+def test_tokens_are_served_of_images_of_one_size(tmp_path):
     model = one_block(pooling=None, class_token=True)
-    loaded = exported(model, tmp_path)
+    loaded = exported(model, tmp_path / "fixed")
     live = model(model.preprocessing(picture(16, 16))).numpy()
     assert_close(serve(loaded, "serving_uint8", images=picture(16, 16)[np.newaxis])["logits"], live, 1e-5)
     outputs = serve(loaded, "serving_bytes", image_bytes=tf.constant([encoded("png")]))
     np.testing.assert_array_equal(outputs["class_ids"], np.argsort(-live, axis=-1))
-
-
-@pytest.mark.slow
-def test_tokens_of_images_of_several_sizes_are_not_served(tmp_path):
-    loaded = exported(one_block(pooling=None, image_size=(None, None)), tmp_path)
+    loaded = exported(one_block(pooling=None, image_size=(None, None)), tmp_path / "any")
     assert "serving_bytes" not in loaded.signatures
-
-
-ARGUMENTS = st.fixed_dictionaries(
-    {
-        "patch_size": st.sampled_from([8, (4, 8), (8, 16)]),
-        "num_layers": st.integers(1, 2),
-        "num_classes": st.sampled_from([None, 1, 3]),
-        "representation_size": st.sampled_from([None, 6]),
-        "position_embedding": st.sampled_from(["learned", "sincos2d", "none"]),
-        "activation": st.sampled_from(["gelu_tanh", "gelu_erf", "quick_gelu"]),
-        "num_registers": st.integers(0, 2),
-        "layer_scale": st.sampled_from([None, 0.5]),
-        "qkv_bias": st.booleans(),
-        "pre_norm": st.booleans(),
-        "norm_after_pooling": st.booleans(),
-        "prefix_positions": st.booleans(),
-        "in_channels": st.sampled_from([1, 2, 3]),
-        "dropout_rate": st.sampled_from([0.0, 0.5]),
-        "image_size": st.sampled_from([16, (16, 32), (None, None)]),
-    }
-)
-POOLINGS = st.sampled_from(
-    [
-        {"pooling": "token"},
-        {"pooling": "gap"},
-        {"pooling": "gap", "class_token": True},
-        {"pooling": "map"},
-        {"pooling": None},
-        {"pooling": "token", "distillation": True, "representation_size": None, "norm_after_pooling": False},
-    ]
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=50)
-@given(ARGUMENTS, POOLINGS, st.integers(0, 3))
-def test_every_model_computes_the_same_when_exported(tmp_path_factory, arguments, pooling, batch):
-    model = one_block(**{**arguments, **pooling})
-    loaded = exported(model, tmp_path_factory.mktemp("made"))
-    size = model.image_size if model.image_size != (None, None) else (16, 32)
-    images = pixels(batch, size, model.in_channels)
-    normalised = model.preprocessing.normalise(images * 255)
-    live = model(normalised).numpy()
-    assert_close(loaded(images), live, 2e-5)
-    assert_close(loaded.serve(images), live, 2e-5)
-    outputs = serve(loaded, "serving_default", images=images)
-    assert_close(outputs["representation" if model.num_classes is None else "logits"], live, 2e-5)
-    outputs = serve(loaded, "image_feature_vector", images=images)["representation"]
-    assert_close(outputs, model.feature_extractor("representation")(normalised)["representation"], 2e-5)

@@ -1,20 +1,26 @@
 """The model and the export that tests share, and images for them."""
 
 import dataclasses
+import shutil
 
 import numpy as np
-from reference.small import penalised
+import tensorflow as tf
+from reference.small import one_block, penalised
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
+from keras_vit.export.saved_model import export_saved_model
 
 NAMES = ("ant", "bee", "cät", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay")
 OPTIONS = {
     "num_classes": len(NAMES),
     "class_names": NAMES,
     "dropout_rate": 0.5,
-    "preprocessing": {"image_size": 16, "mean": (0.4, 0.5, 0.6), "std": (0.4, 0.6, 0.5)},
+    "preprocessing": {
+        **{"image_size": 16, "resize": "crop", "crop_fraction": 0.875, "interpolation": "bicubic"},
+        **{"antialias": True, "mean": (0.4, 0.5, 0.6), "std": (0.4, 0.6, 0.5)},
+    },
 }
 FILES = {  # of each format in an export folder
     "saved_model": "saved_model/1",
@@ -38,6 +44,36 @@ def export_everything(folder):
     facts = Facts(licence="Apache-2.0", trained_on="scanned digits")
     formats = ("saved_model", "tflite", "onnx", "hub")
     export_folder(shared_model(), folder / "export", formats, **options, publisher="me", facts=facts)
+
+
+def any_size_model():
+    """A model that takes images of any size, and patches of 8 × 8."""
+    return one_block(image_size=(None, None), position_grid=(4, 4))
+
+
+def export_any_size(folder):
+    export_saved_model(any_size_model(), folder / "1", warmup=())
+
+
+def saved_function(compute, folder, assets, **variables):
+    """A SavedModel of a function of images, with the `assets` of another one.
+
+    Args:
+        compute: A function from images (batch, 16, 16, 3) to logits.
+        folder: To write.
+        assets: A folder with `keras_vit.json`.
+        **variables: The function's variables.
+    """
+    module = tf.train.Checkpoint(**variables)
+    spec = tf.TensorSpec((None, 16, 16, 3), name="images")
+
+    def serve(images):
+        return {"logits": compute(images)}
+
+    module.serve = tf.function(serve, input_signature=[spec], autograph=False)
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.serve})
+    shutil.copytree(assets, folder / "assets", dirs_exist_ok=True)
+    return folder
 
 
 def digits(count):

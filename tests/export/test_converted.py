@@ -1,0 +1,81 @@
+"""LiteRT and ONNX files of models with every option compute what the live model does."""
+
+import numpy as np
+import pytest
+from made.exports import pixels
+from reference.comparing import assert_close
+from reference.small import HYBRID, NO_TRANSFORMER, one_block, run_live
+
+from keras_vit.export.description import describe
+from keras_vit.export.exported_model import open_exported
+from keras_vit.export.onnx import export_onnx
+from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.tflite import export_tflite
+from keras_vit.layers import attention
+
+MODELS = {
+    "quick_gelu": {"activation": "quick_gelu"},
+    "sincos2d": {"position_embedding": "sincos2d", "prefix_positions": False},
+    "erf": {"activation": "gelu_erf"},
+    "tanh": {"activation": "gelu_tanh"},
+    "gap": {"pooling": "gap", "representation_size": 6},
+    "map": {"pooling": "map"},
+    "registers": {"num_registers": 2, "image_size": (16, 24), "layer_scale": 0.1},
+    "distillation": {"distillation": True},
+    "hybrid": {**HYBRID, "resnet": (1, 1)},
+    "root block": {**HYBRID, "resnet": ()},
+    "no transformer": {**HYBRID, **NO_TRANSFORMER, "resnet": (1,)},
+    "dropout": {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "stochastic_depth_rate": 0.3},
+    "no head": {"num_classes": None},
+    "grey": {"in_channels": 1},
+    "chunked attention": {},
+    "any size": {"image_size": (None, None), "position_grid": (4, 4)},
+}
+FAST = ("tanh", "map", "grey", "dropout", "chunked attention")
+# Relative to the largest logit. Rounding to integers costs such small models much; test_quantization.py has a
+# trained one.
+BOUNDS = {"float32": 1e-5, "float16": 5e-3, "dynamic_int8": 0.1, "int8": 0.3}
+
+
+def convert(saved, folder, precisions, calibration):
+    """A LiteRT file of each precision and an ONNX file, with the bounds of their errors."""
+    for precision in precisions:
+        options = {"calibration": calibration} if precision == "int8" else {}
+        path = export_tflite(saved, folder / f"{precision}.tflite", precision=precision, **options)
+        yield path, BOUNDS[precision]
+    yield export_onnx(saved, folder / "model.onnx"), 1e-5
+
+
+@pytest.mark.parametrize("names", [FAST, *(pytest.param((name,), marks=pytest.mark.slow) for name in MODELS)])
+def test_litert_and_onnx_compute_what_the_model_does(names, tmp_path, monkeypatch):
+    if "chunked attention" in names:
+        monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 10)  # two queries at a time
+    model = one_block(**{option: value for name in names for option, value in MODELS[name].items()})
+    saved = export_saved_model(model, tmp_path / "1", warmup=())
+    sizes = [(32, 32), (24, 48)] if "any size" in names else [model.image_size]
+    images = [pixels(batch, size, model.in_channels) for batch in (1, 5) for size in sizes]
+    outputs = {"logits", "probabilities"} if model.num_classes else {"representation"}
+    for path, bound in convert(saved, tmp_path, ["float32"] if names == FAST else BOUNDS, images[-1]):
+        exported = open_exported(path)
+        assert exported.description == describe(model)
+        for batch in images:
+            found = exported.outputs(batch)
+            assert {*found} == outputs
+            assert_close(found[min(outputs)], run_live(model, batch), bound)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["single_label", "multi_label", "regression"])
+def test_the_outputs_fit_the_task(task, tmp_path):
+    model, images = one_block(), pixels(2)
+    saved = export_saved_model(model, tmp_path / "1", task=task, warmup=())
+    for path, bound in convert(saved, tmp_path, ["float32", "int8"], images):
+        found, live = open_exported(path).outputs(images), run_live(model, images)
+        if task == "regression":
+            assert {*found} == {"values"}
+            assert_close(found["values"], live, bound)
+            continue
+        assert {*found} == {"logits", "probabilities"}
+        exponents = np.exp(found["logits"].astype("float64"))
+        scores = exponents / (exponents.sum(1, keepdims=True) if task == "single_label" else 1 + exponents)
+        np.testing.assert_allclose(found["probabilities"], scores, atol=max(bound / 30, 1e-6))
