@@ -74,11 +74,6 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
     if f"{block}/attention_scale/gamma" in shapes:
         # Its initial value is unknown, and has no effect on a trained model.
         arguments["layer_scale"] = metadata.get("layer_scale") or 1e-5
-    if shapes.get(f"{block}/mlp/dense_1/kernel") == (arguments["mlp_dim"] / 2, hidden_size):
-        raise ValueError(
-            f"{block}/mlp/dense_1/kernel has half as many rows as dense_0 columns: a gated MLP (SwiGLU), "
-            "which VisionTransformer does not have"
-        )
     query = shape(f"{block}/attention/query/kernel", 2 + split_heads)
     arguments["num_heads"] = query[1] if split_heads else _heads(arguments, metadata)
     table = shape("position_embedding/table", 3, (1, None, hidden_size))

@@ -124,7 +124,11 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
             (f"the catalogue's {row.name}", _metadata_of_row(row)) if row else (None, {}),
             described[::-1],
         )
-        arguments = _infer(layout, mapped, metadata, given)
+        try:
+            arguments = _infer(layout, mapped, metadata, given)
+        except ValueError as error:  # perhaps because it is another kind of model
+            unknown = f" (unknown keys: {listed(mapped.unknown)})" if mapped.unknown else ""
+            raise ValueError(f"{error}{unknown}") from None
         check_unpacked_size(4 * min_parameters({**DEFAULTS, **arguments}), path.stat().st_size)
         if not layout.split_heads and arguments["num_layers"]:
             check_heads(arguments["hidden_size"], arguments["num_heads"])

@@ -79,12 +79,6 @@ def exchange_two_classes(root, rng):
         exchange(split / names[0], split / names[-1])
 
 
-def rotate_the_classes(root, rng):
-    exchange_two_classes(root, rng)
-    for split in {folder.parent for folder in folders(root)}:
-        exchange(split / "ant", split / "bee")
-
-
 def delete_a_class(root, rng):
     for folder in [folder for folder in folders(root) if folder.name == "bee"]:
         shutil.rmtree(folder)
@@ -100,11 +94,6 @@ def replace_a_class(root, rng):
     """Other images of the same names; those of one size cannot be told from copies."""
     for path in draw(rng, folders(root)).iterdir():
         write_image(path, rng, OLD * 2)
-
-
-def delete_images(root, rng):
-    for path in draw(rng, images(root), 2):
-        path.unlink()
 
 
 def add_an_image(root, rng):
@@ -136,14 +125,6 @@ def exchange_two_splits(root, rng):
     exchange(root / draw(rng, ["train", "val"]), root / "test")
 
 
-def rename_a_split(root, rng):
-    (root / "val").rename(root / "validation")
-
-
-def delete_a_split(root, rng):
-    shutil.rmtree(root / draw(rng, ["val", "test"]))
-
-
 def relabel(root, rng):
     header, *rows = read_rows(root)
     row = draw(rng, rows)
@@ -153,25 +134,10 @@ def relabel(root, rng):
     write_rows(root, [header, *rows])
 
 
-def exchange_labels(root, rng):
-    header, *rows = read_rows(root)
-    if "label" not in header:
-        header[1], header[2] = header[2], header[1]
-    for row in rows:
-        row[1] = {"ant": "cat", "cat": "ant"}.get(row[1], row[1])
-    write_rows(root, [header, *rows])
-
-
 def rename_a_label(root, rng):
     rows = [["wasp" if value == "bee" else value for value in row] for row in read_rows(root)]
     if rows[0][1] != "label":
         rows[0][2] = "wasp"
-    write_rows(root, rows)
-
-
-def drop_a_row(root, rng):
-    rows = read_rows(root)
-    del rows[int(rng.integers(1, len(rows)))]
     write_rows(root, rows)
 
 
@@ -186,12 +152,6 @@ def drop_the_splits(root, rng):
     write_rows(root, [row[:-1] for row in read_rows(root)])
 
 
-def shuffle_the_rows(root, rng):
-    """Which changes the order that is trained in, but for classes, whose images are sorted."""
-    header, *rows = read_rows(root)
-    write_rows(root, [header, *draw(rng, rows, len(rows))])
-
-
 def leave_it(root, rng):
     pass
 
@@ -203,20 +163,10 @@ def copy_it(root, rng):
     root.with_name("copy").rename(root)
 
 
-def touch_it(root, rng):
-    for number, path in enumerate(images(root)):
-        os.utime(path, ns=(2 * OLD + number, 2 * OLD + number))
-
-
 def add_other_files(root, rng):
     (root / "notes.txt").write_text("taken in May")
     (root / ".hidden.png").write_text("")
     (root / "empty").mkdir()
-
-
-def write_the_same_again(root, rng):
-    path = draw(rng, images(root))
-    path.write_bytes(path.read_bytes())
 
 
 def respell_the_table(root, rng):
@@ -231,30 +181,21 @@ FOLDERS = ("classes", "splits")
 CHANGES = {
     rename_a_class: FOLDERS,
     exchange_two_classes: FOLDERS,
-    rotate_the_classes: FOLDERS,
     delete_a_class: FOLDERS,
     add_a_class: FOLDERS,
     replace_a_class: FOLDERS,
-    delete_images: FOLDERS,
     add_an_image: FOLDERS,
     rename_an_image: FOLDERS,
     exchange_two_images: LAYOUTS,
     move_an_image: FOLDERS,
     cut_an_image: LAYOUTS,
     exchange_two_splits: ("splits",),
-    rename_a_split: ("splits",),
-    delete_a_split: ("splits",),
     relabel: TABLES,
-    exchange_labels: TABLES,
     rename_a_label: TABLES,
-    drop_a_row: TABLES,
     change_a_split: TABLES,
     drop_the_splits: TABLES,
-    shuffle_the_rows: TABLES,
     leave_it: LAYOUTS,
     copy_it: LAYOUTS,
-    touch_it: LAYOUTS,
     add_other_files: LAYOUTS,
-    write_the_same_again: LAYOUTS,
     respell_the_table: TABLES,
 }

@@ -14,7 +14,6 @@ from reference.goldens import GOLDENS
 from safetensors.numpy import load_file, save_file
 
 from keras_vit import VisionTransformer, save_weights
-from keras_vit.weights.checkpoint import read_checkpoint
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
 SIZES = {
@@ -95,33 +94,18 @@ class Base:
             (folder / name).write_text(text)
         return write(self.arrays if arrays is None else arrays, folder / self.file)
 
-    @functools.cached_property
-    def ours(self):
-        """dict from the file's keys to tuples of the names of ours that they hold."""
-        with tempfile.TemporaryDirectory() as folder:
-            keys = read_checkpoint(self.write(pathlib.Path(folder)), **self.stored_options).keys
-        found = {}
-        for name, key in keys.items():
-            found[key] = (*found.get(key, ()), name)
-        return found
-
     @property
     def stored_options(self):
         """The options that `read_checkpoint` takes."""
         return {name: value for name, value in self.options.items() if name != "image_size"}
 
-    def key(self, ours):
-        """The file's key of one of our names."""
-        return next(key for key, names in self.ours.items() if ours in names)
-
     def without(self, pattern):
-        """The arrays but for those with a name of ours that matches a pattern."""
-        names = self.ours
-        return {k: a for k, a in self.arrays.items() if not any(re.fullmatch(pattern, n) for n in names[k])}
+        """The arrays but for those whose key matches a pattern."""
+        return {key: array for key, array in self.arrays.items() if not re.fullmatch(pattern, key)}
 
-    def changed(self, ours, change):
+    def changed(self, key, change):
         """The arrays with a function applied to one of them."""
-        return {k: change(a) if ours in self.ours[k] else a for k, a in self.arrays.items()}
+        return {**self.arrays, key: change(self.arrays[key])}
 
 
 def write(arrays, path):

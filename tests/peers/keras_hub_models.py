@@ -5,30 +5,28 @@ import re
 import keras_hub
 from reference.comparing import arrays
 
-_THEIRS = (
-    (r"encoder_block_(\d+)/attention_norm", lambda i: f"vit_encoder/transformer_block_{int(i) + 1}/ln_1"),
-    (r"encoder_block_(\d+)/mlp_norm", lambda i: f"vit_encoder/transformer_block_{int(i) + 1}/ln_2"),
-    (
-        r"encoder_block_(\d+)/attention/out",
-        lambda i: f"vit_encoder/transformer_block_{int(i) + 1}/mha/attention_output",
-    ),
-    (r"encoder_block_(\d+)/attention", lambda i: f"vit_encoder/transformer_block_{int(i) + 1}/mha"),
-    (r"encoder_block_(\d+)/mlp/dense_0", lambda i: f"vit_encoder/transformer_block_{int(i) + 1}/mlp/dense_1"),
-    (r"encoder_block_(\d+)/mlp/dense_1", lambda i: f"vit_encoder/transformer_block_{int(i) + 1}/mlp/dense_2"),
-    (r"encoder_norm", lambda: "vit_encoder/ln"),
-    (r"patch_embedding", lambda: "vit_patching_and_embedding/patch_embedding"),
-    (r"class_token/token", lambda: "vit_patching_and_embedding/class_token"),
-    (r"position_embedding/table", lambda: "vit_patching_and_embedding/position_embedding/embeddings"),
-    (r"head", lambda: "predictions"),
-    (r"pre_logits", lambda: "pre_logits"),
-)
+_THEIRS = {  # of layers, and inside of blocks
+    "encoder_norm": "vit_encoder/ln",
+    "patch_embedding": "vit_patching_and_embedding/patch_embedding",
+    "class_token/token": "vit_patching_and_embedding/class_token",
+    "position_embedding/table": "vit_patching_and_embedding/position_embedding/embeddings",
+    "head": "predictions",
+    "attention_norm": "ln_1",
+    "mlp_norm": "ln_2",
+    "attention/out": "mha/attention_output",
+    "attention": "mha",
+    "mlp/dense_0": "mlp/dense_1",
+    "mlp/dense_1": "mlp/dense_2",
+}
 
 
 def their_name(ours):
-    for pattern, theirs in _THEIRS:
-        if match := re.match(rf"{pattern}(?=/|$)", ours):
-            return theirs(*match.groups()) + ours[match.end() :]
-    raise KeyError(ours)
+    if match := re.fullmatch(r"encoder_block_(\d+)/(.*)", ours):
+        return f"vit_encoder/transformer_block_{int(match[1]) + 1}/{their_name(match[2])}"
+    for layer, theirs in _THEIRS.items():
+        if ours == layer or ours.startswith(f"{layer}/"):
+            return theirs + ours.removeprefix(layer)
+    return ours
 
 
 def copied(model):

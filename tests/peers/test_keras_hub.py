@@ -11,8 +11,6 @@ from peers.keras_hub_models import copied
 from reference.comparing import assert_close, numpy
 from reference.small import images_for, small
 
-from keras_vit import from_pretrained, save_weights
-
 MODELS = {
     "token": {},
     "epsilon": {"norm_epsilon": 0.01},
@@ -29,21 +27,3 @@ def test_the_same_weights_give_the_same_logits(name):
     model = small(activation="gelu_erf", **MODELS[name])
     images = images_for(model)
     assert_close(model(images), numpy(copied(model)(images)))
-
-
-@pytest.mark.parametrize("layout", ["vit_jax", "timm"])
-def test_a_checkpoint_gives_the_same_logits(layout, tmp_path):
-    """Saved, loaded and then copied."""
-    suffix = {"vit_jax": ".npz", "timm": ".safetensors"}[layout]
-    path = save_weights(small(activation="gelu_erf"), tmp_path / f"model{suffix}", layout)
-    model = from_pretrained(path)
-    images = images_for(model)
-    assert_close(model(images), numpy(copied(model)(images)))
-
-
-def test_the_tanh_gelu_differs():
-    """Our default is the official tanh form."""
-    model = small()
-    images = images_for(model)
-    with pytest.raises(AssertionError, match="of the largest value"):
-        assert_close(model(images), numpy(copied(model)(images)))

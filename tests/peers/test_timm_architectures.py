@@ -12,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
 timm = pytest.importorskip("timm", reason="timm is not installed; see requirements-peers.txt")
 
-from reference.comparing import float_weights  # noqa: E402
 from timm.layers import LayerNorm, Mlp  # noqa: E402
 from timm.layers.attention import Attention  # noqa: E402
 from timm.layers.attention_pool import AttentionPoolLatent  # noqa: E402
@@ -22,10 +21,10 @@ from timm.models._hub import save_config_for_hf  # noqa: E402
 from timm.models.deit import VisionTransformerDistilled  # noqa: E402
 from timm.models.vision_transformer import Block, VisionTransformer  # noqa: E402
 
-from keras_vit import VisionTransformer as OurVisionTransformer  # noqa: E402
 from keras_vit.variants import VARIANTS  # noqa: E402
 from keras_vit.weights import checkpoint  # noqa: E402
 from keras_vit.weights.catalogue import CATALOGUE  # noqa: E402
+from keras_vit.weights.show import expected_shapes  # noqa: E402
 
 NAMES = [name for name in timm.list_models() if re.match("(test_)?vit|deit|flexivit|eva|beit", name)]
 PREFIX = "hf://timm/"
@@ -127,41 +126,11 @@ def read(model, folder, monkeypatch, config=True, source=None, **given):
     if config:
         save_config_for_hf(model, folder / "config.json")
     found = checkpoint.read_checkpoint(source or folder, **given)
-    if found.unknown:
-        raise ValueError(f"does not fit the model: {found.unknown}")
-    if strays := unmatched(found):
-        raise ValueError(f"does not fit the model: {sorted(strays)}")
+    arguments = dict(found.arguments)
+    mismatches = found.mismatches(expected_shapes(arguments, arguments.pop("position_grid", None)))
+    if any(mismatches.values()):
+        raise ValueError(f"does not fit the model: {list(mismatches.values())}")
     return {**found.arguments, **given}
-
-
-def unmatched(found):
-    """Names that only the file or only the model has, without block indices."""
-    options = {
-        name: value
-        for name, value in found.arguments.items()
-        if name not in ("preprocessing", "class_names", "position_grid", "image_size")
-    }
-    heads = options["num_heads"]
-    small = {
-        "hidden_size": 4 * heads,
-        "num_layers": 1,
-        "mlp_dim": 4,
-        "num_classes": options["num_classes"] and 2,
-    }
-    names = expected_names(tuple(sorted({**options, **small}.items())))
-    return names ^ {_any_block(name) for name in found.arrays}
-
-
-@functools.cache
-def expected_names(options):
-    options = dict(options)
-    side = 32 * max(options["patch_size"])
-    model = OurVisionTransformer(image_size=side, **options)
-    return frozenset(_any_block(weight.path) for weight in float_weights(model))
-
-
-def _any_block(name):
-    return re.sub(r"encoder_block_\d+", "encoder_block_*", name)
 
 
 def assert_equal_arguments(found, model):
@@ -182,44 +151,34 @@ def arguments_to_give(model, name, config):
     return given
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_architecture_is_read_as_it_is_or_refused(name, tmp_path, monkeypatch):
-    """With the configuration that timm writes."""
-    model = made(name)
-    if unsupported_parts(model):
-        with pytest.raises(ValueError) as caught:
-            read(model, tmp_path, monkeypatch, num_heads=4, activation="gelu_erf")
-        assert "\n" not in str(caught.value)
-    else:
-        found = read(model, tmp_path, monkeypatch, **arguments_to_give(model, name, config=True))
-        assert_equal_arguments(found, model)
-
-
 # Its arrays have the names and shapes of another kind of model, with norms after attention and MLP: only
 # config.json shows the difference.
-ONLY_CONFIG_SHOWS = ("vit_base_patch16_rpn_224",)
+ONLY_CONFIG_SHOWS = "vit_base_patch16_rpn_224"
 
 
+@pytest.mark.parametrize("config", [True, False])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_architecture_without_its_configuration_is_read_as_it_is_or_refused(name, tmp_path, monkeypatch):
-    """With the heads given, and the activation where it is ambiguous; the rest is inferred."""
+def test_an_architecture_is_read_as_it_is_or_refused(name, config, tmp_path, monkeypatch):
+    """With the configuration that timm writes, or from the arrays with the heads given."""
     model = made(name)
     if reasons := unsupported_parts(model):
-        given = {"num_heads": 4, "activation": "gelu_erf"}
         try:
-            read(model, tmp_path, monkeypatch, config=False, **given)
+            read(model, tmp_path, monkeypatch, config, num_heads=4, activation="gelu_erf")
         except ValueError as error:
             assert "\n" not in str(error)
         else:
-            assert name in ONLY_CONFIG_SHOWS, reasons
+            assert name == ONLY_CONFIG_SHOWS and not config, reasons
         return
-    embed = model.patch_embed
-    given = {**arguments_to_give(model, name, config=False), "num_heads": model.blocks[0].attn.num_heads}
-    found = read(model, tmp_path, monkeypatch, config=False, **given)
+    given = arguments_to_give(model, name, config)
+    if config:
+        assert_equal_arguments(read(model, tmp_path, monkeypatch, **given), model)
+        return
+    heads = model.blocks[0].attn.num_heads
+    found = read(model, tmp_path, monkeypatch, config=False, **{**given, "num_heads": heads})
     # Border pixels that fill no patch leave no trace in the arrays.
-    stride = [side // cells for side, cells in zip(embed.img_size, embed.grid_size)]
-    filled = tuple(cells * pixels for cells, pixels in zip(embed.grid_size, stride))
-    assert found["image_size"] == filled
+    embed = model.patch_embed
+    sides = zip(embed.img_size, embed.grid_size)
+    assert found["image_size"] == tuple(side // cells * cells for side, cells in sides)
     assert_equal_arguments({**found, "image_size": tuple(embed.img_size)}, model)
 
 

@@ -28,7 +28,6 @@ MODELS = {
     "ViTModel, no pooler": ("ViTModel", {}, {"add_pooling_layer": False}),
     "ViT, gelu": ("ViTForImageClassification", {"num_labels": 5}, {}),
     "ViT, tanh": ("ViTForImageClassification", {"num_labels": 5, "hidden_act": "gelu_pytorch_tanh"}, {}),
-    "ViT, gelu_new": ("ViTForImageClassification", {"num_labels": 5, "hidden_act": "gelu_new"}, {}),
     "ViT, quick": ("ViTForImageClassification", {"num_labels": 5, "hidden_act": "quick_gelu"}, {}),
     "ViT, no biases": ("ViTForImageClassification", {"num_labels": 5, "qkv_bias": False}, {}),
     "ViT, epsilon": ("ViTForImageClassification", {"num_labels": 5, "layer_norm_eps": 0.01}, {}),
@@ -36,7 +35,6 @@ MODELS = {
     "ViT, grey": ("ViTForImageClassification", {"num_labels": 5, "num_channels": 1}, {}),
     "ViT, names": ("ViTForImageClassification", {"id2label": NAMES}, {}),
     "DeiTModel": ("DeiTModel", {}, {}),
-    "DeiTModel, no pooler": ("DeiTModel", {}, {"add_pooling_layer": False}),
     "DeiT": ("DeiTForImageClassification", {"num_labels": 5}, {}),
     "DeiT, teacher": ("DeiTForImageClassificationWithTeacher", {"num_labels": 5}, {}),
     "DeiT, rectangle": (
@@ -101,15 +99,14 @@ def test_a_model_of_ours_is_loaded_by_them(name, tmp_path):
         assert_close(array.numpy(), expected[stage])
 
 
-@every_model
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_state_dict_in_memory_names_is_loaded(name, wrapped, tmp_path):
+@pytest.mark.parametrize("name", ["ViTModel", "DeiT, teacher"])
+def test_a_state_dict_in_memory_names_is_loaded(name, tmp_path):
     """transformers 5 has other names in memory, and so in a state dict saved with torch."""
     theirs = made(name)
     theirs.config.architectures = [type(theirs).__name__]
     theirs.config.save_pretrained(tmp_path)
     state = theirs.state_dict()
-    torch.save({"state_dict": state} if wrapped else state, tmp_path / "pytorch_model.bin")
+    torch.save({"state_dict": state}, tmp_path / "pytorch_model.bin")
     images = images_for(theirs)
     assert_same_stages(from_pretrained(tmp_path), images, stages_of(theirs, images))
 
@@ -122,33 +119,22 @@ def test_a_mask_token_is_refused_by_name(tmp_path):
         from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "kind, config",
-    [("BeitModel", "BeitConfig"), ("Dinov2Model", "Dinov2Config"), ("ViTMAEModel", "ViTMAEConfig")],
-)
-def test_another_kind_of_model_is_refused(kind, config, tmp_path):
-    changes = {"norm_pix_loss": False} if kind == "ViTMAEModel" else {}
-    theirs = getattr(transformers, kind)(getattr(transformers, config)(**{**SIZES, **changes}))
-    theirs.save_pretrained(tmp_path)
-    with pytest.raises(ValueError) as caught:
+@pytest.mark.parametrize("kind", ["Beit", "Dinov2"])
+def test_another_kind_of_model_is_refused(kind, tmp_path):
+    config = getattr(transformers, f"{kind}Config")(**SIZES)
+    getattr(transformers, f"{kind}Model")(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="model; expected transformers' 'vit' or 'deit'|in no known layout"):
         from_pretrained(tmp_path)
-    assert "\n" not in str(caught.value)
 
 
+SQUARE = {"height": 32, "width": 32}
+IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 PROCESSORS = {
-    "ViT's": ("ViTImageProcessor", {"size": {"height": 32, "width": 32}}),
-    "ViT's, other mean": (
-        "ViTImageProcessor",
-        {
-            "size": {"height": 32, "width": 32},
-            "image_mean": [0.485, 0.456, 0.406],
-            "image_std": [0.229, 0.224, 0.225],
-            "resample": 3,
-        },
-    ),
+    "ViT's": ("ViTImageProcessor", {"size": SQUARE}),
+    "ViT's, other mean": ("ViTImageProcessor", {"size": SQUARE, **IMAGENET, "resample": 3}),
     "DeiT's": (
         "DeiTImageProcessor",
-        {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}, "resample": 3},
+        {"size": {"shortest_edge": 36}, "crop_size": SQUARE, "resample": 3},
     ),
 }
 

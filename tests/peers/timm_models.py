@@ -10,13 +10,8 @@ from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer_hybrid import _create_vision_transformer_hybrid, _resnetv2
 
 SIZES = {
-    "img_size": 32,
-    "patch_size": 8,
-    "embed_dim": 24,
-    "depth": 2,
-    "num_heads": 3,
-    "mlp_ratio": 2,
-    "num_classes": 5,
+    **{"img_size": 32, "patch_size": 8, "num_classes": 5},
+    **{"embed_dim": 24, "depth": 2, "num_heads": 3, "mlp_ratio": 2},
 }
 CLIP = {"pre_norm": True, "norm_layer": functools.partial(LayerNorm, eps=1e-5)}
 SIGLIP = {"class_token": False, "global_pool": "map"}
@@ -25,7 +20,6 @@ TANH = functools.partial(torch.nn.GELU, approximate="tanh")
 MODELS = {
     "token": ({}, {}),
     "mean": ({"class_token": False, "global_pool": "avg"}, {}),
-    "mean, norm before": ({"class_token": False, "global_pool": "avg", "fc_norm": False}, {}),
     "mean, with a class token": ({"global_pool": "avg"}, {}),
     "mean, with a class token, norm before": (
         {"global_pool": "avg", "fc_norm": False},
@@ -33,8 +27,6 @@ MODELS = {
     ),
     "token, norm after": ({"fc_norm": True}, {"pooling": "token"}),
     "mean, with registers": ({"class_token": False, "global_pool": "avg", "reg_tokens": 4}, {}),
-    "registers": ({"reg_tokens": 4}, {}),
-    "registers without positions": ({"reg_tokens": 4, "no_embed_class": True}, {}),
     "token without position": ({"no_embed_class": True}, {}),
     "DeiT III": ({"init_values": 1e-6, "no_embed_class": True}, {}),
     "DINOv2 with registers": ({"init_values": 1e-5, "reg_tokens": 4, "no_embed_class": True}, {}),
@@ -42,11 +34,9 @@ MODELS = {
     "CLIP, quick": ({**CLIP, "act_layer": QuickGELU}, {"activation": "quick_gelu"}),
     "SigLIP": (SIGLIP, {"activation": "gelu_erf"}),
     "SigLIP, tanh": ({**SIGLIP, "act_layer": TANH}, {"activation": "gelu_tanh"}),
-    "plain, tanh": ({"act_layer": TANH}, {"activation": "gelu_tanh"}),
     "epsilon": ({"norm_layer": functools.partial(LayerNorm, eps=0.01)}, {"norm_epsilon": 0.01}),
     "no biases": ({"qkv_bias": False}, {}),
     "no positions": ({"pos_embed": "none"}, {"image_size": 32, "position_embedding": "none"}),
-    "any size": ({"dynamic_img_size": True}, {}),
     "no head": ({"num_classes": 0}, {}),
     "grey": ({"in_chans": 1}, {}),
     "rectangle": ({"img_size": (16, 40), "patch_size": (8, 4)}, {"position_grid": (2, 10)}),

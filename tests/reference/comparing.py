@@ -35,3 +35,10 @@ def assert_close(actual, expected, bound=BOUND):
     assert actual.shape == expected.shape
     error, largest = np.abs(actual - expected).max(initial=0), np.abs(expected).max(initial=0)
     assert error <= bound * largest, f"off by {error:.3g}, {error / largest:.2g} of the largest value"
+
+
+def assert_same_arrays(found, expected):
+    """Two dicts have the same names and equal arrays."""
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)

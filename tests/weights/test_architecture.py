@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from reference.comparing import arrays
+from reference.comparing import arrays, assert_same_arrays
 from reference.small import HYBRID, NO_TRANSFORMER, small
 
 from keras_vit import from_pretrained
@@ -37,20 +37,10 @@ def test_the_architecture_is_inferred(options):
         assert grid == model.get_layer("position_embedding").grid_size
 
 
-@pytest.mark.parametrize(
-    "found, message",
-    [
-        (
-            {"dense/kernel": (3, 3)},
-            "expected 4 axes of the checkpoint's patch_embedding/kernel; got no such array",
-        ),
-        ({"encoder_block_0/mlp/dense_1/kernel": (10, 12)}, "dense_1/kernel has half .*SwiGLU"),
-    ],
-)
-def test_arrays_of_another_model_are_refused(found, message):
-    whole = {} if "dense/kernel" in found else arrays(small())
+def test_arrays_of_another_model_are_refused():
+    message = "expected 4 axes of the checkpoint's patch_embedding/kernel; got no such array"
     with pytest.raises(ValueError, match=message):
-        infer_arguments(whole | {name: np.zeros(shape) for name, shape in found.items()})
+        infer_arguments({"dense/kernel": np.zeros((3, 3))})
 
 
 # Heads ---------------------------------------------------------------------------------------------
@@ -147,6 +137,4 @@ def test_an_architecture_is_loaded_from_its_arrays_alone(options, tmp_path):
     if model.num_layers is None:  # which uses no positions
         expected["position_embedding"] = "none"
     assert loaded.get_config() == expected
-    assert arrays(loaded).keys() == arrays(model).keys()
-    for name, array in arrays(loaded).items():
-        np.testing.assert_array_equal(array, arrays(model)[name])
+    assert_same_arrays(arrays(loaded), arrays(model))

@@ -62,7 +62,7 @@ DAMAGE = [
     ("hf_deit", dropped("cls_classifier.weight"), r"config\.json says num_classes=7"),
     ("hf_vit", dropped("vit.embeddings.patch_embeddings.projection.weight"), "in no known layout"),
     ("bigvision_scan", dropped(f"{SCAN}/LayerNorm_0/bias"), "in model: encoder_block_0/attention_norm/beta"),
-    ("timm_token", renamed("blocks.0.norm1.bias", "blocks.00.norm1.bias"), "norm1.weight has no bias"),
+    ("timm_token", renamed("blocks.0.norm1.bias", "blocks.00.norm1.bias"), "in file: blocks.00.norm1.bias; "),
     ("hf_vit", renamed("vit.layernorm.bias", "layernorm.bias"), "in file: layernorm.bias; .*: encoder_norm/"),
     ("token", renamed("embedding/bias", "Embedding/bias"), "file: Embedding/bias; .*: patch_embedding/"),
     ("token", added("old/cls", "cls"), "only in file: old/cls;"),
@@ -214,12 +214,12 @@ def test_a_damaged_safetensors_header_is_refused(change, tmp_path):
 # Changes that leave another valid checkpoint -------------------------------------------------------
 
 OTHERS = {  # description → (base, changed arrays, options needed to load it)
-    "no head": ("timm_token", lambda b: b.without("head/.*"), {}),
-    "one block less": ("token", lambda b: b.without("encoder_block_1/.*"), {}),
-    "fixed positions": ("bigvision_token", lambda b: b.without("position_.*"), {"image_size": 32}),
-    "no LayerScale": ("timm_deit3", lambda b: b.without(".*_scale/gamma"), {}),
-    "one head less": ("hf_deit", lambda b: b.without("head_distillation/.*"), HEADS),
-    "another grid": ("timm_token", lambda b: b.changed("position_embedding/table", lambda a: a[:, :10]), {}),
+    "no head": ("timm_token", lambda b: b.without(r"head\..*"), {}),
+    "one block less": ("token", lambda b: b.without("Transformer/encoderblock_1/.*"), {}),
+    "fixed positions": ("bigvision_token", lambda b: b.without("params/pos_embedding"), {"image_size": 32}),
+    "no LayerScale": ("timm_deit3", lambda b: b.without(r".*\.ls\d\.gamma"), {}),
+    "one head less": ("hf_deit", lambda b: b.without("distillation_classifier.*"), HEADS),
+    "another grid": ("timm_token", lambda b: b.changed("pos_embed", lambda a: a[:, :10]), {}),
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from keras.src.backend.common import global_state
 from keras.src.saving import serialization_lib
-from reference.comparing import arrays, numpy
+from reference.comparing import arrays, assert_same_arrays, numpy
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, one_block
 
 from keras_vit import from_pretrained
@@ -36,10 +36,7 @@ def test_every_model_comes_back_as_it_was(options, tmp_path):
     model, path = saved(tmp_path, **options)
     again = from_pretrained(path)
     assert {**again.get_config(), "name": ""} == {**model.get_config(), "name": ""}
-    found, expected = arrays(again), arrays(model)
-    assert found.keys() == expected.keys()
-    for name in found:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    assert_same_arrays(arrays(again), arrays(model))
     images = images_for(model)
     for one, other in zip(keras.tree.flatten(again(images)), keras.tree.flatten(model(images)), strict=True):
         np.testing.assert_array_equal(numpy(one), numpy(other))

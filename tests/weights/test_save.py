@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from reference.comparing import arrays, numpy
+from reference.comparing import arrays, assert_same_arrays, numpy
 from reference.goldens import GOLDENS, stored
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, one_block
 
@@ -19,7 +19,7 @@ from keras_vit import from_pretrained, save_weights
 from keras_vit.models.config import DEFAULTS
 from keras_vit.weights.archive import digest_in, read_arrays, write_arrays
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.save import _with_prefix_positions, cannot_express
+from keras_vit.weights.save import cannot_express
 
 # Keys in published files, and their Linen names, which are written.
 RENAMED = (("LayerNorm_2", "LayerNorm_1"), ("Attention_1", "Attention_0"), ("Block_3", "Block_0"))
@@ -39,10 +39,7 @@ def config_of(model):
 
 
 def assert_same_weights(one, other):
-    one, other = arrays(one), arrays(other)
-    assert one.keys() == other.keys()
-    for name, array in one.items():
-        np.testing.assert_array_equal(array, other[name], strict=True)
+    assert_same_arrays(arrays(one), arrays(other))
 
 
 def assert_same_outputs(one, other):
@@ -71,15 +68,10 @@ def model():
 
 # Load → save → load --------------------------------------------------------------------------------
 
-TYPES = [
-    *product(GOLDENS, ["float32"]),
-    ("token", "float64"),
-    ("timm_avg", "float16"),
-    ("hf_vit", "bfloat16"),
-]
+OTHER_TYPES = [("token", "float64"), ("timm_avg", "float16"), ("hf_vit", "bfloat16")]
 
 
-@pytest.mark.parametrize("name, dtype", TYPES)
+@pytest.mark.parametrize("name, dtype", [*product(GOLDENS, ["float32"]), *OTHER_TYPES])
 def test_a_checkpoint_is_saved_as_it_was(name, dtype, golden, tmp_path):
     """Also in another type: a model computes in float32, which can represent every float16 and bfloat16."""
     _, layout, given = GOLDENS[name]
@@ -142,22 +134,6 @@ def test_the_position_of_the_class_token_is_added_to_the_token(model, tmp_path):
     again = read_arrays(back)["Transformer/posembed_input/pos_embedding"]
     np.testing.assert_array_equal(again[:, 1:], table[:, 1:])
     assert not again[:, 0].any()
-
-
-def test_each_prefix_token_has_its_rows():
-    model = one_block(distillation=True, num_registers=2)
-    before = arrays(model)
-    after, config = _with_prefix_positions(before, model.get_config(), False)
-    table, moved = before["position_embedding/table"], {}
-    for name, rows in (("class_token", [0]), ("distillation_token", [1]), ("register_tokens", [2, 3])):
-        moved[f"{name}/token"] = before[f"{name}/token"] + table[:, rows]
-    assert config == {**model.get_config(), "prefix_positions": False}
-    assert after.keys() == before.keys()
-    for name, array in {**before, **moved, "position_embedding/table": table[:, 4:]}.items():
-        np.testing.assert_array_equal(after[name], array)
-    back, _ = _with_prefix_positions(after, config, True)
-    assert not back["position_embedding/table"][:, :4].any()
-    np.testing.assert_array_equal(back["position_embedding/table"][:, 4:], table[:, 4:])
 
 
 # Every layout × every kind of model ----------------------------------------------------------------

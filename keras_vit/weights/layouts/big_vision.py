@@ -8,10 +8,11 @@ added; a file without a table has the fixed positions ("sincos2d"); attention po
 import numpy as np
 
 from keras_vit.weights.layouts.layout import ANY, COMMON
-from keras_vit.weights.layouts.table import Row, Table
-from keras_vit.weights.layouts.vit_jax import TRANSFORMER, VitJax, block_rows
+from keras_vit.weights.layouts.table import Row, Table, flax_rows
+from keras_vit.weights.layouts.vit_jax import TRANSFORMER, VitJax, block_names
 
 _STACKED = "Transformer/encoderblock/"
+_POOLING = {"probe": "probe", **block_names(mlp_norm=0)}
 
 
 class BigVision(VitJax):
@@ -21,14 +22,8 @@ class BigVision(VitJax):
             *TRANSFORMER,
             Row("position_embedding/table", "pos_embedding"),
             Row("position_embedding/table", "Transformer/pos_embedding"),
-            *(
-                row
-                for place in ("MAPHead_0/", "")  # some files have it at the root
-                for row in (
-                    Row("attention_pooling/probe", f"{place}probe"),
-                    *block_rows("attention_pooling/", place, [("mlp_norm", 0)]),
-                )
-            ),
+            *flax_rows(_POOLING, "attention_pooling/", "MAPHead_0/"),
+            *flax_rows(_POOLING, "attention_pooling/"),  # some files have it at the root
         ]
     )
     prefix_positions = False

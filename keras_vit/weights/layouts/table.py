@@ -22,11 +22,13 @@ class Row(NamedTuple):
     part: tuple[int, int] | None = None
 
 
+_TORCH = {"kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"}
+_FLAX = {"kernel": "/kernel", "bias": "/bias", "gamma": "/scale", "beta": "/bias"}
 _ARRAY = re.compile(r".*/(token|table|probe|gamma)")
 _NORM = re.compile(r".*(norm|gn\d|gn_\w+)")
 
 
-def torch_rows(names, ours="", theirs="", axes=LINEAR, part=None):
+def torch_rows(names, ours="", theirs="", axes=LINEAR, part=None, leaves=_TORCH):
     """Rows of layers whose arrays have torch's names.
 
     Args:
@@ -35,6 +37,7 @@ def torch_rows(names, ours="", theirs="", axes=LINEAR, part=None):
         ours, theirs: What all of the names begin with.
         axes: The permutation of the kernels' axes.
         part: As in `Row`.
+        leaves: dict from our arrays of a layer to the ends of their keys.
 
     Example:
         >>> [row.theirs for row in torch_rows({"mlp_norm": "norm2"}, "encoder_block_{i}/", "blocks.{i}.")]
@@ -45,12 +48,20 @@ def torch_rows(names, ours="", theirs="", axes=LINEAR, part=None):
         our, their = ours + our, theirs + their
         if _ARRAY.fullmatch(our):
             rows.append(Row(our, their))
-        elif _NORM.fullmatch(our):
-            rows += [Row(f"{our}/gamma", f"{their}.weight"), Row(f"{our}/beta", f"{their}.bias")]
-        else:
-            rows.append(Row(f"{our}/kernel", f"{their}.weight", axes, part))
-            rows.append(Row(f"{our}/bias", f"{their}.bias", None, part))
+            continue
+        first, second = ("gamma", "beta") if _NORM.fullmatch(our) else ("kernel", "bias")
+        rows.append(Row(f"{our}/{first}", their + leaves[first], axes if first == "kernel" else None, part))
+        rows.append(Row(f"{our}/{second}", their + leaves[second], None, part))
     return rows
+
+
+def flax_rows(names, ours="", theirs=""):
+    """Rows of layers whose arrays have flax's names, and our axes.
+
+    >>> [row.theirs for row in flax_rows({"mlp_norm": "LayerNorm_1"})]
+    ['LayerNorm_1/scale', 'LayerNorm_1/bias']
+    """
+    return torch_rows(names, ours, theirs, axes=None, leaves=_FLAX)
 
 
 def fused_rows(ours, parts, theirs):

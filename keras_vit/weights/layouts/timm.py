@@ -4,8 +4,6 @@ Supported are plain, distilled and register models, hybrids, and those with Laye
 blocks (CLIP), a norm after the pooling (`fc_norm`) or attention pooling.
 """
 
-import re
-
 from keras_vit.models.config import prefix_tokens
 from keras_vit.weights.layouts import timm_config
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout
@@ -41,16 +39,6 @@ _UNIT_LAYERS = {
     "conv_proj": "downsample.conv",
     "gn_proj": "downsample.norm",
 }
-# Parts that `VisionTransformer` does not have, by the keys that show them.
-FOREIGN = (
-    (re.compile(r".*\.(q_norm|k_norm)\..*"), "norms of query and key (qk-norm)"),
-    (re.compile(r".*\.mlp\.(w1|w2|w3|w12|fc1_g|fc1_x)\..*"), "a gated MLP (SwiGLU)"),
-    (re.compile(r".*rope.*"), "rotary positions (RoPE)"),
-    (re.compile(r".*(rel_pos|relative_position).*"), "relative positions"),
-    (re.compile(r"blocks\.\d+\.(attns|ffns|in_proj|mlp_out_proj|attn_out_proj)\..*"), "parallel blocks"),
-    (re.compile(r".*\.attn\.(q_proj|q_bias|lambda_\w+)(\..*)?"), "another attention"),
-    (re.compile(r"patch_embed\.backbone\.(bn1|conv1|\d+)\..*"), "another stem"),
-)
 
 
 class Timm(Layout):
@@ -83,21 +71,7 @@ class Timm(Layout):
     }
 
     def read(self, arrays):
-        """Map arrays to our names.
-
-        Raises:
-            ValueError: for a family that `VisionTransformer` cannot express; the message names the key.
-        """
         prefix = self.prefix(arrays) or ""
-        for key in arrays:
-            for pattern, part in FOREIGN:
-                if pattern.fullmatch(key.removeprefix(prefix)):
-                    raise ValueError(f"{key} is part of {part}, which VisionTransformer does not have")
-            if key.endswith("norm1.weight") and key.replace(".weight", ".bias") not in arrays:
-                raise ValueError(
-                    f"{key} has no bias: it is an RMSNorm, which VisionTransformer does not have, or the "
-                    "file is damaged"
-                )
         others = [n for n in ("cls_token", "reg_token", "norm_pre.weight") if prefix + n in arrays]
         if prefix + "attn_pool.latent" in arrays and others:
             raise ValueError(

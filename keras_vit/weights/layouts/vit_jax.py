@@ -8,39 +8,29 @@ when the files were published (`LayerNorm_2`, `MlpBlock_3`) or as it names them 
 import re
 
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout
-from keras_vit.weights.layouts.table import Row, Table
-
-NORM = (("gamma", "scale"), ("beta", "bias"))
-DENSE = (("kernel", "kernel"), ("bias", "bias"))
-ATTENTION = ("query", "key", "value", "out")
-
-
-def rows(ours, theirs, leaves):
-    return [Row(f"{ours}/{our_leaf}", f"{theirs}/{their_leaf}") for our_leaf, their_leaf in leaves]
-
-
-def block_rows(ours, theirs, norms, attention="MultiHeadDotProductAttention_0", mlp="MlpBlock_0"):
-    """Rows of attention, MLP and norms; `norms` are (our name, their index)."""
-    return [
-        *(row for a in ATTENTION for row in rows(f"{ours}attention/{a}", f"{theirs}{attention}/{a}", DENSE)),
-        *(row for name, n in norms for row in rows(f"{ours}{name}", f"{theirs}LayerNorm_{n}", NORM)),
-        *(row for n in (0, 1) for row in rows(f"{ours}mlp/dense_{n}", f"{theirs}{mlp}/Dense_{n}", DENSE)),
-    ]
-
+from keras_vit.weights.layouts.table import Row, Table, flax_rows
 
 _BLOCK = ("encoder_block_{i}/", "Transformer/encoderblock_{i}/")
-# Before Linen, flax numbered all parts of a block together.
-_PRE_LINEN = block_rows(*_BLOCK, [("mlp_norm", 2)], "MultiHeadDotProductAttention_1", "MlpBlock_3")
-_PRE_LINEN_KEY = re.compile(r".*/(LayerNorm_2|MultiHeadDotProductAttention_1|MlpBlock_3)/.*")
+
+
+def block_names(attention=0, mlp_norm=1, mlp=0):
+    """A block's layers by flax's numbers of them; before Linen, one count numbered all parts of a block."""
+    parts = ("query", "key", "value", "out")
+    return {
+        **{f"attention/{part}": f"MultiHeadDotProductAttention_{attention}/{part}" for part in parts},
+        "mlp_norm": f"LayerNorm_{mlp_norm}",
+        **{f"mlp/dense_{n}": f"MlpBlock_{mlp}/Dense_{n}" for n in (0, 1)},
+    }
+
+
 TRANSFORMER = [
-    Row("class_token/token", "cls"),
-    *rows("patch_embedding", "embedding", DENSE),
-    *block_rows(*_BLOCK, [("attention_norm", 0), ("mlp_norm", 1)]),
-    *_PRE_LINEN,
-    *rows("encoder_norm", "Transformer/encoder_norm", NORM),
-    *rows("pre_logits", "pre_logits", DENSE),
-    *rows("head", "head", DENSE),
+    *flax_rows({"class_token/token": "cls", "patch_embedding": "embedding"}),
+    *flax_rows({"attention_norm": "LayerNorm_0", **block_names()}, *_BLOCK),
+    *flax_rows(block_names(1, 2, 3), *_BLOCK),
+    *flax_rows({"encoder_norm": "Transformer/encoder_norm", "pre_logits": "pre_logits", "head": "head"}),
 ]
+_UNIT = [f"{part}{suffix}" for part in ("conv", "gn") for suffix in ("1", "2", "3", "_proj")]
+_PRE_LINEN = re.compile(r".*/(LayerNorm_2|MultiHeadDotProductAttention_1|MlpBlock_3)/.*")
 # The state of an optimizer, and the text tower and temperature of an image-text model.
 _SKIPPED = re.compile(r"opt/(?!target/).*|extra/.*|(params/)?(txt/.*|t|b)")
 
@@ -52,16 +42,8 @@ class VitJax(Layout):
         [
             *TRANSFORMER,
             Row("position_embedding/table", "Transformer/posembed_input/pos_embedding"),
-            Row("conv_root/kernel", "conv_root/kernel"),
-            *rows("gn_root", "gn_root", NORM),
-            *(
-                row
-                for suffix in ("1", "2", "3", "_proj")
-                for part, leaves in (("conv", DENSE), ("gn", NORM))
-                for row in rows(
-                    f"block{{i}}_unit{{j}}_{part}{suffix}", f"block{{i}}/unit{{j}}/{part}{suffix}", leaves
-                )
-            ),
+            *flax_rows({"conv_root": "conv_root", "gn_root": "gn_root"}),
+            *flax_rows(dict(zip(_UNIT, _UNIT)), "block{i}_unit{j}_", "block{i}/unit{j}/"),
         ]
     )
     anchors = ("embedding/kernel",)
@@ -90,7 +72,7 @@ class VitJax(Layout):
         if not any(key.startswith("Transformer/") for key in inside):
             return None
         # Without a table the positions are big_vision's fixed ones, which never had names from before Linen.
-        return "vit_jax" if any(map(_PRE_LINEN_KEY.fullmatch, inside)) else "big_vision"
+        return "vit_jax" if any(map(_PRE_LINEN.fullmatch, inside)) else "big_vision"
 
     def skipped_keys(self, keys):
         prefix = self.prefix(keys)

@@ -2,11 +2,8 @@
 
 import numpy as np
 import pytest
-from reference.comparing import arrays
 from reference.goldens import GOLDENS, stored
 
-from keras_vit import from_pretrained
-from keras_vit.weights.checkpoint import merged_heads
 from keras_vit.weights.layouts import LAYOUTS, detect_layout
 from keras_vit.weights.layouts.table import MappedArrays
 
@@ -106,25 +103,6 @@ def test_unknown_names_are_reported(layout):
         assert read_one(layout, key) == MappedArrays({}, {}, [key], [])
 
 
-@every_golden
-def test_all_arrays_of_a_golden_file_are_read_and_written(golden, name):
-    file, layout = stored(golden, name), LAYOUTS[GOLDENS[name][1]]
-    mapped = layout.read(file)
-    assert ({*mapped.keys.values()}, mapped.unknown, mapped.skipped) == ({*file}, [], [])
-    model = from_pretrained(golden / GOLDENS[name][0], **GOLDENS[name][2])
-    expected = arrays(model) if layout.split_heads else merged_heads(arrays(model))
-    assert {ours: a.shape for ours, a in mapped.arrays.items()} == {n: a.shape for n, a in expected.items()}
-    written = layout.write(mapped.arrays, model.get_config())
-    if layout.name == "vit_jax":  # with Linen names and flat group norms
-        assert {ours: a.tobytes() for ours, a in layout.read(written).arrays.items()} == {
-            ours: np.ascontiguousarray(a).tobytes() for ours, a in mapped.arrays.items()
-        }
-    else:
-        assert [*written] == [*file] if layout.name == "big_vision" else written.keys() == file.keys()
-        for key, array in written.items():
-            np.testing.assert_array_equal(array, file[key], strict=True)
-
-
 @pytest.mark.parametrize("name", ["token", "bigvision_map", "timm_token", "hf_vit"])
 def test_a_file_is_read_with_each_prefix(golden, name):
     file, layout = stored(golden, name), GOLDENS[name][1]
@@ -168,28 +146,3 @@ def test_only_its_own_layout_detects_a_file(golden, name):
 def test_a_layout_is_detected_by_its_keys(keys, expected):
     layout = detect_layout(keys)
     assert (layout and layout.name) == expected
-
-
-@pytest.mark.parametrize(
-    "layout, keys, expected",
-    [
-        ("vit_jax", (), ("gelu_tanh", 1e-6, {"prefix_positions": True, "position_embedding": "none"})),
-        (
-            "big_vision",
-            (),
-            ("gelu_tanh", 1e-6, {"prefix_positions": False, "position_embedding": "sincos2d"}),
-        ),
-        ("timm", ("head/kernel",), ("gelu_erf", 1e-6, {})),
-        ("timm", ("pre_norm/gamma",), (None, 1e-5, {})),
-        ("timm", ("attention_pooling/probe",), (None, 1e-6, {})),
-        ("timm", ("conv_root/kernel",), ("gelu_erf", 1e-6, {"resnet_form": "timm"})),
-        ("huggingface", (), ("gelu_erf", 1e-12, {"prefix_positions": True})),
-    ],
-)
-def test_a_layout_implies_what_its_project_computes(layout, keys, expected):
-    activation, epsilon, others = expected
-    implied = LAYOUTS[layout].implied(dict.fromkeys(keys, "its key"), {})
-    assert implied == {
-        **({"activation": activation} if activation else {}),
-        **{"norm_epsilon": epsilon, **others},
-    }

@@ -14,7 +14,7 @@ NORM = {"mean": [0.5] * 3, "std": [0.5] * 3}
 
 def read(folder, config, load=read_checkpoint, rows=None, **options):
     """Read a golden file with a config.json next to it, by default its arguments only."""
-    table = base("timm_token").changed("position_embedding/table", lambda array: array[:, :rows])
+    table = base("timm_token").changed("pos_embed", lambda array: array[:, :rows])
     path = base("timm_token").write(folder, table, {"config.json": json.dumps(config)})
     read = load(path.rename(path.with_name("model.safetensors")), **options)
     return read.arguments if load is read_checkpoint else read
