@@ -19,6 +19,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 MIN_ROUNDS = 3
+MAX_SECONDS = 90  # for all rounds
 TIMEOUT = 600  # seconds for one answer
 PAUSE = 0.05  # seconds for which some libraries' threads keep spinning after a step
 
@@ -38,13 +39,12 @@ def measure(function, **options):
         return ask()
 
 
-def interleaved(commands, rounds, seconds=90):
+def interleaved(commands, rounds):
     """Run several processes side by side, of which one computes at a time.
 
     Args:
         commands: name → command of its process.
-        rounds: Number of measurements of each.
-        seconds: Time for all rounds; after it they end early, but not before `MIN_ROUNDS`.
+        rounds: Number of measurements of each; fewer, but at least `MIN_ROUNDS`, after `MAX_SECONDS`.
 
     Returns:
         name → dict of `first` (seconds of the first step), `seconds` (per step, for each round) and
@@ -70,7 +70,7 @@ def interleaved(commands, rounds, seconds=90):
             found[name] |= ask(name, "warm")
             if "first" in found[name]:
                 print(f"  {name}: first step {found[name]['first']:.1f} s", flush=True)
-        end = time.monotonic() + seconds
+        end = time.monotonic() + MAX_SECONDS
         for number in range(rounds):
             if number >= MIN_ROUNDS and time.monotonic() > end:
                 break

@@ -1,7 +1,6 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from made.encoded import encoded
 from made.folders import picture, write_classes
 from PIL import Image
@@ -16,8 +15,7 @@ MOVES = {"crop_area": (0.3, 1.0), "shift": 0.1, "flip": True}
 EVERYTHING = {
     "augmentation": Augmentation(
         **MOVES,
-        randaugment=(2, 0.5),
-        layers=(keras.layers.RandomHue(0.4), keras.layers.GaussianNoise(0.1)),
+        layers=(keras.layers.GaussianNoise(0.1),),
         random_erasing=0.3,
         mixup=0.2,
         cutmix=1.0,
@@ -88,6 +86,7 @@ def test_batches_with_every_augmentation_are_the_same_in_a_resumed_run(digits):
     steps = 12
     whole = stream(digits, Preprocessing(8), 4, steps=steps, **EVERYTHING)
     assert len({images.tobytes() for images, _ in whole}) == steps
+    assert all(np.isclose(labels.sum(1), 1).all() and labels.shape == (4, 10) for _, labels in whole)
     start = steps // 3
     assert_same(
         stream(digits, Preprocessing(8), 4, steps=steps, first_step=start, **EVERYTHING), whole[start:]
@@ -118,16 +117,16 @@ def test_evaluation_prepares_images_as_preprocessing_does(channels, tmp_path):
 
 
 def test_workers_share_each_batch(digits):
-    options = {"steps": 5, "first_step": 1, "augmentation": Augmentation(**MOVES, random_erasing=0.5)}
-    whole = stream(digits, Preprocessing(8), 6, **options)
-    parts = [stream(digits, Preprocessing(8), 6, **options, worker=worker, workers=3) for worker in range(3)]
+    options = {"steps": 5, "first_step": 1, "augmentation": Augmentation(**MOVES)}
+    whole = stream(digits, Preprocessing(8), 4, **options)
+    parts = [stream(digits, Preprocessing(8), 4, **options, worker=worker, workers=2) for worker in range(2)]
     joined = [[np.concatenate(each) for each in zip(*batches)] for batches in zip(*parts)]
     assert {len(labels) for part in parts for _, labels in part} == {2}
     assert_same(joined, whole)
 
 
 def test_workers_mix_their_parts_independently(digits):
-    options = {"augmentation": Augmentation(mixup=1.0), "num_classes": 10, "steps": 30, "workers": 2}
+    options = {"augmentation": Augmentation(mixup=1.0), "num_classes": 10, "steps": 12, "workers": 2}
     streams = [
         stream(digits.take([0, 1]), Preprocessing(8), 4, **options, worker=worker) for worker in (0, 1)
     ]
@@ -151,15 +150,10 @@ def test_batches_without_samples_or_that_workers_do_not_divide_are_refused(sampl
         evaluation_batches(samples, PIXEL, 4, **who)
 
 
-@pytest.mark.parametrize("name", ["mixup", "cutmix"])
-def test_mixed_labels_need_the_number_of_classes(name):
-    augmentation = Augmentation(**{name: 0.5})
+def test_mixed_labels_need_the_number_of_classes():
+    augmentation = Augmentation(cutmix=0.5)
     with pytest.raises(ValueError, match="mix one-hot labels; pass num_classes"):
         training_batches(NUMBERED, PIXEL, 4, seed=0, steps=1, augmentation=augmentation)
-    batches = training_batches(NUMBERED, PIXEL, 4, seed=0, steps=20, augmentation=augmentation, num_classes=3)
-    assert batches.element_spec[1] == tf.TensorSpec((4, 3), tf.float32)
-    labels = np.concatenate([labels for _, labels in batches.as_numpy_iterator()])
-    np.testing.assert_allclose(labels.sum(1), 1, atol=1e-6)
 
 
 def test_labels_of_several_numbers_are_not_encoded_but_mixed():

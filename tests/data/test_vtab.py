@@ -44,6 +44,7 @@ def test_there_are_19_vtab_tasks():
         load_dataset("vtab:mnist")
 
 
+@pytest.mark.slow
 def test_clevr_counts_objects(tmp_path, monkeypatch):
     objects = tfds.features.Sequence({"size": CLASSES["label"], "pixel_coords": tfds.features.Tensor(
         shape=(3,), dtype=np.float32)})  # fmt: skip
