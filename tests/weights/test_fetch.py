@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import threading
 import time
 import urllib.parse
@@ -27,13 +25,6 @@ OTHER = np.random.default_rng(1).bytes(2_500_000)
 PART = 16 * download.CHUNK  # An incomplete chunk is lost with the connection.
 SHA = hashlib.sha256(CONTENT).hexdigest()
 NPZ, JSON = "/a/vit.npz", "/a/vit.json"
-WITHOUT_THE_PACKAGE = """
-import importlib, pathlib, sys, types
-for name in ("keras_vit", "keras_vit.weights"):  # Their own __init__ would import Keras.
-    module = sys.modules[name] = types.ModuleType(name)
-    module.__path__ = [str(pathlib.Path(*name.split(".")).resolve())]
-from keras_vit.weights.fetch import fetch
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -119,14 +110,6 @@ def test_the_environment_chooses_the_cache(own, caches, expected, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", own)
     monkeypatch.setenv("XDG_CACHE_HOME", caches)
     assert cache_folder() == pathlib.Path(expected)
-
-
-def test_a_path_imports_nothing_that_downloads():
-    code = "fetch('setup.py'); print([n for n in sys.argv[1:] if n in sys.modules])"
-    names = ("requests", "huggingface_hub", "tensorflow", "tqdm", "filelock", "keras", "numpy")
-    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE + code, *names]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=pathlib.Path(__file__).parents[2])
-    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 # The web -----------------------------------------------------------------------------------------
