@@ -18,7 +18,8 @@ def trainable(model):
     return {variable.path for variable in model.trainable_variables}
 
 
-@pytest.mark.parametrize("recipe", ["digits", pytest.param("augreg", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["digits", "finetune", "augreg"])
 def test_fit_learns_by_a_recipe(recipe):
     model = small(num_layers=1)
     images, labels = labelled(model)
