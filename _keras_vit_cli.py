@@ -21,7 +21,7 @@ CHECKPOINT = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a nam
 EXPORT = "what keras-vit export wrote (SavedModel folder, .tar.gz, .tflite, .onnx)"
 SIZE = "side in pixels, or HEIGHTxWIDTH"
 
-# Names from other tools, by the subcommand or option that does the same here.
+# What subcommands, options and fields of recipes are called in other tools. {} is the given value.
 SUBCOMMANDS_ELSEWHERE = {
     "finetune": "train fit fine_tune tune",
     "evaluate": "eval test validate score",
@@ -32,10 +32,27 @@ SUBCOMMANDS_ELSEWHERE = {
     "models": "list variants catalogue catalog",
     "weights": "convert checkpoint",
 }
-RECIPE_FIELDS = (
-    "base_lr cutmix dtype ema freeze layer_decay mixup optimizer randaugment remat seed task weight_decay"
-)
-RECIPE_FIELDS_ELSEWHERE = {
+OPTIONS_ELSEWHERE = {  # of two with the same name, the first that a subcommand has
+    "--total_steps (epochs × images / batch size)": "epochs num_epochs n_epochs max_epochs",
+    "--total_steps {}": "steps num_steps max_steps iterations",
+    "--workdir {}": "output output_dir out save_dir logdir",
+    "--weights {}": "weights checkpoint ckpt pretrained init load",
+    "--strategy {}": "gpus num_gpus device devices",
+    "--dataset {}": "data data_path dataset_name d",
+    "--batch_size {}": "bs batch b",
+    "--batch_sizes {}": "bs batch b batch_size",
+    "--image_size {}": "img_size size resolution input_size",
+    "--image {}": "img",
+    "--output {}": "output_dir out save dest o",
+    "--top {}": "topk top_k k",
+    "--filter {}": "name search pattern",
+    "--formats {}": "format type",
+    "--precisions {}": "precision quantize dtype",
+    "--split {}": "subset",
+    "--model {}": "model_name model_path arch architecture m",
+}
+MODEL_ELSEWHERE = "weights checkpoint ckpt pretrained load run workdir"  # where --model names no variant
+FIELDS_ELSEWHERE = {
     "base_lr": "lr learning_rate",
     "weight_decay": "wd",
     "warmup_steps": "warmup",
@@ -47,29 +64,8 @@ RECIPE_FIELDS_ELSEWHERE = {
     "dtype": "amp bf16 fp16 mixed_precision",
     "optimizer": "opt optim",
     "remat": "gradient_checkpointing",
+    **dict.fromkeys(("cutmix", "ema", "freeze", "layer_decay", "mixup", "randaugment", "seed", "task"), ""),
 }
-EPOCHS = "--total_steps (epochs × images / batch size)"
-OPTIONS_ELSEWHERE = {  # the first that a subcommand has
-    EPOCHS: "epochs num_epochs n_epochs max_epochs",
-    "--total_steps": "steps num_steps max_steps iterations",
-    "--workdir": "output output_dir out save_dir logdir",
-    "--weights": "weights checkpoint ckpt pretrained init load",
-    "--strategy": "gpus num_gpus device devices",
-    "--dataset": "data data_path dataset_name d",
-    "--batch_size": "bs batch b",
-    "--batch_sizes": "bs batch b batch_size",
-    "--image_size": "img_size size resolution input_size",
-    "--image": "images img",
-    "--output": "output_dir out save dest o",
-    "--top": "topk top_k k",
-    "--filter": "name search pattern",
-    "--formats": "format type",
-    "--precisions": "precision quantize dtype",
-    "--licence": "license",
-    "--split": "subset",
-    "--model": "model_name model_path arch architecture m",
-}
-MODEL_ELSEWHERE = "weights checkpoint ckpt pretrained load run workdir"  # where --model names no variant
 
 
 def _quickstart(add):
@@ -305,27 +301,21 @@ class _Parser(argparse_flags.ArgumentParser):
     def _check_value(self, action, value):
         if action.choices is not None and value not in action.choices:
             meanings = {name: name for name in action.choices}
-            for choice, names_elsewhere in SUBCOMMANDS_ELSEWHERE.items():
-                if choice in action.choices:
-                    meanings |= dict.fromkeys(names_elsewhere.split(), choice)
+            for choice in SUBCOMMANDS_ELSEWHERE.keys() & meanings:
+                meanings |= dict.fromkeys(SUBCOMMANDS_ELSEWHERE[choice].split(), choice)
             message = f"unknown {value!r}{suggestion(value, meanings)} (one of {', '.join(action.choices)})"
             raise argparse.ArgumentError(action, message)
 
 
 def _meanings(known, value):
     """Return what the names of options mean for a subcommand with these options."""
-    training = "--recipe" in known
-    meanings = {option.strip("-"): option for option in known}
-    if not training:
-        meanings = dict.fromkeys(MODEL_ELSEWHERE.split(), f"--model {value}") | meanings
-    for option, names_elsewhere in OPTIONS_ELSEWHERE.items():
-        if option.split()[0] in known:
-            meant = option if option == EPOCHS else f"{option} {value}"
-            meanings = dict.fromkeys(names_elsewhere.split(), meant) | meanings
-    for field in [*RECIPE_FIELDS.split(), *RECIPE_FIELDS_ELSEWHERE] if training else ():
-        names_elsewhere = f"{field} {RECIPE_FIELDS_ELSEWHERE.get(field, '')}".split()
-        meanings = dict.fromkeys(names_elsewhere, f"--set {field}={value}") | meanings
-    return meanings
+    rows = [(option, option.strip("-")) for option in known]
+    if "--recipe" in known:
+        rows += [(f"--set {field}={{}}", f"{field} {names}") for field, names in FIELDS_ELSEWHERE.items()]
+    else:
+        rows.append(("--model {}", MODEL_ELSEWHERE))
+    rows += [row for row in OPTIONS_ELSEWHERE.items() if row[0].split()[0] in known]
+    return {name: meaning.format(value) for meaning, names in reversed(rows) for name in names.split()}
 
 
 def suggestion(name, meanings):

@@ -60,15 +60,11 @@ def summary(found):
     predict of the live model runs as graph; each format runs in a separate process, whose memory this is
     """
     columns = ("format", "batch", "ms", "images/s", "ratio", "MiB", "peak MiB", "imports MiB")
-    digits = {"ms": 2, "images_per_second": 1, "ratio": 2}
-    rows = [
-        (
-            *(row["format"], row["batch"], *(round(row[name], n) for name, n in digits.items())),
-            round(row["bytes"] / MIB, 1),
-            *("-" if row[name] is None else row[name] // MIB for name in ("peak_bytes", "imports_bytes")),
-        )
-        for row in found["rows"]
-    ]
+    rows = []
+    for row in found["rows"]:
+        speed = round(row["ms"], 2), round(row["images_per_second"], 1), round(row["ratio"], 2)
+        memory = ("-" if row[name] is None else row[name] // MIB for name in ("peak_bytes", "imports_bytes"))
+        rows.append((row["format"], row["batch"], *speed, round(row["bytes"] / MIB, 1), *memory))
     height, width = found["image_size"]
     threads = f"; threads: {found['threads']}" if found["threads"] else ""
     live = f"predict of the live model runs as {found['live']}; " if found["live"] else ""
@@ -95,17 +91,15 @@ def _files(args, folder):
     job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job))
     for format in chosen:
         format.check(job)
-    files = {}
-    if "live" in (args.formats or DEFAULT):
-        files["live"] = folder / "model.keras"
-        model.save(files["live"])
-    needed = [SAVED_MODEL, *(f for f in chosen if f is not SAVED_MODEL)] if chosen else []
+    targets = {format.name: format.target(folder, job) for format in chosen}
+    # The other formats are converted from the SavedModel.
+    needed = [SAVED_MODEL, *(format for format in chosen if format is not SAVED_MODEL)] if chosen else []
     for format in tqdm(needed, "exporting", unit="format", delay=2, disable=None):
-        target = format.target(folder, job)
-        format.write(job, target)
-        if format in chosen:
-            files[format.name] = target
-    return files
+        format.write(job, format.target(folder, job))
+    if "live" not in (args.formats or DEFAULT):
+        return targets
+    model.save(folder / "model.keras")
+    return {"live": folder / "model.keras", **targets}
 
 
 def _live(source, image_size, **checks):
@@ -123,23 +117,20 @@ def _noise(batch, shape):
 
 def _measure(files, args):
     """Return the measurements after rounds in each of which every format computes a batch."""
-    batches, rounds = sorted({*args.batch_sizes}), args.rounds  # ascending: a process's peak only grows
-    rows = []
+    batches, rows = sorted({*args.batch_sizes}), []  # ascending: a process's peak only grows
     with contextlib.ExitStack() as stack:
         processes = {name: stack.enter_context(_process()) for name in files}
         with quiet_startup_logs(drop_on_error=True):  # of the processes
             given = args.threads, args.image_size
             futures = {name: processes[name].submit(_open, path, *given) for name, path in files.items()}
             opened = {name: _result(name, future) for name, future in futures.items()}
-        bar = tqdm(total=len(batches) * (rounds + 1), desc="timing", unit="round", delay=2, disable=None)
-        stack.enter_context(bar)
         for batch in batches:
             found = {name: [] for name in files}
-            for _ in range(rounds + 1):
+            doing = f"batches of {batch}"
+            for _ in tqdm(range(args.rounds + 1), doing, unit="round", delay=2, disable=None):
                 for name, process in processes.items():
                     found[name].append(_result(name, process.submit(_compute, batch)))
                     time.sleep(PAUSE)
-                bar.update()
             for name, path in files.items():
                 seconds, peaks = zip(*found[name][1:])  # the first batch compiles and allocates
                 median = statistics.median(seconds)
@@ -147,9 +138,10 @@ def _measure(files, args):
                 row |= {"images_per_second": batch / median, "bytes": size_of(path), "peak_bytes": peaks[-1]}
                 rows.append(row | {"imports_bytes": opened[name]["imports_bytes"]})
     first = {row["batch"]: row["ms"] for row in reversed(rows)}
+    any_file = opened[next(iter(files))]
     return {
-        **{name: next(iter(opened.values()))[name] for name in ("image_size", "live")},
-        "rounds": rounds,
+        **{name: any_file[name] for name in ("image_size", "live")},
+        "rounds": args.rounds,
         "threads": args.threads,
         "cores": os.cpu_count(),
         "rows": [row | {"ratio": first[row["batch"]] / row["ms"]} for row in rows],
@@ -170,8 +162,7 @@ def _result(name, future):
     try:
         return future.result()
     except concurrent.futures.process.BrokenProcessPool:
-        message = f"the process of {name} ended early, probably for lack of memory"
-        raise ValueError(message) from None
+        raise ValueError(f"the process of {name} ended early, probably for lack of memory") from None
 
 
 _COMPUTE = {}  # in a process: what `_open` leaves for `_compute`

@@ -3,12 +3,11 @@
 import pathlib
 
 from keras_vit.cli.page import png_of
-from keras_vit.cli.report import check_output, introduce, report, text_table
-from keras_vit.cli.source import open_model, seed_of, task_of
-from keras_vit.data.datasets import load_dataset
+from keras_vit.cli.report import check_output, report, text_table
+from keras_vit.cli.source import open_dataset, open_model, task_of
 from keras_vit.evaluation import confusion_matrix, predict
-from keras_vit.evaluation.predicting import check_classes
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
+from keras_vit.models.classifying import check_head
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_write, check_writable
 
@@ -20,12 +19,10 @@ def run(args):
     task = get_task(args.task or task_of(args.model, model))
     if args.task is None:
         _check(args, task)
-    seed = seed_of(args.model, model) if args.seed is None else args.seed
-    dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task.name, data_dir=args.data_dir)
+    check_head(model)
+    dataset = open_dataset(args, model, task.name)
     samples = dataset.split(args.split)
     real = real_labels_of(samples, real) if real else None
-    check_classes(model, dataset)
-    introduce(args, dataset)
     names = model.class_names or dataset.class_names or None
     predictions = predict(model, samples, args.batch_size, task)
     scores = task.scores(predictions) | (real_accuracy(predictions, real) if real else {})
@@ -64,8 +61,8 @@ def _check(args, task):
 def _draw(file, matrix, names, title):
     from keras_vit.inspection.figures import confusion_figure
 
-    figure = confusion_figure(matrix, names or [str(i) for i in range(len(matrix))], title)
-    atomic_write(file, png_of(figure))
+    names = names or [str(i) for i in range(len(matrix))]
+    atomic_write(file, png_of(confusion_figure(matrix, names, title)))
 
 
 def _format(cell):

@@ -1,14 +1,13 @@
-"""How good a model is on a split, for a report: scores, confusion, best and worst predictions."""
+"""How good a model is on a split: the sections of a report with scores, confusions and predictions."""
 
-import dataclasses
+import collections
 import io
 import pathlib
 
 import numpy as np
-import tensorflow as tf
 from PIL import Image
 
-from keras_vit.cli.page import format_value, gallery, picture, png_of, table
+from keras_vit.cli.page import format_value, gallery, picture, table
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.samples import Samples
 from keras_vit.evaluation import confusion_matrix, predict
@@ -20,190 +19,129 @@ MAX_PICTURES = 12  # best predictions, and worst ones
 MAX_MATRIX = 60  # classes of a confusion matrix whose names are legible
 MAX_ROWS = 100  # classes in a table
 MAX_ERRORS = 10  # pairs of classes
+MAX_FILES = 3  # names of files for each pair
 THUMBNAIL = (192, 192)  # pixels
 
 
-@dataclasses.dataclass(frozen=True)
-class Subset:
-    """Some samples of a split, which `evaluation` reads like a split.
+def add_evaluation(report, model, samples, task, split, names=None, batch_size=64, folder=None, scores=None):
+    """Add the sections of an evaluation to a report; of a large split, of `MAX_IMAGES` random samples.
 
     Args:
-        records: tf.data.Dataset of (encoded image, label).
-        count: The number of samples.
-        exif: As of the split.
-    """
-
-    records: tf.data.Dataset
-    count: int
-    exif: bool
-    labels = None
-
-    def __len__(self):
-        return self.count
-
-    def evaluation_records(self):
-        return self.records
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """How good a model is on a split.
-
-    Args:
-        scores: What `evaluate` returns for the task.
-        classes: A dict of scores for each class, or None.
-        confusion: The confusion matrix (classes, classes), or None.
-        errors: (true class, predicted class, count), the most frequent first.
-        worst, best: Pictures with prediction and truth: of the largest loss, and of the smallest loss
-            among the correct predictions.
-        images: Model inputs of the worst predictions.
-        labels: Their true labels as text.
-        total: The size of the split, of which `scores["samples"]` were computed.
-    """
-
-    scores: dict
-    classes: list | None
-    confusion: np.ndarray | None
-    errors: list
-    worst: list
-    best: list
-    images: list
-    labels: list
-    total: int
-
-
-def summarize(model, samples, task, names=None, batch_size=64, max_images=MAX_IMAGES, folder=None):
-    """Evaluate a model on a split, or on `max_images` sampled from it.
-
-    Args:
+        report: Report.
         model: A `VisionTransformer` with a head.
         samples: A split of a `Dataset`.
-        task: The name of a task.
-        names: One name per output; None for their indices.
-        batch_size: Images computed at a time.
-        max_images: The number of images.
-        folder: The data set's; names of image files are relative to it.
+        task: As for `evaluate`.
+        split: Its title: "digits, test".
+        names: A name for each output; None for indices.
+        batch_size: Images per batch.
+        folder: The data set's folder, to which names of files are relative; None to show none.
+        scores: Those of the whole split if they are known.
 
     Returns:
-        Summary.
+        (result, images, labels): the scores, the size of the split and the scores of each class by their keys
+        in result.json; the model inputs of the worst predictions, and their true labels as text.
 
     Raises:
-        ValueError: if the samples' labels do not fit the model.
+        ValueError: if there are no samples, or a label does not fit the model.
 
     Example:
-        >>> summary = summarize(model, load_dataset("digits").split("test"), "single_label")
-        >>> summary.scores["samples"], len(summary.worst), summary.confusion.shape
-        (355, 12, (10, 10))
+        >>> samples = load_dataset("digits").split("test")
+        >>> result, images, labels = add_evaluation(Report(), model, samples, "single_label", "digits, test")
+        >>> result["samples"], len(images)
+        (355, 12)
     """
-    task, subset = get_task(task), _subset(samples, max_images)
+    task, subset = get_task(task), draw_samples(samples, MAX_IMAGES)
     names = names or [str(i) for i in range(model.num_classes)]
-    predictions = predict(model, subset, batch_size, task)
-    errors, correct = task.errors(predictions), task.correct(predictions)
-    order = np.argsort(-errors, kind="stable")
-    count = min(MAX_PICTURES, (len(order) + 1) // 2)
-    best = [i for i in order[: count - 1 : -1] if correct[i]][:MAX_PICTURES]
-    indices = np.array([*order[:count], *best])
-    chosen = _read(model, subset, indices)
     files = _file_names(subset, folder)
-    pictures = [
-        _thumbnail(model, image, label, task, names, files[i] if files else "")
-        for i, (image, label) in zip(indices, chosen)
-    ]
-    drawn = task.has_class_ids and model.num_classes <= MAX_MATRIX
-    return Summary(
-        scores=task.scores(predictions),
-        classes=task.per_class(predictions, names) if task.per_class else None,
-        confusion=confusion_matrix(predictions) if drawn else None,
-        errors=_frequent_errors(predictions, names) if task.has_class_ids else [],
-        worst=pictures[:count],
-        best=pictures[count:],
-        images=[image for image, _ in chosen[:count]],
-        labels=[task.format_label(label, names) for _, label in chosen[:count]],
-        total=len(samples),
-    )
+    predictions = predict(model, subset, batch_size, task)
+    result = task.scores(predictions) | {"drawn_from": len(samples)}
+    if task.per_class:
+        result["classes"] = task.per_class(predictions, names)
 
-
-def summary_sections(summary, split, scores=None):
-    """Return sections of a report, and PNG files by name.
-
-    Args:
-        summary: Summary.
-        split: Its title: "digits, test".
-        scores: Those of the whole split if they are known.
-    """
-    count, subset = summary.scores["samples"], split
-    words = f"{split}: {format_value(summary.total)} images."
-    if count < summary.total:
-        subset = f"{split} ({format_value(count)} of {format_value(summary.total)} images sampled)"
+    words, sampled = f"{split}: {format_value(len(samples))} images.", split
+    if len(subset) < len(samples):
         scope = "Everything below the scores" if scores else "Everything below"
-        words += f" {scope} is computed on {format_value(count)} sampled images."
-    title, scores = (split, scores) if scores else (subset, summary.scores)
+        words += f" {scope} is computed on {format_value(len(subset))} sampled images."
+        sampled += f" ({format_value(len(subset))} of {format_value(len(samples))} images sampled)"
+    report.add("Scores", words, score_table(scores or task.scores(predictions), split if scores else sampled))
+    if task.per_class:
+        report.add("Scores", _class_table(result["classes"]))
+    if task.has_class_ids:
+        _add_confusions(report, predictions, names, files, sampled)
+
+    def add_pictures(heading, words, indices):
+        shown = _read(model, subset, indices)
+        pictures = [_thumbnail(model, *pair, task, names, files[i]) for i, pair in zip(indices, shown)]
+        report.add(heading, words, gallery(pictures))
+        return shown
+
+    order, correct = np.argsort(-task.errors(predictions), kind="stable"), task.correct(predictions)
+    worst = order[: min(MAX_PICTURES, (len(order) + 1) // 2)]
+    best = [i for i in order[len(worst) :][::-1] if correct[i]][:MAX_PICTURES]
+    words = "The largest losses first. A wrong prediction is followed by the true label."
+    shown = add_pictures("Worst predictions", words, worst)
+    if best:
+        add_pictures("Best predictions", "The smallest losses of correct predictions first.", best)
+    return result, [image for image, _ in shown], [task.format_label(label, names) for _, label in shown]
+
+
+def score_table(scores, title):
+    """Return the table of a dict of scores."""
     rows = [(name.replace("_", " "), score) for name, score in scores.items()]
-    sections, files = {"Scores": [words, table(f"Scores on {title}", ("score", "value"), rows)]}, {}
-    if summary.classes:
-        sections["Scores"].append(_class_table(summary.classes))
-    confusions = []
-    if summary.confusion is not None:
-        names = [row["name"] for row in summary.classes]
-        png = files["confusion"] = png_of(confusion_figure(summary.confusion, names, subset))
-        words = "Rows are true classes, columns predicted ones."
-        confusions += [words, picture(png, f"Confusion matrix of {subset}")]
-    if summary.errors:
-        columns = ("true class", "predicted", "images")
-        confusions.append(table("The most frequent errors", columns, summary.errors))
-    if confusions:
-        sections["Confusions"] = confusions
-    if summary.worst:
-        words = "The largest losses first. A wrong prediction is followed by the true label."
-        sections["Worst predictions"] = [words, gallery(summary.worst)]
-    if summary.best:
-        words = "The smallest losses of correct predictions first."
-        sections["Best predictions"] = [words, gallery(summary.best)]
-    return sections, files
+    return table(f"Scores on {title}", ("score", "value"), rows)
 
 
 def sample_images(model, samples, task, names, count):
     """Return evenly spaced samples of a split: model inputs, and their labels as text."""
-    subset = _subset(samples, MAX_IMAGES)
-    indices = np.linspace(0, len(subset) - 1, min(count, len(subset))).astype(int)
-    chosen = _read(model, subset, indices)
-    return [image for image, _ in chosen], [get_task(task).format_label(label, names) for _, label in chosen]
+    subset = draw_samples(samples, MAX_IMAGES)
+    shown = _read(model, subset, np.linspace(0, len(subset) - 1, min(count, len(subset))).astype(int))
+    return [image for image, _ in shown], [get_task(task).format_label(label, names) for _, label in shown]
 
 
-def _frequent_errors(predictions, names):
-    pairs = np.stack([predictions.labels, predictions.best[:, 0]], axis=1)
-    pairs, counts = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:MAX_ERRORS]
-    return [(names[pairs[i, 0]], names[pairs[i, 1]], int(counts[i])) for i in order]
+def draw_samples(samples, count):
+    """Return at most `count` samples of a split, drawn at random, as `Samples`; no others are read."""
+    if not isinstance(samples, Samples):
+        # The first step of a run. TFRecord files are read in order, and shuffled in a buffer.
+        records = samples.training_records(0, 0, 1, min(count, len(samples)))
+        images, labels = zip(*((image.numpy(), label.numpy()) for _, image, label in records))
+        return Samples(images, labels, samples.exif)
+    if len(samples) <= count:
+        return samples
+    return samples.take(np.sort(np.random.default_rng(0).choice(len(samples), count, replace=False)))
 
 
 def _file_names(samples, folder):
-    """Return the images' files, relative to the data set's folder; None where images are no files."""
-    if folder is None or not isinstance(samples, Samples):
-        return None
+    """Return the images' files, relative to the data set's folder; empty names where images are no files."""
+    if folder is None or not isinstance(samples.images[0], str):
+        return [""] * len(samples)
     paths = map(pathlib.Path, samples.images)
     return [p.relative_to(folder).as_posix() if p.is_relative_to(folder) else p.name for p in paths]
 
 
-def _subset(samples, count):
-    if len(samples) <= count:
-        return samples
-    if isinstance(samples, Samples):
-        return samples.take(np.sort(np.random.default_rng(0).choice(len(samples), count, replace=False)))
-    # The first step of a run. Of records that are read by index, no others are read; of TFRecord files, the
-    # first that fill the shuffle buffer.
-    records = samples.training_records(0, 0, 1, count)
-    return Subset(records.map(lambda position, encoded, label: (encoded, label)), count, samples.exif)
-
-
 def _read(model, samples, indices):
-    """Return (model input, label) of samples in the order of the indices; others are not decoded."""
-    selected = tf.constant(np.sort(indices), tf.int64)
-    records = samples.evaluation_records().enumerate()
-    records = records.filter(lambda i, _: tf.reduce_any(i == selected)).map(lambda _, record: record)
-    batches = evaluation_batches(Subset(records, len(indices), samples.exif), model.preprocessing, 1)
-    found = [(images[0].numpy(), labels[0].numpy()) for images, labels in batches]
-    return [found[place] for place in np.argsort(np.argsort(indices))]
+    """Return the (model input, label) of samples."""
+    batches = evaluation_batches(samples.take(indices), model.preprocessing, 1)
+    return [(images[0].numpy(), labels[0].numpy()) for images, labels in batches]
+
+
+def _add_confusions(report, predictions, names, files, split):
+    """Add the confusion matrix, and the most frequent errors with the files of some."""
+    heading = "Confusions"
+    if len(names) <= MAX_MATRIX:
+        figure = confusion_figure(confusion_matrix(predictions), names, split)
+        report.add(heading, "Rows are true classes, columns predicted ones.")
+        report.draw(heading, "confusion", figure, f"Confusion matrix of {split}")
+    errors = collections.defaultdict(list)
+    for true, predicted, file in zip(predictions.labels, predictions.best[:, 0], files):
+        if true != predicted:
+            errors[names[true], names[predicted]].append(file)
+    most = sorted(errors.items(), key=lambda error: -len(error[1]))[:MAX_ERRORS]
+    rows = [(*pair, len(found), ", ".join(found[:MAX_FILES])) for pair, found in most]
+    if not any(files):
+        rows = [row[:3] for row in rows]
+    if rows:
+        columns = ("true class", "predicted", "images", "files")[: len(rows[0])]
+        report.add(heading, table("The most frequent errors", columns, rows))
 
 
 def _thumbnail(model, image, label, task, names, file):

@@ -3,10 +3,9 @@
 import pathlib
 import re
 
-from keras_vit.cli.report import introduce, report, text_table
-from keras_vit.cli.source import open_live, run_of, seed_of, task_of
-from keras_vit.data.datasets import load_dataset, title_of
-from keras_vit.evaluation.predicting import check_classes
+from keras_vit.cli.report import report, text_table
+from keras_vit.cli.source import open_dataset, open_live, run_of, seed_of, task_of
+from keras_vit.data.datasets import title_of
 from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
 from keras_vit.weights.catalogue import find
@@ -14,13 +13,8 @@ from keras_vit.weights.catalogue import find
 
 def run(args):
     model = open_live(args.model, args.image_size, trust=args.trust, sha256=args.sha256)
-    task, seed = args.task or task_of(args.model, model), seed_of(args.model, model)
-    dataset = None
-    if args.dataset:
-        dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task, data_dir=args.data_dir)
-        if model.is_classifier and not args.representation:
-            check_classes(model, dataset)
-        introduce(args, dataset)
+    task = args.task or task_of(args.model, model)
+    dataset = open_dataset(args, model, task) if args.dataset else None
     same = ("precisions", "representation", "split", "images", "batch_size", "integer_io", "version")
     found = export_folder(
         model,
@@ -28,7 +22,7 @@ def run(args):
         args.formats,
         task=task,
         dataset=dataset,
-        seed=seed,
+        seed=seed_of(args.model, model),
         name=args.name or _name(args.model),
         publisher=args.publisher,
         facts=_facts(args),

@@ -7,18 +7,16 @@ import os
 import pathlib
 
 import numpy as np
-from tqdm import tqdm
 
 from keras_vit.cli import run_report
-from keras_vit.cli.evaluation_summary import MAX_ROWS, sample_images, summarize, summary_sections
-from keras_vit.cli.page import page, table
+from keras_vit.cli.evaluation_summary import MAX_ROWS, add_evaluation, sample_images
+from keras_vit.cli.page import Report, table
 from keras_vit.cli.predict import images_of, predicted
-from keras_vit.cli.report import introduce, print_now, text_table
+from keras_vit.cli.report import print_now, text_table
 from keras_vit.cli.run_report import MAX_INSPECTED, REPORT
-from keras_vit.cli.source import finished_run, open_live, seed_of, task_of
-from keras_vit.cli.views import Subject, check_image, draw_views
-from keras_vit.data.datasets import folder_of, load_dataset, title_of
-from keras_vit.evaluation.predicting import check_classes
+from keras_vit.cli.source import finished_run, open_dataset, open_live, task_of
+from keras_vit.cli.views import Subject, add_views
+from keras_vit.data.datasets import folder_of, title_of
 from keras_vit.tasks import TASKS, get_task
 from keras_vit.tasks.regression import REGRESSION
 from keras_vit.writing import atomic_path
@@ -53,56 +51,40 @@ def _inspect(args, paths):
         raise ValueError(f"--block {args.block} is out of range: the model has {blocks} blocks")
     if paths and args.dataset and not model.is_classifier:
         raise ValueError("the model has no head to evaluate; give --image or --dataset, not both")
-    value, sections, predictions, files = {"model": args.model}, {}, [], {}
-    names = names_of(paths)
-    inputs, source = _inputs(model, paths, names), f"{len(paths)} given"
+    value, report, predictions = {"model": args.model}, Report(), []
+    names, source = names_of(paths), f"{len(paths)} given"
+    inputs = [model.preprocessing([path])[0] for path in paths[:MAX_INSPECTED]]
     if paths and model.is_classifier:
         value["images"] = [*predicted(model, paths, task, TOP)]
-        sections["Predictions"] = [_prediction_table(model, names, value["images"])]
+        report.add("Predictions", _prediction_table(model, names, value["images"]))
         predictions = [(found["image"], _words(model, found, 1)) for found in value["images"]]
     names = names[:MAX_INSPECTED]
     if args.dataset:
-        samples, class_names = _split(args, model, task)
-        split = f"{title_of(args.dataset)}, {args.split}"
+        dataset = open_dataset(args, model, task)
+        samples, split = dataset.split(args.split), f"{title_of(args.dataset)}, {args.split}"
+        class_names = model.class_names or dataset.class_names
         if model.is_classifier:
-            folder = folder_of(args.dataset)
-            found = summarize(model, samples, task, class_names, args.batch_size, folder=folder)
-            evaluated, files = summary_sections(found, split)
-            sections |= evaluated
-            value |= {"dataset": args.dataset, "split": args.split, **found.scores}
-            value |= {"drawn_from": found.total} | ({"classes": found.classes} if found.classes else {})
+            value |= {"dataset": args.dataset, "split": args.split}
+            class_names = class_names if len(class_names) == model.num_classes else None
+            data = samples, task, split, class_names, args.batch_size, folder_of(args.dataset)
+            value |= add_evaluation(report, model, *data)[0]
         if not paths:
             inputs, names = sample_images(model, samples, task, class_names, MAX_INSPECTED)
             source = f"{len(samples)} of {split}"
 
-    views, drawn, arrays, missing = draw_views(Subject(model, inputs, names, args.block))
-    sections, files = sections | views, files | drawn
-    run, tables = finished_run(args.model), ()
-    if run:
-        curves, drawn = run_report.curve_sections(run, run_report.run_title(run.config))
-        sections, files = sections | curves, files | drawn
-        tables = run_report.run_tables(run.config, run.result)
-    files = {f"{name}.png": png for name, png in files.items()}
+    arrays, missing = add_views(report, Subject(model, inputs, names, args.block))
+    if finished := finished_run(args.model):
+        run_report.add_curves(report, finished)
+        run_report.add_run(report, finished.config, finished.result)
+    run_report.add_configuration(report, model)
     if "distances" in arrays:
         value["mean_attention_distance"] = arrays["distances"].tolist()
     if "filters" in arrays:
         value["explained_variance"] = arrays["filters"][1].tolist()
-    value |= {"looked_at": names, "left_out": missing, "figures": [*files]}
-    sections |= run_report.configuration_section(model, *tables, run_report.environment_table())
+    value |= {"looked_at": names, "left_out": missing, "figures": [*report.figures]}
     words = f"The figures are of {len(names)} of {source} images."
-    files[REPORT] = page(f"Inside {run_report.name_of(args.model)}", [words], sections).encode()
-    return value, files, predictions
-
-
-def _inputs(model, paths, names):
-    """Return the model inputs of the first images, after checking that the model accepts all."""
-    inputs = []
-    for path, name in zip(tqdm(paths, "reading", unit="image", delay=2, disable=None), names):
-        (image,) = model.preprocessing([path])
-        check_image(model, image, name)
-        if len(inputs) < MAX_INSPECTED:
-            inputs.append(image)
-    return inputs
+    text = report.page(f"Inside {run_report.name_of(args.model)}", words)
+    return value, {**report.figures, REPORT: text.encode()}, predictions
 
 
 def names_of(paths):
@@ -116,17 +98,6 @@ def names_of(paths):
         names = ["/".join(path.parts[-count:]) for path in paths]
         if len({*names}) == len({*paths}):
             return names
-
-
-def _split(args, model, task):
-    seed = seed_of(args.model, model) if args.seed is None else args.seed
-    dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task, data_dir=args.data_dir)
-    samples = dataset.split(args.split)
-    if model.is_classifier:
-        check_classes(model, dataset)
-    introduce(args, dataset)
-    names = model.class_names or dataset.class_names
-    return samples, names if len(names) == model.num_classes or not model.is_classifier else None
 
 
 def _prediction_table(model, names, predictions):

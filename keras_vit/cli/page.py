@@ -1,31 +1,46 @@
-"""HTML pages that are complete in one file: pictures and style are inside, and all text is escaped."""
+"""HTML reports that are complete in one file: pictures and style are inside, and all text is escaped."""
 
 import base64
 import html
 import io
 
 
-def page(title, paragraphs, sections):
-    """Return a page that opens without a network.
+class Report:
+    """A page that is written section by section, and the PNG files of its figures.
 
-    All text is escaped, since users choose the names of classes and files.
+    The page opens without a network. All text is escaped, since users choose the names of classes and files.
 
-    Args:
-        title: The page's title.
-        paragraphs: Text below the title.
-        sections: A dict from headings to lists of parts: text, or what the functions below return.
+    Attributes:
+        sections: The parts of each section by its heading.
+        figures: The contents of the PNG files by their names.
 
     Example:
-        >>> text = page("A model", ["It <sees>."], {"Scores": [table("t", (), [("a", 1)])]})
+        >>> report = Report()
+        >>> report.add("Scores", table("t", (), [("a", 1)]))
+        >>> text = report.page("A model", "It <sees>.")
         >>> "It &lt;sees&gt;." in text, "http" in text
         (True, False)
     """
-    contents = [f'<li><a href="#s{i}">{_text(heading)}</a></li>' for i, heading in enumerate(sections)]
-    body = [
-        f'<section id="s{i}"><h2>{_text(heading)}</h2>\n{_parts(parts)}\n</section>'
-        for i, (heading, parts) in enumerate(sections.items())
-    ]
-    return f"""<!doctype html>
+
+    def __init__(self):
+        self.sections, self.figures = {}, {}
+
+    def add(self, heading, *parts):
+        """Append parts to a section: text, or what the functions below return."""
+        self.sections.setdefault(heading, []).extend(parts)
+
+    def draw(self, heading, name, figure, title):
+        """Append a matplotlib figure to a section."""
+        png = self.figures[f"{name}.png"] = png_of(figure)
+        self.add(heading, picture(png, title))
+
+    def page(self, title, *paragraphs):
+        """Return the HTML, with paragraphs below the title."""
+        contents, body = [], []
+        for i, (heading, parts) in enumerate(self.sections.items()):
+            contents.append(f'<li><a href="#s{i}">{_text(heading)}</a></li>')
+            body.append(f'<section id="s{i}"><h2>{_text(heading)}</h2>\n{_parts(parts)}\n</section>\n')
+        return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -39,8 +54,7 @@ def page(title, paragraphs, sections):
 {_parts(paragraphs)}
 <nav aria-label="Contents"><ol>{"".join(contents)}</ol></nav>
 <main>
-{_lines(body)}
-</main>
+{"".join(body)}</main>
 </body>
 </html>
 """
@@ -60,15 +74,14 @@ def picture(png, alt, caption="", file=""):
         file: The name of the image's file, below the caption.
     """
     data = base64.b64encode(png).decode("ascii")
-    image = f'<img src="data:image/png;base64,{data}" alt="{_text(alt)}">'
-    file = f"<small>{_text(file)}</small>" if file else ""
-    caption = f"<figcaption>{_text(caption)}{file}</figcaption>" if caption or file else ""
-    return Markup(f"<figure>{image}{caption}</figure>")
+    caption = _text(caption) + (f"<small>{_text(file)}</small>" if file else "")
+    caption = f"<figcaption>{caption}</figcaption>" if caption else ""
+    return Markup(f'<figure><img src="data:image/png;base64,{data}" alt="{_text(alt)}">{caption}</figure>')
 
 
 def gallery(pictures):
     """Return small pictures side by side."""
-    return Markup(f'<div class="gallery">{_lines(pictures)}</div>')
+    return Markup(f'<div class="gallery">{"".join(pictures)}</div>')
 
 
 def table(title, columns, rows):
@@ -79,18 +92,17 @@ def table(title, columns, rows):
         columns: Column titles; () for pairs of a name and a value.
         rows: Tuples of text, numbers or None. The floats of a column of numbers get four decimals.
     """
-    numeric = [bool(columns) and all(map(_is_number, column)) for column in zip(*rows)]
-    cells = [_lines(f'<th scope="col"{_class(n)}>{_text(c)}</th>' for c, n in zip(columns, numeric))]
+    numeric = [all(isinstance(x, int | float | None) for x in column) for column in zip(*rows)]
+    kinds = [' class="number"' if columns and number else "" for number in numeric]
+    lines = ["".join(f'<th scope="col"{kind}>{_text(name)}</th>' for name, kind in zip(columns, kinds))]
     for name, *values in rows:
-        row = "".join(_cell(value, number) for value, number in zip(values, numeric[1:]))
-        cells.append(f'<th scope="row">{_text(name)}</th>{row}')
-    body = _lines(f"<tr>{row}</tr>" for row in cells if row)
+        line = f'<th scope="row">{_text(name)}</th>'
+        for value, kind in zip(values, kinds[1:]):
+            value = f"{value:.4f}" if kind and isinstance(value, float) else value
+            line += f"<td{kind}>{_text(value)}</td>"
+        lines.append(line)
+    body = "\n".join(f"<tr>{line}</tr>" for line in lines if line)
     return Markup(f'<div class="scroll"><table><caption>{_text(title)}</caption>\n{body}\n</table></div>')
-
-
-def folded(summary, *parts):
-    """Return parts that are shown when a reader opens them."""
-    return Markup(f"<details><summary>{_text(summary)}</summary>\n{_lines(parts)}\n</details>")
 
 
 def png_of(figure):
@@ -103,43 +115,22 @@ def png_of(figure):
 def format_value(value):
     """Return a value as text.
 
-    >>> [format_value(value) for value in (0.98765, 1797, 1234567, None, True, (32, 48), "cat")]
-    ['0.9877', '1797', '1,234,567', '–', 'yes', '32, 48', 'cat']
+    >>> [format_value(value) for value in (0.98765, 1797, 1234567, None, (32, 48), "cat")]
+    ['0.9877', '1797', '1,234,567', '–', '32, 48', 'cat']
     """
-    if value is None or value in ((), [], {}):
+    if value is None or value in ((), []):
         return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, int) and abs(value) >= 10_000:
+        return f"{value:,}"
     if isinstance(value, list | tuple):
         return ", ".join(map(format_value, value))
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {format_value(part)}" for name, part in value.items())
     return str(value)
 
 
 def _parts(parts):
-    return _lines(part if isinstance(part, Markup) else f"<p>{_text(part)}</p>" for part in parts)
-
-
-def _lines(parts):
-    return "\n".join(parts)
-
-
-def _cell(value, number):
-    text = f"{value:.4f}" if number and isinstance(value, float) else _text(value)
-    return f"<td{_class(number)}>{text}</td>"
-
-
-def _class(number):
-    return ' class="number"' if number else ""
-
-
-def _is_number(value):
-    return value is None or isinstance(value, int | float)
+    return "\n".join(part if isinstance(part, Markup) else f"<p>{_text(part)}</p>" for part in parts)
 
 
 def _text(value):

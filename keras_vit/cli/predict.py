@@ -36,22 +36,13 @@ def run(args):
         names = model.class_names or [f"value {i}" for i in range(model.num_classes)]
     progress = args.format == "table" or not sys.stdout.isatty()
     results = predicted(model, paths, task, args.top, progress)
-    if args.output is None:
-        for text in FORMATS[args.format](results, names):
-            print_now(text, end="")
-        return
-    results = itertools.tee(results)
-    texts = [FORMATS[format](copy, names) for format, copy in zip((args.format, suffix), results)]
-    with atomic_open(args.output) as file:
-        failure = None
-        for printed, text in itertools.zip_longest(*texts, fillvalue=""):
-            print_now(printed, end="")
-            try:
-                failure or file.write(text)
-            except OSError as error:  # raised when all is printed
-                failure = error
-        if failure:
-            raise failure
+    if args.output is not None:
+        results, copy = itertools.tee(results)
+    for text in FORMATS[args.format](results, names):
+        print_now(text, end="")
+    if args.output is not None:
+        with atomic_open(args.output) as file:
+            file.writelines(FORMATS[suffix](copy, names))
 
 
 def predicted(model, paths, task, top, progress=True):

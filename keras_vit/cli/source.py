@@ -6,7 +6,10 @@ import os
 import pathlib
 import re
 
-from keras_vit.export.exported_model import open_exported
+from keras_vit.cli.report import introduce
+from keras_vit.data.datasets import load_dataset
+from keras_vit.evaluation.predicting import check_classes
+from keras_vit.export.exported_model import ExportedModel, open_exported
 from keras_vit.export.formats import suffix_of
 from keras_vit.models import VisionTransformer
 from keras_vit.training.workdir import Workdir
@@ -16,6 +19,7 @@ from keras_vit.weights.checkpoint import read_model
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import LOCAL_WEIGHTS, fetch
 
+MODEL = "model.keras"  # of a finished run
 VERIFICATION = "verification.json"  # in the folder of every export
 HUBS = r"https?://(www\.)?(tfhub\.dev|kaggle\.com/models)/"  # whose URLs have no suffix
 
@@ -75,13 +79,12 @@ def open_live(source, image_size=None, trust=False, sha256=None):
     if is_exported(source):
         raise ValueError(f"{source!r} is an exported model; expected the run, .keras file or checkpoint")
     path = pathlib.Path(source).expanduser()
-    if path.is_dir():
-        if not _has_weights(path):
-            raise ValueError(
-                f"{source!r} holds no finished run, no checkpoint and no export: it has no "
-                f"{', '.join(LOCAL_WEIGHTS)} or saved_model.pb"
-            )
-        path = path / "model.keras" if (path / "model.keras").is_file() else path
+    if path.is_dir() and not _has_weights(path):
+        raise ValueError(
+            f"{source!r} holds no finished run, no checkpoint and no export: it has no "
+            f"{', '.join(LOCAL_WEIGHTS)} or saved_model.pb"
+        )
+    path = pathlib.Path(trained_file(source)).expanduser()
     if path.suffix == ".keras" and "://" not in source:
         if not path.is_file():
             raise ValueError(f"no such model file: {source!r}")
@@ -123,7 +126,7 @@ def _has_weights(folder):
 
 def trained_file(source):
     """Return the finished model in a run's folder; another source unchanged."""
-    file = pathlib.Path(source).expanduser() / "model.keras"
+    file = pathlib.Path(source).expanduser() / MODEL
     return str(file) if file.is_file() else source
 
 
@@ -166,14 +169,33 @@ def seed_of(source, model):
         source: What --model names.
         model: What was opened there.
     """
-    if isinstance(model, VisionTransformer):  # older files do not hold it
-        known = model.split_seed
-        return int(run_of(source).get("recipe", {}).get("seed", 0)) if known is None else known
-    return model.description.seed
+    if isinstance(model, ExportedModel):
+        return model.description.seed
+    # Older files do not hold it.
+    return int(_recipe_of(source).get("seed", 0)) if model.split_seed is None else model.split_seed
 
 
 def task_of(source, model):
     """Return a model's task, "single_label" if it is unknown; the arguments are as for `seed_of`."""
-    if isinstance(model, VisionTransformer):
-        return model.task or run_of(source).get("recipe", {}).get("task", "single_label")
-    return model.description.task
+    if isinstance(model, ExportedModel):
+        return model.description.task
+    return model.task or _recipe_of(source).get("task", "single_label")
+
+
+def open_dataset(args, model, task):
+    """Open the data set of --dataset, in the model's split unless --seed is given, and print its sizes.
+
+    Raises:
+        ValueError: if a classifier does not have its classes.
+    """
+    seed = getattr(args, "seed", None)
+    seed = seed_of(args.model, model) if seed is None else seed
+    dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task, data_dir=args.data_dir)
+    if model.is_classifier and not getattr(args, "representation", False):
+        check_classes(model, dataset)
+    introduce(args, dataset)
+    return dataset
+
+
+def _recipe_of(source):
+    return run_of(source).get("recipe", {})

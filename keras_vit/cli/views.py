@@ -1,4 +1,4 @@
-"""Views of what a model has learned and attends to, for a report: arrays, figures and explanations."""
+"""Views of what a model has learned and attends to: sections of a report, and arrays."""
 
 import dataclasses
 import itertools
@@ -7,7 +7,6 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_vit import inspection
-from keras_vit.cli.page import picture, png_of
 from keras_vit.inspection import figures
 from keras_vit.inspection.blocks import check_images
 
@@ -35,7 +34,10 @@ class Subject:
 
     def __post_init__(self):
         for image, name in zip(self.images, self.names, strict=True):
-            check_image(self.model, image, name)
+            try:
+                check_images(self.model, image[np.newaxis])
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
 
     def groups(self):
         """Yield (images, their pixels, names), stacked: neighbours of one size, at most `PER_FIGURE`."""
@@ -48,39 +50,30 @@ class Subject:
                 yield images, self.model.preprocessing.colors(images), [name for _, name in group]
 
 
-def check_image(model, image, name):
-    """Raise ValueError, with the image's name, unless it (height, width, channels) is input for the model."""
-    try:
-        check_images(model, image[np.newaxis])
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
-def draw_views(subject, names=None):
-    """Draw views of a model.
+def add_views(report, subject, names=None):
+    """Add views of a model to a report.
 
     Args:
+        report: Report.
         subject: Subject.
         names: Which of `VIEWS`; None: all.
 
     Returns:
-        (sections, files, arrays, missing): sections of a report, PNG files by name, the views' arrays by
-        name, and for views that the model does not have the reason.
+        (arrays, missing): the views' arrays by name, and for views that the model does not have the reason.
     """
-    sections, files, arrays, missing = {}, {}, {}, {}
+    arrays, missing = {}, {}
     for name in tqdm(names or VIEWS, "inspecting", unit="view", delay=2, disable=None):
         heading, words, view = VIEWS[name]
         try:
             arrays[name], drawn = view(subject)
         except ValueError as error:  # the images were checked: the model lacks this
             missing[name] = str(error)
-            sections[heading] = [f"Not shown: {error}."]
+            report.add(heading, f"Not shown: {error}.")
             continue
-        sections[heading] = [words]
+        report.add(heading, words)
         for i, (figure, title) in enumerate(drawn, 1):
-            png = files[f"{name}-{i}" if i > 1 else name] = png_of(figure)
-            sections[heading].append(picture(png, title))
-    return sections, files, arrays, missing
+            report.draw(heading, f"{name}-{i}" if i > 1 else name, figure, title)
+    return arrays, missing
 
 
 def _rollout(subject):
@@ -108,11 +101,8 @@ def _distances(subject):
 
 def _filters(subject):
     components, explained = inspection.filter_components(subject.model)
-    *sides, channels = components.shape[1:]
-    if sides == [1, 1]:
+    if components.shape[1:3] == (1, 1):
         raise ValueError("the filters are of one pixel and have no pattern")
-    if channels not in (1, 3):
-        raise ValueError(f"the filters have {channels} channels, which are no colours")
     title = "Principal components of the filters"
     return (components, explained), [(figures.filter_figure(components, explained, title), title)]
 
@@ -126,9 +116,9 @@ def _positions(subject):
 def _similarity(subject):
     images, pixels, names = next(subject.groups())
     similarity = inspection.patch_similarity(subject.model, images[:1])[0]
-    diagonal = [tuple(side * part // 4 for side in similarity.shape[:2]) for part in (1, 2, 3)]
+    rows, columns = similarity.shape[:2]
+    cells = [*dict.fromkeys((rows * part // 4, columns * part // 4) for part in (1, 2, 3))]
     title = f"Patch similarity: {names[0]}"
-    cells = [*dict.fromkeys(diagonal)]
     return similarity, [(figures.similarity_figure(pixels[0], similarity, cells, title), title)]
 
 

@@ -11,6 +11,7 @@ import types
 
 import pytest
 from made.folders import write_classes
+from reference.small import one_block
 
 import _keras_vit_cli
 
@@ -73,6 +74,16 @@ def refused():
 @pytest.fixture(scope="session")
 def weights(golden):
     return golden / "token.npz"
+
+
+@pytest.fixture(scope="session")
+def model(shared_folder):
+    """A `.keras` file of a model of these two classes."""
+
+    def make(folder):
+        one_block(num_classes=2, class_names=("cat", "dog")).save(folder / "model.keras")
+
+    return shared_folder("cat_or_dog", make) / "model.keras"
 
 
 @pytest.fixture(scope="session")

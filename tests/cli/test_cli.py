@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 
 import _keras_vit_cli
@@ -16,11 +15,7 @@ from keras_vit.training.recipes import Recipe
 
 HELP = """
 import sys, _keras_vit_cli
-for name in ("", *_keras_vit_cli.SUBCOMMANDS):
-    try:
-        _keras_vit_cli.main([*name.split(), "--help"])
-    except SystemExit as stop:
-        assert stop.code == 0
+_keras_vit_cli.parser().format_help()
 print({"keras", "tensorflow", "numpy", "matplotlib"} & {*sys.modules})
 """
 
@@ -38,15 +33,14 @@ def test_help_takes_less_than_a_second(script):
 
 def test_help_imports_neither_keras_nor_numpy():
     done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "set()"
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
 
 
-@pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_every_subcommand_explains_its_options(name, keras_vit):
-    done = keras_vit(*name.split(), "--help")
-    assert done.returncode == 0 and f"usage: keras-vit {name}" in done.stdout
-    assert SUBCOMMANDS[name][1] in " ".join(done.stdout.split())
+def test_every_subcommand_explains_its_options(keras_vit):
+    for name, (_, text) in SUBCOMMANDS.items():
+        done = keras_vit(*name.split(), "--help")
+        assert done.returncode == 0 and f"usage: keras-vit {name}" in done.stdout
+        assert text in " ".join(done.stdout.split())
 
 
 RUN = "--dataset d --workdir w"
@@ -78,7 +72,6 @@ def test_a_wrong_command_line_is_refused_in_one_line(arguments, words, keras_vit
     "arguments, message",
     [
         ("finetune --lr 3e-4", "unknown option --lr; did you mean --set base_lr=3e-4?"),
-        ("finetune --learning_rate=0.1 --dataset d", "did you mean --set base_lr=0.1?"),
         ("finetune --dataset d --epochs 3", "did you mean --total_steps (epochs × images / batch size)?"),
         ("finetune --dataset d --bs 8", "did you mean --batch_size 8?"),
         ("finetune --dataset d --batch-sise 8", "did you mean --batch_size?"),
@@ -91,10 +84,9 @@ def test_a_wrong_command_line_is_refused_in_one_line(arguments, words, keras_vit
         ("predict --weights runs/flowers photo.jpg", "did you mean --model runs/flowers?"),
         ("predict --model m -k 3 photo.jpg", "unknown option -k; did you mean --top 3?"),
         ("benchmark --bs --model m", "did you mean --batch_sizes VALUE?"),
+        ("weights show --lr 1 vit.npz", "unknown option --lr; see"),
         ("weights show vit.npz --frobnicate", "unknown option --frobnicate; see keras-vit weights show"),
         ("trian --dataset digits", "did you mean finetune?"),
-        ("predcit photo.jpg", "did you mean predict?"),
-        ("weights conver vit.npz", "did you mean convert?"),
     ],
 )
 def test_options_and_subcommands_of_other_tools_and_typing_errors_are_recognised(
@@ -106,9 +98,8 @@ def test_options_and_subcommands_of_other_tools_and_typing_errors_are_recognised
 def test_only_existing_options_fields_and_subcommands_are_suggested():
     (subparsers,) = [action for action in _keras_vit_cli.parser()._actions if action.dest == "subcommand"]
     options = {option for parser in subparsers.choices.values() for option in parser._option_string_actions}
-    assert {option.split()[0] for option in _keras_vit_cli.OPTIONS_ELSEWHERE} <= options | {"--licence"}
-    fields = {*_keras_vit_cli.RECIPE_FIELDS.split(), *_keras_vit_cli.RECIPE_FIELDS_ELSEWHERE}
-    assert fields <= {field.name for field in dataclasses.fields(Recipe)}
+    assert {option.split()[0] for option in _keras_vit_cli.OPTIONS_ELSEWHERE} <= options
+    assert {*_keras_vit_cli.FIELDS_ELSEWHERE} <= {field.name for field in dataclasses.fields(Recipe)}
     assert {*_keras_vit_cli.SUBCOMMANDS_ELSEWHERE} <= {*SUBCOMMANDS}
 
 
@@ -137,20 +128,13 @@ def test_start_up_logs_are_removed_and_all_else_is_kept(capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_the_script_refuses_an_unknown_subcommand(script, refused):
-    refused(script("train"), "'train'", "quickstart")
-
-
 @pytest.mark.parametrize(
     "text, value",
     [
         ("base_lr=0.01", 0.01),
         ("flip=False", False),
-        ("clip_norm=None", None),
         ("crop_area=(0.5, 1.0)", (0.5, 1.0)),
         ("decay=linear", "linear"),
-        ("decay='linear'", "linear"),
-        ("name=a=b", "a=b"),
         ("name=", ""),
         ("name=__import__('os').getcwd()", "__import__('os').getcwd()"),
     ],
@@ -159,49 +143,19 @@ def test_settings_are_literals_or_text_and_never_run(text, value):
     assert settings([text]) == {text.partition("=")[0]: value}
 
 
-@pytest.mark.parametrize("text, size", [("384", (384, 384)), ("384x512", (384, 512)), ("32X8", (32, 8))])
-def test_an_image_size_is_height_and_width(text, size):
-    assert _keras_vit_cli.image_size(text) == size
-
-
 def test_of_two_settings_of_a_field_the_last_counts():
     assert settings(["base_lr=1", "flip=True", "base_lr=2"]) == {"base_lr": 2, "flip": True}
 
 
-@pytest.mark.parametrize("text", ["base_lr", "=1", ""])
+@pytest.mark.parametrize("text", ["base_lr", "=1"])
 def test_a_setting_without_a_field_or_a_value_is_refused(text):
     with pytest.raises(ValueError, match=f"--set expects FIELD=VALUE; got '{text}'"):
         settings([text])
 
 
-def write(path, content):
-    path.write_bytes(content)
-    return path
-
-
-def write_pickle(path):
-    np.savez(path, head=np.array([{"a": 1}], dtype=object))
-    return path
-
-
-CHECKPOINTS = {
-    "missing": (lambda path, weights: path, "no such checkpoint file"),
-    "cut": (lambda path, weights: write(path, weights.read_bytes()[:5000]), "no checkpoint that can be read"),
-    "pickled": (lambda path, weights: write_pickle(path), "pickled objects"),
-    "foreign": (lambda path, weights: np.savez(path, weight=np.zeros(3)) or path, "in no known layout"),
-    "an unknown scheme": (
-        lambda path, weights: "s3://bucket/vit.npz",
-        "s3:// is unknown; expected a path, hf://",
-    ),
-    "a folder": (lambda path, weights: path.parent, "holds no finished run"),
-}
-
-
-@pytest.mark.parametrize("kind", CHECKPOINTS)
-def test_a_checkpoint_that_cannot_be_read_is_refused(kind, keras_vit, refused, weights, images, tmp_path):
-    make, message = CHECKPOINTS[kind]
-    source = make(tmp_path / "file.npz", weights)
-    refused(keras_vit("predict", "--model", source, images), source, message)
+def test_an_image_size_is_height_and_width():
+    sizes = [_keras_vit_cli.image_size(text) for text in ("384", "384x512", "32X8")]
+    assert sizes == [(384, 384), (384, 512), (32, 8)]
 
 
 UNKNOWN = {

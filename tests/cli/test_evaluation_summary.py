@@ -1,4 +1,6 @@
 import base64
+import collections
+import html
 import io
 import re
 
@@ -10,8 +12,9 @@ from made.pages import read_page
 from PIL import Image
 from reference.small import small
 
-from keras_vit.cli.evaluation_summary import MAX_PICTURES, sample_images, summarize, summary_sections
-from keras_vit.cli.page import page
+from keras_vit.cli import evaluation_summary
+from keras_vit.cli.evaluation_summary import add_evaluation, sample_images
+from keras_vit.cli.page import Report
 from keras_vit.data.samples import IndexedRecords, Samples
 from keras_vit.evaluation import evaluate
 from keras_vit.tasks import TASKS
@@ -62,43 +65,73 @@ def errors_of(outputs, labels, task):
     return np.abs(1 / (1 + np.exp(-outputs)) - labels).mean(axis=1), ((outputs > 0) == labels).all(axis=1)
 
 
-def pixels(picture):
-    """The middle pixel of a picture in HTML, by its data."""
-    data = re.search(r"base64,([^\"]+)", picture)[1]
+def evaluated(model, samples, task="single_label", names=NAMES, **options):
+    """(what is returned, the page, its pictures by section as (caption, size, colour))."""
+    report = Report()
+    found = add_evaluation(report, model, samples, task, "made, test", names, **options)
+    text = report.page("t")
+    pictures = {}
+    for heading in ("Worst predictions", "Best predictions"):
+        section = text.partition(f"<h2>{heading}</h2>")[2].partition("</section>")[0]
+        pictures[heading.split()[0]] = [
+            (caption, *pixels(data))
+            for data, caption in re.findall(r'base64,([^"]+)"[^>]*><figcaption>(.*?)</figcaption>', section)
+        ]
+    return found, text, pictures
+
+
+def pixels(data):
+    """The size of a picture, and its middle pixel."""
     with Image.open(io.BytesIO(base64.b64decode(data))) as image:
         return image.size, image.getpixel((image.width // 2, image.height // 2))
 
 
+@pytest.fixture(scope="module")
+def classified(model):
+    """Classified samples, their colours, and what `evaluated` returns for them."""
+    samples, colors = labelled("single_label", 31)
+    return samples, colors, evaluated(model, samples, batch_size=8)
+
+
 @pytest.mark.parametrize(
-    "task", [task if task != "regression" else pytest.param(task, marks=pytest.mark.slow) for task in TASKS]
+    "task", [task if task == "single_label" else pytest.param(task, marks=pytest.mark.slow) for task in TASKS]
 )
-def test_worst_and_best_predictions_are_ordered_by_their_error(task, model):
-    samples, colors = labelled(task, 31)
-    found = summarize(model, samples, task, NAMES, batch_size=8)
-    assert found.scores == evaluate(model, samples, 8, task) and found.total == 31
+def test_worst_and_best_predictions_are_ordered_by_their_error(task, model, classified):
+    samples, colors, found = classified
+    if task != "single_label":
+        samples, colors = labelled(task, 31)
+        found = evaluated(model, samples, task)
+    (result, images, labels), _, pictures = found
+    assert evaluate(model, samples, 8, task).items() <= result.items() and result["drawn_from"] == 31
     errors, correct = errors_of(outputs_of(model, colors), np.array(samples.labels), task)
     order = np.argsort(-errors)
-    best = [i for i in order[:11:-1] if correct[i]][:MAX_PICTURES]
-    for pictures, expected in ((found.worst, order[:12]), (found.best, best)):
-        assert [pixels(picture) for picture in pictures] == [((16, 16), (*colors[i],)) for i in expected]
+    best = [i for i in order[:11:-1] if correct[i]][:12]
+    for name, expected in (("Worst", order[:12]), ("Best", best)):
+        assert [picture[1:] for picture in pictures[name]] == [((16, 16), (*colors[i],)) for i in expected]
     expected = model.preprocessing([np.broadcast_to(colors[i], (16, 16, 3)) for i in order[:12]])
-    np.testing.assert_allclose(found.images, expected, atol=1e-6)
+    np.testing.assert_allclose(images, expected, atol=1e-6)
+    if task == "single_label":
+        assert labels == [NAMES[samples.labels[i]] for i in order[:12]]
 
 
-def test_captions_have_the_prediction_and_the_truth_where_it_differs():
-    model = small(num_classes=2, class_names=("a", "b"))
-    samples, colors = labelled("single_label", 6)
-    found = summarize(model, Samples(samples.images, (0, 1, 0, 1, 0, 1)), "single_label", ("a", "b"))
-    assert len(found.worst) == 3 and len(found.best) <= 3  # of six images, none is both
-    assert not any("; is " in picture for picture in found.best)
-    assert found.confusion.sum() == 6 and [row["name"] for row in found.classes] == ["a", "b"]
-    for picture in (*found.worst, *found.best):
-        (number,) = np.flatnonzero((colors == pixels(picture)[1]).all(axis=1))
-        ((predicted, probability), _) = model.classify([np.broadcast_to(colors[number], (16, 16, 3))])[0]
-        true = "ab"[number % 2]
-        wrong = f"; is {true}" * (predicted != true)
-        assert f"<figcaption>{predicted} ({probability:.1%}){wrong}</figcaption>" in picture
-        assert f'alt="An image of {true}"' in picture
+def test_captions_have_the_prediction_and_the_truth_where_it_differs(model, classified):
+    samples, colors, (_, _, pictures) = classified
+    for caption, _, color in pictures["Worst"] + pictures["Best"]:
+        (i,) = np.flatnonzero((colors == color).all(axis=1))
+        ((index, probability), *_) = model.classify([np.broadcast_to(colors[i], (16, 16, 3))])[0]
+        true, predicted = NAMES[samples.labels[i]], NAMES[int(index)]
+        wrong = f"; is {true}" if true != predicted else ""
+        assert html.unescape(caption) == f"{predicted} ({probability:.1%}){wrong}"
+
+
+def test_the_most_frequent_errors_are_counted(model, classified):
+    samples, colors, (_, text, _) = classified
+    best, labels = outputs_of(model, colors).argmax(axis=1), np.array(samples.labels)
+    pairs = collections.Counter((NAMES[t], NAMES[p]) for t, p in zip(labels, best) if t != p)
+    section = text.partition("The most frequent errors")[2].partition("</table>")[0]
+    cells = re.findall(r'"row">(.*?)</th><td>(.*?)</td><td class="number">(\d+)</td>', html.unescape(section))
+    assert [int(count) for *_, count in cells] == [count for _, count in pairs.most_common(10)] != []
+    assert all(pairs[true, predicted] == int(count) for true, predicted, count in cells)
 
 
 @pytest.mark.parametrize(
@@ -123,54 +156,42 @@ class _Source(list):
         return [self[i] for i in indices]
 
 
-def test_a_large_split_is_sampled_and_other_images_are_not_read(model):
+def test_a_large_split_is_sampled_and_other_images_are_not_read(model, monkeypatch):
+    monkeypatch.setattr(evaluation_summary, "MAX_IMAGES", 20)
     samples, _ = labelled("single_label", 200)
     source = _Source(samples.images)
     table = tf.constant(samples.labels)
     records = IndexedRecords(
         source, lambda r: (r, tf.gather(table, tf.argmax(tf.cast(tf.constant([*source]) == r, "int32"))))
     )
+    known = {"samples": 200, "accuracy": 0.25}
     for split in (samples, records):
-        found = summarize(model, split, "single_label", NAMES, max_images=20)
-        assert (found.scores["samples"], found.total) == (20, 200)
+        (result, *_), text, _ = evaluated(model, split, scores=known)
+        assert (result["samples"], result["drawn_from"]) == (20, 200)
+        assert "200 images. Everything below the scores is computed on 20 sampled images." in text
+        assert "Scores on made, test</caption>" in text and '<td class="number">0.2500</td>' in text
+        assert "Confusion matrix of made, test (20 of 200 images sampled)" in text
     read = {*source.read}
     assert len(read) == 20 and len([i for i in read if i < 100]) in range(4, 17)
-    text = page("t", [], summary_sections(found, "made, test", {"samples": 200, "accuracy": 0.25})[0])
-    assert "200 images. Everything below the scores is computed on 20 sampled images." in text
-    assert "Scores on made, test</caption>" in text and '<td class="number">0.2500</td>' in text
-    assert "Confusion matrix of made, test (20 of 200 images sampled)" in text
-    text = page("t", [], summary_sections(found, "made, test")[0])
-    assert "Everything below is computed on 20 sampled images." in text
-    assert "Scores on made, test (20 of 200 images sampled)</caption>" in text
 
 
 def test_only_correct_predictions_are_best_and_there_may_be_none(model):
     samples, colors = labelled("single_label", 6)
-    right = outputs_of(model, colors).argmax(axis=1)
-    for labels, best in (((right + 1) % 5, 0), (right, 3)):
-        found = summarize(model, Samples(samples.images, tuple(labels.tolist())), "single_label")
-        assert (len(found.worst), len(found.best)) == (3, best)
-        assert ("Best predictions" in summary_sections(found, "made, test")[0]) == bool(best)
+    wrong = (outputs_of(model, colors).argmax(axis=1) + 1) % 5
+    _, text, pictures = evaluated(model, Samples(samples.images, tuple(wrong.tolist())))
+    assert len(pictures["Worst"]) == 3 and "Best predictions" not in text
 
 
-def test_pictures_name_their_files_below_the_data_sets_folder(tmp_path, model):
+def test_pictures_and_errors_name_their_files_below_the_data_sets_folder(tmp_path, model):
     root = write_classes(tmp_path / "data", names=("a", "b"), count=4)
     outside = write_classes(tmp_path / "elsewhere", names=("c",), count=1)
     paths = [*sorted(root.rglob("*.png")), *outside.rglob("*.png")]
     samples = Samples(tuple(map(str, paths)), (0,) * 4 + (1,) * 5)
-    found = summarize(model, samples, "single_label", max_images=5, folder=root)
-    files = {re.search("<small>(.*)</small>", picture)[1] for picture in (*found.worst, *found.best)}
-    assert files <= {*(f"{name}/0{i}.png" for name in "ab" for i in range(4)), "00.png"}
-    assert str(tmp_path) not in page("t", [], summary_sections(found, "made, test")[0])
-
-
-def test_the_most_frequent_errors_are_counted(model):
-    samples, _ = labelled("single_label", 31)
-    found = summarize(model, samples, "single_label", NAMES)
-    counts = found.confusion - np.diag(np.diag(found.confusion))
-    assert [count for _, _, count in found.errors] == sorted(counts[counts > 0], reverse=True)[:10]
-    for true, predicted, count in found.errors:
-        assert counts[NAMES.index(true), NAMES.index(predicted)] == count
+    (result, *_), text, _ = evaluated(model, samples, folder=root)
+    known = {*(f"{name}/0{i}.png" for name in "ab" for i in range(4)), "00.png"}
+    assert {*re.findall("<small>(.*?)</small>", text)} <= known and str(tmp_path) not in text
+    errors = read_page(text).text.partition("The most frequent errors")[2].partition("Worst")[0]
+    assert any(name in errors for name in known)
 
 
 @pytest.mark.slow
@@ -178,18 +199,14 @@ def test_of_many_classes_the_worst_are_listed_and_no_matrix_is_drawn():
     names = tuple(str(i) for i in range(120))
     samples, _ = labelled("single_label", 150)
     samples = Samples(samples.images, tuple(i % 120 for i in range(150)))
-    found = summarize(small(num_classes=120), samples, "single_label", names)
-    sections, files = summary_sections(found, "made, test")
-    assert found.confusion is None and files == {}
-    text = page("t", [], sections)
+    _, text, _ = evaluated(small(num_classes=120), samples, names=names)
+    assert "Confusion matrix" not in text
     rows = text.partition("The 100 worst of 120 classes")[2].partition("</table>")[0]
     counts = '<td class="number">[0-9]+</td>' * 2
     accuracies = [float(cell) for cell in re.findall(f'{counts}<td class="number">([0-9.]+)</td>', rows)]
     assert len(accuracies) == 100 and accuracies == sorted(accuracies)
-    headings = ["Scores", "Confusions", "Worst predictions", *["Best predictions"] * bool(found.best)]
-    assert read_page(text).headings == headings
 
 
 def test_labels_that_do_not_fit_the_model_are_refused(model):
     with pytest.raises(ValueError, match="labels up to 7, but the model has 5 classes"):
-        summarize(model, Samples(encoded(1)[0], (7,)), "single_label", NAMES)
+        evaluated(model, Samples(encoded(1)[0], (7,)))

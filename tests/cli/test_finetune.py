@@ -1,5 +1,6 @@
 import json
 import shutil
+import types
 
 import pytest
 from made.folders import write_broken, write_classes
@@ -7,8 +8,6 @@ from made.pages import read_page
 from PIL import Image
 
 from keras_vit.cli import finetune as module
-from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.run import RunConfig
 from keras_vit.training.workdir import Workdir
 
 
@@ -78,12 +77,6 @@ def test_inspecting_a_run_shows_its_curves_and_configuration(run, images, keras_
     assert "image_size –" not in page.text and str(run[0]) not in page.text
 
 
-def test_another_configuration_is_refused_with_the_fields_that_differ(run, finetune, keras_vit, refused):
-    done = keras_vit(*finetune, "--set", "seed=6", "--workdir", run[0])
-    refused(done, run[0], "recipe.seed", "5", "6", "--workdir")
-    assert "flip" not in done.stderr
-
-
 @pytest.fixture
 def bare(weights, images, tmp_path):
     """A command without a recipe."""
@@ -109,21 +102,6 @@ def test_without_a_recipe_the_size_fits_the_images_and_is_kept(bare, keras_vit, 
     assert second.stdout == "\n" and trained[1] == trained[0] and "stopped" in second.stderr
 
 
-def test_a_run_of_an_older_version_without_a_recipe_continues(
-    bare, weights, images, keras_vit, tmp_path, monkeypatch
-):
-    """It has the 512 images by 500 steps that were the default."""
-    config = RunConfig(f"folder:{images}", RECIPES["finetune"], weights=str(weights))
-    Workdir(tmp_path / "run", config.as_json()).make()
-    seen = []
-    monkeypatch.setattr(
-        module, "train", lambda config, path, **_: seen.append(Workdir(path, config.as_json()))
-    )
-    with pytest.raises(TypeError):  # there is no record
-        keras_vit(*bare)
-    assert seen[0].config["recipe"] == json.loads(json.dumps(RECIPES["finetune"].hyperparameters()))
-
-
 def test_given_sizes_and_named_recipes_are_not_changed(bare, keras_vit, monkeypatch):
     sizes, both = [], ("--total_steps", 3, "--batch_size", 4)
 
@@ -137,33 +115,32 @@ def test_given_sizes_and_named_recipes_are_not_changed(bare, keras_vit, monkeypa
     assert sizes == [(8, 100, 0.03), (8, 7, 0.03), (8, 100, 0.5), (512, 500, 0.03), (4, 3, 0.03)]
 
 
-def test_an_unreadable_image_fails_or_is_skipped_and_named(
-    finetune, keras_vit, refused, tmp_path, monkeypatch
-):
+def test_an_unreadable_image_is_refused_with_the_option_to_skip_it(finetune, keras_vit, refused, tmp_path):
     root = write_classes(tmp_path / "images")
     bad = write_broken(root / "dog" / "bad.png")
-    command = (*finetune, "--dataset", f"folder:{root}", "--workdir", tmp_path / "run")
-    refused(keras_vit(*command), "1 image(s) cannot be read", bad, "--on_bad_image skip")
+    done = keras_vit(*finetune, "--dataset", f"folder:{root}", "--workdir", tmp_path / "run")
+    refused(done, "1 image(s) cannot be read", bad, "--on_bad_image skip")
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr(module, "write_run_report", lambda *_: None)
-    done = keras_vit(*command, "--on_bad_image", "skip")
-    assert done.returncode == 0 and f"skipped, unreadable: {bad}" in done.stdout
 
 
-def test_a_folder_that_is_no_run_is_refused(finetune, keras_vit, refused, tmp_path):
-    (tmp_path / "thesis.tex").write_text("")
-    refused(keras_vit(*finetune, "--workdir", tmp_path), tmp_path, "is no run of keras-vit")
+def test_skipped_images_are_named(run, finetune, keras_vit, monkeypatch):
+    given, record = [], json.loads((run[0] / "result.json").read_text())
+
+    def train(config, path, **_):
+        given.append(config.on_bad_image)
+        return types.SimpleNamespace(path=run[0]), record | {"bad_images": ["dog/bad\n.png"]}
+
+    monkeypatch.setattr(module, "train", train)
+    done = keras_vit(*finetune, "--workdir", run[0], "--on_bad_image", "skip")
+    assert given == ["skip"] and "skipped, unreadable: dog/bad\\n.png\n" in done.stdout
 
 
 @pytest.mark.parametrize(
     "options, words",
     [
-        (["--model", "C/16"], ["variant 'C/16' is unknown", "'B/16'"]),
         (["--model", "Ti/8"], ["expected hidden_size 192 for Ti/8", "has 24"]),
         (["--image_size", "16x20"], ["16×20", "not divisible by the patch of 8×8"]),
         (["--set", "lr=1"], ["a recipe has no lr", "base_lr"]),
-        (["--set", "base_lr"], ["FIELD=VALUE", "'base_lr'"]),
-        (["--set", "base_lr=high"], ["base_lr must be a number above 0", "'high'"]),
         (["--dataset", "folder:/nowhere"], ["no such folder: '/nowhere'"]),
         (["--weights", "B/16"], ["'B/16' is a variant and has no weights", "keras-vit models B/16"]),
     ],

@@ -6,26 +6,13 @@ import re
 
 import pytest
 from made.disks import full_disk, largest_file
-from reference.small import one_block
 
 pytestmark = pytest.mark.slow
 
 PRINTED = 3000  # bytes that the test's own capture of the output may take
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "model.keras"
-    one_block(num_classes=2, class_names=("cat", "dog")).save(path)
-    return path
-
-
-def options(command):
-    """The command's arguments in text, with {model}, {images} and {out}, the folder that is full."""
-    return COMMANDS[command].split()
-
-
-COMMANDS = {
+COMMANDS = {  # {out} is the folder that is full
     "models": "models --output {out}/old.json",
     "evaluate": "evaluate --model {model} --dataset folder:{images} --output {out}/old.json "
     "--confusion {out}/old.png",
@@ -55,7 +42,7 @@ def on(keras_vit, model, images, tmp_path):
         out.mkdir()
         for name in OLD:
             (out / name).write_text(f"old {name}")
-        given = [text.format(model=model, images=images, out=out) for text in options(command)]
+        given = [text.format(model=model, images=images, out=out) for text in COMMANDS[command].split()]
         with disk(out):
             done = keras_vit(*given)
         return done, out

@@ -1,4 +1,3 @@
-import functools
 import json
 import pathlib
 
@@ -10,13 +9,13 @@ from made.pages import read_page
 from PIL import Image
 from reference.small import small
 
-import _keras_vit_cli
 from keras_vit import from_pretrained
 from keras_vit.cli import inspect, views
+from keras_vit.data.datasets import load_dataset
 from keras_vit.inspection import attention_distance, filter_components
 from keras_vit.preprocessing import Preprocessing
 
-NASTY = "<script>alert('cat')</script>"
+EVALUATION = ["Scores", "Confusions", "Worst predictions", "Best predictions"]
 VIEWS = [heading for heading, _, _ in views.VIEWS.values()]
 PNGS = ["rollout.png", "heads.png", "distances.png", "filters.png", "positions.png", "similarity.png"]
 
@@ -27,26 +26,19 @@ def saved(path, **options):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """A `.keras` file of a model of two classes, one with a name that tries to be more."""
-    path = tmp_path_factory.mktemp("model") / "vit.keras"
-    return saved(path, num_classes=2, class_names=(NASTY, "dog"))
-
-
-@pytest.fixture(scope="module")
-def inspected(model, images, tmp_path_factory):
-    """The folder and result of eleven inspected images."""
+def inspected(model, images, keras_vit, tmp_path_factory):
+    """The folder and result of eleven inspected images, and of a split."""
     out = tmp_path_factory.mktemp("inspected") / "out"
-    paths = [str(images / "cat" / "00.png"), str(images / "dog")]
-    assert (
-        _keras_vit_cli.main(["inspect", "--model", str(model), "--image", *paths, "--output", str(out)]) == 0
-    )
+    data = ("--dataset", f"folder:{images}", "--split", "train", "--seed", 3)
+    given = ("--image", images / "cat" / "00.png", images / "dog", *data, "--output", out)
+    done = keras_vit("inspect", "--model", model, *given)
+    assert (done.returncode, done.stderr) == (0, "")
     return out, json.loads((out / "result.json").read_text())
 
 
 def test_it_writes_the_figures_and_a_report_without_paths_of_the_machine(inspected, images, model):
     folder, result = inspected
-    files = ["rollout.png", "rollout-2.png", *PNGS[1:]]  # eight images, four per figure
+    files = ["confusion.png", "rollout.png", "rollout-2.png", *PNGS[1:]]  # eight images, four per figure
     assert result["looked_at"] == ["cat/00.png", *(f"dog/{number:02d}.png" for number in range(7))]
     assert result["figures"] == files and result["left_out"] == {}
     assert {path.name for path in folder.iterdir()} == {*files, "report.html", "result.json"}
@@ -55,10 +47,17 @@ def test_it_writes_the_figures_and_a_report_without_paths_of_the_machine(inspect
             assert figure.format == "PNG" and np.asarray(figure.convert("L")).std() > 5
     text = (folder / "report.html").read_text(encoding="utf-8")
     page = read_page(text)
-    assert page.headings == ["Predictions", *VIEWS, "Configuration"]
-    assert "Inside vit.keras" in page.text and "8 of 11 given images" in page.text
-    assert NASTY in page.text and len(page.pictures()) == 7
+    assert page.headings == ["Predictions", *EVALUATION, *VIEWS, "Configuration"]
+    assert "Inside shared_cat_or_dog" in page.text and "8 of 11 given images" in page.text
     assert not any(str(path) in text for path in (images, model.parent, pathlib.Path.home()))
+
+
+def test_the_scores_are_those_of_evaluate(inspected, images, model, keras_vit):
+    data = ("--dataset", f"folder:{images}", "--split", "train", "--seed", 3, "--per_class", "--json")
+    evaluated = json.loads(keras_vit("evaluate", "--model", model, *data).stdout)
+    for name in ("samples", "accuracy", "loss", "classes", "dataset", "split"):
+        assert inspected[1][name] == evaluated[name]
+    assert inspected[1]["drawn_from"] == 14
 
 
 def test_the_result_is_the_models(inspected, images, model):
@@ -75,23 +74,6 @@ def test_the_result_is_the_models(inspected, images, model):
     np.testing.assert_allclose(result["explained_variance"], filter_components(live)[1], rtol=1e-5)
 
 
-def test_a_data_set_is_evaluated_and_its_images_are_inspected(images, keras_vit, tmp_path):
-    plain = saved(tmp_path / "plain.keras", num_classes=2)
-    command = ("--model", plain, "--dataset", f"folder:{images}", "--split", "train", "--seed", 3)
-    done = keras_vit("inspect", *command, "--output", tmp_path / "out", "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found == json.loads((tmp_path / "out" / "result.json").read_text())
-    evaluated = json.loads(keras_vit("evaluate", *command, "--per_class", "--json").stdout)
-    for name in ("samples", "accuracy", "loss", "classes", "dataset", "split"):
-        assert found[name] == evaluated[name]
-    page = read_page((tmp_path / "out" / "report.html").read_text())
-    evaluation = ["Scores", "Confusions", "Worst predictions", "Best predictions"]
-    assert page.headings == [*evaluation, *VIEWS, "Configuration"]
-    assert "8 of 14 of images, train" in page.text
-    assert found["figures"][0] == "confusion.png" and found["drawn_from"] == found["samples"]
-
-
 def test_a_model_without_head_or_positions_is_inspected_on_grey_images_of_several_sizes(keras_vit, tmp_path):
     grey = Preprocessing(None, mean=(0.5,), std=(0.25,))
     options = {"image_size": (None, None), "position_embedding": "none", "in_channels": 1}
@@ -99,9 +81,8 @@ def test_a_model_without_head_or_positions_is_inspected_on_grey_images_of_severa
     for number, size in enumerate([(16, 24), (16, 24), (32, 16)]):
         Image.fromarray(picture(0, number, size)).save(tmp_path / f"{number}.png")
     files = [tmp_path / f"{number}.png" for number in range(3)]
-    done = keras_vit(
-        "inspect", "--model", path, "--image", *files, "--output", tmp_path / "out", "--block", "-2"
-    )
+    given = ("--model", path, "--image", *files, "--output", tmp_path / "out", "--block", "-2")
+    done = keras_vit("inspect", *given)
     assert done.returncode == 0, done.stderr
     page = read_page((tmp_path / "out" / "report.html").read_text())
     assert page.headings == [*VIEWS, "Configuration"]
@@ -116,30 +97,19 @@ def test_a_model_without_head_or_positions_is_inspected_on_grey_images_of_severa
 
 
 @pytest.mark.slow
-def test_a_large_split_is_sampled(images, keras_vit, monkeypatch, tmp_path):
-    monkeypatch.setattr(inspect, "summarize", functools.partial(inspect.summarize, max_images=9))
-    given = ("--model", saved(tmp_path / "plain.keras", num_classes=2), "--dataset", f"folder:{images}")
-    done = keras_vit("inspect", *given, "--split", "train", "--output", tmp_path / "out")
+def test_the_images_of_a_split_are_inspected_at_another_size(model, images, keras_vit, tmp_path):
+    given = ("--dataset", f"folder:{images}", "--image_size", "24x32", "--output", tmp_path / "out", "--json")
+    done = keras_vit("inspect", "--model", model, *given)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert (result["samples"], result["drawn_from"]) == (9, 14)
-    assert "9 sampled from 14" in done.stdout
-    text = read_page((tmp_path / "out" / "report.html").read_text()).text
-    assert "Scores on images, train (9 of 14 images sampled)" in text
-    assert "images, train: 14 images. Everything below is computed on 9 sampled images." in text
-
-
-@pytest.mark.slow
-def test_a_model_is_inspected_at_another_size(model, images, keras_vit, tmp_path):
-    image = images / "cat" / "00.png"
-    given = ("--model", model, "--image", image, "--image_size", "24x32", "--output", tmp_path / "out")
-    done = keras_vit("inspect", *given)
-    assert done.returncode == 0, done.stderr
+    assert result == json.loads(done.stdout)
     page = read_page((tmp_path / "out" / "report.html").read_text())
-    assert "image_size 24, 32" in page.text
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
-    resized = from_pretrained(model, image_size=(24, 32))
-    distances = attention_distance(resized, resized.preprocessing([image]))[0]
+    assert "image_size 24, 32" in page.text and "4 of 4 of images, test" in page.text
+    resized, split = (
+        from_pretrained(model, image_size=(24, 32)),
+        load_dataset(f"folder:{images}").split("test"),
+    )
+    distances = attention_distance(resized, resized.preprocessing([*split.images])).mean(axis=0)
     np.testing.assert_allclose(result["mean_attention_distance"], distances, rtol=1e-5)
 
 
@@ -147,17 +117,6 @@ def test_a_table_of_many_images_ends():
     found = [{"classes": [{"name": "dog", "probability": 0.5}]}] * 150
     table = inspect._prediction_table(None, [str(i) for i in range(150)], found)
     assert "The first 100 of 150 predictions" in table and table.count("dog 50.0%") == 100
-
-
-@pytest.mark.slow
-def test_a_model_without_head_is_inspected_on_a_split(keras_vit, images, tmp_path):
-    path = saved(tmp_path / "features.keras", num_classes=None)
-    done = keras_vit(
-        "inspect", "--model", path, "--dataset", f"folder:{images}", "--output", tmp_path / "out"
-    )
-    assert done.returncode == 0, done.stderr
-    page = read_page((tmp_path / "out" / "report.html").read_text())
-    assert page.headings == [*VIEWS, "Configuration"] and "4 of 4 of images, test" in page.text
 
 
 @pytest.mark.slow
@@ -177,8 +136,13 @@ REFUSED = {
     "neither images nor data": ([], ["--image", "--dataset"]),
     "no such image": (["--image", "{path}/nowhere.png"], ["no such image file"]),
     "no image": (["--image", "{path}/bad.png"], ["not a readable image", "bad.png"]),
-    "no such block": (["--image", "{image}", "--block", "2"], ["--block 2 is out of range", "2 blocks"]),
+    "no such block": (["--image", "{image}", "--block", "1"], ["--block 1 is out of range", "1 blocks"]),
     "other classes": (["--dataset", "digits"], ["got one with 2 outputs ("]),
+    "a folder": (["--image", "{image}", "--output", "{path}/old"], ["exists", "old-2", "is free"]),
+    "no head": (
+        ["--model", "{path}/features.keras", "--image", "{image}", "--dataset", "digits"],
+        ["no head", "--image or --dataset"],
+    ),
 }
 
 
@@ -188,29 +152,13 @@ def test_bad_input_is_refused_in_one_line_and_leaves_nothing(
 ):
     options, words = REFUSED[case]
     write_broken(tmp_path / "bad.png")
-    before = {*tmp_path.iterdir()}
-    places = {"path": tmp_path, "images": images, "image": images / "cat" / "00.png"}
-    options = [option.format(**places) for option in options]
-    refused(keras_vit("inspect", "--model", model, *options, "--output", tmp_path / "out"), *words)
-    assert {*tmp_path.iterdir()} == before
-
-
-def test_a_folder_that_exists_is_refused_and_kept(model, images, keras_vit, refused, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.tex").write_text("")
-    done = keras_vit("inspect", "--model", model, "--image", images, "--output", tmp_path / "out")
-    refused(done, tmp_path / "out", "exists", "out-2", "is free")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
-
-
-def test_a_failure_leaves_nothing(model, images, keras_vit, monkeypatch, tmp_path):
-    def fail(*_):
-        raise RuntimeError("out of ink")
-
-    monkeypatch.setattr(inspect, "draw_views", fail)
-    with pytest.raises(RuntimeError, match="out of ink"):
-        keras_vit("inspect", "--model", model, "--image", images / "cat", "--output", tmp_path / "out")
-    assert [*tmp_path.iterdir()] == []
+    (tmp_path / "old").mkdir()
+    if case == "no head":
+        saved(tmp_path / "features.keras", num_classes=None)
+    before = {*tmp_path.rglob("*")}
+    options = [option.format(path=tmp_path, image=images / "cat" / "00.png") for option in options]
+    refused(keras_vit("inspect", "--model", model, "--output", tmp_path / "out", *options), *words)
+    assert {*tmp_path.rglob("*")} == before
 
 
 @pytest.mark.parametrize(
@@ -226,10 +174,3 @@ def test_a_failure_leaves_nothing(model, images, keras_vit, monkeypatch, tmp_pat
 )
 def test_images_have_the_shortest_unique_names(paths, names):
     assert inspect.names_of(paths) == names
-
-
-def test_images_and_data_together_need_a_head(images, keras_vit, refused, tmp_path):
-    path = saved(tmp_path / "features.keras", num_classes=None)
-    given = ("--model", path, "--image", images / "cat", "--dataset", "digits", "--output", tmp_path / "out")
-    refused(keras_vit("inspect", *given), "no head", "--image or --dataset")
-    assert not (tmp_path / "out").exists()

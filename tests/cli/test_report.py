@@ -27,10 +27,6 @@ def test_control_characters_are_escaped():
     assert text_table([("\x1b[2Ja\n", 1)], ("name", "count")) == "name        count\n\\x1b[2Ja\\n      1"
 
 
-def test_lines_have_no_spaces_at_their_end():
-    assert all(line == line.rstrip() for line in text_table([("a", ""), ("", "")], ("one", "")).splitlines())
-
-
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("written", [False, True])
 def test_a_report_is_printed_as_asked_and_written_as_json(as_json, written, capsys, tmp_path):

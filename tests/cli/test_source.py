@@ -74,17 +74,10 @@ def test_of_an_export_without_a_saved_model_the_files_are_named(saved, tmp_path)
     assert isinstance(open_model(tmp_path), ExportedModel)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model.keras"])
-def test_a_folder_with_weights_and_a_program_is_its_weights(name, saved, tmp_path):
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "verification.json").write_text("{}")
-    assert is_exported(tmp_path)
-    (tmp_path / name).write_bytes(b"")
-    assert not is_exported(tmp_path)
-
-
-def test_the_weights_next_to_a_program_are_opened(saved, tmp_path):
+def test_a_folder_with_weights_and_a_program_is_its_weights(saved, tmp_path):
     shutil.copytree(saved, tmp_path / "both")
+    (tmp_path / "both" / "verification.json").write_text("{}")
+    assert is_exported(tmp_path / "both")
     save_weights(small(num_classes=3), tmp_path / "both", "huggingface", overwrite=True)
     opened = open_model(tmp_path / "both")
     assert isinstance(opened, VisionTransformer) and opened.num_classes == 3

@@ -38,13 +38,6 @@ def test_show_prints_layout_architecture_and_that_all_fits(keras_vit, weights):
     assert shown["fits"] == "every array and variable"
 
 
-def test_show_as_json_prints_nothing_else(keras_vit, weights):
-    done = keras_vit("weights", "show", weights, "--json")
-    assert done.returncode == 0 and done.stderr == ""
-    found = json.loads(done.stdout)
-    assert found["fits"] and found["arguments"]["hidden_size"] == 24
-
-
 def test_show_prints_class_names_and_preprocessing(keras_vit, named):
     shown = lines_of(keras_vit("weights", "show", named[1]))
     assert "'ant' … 'eel'" in shown["class"]
@@ -68,14 +61,6 @@ def test_show_lists_missing_unexpected_and_wrong_arrays(keras_vit, weights, tmp_
     assert not found["fits"]
     text = keras_vit("weights", "show", tmp_path / "bad.npz").stdout
     assert "no: from_pretrained refuses this file" in text and "encoder_norm/beta" in text
-
-
-def test_show_reports_weights_that_are_not_finite(keras_vit, weights, tmp_path):
-    with np.load(weights) as file:
-        np.savez(tmp_path / "nan.npz", **{**file, "head/bias": np.full(7, np.nan, "float32")})
-    done = keras_vit("weights", "show", tmp_path / "nan.npz")
-    assert done.returncode == 2 and "NaN or infinity  head/bias\n" in done.stdout
-    assert "no: from_pretrained refuses this file" in done.stdout
 
 
 def test_show_asks_for_what_the_file_does_not_say(keras_vit, refused, golden):
@@ -124,12 +109,6 @@ def test_convert_overwrites_only_with_the_option(keras_vit, refused, weights, tm
     assert from_pretrained(path).hidden_size == 24
 
 
-def test_convert_refuses_a_layout_that_cannot_hold_the_model(keras_vit, refused, golden, tmp_path):
-    done = keras_vit("weights", "convert", golden / "gap.npz", tmp_path / "out", "--layout", "huggingface")
-    refused(done, "'huggingface' cannot express this model", "pooling='gap'")
-    assert not (tmp_path / "out").exists()
-
-
 def test_predict_and_evaluate_take_a_folder_of_hugging_face(keras_vit, named, images):
     model, folder = named
     done = keras_vit("predict", "--model", folder, images / "cat", "--json", "--top", 1)
@@ -151,10 +130,6 @@ def test_a_run_starts_from_any_layout(keras_vit, golden, images, tmp_path):
     start = arrays(from_pretrained(golden / "hf_vit"))["encoder_block_0/mlp/dense_0/kernel"]
     # One step with the first rate of the schedule, which is 0, moves nothing.
     np.testing.assert_array_equal(arrays(model)["encoder_block_0/mlp/dense_0/kernel"], start)
-
-
-def test_a_wrong_name_suggests_the_right_one(keras_vit, refused):
-    refused(keras_vit("weights", "show", "vit_b16_augreg_21k"), "did you mean 'vit_b16_augreg_in21k'")
 
 
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of huggingface_hub's own making

@@ -108,11 +108,6 @@ def test_loss_and_learning_rate_are_plotted_per_step_where_steps_are_given():
         np.testing.assert_array_equal(axes.lines[1].get_ydata(), [row[name] for row in ROWS])
 
 
-def test_learning_curves_of_no_rows_are_refused():
-    with pytest.raises(ValueError, match="expected at least one row"):
-        learning_curves([], "Nothing")
-
-
 @pytest.mark.parametrize("count", [1, 7])
 def test_predictions_show_the_name_the_probability_and_the_truth_where_it_differs(count):
     images, sure = pictures(count), np.linspace(0.5, 0.99, count)
@@ -127,11 +122,6 @@ def test_predictions_show_the_name_the_probability_and_the_truth_where_it_differ
         assert (axes.title.get_color() == "black") is (i % 2 == 0)
     assert i == count - 1 and not any(axes.axison for axes in figure.axes)
     drawn(figure)
-
-
-def test_an_unknown_truth_is_neither_right_nor_wrong():
-    (axes,) = panels(prediction_grid(pictures(1), ["cat"], [0.5], [None], "Found"))
-    assert (axes.get_title(), axes.title.get_color()) == ("cat (50%)", "black")
 
 
 def test_one_channel_is_grey_and_values_outside_0_to_1_are_clipped(caplog):
@@ -215,34 +205,27 @@ def test_chosen_patches_are_framed_and_numbered_and_each_has_its_similarities(ce
 
 IMAGE, MAPS = pictures(1), attention(1, 2, 2)
 WRONG = [
+    (learning_curves, ([], ""), "at least one row"),
     (
         prediction_grid,
         (pictures(2), ["a"], [1, 1], ["a", "b"], ""),
-        r"predicted of shape \(n=2\).*got \(1,\)",
+        r"predicted of shape \(n=2\)",
     ),
-    (prediction_grid, (IMAGE, ["a"], [1], [], ""), "truth of shape"),
     (prediction_grid, (IMAGE[0], ["a"], [1], ["a"], ""), r"images of shape \(n, height, .*got \(16, 24, 3\)"),
     (prediction_grid, (IMAGE[..., :2], ["a"], [1], ["a"], ""), "images with .* got 2 channels"),
     (
         attention_overlay,
         (255 * IMAGE, MAPS, ["a"], ""),
-        r"floats in \[0, 1\]; got 3 channels of float32 from",
+        "3 channels of float32 from",
     ),
-    (attention_overlay, (2 * IMAGE - 1, MAPS, ["a"], ""), "float32 from -"),
     (attention_overlay, (IMAGE * np.nan, MAPS, ["a"], ""), "from nan to nan"),
     (attention_overlay, (np.ones((1, 4, 4, 3), "uint8"), MAPS, ["a"], ""), "uint8 from 1 to 1"),
-    (attention_overlay, (pictures(2), MAPS, ["a", "b"], ""), r"maps of shape \(n=2, rows, columns\)"),
     (head_figure, (IMAGE[0], np.ones((0, 2, 2)), ""), "not empty"),
     (similarity_figure, (IMAGE[0], np.ones((2, 3, 2, 2)), [(0, 0)], ""), "similarity of shape"),
-    (filter_figure, (np.ones((2, 4, 4, 3)), [0.5], ""), r"explained of shape \(n=2\)"),
+    (similarity_figure, (IMAGE[0], cosines(2, 3), [(2, 0)], ""), "grid of 2 × 3"),
+    (similarity_figure, (IMAGE[0], cosines(2, 3), [], ""), "grid of 2 × 3"),
     (filter_figure, (np.ones((1, 2, 2, 4)), [1.0], ""), "1 or 3 channels; got 4"),
-    (position_figure, (cosines(2, 3).reshape(6, 6), ""), r"\(rows, columns, rows, columns\)"),
-    (distance_figure, ([1.0, 2.0], ""), r"distances of shape \(blocks, heads\).*got \(2,\)"),
     (confusion_figure, (np.eye(2, dtype=int), ["a"], ""), r"class_names of shape \(classes=2\)"),
-    *(
-        (similarity_figure, (IMAGE[0], cosines(2, 3), c, ""), "grid of 2 × 3")
-        for c in ([], [(2, 0)], [(0, -1)])
-    ),
 ]
 
 

@@ -55,12 +55,6 @@ def test_a_zero_vector_has_similarity_0_and_small_ones_do_not_underflow():
     np.testing.assert_allclose(position_similarity(model).reshape(4, 4), expected, rtol=1e-6)
 
 
-def test_half_precision_gives_float32():
-    found = position_similarity(small(dtype="bfloat16"))
-    assert found.dtype == "float32"
-    np.testing.assert_allclose(found, position_similarity(small()), atol=0.02)
-
-
 @pytest.mark.parametrize("options", [{"position_embedding": "none"}, NO_TRANSFORMER])
 def test_a_model_without_positions_is_refused(options):
     with pytest.raises(ValueError, match="no position embeddings"):

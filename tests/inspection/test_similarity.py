@@ -51,12 +51,6 @@ def test_a_stage_is_the_feature_extractors(options, stages):
         assert_close(patch_similarity(model, images, stage), expected, 1e-5)
 
 
-def test_a_missing_norm_is_no_stage():
-    model = small(norm_after_pooling=True)
-    with pytest.raises(ValueError, match="unknown"):
-        patch_similarity(model, images_for(model), "encoder_norm")
-
-
 def test_equal_patches_have_similarity_1_and_zero_ones_0():
     """Negative pixels make opposite vectors, zero ones zero vectors."""
     model = small(image_size=(16, 24), pre_norm=True)  # whose embedding has no bias
@@ -82,11 +76,3 @@ def test_a_stage_without_patches_is_refused(stage, message):
     model = small()
     with pytest.raises(ValueError, match=message):
         patch_similarity(model, images_for(model), stage)
-
-
-def test_half_precision_gives_float32_close_to_it():
-    model = small(dtype="mixed_bfloat16")
-    images = images_for(model)
-    found = patch_similarity(model, images)
-    assert found.dtype == "float32"
-    np.testing.assert_allclose(found, patch_similarity(small(), images), atol=0.03)
