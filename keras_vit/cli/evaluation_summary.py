@@ -45,6 +45,7 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
         ValueError: if there are no samples, or a label does not fit the model.
 
     Example:
+        >>> from keras_vit.cli.page import Report
         >>> samples = load_dataset("digits").split("test")
         >>> result, images, labels = add_evaluation(Report(), model, samples, "single_label", "digits, test")
         >>> result["samples"], len(images)
