@@ -138,7 +138,11 @@ def test_each_url_has_its_own_folder_in_the_cache(path, server, folder):
 
 
 def test_an_interrupted_download_is_resumed(server, folder):
-    server.answers[NPZ] = [file(CONTENT, until=PART), file(CONTENT, until=2 * PART), file(CONTENT)]
+    def less_than_requested(handler):
+        bounds = f"bytes {PART}-{2 * PART - 1}/{len(CONTENT)}"
+        handler.answer(206, CONTENT[PART : 2 * PART], ETag='"1"', Content_Range=bounds)
+
+    server.answers[NPZ] = [file(CONTENT, until=PART), less_than_requested, file(CONTENT)]
     assert fetch(server.url + NPZ).read_bytes() == CONTENT
     assert server.ranges(NPZ) == [None, f"bytes={PART}-", f"bytes={2 * PART}-"]
     assert files_in(folder) == ["vit.npz"]
