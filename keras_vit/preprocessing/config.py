@@ -44,8 +44,7 @@ class Preprocessing:
     Args:
         image_size: (height, width) or one int; None keeps the images' own size.
         resize: "squash" (the official models: straight to `image_size`) or "crop" (the shorter
-            side to `image_size` / `crop_fraction`, then the centre; images more than 16 times as long
-            are cropped to that first).
+            side to `image_size` / `crop_fraction`, then the centre).
         crop_fraction: With "crop": the fraction of the resized image's shorter side that the centre
             crop keeps, in (0, 1].
         interpolation: "bilinear", "bicubic" or "nearest".

@@ -1,15 +1,19 @@
 """Images resized and cropped as a `Preprocessing` says: arrays and tensors, with the same pixels."""
 
-import math
-
 import numpy as np
 from keras import ops
 
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.tensors import backend_of, to_float32
 
-INTERPOLATIONS = ("bilinear", "bicubic", "nearest")
-MAX_ASPECT = 16  # times the aspect ratio of the crop: of longer images the ends are never resized
+# By interpolation: the radius of its kernel in pixels, and the weight of a pixel at a signed distance.
+KERNELS = {
+    "bilinear": (1, lambda x, numpy: numpy.maximum(1 - numpy.abs(x), 0)),
+    "bicubic": (2, lambda x, numpy: _cubic(numpy.abs(x), numpy)),
+    "nearest": (0.5, lambda x, numpy: numpy.where((x > -0.5) & (x <= 0.5), 1.0, 0.0)),
+}
+INTERPOLATIONS = tuple(KERNELS)
+MAX_ENLARGEMENT = 16  # A resized image of more times the pixels kept is not computed as a whole.
 
 
 def resize(pixels, size, preprocessing):
@@ -43,7 +47,8 @@ def resize(pixels, size, preprocessing):
 def resize_and_crop(pixels, preprocessing):
     """Resize images until they cover `before_crop`, and crop the centre.
 
-    The ends of long and narrow images, which would take much memory at the larger size, are removed first.
+    Where the resized images would be more than `MAX_ENLARGEMENT` times as large, as of long and narrow
+    ones, only the crop is computed: with TensorFlow the same pixels, with antialias to 0.02 of 255.
 
     Args:
         pixels, preprocessing: As of `resize`.
@@ -52,16 +57,62 @@ def resize_and_crop(pixels, preprocessing):
         float32 (…, height, width, channels) at `image_size`.
     """
     backend, (height, width) = backend_of(pixels), preprocessing.image_size
-    shape, least = backend.shape(pixels), preprocessing.before_crop
-    sides, maximum = shape[-3:-1], max
-    is_known = all(isinstance(side, int) for side in sides)
-    if not is_known:
-        sides, maximum = [backend.cast(side, "int64") for side in sides], backend.numpy.maximum
-    aspect = min(MAX_ASPECT, bounds.MAX_PIXELS // math.prod(least))
-    longest = [aspect * low * side // other for low, side, other in zip(least, sides[::-1], least[::-1])]
-    top, left = (maximum(side - most, 0) // 2 for side, most in zip(sides, longest))
-    bottom, right = sides[0] - top, sides[1] - left
-    pixels = pixels[..., top:bottom, left:right, :]
-    enlarged, top, left = preprocessing.crop_window(bottom - top, right - left)
-    cropped = resize(pixels, enlarged, preprocessing)[..., top : top + height, left : left + width, :]
-    return cropped if is_known else backend.numpy.reshape(cropped, (*shape[:-3], height, width, shape[-1]))
+    shape = backend.shape(pixels) if None in pixels.shape else tuple(pixels.shape)
+    enlarged, top, left = preprocessing.crop_window(*shape[-3:-1])
+    is_large = enlarged[0] * enlarged[1] > min(MAX_ENLARGEMENT * height * width, bounds.MAX_PIXELS)
+
+    def of_whole():
+        return resize(pixels, enlarged, preprocessing)[..., top : top + height, left : left + width, :]
+
+    def of_part():
+        axes = zip(shape[-3:-1], enlarged, (top, left), preprocessing.image_size)
+        return _resized_part(pixels, axes, preprocessing)
+
+    if isinstance(top, int):
+        return of_part() if is_large else of_whole()
+    cropped = backend.cond(is_large, of_part, of_whole)
+    return backend.numpy.reshape(cropped, (*shape[:-3], height, width, shape[-1]))
+
+
+def _resized_part(pixels, axes, preprocessing):
+    """A part of resized images, computed from the pixels that it depends on.
+
+    Args:
+        pixels, preprocessing: As of `resize`.
+        axes: For height and width: the size, the resized one, and the start and size of the part of that;
+            ints, or where the graph alone knows them scalar tensors.
+
+    Returns:
+        float32 (…, height, width, channels).
+    """
+    backend = backend_of(pixels)
+    radius, kernel = KERNELS[preprocessing.interpolation]
+    smooth = preprocessing.antialias and preprocessing.interpolation != "nearest"
+    part, weights = [...], []
+    for old, new, start, count in axes:
+        known = isinstance(start, int)
+        numpy, cast = (np, np.asarray) if known else (backend.numpy, backend.cast)
+        scale = cast(old, "float64") / cast(new, "float64")
+        width = cast(numpy.maximum(scale, 1), "float64") if smooth else 1  # JAX's rules make it float32.
+        # In float32, as TensorFlow computes them for whole images, so that the pixels are the same.
+        centres = cast(cast(start, "float64") + np.arange(count) + 0.5, "float32") * cast(scale, "float32")
+        centres = cast(centres, "float64")
+        first = numpy.maximum(cast(numpy.floor(centres[0] - radius * width), "int64"), 0)
+        stop = numpy.minimum(cast(numpy.ceil(centres[-1] + radius * width), "int64"), cast(old, "int64"))
+        inputs = cast(numpy.arange(first, stop), "float64") + 0.5
+        distances = (inputs - centres[:, np.newaxis]) / width
+        if preprocessing.interpolation == "bicubic" and not smooth:
+            distances = numpy.round(distances * 1024) / 1024  # TensorFlow has a table of the weights.
+        weight = cast(kernel(distances, numpy), "float32")
+        weights.append(weight / numpy.sum(weight, axis=1, keepdims=True))
+        part.append(slice(int(first), int(stop)) if known else slice(first, stop))
+    numpy, cast = (np, np.asarray) if isinstance(pixels, np.ndarray) else (backend.numpy, backend.cast)
+    part = cast(pixels[(*part, slice(None))], "float32")
+    by_rows = numpy.einsum("ij,...jkc->...ikc", weights[0], part)
+    return numpy.clip(numpy.einsum("lk,...ikc->...ilc", weights[1], by_rows), 0, 255)
+
+
+def _cubic(x, numpy):
+    """Keys's cubic with a = -1/2, as TensorFlow and Pillow have it."""
+    near, far = (1.5 * x - 2.5) * x * x + 1, ((2.5 - 0.5 * x) * x - 4) * x + 2
+    return numpy.where(x < 1, near, numpy.where(x < 2, far, 0))
