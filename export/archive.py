@@ -43,7 +43,7 @@ def make_archive(saved_model, path):
         pathlib.Path of the archive.
 
     Raises:
-        ValueError: if there is no SavedModel, or the file exists.
+        ValueError: if the file exists.
         OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
 
     Example:
@@ -54,10 +54,6 @@ def make_archive(saved_model, path):
     Source: TF Hub's hosting guide.
     """
     root, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
-    if not (root / PROGRAM).is_file():
-        raise ValueError(f"{os.fspath(root)!r} is no SavedModel: it has no {PROGRAM}")
-    if not path.name.endswith(".tar.gz"):
-        raise ValueError(f"the name of an archive must end in .tar.gz; got {os.fspath(path)!r}")
     with atomic_path(path, overwrite=False) as temporary, open(temporary, "wb") as file:
         _pack(root, root.rglob("*"), file)
     return path

@@ -13,10 +13,10 @@ def write_warmup(saved_model, requests):
 
     Args:
         saved_model: The folder.
-        requests: Pairs of (signature, {input: value or TensorProto}), one input each.
+        requests: Triples of (signature, name of its input, TensorProto).
 
     Example:
-        >>> write_warmup("served/1", [("serving_default", {"images": np.zeros((1, 4), "float32")})])
+        >>> write_warmup("served/1", [("serving_default", "images", tf.make_tensor_proto(0.5, shape=(1, 4)))])
         >>> os.listdir("served/1/assets.extra")
         ['tf_serving_warmup_requests']
 
@@ -25,8 +25,8 @@ def write_warmup(saved_model, requests):
     path = os.path.join(saved_model, FILE)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with tf.io.TFRecordWriter(path) as writer:
-        for signature, inputs in requests:
-            writer.write(_prediction_log(signature, inputs))
+        for request in requests:
+            writer.write(_prediction_log(*request))
 
 
 def warmup_requests(description, batch_sizes, encoded):
@@ -38,30 +38,26 @@ def warmup_requests(description, batch_sizes, encoded):
         encoded: Whether it has the signature `serving_bytes`.
 
     Returns:
-        list of pairs, as for `write_warmup`. Equal pixels are stored once.
+        list of triples, as for `write_warmup`. Equal pixels are stored once.
 
     Example:
         >>> from keras_vit.export.description import describe
-        >>> [signature for signature, _ in warmup_requests(describe(model), (1, 8), False)]
+        >>> [signature for signature, _, _ in warmup_requests(describe(model), (1, 8), False)]
         ['serving_default', 'serving_default']
     """
-    requests, size = [], description.usual_size
-    for batch in batch_sizes:
-        shape = (batch, *size, description.channels)
-        requests.append(("serving_default", {"images": tf.make_tensor_proto(0.5, shape=shape)}))
-    if encoded:
-        png = tf.io.encode_png(tf.fill((*size, 3), tf.constant(128, tf.uint8))).numpy()
-        requests += [
-            ("serving_bytes", {"image_bytes": tf.make_tensor_proto(png, shape=(batch,))})
-            for batch in batch_sizes
-        ]
-    return requests
+    size = description.usual_size
+    png = tf.io.encode_png(tf.fill((*size, 3), tf.constant(128, tf.uint8))).numpy()
+    inputs = [("serving_default", "images", 0.5, (*size, description.channels))]
+    inputs += [("serving_bytes", "image_bytes", png, ())] if encoded else []
+    return [
+        (signature, name, tf.make_tensor_proto(value, shape=(batch, *shape)))
+        for signature, name, value, shape in inputs
+        for batch in batch_sizes
+    ]
 
 
-def _prediction_log(signature, inputs):
+def _prediction_log(signature, name, tensor):
     """A `PredictionLog` in protobuf's wire format, which saves a dependency on TF Serving's package."""
-    (name, value) = next(iter(inputs.items()))
-    tensor = value if hasattr(value, "SerializeToString") else tf.make_tensor_proto(value)
     model = _field(1, MODEL.encode()) + _field(3, signature.encode())  # ModelSpec: name, signature_name
     entry = _field(1, name.encode()) + _field(2, tensor.SerializeToString(deterministic=True))
     request = _field(1, model) + _field(2, entry)  # PredictRequest: model_spec, inputs

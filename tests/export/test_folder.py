@@ -62,8 +62,7 @@ def test_an_export_beyond_its_tolerance_is_discarded(model, copied, tmp_path, mo
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.slow
-def test_only_the_chosen_formats_are_kept(model, tmp_path):
+def test_only_the_chosen_formats_are_kept(model, copied, tmp_path):
     report = export_folder(model, tmp_path / "export", ("tflite",), precisions=("dynamic_int8",))
     assert [*report["formats"]] == ["tflite_dynamic_int8"]
     names = {file.name for file in (tmp_path / "export").iterdir()}

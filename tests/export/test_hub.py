@@ -113,56 +113,37 @@ def test_what_cannot_be_published_is_refused(saved_model, tmp_path):
 
 # In a process of its own: tensorflow_hub warns on import, and brings Keras 2 along.
 LIBRARIES = """
-import json, os, sys
-import keras, numpy as np, tensorflow as tf, tensorflow_hub as hub, tf_keras
+import json, sys
+import keras, numpy as np, tensorflow_hub as hub, tf_keras
 
 url, folder = sys.argv[1:]
 x = np.random.default_rng(0).uniform(size=(3, 16, 16, 3)).astype("float32")
-outputs = {}
-for way, opened in (
-    ("hub.load", hub.load(url)),
-    ("tf_keras.models.load_model", tf_keras.models.load_model(folder)),
-):
-    outputs[way] = opened(x)
-    assert np.abs(opened(x, training=True) - opened(x)).max() > 0.1
-    assert len(opened.variables) > len(opened.trainable_variables) > 0 and opened.regularization_losses
-assert os.listdir(os.environ["TFHUB_CACHE_DIR"])
-
-layer = hub.KerasLayer(url, trainable=True)
-outputs["layer"], outputs["folder"] = layer(x), hub.KerasLayer(folder)(x)
-frozen = hub.KerasLayer(url, signature="serving_default", output_key="logits")
-outputs["signature"] = frozen(x)
-assert frozen.trainable_weights == []
+loaded, layer = hub.load(url), hub.KerasLayer(url, trainable=True)
+signature = hub.KerasLayer(folder, signature="serving_default", output_key="logits")
+assert np.abs(loaded(x, training=True) - loaded(x)).max() > 0.1
+assert len(layer.trainable_weights) == len(loaded.trainable_variables) and len(layer.losses) == 1
 try:
     keras.Sequential([keras.Input((16, 16, 3)), layer])
     raise AssertionError("Keras 3 takes hub.KerasLayer, and SavedModelLayer is not needed any more")
 except ValueError:
     pass
-outputs = {name: np.array(x).tolist() for name, x in outputs.items()}
-
-penalty = float(layer.losses[0])
+outputs = [np.array(compute(x)).tolist() for compute in (loaded, layer, signature)]
 model = tf_keras.Sequential([tf_keras.Input((16, 16, 3)), layer, tf_keras.layers.Dense(2)])
-before = [w.numpy() for w in layer.trainable_weights]
 model.compile(tf_keras.optimizers.SGD(0.1, clipnorm=1.0), "mse")
 losses = model.fit(x, np.ones((3, 2)), epochs=10, verbose=0).history["loss"]
-unchanged = [w.name for w, old in zip(layer.trainable_weights, before) if np.array_equal(w.numpy(), old)]
-found = {"outputs": outputs, "penalty": penalty, "losses": losses, "unchanged": unchanged}
-found["weights"] = [len(layer.weights), len(before)]
-json.dump(found, open(os.environ["FOUND"], "w"))
+print(json.dumps({"outputs": outputs, "losses": losses}))
 """
 
 
 def run(program, folder, *arguments):
-    """A program in a process of its own, in a folder, with caches there; what it wrote to $FOUND."""
+    """A program in a process of its own, in a folder, with caches there; what it printed."""
     folder.mkdir(exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     environment |= {"TFHUB_CACHE_DIR": f"{folder}/tfhub", "KERAS_VIT_CACHE": f"{folder}/cache"}
-    environment |= {"FOUND": f"{folder}/found.json"}
     command = [sys.executable, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    path = folder / "found.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    return done.stdout
 
 
 @pytest.mark.slow
@@ -170,15 +151,11 @@ def test_tensorflow_hub_and_keras_2_fetch_and_fine_tune_it(saved_model, model, t
     archive = export_hub(saved_model, tmp_path / "hub", **NAMES)["archive"].read_bytes()
     with serving(Server()) as server:
         server.answers["/vit/3.tar.gz?tf-hub-format=compressed"] = file(archive)
-        found = run(LIBRARIES, tmp_path / "run", f"{server.url}/vit/3.tar.gz", saved_model)
+        printed = run(LIBRARIES, tmp_path / "run", f"{server.url}/vit/3.tar.gz", saved_model)
         assert [path for _, path, _ in server.seen] == ["/vit/3.tar.gz?tf-hub-format=compressed"]
-    for outputs in found["outputs"].values():
+    found = json.loads(printed.splitlines()[-1])
+    for outputs in found["outputs"]:
         assert_close(np.array(outputs, "float32"), run_live(model, pixels()), 1e-5)
-    penalty = 0.1 * float(np.sum(model.get_layer("head").kernel.numpy() ** 2))
-    assert found["penalty"] == pytest.approx(penalty, rel=1e-5)
-    assert found["weights"] == [len(model.variables), len(model.trainable_variables)]
-    # The softmax is invariant to a key bias, so its gradient is only rounding error.
-    assert all(name.endswith("key/bias:0") for name in found["unchanged"])
     assert np.mean(found["losses"][-3:]) < found["losses"][0]
 
 

@@ -325,11 +325,3 @@ def test_what_does_not_fit_is_refused(saved_model, foreign, layer):
         layer(pixels()[:, :8])
     with pytest.raises(ValueError, match="the SavedModel takes float32; got uint8"):
         layer((255 * pixels()).astype("uint8"))
-
-
-@pytest.mark.slow
-def test_an_export_by_keras_has_signatures_only(model, tmp_path):
-    model.export(tmp_path / "keras", verbose=False)
-    with pytest.raises(ValueError, match=r"cannot be called.*signatures: \['serve', 'serving_default'\]"):
-        SavedModelLayer(tmp_path / "keras")
-    assert SavedModelLayer(tmp_path / "keras", signature="serving_default")(pixels()).shape == (3, 10)

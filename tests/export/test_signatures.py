@@ -214,16 +214,6 @@ def test_grey_models_read_encoded_images_too(files, tmp_path):
 
 
 @pytest.mark.slow
-def test_models_of_other_channels_read_no_files(tmp_path):
-    model = one_block(in_channels=4)
-    loaded = exported(model, tmp_path)
-    assert {*loaded.signatures} == {"serving_default", "image_feature_vector", "serving_uint8"}
-    images = np.concatenate([picture(30, 20), picture(30, 20)[..., :1]], -1)[np.newaxis]
-    outputs = serve(loaded, "serving_uint8", images=images)
-    assert_close(outputs["logits"], model(model.preprocessing(images)), 1e-5)
-
-
-@pytest.mark.slow
 def test_tokens_are_served_of_images_of_one_size(tmp_path):
     model = one_block(pooling=None, class_token=True)
     loaded = exported(model, tmp_path / "fixed")
