@@ -33,13 +33,14 @@ if keras.backend.backend() == "tensorflow":  # Four devices to distribute over; 
 TESTS = pathlib.Path(__file__).parent
 # These files take longest and start first, so that no process is left alone with one at the end.
 LONGEST = (
-    "test_docs.py",
-    "cli/test_quickstart.py",
-    "training/test_run.py",
-    "export/test_folder.py",
     "contract/test_contract.py",
+    "cli/test_quickstart.py",
+    "test_docs.py",
+    "training/test_run.py",
+    "models/test_distributed.py",
+    "export/test_folder.py",
+    "cli/test_finetune.py",
     "contract/test_docstrings.py",
-    "models/test_vit.py",
 )
 
 
@@ -53,7 +54,8 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
+    order = {TESTS / name: position for position, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 def pytest_collection_finish(session):

@@ -89,7 +89,7 @@ IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
 EMPTY_IN_A_GRAPH = {layers.StdConv2D}
 ON_JAX = keras.backend.backend() == "jax"  # which compiles every case
 PARAMETERS = [pytest.param(*case, id=name) for case, name in zip(CASES, IDS)]
-every_case = pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 5 if ON_JAX else 1))
+every_case = pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 8 if ON_JAX else 1))
 
 
 def public(module):
@@ -181,7 +181,7 @@ def compiled(layer):
     return tf.function(layer)
 
 
-@every_case
+@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 10 if ON_JAX else 3))
 def test_an_empty_batch_has_an_empty_output(cls, arguments, shapes):
     layer, inputs = ready(cls, arguments, shapes)
     expected = layer(*inputs).shape
@@ -189,7 +189,7 @@ def test_an_empty_batch_has_an_empty_output(cls, arguments, shapes):
 
 
 @pytest.mark.tensorflow_only("JAX knows every size when it compiles")
-@every_case
+@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 2))
 def test_the_batch_may_be_unknown_in_the_graph(cls, arguments, shapes):
     import tensorflow as tf
 
@@ -210,7 +210,7 @@ HALVES = [  # in an order in which every other one has each case with one dtype,
 ]
 
 
-@pytest.mark.parametrize("cls, arguments, shapes, compute", some(HALVES, 10 if ON_JAX else 2))
+@pytest.mark.parametrize("cls, arguments, shapes, compute", some(HALVES, 20 if ON_JAX else 3))
 def test_mixed_precision_computes_in_16_bits_and_stays_finite(cls, arguments, shapes, compute):
     layer, inputs = ready(cls, arguments, shapes, dtype=f"mixed_{compute}")
     output = layer(*inputs)
@@ -224,7 +224,7 @@ def test_mixed_precision_computes_in_16_bits_and_stays_finite(cls, arguments, sh
     assert_close(output, numpy(exact(*inputs)), 0.15)
 
 
-@every_case
+@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 10 if ON_JAX else 2))
 def test_a_saved_file_loads_in_safe_mode_and_computes_the_same(cls, arguments, shapes, tmp_path):
     layer, inputs = ready(cls, arguments, shapes)
     is_model = isinstance(layer, keras.Model)

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from made.sampling import some, some_on_jax
+from made.sampling import some
 from reference.comparing import assert_close, numpy, randomise
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL
 
@@ -22,12 +22,12 @@ KINDS = {  # encoders that differ in what surrounds the patch tokens
     "hybrid": {**HYBRID, "resnet": (1,), "image_size": 16},
 }
 
-every_kind = pytest.mark.parametrize("kind", some_on_jax(KINDS, 4))
+every_kind = pytest.mark.parametrize("kind", some(KINDS, 2))
 KINDS_AND_TARGETS = [
     *[("rectangle", "mean_color"), ("registers", "downsized"), ("hybrid", "pixels")],
     *[(kind, "pixels") for kind in KINDS if kind != "hybrid"],
 ]
-few_kinds_and_targets = pytest.mark.parametrize("kind, target", some(KINDS_AND_TARGETS, 2))
+few_kinds_and_targets = pytest.mark.parametrize("kind, target", some(KINDS_AND_TARGETS, 4))
 
 
 def random_predictor(target="mean_color", **options):

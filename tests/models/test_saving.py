@@ -8,7 +8,6 @@ import sys
 import keras
 import numpy as np
 import pytest
-from made.sampling import some
 from PIL import Image
 from reference.comparing import assert_close, numpy
 from reference.small import images_for, small
@@ -23,8 +22,9 @@ print("RESULT", json.dumps([type(model).__name__, model.get_config(), model.clas
 """
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow_only("a file holds the same on every backend")
-@pytest.mark.parametrize("imports", some(["import keras_vit, keras", "import keras, keras_vit"], 2))
+@pytest.mark.parametrize("imports", ["import keras_vit, keras", "import keras, keras_vit"])
 def test_a_fresh_process_classifies_a_png_to_the_same_probabilities(imports, tmp_path):
     crop = Preprocessing(16, resize="crop", crop_fraction=0.8, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
     model = small(preprocessing=crop, class_names=["ant", "bee", "cat", "dog", "eel"], pooling="map")
