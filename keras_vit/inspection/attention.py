@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.inspection.blocks import (
+    block_positions,
     blocks_of,
     check_images,
     hidden_states,
@@ -35,8 +36,8 @@ def attention_scores(model, images, block=-1):
 
     Source: Dosovitskiy et al. 2021, appendix A, equation 6.
     """
-    layer, tokens = _block(model, images, block)
-    return _array(layer.attention.scores(layer.attention_norm(tokens)))
+    layer, tokens, positions = _block(model, images, block)
+    return _array(layer.attention.scores(layer.attention_input(tokens), positions=positions))
 
 
 def attention_maps(model, images, block=None):
@@ -70,8 +71,8 @@ def attention_maps(model, images, block=None):
     if block is None and model.pooling == "map":
         attention = _probe_attention(model, input_of_block(model, images, model.num_layers))
     else:
-        layer, tokens = _block(model, images, -1 if block is None else block)
-        attention = _attention_of(layer, tokens, _query_weights(model, tokens))
+        layer, tokens, positions = _block(model, images, -1 if block is None else block)
+        attention = _attention_of(layer, tokens, positions, _query_weights(model, tokens))
     return _patch_maps(model, images, attention)
 
 
@@ -105,18 +106,18 @@ def attention_rollout(model, images):
     else:
         row = _query_weights(model, tokens)
     # A vector times each block from the last to the first equals the row of the matrix product.
-    for block, tokens in reversed([*zip(blocks_of(model), inputs)]):
-        row = (row + _attention_of(block, tokens, row).mean(axis=1)) / 2  # (batch, tokens)
+    for block in reversed([*zip(blocks_of(model), inputs, block_positions(model, images))]):
+        row = (row + _attention_of(*block, row).mean(axis=1)) / 2  # (batch, tokens)
     return _patch_maps(model, images, row)
 
 
 def _block(model, images, index):
-    """Return a block and its input."""
+    """Return a block, its input and its positions."""
     blocks = blocks_of(model)
     if not is_integer(index) or not -len(blocks) <= index < len(blocks):
         raise ValueError(f"block {index} is out of range: the model has {len(blocks)} blocks")
     index %= len(blocks)
-    return blocks[index], input_of_block(model, images, index)
+    return blocks[index], input_of_block(model, images, index), block_positions(model, images)[index]
 
 
 def _query_weights(model, tokens):
@@ -133,12 +134,16 @@ def _query_weights(model, tokens):
 
 def _probe_attention(model, tokens):
     """Return the attention of the probe to the last block's output: (batch, heads, tokens)."""
-    return _array(model.get_layer("attention_pooling").scores(pooling_input(model, tokens)))[:, :, 0]
+    tokens, prefix = pooling_input(model, tokens), model.num_prefix_tokens
+    if model.pool_prefix:
+        return _array(model.get_layer("attention_pooling").scores(tokens))[:, :, 0]
+    scores = _array(model.get_layer("attention_pooling").scores(tokens[:, prefix:]))[:, :, 0]
+    return np.pad(scores, ((0, 0), (0, 0), (prefix, 0)))
 
 
-def _attention_of(block, tokens, weights):
+def _attention_of(block, tokens, positions, weights):
     """Return the attention of the weighted sum of queries: (batch, heads, tokens)."""
-    chunks = score_chunks(block.attention, block.attention_norm(tokens))
+    chunks = score_chunks(block.attention, block.attention_input(tokens), positions)
     return sum(_array(ops.einsum("bq,bhqk->bhk", weights[:, chunk], scores)) for chunk, scores in chunks)
 
 

@@ -6,8 +6,8 @@ import numbers
 import keras
 
 from keras_vit.layers.attention import query_chunks
-from keras_vit.layers.patch_embedding import check_divisible
-from keras_vit.models.config import grid_shape, is_dynamic, stem_stride
+from keras_vit.models.classifying import check_size
+from keras_vit.models.config import grid_shape, is_dynamic
 from keras_vit.models.vit import VisionTransformer
 
 # Bytes of scores held at a time. One block of B/16 has 800 MB of them for one image of 1,024 pixels.
@@ -34,8 +34,7 @@ def check_images(model, images):
             f"expected images of shape (batch, {height}, {width}, {model.in_channels}), from "
             f"model.preprocessing; got {shape or type(images).__name__}"
         )
-    stride = stem_stride(model.resnet)
-    check_divisible([-(-side // stride) for side in shape[1:3]], model.patch_size)
+    check_size(model, shape[1:3])
 
 
 def blocks_of(model):
@@ -75,11 +74,19 @@ def hidden_states(model, images):
     """
     blocks = blocks_of(model)
     check_images(model, images)
-    x, *grid = keras.tree.flatten(keras.Model(model.input, blocks[0].input)(images))
+    x = keras.Model(model.input, keras.tree.flatten(blocks[0].input)[0])(images)
     yield x
-    for block in blocks:
-        x = block(x, *grid)
+    for block, positions in zip(blocks, block_positions(model, images)):
+        x = block(x, positions)
         yield x
+
+
+def block_positions(model, images):
+    """Return the positions that each block is given with its tokens; None where it is given none."""
+    given = [keras.tree.flatten(block.input)[1:] for block in blocks_of(model)]
+    if not given[0]:
+        return [None] * len(given)
+    return keras.Model(model.input, [positions for (positions,) in given])(images)
 
 
 def input_of_block(model, images, index):
@@ -89,15 +96,18 @@ def input_of_block(model, images, index):
 
 def pooling_input(model, tokens):
     """Return stage `tokens`, which the pooling reads, from the output of the last block."""
-    return tokens if model.norm_after_pooling else model.get_layer("encoder_norm")(tokens)
+    if model.norm_after_pooling or not model.final_norm:
+        return tokens
+    return model.get_layer("encoder_norm")(tokens)
 
 
-def score_chunks(attention, tokens, first=0):
+def score_chunks(attention, tokens, positions=None, first=0):
     """Yield a layer's attention scores for some queries at a time.
 
     Args:
         attention: A `MultiHeadSelfAttention`.
         tokens: (batch, tokens, channels), the layer's input.
+        positions: Those of `block_positions`.
         first: Index of the first query.
 
     Yields:
@@ -109,8 +119,8 @@ def score_chunks(attention, tokens, first=0):
         >>> [(chunk, scores.shape) for chunk, scores in score_chunks(layer, np.zeros((1, 17, 24)), first=1)]
         [(slice(1, 17, None), TensorShape([1, 3, 16, 17]))]
     """
-    query, key, _ = attention.project(tokens)
+    query, key, _ = attention.project(tokens, positions=positions)
     batch, count, heads, _ = query.shape
     for chunk in query_chunks(count - first, count, CHUNK_BYTES // (4 * max(batch, 1) * heads)):
         chunk = slice(first + chunk.start, first + chunk.stop)
-        yield chunk, attention.chunk_scores(query, key, chunk)
+        yield chunk, attention.chunk_scores(query, key, chunk, positions)

@@ -3,7 +3,14 @@
 import numpy as np
 from keras import ops
 
-from keras_vit.inspection.blocks import blocks_of, check_images, hidden_states, patch_grid, score_chunks
+from keras_vit.inspection.blocks import (
+    block_positions,
+    blocks_of,
+    check_images,
+    hidden_states,
+    patch_grid,
+    score_chunks,
+)
 from keras_vit.models.config import stem_stride
 
 
@@ -33,8 +40,8 @@ def attention_distance(model, images):
     """
     check_images(model, images)
     centres, prefix = patch_centres(model, images), model.num_prefix_tokens
-    states = zip(blocks_of(model), hidden_states(model, images))
-    return np.stack([_distance(block, tokens, centres, prefix) for block, tokens in states], axis=1)
+    states = zip(blocks_of(model), hidden_states(model, images), block_positions(model, images))
+    return np.stack([_distance(*state, centres, prefix) for state in states], axis=1)
 
 
 def patch_centres(model, images):
@@ -49,10 +56,11 @@ def patch_centres(model, images):
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-def _distance(block, tokens, centres, prefix):
+def _distance(block, tokens, positions, centres, prefix):
     """Return (batch, heads) of one block."""
     total = 0
-    for chunk, scores in score_chunks(block.attention, block.attention_norm(tokens), first=prefix):
+    tokens = block.attention_input(tokens)
+    for chunk, scores in score_chunks(block.attention, tokens, positions, first=prefix):
         queries = centres[chunk.start - prefix : chunk.stop - prefix]
         distances = np.linalg.norm(queries[:, np.newaxis] - centres, axis=-1).astype("float32")
         scores = scores[..., prefix:]

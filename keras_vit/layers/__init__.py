@@ -16,6 +16,10 @@ from keras_vit.layers.patch_embedding import extract_patches as extract_patches
 from keras_vit.layers.position_embedding import AddPositionEmbs as AddPositionEmbs
 from keras_vit.layers.position_embedding import resize_position_grid as resize_position_grid
 from keras_vit.layers.position_embedding import sincos_2d as sincos_2d
+from keras_vit.layers.relative_position_bias import RelativePositionBias as RelativePositionBias
+from keras_vit.layers.relative_position_bias import RelativePositionIndex as RelativePositionIndex
+from keras_vit.layers.rotary import RotaryPositions as RotaryPositions
+from keras_vit.layers.rotary import rotate as rotate
 from keras_vit.layers.std_conv import StdConv2D as StdConv2D
 from keras_vit.layers.token_grid import GridToTokens as GridToTokens
 from keras_vit.layers.token_grid import TokensToGrid as TokensToGrid

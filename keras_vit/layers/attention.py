@@ -7,18 +7,24 @@ from keras import ops
 
 from keras_vit.layers.control_dependencies import after
 from keras_vit.layers.dense import CompositeLayer, EinsumDense
+from keras_vit.layers.layer_norm import make_norm
+from keras_vit.layers.relative_position_bias import RelativePositionBias
+from keras_vit.layers.rotary import rotate
+from keras_vit.rules import one_of, optional
 
 # The most scores of an image and head that are computed together: all of a 512-pixel image in patches of 16,
 # or those of about 280 queries of a 1,024-pixel image. Smaller chunks take less memory but more operations.
 MAX_CHUNK_SCORES = 1_200_000
+ROTATIONS = ("interleaved", "half")
 
 
-def attention_scores(query, key):
-    """Attention weights: softmax(query · keyᵀ / √head size).
+def attention_scores(query, key, bias=None):
+    """Attention weights: softmax(query · keyᵀ / √head size + bias).
 
     Args:
         query: (batch, queries, heads, head size).
         key: (batch, keys, heads, head size).
+        bias: Optional (heads, queries, keys).
 
     Returns:
         (batch, heads, queries, keys), at least float32; every row sums to 1.
@@ -31,7 +37,8 @@ def attention_scores(query, key):
     """
     query = ops.convert_to_tensor(query)
     logits = ops.einsum("bqhd,bkhd->bhqk", query * query.shape[-1] ** -0.5, key)
-    return ops.softmax(ops.cast(logits, keras.backend.result_type(logits.dtype, "float32")))
+    logits = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
+    return ops.softmax(logits if bias is None else logits + ops.cast(bias, logits.dtype))
 
 
 def attend(scores, value):
@@ -83,20 +90,30 @@ class MultiHeadSelfAttention(CompositeLayer):
 
     Args:
         num_heads: Number of heads; it must divide the channels.
-        qkv_bias: Whether query, key and value have biases (the output always has one).
+        qkv_bias: Whether query, key and value have biases.
         dropout_rate: Dropout on the attention weights, in [0, 1); 0 in every published ViT.
+        key_bias: Whether the key has one if query and value have.
+        out_bias: Whether the output has a bias.
+        num_kv_heads: Number of heads of key and value, each for a group of query heads (grouped-query
+            attention); None for `num_heads`.
+        qk_norm: "layer" or "rms" for a norm of each head's query and key; None for none.
+        sub_norm: "layer" or "rms" for a norm of the heads' outputs before the last projection, or None.
+        norm_epsilon: Added to the variance in these norms.
+        rotation: "interleaved" or "half" if query and key are rotated by the positions (see `rotate`).
+        relative_grid: (rows, columns) of the patches if there is a relative position bias, or None.
+        class_token: Whether that bias has rows for a class token.
 
     Call arguments:
         tokens: (batch, tokens, channels), from which keys and values are computed.
         query: Optional (batch, queries, channels), from which queries are computed; by default the tokens.
-        grid: Optional tensor (batch, rows, columns, …), of which only the shape is used: the grid of the
-            patch tokens, which come last. For subclasses whose `project` depends on positions.
+        positions: What `RotaryPositions` or `RelativePositionIndex` returns, for a layer that uses them.
         training: Whether dropout is active.
 
     Output shape: (batch, queries, channels).
 
     Raises:
-        ValueError: if the heads do not divide the channels.
+        ValueError: if the heads do not divide the channels, or those of key and value not the heads; for an
+            unknown norm or rotation.
 
     Example:
         >>> layer = MultiHeadSelfAttention(num_heads=2)
@@ -106,64 +123,124 @@ class MultiHeadSelfAttention(CompositeLayer):
     Source: Dosovitskiy et al. 2021, appendix A; flax's `MultiHeadDotProductAttention`.
     """
 
-    uses_grid = False  # whether a block has to pass the grid
-
-    def __init__(self, num_heads, qkv_bias=True, dropout_rate=0.0, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        num_heads,
+        qkv_bias=True,
+        dropout_rate=0.0,
+        key_bias=True,
+        out_bias=True,
+        num_kv_heads=None,
+        qk_norm=None,
+        sub_norm=None,
+        norm_epsilon=1e-6,
+        rotation=None,
+        relative_grid=None,
+        class_token=True,
+        **kwargs,
+    ):
+        # Positions stay in float32 under mixed precision; the projections cast the tokens.
+        super().__init__(autocast=False, **kwargs)
         self.num_heads = num_heads
         self.qkv_bias = qkv_bias
         self.dropout_rate = dropout_rate
+        self.key_bias = key_bias
+        self.out_bias = out_bias
+        self.num_kv_heads = num_kv_heads
+        self.qk_norm = qk_norm
+        self.sub_norm = sub_norm
+        self.norm_epsilon = norm_epsilon
+        self.rotation = optional(one_of(ROTATIONS)).check("rotation", rotation)
+        self.relative_grid = relative_grid
+        self.class_token = class_token
 
-    def build(self, tokens_shape, query_shape=None, grid_shape=None):
+    def build(self, tokens_shape, query_shape=None, positions_shape=None):
         channels = tokens_shape[-1]
-        check_heads(channels, self.num_heads)
+        check_heads(channels, self.num_heads, self.num_kv_heads)
         heads = (self.num_heads, channels // self.num_heads)
-        # Glorot limits of the flattened kernels, as in flax, not of their three-dimensional shape.
-        limit = (3 / channels) ** 0.5
+        kv_heads = (self.num_kv_heads or self.num_heads, heads[1])
 
-        def projection(name, equation, output_shape, bias_axes):
-            return Projection(
+        def projection(name, equation, inputs, outputs, bias_axes):
+            # Glorot limits of the flattened kernels, as in flax, not of their three-dimensional shape.
+            limit = (6 / (math.prod(inputs) + math.prod(outputs))) ** 0.5
+            layer = Projection(
                 equation,
-                output_shape=output_shape,
+                output_shape=(None, *outputs),
                 bias_axes=bias_axes,
                 kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
                 dtype=self.dtype_policy,
                 name=name,
             )
+            layer.build((None, None, *inputs))
+            return layer
 
-        for name in ("query", "key", "value"):
-            bias_axes = "hd" if self.qkv_bias else None
-            layer = projection(name, "btc,chd->bthd", (None, *heads), bias_axes)
-            layer.build((None, None, channels))
-            setattr(self, name, layer)
-        self.out = projection("out", "bthd,hdc->btc", (None, channels), "c")
-        self.out.build((None, None, *heads))
+        def norm(kind, name, shape):
+            if kind is None:
+                return None
+            layer = make_norm(kind, self.norm_epsilon, self.dtype_policy, name)
+            layer.build((None, None, *shape))
+            return layer
+
+        to_heads, bias = "btc,chd->bthd", "hd" if self.qkv_bias else None
+        self.query = projection("query", to_heads, (channels,), heads, bias)
+        self.key = projection("key", to_heads, (channels,), kv_heads, bias if self.key_bias else None)
+        self.value = projection("value", to_heads, (channels,), kv_heads, bias)
+        self.query_norm = norm(self.qk_norm, "query_norm", heads)
+        self.key_norm = norm(self.qk_norm, "key_norm", heads)
+        self.output_norm = norm(self.sub_norm, "output_norm", (channels,))
+        self.out = projection("out", "bthd,hdc->btc", heads, (channels,), "c" if self.out_bias else None)
         self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
+        self.position_bias = None
+        if self.relative_grid is not None:
+            self.position_bias = RelativePositionBias(
+                self.num_heads,
+                self.relative_grid,
+                self.class_token,
+                dtype=self.dtype_policy,
+                name="position_bias",
+            )
+            self.position_bias.build()
 
-    def project(self, tokens, query=None, grid=None):
+    def project(self, tokens, query=None, positions=None):
         """Query, key and value, each (batch, queries or tokens, heads, head size)."""
-        return self.query(tokens if query is None else query), self.key(tokens), self.value(tokens)
+        query, key = self.query(tokens if query is None else query), self.key(tokens)
+        value = self.value(tokens)
+        if self.qk_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if self.rotation is not None:
+            interleaved = self.rotation == "interleaved"
+            query, key = rotate(query, positions, interleaved), rotate(key, positions, interleaved)
+        if key.shape[2] != query.shape[2]:
+            groups = query.shape[2] // key.shape[2]
+            key, value = ops.repeat(key, groups, axis=2), ops.repeat(value, groups, axis=2)
+        return query, key, value
 
-    def call(self, tokens, query=None, grid=None, training=None):
-        query, key, value = self.project(tokens, query, grid)
+    def call(self, tokens, query=None, positions=None, training=None):
+        query, key, value = self.project(tokens, query, positions)
         outputs = []
         for chunk in query_chunks(query.shape[1], key.shape[1]):
             # A chunk waits for the last but one, so that memory holds the scores of two at most.
             with after(outputs[-2:-1]):
-                scores = self.dropout(self.chunk_scores(query, key, chunk), training=training)
-                outputs.append(attend(scores, value))
-        return self.out(ops.concatenate(outputs, axis=1))
+                scores = self.chunk_scores(query, key, chunk, positions)
+                outputs.append(attend(self.dropout(scores, training=training), value))
+        x = ops.concatenate(outputs, axis=1)  # (batch, queries, heads, head size)
+        if self.sub_norm is not None:
+            shape = ops.shape(x)
+            x = self.output_norm(ops.reshape(x, (*shape[:2], -1)))
+            x = ops.reshape(x, shape)
+        return self.out(x)
 
-    def scores(self, tokens, query=None, grid=None):
+    def scores(self, tokens, query=None, positions=None):
         """Attention weights (batch, heads, queries, tokens), whose rows sum to 1."""
-        query, key, _ = self.project(tokens, query, grid)
-        return self.chunk_scores(query, key, slice(None))
+        query, key, _ = self.project(tokens, query, positions)
+        return self.chunk_scores(query, key, slice(None), positions)
 
-    def chunk_scores(self, query, key, chunk):
+    def chunk_scores(self, query, key, chunk, positions=None):
         """Attention weights of the projected queries in a slice."""
-        return attention_scores(query[:, chunk], key)
+        bias = None if self.position_bias is None else self.position_bias(positions[chunk])
+        return attention_scores(query[:, chunk], key, bias)
 
-    def compute_output_shape(self, tokens_shape, query_shape=None, grid_shape=None):
+    def compute_output_shape(self, tokens_shape, query_shape=None, positions_shape=None):
         return tokens_shape if query_shape is None else query_shape
 
 
@@ -207,9 +284,11 @@ class Projection(EinsumDense):
         return self.activation(ops.reshape(x, (batch, tokens, *kept)))
 
 
-def check_heads(hidden_size, num_heads):
-    """Raise ValueError unless the heads divide the hidden size."""
+def check_heads(hidden_size, num_heads, num_kv_heads=None):
+    """Raise ValueError unless the heads divide the hidden size, and those of key and value the heads."""
     if not isinstance(num_heads, int) or num_heads < 1 or hidden_size % num_heads:
         raise ValueError(
             f"num_heads must be an int that divides hidden_size {hidden_size}; got {num_heads!r}"
         )
+    if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
+        raise ValueError(f"num_kv_heads must divide num_heads {num_heads}; got {num_kv_heads}")

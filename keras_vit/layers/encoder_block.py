@@ -16,7 +16,7 @@ PARTS = ("attention_norm", "attention", "mlp_norm", "mlp")
 
 @keras.saving.register_keras_serializable("keras_vit")
 class EncoderBlock(CompositeLayer):
-    """A pre-norm Transformer block.
+    """A Transformer block; its norms come before attention and MLP, or after them.
 
     Args:
         num_heads, qkv_bias, attention_dropout_rate: Of the `MultiHeadSelfAttention` that is built where
@@ -24,6 +24,8 @@ class EncoderBlock(CompositeLayer):
         mlp_dim, activation: Of the `MlpBlock` that is built where `mlp` is None.
         norm_epsilon: Of the norms that are built where `attention_norm` or `mlp_norm` is None.
         layer_scale: Initial value of a learned factor per channel on both branches; None for none.
+        scale_mlp: Whether the MLP's branch has the factors, too.
+        post_norm: Whether each norm is applied to the output of attention or MLP instead of their input.
         dropout_rate: Dropout after the attention's output and in the built `MlpBlock`, in [0, 1).
         stochastic_depth_rate: Probability that an image skips a branch in training, in [0, 1).
         remat: Whether training recomputes the block in the backward pass, so that memory holds only its
@@ -32,8 +34,7 @@ class EncoderBlock(CompositeLayer):
 
     Call arguments:
         tokens: (batch, tokens, channels).
-        grid: Optional tensor (batch, rows, columns, …), of which only the shape is used: the grid of the
-            patch tokens. Only an attention with `uses_grid` needs it.
+        positions: As for `MultiHeadSelfAttention`.
         training: Whether dropout and stochastic depth are active.
 
     Output shape: that of the tokens.
@@ -65,9 +66,11 @@ class EncoderBlock(CompositeLayer):
         attention=None,
         mlp_norm=None,
         mlp=None,
+        scale_mlp=True,
+        post_norm=False,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # of positions, which stay in float32
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
         self.activation = activation
@@ -78,6 +81,8 @@ class EncoderBlock(CompositeLayer):
         self.attention_dropout_rate = attention_dropout_rate
         self.stochastic_depth_rate = stochastic_depth_rate
         self.remat = remat
+        self.scale_mlp = scale_mlp
+        self.post_norm = post_norm
 
         parts = (attention_norm, attention, mlp_norm, mlp)
         self.given_parts = [name for name, part in zip(PARTS, parts) if part is not None]
@@ -91,35 +96,38 @@ class EncoderBlock(CompositeLayer):
         self.attention_scale = _scale(layer_scale, policy, "attention_scale")
         self.mlp_norm = mlp_norm or LayerNormalization(norm_epsilon, dtype=policy, name="mlp_norm")
         self.mlp = mlp or MlpBlock(mlp_dim, activation, dropout_rate, dtype=policy, name="mlp")
-        self.mlp_scale = _scale(layer_scale, policy, "mlp_scale")
+        self.mlp_scale = _scale(layer_scale if scale_mlp else None, policy, "mlp_scale")
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=policy)
         self.skip = StochasticDepth(stochastic_depth_rate, dtype=policy)
 
-    @property
-    def uses_grid(self):
-        """Whether the block has to be called with the grid."""
-        return self.attention.uses_grid
-
-    def build(self, tokens_shape, grid_shape=None):
+    def build(self, tokens_shape, positions_shape=None):
         parts = (self.attention_norm, self.attention, self.attention_scale, self.skip)
         for part in (*parts, self.mlp_norm, self.mlp, self.mlp_scale):
             part.build(tokens_shape)
 
-    def call(self, tokens, grid=None, training=None):
+    def call(self, tokens, positions=None, training=None):
+        tokens = ops.cast(tokens, self.compute_dtype)
         if self.remat and training:
             # keras.RematScope fails in TensorFlow's graphs for layers that are called with `training`.
-            return keras.remat(replay_seeds(self, lambda x: self._residual(x, grid, training)))(tokens)
-        return self._residual(tokens, grid, training)
+            given = (tokens,) if positions is None else (tokens, positions)
+            return keras.remat(replay_seeds(self, lambda *x: self._residual(*x, training=training)))(*given)
+        return self._residual(tokens, positions, training)
 
-    def _residual(self, tokens, grid, training):
-        x = self.attention(self.attention_norm(tokens), grid=grid, training=training)
+    def _residual(self, tokens, positions=None, training=None):
+        x = self.attention(self.attention_input(tokens), positions=positions, training=training)
+        x = self.attention_norm(x) if self.post_norm else x
         x = self.dropout(x, training=training)
         tokens = tokens + self.skip(self.attention_scale(x), training=training)
 
-        x = self.mlp(self.mlp_norm(tokens), training=training)
+        x = self.mlp(tokens if self.post_norm else self.mlp_norm(tokens), training=training)
+        x = self.mlp_norm(x) if self.post_norm else x
         return tokens + self.skip(self.mlp_scale(x), training=training)
 
-    def compute_output_shape(self, tokens_shape, grid_shape=None):
+    def attention_input(self, tokens):
+        """What the attention computes query, key and value from."""
+        return tokens if self.post_norm else self.attention_norm(tokens)
+
+    def compute_output_shape(self, tokens_shape, positions_shape=None):
         return tokens_shape
 
     def get_config(self):

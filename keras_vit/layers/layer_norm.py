@@ -1,7 +1,9 @@
-"""Layer norm over the channels in few passes over memory."""
+"""Norms over the channels: layer norm in few passes over memory, and RMS norm."""
 
 import keras
 from keras import ops
+
+from keras_vit.rules import one_of
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -36,3 +38,52 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def get_config(self):
         return {**keras.layers.Layer.get_config(self), "epsilon": self.epsilon}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class RMSNormalization(keras.layers.RMSNormalization):
+    """`keras.layers.RMSNormalization` over the channels, whose weight has the name of a layer norm's.
+
+    Args:
+        epsilon: Added to the mean square.
+        name, dtype, trainable: As for every Keras layer. Keras's other arguments are not supported.
+
+    Input and output shape: (batch, …, channels).
+
+    Example:
+        >>> RMSNormalization()(np.array([[3.0, 4.0]])).numpy().round(2).tolist()
+        [[0.85, 1.13]]
+
+    Source: Zhang and Sennrich 2019 (arXiv 1910.07467), equation 4.
+    """
+
+    def __init__(self, epsilon=1e-6, name=None, dtype=None, trainable=True):
+        super().__init__(epsilon=epsilon, name=name, dtype=dtype, trainable=trainable)
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="gamma")
+
+    def get_config(self):
+        return {**keras.layers.Layer.get_config(self), "epsilon": self.epsilon}
+
+
+NORMS = {"layer": LayerNormalization, "rms": RMSNormalization}
+
+
+def make_norm(kind, epsilon, dtype, name):
+    """A norm over the channels.
+
+    Args:
+        kind: "layer" or "rms".
+        epsilon: Added to the variance, or to the mean square.
+        dtype: The layer's dtype policy.
+        name: The layer's name.
+
+    Raises:
+        ValueError: for an unknown kind.
+
+    Example:
+        >>> make_norm("rms", 1e-6, "float32", "norm")(np.array([[3.0, 4.0]])).numpy().round(2).tolist()
+        [[0.85, 1.13]]
+    """
+    return NORMS[one_of(NORMS).check("norm", kind)](epsilon=epsilon, dtype=dtype, name=name)

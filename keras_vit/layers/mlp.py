@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.dense import CompositeLayer, Dense
+from keras_vit.layers.layer_norm import make_norm
 from keras_vit.rules import one_of
 
 
@@ -21,60 +22,102 @@ def _quick_gelu(x):
     return x * ops.sigmoid(1.702 * x)
 
 
-ACTIVATIONS = {"gelu_tanh": _gelu_tanh, "gelu_erf": _gelu_erf, "quick_gelu": _quick_gelu}
+def _silu(x):
+    return x * ops.sigmoid(x)
+
+
+ACTIVATIONS = {
+    "gelu_tanh": _gelu_tanh,
+    "gelu_erf": _gelu_erf,
+    "quick_gelu": _quick_gelu,
+    "silu": _silu,
+}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MlpBlock(CompositeLayer):
     """Two dense layers with an activation between them, applied to each token.
 
+    If gated, the hidden layer is the activation of `gate` times `up`: with "silu" this is SwiGLU.
+
     Args:
         mlp_dim: Size of the hidden layer.
         activation: "gelu_tanh" (the official models), "gelu_erf" (timm, Hugging Face) or
-            "quick_gelu" (OpenAI's CLIP).
+            "quick_gelu" (OpenAI's CLIP) or "silu" (the gate of SwiGLU).
         dropout_rate: Dropout after the activation and after the second layer, in [0, 1).
+        gated: Whether there is a gate.
+        use_bias: Whether the dense layers have biases.
+        sub_norm: "layer" or "rms" for a norm of the hidden layer, or None.
+        norm_epsilon: Added to the variance in this norm.
 
     Input and output shape: (batch, tokens, channels).
 
     Raises:
-        ValueError: for an unknown activation.
+        ValueError: for an unknown activation or norm.
 
     Example:
         >>> MlpBlock(mlp_dim=32)(np.zeros((2, 5, 8))).shape
         TensorShape([2, 5, 8])
 
-    Source: Dosovitskiy et al. 2021, section 3.1, equation 3; `MlpBlock` of `vit_jax`.
+    Source: Dosovitskiy et al. 2021, section 3.1, equation 3; `MlpBlock` of `vit_jax`; the gate: Shazeer 2020
+    (arXiv 2002.05202), equation 6; the norm: Wang et al. 2022 (arXiv 2210.06423), sub-LN.
     """
 
-    def __init__(self, mlp_dim, activation="gelu_tanh", dropout_rate=0.0, **kwargs):
+    def __init__(
+        self,
+        mlp_dim,
+        activation="gelu_tanh",
+        dropout_rate=0.0,
+        gated=False,
+        use_bias=True,
+        sub_norm=None,
+        norm_epsilon=1e-6,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.mlp_dim = mlp_dim
         self.activation = one_of(ACTIVATIONS).check("activation", activation)
         self.dropout_rate = dropout_rate
+        self.gated = gated
+        self.use_bias = use_bias
+        self.sub_norm = sub_norm
+        self.norm_epsilon = norm_epsilon
 
     def build(self, input_shape):
         def dense(units, name):
             return Dense(
                 units,
+                use_bias=self.use_bias,
                 kernel_initializer="glorot_uniform",
                 bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
                 dtype=self.dtype_policy,
                 name=name,
             )
 
-        self.dense_0 = dense(self.mlp_dim, "dense_0")
+        first = ("gate", "up") if self.gated else ("dense_0",)
+        for name in first:
+            setattr(self, name, dense(self.mlp_dim, name))
+            getattr(self, name).build(input_shape)
         self.dense_1 = dense(input_shape[-1], "dense_1")
         self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
-        self.dense_0.build(input_shape)
-        self.dense_1.build((*input_shape[:-1], self.mlp_dim))
+        hidden_shape = (*input_shape[:-1], self.mlp_dim)
+        if self.sub_norm is not None:
+            self.hidden_norm = make_norm(self.sub_norm, self.norm_epsilon, self.dtype_policy, "hidden_norm")
+            self.hidden_norm.build(hidden_shape)
+        self.dense_1.build(hidden_shape)
 
     def call(self, tokens, training=None):
         # Tokens are flattened so that TensorFlow emits a 2-D MatMul, into which oneDNN fuses the bias and, at
         # inference, the GELU. TensorFlow finds the GELU only if its name sorts after that of "dense_0".
         shape = ops.shape(tokens)
-        x = self.dense_0(ops.reshape(tokens, (-1, shape[-1])))  # (batch · tokens, mlp_dim)
+        tokens = ops.reshape(tokens, (-1, shape[-1]))
+        x = self.gate(tokens) if self.gated else self.dense_0(tokens)  # (batch · tokens, mlp_dim)
         with keras.name_scope("gelu"):
             x = ACTIVATIONS[self.activation](x)
+        if self.gated:
+            x = x * self.up(tokens)
+        if self.sub_norm is not None:
+            x = self.hidden_norm(x)
         x = self.dense_1(self.dropout(x, training=training))  # (batch · tokens, channels)
         return self.dropout(ops.reshape(x, shape), training=training)
 

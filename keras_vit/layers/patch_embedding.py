@@ -55,12 +55,15 @@ class PatchEmbedding(Configurable):
         hidden_size: Length of a patch's vector.
         patch_size: Side of a patch in pixels, or (height, width).
         use_bias: Whether the projection has a bias. The models of the paper have one; CLIP's do not.
+        crop: Whether rows and columns that fill no patch are cut off at the bottom and right, as by a
+            convolution; by default the patch must divide the image.
 
-    Input shape: (batch, height, width, channels), height and width divisible by the patch.
-    Output shape: (batch, height / patch height, width / patch width, hidden_size).
+    Input shape: (batch, height, width, channels).
+    Output shape: (batch, height // patch height, width // patch width, hidden_size).
 
     Raises:
-        ValueError: if a known height or width is not divisible by the patch.
+        ValueError: if a known height or width is smaller than the patch, or not divisible by it without
+            `crop`.
 
     Example:
         >>> PatchEmbedding(hidden_size=64, patch_size=16)(np.zeros((2, 32, 48, 3))).shape
@@ -69,18 +72,19 @@ class PatchEmbedding(Configurable):
     Source: Dosovitskiy et al. 2021, section 3.1, equation 1; layer `embedding` of `vit_jax`.
     """
 
-    def __init__(self, hidden_size, patch_size, use_bias=True, **kwargs):
+    def __init__(self, hidden_size, patch_size, use_bias=True, crop=False, **kwargs):
         super().__init__(**kwargs)
         self.hidden_size = hidden_size
         self.patch_size = pair(patch_size, "patch_size")
         self.use_bias = use_bias
+        self.crop = crop
 
     def build(self, input_shape):
         if len(input_shape) != 4:
             raise ValueError(
                 f"expected images of shape (batch, height, width, channels); got {tuple(input_shape)}"
             )
-        check_divisible(input_shape[1:3], self.patch_size)
+        self._check(input_shape[1:3])
         self.kernel = self.add_weight(
             shape=(*self.patch_size, input_shape[-1], self.hidden_size),
             initializer="lecun_normal",
@@ -92,9 +96,23 @@ class PatchEmbedding(Configurable):
     def call(self, images):
         # A convolution with this kernel computes the same, but TensorFlow's oneDNN convolution returns the
         # wrong shape for an empty batch (seen in 2.19 and 2.21).
+        size = images.shape[1:3]
+        self._check(size)
+        covered = [side and side - side % patch for side, patch in zip(size, self.patch_size)]
+        if covered != list(size):
+            images = images[:, : covered[0], : covered[1]]
         patches = extract_patches(images, self.patch_size)  # (batch, rows, columns, pixels)
         x = ops.matmul(patches, ops.reshape(self.kernel, (-1, self.hidden_size)))
         return x + self.bias if self.use_bias else x
+
+    def _check(self, size):
+        if not self.crop:
+            check_divisible(size, self.patch_size)
+        elif any(side is not None and side < patch for side, patch in zip(size, self.patch_size)):
+            raise ValueError(
+                f"a grid of {size[0]}×{size[1]} (the image, or the stem's output) is smaller than the patch "
+                f"of {self.patch_size[0]}×{self.patch_size[1]}"
+            )
 
     def compute_output_shape(self, input_shape):
         batch, *size, _ = input_shape

@@ -3,9 +3,16 @@
 import numpy as np
 
 from keras_vit.layers.patch_embedding import check_divisible
-from keras_vit.models.config import stem_stride
+from keras_vit.models.config import is_dynamic, stem_stride
 from keras_vit.rules import integer
 from keras_vit.tasks import get_task
+
+
+def check_size(model, size):
+    """Raise ValueError if the model accepts any image size, but its patch does not divide this one."""
+    if is_dynamic(model.image_size):
+        stride = stem_stride(model.resnet)
+        check_divisible([-(-side // stride) for side in size], model.patch_size)
 
 
 def check_finite(outputs):
@@ -59,11 +66,10 @@ def classify(model, images, top=5, batch_size=32, task="single_label", value_ran
         raise ValueError(f"classify needs a task with classes; got {task.name!r}")
     integer(at_least=1).check("top", top)
     names = model.class_names or [str(i) for i in range(model.num_classes)]
-    stride = stem_stride(model.resnet)
     results = []
     for batch in model.preprocessing.batches(images, batch_size, value_range):
         # This is also checked in the model, but Keras adds lines to the messages of errors in a call.
-        check_divisible([-(-side // stride) for side in batch.shape[1:3]], model.patch_size)
+        check_size(model, batch.shape[1:3])
         logits = check_finite(np.asarray(model.predict_on_batch(batch), "float64"))
         scores = task.probabilities(logits)
         for row in scores:

@@ -26,9 +26,11 @@ from collections.abc import Sequence
 import keras
 
 from keras_vit.layers.attention import check_heads
+from keras_vit.layers.layer_norm import NORMS
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.patch_embedding import SIZE, pair
 from keras_vit.layers.position_embedding import KINDS
+from keras_vit.layers.rotary import rotary_options
 from keras_vit.models.resnet_stem import FORMS, GROUPS
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import Rule, boolean, check_fields, integer, number, one_of, optional, text
@@ -64,6 +66,10 @@ _units = Rule("a list of positive ints, one per stage,", _is_list_of(_positive))
 _name = Rule("a str or int", lambda value: isinstance(value, str | int))
 _names = Rule("a list of names", _is_list_of(_name))
 _float32 = Rule("a number that float32 can hold", is_float32)
+_rotary = Rule("a kind of rotary positions or a dict of arguments", lambda v: isinstance(v, str | dict))
+_kv_heads = Rule(
+    "a positive int, or one for each block", lambda v: _positive.accepts(v) or _is_list_of(_positive)(v)
+)
 _epsilon = Rule("a number above 0 that float32 can hold", lambda value: is_float32(value) and value > 0)
 _preprocessing = Rule("a keras_vit.Preprocessing or a dict of its arguments", _is_preprocessing)
 
@@ -137,6 +143,18 @@ class ViTConfig:
         "all tokens) or None (the head is applied to every token).",
         default="token",
     )
+    pooling_heads: int | None = option(
+        "architecture",
+        optional(_positive),
+        'Number of heads of pooling "map"; None for num_heads.',
+        default=None,
+    )
+    pool_prefix: bool = option(
+        "architecture",
+        boolean,
+        'Whether the probe of pooling "map" attends to prefix tokens, too.',
+        default=True,
+    )
     representation_size: int | None = option(
         "size",
         optional(_positive),
@@ -169,6 +187,20 @@ class ViTConfig:
         default=None,
         normalize=lambda size: pair(size, "position_grid"),
     )
+    rotary: dict | str | None = option(
+        "architecture",
+        optional(_rotary),
+        'Rotary positions: "axial", "mixed" or "dinov3", or a dict of `kind` and other arguments of '
+        "`RotaryPositions` (`base`, `reference_grid`, `order`, `offset`, `rotate_registers`); None for none.",
+        default=None,
+        normalize=rotary_options,
+    )
+    relative_positions: bool = option(
+        "architecture",
+        boolean,
+        "Whether each block has a learned bias for each head and offset between two patches (BEiT).",
+        default=False,
+    )
     prefix_positions: bool = option(
         "architecture",
         boolean,
@@ -179,14 +211,51 @@ class ViTConfig:
     activation: str = option(
         "architecture",
         one_of(ACTIVATIONS),
-        '"gelu_tanh" (official), "gelu_erf" (timm, Hugging Face) or "quick_gelu" (CLIP).',
+        '"gelu_tanh" (official), "gelu_erf" (timm, Hugging Face), "quick_gelu" (CLIP) or "silu" (of gates).',
         default="gelu_tanh",
     )
+    gated_mlp: bool = option(
+        "architecture",
+        boolean,
+        'Whether the MLPs of the blocks have a gate; with activation "silu" they are SwiGLU.',
+        default=False,
+    )
+    norm: str = option(
+        "architecture", one_of(NORMS), '"layer" or "rms": the norms of the encoder.', default="layer"
+    )
     norm_epsilon: float = option(
-        "architecture", _epsilon, "Added to the variance in every layer norm.", default=1e-6
+        "architecture", _epsilon, "Added to the variance in every norm of the Transformer.", default=1e-6
     )
     qkv_bias: bool = option(
         "architecture", boolean, "Whether query, key and value have biases.", default=True
+    )
+    key_bias: bool = option(
+        "architecture", boolean, "Whether the key has one if query and value have (BEiT: no).", default=True
+    )
+    linear_bias: bool = option(
+        "architecture",
+        boolean,
+        "Whether the blocks' MLPs and last projections of the attention have biases.",
+        default=True,
+    )
+    num_kv_heads: int | tuple | None = option(
+        "architecture",
+        optional(_kv_heads),
+        "Number of key and value heads, or one for each block (grouped-query attention); None for num_heads.",
+        default=None,
+        normalize=lambda heads: heads if isinstance(heads, int) else tuple(heads),
+    )
+    qk_norm: bool = option(
+        "architecture", boolean, "Whether each head's query and key are normalized.", default=False
+    )
+    attention_sub_norm: bool = option(
+        "architecture",
+        boolean,
+        "Whether there is a norm before the last projection of the attention.",
+        default=False,
+    )
+    mlp_sub_norm: bool = option(
+        "architecture", boolean, "Whether there is a norm of the MLPs' hidden layer.", default=False
     )
     class_token: bool | None = option(
         "architecture",
@@ -207,12 +276,27 @@ class ViTConfig:
         "Initial value of a learned factor per channel on each residual branch, or None.",
         default=None,
     )
+    scale_mlp: bool = option(
+        "architecture", boolean, "Whether layer_scale also applies to the MLPs' branches.", default=True
+    )
+    patch_norm: bool = option(
+        "architecture", boolean, "Whether the patches are normalized after their embedding.", default=False
+    )
     pre_norm: bool = option(
         "architecture",
         boolean,
         "Whether there is a layer norm `pre_norm` before the first block (CLIP); the patch embedding then "
         "has no bias.",
         default=False,
+    )
+    post_norm: bool = option(
+        "architecture",
+        boolean,
+        "Whether the blocks' norms are applied to the outputs of attention and MLP instead of their inputs.",
+        default=False,
+    )
+    final_norm: bool = option(
+        "architecture", boolean, "Whether there is a norm after the last block.", default=True
     )
     norm_after_pooling: bool = option(
         "architecture",
@@ -246,6 +330,13 @@ class ViTConfig:
         "training", _rate, "As in `EncoderBlock`; also applied after the positions.", default=0.0
     )
     attention_dropout_rate: float = option("training", _rate, "As in `EncoderBlock`.", default=0.0)
+    max_rotary_rescale: float | None = option(
+        "training",
+        optional(number(above=1)),
+        "In training, scale all coordinates of the rotary positions by one random factor a step, of at most "
+        "this and at least its inverse (DINOv3); None for no factor.",
+        default=None,
+    )
     stochastic_depth_rate: float = option(
         "training", _rate, "Of the last block; the others' rates increase linearly to it from 0.", default=0.0
     )
@@ -261,7 +352,8 @@ class ViTConfig:
             if not is_met(self):
                 raise ValueError(message.format(**vars(self)))
         if self.num_layers is not None:
-            check_heads(self.hidden_size, self.num_heads)
+            for kv_heads in kv_heads_of_blocks(self):
+                check_heads(self.hidden_size, self.num_heads, kv_heads)
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise ValueError(
                 f"class_names must hold num_classes={self.num_classes} names; got {len(self.class_names)}"
@@ -343,6 +435,17 @@ def prefix_tokens(options):
     return [token for token in tokens if token[1]]
 
 
+def kv_heads_of_blocks(config):
+    """The number of key and value heads of each block, None for that of the queries.
+
+    >>> config = ViTConfig(32, 8, 24, num_layers=2, mlp_dim=48, num_heads=4, num_kv_heads=(4, 2))
+    >>> kv_heads_of_blocks(config)
+    (4, 2)
+    """
+    heads = config.num_kv_heads
+    return heads if isinstance(heads, tuple) else (heads,) * config.num_layers
+
+
 def stem_stride(resnet):
     """The side in pixels of a position in the grid that the stem outputs; 1 without a stem.
 
@@ -419,6 +522,31 @@ _RULES = (  # a function of the config that must be true, and the message otherw
         ),
         "distillation needs pooling='token', no representation_size and no norm_after_pooling; got "
         "{pooling!r}, {representation_size} and {norm_after_pooling}",
+    ),
+    (
+        lambda c: c.num_layers is not None or not (c.rotary or c.relative_positions),
+        "without a Transformer there can be no rotary or relative positions; got num_layers=None",
+    ),
+    (
+        lambda c: not (c.rotary and c.relative_positions),
+        "rotary and relative positions exclude each other; got rotary={rotary!r} and relative_positions=True",
+    ),
+    (
+        lambda c: not c.relative_positions or c.image_size != DYNAMIC_SIZE,
+        "relative positions are of one grid; got image_size={image_size}",
+    ),
+    (
+        lambda c: not c.relative_positions or not (c.num_registers or c.distillation),
+        "relative positions have no rows for distillation or register tokens; got num_registers="
+        "{num_registers} and distillation={distillation}",
+    ),
+    (
+        lambda c: c.final_norm or not c.norm_after_pooling,
+        "norm_after_pooling=True moves the last norm; got final_norm=False",
+    ),
+    (
+        lambda c: not isinstance(c.num_kv_heads, tuple) or len(c.num_kv_heads) == c.num_layers,
+        "num_kv_heads must have num_layers={num_layers} items; got {num_kv_heads}",
     ),
     (
         lambda c: c.resnet is None or c.resnet_width % GROUPS == 0,

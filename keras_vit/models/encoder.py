@@ -1,6 +1,14 @@
-"""The parts of the encoder, built from the schema: a new norm, attention or MLP is chosen here."""
+"""The parts of the encoder, built from the schema: a new norm, attention, MLP or position is chosen here."""
 
-from keras_vit.layers import EncoderBlock, LayerNormalization, MlpBlock, MultiHeadSelfAttention
+from keras_vit.layers import (
+    EncoderBlock,
+    MlpBlock,
+    MultiHeadSelfAttention,
+    RelativePositionIndex,
+    RotaryPositions,
+)
+from keras_vit.layers.layer_norm import make_norm
+from keras_vit.models.config import grid_shape, kv_heads_of_blocks
 
 
 def norm_layer(config, name, dtype):
@@ -11,7 +19,32 @@ def norm_layer(config, name, dtype):
         name: The layer's name.
         dtype: The layer's dtype policy.
     """
-    return LayerNormalization(config.norm_epsilon, dtype=dtype, name=name)
+    return make_norm(config.norm, config.norm_epsilon, dtype, name)
+
+
+def block_positions(config, grid):
+    """The positions that the attention of each block is given, in a list; None where it needs none.
+
+    Args:
+        config: A `ViTConfig` with a Transformer.
+        grid: Symbolic tensor (batch, rows, columns, …), of which only the shape is used.
+    """
+    c = config
+    if c.rotary is not None:
+        options = dict(c.rotary)
+        registers = c.num_registers if options.pop("rotate_registers") else 0
+        return RotaryPositions(
+            **options,
+            head_size=c.hidden_size // c.num_heads,
+            num_heads=c.num_heads,
+            num_layers=c.num_layers,
+            num_registers=registers,
+            max_rescale=c.max_rotary_rescale,
+            name="rotary_positions",
+        )(grid)
+    if c.relative_positions:
+        return [RelativePositionIndex(c.class_token, name="relative_positions")(grid)] * c.num_layers
+    return [None] * c.num_layers
 
 
 def encoder_block(config, index, dtype):
@@ -28,14 +61,43 @@ def encoder_block(config, index, dtype):
         'encoder_block_0'
     """
     c = config
+    rotation = None
+    if c.rotary is not None:
+        rotation = "half" if c.rotary["kind"] == "dinov3" else "interleaved"
+    grid = grid_shape(c.image_size, c.patch_size, c.resnet) if c.relative_positions else None
     return EncoderBlock(
         attention_norm=norm_layer(c, "attention_norm", dtype),
         attention=MultiHeadSelfAttention(
-            c.num_heads, c.qkv_bias, c.attention_dropout_rate, dtype=dtype, name="attention"
+            c.num_heads,
+            c.qkv_bias,
+            c.attention_dropout_rate,
+            key_bias=c.key_bias,
+            out_bias=c.linear_bias,
+            num_kv_heads=kv_heads_of_blocks(c)[index],
+            qk_norm=c.norm if c.qk_norm else None,
+            sub_norm=c.norm if c.attention_sub_norm else None,
+            norm_epsilon=c.norm_epsilon,
+            rotation=rotation,
+            relative_grid=grid,
+            class_token=c.class_token,
+            dtype=dtype,
+            name="attention",
         ),
         mlp_norm=norm_layer(c, "mlp_norm", dtype),
-        mlp=MlpBlock(c.mlp_dim, c.activation, c.dropout_rate, dtype=dtype, name="mlp"),
+        mlp=MlpBlock(
+            c.mlp_dim,
+            c.activation,
+            c.dropout_rate,
+            gated=c.gated_mlp,
+            use_bias=c.linear_bias,
+            sub_norm=c.norm if c.mlp_sub_norm else None,
+            norm_epsilon=c.norm_epsilon,
+            dtype=dtype,
+            name="mlp",
+        ),
         layer_scale=c.layer_scale,
+        scale_mlp=c.scale_mlp,
+        post_norm=c.post_norm,
         dropout_rate=c.dropout_rate,
         stochastic_depth_rate=c.stochastic_depth_rate * index / max(c.num_layers - 1, 1),
         dtype=dtype,

@@ -1,6 +1,7 @@
 """The Vision Transformer: image → patches → tokens → encoder → representation → logits."""
 
 import keras
+from absl import logging
 from keras import ops
 
 from keras_vit.layers import (
@@ -12,9 +13,9 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.dense import STATE, Dense, restoring, state_config
 from keras_vit.models.classifying import classify
-from keras_vit.models.config import OPTIONS, ViTConfig, prefix_tokens, with_options
+from keras_vit.models.config import OPTIONS, ViTConfig, is_dynamic, prefix_tokens, with_options
 from keras_vit.models.distributed import DistributedModel
-from keras_vit.models.encoder import encoder_block, norm_layer
+from keras_vit.models.encoder import block_positions, encoder_block, norm_layer
 from keras_vit.models.features import feature_extractor
 from keras_vit.models.resnet_stem import resnet_stem
 from keras_vit.variants import parse_variant
@@ -77,8 +78,15 @@ class VisionTransformer(DistributedModel):
         if c.resnet is not None:
             x = resnet_stem(x, c.resnet, c.resnet_width, c.resnet_form, dtype)  # (b, H/s, W/s, c')
         grid = PatchEmbedding(
-            c.hidden_size, c.patch_size, use_bias=not c.pre_norm, dtype=dtype, name="patch_embedding"
+            c.hidden_size,
+            c.patch_size,
+            use_bias=not c.pre_norm,
+            crop=not is_dynamic(c.image_size),
+            dtype=dtype,
+            name="patch_embedding",
         )(x)  # (b, h, w, d)
+        if c.patch_norm:
+            grid = norm_layer(c, "patch_norm", dtype)(grid)
         x = GridToTokens(dtype=dtype, name="patch_tokens")(grid)  # (b, n, d)
 
         if c.num_layers is not None:
@@ -102,10 +110,9 @@ class VisionTransformer(DistributedModel):
 
             if c.pre_norm:
                 x = norm_layer(c, "pre_norm", dtype)(x)
-            for i in range(c.num_layers):
-                block = encoder_block(c, i, dtype)
-                x = block(x, grid) if block.uses_grid else block(x)
-            if not c.norm_after_pooling:
+            for i, positions in enumerate(block_positions(c, grid)):
+                x = encoder_block(c, i, dtype)(x, positions)
+            if c.final_norm and not c.norm_after_pooling:
                 x = norm_layer(c, "encoder_norm", dtype)(x)
         x = tokens = stage("tokens", x)  # (b, p + n, d)
 
@@ -115,14 +122,14 @@ class VisionTransformer(DistributedModel):
             x = ops.mean(tokens[:, num_prefix:], axis=1)
         elif c.pooling == "map":
             x = AttentionPooling(
-                c.num_heads,
+                c.pooling_heads or c.num_heads,
                 c.mlp_dim,
                 c.activation,
                 c.norm_epsilon,
                 c.qkv_bias,
                 dtype=dtype,
                 name="attention_pooling",
-            )(tokens)
+            )(tokens if c.pool_prefix else tokens[:, num_prefix:])
         x = stage("pooled", x)  # (b, d)
         if c.norm_after_pooling:
             x = norm_layer(c, "pooled_norm", dtype)(x)
@@ -155,6 +162,8 @@ class VisionTransformer(DistributedModel):
         self.input_spec = keras.InputSpec(shape=images.shape)
         for name, value in vars(c).items():
             setattr(self, name, value)
+        if self.ignored_border != (0, 0):
+            logging.log_first_n(logging.WARNING, self._border_note(), 1)
 
     @classmethod
     def from_variant(cls, variant, image_size=224, num_classes=None, **options):
@@ -178,6 +187,26 @@ class VisionTransformer(DistributedModel):
     def num_prefix_tokens(self):
         """Number of tokens (class, distillation, registers) before the patch tokens."""
         return sum(count for _, count, _ in prefix_tokens(self._config()))
+
+    @property
+    def ignored_border(self):
+        """(height, width) in pixels at the bottom and right of an image that fill no patch."""
+        if is_dynamic(self.image_size) or self.resnet is not None:
+            return 0, 0
+        return tuple(side % patch for side, patch in zip(self.image_size, self.patch_size))
+
+    def summary(self, *args, **kwargs):
+        """As `keras.Model.summary`, with a line about pixels that the model ignores."""
+        super().summary(*args, **kwargs)
+        if self.ignored_border != (0, 0):
+            kwargs.get("print_fn", print)(self._border_note())
+
+    def _border_note(self):
+        bottom, right = self.ignored_border
+        return (
+            f"{self.name} ignores {bottom} rows of pixels at the bottom and {right} columns at the right of "
+            "an image, which fill no patch."
+        )
 
     @property
     def is_classifier(self):

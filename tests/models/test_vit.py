@@ -42,6 +42,45 @@ OPTIONS = [
     {"dropout_rate": 0.5, "attention_dropout_rate": 0.5, "stochastic_depth_rate": 0.5},
 ]
 
+RECTANGLE = {"image_size": (16, 24), "hidden_size": 24}
+SWIGLU = {"gated_mlp": True, "activation": "silu"}
+FAMILIES = {
+    "DINOv3": {"rotary": "dinov3", "num_registers": 4, "position_embedding": "none", "key_bias": False},
+    "EVA-02": {"rotary": {"kind": "axial", "reference_grid": (4, 5)}, **SWIGLU, "mlp_sub_norm": True},
+    "EVA-02-CLIP": {"rotary": "axial", **SWIGLU, "mlp_sub_norm": True, "attention_sub_norm": True},
+    "Perception Encoder": {
+        "rotary": {"kind": "axial", "reference_grid": (3, 5), "order": "xy", "offset": 1},
+        **{"pooling": "map", "pooling_heads": 2, "class_token": True, "pre_norm": True},
+    },
+    "RoPE-ViT": {"rotary": {"kind": "axial", "order": "xy", "base": 100}, "prefix_positions": False},
+    "RoPE-ViT, mixed": {"rotary": {"kind": "mixed", "order": "xy"}, "position_embedding": "none"},
+    "ViT-5": {
+        "rotary": {"kind": "axial", "rotate_registers": True},
+        **{"num_registers": 4, "norm": "rms", "qk_norm": True, "qkv_bias": False, "layer_scale": 1e-4},
+    },
+    "AIMv2": {
+        **{"norm": "rms", "norm_epsilon": 1e-3, "patch_norm": True, "linear_bias": False, "pooling": "gap"},
+        **SWIGLU,
+    },
+    "BEiT": {"relative_positions": True, "position_embedding": "none", "norm_epsilon": 1e-2},
+    "relative positions without a class token": {"relative_positions": True, "pooling": "gap"},
+    "EVA-02-E": {"post_norm": True, "qk_norm": True},
+    "RADIO": {"final_norm": False, "image_size": (19, 30)},
+    "Sapiens2": {
+        **{"num_heads": 6, "num_kv_heads": (2, 6), "layer_scale": 0.1, "scale_mlp": False},
+        **{"rotary": "dinov3", "norm": "rms", "qk_norm": True},
+    },
+    "a probe without prefix": {"pooling": "map", "class_token": True, "pool_prefix": False},
+}
+
+
+@pytest.mark.parametrize("name", some_on_jax(FAMILIES, 4))
+def test_every_stage_of_newer_families_equals_numpy(name):
+    options = {**RECTANGLE, **FAMILIES[name]}
+    if name == "Sapiens2":  # heads of a size that 4 divides
+        options["hidden_size"] = 48
+    assert_same_as_numpy(small(**options))
+
 
 @pytest.mark.parametrize("options", some_on_jax(OPTIONS, 3), ids=str)
 def test_every_stage_equals_numpy(options):
@@ -65,6 +104,15 @@ def test_the_layers_have_the_documented_names():
 
 
 # Any size -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["axial", "mixed", "dinov3"])
+def test_rotary_positions_are_those_of_the_grid_of_the_images(kind):
+    options = {"rotary": kind, "hidden_size": 24, "position_embedding": "none"}
+    model = small(image_size=(None, None), **options)
+    fixed = small(image_size=(24, 16), **options)
+    images = images_for(fixed)
+    assert_close(model(images), numpy(fixed(images)), 1e-6)
 
 
 OTHER_GRIDS = [{"pooling": "gap"}, {"position_embedding": "sincos2d"}, {"num_registers": 2}]

@@ -12,6 +12,7 @@ from reference.small import images_for, small
 from keras_vit import from_pretrained
 
 REGISTERS = {"num_registers": 3, "image_size": (16, 32)}
+ROTARY = {"num_registers": 4, "num_heads": 3, "hidden_size": 24}
 MODELS = {
     "token": lambda golden: from_pretrained(golden / "token.npz"),
     "gap": lambda golden: from_pretrained(golden / "gap.npz"),
@@ -27,6 +28,9 @@ MODELS = {
     "every token": lambda golden: small(pooling=None, class_token=True, patch_size=(4, 8)),
     "distillation": lambda golden: small(distillation=True),
     "other blocks": lambda golden: small(layer_scale=0.5, qkv_bias=False, activation="quick_gelu"),
+    "rotary": lambda golden: small(rotary="dinov3", qk_norm=True, **ROTARY, image_size=(16, 32)),
+    "mixed": lambda golden: small(rotary={"kind": "mixed", "order": "xy"}, **ROTARY, image_size=(16, 32)),
+    "relative": lambda golden: small(relative_positions=True, post_norm=True, image_size=(16, 32)),
 }
 
 
@@ -40,24 +44,16 @@ def attention_by_numpy(model, images):
     blocks, probe = [], None
     for i in range(c["num_layers"]):
         name = f"encoder_block_{i}"
-        y = reference.layer_norm(w, f"{name}/attention_norm", x, c)
-        blocks.append(_scores(w, f"{name}/attention", y, y))
-        x = reference.block(w, name, x, c)
+        y = x if c["post_norm"] else reference.norm(w, f"{name}/attention_norm", x, c)
+        positions = reference.positions_of_block(w, i, *grid, c)
+        blocks.append(reference.attention_scores(w, f"{name}/attention", y, y, c, positions)[0])
+        x = reference.block(w, name, x, c, positions)
     if c["pooling"] == "map":
-        x = x if c["norm_after_pooling"] else reference.layer_norm(w, "encoder_norm", x, c)
+        x = x if c["norm_after_pooling"] else reference.norm(w, "encoder_norm", x, c)
         query = w["attention_pooling/probe"].repeat(len(x), 0)
-        probe = _scores(w, "attention_pooling/attention", query, x)[:, :, 0]
+        probe = reference.attention_scores(w, "attention_pooling/attention", query, x, c)[0][:, :, 0]
     prefix = x.shape[1] - grid[0] * grid[1]
     return types.SimpleNamespace(blocks=blocks, probe=probe, grid=grid, prefix=prefix)
-
-
-def _scores(w, name, query, tokens):
-    q, k = (
-        np.einsum("btc,chd->bhtd", x, w[f"{name}/{part}/kernel"])
-        + np.expand_dims(w.get(f"{name}/{part}/bias", np.zeros((1, 1))), 1)
-        for part, x in (("query", query), ("key", tokens))
-    )
-    return reference.softmax(np.einsum("bhqd,bhkd->bhqk", q, k) / np.sqrt(q.shape[-1]))
 
 
 def query_tokens(model, expected):

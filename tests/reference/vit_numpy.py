@@ -14,6 +14,7 @@ ACTIVATIONS = {
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(GELU_TANH * (x + 0.044715 * x**3))),
     "gelu_erf": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
     "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "silu": lambda x: x / (1 + np.exp(-x)),
 }
 # What a stem adds: to a kernel's deviation, to its variance, to the variance of a group norm.
 RESNET_EPSILONS = {"vit_jax": (1e-5, 0, 1e-6), "timm": (0, 1e-8, 1e-5)}
@@ -28,6 +29,7 @@ def forward(arrays, images, c):
     x = patch_embedding(x, w["patch_embedding/kernel"], w.get("patch_embedding/bias", 0))
     batch, rows, columns, width = x.shape
     x = x.reshape(batch, rows * columns, width)
+    x = norm(w, "patch_norm", x, c) if c["patch_norm"] else x
     if c["num_layers"] is not None:
         names = ("class_token", "distillation_token", "register_tokens")
         prefix = [w[f"{n}/token"].repeat(batch, 0) for n in names if f"{n}/token" in w]
@@ -43,10 +45,10 @@ def forward(arrays, images, c):
             x = np.concatenate([*prefix, x], 1) + positions
         else:
             x = np.concatenate([*prefix, x + positions], 1)
-        x = layer_norm(w, "pre_norm", x, c) if c["pre_norm"] else x
+        x = norm(w, "pre_norm", x, c) if c["pre_norm"] else x
         for i in range(c["num_layers"]):
-            x = block(w, f"encoder_block_{i}", x, c)
-        x = x if c["norm_after_pooling"] else layer_norm(w, "encoder_norm", x, c)
+            x = block(w, f"encoder_block_{i}", x, c, positions_of_block(w, i, rows, columns, c))
+        x = norm(w, "encoder_norm", x, c) if c["final_norm"] and not c["norm_after_pooling"] else x
     else:
         count = 0
     stages = {"tokens": x}
@@ -56,9 +58,9 @@ def forward(arrays, images, c):
     elif c["pooling"] == "gap":
         x = x[:, count:].mean(1)
     elif c["pooling"] == "map":
-        x = attention_pooling(w, "attention_pooling", x, c)
+        x = attention_pooling(w, "attention_pooling", x if c["pool_prefix"] else x[:, count:], c)
     stages["pooled"] = x
-    x = layer_norm(w, "pooled_norm", x, c) if c["norm_after_pooling"] else x
+    x = norm(w, "pooled_norm", x, c) if c["norm_after_pooling"] else x
     x = np.tanh(dense(w, "pre_logits", x)) if c["representation_size"] else x
     stages["representation"] = x
     if c["distillation"]:
@@ -74,23 +76,98 @@ def patch_embedding(x, kernel, bias=0):
     return conv(x, kernel, (height, width), padding="valid") + bias
 
 
-def block(w, name, x, c):
-    y = layer_norm(w, f"{name}/attention_norm", x, c)
-    y = attention(w, f"{name}/attention", y, y)
+def block(w, name, x, c, positions=None):
+    before, after = (lambda n, y: y), (lambda n, y: norm(w, f"{name}/{n}", y, c))
+    before, after = (before, after) if c["post_norm"] else (after, before)
+    y = before("attention_norm", x)
+    y = after("attention_norm", attention(w, f"{name}/attention", y, y, c, positions))
     x = x + y * w.get(f"{name}/attention_scale/gamma", 1)
-    y = mlp(w, f"{name}/mlp", layer_norm(w, f"{name}/mlp_norm", x, c), c["activation"])
+    y = after("mlp_norm", mlp(w, f"{name}/mlp", before("mlp_norm", x), c))
     return x + y * w.get(f"{name}/mlp_scale/gamma", 1)
 
 
-def attention(w, name, query, tokens):
+def attention(w, name, query, tokens, c, positions=None):
+    scores, v = attention_scores(w, name, query, tokens, c, positions)
+    y = (scores @ v).swapaxes(1, 2)  # (batch, queries, heads, head size)
+    if f"{name}/output_norm/gamma" in w:
+        y = norm(w, f"{name}/output_norm", y.reshape(*y.shape[:2], -1), c).reshape(y.shape)
+    return np.einsum("bthd,hdc->btc", y, w[f"{name}/out/kernel"]) + w.get(f"{name}/out/bias", 0)
+
+
+def attention_scores(w, name, query, tokens, c, positions=None):
+    """The weights (batch, heads, queries, keys), and the values (batch, heads, keys, head size)."""
+
     def project(part, x):
-        return np.einsum("btc,chd->bhtd", x, w[f"{name}/{part}/kernel"]) + np.expand_dims(
-            w.get(f"{name}/{part}/bias", np.zeros((1, 1))), 1
-        )
+        y = np.einsum("btc,chd->bhtd", x, w[f"{name}/{part}/kernel"])
+        y = y + np.expand_dims(w.get(f"{name}/{part}/bias", np.zeros((1, 1))), 1)
+        y = norm(w, f"{name}/{part}_norm", y, c) if f"{name}/{part}_norm/gamma" in w else y
+        if positions is not None and part != "value" and c["rotary"]:
+            y = rotated(y, positions, halves=c["rotary"]["kind"] == "dinov3")
+        return y
 
     q, k, v = project("query", query), project("key", tokens), project("value", tokens)
-    scores = softmax(q / math.sqrt(q.shape[-1]) @ k.swapaxes(-1, -2))
-    return np.einsum("bhtd,hdc->btc", scores @ v, w[f"{name}/out/kernel"]) + w[f"{name}/out/bias"]
+    k, v = (np.repeat(a, q.shape[1] // k.shape[1], axis=1) for a in (k, v))
+    logits = q / math.sqrt(q.shape[-1]) @ k.swapaxes(-1, -2)
+    if f"{name}/position_bias/table" in w:
+        logits = logits + w[f"{name}/position_bias/table"][positions].transpose(2, 0, 1)
+    return softmax(logits), v
+
+
+def positions_of_block(w, index, rows, columns, c):
+    """The angles of the rotated tokens, (heads or 1, tokens, head size / 2); or the rows of the bias table
+    by query and key; or None."""
+    places = [(row, column) for row in range(rows) for column in range(columns)]
+    if c["relative_positions"]:
+        last = (2 * rows - 1) * (2 * columns - 1)
+        table = np.array(
+            [
+                [(y - v + rows - 1) * (2 * columns - 1) + x - u + columns - 1 for v, u in places]
+                for y, x in places
+            ]
+        )
+        if c["class_token"]:
+            table = np.pad(table, ((1, 0), (1, 0)), constant_values=last + 1)
+            table[0], table[0, 0] = last, last + 2
+        return table
+    if not c["rotary"]:
+        return None
+    o, size = c["rotary"], c["hidden_size"] // c["num_heads"]
+    if o["kind"] == "dinov3":
+        points = [(2 * (y + 0.5) / rows - 1, 2 * (x + 0.5) / columns - 1) for y, x in places]
+    else:
+        scale = np.divide(o["reference_grid"], (rows, columns)) if o["reference_grid"] else np.ones(2)
+        points = [((y + o["offset"]) * scale[0], (x + o["offset"]) * scale[1]) for y, x in places]
+    points = np.array(points)[:, ::-1] if o["order"] == "xy" else np.array(points)
+    if o["kind"] == "mixed":
+        frequencies = w["rotary_positions/frequencies"][:, index]  # (2, heads, size / 2)
+        angles = np.einsum("na,ahf->hnf", points, frequencies)
+    else:
+        angles = axial(points, size, o["base"])[np.newaxis] * (2 * math.pi if o["kind"] == "dinov3" else 1)
+    if o["rotate_registers"] and c["num_registers"]:
+        side = math.isqrt(c["num_registers"])
+        square = np.array([(row, column) for row in range(side) for column in range(side)])
+        registers = np.broadcast_to(axial(square, size, 100), (len(angles), side * side, size // 2))
+        angles = np.concatenate([registers, angles], axis=1)
+    return angles
+
+
+def axial(points, size, base):
+    return np.concatenate(
+        [points[:, [axis]] * [base ** (-4 * j / size) for j in range(size // 4)] for axis in (0, 1)], axis=1
+    )
+
+
+def rotated(x, angles, halves):
+    """Pairs of channels as complex numbers, turned by the angles; tokens before those with angles stay."""
+    first = x.shape[2] - angles.shape[1]
+    y, half = x[:, :, first:], x.shape[-1] // 2
+    a, b = (y[..., :half], y[..., half:]) if halves else (y[..., 0::2], y[..., 1::2])
+    z = (a + 1j * b) * np.exp(1j * angles)
+    if halves:
+        y = np.concatenate([z.real, z.imag], axis=-1)
+    else:
+        y = np.stack([z.real, z.imag], axis=-1).reshape(y.shape)
+    return np.concatenate([x[:, :, :first], y], axis=2)
 
 
 def softmax(x):
@@ -98,17 +175,31 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
-def mlp(w, name, x, activation="gelu_tanh"):
-    return dense(w, f"{name}/dense_1", ACTIVATIONS[activation](dense(w, f"{name}/dense_0", x)))
+def mlp(w, name, x, c):
+    activate = ACTIVATIONS[c["activation"]]
+    if f"{name}/gate/kernel" in w:
+        y = activate(dense(w, f"{name}/gate", x)) * dense(w, f"{name}/up", x)
+    else:
+        y = activate(dense(w, f"{name}/dense_0", x))
+    y = norm(w, f"{name}/hidden_norm", y, c) if f"{name}/hidden_norm/gamma" in w else y
+    return dense(w, f"{name}/dense_1", y)
 
 
 def attention_pooling(w, name, x, c):
-    y = attention(w, f"{name}/attention", w[f"{name}/probe"].repeat(len(x), 0), x)
-    return (y + mlp(w, f"{name}/mlp", layer_norm(w, f"{name}/mlp_norm", y, c), c["activation"]))[:, 0]
+    y = attention(w, f"{name}/attention", w[f"{name}/probe"].repeat(len(x), 0), x, c)
+    return (y + mlp(w, f"{name}/mlp", layer_norm(w, f"{name}/mlp_norm", y, c), c))[:, 0]
 
 
 def dense(w, name, x):
-    return x @ w[f"{name}/kernel"] + w[f"{name}/bias"]
+    return x @ w[f"{name}/kernel"] + w.get(f"{name}/bias", 0)
+
+
+def norm(w, name, x, c):
+    return (layer_norm if c["norm"] == "layer" else rms_norm)(w, name, x, c)
+
+
+def rms_norm(w, name, x, c):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + c["norm_epsilon"]) * w[f"{name}/gamma"]
 
 
 def layer_norm(w, name, x, c):
