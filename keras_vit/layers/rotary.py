@@ -114,8 +114,7 @@ class RotaryPositions(Configurable):
         seed=None,
         **kwargs,
     ):
-        # Angles need float32 under mixed precision.
-        super().__init__(**{**kwargs, "dtype": "float32"})
+        super().__init__(autocast=False, **kwargs)  # Angles need float32 under mixed precision.
         if head_size % 4:
             raise ValueError(f"rotary positions need heads of a size that 4 divides; got {head_size}")
         if math.isqrt(num_registers) ** 2 != num_registers:
@@ -171,7 +170,7 @@ class RotaryPositions(Configurable):
 
     def _block_frequencies(self):
         """The frequencies of each block: (2, heads, head_size / 2)."""
-        return ops.unstack(ops.convert_to_tensor(self.frequencies), axis=1)
+        return ops.unstack(ops.cast(self.frequencies, "float32"), axis=1)
 
     def _coordinates(self, rows, columns):
         """The first and the second coordinate of each patch, row by row."""

@@ -149,6 +149,12 @@ class ViTConfig:
         'Number of heads of pooling "map"; None for num_heads.',
         default=None,
     )
+    pooling_mlp_dim: int | None = option(
+        "size",
+        optional(_positive),
+        'Size of the hidden layer of pooling "map"; None for mlp_dim.',
+        default=None,
+    )
     pool_prefix: bool = option(
         "architecture",
         boolean,
@@ -348,6 +354,8 @@ class ViTConfig:
                 self._set(name, normalize(getattr(self, name)))
         if self.class_token is None:
             self._set("class_token", self.pooling == "token")
+        if self.pooling != "map" or not prefix_tokens(vars(self)):
+            self._set("pool_prefix", True)
         for is_met, message in _RULES:
             if not is_met(self):
                 raise ValueError(message.format(**vars(self)))

@@ -22,12 +22,13 @@ def norm_layer(config, name, dtype):
     return make_norm(config.norm, config.norm_epsilon, dtype, name)
 
 
-def block_positions(config, grid):
+def block_positions(config, grid, dtype):
     """The positions that the attention of each block is given, in a list; None where it needs none.
 
     Args:
         config: A `ViTConfig` with a Transformer.
         grid: Symbolic tensor (batch, rows, columns, …), of which only the shape is used.
+        dtype: The layers' dtype policy.
     """
     c = config
     if c.rotary is not None:
@@ -40,10 +41,13 @@ def block_positions(config, grid):
             num_layers=c.num_layers,
             num_registers=registers,
             max_rescale=c.max_rotary_rescale,
+            dtype=dtype,
             name="rotary_positions",
         )(grid)
     if c.relative_positions:
-        return [RelativePositionIndex(c.class_token, name="relative_positions")(grid)] * c.num_layers
+        return [
+            RelativePositionIndex(c.class_token, dtype=dtype, name="relative_positions")(grid)
+        ] * c.num_layers
     return [None] * c.num_layers
 
 

@@ -110,7 +110,7 @@ class VisionTransformer(DistributedModel):
 
             if c.pre_norm:
                 x = norm_layer(c, "pre_norm", dtype)(x)
-            for i, positions in enumerate(block_positions(c, grid)):
+            for i, positions in enumerate(block_positions(c, grid, dtype)):
                 x = encoder_block(c, i, dtype)(x, positions)
             if c.final_norm and not c.norm_after_pooling:
                 x = norm_layer(c, "encoder_norm", dtype)(x)
@@ -123,7 +123,7 @@ class VisionTransformer(DistributedModel):
         elif c.pooling == "map":
             x = AttentionPooling(
                 c.pooling_heads or c.num_heads,
-                c.mlp_dim,
+                c.pooling_mlp_dim or c.mlp_dim,
                 c.activation,
                 c.norm_epsilon,
                 c.qkv_bias,

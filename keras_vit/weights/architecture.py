@@ -5,6 +5,7 @@ import itertools
 import math
 import re
 
+from keras_vit.layers.relative_position_bias import PREFIX_PAIRS
 from keras_vit.models.config import grid_shape, prefix_tokens
 from keras_vit.variants import VARIANTS
 
@@ -61,22 +62,45 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
     arguments["pooling"] = _pooling(shapes, class_token, pooled_norm, metadata)
     if not any(name.startswith("encoder_block_") for name in shapes):
         return {**arguments, "num_layers": None, "mlp_dim": None, "num_heads": None}
+    gated, qkv_bias = f"{block}/mlp/gate/kernel" in shapes, f"{block}/attention/query/bias" in shapes
+    scaled = f"{block}/attention_scale/gamma" in shapes
     arguments |= {
         "num_layers": _count(shapes, r"encoder_block_(\d+)(/.*)", start=0),
-        "mlp_dim": shape(f"{block}/mlp/dense_0/kernel", 2)[1],
-        "qkv_bias": f"{block}/attention/query/bias" in shapes,
+        "mlp_dim": shape(f"{block}/mlp/{'gate' if gated else 'dense_0'}/kernel", 2)[1],
+        "gated_mlp": gated,
+        "norm": "layer" if f"{block}/attention_norm/beta" in shapes else "rms",
+        "qkv_bias": qkv_bias,
+        "key_bias": not qkv_bias or f"{block}/attention/key/bias" in shapes,
+        "linear_bias": f"{block}/attention/out/bias" in shapes,
+        "qk_norm": f"{block}/attention/query_norm/gamma" in shapes,
+        "attention_sub_norm": f"{block}/attention/output_norm/gamma" in shapes,
+        "mlp_sub_norm": f"{block}/mlp/hidden_norm/gamma" in shapes,
+        "patch_norm": "patch_norm/gamma" in shapes,
+        "final_norm": pooled_norm or "encoder_norm/gamma" in shapes,
+        "scale_mlp": not scaled or f"{block}/mlp_scale/gamma" in shapes,
+        "relative_positions": f"{block}/attention/position_bias/table" in shapes,
         "class_token": class_token,
         "num_registers": shape("register_tokens/token", 3, (1, 0, hidden_size))[1],
         "distillation": "head_distillation/kernel" in shapes or "distillation_token/token" in shapes,
         "pre_norm": "pre_norm/gamma" in shapes,
         "norm_after_pooling": pooled_norm,
     }
-    if f"{block}/attention_scale/gamma" in shapes:
+    pooling_mlp_dim = shape("attention_pooling/mlp/dense_0/kernel", 2, (None, arguments["mlp_dim"]))[1]
+    if pooling_mlp_dim != arguments["mlp_dim"]:
+        arguments["pooling_mlp_dim"] = pooling_mlp_dim
+    if scaled:
         # Its initial value is unknown, and has no effect on a trained model.
         arguments["layer_scale"] = metadata.get("layer_scale") or 1e-5
     query = shape(f"{block}/attention/query/kernel", 2 + split_heads)
     arguments["num_heads"] = query[1] if split_heads else _heads(arguments, metadata)
+    arguments["num_kv_heads"] = _kv_heads(shapes, arguments, query[-1] if split_heads else None)
     table = shape("position_embedding/table", 3, (1, None, hidden_size))
+    if arguments["relative_positions"]:
+        offsets = shape(f"{block}/attention/position_bias/table", 2)[0]
+        known = {**metadata, **arguments}
+        metadata = {"position_embedding": "none", **metadata}
+        metadata |= _relative_grid(offsets, class_token, known)
+        arguments["position_grid"] = metadata["position_grid"]
     return arguments | _positions(table[1], {**metadata, **arguments})
 
 
@@ -102,9 +126,39 @@ def _heads(arguments, metadata):
     return found.pop()
 
 
+def _kv_heads(shapes, arguments, head_size):
+    """The number of key and value heads: None for that of the queries, an int, or one for each block."""
+    heads = []
+    for i in range(arguments["num_layers"]):
+        _, *key = shapes.get(f"encoder_block_{i}/attention/key/kernel", (0, arguments["hidden_size"]))
+        merged = arguments["hidden_size"] // arguments["num_heads"]
+        heads.append(key[0] if head_size else key[0] // merged)
+    if {*heads} == {arguments["num_heads"]} or 0 in heads:
+        return None
+    return heads[0] if len({*heads}) == 1 else tuple(heads)
+
+
+def _relative_grid(offsets, class_token, metadata):
+    """The grid of a table of relative positions with this number of rows."""
+    offsets -= PREFIX_PAIRS * class_token
+    if grid := metadata.get("position_grid"):
+        return {"position_grid": grid}
+    if metadata.get("image_size"):
+        return {"position_grid": grid_shape(metadata["image_size"], metadata["patch_size"], None)}
+    side = math.isqrt(max(offsets, 0))
+    if side * side != offsets or side % 2 == 0:
+        raise ValueError(
+            f"the checkpoint's {offsets} relative positions are not those of a square grid; give "
+            "position_grid=(rows, columns)"
+        )
+    return {"position_grid": ((side + 1) // 2,) * 2}
+
+
 def _positions(count, metadata):
     """The options of the positions, whose table has `count` rows, or None without a table."""
     if count is None:
+        if metadata.get("rotary") and "position_embedding" not in metadata:
+            return {"position_embedding": "none"}
         if "position_embedding" not in metadata:
             raise ValueError(
                 "the file has no position table, and its layout no fixed positions; give "

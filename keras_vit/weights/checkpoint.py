@@ -132,7 +132,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
         check_unpacked_size(4 * min_parameters({**DEFAULTS, **arguments}), path.stat().st_size)
         if not layout.split_heads and arguments["num_layers"]:
             check_heads(arguments["hidden_size"], arguments["num_heads"])
-            _split_heads(mapped, arguments["num_heads"])
+            _split_heads(mapped, arguments)
     mapped.skipped.extend(sorted(skipped))
     return StoredModel(path, layout.name, *mapped, arguments, described[1])
 
@@ -265,8 +265,9 @@ def _infer(layout, mapped, metadata, given):
     return arguments
 
 
-def _split_heads(mapped, num_heads):
+def _split_heads(mapped, arguments):
     """Split the axis of all heads' channels in the attention arrays into two: heads and channels."""
+    size = arguments["hidden_size"]
     for name, array in mapped.arrays.items():
         match = _ATTENTION.fullmatch(name)
         if not match:
@@ -275,8 +276,12 @@ def _split_heads(mapped, num_heads):
         if array.ndim != axes:
             raise ValueError(f"expected {axes} axes of {mapped.keys[name]}; got {array.shape}")
         before, after = (0, 1) if match.groups() == ("out", "kernel") else (axes - 1, axes)
-        if match.groups() != ("out", "bias") and array.shape[before] % num_heads == 0:
-            heads = (num_heads, array.shape[before] // num_heads)
+        heads = arguments["num_heads"]
+        if name.startswith("attention_pooling/"):
+            heads = arguments.get("pooling_heads") or heads
+        head_size = size // heads
+        if match.groups() != ("out", "bias") and array.shape[before] % head_size == 0:
+            heads = (array.shape[before] // head_size, head_size)
             mapped.arrays[name] = array.reshape(*array.shape[:before], *heads, *array.shape[after:])
 
 

@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 _TORCH = {"kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"}
 _FLAX = {"kernel": "/kernel", "bias": "/bias", "gamma": "/scale", "beta": "/bias"}
-_ARRAY = re.compile(r".*/(token|table|probe|gamma)")
+_ARRAY = re.compile(r".*/(token|table|probe|gamma|bias|frequencies)")
 _NORM = re.compile(r".*(norm|gn\d|gn_\w+)")
 
 

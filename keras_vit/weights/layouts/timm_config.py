@@ -4,6 +4,7 @@ import json
 import math
 import re
 
+from keras_vit.layers.rotary import rotary_options
 from keras_vit.rules import number, one_of
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS
@@ -23,21 +24,50 @@ _ARGUMENTS = {  # of timm's constructor, and ours
     "pre_norm": "pre_norm",
     "fc_norm": "norm_after_pooling",
 }
-# Architectures whose arrays look like those of a plain Vision Transformer, but which compute something else.
-_FOREIGN = re.compile(r"rope|relpos|_rpn_|_xp_|18x2|dinov3|lingbot|_pe_|dwee|dlittle|dpwee|resnet")
+_KNOWN = re.compile(r"(test_)?vit\d?(_|$)|deit|flexivit|eva|beit|aimv2")
+# Architectures whose arrays look like those of a Vision Transformer, but which compute something else.
+_FOREIGN = re.compile(r"relpos|_xp_|18x2|dwee|dlittle|dpwee|resnet")
+# What the arrays do not show, by the names of architectures. timm's own names give the grid of the first
+# training, to which Perception Encoder's positions are scaled.
+_EVA02 = {"rotary": {"kind": "axial", "reference_grid": (16, 16)}}
+_FAMILIES = (
+    (r"eva02_(?!enormous)|rope_reg\d_gap", _EVA02),
+    (r"patch16_rope(_ape)?_\d", {"rotary": {"kind": "axial", "base": 100, "order": "xy"}}),
+    (r"rope_mixed", {"rotary": {"kind": "mixed", "order": "xy"}}),
+    (r"dinov3|lingbot", {"rotary": "dinov3", "norm_epsilon": 1e-5}),
+    (r"sapiens2", {"rotary": "dinov3"}),
+    (
+        r"_pe_",
+        {"rotary": {"kind": "axial", "order": "xy", "offset": 1}, "norm_epsilon": 1e-5, "pooling_heads": 8},
+    ),
+    (r"aimv2|beit3", {"norm_epsilon": 1e-5}),
+    (r"enormous|_rpn_", {"post_norm": True}),
+)
+_HEAD_SIZES = (  # of families that have sizes of their own
+    (r"aimv2|_7b_", 128),
+    (r"eva02_enormous", 112),
+    (r"_pe_\w+gigantic", 96),
+    (r"eva_giant", 88),
+    (r"huge_patch16_(radio|sapiens2)", 80),
+    (r"_5b_", 76),
+    (r"so400m", 72),
+    (r"eva|beit|rope|dinov3|lingbot|_pe_|radio|intern|dinov2|tipsv2|sapiens2", 64),
+    (r"betwixt|little|wee|mediumd|so150m|_plus_|xsmall|36x1", 64),
+)
+_SWIGLU = re.compile(
+    r"eva02_(?!enormous)|aimv2|sapiens2|plus_patch16_dinov3|_7b_|giant_patch14_(dinov2|reg)|giant_patch16_lingbot"
+)
 # SigLIP models with the tanh form of GELU; the others have the exact one.
 _TANH = re.compile(
     r"(so400m_patch16|giantopt_patch16)_\w*siglip|base_patch32_siglip|large_patch16_siglip_(gap_)?512"
 )
-# Sizes that only timm has, whose heads have 64 channels.
-_HEADS_OF_64 = re.compile(r"betwixt|little|wee|mediumd|so150m|_plus_|xsmall|36x1")
 
 
 def read(folder):
     """The options in config.json."""
     config = read_json(folder / CONFIG)
     name = config["architecture"]
-    if not re.match(r"(test_)?vit\d?(_|$)|deit|flexivit|eva_large", name) or _FOREIGN.search(name):
+    if not _KNOWN.match(name) or _FOREIGN.search(name):
         raise ValueError(f"{CONFIG} describes timm's {name!r}, which VisionTransformer cannot express")
     details = {**config.get("pretrained_cfg", {}), **config}
     arguments = config.get("model_args") or {}
@@ -47,13 +77,15 @@ def read(folder):
             f"{CONFIG} describes a pooling that VisionTransformer does not have: {pooling!r}"
             f"{' with prefix tokens' * bool(arguments.get('pool_include_prefix'))}"
         )
-    options = _activation(name, arguments)
+    options = {**_activation(name, arguments), **_family(name)}
     if "num_heads" in arguments:
         options["num_heads"] = arguments["num_heads"]
     elif name == "vit_base_patch16_gap_224":
         options["num_heads"] = 16  # others of this size have 12
-    elif _HEADS_OF_64.search(name) and "num_features" in config:
-        options["num_heads"] = config["num_features"] // 64
+    elif "num_features" in config:
+        sizes = [size for pattern, size in _HEAD_SIZES if re.search(pattern, name)]
+        if sizes:
+            options["num_heads"] = config["num_features"] // sizes[0]
     if "num_classes" in config:
         options["num_classes"] = config["num_classes"] or None
     if pooling:
@@ -65,6 +97,22 @@ def read(folder):
     if names := details.get("label_names"):
         descriptions = details.get("label_descriptions") or {}
         options["class_names"] = tuple(str(descriptions.get(name, name)) for name in names)
+    return options
+
+
+def _family(name):
+    """The options of an architecture that its arrays do not show."""
+    options = {"rotary": None}
+    for pattern, values in _FAMILIES:
+        if re.search(pattern, name):
+            options |= values
+    rotary = options["rotary"]
+    options["pool_prefix"] = "_pe_" in name  # of its probe; that of other models leaves the prefix out
+    if "_pe_" in name:
+        patch, size = map(int, re.search(r"patch(\d+)_(\d+)", name).groups())
+        rotary = {**rotary, "reference_grid": size // patch, "offset": 0 if "gigantic" in name else 1}
+    if rotary is not None:
+        options["rotary"] = rotary_options(rotary)
     return options
 
 
@@ -125,6 +173,8 @@ def conflicts(config):
 def _activation(name, arguments):
     if "act_layer" in arguments:
         return {"activation": hub_config.activation(arguments["act_layer"])}
+    if _SWIGLU.search(name):
+        return {"activation": "silu"}
     if "quickgelu" in name:
         return {"activation": "quick_gelu"}
     if "_clip_" in name:
