@@ -9,6 +9,7 @@ from keras_vit.layers.encoder_block import EncoderBlock as EncoderBlock
 from keras_vit.layers.encoder_block import LayerScale as LayerScale
 from keras_vit.layers.encoder_block import StochasticDepth as StochasticDepth
 from keras_vit.layers.layer_norm import LayerNormalization as LayerNormalization
+from keras_vit.layers.layer_norm import RMSNormalization as RMSNormalization
 from keras_vit.layers.mask_tokens import MaskTokens as MaskTokens
 from keras_vit.layers.mlp import MlpBlock as MlpBlock
 from keras_vit.layers.patch_embedding import PatchEmbedding as PatchEmbedding

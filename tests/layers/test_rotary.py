@@ -1,0 +1,106 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+from reference.comparing import assert_close, numpy, randomise
+
+from keras_vit.layers import MultiHeadSelfAttention, RotaryPositions, rotate
+
+GRID = np.zeros((2, 3, 5, 1), "float32")
+KINDS = [
+    {"kind": "axial", "reference_grid": (4, 6), "order": "xy", "offset": 1},
+    {"kind": "mixed", "num_heads": 3, "num_layers": 2},
+    {"kind": "dinov3", "num_registers": 4, "seed": 1, "max_rescale": 2.0},
+]
+
+
+@pytest.mark.parametrize("options", KINDS, ids=lambda options: options["kind"])
+def test_the_configuration_restores_the_layer(options):
+    layer = RotaryPositions(head_size=8, dtype="mixed_bfloat16", **options)
+    layer(GRID)
+    again = RotaryPositions.from_config(json.loads(json.dumps(layer.get_config())))
+    again(GRID)
+    again.set_weights(layer.get_weights())
+    assert again.get_config() == layer.get_config()
+    for table, expected in zip(again(GRID), layer(GRID), strict=True):
+        assert keras.backend.standardize_dtype(table.dtype) == "float32"
+        np.testing.assert_array_equal(numpy(table), numpy(expected))
+
+
+@pytest.mark.parametrize("options", KINDS, ids=lambda options: options["kind"])
+def test_the_symbolic_shape_is_that_of_the_tables(options):
+    layer = RotaryPositions(head_size=8, **options)
+    symbolic = layer(keras.Input(GRID.shape[1:]))
+    assert [table.shape for table in symbolic] == [table.shape for table in layer(GRID)]
+
+
+def test_the_kinds_have_their_coordinates_and_frequencies():
+    """The angles of the patch in row 1 and column 3 of 2 × 4, written out."""
+
+    def angles(**options):
+        tables = RotaryPositions(head_size=8, **options)(np.zeros((1, 2, 4, 1)))
+        cos, sin = numpy(tables[0])[:, 7, 0]
+        return np.angle(cos + 1j * sin)
+
+    np.testing.assert_allclose(angles(kind="axial"), [1, 0.01, 3, 0.03], rtol=1e-5)
+    np.testing.assert_allclose(angles(kind="axial", base=100, order="xy"), [3, 0.3, 1, 0.1], rtol=1e-5)
+    scaled = angles(kind="axial", offset=1, reference_grid=(1, 2))  # (1 + 1) / 2 · 1, (3 + 1) / 4 · 2
+    np.testing.assert_allclose(scaled, [1, 0.01, 2, 0.02], rtol=1e-5)
+    expected = np.array([0.5, 0.05, 0.75, 0.075]) * 2 * np.pi  # 2 · 1.5 / 2 - 1, 2 · 3.5 / 4 - 1
+    np.testing.assert_allclose(np.exp(1j * angles(kind="dinov3")), np.exp(1j * expected), atol=1e-5)
+
+
+def test_new_mixed_frequencies_have_the_magnitudes_of_the_base_and_a_direction_for_each_head():
+    layer = RotaryPositions("mixed", head_size=16, num_heads=3, num_layers=2)
+    layer(GRID)
+    first, second = numpy(layer.frequencies)
+    magnitudes = 10.0 ** (-np.arange(4) / 4)
+    np.testing.assert_allclose(np.hypot(first, second), np.broadcast_to([*magnitudes] * 2, (2, 3, 8)), 1e-5)
+    directions = np.arctan2(second, first)[..., 0]
+    assert len({*directions.ravel().round(5)}) == 6
+
+
+def test_coordinates_are_rescaled_only_in_training():
+    layer = RotaryPositions("axial", head_size=8, max_rescale=2.0, seed=0)
+    plain = numpy(RotaryPositions("axial", head_size=8)(GRID)[0])
+    np.testing.assert_array_equal(numpy(layer(GRID)[0]), plain)
+    factors = [np.arcsin(numpy(layer(GRID, training=True)[0])[1, 6, 0, 1]) / 0.01 for _ in range(8)]
+    assert min(factors) >= 0.5 and max(factors) <= 2 and len({*factors}) == 8
+
+
+def test_attention_does_not_change_if_all_patches_move():
+    """A rotation by positions makes scores depend on differences of positions alone."""
+    layer = MultiHeadSelfAttention(2, rotation="half", dtype="float32")
+    tokens = np.random.default_rng(0).standard_normal((1, 15, 16)).astype("float32")
+    here, moved = (RotaryPositions("axial", 8, offset=offset)(GRID)[0] for offset in (0, 7))
+    layer(tokens, positions=here)
+    randomise(layer)
+    assert_close(layer.scores(tokens, positions=moved), numpy(layer.scores(tokens, positions=here)), 1e-5)
+    assert (
+        np.abs(numpy(rotate(tokens.reshape(1, 15, 2, 8), moved, False)) - tokens.reshape(1, 15, 2, 8)).max()
+        > 1
+    )
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_tokens_before_the_patches_are_not_rotated(interleaved):
+    x = np.random.default_rng(0).standard_normal((1, 17, 2, 8)).astype("float32")
+    rotated = numpy(rotate(x, RotaryPositions("dinov3", 8)(GRID)[0], interleaved))
+    np.testing.assert_array_equal(rotated[:, :2], x[:, :2])
+    assert (np.abs(rotated[:, 2:] - x[:, 2:]).max(axis=(0, 2, 3)) > 1e-3).sum() >= 14
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"kind": "golden"}, "kind must be one of 'axial', 'mixed', 'dinov3'; got 'golden'"),
+        ({"kind": "axial", "head_size": 6}, "heads of a size that 4 divides; got 6"),
+        ({"kind": "axial", "num_registers": 3}, "rotated registers must be a square number; got 3"),
+        ({"kind": "dinov3", "offset": 1}, "reference_grid and offset belong to kind='axial'"),
+        ({"kind": "axial", "order": "yz"}, "order must be one of 'yx', 'xy'; got 'yz'"),
+    ],
+)
+def test_other_arguments_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        RotaryPositions(**{"head_size": 8, **options})
