@@ -62,23 +62,25 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
     arguments["pooling"] = _pooling(shapes, class_token, pooled_norm, metadata)
     if not any(name.startswith("encoder_block_") for name in shapes):
         return {**arguments, "num_layers": None, "mlp_dim": None, "num_heads": None}
-    gated, qkv_bias = f"{block}/mlp/gate/kernel" in shapes, f"{block}/attention/query/bias" in shapes
-    scaled = f"{block}/attention_scale/gamma" in shapes
+    # A part exists if any block has it: of a damaged file the lists of differences then name what is missing.
+    in_blocks = {name.partition("/")[2] for name in shapes if name.startswith("encoder_block_")}
+    gated, qkv_bias = "mlp/gate/kernel" in in_blocks, "attention/query/bias" in in_blocks
+    scaled = "attention_scale/gamma" in in_blocks
     arguments |= {
         "num_layers": _count(shapes, r"encoder_block_(\d+)(/.*)", start=0),
         "mlp_dim": shape(f"{block}/mlp/{'gate' if gated else 'dense_0'}/kernel", 2)[1],
         "gated_mlp": gated,
-        "norm": "layer" if f"{block}/attention_norm/beta" in shapes else "rms",
+        "norm": "layer" if any(name.endswith("norm/beta") for name in shapes) else "rms",
         "qkv_bias": qkv_bias,
-        "key_bias": not qkv_bias or f"{block}/attention/key/bias" in shapes,
-        "linear_bias": f"{block}/attention/out/bias" in shapes,
-        "qk_norm": f"{block}/attention/query_norm/gamma" in shapes,
-        "attention_sub_norm": f"{block}/attention/output_norm/gamma" in shapes,
-        "mlp_sub_norm": f"{block}/mlp/hidden_norm/gamma" in shapes,
+        "key_bias": not qkv_bias or "attention/key/bias" in in_blocks,
+        "linear_bias": "attention/out/bias" in in_blocks,
+        "qk_norm": "attention/query_norm/gamma" in in_blocks,
+        "attention_sub_norm": "attention/output_norm/gamma" in in_blocks,
+        "mlp_sub_norm": "mlp/hidden_norm/gamma" in in_blocks,
         "patch_norm": "patch_norm/gamma" in shapes,
         "final_norm": pooled_norm or "encoder_norm/gamma" in shapes,
-        "scale_mlp": not scaled or f"{block}/mlp_scale/gamma" in shapes,
-        "relative_positions": f"{block}/attention/position_bias/table" in shapes,
+        "scale_mlp": not scaled or "mlp_scale/gamma" in in_blocks,
+        "relative_positions": "attention/position_bias/table" in in_blocks,
         "class_token": class_token,
         "num_registers": shape("register_tokens/token", 3, (1, 0, hidden_size))[1],
         "distillation": "head_distillation/kernel" in shapes or "distillation_token/token" in shapes,

@@ -154,7 +154,7 @@ CHANGES = {  # values of options, of which each layout can express some
     "layer_scale": (1e-5, 0.1),
     "position_embedding": ("sincos2d", "none"),
     "prefix_positions": (False,),
-    "position_grid": ((2, 3),),
+    "position_grid": ((3, 2),),
     "pre_norm": (True,),
     "image_size": ((16, 24), (None, None)),
     "patch_size": ((4, 8),),
@@ -270,14 +270,14 @@ def test_what_a_layout_cannot_express_is_named(layout, options, reason, model):
 
 @every_layout
 def test_an_option_that_a_layout_does_not_name_must_have_its_default(layout, model, monkeypatch):
-    monkeypatch.setitem(DEFAULTS, "rotary", False)
+    monkeypatch.setitem(DEFAULTS, "invented", False)
     config = model.get_config()
-    assert cannot_express(layout, {**config, "rotary": False}) == []
-    assert cannot_express(layout, {**config, "rotary": True}) == ["rotary=True (supported: False)"]
+    assert cannot_express(layout, {**config, "invented": False}) == []
+    assert cannot_express(layout, {**config, "invented": True}) == ["invented=True (supported: False)"]
     assert cannot_express(layout, {**config, "unknown": True}) == ["unknown=True (supported: none)"]
-    named = {**LAYOUTS[layout].supported, "rotary": (True, False)}
+    named = {**LAYOUTS[layout].supported, "invented": (True, False)}
     monkeypatch.setattr(LAYOUTS[layout], "supported", named)
-    assert cannot_express(layout, {**config, "rotary": True}) == []
+    assert cannot_express(layout, {**config, "invented": True}) == []
 
 
 # Paths and failures --------------------------------------------------------------------------------
