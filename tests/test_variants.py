@@ -1,8 +1,13 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_vit.variants import PUBLISHED, STEMS, VARIANTS, cost, parse_variant, variant_of
+from keras_vit.models.config import OPTIONS, ViTConfig
+from keras_vit.variants import FAMILIES, PLAIN, PUBLISHED, STEMS, VARIANTS, cost, parse_variant, variant_of
+
+FAMILY_NAMES = [f"{family}-{size}" for family, (_, sizes) in FAMILIES.items() for size in sizes]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +51,9 @@ def test_any_patch_size_is_valid(size, patch):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("XL/16", "variant 'XL/16' is unknown; .*such as 'B/16'.*Ti, S, M, B, L"),
+        ("XL/16", "variant 'XL/16' is unknown; .*such as 'B/16'.*Ti, S, M, B, L.*'DINOv3-S/16'"),
+        ("DINOv3-e/16", "variant 'DINOv3-e/16' is unknown"),
+        ("R26+DINOv3-S/32", r"variant 'R26\+DINOv3-S/32' is unknown"),
         *((name, f"variant {name!r} is unknown") for name in ("B", "B/0", "B/016", "b/16", 16, None)),
         ("R26+B/16", r"hybrid 'R26\+B/16' is unknown; those of this size are R\+B/16, R26\+B/32"),
         ("R101+B/16", r"hybrid 'R101\+B/16' is unknown"),
@@ -59,7 +66,7 @@ def test_an_unknown_name_is_refused_in_one_line(name, message):
 
 
 def test_the_stems_are_those_of_published_hybrids():
-    used = {f"{n.split('+')[0]}+/{n.split('/')[1]}" for n in PUBLISHED if "+" in n}
+    used = {f"{n.split('+')[0]}+/{n.split('/')[1]}" for n in PUBLISHED if n.startswith("R") and "+" in n}
     assert {*STEMS} == used
 
 
@@ -68,7 +75,7 @@ def test_the_stems_are_those_of_published_hybrids():
     [
         (("B/16", 100), "B/16 needs a grid .* that its patch size of 16 divides; got 100×100"),
         (("R+Ti/16", 48), "its patch size of 8 divides; got 12×12"),
-        (("B/16", 224, 10, "map"), "expected pooling 'token' or 'gap'; got 'map'"),
+        (("B/16", 224, 10, "mean"), "expected pooling 'token', 'gap' or 'map'; got 'mean'"),
     ],
 )
 def test_an_invalid_model_has_no_cost(arguments, message):
@@ -76,12 +83,65 @@ def test_an_invalid_model_has_no_cost(arguments, message):
         cost(*arguments)
 
 
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("DINOv3-S+/16", {"mlp_dim": 1536, "gated_mlp": True, "num_registers": 4, "patch_size": 16}),
+        ("DINOv2-g/14", {"hidden_size": 1536, "num_heads": 24, "mlp_dim": 4096, "activation": "silu"}),
+        ("EVA-02-S/7", {"mlp_dim": 1024, "pooling": "gap", "norm_after_pooling": True, "patch_size": 7}),
+        ("EVA-02-CLIP-E/14", {"num_layers": 64, "post_norm": True, "class_token": True}),
+        ("PE-core-G/14", {"num_heads": 16, "pooling_heads": 8, "class_token": False, "pre_norm": True}),
+        ("SigLIP-So400m/14", {"mlp_dim": 4304, "pooling": "map"}),
+    ],
+)
+def test_a_name_of_a_family_has_its_options(name, options):
+    found = parse_variant(name)
+    assert {option: found[option] for option in options} == options
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_the_options_of_a_family_are_in_their_normal_forms(name):
+    """So that they equal those of a configuration that was read from a file."""
+    arguments = parse_variant(name)
+    config = vars(ViTConfig(image_size=arguments["patch_size"] * 2, **arguments))
+    arguments["patch_size"] = (arguments["patch_size"],) * 2
+    assert {option: config[option] for option in arguments} == arguments
+
+
+def test_plain_options_are_the_defaults():
+    assert {name: OPTIONS[name].default for name in PLAIN} == PLAIN
+
+
 def test_published_sizes_are_recognised():
-    for name in PUBLISHED:
+    for name in set(PUBLISHED) - set(FAMILY_NAMES):
         arguments = {"resnet": None, **parse_variant(name), "pooling": "token"}
         assert variant_of(arguments) == name
         pair = {**arguments, "patch_size": [arguments["patch_size"]] * 2}
         pair["resnet"] = pair["resnet"] and [*pair["resnet"]]
         assert variant_of(pair) == name
         assert variant_of({**arguments, "mlp_dim": 7}) is None
+        assert variant_of({**arguments, "gated_mlp": True, "activation": "silu"}) in (None, *FAMILY_NAMES)
     assert variant_of({**parse_variant("B/16"), "patch_size": (16, 8)}) is None
+
+
+SAME = {  # which no option tells from another family, or from a plain Vision Transformer
+    "BEiTv2": "BEiT-",
+    "EUPE": "DINOv3-",
+    "LingBot": "DINOv3-",
+    **dict.fromkeys(("EVA", "EVA-CLIP", "SigLIP", "DINOv2", "DINOv2-reg", "TIPSv2"), ""),
+}
+OTHERS = {"EUPE-Ti/16": "EUPE-Ti/16", "LingBot-g/16": "LingBot-g/16", "TIPSv2-g/14": "TIPSv2-g/14"}
+OTHERS |= {name: name for name in ("DINOv2-g/14", "DINOv2-reg-g/14")}
+
+
+@pytest.mark.parametrize(
+    "family, size", [(family, size) for family in FAMILIES for size in FAMILIES[family][1]]
+)
+def test_sizes_of_families_are_recognised(family, size):
+    name = f"{family}-{size}"
+    expected = OTHERS.get(name, SAME.get(family, f"{family}-") + size)
+    arguments = parse_variant(name)
+    assert variant_of(arguments) == expected
+    # As in a configuration file, of a model with another pooling.
+    changed = {**arguments, "patch_size": [arguments["patch_size"]] * 2, "pooling": None, "layer_scale": 0.5}
+    assert variant_of(json.loads(json.dumps(changed))) == expected

@@ -39,7 +39,8 @@ def patch_similarity(model, images, stage="tokens"):
 def _features(model, images, stage):
     """Return the patches' features: (batch, patches, channels)."""
     blocks = [f"encoder_block_{i}" for i in range(model.num_layers or 0)]
-    last = ["tokens"] if model.norm_after_pooling else ["tokens", "encoder_norm"]
+    has_norm = model.final_norm and not model.norm_after_pooling
+    last = ["tokens", "encoder_norm"] if has_norm else ["tokens"]
     # One block at a time bounds the memory, which a feature extractor does not.
     if stage in blocks:
         return input_of_block(model, images, blocks.index(stage) + 1)[:, model.num_prefix_tokens :]

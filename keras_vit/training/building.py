@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_vit.models import VisionTransformer
 from keras_vit.models.masked_patch import MaskedPatchPredictor
-from keras_vit.variants import parse_variant
+from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights import from_pretrained
 
 
@@ -30,8 +30,9 @@ def build_model(config, dataset):
         options["image_size"] = config.image_size or recipe.image_size
     if config.objective == "masked_patch":
         # Without labels, no layers after the tokens are trained.
-        sizes = {name: value for name, value in sizes.items() if name != "representation_size"}
-        options = {name: value for name, value in options.items() if name != "representation_size"}
+        after = ("representation_size", "norm_after_pooling")
+        sizes = {name: value for name, value in sizes.items() if name not in after}
+        options = {name: value for name, value in options.items() if name not in after}
         options["num_classes"] = None
     else:
         options["num_classes"] = len(dataset.class_names)
@@ -58,6 +59,8 @@ def _loaded(config, sizes, options):
         **{"representation_size": None, **options, "num_classes": classes, **head},
     )
     for name, value in sizes.items():
+        if name in CHOICES and isinstance(config.model, str):
+            continue
         loaded = getattr(model, name)
         if loaded not in (value, (value, value)):
             raise ValueError(f"expected {name} {value} for {config.model}; {config.weights} has {loaded}")

@@ -84,7 +84,8 @@ def freeze(model, up_to="encoder_norm"):
     Args:
         model: A `VisionTransformer`, or any Keras model.
         up_to: Name of the last frozen layer: "encoder_block_8" for partial fine-tuning, "encoder_norm" for a
-            linear probe. Later layers are not changed.
+            linear probe; in a model without this norm it stands for the last block. Later layers are not
+            changed.
 
     Raises:
         ValueError: if the model has no such layer.
@@ -95,6 +96,8 @@ def freeze(model, up_to="encoder_norm"):
         ['head/kernel', 'head/bias']
     """
     names = [layer.name for layer in model.layers]
+    if up_to == "encoder_norm" and up_to not in names and "tokens" in names:
+        up_to = "tokens"
     if up_to not in names:
         raise ValueError(f"expected a layer of the model, one of {', '.join(names)}; got {up_to!r}")
     for layer in model.layers[: names.index(up_to) + 1]:

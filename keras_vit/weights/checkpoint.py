@@ -17,7 +17,7 @@ from keras_vit.messages import listed
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
 from keras_vit.models.vit import VisionTransformer
-from keras_vit.variants import parse_variant
+from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights.architecture import infer_arguments
 from keras_vit.weights.archive import check_hdf5, check_unpacked_size, check_zip, float_arrays, load_arrays
 from keras_vit.weights.cache import LARGEST_SIDECAR
@@ -207,8 +207,9 @@ def _of_keras(path, variant=None):
 
 
 def _of_variant(variant):
-    """What the name of a variant says, as a source of metadata."""
-    return f"variant {variant}", parse_variant(variant) if variant else {}
+    """What the name of a variant says about every copy of its weights, as a source of metadata."""
+    options = parse_variant(variant) if variant else {}
+    return f"variant {variant}", {name: value for name, value in options.items() if name not in CHOICES}
 
 
 def _split_subtree(source):
@@ -228,7 +229,7 @@ def _metadata_of_row(row):
     }
     if row.class_names:
         options["class_names"] = class_names(row.class_names)
-    return options | (parse_variant(row.variant) if row.variant else {}) | row.options
+    return options | _of_variant(row.variant)[1] | row.options
 
 
 def _merge_metadata(*sources):

@@ -19,7 +19,15 @@ from keras_vit.inspection import (
     patch_similarity,
 )
 
-FAST = ("token", "hybrid", "any size", "registers and gap", "distillation", "map, norm after pooling")
+FAST = (
+    "token",
+    "hybrid",
+    "any size",
+    "registers and gap",
+    "distillation",
+    "map, norm after pooling",
+    "EVA-02",
+)
 FUNCTIONS = (attention_scores, attention_maps, attention_rollout)
 
 

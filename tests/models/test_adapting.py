@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from made.devices import devices
 from reference.comparing import assert_close, numpy, randomise
-from reference.small import images_for, one_block, small
+from reference.small import NEWER, images_for, one_block, small
 
 import keras_vit
 from keras_vit.layers import EncoderBlock
+from keras_vit.models.adapting import plain_arrays
 from keras_vit.training import SGD
 from keras_vit.weights import from_pretrained, save_weights
 
@@ -216,6 +217,37 @@ def test_a_predictor_of_masked_patches_is_adapted_with_its_encoder(tmp_path):
     assert all(weight.trainable and weight.dtype == "float32" for weight in model.weights)
     tokens = [numpy(m.feature_extractor("tokens")(inputs["images"])["tokens"]) for m in (model, encoder)]
     assert_close(tokens[1], tokens[0], 0.03)
+
+
+PARTS = ("query", "key", "value", "out", "dense_0", "gate", "up", "dense_1")
+
+
+@pytest.mark.parametrize("name", [pytest.param("DINOv3-S", marks=pytest.mark.slow), "EVA-02-B"])
+def test_newer_families_are_quantized_adapted_stored_and_merged(name, tmp_path):
+    model = one_block(**NEWER[name])
+    dense = {layer.name for layer in model._flatten_layers()} & {*PARTS}
+    assert ({"gate", "up"} <= dense) == (name == "EVA-02-B")
+    before = outputs(model)
+    model.enable_lora(2, targets=sorted(dense))
+    np.testing.assert_array_equal(outputs(model), before)
+    compiled(model, run_eagerly=True, jit_compile=False).fit(images_for(model), LABELS, verbose=0)
+    trained, factors = outputs(model), {path for path, _, trains in states(model) if trains}
+    assert {path.split("/")[-2] for path in factors} == {*dense, "head"}
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert states(loaded) == states(model)
+    np.testing.assert_array_equal(outputs(loaded), trained)
+    plain, merged = one_block(**NEWER[name]), plain_arrays(model)
+    for weight in plain.weights:
+        weight.assign(merged[weight.path])
+    assert_close(outputs(plain), trained, 1e-5)
+    model.merge_lora()
+    assert_close(outputs(model), trained, 1e-5)
+    plain.quantize("int8")
+    assert_close(outputs(plain), trained, 0.05)
+    plain.save(tmp_path / "quantized.keras")
+    loaded = keras.saving.load_model(tmp_path / "quantized.keras")
+    np.testing.assert_array_equal(outputs(loaded), outputs(plain))
 
 
 # The methods --------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from made.sampling import some
 from reference.comparing import assert_close, numpy, randomise
-from reference.small import HYBRID, NO_TRANSFORMER, SMALL
+from reference.small import HYBRID, NEWER, NO_TRANSFORMER, SMALL
 
 from keras_vit import Preprocessing, VisionTransformer
 from keras_vit.models.masked_patch import MaskedPatchPredictor, patch_pixels, patch_targets
@@ -19,6 +19,7 @@ KINDS = {  # encoders that differ in what surrounds the patch tokens
     "other_grid": {"position_grid": (3, 3)},
     "any_size": {"image_size": (None, None), "position_grid": (3, 3)},
     "clip": {"pre_norm": True, "activation": "quick_gelu"},
+    "DINOv3": {**NEWER["DINOv3-S"], "patch_norm": True},
     "hybrid": {**HYBRID, "resnet": (1,), "image_size": 16},
 }
 

@@ -7,9 +7,10 @@ depth. Their variables are not initialized, which would take most of the time.
 import keras
 import pytest
 from made.sampling import some
+from reference.parameter_counts import FAMILY_COUNTS
 
 from keras_vit import VisionTransformer
-from keras_vit.variants import PUBLISHED, STEMS, VARIANTS, parse_variant
+from keras_vit.variants import PUBLISHED, STEMS, VARIANTS, cost, parse_variant
 
 pytestmark = pytest.mark.tensorflow_only("a count is the same on every backend, and JAX is slow to build")
 
@@ -55,7 +56,6 @@ OTHERS = {  # published without counts at 16 pixels: computed by hand from those
     name: tuple(count + 180 * width - 60 * width for count in HEADLESS[name.split("/")[0]])
     for name, width in {"mu/16": 32, "M/16": 512, "g-opt/16": 1536, "G-opt/16": 1536}.items()
 }
-
 CASES = [
     *((name, k, {"num_classes": n}) for name, c in OFFICIAL.items() for n, k in zip((1000, 21843), c)),
     *(
@@ -66,15 +66,33 @@ CASES = [
     *((f"{n}/14", k, {"pooling": p}) for n, c in HEADLESS.items() for p, k in zip(("gap", "map"), c)),
     *((name, k, {"pooling": p}) for name, c in OTHERS.items() for p, k in zip(("gap", "map"), c)),
 ]
+FAMILY_CASES = [(name, k, {"image_size": size}) for name, (size, k) in FAMILY_COUNTS.items()]
 
 
-@pytest.mark.parametrize("name, count, options", some(CASES, 7))
+@pytest.mark.parametrize("name, count, options", [*some(CASES, 7), *some(FAMILY_CASES, 60)])
 def test_a_published_model_has_its_published_number_of_parameters(name, count, options):
+    sizes = parse_variant(name)
+    layers, kv_heads = sizes["num_layers"], sizes.get("num_kv_heads")
     if count < 100e6:
         assert parameters(name, options) == count
-    else:
+    elif kv_heads is None:
         one, two = (parameters(name, {**options, "num_layers": n}) for n in (1, 2))
-        assert one + (parse_variant(name)["num_layers"] - 1) * (two - one) == count
+        assert one + (layers - 1) * (two - one) == count
+    else:  # blocks with all heads and with some of them
+        every, some_heads = (kv_heads.count(n) for n in (max(kv_heads), min(kv_heads)))
+        one, two, three = (
+            parameters(name, {**options, "num_layers": len(heads), "num_kv_heads": heads})
+            for heads in ((max(kv_heads),), (max(kv_heads),) * 2, (max(kv_heads), min(kv_heads)))
+        )
+        assert one + (every - 1) * (two - one) + some_heads * (three - one) == count
+
+
+@pytest.mark.parametrize("name", [*OFFICIAL, *FAMILY_COUNTS])
+def test_the_cost_of_a_variant_has_its_number_of_parameters(name):
+    size, classes, count = 224, 1000, OFFICIAL.get(name, (0,))[0]
+    if name in FAMILY_COUNTS:
+        classes, (size, count) = None, FAMILY_COUNTS[name]
+    assert cost(name, size, classes)["parameters"] == count
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,7 +103,7 @@ def _forget_the_models():
 
 def parameters(name, options):
     with keras.StatelessScope(initialize_variables=False):
-        return VisionTransformer.from_variant(name, image_size=224, **options).count_params()
+        return VisionTransformer.from_variant(name, **{"image_size": 224, **options}).count_params()
 
 
 def test_an_initialized_model_has_the_same_count():
@@ -110,6 +128,7 @@ def test_the_models_of_the_authors_tests_have_their_counts(options, count):
 
 
 def test_every_published_name_and_size_has_a_count():
-    assert {*PUBLISHED} == {*OFFICIAL, *OTHERS} | {f"{n}/14" for n in ("So400m", "H", "g", "G", "e")}
+    at_14 = {f"{n}/14" for n in ("So400m", "H", "g", "G", "e")}
+    assert {*PUBLISHED} == {*OFFICIAL, *OTHERS, *FAMILY_COUNTS} | at_14
     assert {*VARIANTS} == {*HEADLESS}
     assert {*STEMS} == {f"{n.split('+')[0]}+/{n.split('/')[1]}" for n in OFFICIAL if "+" in n}

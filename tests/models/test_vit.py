@@ -8,7 +8,7 @@ import pytest
 from made.devices import devices
 from made.sampling import some, some_on_jax
 from reference.comparing import arrays, assert_close, numpy
-from reference.small import NO_TRANSFORMER, SMALL, assert_same_as_numpy, images_for, small
+from reference.small import NEWER, NO_TRANSFORMER, SMALL, assert_same_as_numpy, images_for, small
 
 from keras_vit import Preprocessing, VisionTransformer
 from keras_vit.layers import resize_position_grid
@@ -162,6 +162,18 @@ def test_features_of_any_stage_share_the_models_weights(registers):
     assert_close(grids["tokens"], patches, 1e-6)
     assert [*model.feature_extractor("tokens")(images)] == ["tokens"]
     assert_close(grids["patch_embedding"], numpy(features["patch_embedding"]), 1e-6)
+
+
+@pytest.mark.parametrize("name", some_on_jax(NEWER, 1))
+def test_dense_features_of_newer_families_at_any_rectangle(name):
+    options = {**NEWER[name], "position_grid": (2, 3), "num_classes": None}
+    model, size = small(**options, image_size=(None, None)), (24, 40)
+    fixed = small(**options, image_size=size)
+    images = images_for(fixed)
+    grids = model.feature_extractor(["encoder_block_0", "tokens"], grid=True)(images)
+    tokens = numpy(fixed.feature_extractor("tokens")(images)["tokens"])[:, fixed.num_prefix_tokens :]
+    assert_close(grids["tokens"], tokens.reshape(2, 3, 5, 24), 1e-5)
+    assert grids["encoder_block_0"].shape == (2, 3, 5, 24)
 
 
 @pytest.mark.parametrize(

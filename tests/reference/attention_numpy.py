@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from reference import vit_numpy as reference
 from reference.comparing import arrays, numpy
-from reference.small import images_for, small
+from reference.small import NEWER, images_for, small
 
 from keras_vit import from_pretrained
 
@@ -30,6 +30,7 @@ MODELS = {
     "other blocks": lambda golden: small(layer_scale=0.5, qkv_bias=False, activation="quick_gelu"),
     "rotary": lambda golden: small(rotary="dinov3", qk_norm=True, **ROTARY, image_size=(16, 32)),
     "mixed": lambda golden: small(rotary={"kind": "mixed", "order": "xy"}, **ROTARY, image_size=(16, 32)),
+    "EVA-02": lambda golden: small(**NEWER["EVA-02-B"], image_size=(16, 32)),
     "relative": lambda golden: small(relative_positions=True, post_norm=True, image_size=(16, 32)),
 }
 
@@ -40,7 +41,8 @@ def attention_by_numpy(model, images):
     c, w = model.get_config(), {name: a.astype("float64") for name, a in arrays(model).items()}
     first = keras.Model(model.input, [model.get_layer(n).output for n in ("patch_embedding", "patch_tokens")])
     grid = first(images)[0].shape[1:3]
-    x = numpy(keras.Model(model.input, model.get_layer("encoder_block_0").input)(images)).astype("float64")
+    tokens = keras.tree.flatten(model.get_layer("encoder_block_0").input)[0]
+    x = numpy(keras.Model(model.input, tokens)(images)).astype("float64")
     blocks, probe = [], None
     for i in range(c["num_layers"]):
         name = f"encoder_block_{i}"

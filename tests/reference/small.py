@@ -6,6 +6,7 @@ from reference.comparing import arrays, assert_close, randomise
 from reference.vit_numpy import forward
 
 from keras_vit import VisionTransformer
+from keras_vit.variants import parse_variant
 
 SMALL = {
     "image_size": 16,
@@ -17,6 +18,9 @@ SMALL = {
     "num_classes": 5,
 }
 NO_TRANSFORMER = {"num_layers": None, "mlp_dim": None, "num_heads": None, "pooling": "gap"}
+# Two of the newer families: rotary positions alone, with registers; and with a table, gates and more norms.
+_TINY = {"hidden_size": 24, "num_layers": 2, "mlp_dim": 20, "num_heads": 3}
+NEWER = {name: {**parse_variant(f"{name}/8"), **_TINY} for name in ("DINOv3-S", "EVA-02-B")}
 HYBRID = {"image_size": 32, "patch_size": 1, "num_layers": 1, "resnet_width": 32}
 
 
@@ -27,7 +31,7 @@ def small(**options):
 
 def one_block(**options):
     """The same with one block: an export of it takes half the time, and is as hard to get right."""
-    return small(**{"num_layers": 1, **options})
+    return small(**{**options, "num_layers": options.get("num_layers", 2) and 1})
 
 
 def penalised(**options):

@@ -10,7 +10,13 @@ from reference.small import SMALL
 from keras_vit.training import Recipe
 from keras_vit.training.workdir import Workdir
 
-MODEL = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}
+MODEL = {name: value for name, value in SMALL.items() if name != "num_classes"} | {
+    "num_layers": 1,
+    "rotary": "dinov3",
+    "max_rotary_rescale": 2.0,
+    "gated_mlp": True,
+    "activation": "silu",
+}
 RECIPE = Recipe(
     "adamw",
     3e-3,

@@ -3,12 +3,13 @@ import types
 import numpy as np
 import pytest
 from reference.comparing import arrays
-from reference.small import SMALL, images_for, small
+from reference.small import NEWER, SMALL, images_for, small
 
 from keras_vit.data.samples import Samples
-from keras_vit.training import Recipe
+from keras_vit.training import Recipe, building
 from keras_vit.training.building import build_model, finished_model, subset, trained_transformer
 from keras_vit.training.run import RunConfig
+from keras_vit.variants import parse_variant
 
 RECIPE = Recipe("sgd", 0.1, 4, 0, 4)
 DATASET = types.SimpleNamespace(class_names=("cat", "dog", "owl"))
@@ -69,6 +70,22 @@ def test_weights_are_loaded_except_for_pre_logits_and_the_head(stored):
 def test_weights_of_other_sizes_than_the_given_model_are_refused(sizes, stored):
     with pytest.raises(ValueError, match=r"expected \w+ \d+ for .*; .*model.keras has "):
         build_model(config(weights=stored[1], model=sizes), DATASET)
+
+
+def test_weights_of_a_family_are_those_of_its_variant(tmp_path, monkeypatch):
+    """Whatever their pooling, and with biases or without."""
+    tiny = NEWER["EVA-02-B"]
+    sizes = {
+        n: {k: v for k, v in NEWER[n].items() if k in {**SIZES, **parse_variant(f"{n}/8")}} for n in NEWER
+    }
+    monkeypatch.setattr(building, "parse_variant", sizes.get)
+    small(**tiny | {"pooling": "token", "norm_after_pooling": False}).save(tmp_path / "model.keras")
+    weights = {"weights": str(tmp_path / "model.keras"), "image_size": None}
+    assert build_model(config(**weights, model="EVA-02-B"), DATASET).pooling == "token"
+    with pytest.raises(ValueError, match="expected .* for DINOv3-S; .*model.keras has"):
+        build_model(config(**weights, model="DINOv3-S"), DATASET)
+    new = build_model(config(model="EVA-02-B", objective="masked_patch"), DATASET)
+    assert new.encoder.rotary["kind"] == "axial"
 
 
 def test_without_labels_the_model_predicts_patches_and_has_no_head(stored):

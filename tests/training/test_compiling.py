@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from reference.small import images_for, small
+from reference.small import NEWER, images_for, small
 
 from keras_vit.tasks.masked_patch import COLORS
 from keras_vit.training import RECIPES, Recipe, SigmoidCrossEntropy, compile_model, freeze
@@ -78,6 +78,18 @@ def test_a_linear_probe_trains_only_the_head():
     model = small(num_layers=1)
     compile_model(model, "linear_probe", total_steps=1, warmup_steps=0)
     assert trainable(model) == {"head/kernel", "head/bias"}
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_a_linear_probe_of_newer_families_trains_what_follows_the_last_block(name):
+    model = small(**NEWER[name])
+    freeze(model)
+    norm = {"pooled_norm/gamma", "pooled_norm/beta"} if name == "EVA-02-B" else set()
+    assert trainable(model) == {"head/kernel", "head/bias"} | norm
+    model = small(**NEWER[name])
+    freeze(model, "encoder_block_0")
+    parts = {path.split("/")[0] for path in trainable(model)}
+    assert parts == {"encoder_block_1", "pooled_norm" if norm else "encoder_norm", "head"}
 
 
 def test_frozen_blocks_stay_frozen_in_a_file(tmp_path):

@@ -6,7 +6,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from reference.small import images_for, small
+from reference.small import NEWER, images_for, small
 
 from keras_vit.training import SGD, AdamW, WarmupDecay, compile_model
 from keras_vit.training.optimizers import make_optimizer
@@ -100,6 +100,19 @@ def test_the_optimizer_of_a_recipe_has_its_hyperparameters_and_schedule(kind, op
     assert {name: config[name] for name in options} == options
     schedule = {"base_lr": 0.3, "total_steps": 50, "warmup_steps": 5, "decay": "linear"}
     assert config["learning_rate"]["config"] == schedule
+
+
+def test_layer_decay_reaches_every_weight_of_newer_families():
+    """Tokens, tables and learned frequencies are below the first block; only kernels decay."""
+    model = small(**{**NEWER["EVA-02-B"], "rotary": "mixed", "layer_scale": 0.1, "num_registers": 2})
+    optimizer = AdamW(1.0, weight_decay=0.1, layer_decay=0.5)
+    optimizer.build(model.trainable_variables)
+    paths = [variable.path for variable in model.trainable_variables]
+    assert "rotary_positions/frequencies" in paths
+    assert dict(zip(paths, optimizer._rate_factors)) == depth_factors(paths, 2, 0.5)
+    assert {path for path, decays in zip(paths, optimizer._decays) if decays} == {
+        path for path in paths if path.rpartition("/")[2] == "kernel"
+    }
 
 
 def test_the_head_of_a_linear_probe_has_the_whole_rate():
