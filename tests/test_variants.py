@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -122,6 +123,19 @@ def test_published_sizes_are_recognised():
         assert variant_of({**arguments, "mlp_dim": 7}) is None
         assert variant_of({**arguments, "gated_mlp": True, "activation": "silu"}) in (None, *FAMILY_NAMES)
     assert variant_of({**parse_variant("B/16"), "patch_size": (16, 8)}) is None
+
+
+def test_the_manual_lists_every_family_with_its_sizes(repository):
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+/\d+) \|$", (repository / "docs/architecture.md").read_text(), re.M
+    )
+    found = set()
+    for families, sizes in rows:
+        groups = re.sub(r" \(.*?\)", "", families).split("; ")
+        lists = sizes.split("; ") * (len(groups) if ";" not in sizes else 1)
+        for names, numbers in zip(groups, lists, strict=True):
+            found |= {f"{name}-{size}" for name in names.split(", ") for size in numbers.split(", ")}
+    assert found == {*FAMILY_NAMES}
 
 
 SAME = {  # which no option tells from another family, or from a plain Vision Transformer
