@@ -124,7 +124,7 @@ def _query_weights(model, tokens):
     """Return the weight of each token in what the pooling reads: (batch, tokens)."""
     batch, count, _ = tokens.shape
     weights = np.zeros((batch, count), "float32")
-    if model.pooling == "token":
+    if model.pooling in ("token", "token_gap"):
         queries = 1 + model.distillation
         weights[:, :queries] = 1 / queries
     else:

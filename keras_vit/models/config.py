@@ -36,7 +36,7 @@ from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import Rule, boolean, check_fields, integer, number, one_of, optional, text
 
 DYNAMIC_SIZE = (None, None)  # the image size of a model that accepts any
-POOLINGS = ("token", "gap", "map", None)
+POOLINGS = ("token", "gap", "token_gap", "map", None)
 
 
 def is_dynamic(image_size):
@@ -139,8 +139,9 @@ class ViTConfig:
     pooling: str | None = option(
         "architecture",
         one_of(POOLINGS),
-        '"token" (the class token), "gap" (mean over the patch tokens), "map" (a learned probe attends to '
-        "all tokens) or None (the head is applied to every token).",
+        '"token" (the class token), "gap" (mean over the patch tokens), "token_gap" (both, concatenated, '
+        'as in DINOv2), "map" (a learned probe attends to all tokens) or None (the head is applied to every '
+        "token).",
         default="token",
     )
     pooling_heads: int | None = option(
@@ -266,7 +267,7 @@ class ViTConfig:
     class_token: bool | None = option(
         "architecture",
         optional(boolean),
-        'Whether there is a class token. By default only with pooling "token".',
+        'Whether there is a class token. By default only with pooling "token" or "token_gap".',
         default=None,
     )
     num_registers: int = option("architecture", integer(at_least=0), "Number of register tokens.", default=0)
@@ -353,7 +354,7 @@ class ViTConfig:
             if (normalize := field.metadata["normalize"]) and getattr(self, name) is not None:
                 self._set(name, normalize(getattr(self, name)))
         if self.class_token is None:
-            self._set("class_token", self.pooling == "token")
+            self._set("class_token", self.pooling in ("token", "token_gap"))
         if self.pooling != "map" or not prefix_tokens(vars(self)):
             self._set("pool_prefix", True)
         for is_met, message in _RULES:
@@ -520,8 +521,8 @@ _RULES = (  # a function of the config that must be true, and the message otherw
         "sincos2d needs a hidden_size that is a multiple of 4, at least 8; got {hidden_size}",
     ),
     (
-        lambda c: c.class_token or c.pooling != "token",
-        "pooling='token' reads the class token; got class_token=False",
+        lambda c: c.class_token or c.pooling not in ("token", "token_gap"),
+        "pooling={pooling!r} reads the class token; got class_token=False",
     ),
     (
         lambda c: (

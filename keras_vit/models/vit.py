@@ -120,6 +120,8 @@ class VisionTransformer(DistributedModel):
             x = ops.mean(tokens[:, :2], axis=1) if c.distillation else tokens[:, 0]
         elif c.pooling == "gap":
             x = ops.mean(tokens[:, num_prefix:], axis=1)
+        elif c.pooling == "token_gap":
+            x = ops.concatenate([tokens[:, 0], ops.mean(tokens[:, num_prefix:], axis=1)], axis=-1)  # (b, 2d)
         elif c.pooling == "map":
             x = AttentionPooling(
                 c.pooling_heads or c.num_heads,

@@ -59,7 +59,7 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
         )
 
     class_token, pooled_norm = "class_token/token" in shapes, "pooled_norm/gamma" in shapes
-    arguments["pooling"] = _pooling(shapes, class_token, pooled_norm, metadata)
+    arguments["pooling"] = _pooling(shapes, class_token, pooled_norm, hidden_size, metadata)
     if not any(name.startswith("encoder_block_") for name in shapes):
         return {**arguments, "num_layers": None, "mlp_dim": None, "num_heads": None}
     # A part exists if any block has it: of a damaged file the lists of differences then name what is missing.
@@ -106,10 +106,14 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
     return arguments | _positions(table[1], {**metadata, **arguments})
 
 
-def _pooling(shapes, class_token, pooled_norm, metadata):
-    """The pooling: only attention pooling has arrays; the metadata or the usual one decide otherwise."""
+def _pooling(shapes, class_token, pooled_norm, hidden_size, metadata):
+    """The pooling: only some have shapes of their own; the metadata or the usual one decide otherwise."""
     if "attention_pooling/probe" in shapes:
         return "map"
+    first, *_ = shapes.get("pre_logits/kernel", shapes.get("head/kernel", (None,)))
+    both = metadata.get("pooling") == "token_gap" if first is None else first == 2 * hidden_size
+    if class_token and both:
+        return "token_gap"
     usual = "token" if class_token and not pooled_norm else "gap"
     possible = ("token", "gap", None) if class_token else ("gap", None)
     return metadata["pooling"] if metadata.get("pooling", "") in possible else usual

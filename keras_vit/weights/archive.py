@@ -1,4 +1,4 @@
-"""A file of arrays ↔ a dict of arrays: `.npz`, safetensors, torch's `.bin` and `.pth`.
+"""A file of arrays ↔ a dict of arrays: `.npz`, safetensors and their index, torch's `.bin` and `.pth`.
 
 The first bytes of a file determine its format, not its name. No code in a file is run: pickled objects
 are refused, and torch's files are read by its weights-only loader.
@@ -6,6 +6,7 @@ are refused, and torch's files are read by its weights-only loader.
 
 import io
 import os
+import pathlib
 import warnings
 import zipfile
 
@@ -13,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.messages import listed, one_line
+from keras_vit.weights.shards import is_index, read_shards
 from keras_vit.writing import atomic_path
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -27,7 +29,7 @@ def read_arrays(path, subtree=None):
     """Read the arrays of a checkpoint file.
 
     Args:
-        path: An `.npz`, safetensors or torch file.
+        path: An `.npz`, safetensors or torch file, or the index of several safetensors files.
         subtree: Read only the keys that begin with this name and a slash, and remove both from them.
 
     Returns:
@@ -203,6 +205,8 @@ def _reader(path, start):
         return _read_torch if any(name.endswith("/data.pkl") for name in names) else _read_npz
     if start[8:9] == b"{":  # safetensors: eight bytes with the length of a JSON header, and the header
         return _read_safetensors
+    if start.startswith(b"{") and is_index(pathlib.Path(path)):
+        return lambda index: read_shards(pathlib.Path(index), _read_safetensors)
     if start.startswith(b"\x80"):
         raise ValueError("pickle")
     raise ValueError("it is no archive of arrays (.npz, safetensors, or torch's .bin and .pth)")

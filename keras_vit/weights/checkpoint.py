@@ -26,6 +26,7 @@ from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.layouts import LAYOUTS, detect_layout
 from keras_vit.weights.metadata import read_metadata
+from keras_vit.weights.shards import is_index, stored_size
 
 _ATTENTION = re.compile(r".*attention/(query|key|value|out)/(kernel|bias)")
 # Inferred options that may differ from the metadata: an argument may replace the grid, and no array holds the
@@ -103,6 +104,8 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
         if row or resolved == source:
             raise
         raise ValueError(f"{source!r} is no local path and in no row of the catalogue; {error}") from None
+    if digest and is_index(path):
+        raise ValueError(f"{path}: sha256 would not cover the files that the index lists; give a single file")
     if path.suffix == ".keras":
         return _of_keras(path, variant)
     arrays = load_arrays(path, subtree)
@@ -129,7 +132,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
         except ValueError as error:  # perhaps because it is another kind of model
             unknown = f" (unknown keys: {listed(mapped.unknown)})" if mapped.unknown else ""
             raise ValueError(f"{error}{unknown}") from None
-        check_unpacked_size(4 * min_parameters({**DEFAULTS, **arguments}), path.stat().st_size)
+        check_unpacked_size(4 * min_parameters({**DEFAULTS, **arguments}), stored_size(path))
         if not layout.split_heads and arguments["num_layers"]:
             check_heads(arguments["hidden_size"], arguments["num_heads"])
             _split_heads(mapped, arguments)

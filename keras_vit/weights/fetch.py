@@ -11,8 +11,9 @@ import warnings
 from keras_vit.messages import listed, one_line
 from keras_vit.rules import integer, optional
 from keras_vit.weights.cache import cached_path, check_file
+from keras_vit.weights.shards import INDEX, is_index, shards_of
 
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as Hugging Face names them; the first is preferred
+WEIGHTS = ("model.safetensors", INDEX, "pytorch_model.bin")  # as Hugging Face names them, the preferred first
 LOCAL_WEIGHTS = ("model.keras", *WEIGHTS)  # in a local folder, such as that of a run
 SIDECARS = ("config.json", "preprocessor_config.json")
 LOG_IN = "log in ('hf auth login', or HF_TOKEN) with an account that may read it"
@@ -27,7 +28,7 @@ def fetch(source, *, sha256=None, size=None, trust=False):
 
     Args:
         source: Path of a file, or of a folder that holds `model.keras` (a finished run),
-            `model.safetensors` or `pytorch_model.bin`;
+            `model.safetensors`, its index `model.safetensors.index.json`, or `pytorch_model.bin`;
             `hf://org/repo[@revision][/file]`; `https://…`, `http://…`; `gs://bucket/file`, which
             TensorFlow reads with the caller's Google Cloud credentials.
         sha256: Expected SHA-256 of the file in hexadecimal; None: any.
@@ -85,7 +86,7 @@ def is_cached(source):
         return False
     if scheme == "hf":
         repo, revision, names = _repository(text)
-        return any(_cached(repo, name, revision) for name in names)
+        return any(_is_whole(repo, name, revision) for name in names)
     return cached_path(text).is_file()
 
 
@@ -138,6 +139,10 @@ def _from_hub(text):
             raise ValueError(f"the repository has no {' or '.join(names)}; name a file, as hf://{repo}/NAME")
         commit = path.parents[name.count("/")].name
         folder, file = posixpath.split(name)
+        for shard in _shards(path):
+            shard = posixpath.join(folder, shard)
+            if not (_cached(repo, shard, commit) or _download(repo, shard, commit)):
+                raise ValueError(f"the repository has no {shard}, which {name} lists")
         for sidecar in SIDECARS if names is WEIGHTS else (*SIDECARS, f"{posixpath.splitext(file)[0]}.json"):
             sidecar = posixpath.join(folder, sidecar)
             if try_to_load_from_cache(repo, sidecar, revision=commit) is None:  # nor known to be missing
@@ -157,6 +162,21 @@ def _cached(repo, name, revision):
 
     path = try_to_load_from_cache(repo, name, revision=revision)
     return pathlib.Path(path) if isinstance(path, str) else None
+
+
+def _is_whole(repo, name, revision):
+    """Whether a file is in the cache, with the files that it lists if it is an index."""
+    path = _cached(repo, name, revision)
+    folder = posixpath.dirname(name)
+    return path is not None and all(
+        _cached(repo, posixpath.join(folder, shard), path.parents[name.count("/")].name)
+        for shard in _shards(path)
+    )
+
+
+def _shards(path):
+    """The names of the files that an index lists; none of another file."""
+    return [shard.name for shard in shards_of(path)] if is_index(path) else []
 
 
 def _download(repo, name, revision):

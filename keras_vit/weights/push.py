@@ -5,6 +5,7 @@ import re
 import tempfile
 
 from keras_vit.messages import one_line
+from keras_vit.models.adapting import plain_arrays
 from keras_vit.rules import one_of, optional
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.model_card import model_card
@@ -92,7 +93,7 @@ def write_repository(model, folder, repository, layout=None, **facts):
         ValueError: as `push_to_hub`.
     """
     config = model.get_config()
-    name = _layout(config, layout)
+    name = _layout(model, config, layout)
     layout = LAYOUTS[name]
     card = model_card(config, model.count_params(), name, repository, **facts)
     folder.mkdir()
@@ -106,12 +107,13 @@ def write_repository(model, folder, repository, layout=None, **facts):
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def _layout(config, requested):
+def _layout(model, config, requested):
     """The requested layout, or the first that can express the model."""
     optional(one_of(PUSHED)).check("layout", requested)
     refusals = []
     for layout in (requested,) if requested else PUSHED:
         reasons = cannot_express(layout, config) + LAYOUTS[layout].config_conflicts(config)
+        reasons = reasons or LAYOUTS[layout].array_conflicts(plain_arrays(model), config)
         if not reasons:
             return layout
         refusals.append(f"the layout {layout!r} cannot express this model: {', '.join(reasons)}")

@@ -33,7 +33,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
         model: VisionTransformer.
         path: File to write: `.npz` for "vit_jax" and "big_vision", `.safetensors` for "timm"; for
             "huggingface" a folder, in which `model.safetensors` is written.
-        layout: "vit_jax", "big_vision", "timm" or "huggingface".
+        layout: "vit_jax", "big_vision", "timm" or "huggingface", which chooses the model type that expresses
+            the model.
         dtype: Stored type: "float32", "float16", "bfloat16" or "float64".
         overwrite: Whether to replace existing files.
         **options: `scan=True` stacks the blocks of "big_vision" along a first axis.
@@ -58,11 +59,13 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     if unknown := options.keys() - layout.write_options:
         known = ", ".join(layout.write_options) or "none"
         raise ValueError(f"the layout {name!r} has the options {known}; got {', '.join(sorted(unknown))}")
-    if reasons := cannot_express(name, config):
+    stored = plain_arrays(model)
+    if reasons := cannot_express(name, config) or layout.array_conflicts(stored, config):
         raise ValueError(f"the layout {name!r} cannot express this model: {'; '.join(reasons)}")
     file, *sidecars = files_to_write(path, name, overwrite)
 
-    arrays, config = _with_prefix_positions(plain_arrays(model), config, layout.prefix_positions)
+    arrays, config = _with_prefix_positions(stored, config, layout.prefix_positions)
+    arrays, config = layout.adapted(arrays, config)
     written = layout.write(arrays if layout.split_heads else merged_heads(arrays), config, **options)
     digest = configuration_digest(config)
     texts = [sidecar_text(config, name, digest), *(layout.write_config(config) if layout.in_folder else ())]
@@ -120,7 +123,7 @@ def cannot_express(layout, config):
 
     An option that the layout's `supported` does not name must have its default.
 
-    >>> cannot_express("huggingface", {**model.get_config(), "layer_scale": 1e-5})
+    >>> cannot_express("vit_jax", {**model.get_config(), "layer_scale": 1e-5})
     ['layer_scale=1e-05 (supported: None)']
     """
     layout, unsupported = LAYOUTS[layout], []

@@ -8,12 +8,12 @@ from keras_vit import Preprocessing, VisionTransformer
 from keras_vit.models.config import DEFAULTS, OPTIONS, ViTConfig, check_options
 
 WRONG = [
-    ({"image_size": 20}, "20×20 .* not divisible by the patch of 8×8"),
-    ({"image_size": (16, 20)}, "16×20 .* not divisible by the patch of 8×8"),
+    ({"image_size": 7}, "7×7 .* is smaller than the patch of 8×8"),
+    ({"image_size": (16, 7)}, "16×7 .* is smaller than the patch of 8×8"),
     ({"image_size": (16, None)}, r"image_size must be .*; got \(16, None\)"),
     ({"image_size": 0}, "image_size must be .*; got 0"),
     ({"patch_size": -8}, "patch_size must be .*; got -8"),
-    ({"pooling": "mean"}, "pooling must be one of 'token', 'gap', 'map', None; got 'mean'"),
+    ({"pooling": "mean"}, "pooling must be one of 'token', 'gap', 'token_gap', 'map', None; got 'mean'"),
     ({"position_embedding": "rope"}, "position_embedding must be one of .*'sincos2d'.*; got 'rope'"),
     ({"activation": "gelu"}, "activation must be one of 'gelu_tanh', .*; got 'gelu'"),
     ({"resnet_form": "torch"}, "resnet_form must be one of 'vit_jax', 'timm'; got 'torch'"),

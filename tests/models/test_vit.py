@@ -19,6 +19,7 @@ OPTIONS = [
     {"pooling": "gap"},
     {"pooling": "gap", "representation_size": 9, "position_embedding": "sincos2d"},
     {"pooling": "gap", "class_token": True},
+    {"pooling": "token_gap", "num_registers": 2},
     {"pooling": "map"},
     {"pooling": "map", "class_token": True, "num_registers": 2, "qkv_bias": False},
     {"pooling": None},

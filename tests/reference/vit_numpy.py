@@ -57,6 +57,8 @@ def forward(arrays, images, c):
         x = x[:, : 1 + c["distillation"]].mean(1)
     elif c["pooling"] == "gap":
         x = x[:, count:].mean(1)
+    elif c["pooling"] == "token_gap":
+        x = np.concatenate([x[:, 0], x[:, count:].mean(1)], 1)
     elif c["pooling"] == "map":
         x = attention_pooling(w, "attention_pooling", x if c["pool_prefix"] else x[:, count:], c)
     stages["pooled"] = x

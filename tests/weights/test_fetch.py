@@ -81,7 +81,7 @@ def test_a_path_without_a_file_is_refused(source, tmp_path, monkeypatch):
 
 
 def test_a_folder_is_its_weights(tmp_path):
-    names = "model.keras, model.safetensors, pytorch_model.bin"
+    names = "model.keras, model.safetensors, model.safetensors.index.json, pytorch_model.bin"
     assert refusal(tmp_path).endswith(f"is a folder without {names}; give the checkpoint file")
     assert not is_cached(tmp_path)
     for name in ("pytorch_model.bin", "model.safetensors", "model.keras"):  # the last is preferred
@@ -538,7 +538,7 @@ def test_a_file_that_another_tool_cached_is_used_with_a_warning(hub):
         ("hf://org/vit@v9", "404 Client Error. Revision Not Found for url: "),
         (
             "hf://org/vit@v1",
-            "the repository has no model.safetensors or pytorch_model.bin; name a file, as hf",
+            "the repository has no model.safetensors or model.safetensors.index.json or pytorch_model.bin;",
         ),
         (f"hf://org/vit@{OLDER}/old", "the repository has no old; name a file"),
         ("hf://org/vit/../vit.npz", "Invalid filename '../vit.npz'"),

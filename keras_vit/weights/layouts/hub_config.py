@@ -8,6 +8,8 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "quick_gelu": "quick_gelu",
     "quickgelu": "quick_gelu",
+    "silu": "silu",
+    "swish": "silu",
 }
 INTERPOLATIONS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # by Pillow's numbers
 

@@ -1,45 +1,28 @@
-"""The layout of Hugging Face's `transformers`: ViT and DeiT, with or without a classifier.
+"""The layout of Hugging Face's `transformers`: the model types of `huggingface_types.py`.
 
 The weights of `ViTModel` are those of `ViTForImageClassification` without the prefix `vit.`; its pooler is
-the paper's representation layer. A distilled DeiT has two classifiers.
+the paper's representation layer. A distilled DeiT has two classifiers. A model with an image and a text tower
+is read as its image tower; the projection of CLIP's is a head without a bias.
 """
 
 import re
 
-from keras_vit.weights.layouts import huggingface_config
-from keras_vit.weights.layouts.layout import ANY, COMMON, Layout
-from keras_vit.weights.layouts.table import CONV, Table, torch_rows
+import numpy as np
 
-# Our layers and their names in the files.
-_LAYERS = {
-    "class_token/token": "embeddings.cls_token",
-    "distillation_token/token": "embeddings.distillation_token",
-    "position_embedding/table": "embeddings.position_embeddings",
-    "encoder_norm": "layernorm",
-    "pre_logits": "pooler.dense",
-    "head": "classifier",
-    "head_distillation": "distillation_classifier",
-}
-_BLOCK = {
-    "attention_norm": "layernorm_before",
-    "attention/query": "attention.attention.query",
-    "attention/key": "attention.attention.key",
-    "attention/value": "attention.attention.value",
-    "attention/out": "attention.output.dense",
-    "mlp_norm": "layernorm_after",
-    "mlp/dense_0": "intermediate.dense",
-    "mlp/dense_1": "output.dense",
-}
-# As transformers 5 names them in memory, and in a saved state dict.
-_BLOCK_IN_MEMORY = {
-    "attention_norm": "layernorm_before",
-    "attention/query": "attention.q_proj",
-    "attention/key": "attention.k_proj",
-    "attention/value": "attention.v_proj",
-    "attention/out": "attention.o_proj",
-    "mlp_norm": "layernorm_after",
-    "mlp/dense_0": "mlp.fc1",
-    "mlp/dense_1": "mlp.fc2",
+from keras_vit.weights.layouts import huggingface_config
+from keras_vit.weights.layouts.huggingface_types import SUPPORTED, TYPES, type_of_keys
+from keras_vit.weights.layouts.layout import Layout
+
+_MASK_TOKEN = "embeddings.mask_token"  # of masked training
+# What files hold besides the model, by the first type of its family: the decoder of `ViTMAEForPreTraining`,
+# the text tower, and the numbers 0, 1, 2, ….
+_OTHER_PARTS = {
+    "vit": r"decoder\.(decoder_\w+\..*|decoder_pos_embed|mask_token)",
+    **dict.fromkeys(("dinov2", "dinov3_vit"), rf"(.*\.)?{_MASK_TOKEN}"),
+    **dict.fromkeys(
+        ("clip_vision_model", "siglip_vision_model"),
+        r"text_model\..*|text_projection\.weight|logit_(scale|bias)|(.*\.)?embeddings\.position_ids",
+    ),
 }
 
 
@@ -47,74 +30,152 @@ class HuggingFace(Layout):
     name = "huggingface"
     in_folder = True
     config_files = huggingface_config.FILES
-    table = Table(
-        [
-            *torch_rows(_LAYERS),
-            *torch_rows({"head": "cls_classifier"}),  # of a distilled DeiT
-            *torch_rows({"patch_embedding": "embeddings.patch_embeddings.projection"}, axes=CONV),
-            *torch_rows(_BLOCK, "encoder_block_{i}/", "encoder.layer.{i}."),
-            *torch_rows(_BLOCK_IN_MEMORY, "encoder_block_{i}/", "layers.{i}."),
-        ]
+    table = TYPES["vit"].table(gated=False)
+    without_prefix = re.compile(r"((cls_|distillation_)?classifier|visual_projection)\..*")
+    anchors = (
+        "embeddings.patch_embeddings.projection.weight",
+        "embeddings.patch_embeddings.weight",
+        "embeddings.patch_embedding.weight",
     )
-    without_prefix = re.compile(r"(cls_|distillation_)?classifier\..*")
-    anchors = ("embeddings.patch_embeddings.projection.weight",)
-    prefixes = ("", "vit.", "deit.")
-    supported = {
-        **COMMON,
-        "representation_size": ANY,
-        "qkv_bias": (True, False),
-        "num_registers": (0, 1),
-        "distillation": (True, False),
-    }
+    prefixes = ("", *dict.fromkeys(kind.prefix for kind in TYPES.values() if kind.prefix))
+    supported = SUPPORTED
+
+    def table_of(self, keys):
+        kind, gated = type_of_keys(keys)
+        return kind.table(gated)
+
+    def skipped_keys(self, keys):
+        kind, _ = type_of_keys(keys)
+        return [key for key in keys if re.fullmatch(_OTHER_PARTS[kind.name], key)]
 
     def read(self, arrays):
-        mapped = super().read(arrays)
-        names = mapped.arrays.keys()
+        """Map the model's arrays, by the file's keys, to our names, in the form of our model."""
+        names = {_in_model(key, arrays): key for key in arrays}
+        mapped = super().read({name: arrays[key] for name, key in names.items()})
+        keys = {ours: names[name] for ours, name in mapped.keys.items()}
+        mapped = mapped._replace(keys=keys, unknown=[names[name] for name in mapped.unknown])
+        names, kind = mapped.arrays, type_of_keys(arrays)[0]
         if "distillation_token/token" in names and "head_distillation/kernel" not in names:
             # Without a head of its own the token is a register.
-            for by_name in (mapped.arrays, mapped.keys):
+            for by_name in (names, keys):
                 by_name["register_tokens/token"] = by_name.pop("distillation_token/token")
-        if "head/kernel" in names:
-            # transformers' classifiers ignore a pooler.
-            for name in [name for name in names if name.startswith("pre_logits/")]:
-                del mapped.arrays[name]
-                mapped.skipped.append(mapped.keys.pop(name))
+        if keys.get("head/kernel", "").endswith("classifier.weight"):
+            # transformers' classifiers ignore a pooler, and those of towers what follows the tokens.
+            _leave_out(mapped, ("pre_logits/", "attention_pooling/", "pooled_norm/"))
+        if keys.get("head/kernel", "").endswith("visual_projection.weight"):
+            names["head/bias"] = np.zeros(names["head/kernel"].shape[-1:], names["head/kernel"].dtype)
+            keys["head/bias"] = keys["head/kernel"]
+        if kind.name.startswith("dinov") and "register_tokens/token" in names:
+            if not names["register_tokens/token"].size:
+                _leave_out(mapped, ("register_tokens/",))
+            else:
+                _add_first_position(names)
         return mapped
+
+    def adapted(self, arrays, config):
+        kind, arrays = self._written_type(config), dict(arrays)
+        if kind.name == "clip_vision_model" and not config["norm_after_pooling"]:
+            # The same outputs; of the last tokens transformers normalizes only the pooled one.
+            for leaf in ("gamma", "beta"):
+                arrays[f"pooled_norm/{leaf}"] = arrays.pop(f"encoder_norm/{leaf}")
+            config = {**config, "norm_after_pooling": True}
+        if kind.name == "dinov2_with_registers":
+            table, last = arrays["position_embedding/table"], 1 + config["num_registers"]
+            arrays["register_tokens/token"] = arrays["register_tokens/token"] + table[:, 1:last]
+            arrays["position_embedding/table"] = np.concatenate([table[:, :1], table[:, last:]], axis=1)
+            config = {**config, "prefix_positions": False}
+        return arrays, config
 
     def write(self, arrays, config):
         """Map arrays to the file's keys; a register becomes a DeiT's distillation token without a head."""
-        arrays = dict(arrays)
-        if "register_tokens/token" in arrays:
+        kind, arrays = self._written_type(config), dict(arrays)
+        hidden = (1, 0, config["hidden_size"])
+        if kind.name == "deit" and "register_tokens/token" in arrays:
             arrays["distillation_token/token"] = arrays.pop("register_tokens/token")
-        prefix = "deit." if "distillation_token/token" in arrays else "vit."
-        prefix = prefix if config["num_classes"] else ""
+        if kind.name == "clip_vision_model":
+            arrays.pop("head/bias", None)
+        if kind.name == "dinov3_vit":
+            arrays.setdefault("register_tokens/token", np.zeros(hidden, "float32"))
+        prefix = kind.prefix if config["num_classes"] or kind.prefix == "vision_model." else ""
         written = {}
-        for key, array in super().write(arrays, config).items():
+        for key, array in kind.table(config["gated_mlp"]).write(arrays).items():
             if not self.without_prefix.fullmatch(key):
                 key = prefix + key
             elif key.startswith("classifier") and config["distillation"]:
                 key = "cls_" + key
             written[key] = array
+        if kind.name.startswith("dinov"):
+            # transformers' modules have it even if nothing is masked.
+            shape = (1, 1, hidden[-1]) if kind.name == "dinov3_vit" else (1, hidden[-1])
+            written[prefix + _MASK_TOKEN] = np.zeros(shape, "float32")
         return written
 
     def implied(self, keys, metadata):
-        # The defaults of transformers' `ViTConfig`.
-        return {"activation": "gelu_erf", "norm_epsilon": 1e-12, "prefix_positions": True}
+        kind, gated = type_of_keys(keys.values())
+        defaults = huggingface_config.options_of(kind, {})
+        implied = {name: defaults[name] for name in ("norm_epsilon", "rotary") if name in defaults}
+        implied["prefix_positions"] = kind.name != "dinov2" or "register_tokens/token" not in keys
+        if kind.name == "clip_vision_model":  # exists with several activations
+            implied["pooling"] = "gap" if keys.get("head/kernel", "").startswith("classifier") else "token"
+        else:
+            implied["activation"] = "silu" if gated else defaults["activation"]
+        if kind.name == "vit" and "class_token/token" not in keys:  # I-JEPA
+            if "pre_logits/kernel" in keys:
+                raise ValueError(
+                    f"{keys['pre_logits/kernel']} would read the first patch, not the pooled vector"
+                )
+            if "norm_epsilon" not in metadata:
+                raise ValueError(
+                    "without a class token the epsilon is unknown; put the config.json next to the file"
+                )
+        return implied
 
     def conflicts(self, config):
         height, width = config["patch_size"]
-        has_head, size = bool(config["num_classes"]), config["representation_size"]
-        found = {
-            f"patch_size={config['patch_size']} (supported: squares)": height != width,
-            f"representation_size={size} (supported: hidden_size)": size not in (None, config["hidden_size"]),
-            "representation_size with a head": size and has_head,
-            "distillation without a head": config["distillation"] and not has_head,
-            "num_registers with distillation": config["num_registers"] and config["distillation"],
-        }
-        return super().conflicts(config) + [reason for reason, is_found in found.items() if is_found]
+        kind = self._written_type(config)
+        conflicts = super().conflicts(config)
+        conflicts += [
+            f"as {kind.name!r}: {reason}" for reasons in kind.refusals(config) for reason in reasons
+        ]
+        if height != width:
+            conflicts.append(f"patch_size={config['patch_size']} (supported: squares)")
+        return conflicts
+
+    def array_conflicts(self, arrays, config):
+        kind = self._written_type(config)
+        if kind.name == "clip_vision_model" and np.any(arrays.get("head/bias", 0)):
+            return ["a head with a bias (CLIP's projection has none)"]
+        return []
+
+    def _written_type(self, config):
+        """The first `ModelType` that expresses the model, or nearly does."""
+        return min(TYPES.values(), key=lambda kind: [*map(len, kind.refusals(config))])
 
     def read_config(self, folder):
         return huggingface_config.read(folder)
 
     def write_config(self, config):
-        return huggingface_config.written(config)
+        return huggingface_config.written(config, self._written_type(config))
+
+
+def _in_model(key, keys):
+    """The key with the prefix that transformers takes off the blocks of `ViTMSNForImageClassification`."""
+    outside = key.startswith("encoder.layer.") and "vit.embeddings.cls_token" in keys
+    return f"vit.{key}" if outside and not any(k.startswith("vit.encoder.") for k in keys) else key
+
+
+def _add_first_position(arrays):
+    """Add the first row of the position table to the class token, the only prefix token with a position."""
+    token, table = (arrays.get(name) for name in ("class_token/token", "position_embedding/table"))
+    if token is not None and table is not None and table.ndim == 3 and token.shape == table[:, :1].shape:
+        arrays["class_token/token"] = token + table[:, :1]
+        arrays["position_embedding/table"] = table[:, 1:]
+
+
+def _leave_out(mapped, prefixes):
+    """Move arrays whose names begin with one of the prefixes to the skipped keys."""
+    for name in [name for name in mapped.arrays if name.startswith(prefixes)]:
+        del mapped.arrays[name]
+        key = mapped.keys.pop(name)
+        if key not in mapped.skipped:  # a fused array has several names
+            mapped.skipped.append(key)

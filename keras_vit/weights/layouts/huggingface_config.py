@@ -8,28 +8,28 @@ from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import integer, number
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS, PREPROCESSOR
+from keras_vit.weights.layouts.huggingface_types import TOWERS, TYPES
 from keras_vit.weights.metadata import checked_options, read_json
 
 FILES = (CONFIG, PREPROCESSOR)
-_ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
-_OPTIONS = {  # of transformers' `ViTConfig`, and ours
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "intermediate_size": "mlp_dim",
-    "num_channels": "in_channels",
-    "qkv_bias": "qkv_bias",
-    "layer_norm_eps": "norm_epsilon",
-    "image_size": "image_size",
-    "patch_size": "patch_size",
+_ACTIVATIONS = {
+    "gelu_erf": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
 }
-MODEL_TYPES = {"vit": _OPTIONS, "deit": _OPTIONS}  # the names of the options of each
-# The defaults of transformers' image processors.
+# The defaults of transformers' image processors, by what the names of their classes begin with.
 _VIT = {
     **{"do_resize": True, "size": 224, "resample": 2, "do_center_crop": False, "crop_size": 224},
     **{"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True},
 }
-_DEIT = {**_VIT, "size": 256, "resample": 3, "do_center_crop": True}
+_CROP = {**_VIT, "resample": 3, "do_center_crop": True}
+_PROCESSORS = {
+    "deit": {**_CROP, "size": 256},
+    "clip": {**_CROP, "size": {"shortest_edge": 224}},
+    "bit": {**_CROP, "size": {"shortest_edge": 224}},
+    "siglip": {**_VIT, "resample": 3},
+}
 _SWITCHES = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
 _WITHOUT_EFFECT = ("do_convert_rgb", "do_reduce_labels")  # images are RGB, and labels are not read
 
@@ -37,14 +37,10 @@ _WITHOUT_EFFECT = ("do_convert_rgb", "do_reduce_labels")  # images are RGB, and 
 def read(folder):
     """The options in config.json, and in preprocessor_config.json if it exists."""
     config, preprocessor = read_json(folder / CONFIG), folder / PREPROCESSOR
-    kind = config.get("model_type")
-    if kind not in MODEL_TYPES:
-        known = " or ".join(map(repr, MODEL_TYPES))
-        raise ValueError(f"{CONFIG} describes a {kind!r} model; expected transformers' {known}")
-    options = {ours: config[theirs] for theirs, ours in MODEL_TYPES[kind].items() if theirs in config}
-    options["activation"] = hub_config.activation(config.get("hidden_act", "gelu"))
+    kind, model = _described(config)
+    options = options_of(kind, model)
     architecture = "".join(config.get("architectures") or ())
-    if kind == "deit" and architecture:
+    if kind.name == "deit" and architecture:
         options["distillation"] = architecture.endswith("WithTeacher")
     if "ForImageClassification" in architecture:
         names = _class_names(config.get("id2label") or {})
@@ -61,23 +57,41 @@ def read(folder):
     return options
 
 
-def written(config):
-    """The texts of `FILES`."""
+def options_of(kind, model):
+    """The options of a `ModelType` in its configuration, a dict; missing ones have the type's defaults."""
+    model = {**kind.defaults, **model}
+    options = {ours: model[theirs] for theirs, ours in kind.options.items() if theirs in model}
+    return options | {name: function(model) for name, function in kind.read.items()}
+
+
+def _described(config):
+    """The `ModelType` in config.json, and the values of its configuration."""
+    name, model = config.get("model_type"), config
+    if tower := TOWERS.get(name):
+        # Of the two, transformers ignores the second.
+        model = config.get("vision_config_dict") or config.get("vision_config") or {}
+        name = model.get("model_type", tower)
+        if name != tower:
+            raise ValueError(f"{CONFIG} has a {name!r} image tower; expected {tower!r}")
+    if name not in TYPES:
+        known = " or ".join(map(repr, (*TYPES, *TOWERS)))
+        raise ValueError(f"{CONFIG} describes a {name!r} model; expected transformers' {known}")
+    return TYPES[name], model
+
+
+def written(config, kind):
+    """The texts of `FILES`, for a model with this `get_config()` as a `ModelType`."""
     names = config["class_names"] or [f"LABEL_{i}" for i in range(config["num_classes"] or 0)]
-    kind = "DeiT" if config["num_registers"] or config["distillation"] else "ViT"
-    architecture = f"{kind}ForImageClassification{'WithTeacher' * config['distillation']}"
+    architecture = f"{kind.classifier}{'WithTeacher' * config['distillation']}"
     size, preprocessing = hub_config.stored_image_size(config), config["preprocessing"]
     model = {
-        "architectures": [architecture if config["num_classes"] else f"{kind}Model"],
-        "model_type": kind.lower(),
-        **{theirs: config[ours] for theirs, ours in _OPTIONS.items()},
+        "architectures": [architecture if config["num_classes"] else kind.model],
+        "model_type": kind.name,
+        **{theirs: config[ours] for theirs, ours in kind.options.items()},
         "hidden_act": _ACTIVATIONS[config["activation"]],
         "image_size": size[0] if size[0] == size[1] else list(size),
         "patch_size": config["patch_size"][0],
-        "hidden_dropout_prob": config["dropout_rate"],
-        "attention_probs_dropout_prob": config["attention_dropout_rate"],
-        "pooler_act": "tanh",
-        "pooler_output_size": config["hidden_size"],
+        **{theirs: function(config) for theirs, function in kind.written.items()},
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
         **hub_config.antialias_entry(preprocessing),
@@ -86,7 +100,7 @@ def written(config):
     before_crop = Preprocessing(**{**preprocessing, "image_size": size}).before_crop
     pixels = {"height": size[0], "width": size[1]}
     images = {
-        "image_processor_type": f"{kind}ImageProcessor",
+        "image_processor_type": kind.processor,
         **_VIT,
         "size": {"shortest_edge": min(before_crop)} if crop else pixels,
         "crop_size": pixels,
@@ -108,22 +122,32 @@ def _class_names(id2label):
     return [str(id2label[number]) for number in numbers]
 
 
+def _processor_defaults(name):
+    """The defaults of a class of image processors."""
+    if "Siglip2" in name:
+        raise ValueError(f"{PREPROCESSOR}: a {name} makes images of varying sizes (NaFlex)")
+    begins = (begin for begin in _PROCESSORS if name.lower().startswith(begin))
+    return _PROCESSORS.get(next(begins, None), _VIT)
+
+
 def _image_processor(found, kind, image_size, channels):
     """The options of `Preprocessing` in preprocessor_config.json.
 
     A square `size` before a crop is read as the shortest edge, to which DeiT's authors resize; transformers
-    squashes the image to the square.
+    squashes the image to the square. Processors of DINOv2 crop 224 pixels for models of 518: of a model for
+    any size only the fraction is read that the crop keeps.
 
     Args:
         found: The file's values; missing ones have the defaults of transformers' class.
-        kind: "vit" or "deit", of the model.
+        kind: `ModelType` of the model.
         image_size: (height, width) of the model, or None.
         channels: Of the model.
 
     Source: `_preprocess` of transformers' `image_processing_backends.py`.
     """
-    processor = found.get("image_processor_type") or found.get("feature_extractor_type") or kind
-    values = {**(_DEIT if processor.lower().startswith("deit") else _VIT), **found}
+    processor = found.get("image_processor_type") or found.get("feature_extractor_type") or kind.processor
+    values = {**_processor_defaults(processor), **found}
+    image_size = None if kind.any_size else image_size
 
     def check(fact, name, expected):
         if not fact:

@@ -88,7 +88,15 @@ class Layout:
             expected = inside if self.without_prefix.fullmatch(inside) else prefix + inside
             return inside if key == expected else "/" + key  # which no row has
 
-        return self.table.read(arrays, name_in_table)
+        return self.table_of(arrays).read(arrays, name_in_table)
+
+    def table_of(self, keys):
+        """The `Table` of a file with these keys."""
+        return self.table
+
+    def adapted(self, arrays, config):
+        """The arrays by our names and `get_config()` of an equal model in the form that the layout stores."""
+        return arrays, config
 
     def write(self, arrays, config):
         """Map arrays by our names to the file's keys, for a model with this `get_config()`."""
@@ -106,6 +114,10 @@ class Layout:
     def conflicts(self, config):
         """List the combinations of supported values that the layout cannot express."""
         return ["num_layers=None"] if config["num_layers"] is None else []
+
+    def array_conflicts(self, arrays, config):
+        """List the values of arrays, by our names, that the layout cannot express."""
+        return []
 
     def read_config(self, folder):
         """Read the options in the project's own configuration files next to the weights."""

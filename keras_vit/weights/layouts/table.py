@@ -13,13 +13,15 @@ class Row(NamedTuple):
     """One line of a table; {i} and {j} stand for an index, {i+1} for the index after it.
 
     `axes` is the permutation from the file's axes to ours. `part` is (index, count) if the file concatenates
-    several of our arrays along their first axis. Of several rows for an array, the first is written.
+    several of our arrays along their first axis. `leading` is the number of our first axes, of size 1, that
+    the file's array does not have. Of several rows for an array, the first is written.
     """
 
     ours: str
     theirs: str
     axes: tuple[int, ...] | None = None
     part: tuple[int, int] | None = None
+    leading: int = 0
 
 
 _TORCH = {"kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bias"}
@@ -64,7 +66,7 @@ def flax_rows(names, ours="", theirs=""):
     return torch_rows(names, ours, theirs, axes=None, leaves=_FLAX)
 
 
-def fused_rows(ours, parts, theirs):
+def fused_rows(ours, parts, theirs, leaves=_TORCH):
     """Rows of several dense layers that the file concatenates.
 
     >>> [row.part for row in fused_rows("attention/", ("key", "value"), "kv")]
@@ -73,7 +75,7 @@ def fused_rows(ours, parts, theirs):
     return [
         row
         for index, part in enumerate(parts)
-        for row in torch_rows({part: theirs}, ours, part=(index, len(parts)))
+        for row in torch_rows({part: theirs}, ours, part=(index, len(parts)), leaves=leaves)
     ]
 
 
@@ -132,7 +134,8 @@ class Table:
                     raise ValueError(
                         f"{key} and {keys[name]} both map to {name}; expected each array once in a checkpoint"
                     )
-                mapped[name] = _transposed(_part(key, array, row.part), row.axes)
+                part = _part(key, array, row.part)
+                mapped[name] = _transposed(part.reshape((1,) * row.leading + part.shape), row.axes)
                 keys[name] = key
         return MappedArrays(mapped, keys, unknown, [])
 
@@ -150,7 +153,7 @@ class Table:
             indices, row = found[0]
             key, array = _fill(row.theirs, indices), _transposed(array, row.axes and np.argsort(row.axes))
             if row.part is None:
-                written[key] = array
+                written[key] = array.reshape(array.shape[row.leading :])
             else:
                 parts.setdefault(key, {})[row.part[0]] = array
         for key, by_index in parts.items():

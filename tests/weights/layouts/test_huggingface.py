@@ -1,11 +1,14 @@
-import numpy as np
-from reference.comparing import arrays, assert_same_arrays
-from reference.goldens import stored
-from reference.small import small
-from safetensors.numpy import save_file
+import json
 
-from keras_vit import from_pretrained
-from keras_vit.weights.checkpoint import merged_heads
+import numpy as np
+import pytest
+from reference.comparing import arrays, assert_close, assert_same_arrays
+from reference.goldens import stored
+from reference.small import images_for, one_block, small
+from safetensors.numpy import load_file, save_file
+
+from keras_vit import from_pretrained, save_weights
+from keras_vit.weights.checkpoint import merged_heads, read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS
 
 huggingface = LAYOUTS["huggingface"]
@@ -61,3 +64,203 @@ def test_a_distillation_token_without_a_classifier_is_a_register(tmp_path):
     assert mapped.keys["register_tokens/token"] == "deit.embeddings.distillation_token"
     assert "distillation_token/token" not in {*mapped.arrays, *mapped.keys}
     assert_loads_as(model, file, tmp_path)
+
+
+# Every model type ------------------------------------------------------------------------------------
+
+ERF, NO_HEAD = {"activation": "gelu_erf"}, {"num_classes": None}
+SCALED = {"layer_scale": 0.1, "norm_epsilon": 1e-6, **ERF}
+DINOV3 = {
+    **{"rotary": {"kind": "dinov3", "base": 50.0}, "position_embedding": "none", "num_registers": 2},
+    **{"layer_scale": 1e-5, "norm_epsilon": 1e-5, **NO_HEAD},
+}
+SILU = {"gated_mlp": True, "activation": "silu"}
+CLIP = {"pre_norm": True, "norm_after_pooling": True, "norm_epsilon": 1e-5, "activation": "quick_gelu"}
+SIZES = {"hidden_size": 12, "mlp_dim": 24, "num_heads": 3}
+TYPES_OF = {  # the expected model type, options of a small model, and a key of its file
+    "vit": ("vit", ERF, "vit.encoder.layer.0.intermediate.dense.weight"),
+    "deit": ("deit", {**ERF, "distillation": True}, "cls_classifier.weight"),
+    "ijepa": ("ijepa", {**ERF, "pooling": "gap"}, "ijepa.embeddings.position_embeddings"),
+    "dinov2": ("dinov2", {**SCALED, "pooling": "token_gap"}, "dinov2.encoder.layer.0.layer_scale1.lambda1"),
+    "dinov2, gated": (
+        "dinov2",
+        {**SCALED, **SILU, **NO_HEAD, "mlp_dim": 16},
+        "encoder.layer.0.mlp.weights_in.weight",
+    ),
+    "registers": (
+        "dinov2_with_registers",
+        {**SCALED, **NO_HEAD, "num_registers": 3, "prefix_positions": False, "qkv_bias": False},
+        "embeddings.register_tokens",
+    ),
+    "dinov3": ("dinov3_vit", {**DINOV3, **ERF, "image_size": (16, 24)}, "layer.0.mlp.up_proj.weight"),
+    "dinov3, gated": ("dinov3_vit", {**DINOV3, **SILU, "linear_bias": False}, "layer.0.mlp.gate_proj.weight"),
+    "dinov3, no registers": (
+        "dinov3_vit",
+        {**DINOV3, **ERF, "num_registers": 0, "key_bias": False},
+        "embeddings.mask_token",
+    ),
+    "siglip": (
+        "siglip_vision_model",
+        {**NO_HEAD, "pooling": "map", "class_token": False, "image_size": 19},
+        "vision_model.head.attention.in_proj_weight",
+    ),
+    "clip": ("clip_vision_model", {**CLIP, **NO_HEAD}, "vision_model.embeddings.class_embedding"),
+    "clip, projection": ("clip_vision_model", CLIP, "visual_projection.weight"),
+}
+
+
+FAST = ("dinov2, gated", "registers", "dinov3, gated", "clip, projection", "siglip")
+every_type = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in TYPES_OF]
+)
+
+
+def made(name):
+    model = one_block(**{**SIZES, **TYPES_OF[name][1]})
+    if name == "clip, projection":
+        model.get_layer("head").bias.assign(np.zeros(5))
+    return model
+
+
+@every_type
+def test_a_model_is_written_as_a_type_that_expresses_it(name, tmp_path):
+    """And read again, with the sidecar and from the files of transformers alone."""
+    kind, _, key = TYPES_OF[name]
+    model = made(name)
+    path = save_weights(model, tmp_path / "saved", "huggingface")
+    assert key in load_file(path)
+    assert json.loads((path.parent / "config.json").read_text())["model_type"] == kind
+    for _ in range(2):
+        again = from_pretrained(path.parent)
+        expected = {"preprocessing": again.preprocessing.get_config(), "name": again.name}
+        # No array holds the value at which the scale began.
+        expected |= {"layer_scale": again.layer_scale} if model.layer_scale else {}
+        assert again.get_config() == model.get_config() | expected
+        assert_same_arrays(arrays(again), arrays(model))
+        path.with_suffix(".json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dinov3, gated",
+        "ijepa",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("dinov2, gated", "siglip")),
+    ],
+)
+def test_a_file_without_configuration_is_read_or_refused(name, tmp_path):
+    model = made(name)
+    path = save_weights(model, tmp_path / "saved", "huggingface").rename(tmp_path / "alone.safetensors")
+    if name == "ijepa":
+        with pytest.raises(ValueError, match="the epsilon is unknown; put the config.json next to the file"):
+            from_pretrained(path, num_heads=3)
+        return
+    again = from_pretrained(path, num_heads=3, image_size=model.image_size)
+    expected = {name: getattr(model, name) for name in ("activation", "norm_epsilon", "pooling", "gated_mlp")}
+    assert {name: getattr(again, name) for name in expected} == expected
+    if name == "dinov3, gated":
+        assert again.rotary["base"] == 100
+
+
+def test_names_in_memory_are_those_of_the_same_layers():
+    """Of a gated DINOv2, whose file has gate and value in one array."""
+    model = made("dinov2, gated")
+    file = state_dict(model)
+    changes = {
+        "attention.attention.query": "attention.q_proj",
+        "attention.attention.key": "attention.k_proj",
+        "attention.attention.value": "attention.v_proj",
+        "attention.output.dense": "attention.o_proj",
+        "mlp.weights_out": "mlp.down_proj",
+    }
+    memory = {}
+    for key, array in file.items():
+        for old, new in changes.items():
+            key = key.replace(old, new)
+        parts = np.split(array, 2) if "weights_in" in key else [array]
+        names = [key.replace("weights_in", part) for part in ("gate_proj", "up_proj")][: len(parts)]
+        memory |= dict(zip(names, parts))
+    read, expected = huggingface.read(memory), huggingface.read(file)
+    assert read.unknown == expected.unknown == ["embeddings.mask_token"]
+    assert_same_arrays(read.arrays, expected.arrays)
+    assert {*huggingface.skipped_keys(memory)} == {"embeddings.mask_token"}
+
+
+def test_the_position_of_the_class_token_is_added_if_registers_have_none(tmp_path):
+    model = one_block(**{**SIZES, **TYPES_OF["registers"][1], "prefix_positions": True})
+    file = load_file(save_weights(model, tmp_path / "saved", "huggingface"))
+    table, registers = (arrays(model)[n] for n in ("position_embedding/table", "register_tokens/token"))
+    assert file["embeddings.position_embeddings"].shape == (1, 1 + 4, 12)
+    np.testing.assert_array_equal(file["embeddings.register_tokens"], registers + table[:, 1:4])
+    again = from_pretrained(tmp_path / "saved")
+    assert not again.prefix_positions
+    images = images_for(model)
+    assert_close(again(images), model(images))
+
+
+def test_the_last_norm_of_clip_moves_behind_the_pooling(tmp_path):
+    model = one_block(**{**CLIP, **NO_HEAD, "norm_after_pooling": False})
+    save_weights(model, tmp_path / "saved", "huggingface")
+    again, images = from_pretrained(tmp_path / "saved"), images_for(model)
+    assert again.norm_after_pooling
+    assert_close(again(images), model(images))
+
+
+def test_clips_projection_has_no_bias(tmp_path):
+    model = one_block(**CLIP)
+    with pytest.raises(ValueError, match="cannot express this model: a head with a bias"):
+        save_weights(model, tmp_path / "saved", "huggingface")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["clip, projection", pytest.param("siglip", marks=pytest.mark.slow)])
+def test_the_image_tower_of_two_is_read(name, tmp_path):
+    model = made(name)
+    path = save_weights(model, tmp_path, "huggingface")
+    config = json.loads((tmp_path / "config.json").read_text())
+    outer = {"model_type": config["model_type"].split("_")[0], "vision_config": config, "text_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(outer))
+    path.with_suffix(".json").unlink()
+    text = {"text_model.embeddings.token_embedding.weight": np.ones((3, 4), "float32")}
+    text |= {key: np.ones(1, "float32") for key in ("logit_scale", "logit_bias", "text_projection.weight")}
+    text |= {f"{t}_model.embeddings.position_ids": np.arange(4) for t in ("text", "vision")}
+    save_file({**load_file(path), **text}, path)
+    assert_same_arrays(arrays(from_pretrained(tmp_path)), arrays(model))
+    assert {*read_checkpoint(path).skipped} == {*text}
+    save_file({**load_file(path), "qformer.weight": np.ones(1, "float32")}, path)
+    with pytest.raises(ValueError, match=r"only in file: qformer\.weight"):
+        from_pretrained(tmp_path)
+
+
+def test_the_pooled_part_of_a_two_tower_classifier_is_left_out():
+    """It averages the tokens: of CLIP those before the last norm."""
+    classifier = {"classifier.weight": np.ones((5, 12)), "classifier.bias": np.ones(5)}
+    for name in ("siglip", "clip"):
+        file = state_dict(made(name)) | classifier
+        mapped = huggingface.read(file)
+        assert mapped.unknown == [] and {"head/kernel", "head/bias"} <= mapped.arrays.keys()
+        assert all("head." in key or "post_layernorm" in key for key in mapped.skipped) and mapped.skipped
+        assert ("encoder_norm/gamma" in mapped.arrays) == (name == "siglip")
+        implied = huggingface.implied(mapped.keys, {})
+        assert implied.get("pooling") == {"siglip": None, "clip": "gap"}[name]
+
+
+def test_the_decoder_of_a_masked_autoencoder_is_left_out(golden):
+    file = stored(golden, "hf_vit")
+    decoder = ["decoder.mask_token", "decoder.decoder_pos_embed", "decoder.decoder_layers.0.mlp.fc1.weight"]
+    assert huggingface.skipped_keys([*file, *decoder, "decoder.0.weight"]) == decoder
+
+
+def test_the_blocks_of_a_masked_siamese_classifier_have_no_prefix(golden):
+    """transformers 5 takes it off when it saves ViTMSNForImageClassification."""
+    file = stored(golden, "hf_vit")
+    saved = {key.replace("vit.encoder.", "encoder."): array for key, array in file.items()}
+    mapped = huggingface.read(saved)
+    assert (mapped.unknown, {*mapped.keys.values()}) == ([], {*saved})
+    assert_same_arrays(mapped.arrays, huggingface.read(file).arrays)
+
+
+def test_the_pooler_of_a_model_without_a_class_token_is_refused(golden):
+    keys = {"pre_logits/kernel": "pooler.dense.weight", "head/kernel": "classifier.weight"}
+    with pytest.raises(ValueError, match="pooler.dense.weight would read the first patch"):
+        huggingface.implied(keys, {"norm_epsilon": 1e-6})

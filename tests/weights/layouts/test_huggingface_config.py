@@ -9,9 +9,10 @@ from reference.goldens import GOLDENS
 from reference.small import small
 
 from keras_vit import Preprocessing, from_pretrained, save_weights
+from keras_vit.layers.rotary import rotary_options
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.metadata import read_metadata
+from keras_vit.weights.metadata import checked_options, read_metadata
 
 SQUARE = {"height": 16, "width": 16}
 NAMES = ("tabby", "tiger", "lynx", "lion", "ocelot")
@@ -201,6 +202,93 @@ def test_labels_must_be_numbered_as_the_classes(numbers, tmp_path):
     refused(tmp_path, f"{message}{len(numbers) - 1}", {**VIT, "id2label": dict.fromkeys(numbers, "cat")})
 
 
+@pytest.mark.parametrize(
+    "config, expected",
+    [
+        ({"model_type": "vit_msn"}, {"norm_epsilon": 1e-6, "activation": "gelu_erf"}),
+        ({"model_type": "vit_mae", "layer_norm_eps": 1e-6}, {"norm_epsilon": 1e-6, "num_heads": 12}),
+        (
+            {"model_type": "dinov2", "hidden_size": 1536, "use_swiglu_ffn": True},
+            {"activation": "silu", "mlp_dim": 4096, "gated_mlp": True, "norm_epsilon": 1e-6},
+        ),
+        ({"model_type": "dinov2", "mlp_ratio": 3}, {"activation": "gelu_erf", "mlp_dim": 2304}),
+        ({"model_type": "dinov2_with_registers"}, {"num_registers": 4}),
+        (
+            {"model_type": "dinov3_vit", "rope_theta": 50, "use_gated_mlp": True, "hidden_act": "silu"},
+            {
+                "rotary": rotary_options({"kind": "dinov3", "base": 50}),
+                "gated_mlp": True,
+                "activation": "silu",
+            },
+        ),
+        ({"model_type": "dinov3_vit"}, {"image_size": 224, "num_heads": 6, "num_registers": 0}),
+        ({"model_type": "siglip_vision_model"}, {"norm_epsilon": 1e-6, "activation": "gelu_tanh"}),
+        ({"model_type": "clip_vision_model"}, {"norm_epsilon": 1e-5, "activation": "quick_gelu"}),
+        (
+            {"model_type": "siglip", "vision_config": {"image_size": 384, "patch_size": 14}},
+            {"image_size": 384, "patch_size": 14, "num_heads": 12, "activation": "gelu_tanh"},
+        ),
+        (
+            # Of the two, transformers uses the first, with defaults of its own.
+            {
+                **{"model_type": "clip", "vision_config_dict": {"num_attention_heads": 16}},
+                "vision_config": {"num_attention_heads": 8, "hidden_act": "gelu"},
+            },
+            {"num_heads": 16, "activation": "quick_gelu"},
+        ),
+        ({"model_type": "clip", "vision_config": None}, {"num_heads": 12, "norm_epsilon": 1e-5}),
+    ],
+    ids=lambda value: value.get("model_type"),
+)
+def test_each_model_type_has_its_words_and_defaults(config, expected, tmp_path):
+    found = read(tmp_path, config)
+    expected = checked_options(expected, "expected")
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        ({"model_type": "siglip2"}, "describes a 'siglip2' model; expected transformers' 'vit' or 'deit' or"),
+        (
+            {"model_type": "siglip", "vision_config": {"model_type": "swin"}},
+            "'swin' image tower; expected 'sig",
+        ),
+        ({"model_type": "clip", "vision_config": [1]}, "in the format of"),
+        ({"model_type": ["vit"]}, "in the format of"),
+        ({"model_type": "dinov2", "mlp_ratio": "4"}, "mlp_ratio must be a number .*; got '4'"),
+        ({"model_type": "dinov3_vit", "rope_theta": 0}, "rotary: base must be"),
+    ],
+    ids=str,
+)
+def test_another_tower_or_damage_is_refused(config, message, tmp_path):
+    refused(tmp_path, message, config)
+
+
+def test_the_crop_of_dinov2_is_read_as_a_fraction(tmp_path):
+    """Its files describe models of 518 pixels, and processors that crop 224 of 256."""
+    images = {**SAVED["CLIP"], "image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 20}}
+    config = {"model_type": "dinov2", "image_size": 32}
+    assert read(tmp_path, config, images)["preprocessing"]["crop_fraction"] == 16 / 20
+    refused(tmp_path, "crop_size must be the model's 32×32", {**VIT, "image_size": 32}, images)
+    squash = {**SAVED["ViT"], "image_processor_type": "DINOv3ViTImageProcessor"}
+    assert read(tmp_path, {"model_type": "dinov3_vit", "image_size": 32}, squash)["preprocessing"]["std"]
+
+
+def test_a_processor_of_varying_sizes_is_refused(tmp_path):
+    images = {"image_processor_type": "Siglip2ImageProcessor", **STEPS, "max_num_patches": 256}
+    refused(tmp_path, r"a Siglip2ImageProcessor makes images of varying sizes", VIT, images)
+
+
+@pytest.mark.parametrize("name, resample", [("Siglip", 3), ("CLIP", 3), ("Bit", 3), ("DINOv3ViT", 2)])
+def test_processors_have_the_defaults_of_their_class(name, resample, tmp_path):
+    images = {"image_processor_type": f"{name}ImageProcessor", **HALF}
+    config = {"model_type": "vit", "image_size": 224}
+    found = read(tmp_path, config, images)["preprocessing"]
+    assert found["interpolation"] == {2: "bilinear", 3: "bicubic"}[resample]
+    assert found.get("resize", "squash") == ("crop" if name in ("CLIP", "Bit") else "squash")
+
+
 def test_options_are_read_from_their_words(tmp_path):
     config = {
         **{"hidden_act": "gelu_new", "layer_norm_eps": 1e-3, "num_attention_heads": 4},
@@ -209,7 +297,8 @@ def test_options_are_read_from_their_words(tmp_path):
     found = read(tmp_path, {**VIT, **config})
     assert (found["activation"], found["norm_epsilon"], found["num_heads"]) == ("gelu_tanh", 1e-3, 4)
     assert found["class_names"] == tuple(f"class {i}" for i in range(12)) and found["num_classes"] == 12
-    assert read(tmp_path, {"model_type": "vit"}) == {"activation": "gelu_erf"}
+    defaults = {"activation": "gelu_erf", "num_heads": 12, "norm_epsilon": 1e-12}
+    assert read(tmp_path, {"model_type": "vit"}) == defaults
     labels = {str(i): f"LABEL_{i}" for i in range(3)}  # transformers' names of classes without names
     assert "class_names" not in read(tmp_path, {**VIT, "id2label": labels})
 

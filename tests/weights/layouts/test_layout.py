@@ -139,7 +139,7 @@ def test_only_its_own_layout_detects_a_file(golden, name):
         (["embedding/kernel", "head/kernel"], None),
         (["foo/embedding/kernel", "foo/Transformer/encoder_norm/scale"], None),
         (["vit.patch_embed.proj.weight", "cls_token"], None),
-        (["dinov2.embeddings.patch_embeddings.projection.weight"], None),
+        (["beit.embeddings.patch_embeddings.projection.weight"], None),
         ([], None),
     ],
 )

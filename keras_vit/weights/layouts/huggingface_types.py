@@ -1,0 +1,469 @@
+"""The model types of transformers, one entry of `TYPES` each: the names of layers and options.
+
+An entry says how transformers names what `VisionTransformer` has, and which of its options the type can
+express. `huggingface.py` reads and writes the arrays by it, `huggingface_config.py` the options.
+
+Sources: the modules and configurations of transformers 5.23 in `models/` (`vit`, `deit`, `ijepa`, `vit_msn`,
+`vit_mae`, `dinov2`, `dinov2_with_registers`, `dinov3_vit`, `siglip`, `clip`), and `conversion_mapping.py`, by
+which it renames the arrays of a file.
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from keras_vit.layers.rotary import rotary_options
+from keras_vit.models.config import DEFAULTS, grid_shape, is_dynamic
+from keras_vit.rules import integer, number
+from keras_vit.weights.layouts import hub_config
+from keras_vit.weights.layouts.hub_config import CONFIG
+from keras_vit.weights.layouts.layout import ANY, COMMON
+from keras_vit.weights.layouts.table import CONV, Row, Table, fused_rows, torch_rows
+
+_GATE = re.compile(r".*\.mlp\.(gate_proj|weights_in)\.weight")
+_BLOCK = "encoder_block_{i}/"
+
+
+class ModelType(NamedTuple):
+    """A model type of transformers.
+
+    Attributes:
+        name: Its `model_type`.
+        model, classifier: Names of the classes without and with a head; None if there is none with one.
+        prefix: What the keys of the model begin with in a file of the classifier.
+        rows: Rows of the `Table`; files and memory may have different names.
+        plain, gated: Further rows, of MLPs without and with a gate.
+        mark: Pattern of a key that only files of this family have; None for the first family.
+        options: dict from transformers' names of options to ours.
+        defaults: The values of options that the arrays do not show, if config.json has none.
+        read: dict from our options to functions of config.json.
+        written: dict from transformers' names of further options to functions of `get_config()`.
+        supported: As in `Layout`; an option without an entry must have its default.
+        conflicts: Function of `get_config()` to a dict from reasons why the type cannot express it to whether
+            they are so.
+        processor: Name of the class of its image processor.
+        any_size: Whether the model accepts images of other sizes than config.json's.
+    """
+
+    name: str
+    model: str
+    classifier: str | None
+    prefix: str
+    rows: tuple
+    plain: tuple
+    gated: tuple = ()
+    mark: str | None = None
+    options: dict = {}
+    defaults: dict = {}
+    read: dict = {}
+    written: dict = {}
+    supported: dict = {}
+    conflicts: Callable = lambda config: {}
+    processor: str = "ViTImageProcessor"
+    any_size: bool = False
+
+    def table(self, gated):
+        """The `Table` of the arrays of a model whose MLPs have a gate, or not."""
+        return Table((*self.rows, *(self.gated if gated else self.plain)))
+
+    def refusals(self, config):
+        """Two lists of the reasons why the type cannot express a model with this `get_config()`.
+
+        The first names values of options that only another type has, the second combinations.
+        """
+        options = []
+        for name, value in config.items():
+            supported = self.supported.get(name, (DEFAULTS.get(name),))
+            if name in SUPPORTED and value in SUPPORTED[name] and value not in supported:
+                options.append(f"{name}={value!r} (supported: {' or '.join(map(repr, supported))})")
+        return options, [reason for reason, is_so in self.conflicts(config).items() if is_so]
+
+
+def type_of_keys(keys):
+    """The first `ModelType` whose arrays have such keys, and whether the MLPs have a gate."""
+    families = [kind for kind in TYPES.values() if kind.mark is not None]
+    found = (kind for kind in families if any(re.fullmatch(kind.mark, key) for key in keys))
+    return next(found, TYPES["vit"]), any(map(_GATE.fullmatch, keys))
+
+
+# Rows ----------------------------------------------------------------------------------------------
+
+_TOKENS = {
+    "class_token/token": "embeddings.cls_token",
+    "distillation_token/token": "embeddings.distillation_token",
+    "position_embedding/table": "embeddings.position_embeddings",
+}
+_PATCHES = torch_rows({"patch_embedding": "embeddings.patch_embeddings.projection"}, axes=CONV)
+_SEPARATE = {f"attention/{name}": f"attention.attention.{name}" for name in ("query", "key", "value")}
+_SEPARATE["attention/out"] = "attention.output.dense"
+_PROJECTIONS = {f"attention/{name}": f"attention.{name[0]}_proj" for name in ("query", "key", "value", "out")}
+_VIT_NORMS = {"attention_norm": "layernorm_before", "mlp_norm": "layernorm_after"}
+_MLP = {"mlp/dense_0": "mlp.fc1", "mlp/dense_1": "mlp.fc2"}
+_VIT_ROWS = (
+    *torch_rows(_TOKENS),
+    *torch_rows({"encoder_norm": "layernorm", "pre_logits": "pooler.dense", "head": "classifier"}),
+    *torch_rows({"head_distillation": "distillation_classifier"}),
+    *torch_rows({"head": "cls_classifier"}),  # of a distilled DeiT
+    *_PATCHES,
+    *torch_rows({**_VIT_NORMS, **_SEPARATE}, _BLOCK, "encoder.layer.{i}."),
+    *torch_rows(
+        {"mlp/dense_0": "intermediate.dense", "mlp/dense_1": "output.dense"}, _BLOCK, "encoder.layer.{i}."
+    ),
+    # As transformers 5 names them in memory, and in a saved state dict.
+    *torch_rows({**_VIT_NORMS, **_PROJECTIONS, **_MLP}, _BLOCK, "layers.{i}."),
+)
+
+_DINO = {
+    "attention_norm": "norm1",
+    "attention_scale/gamma": "layer_scale1.lambda1",
+    "mlp_norm": "norm2",
+    "mlp_scale/gamma": "layer_scale2.lambda1",
+}
+_GATED = {"mlp/gate": "mlp.gate_proj", "mlp/up": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}
+_REGISTERS = torch_rows({"register_tokens/token": "embeddings.register_tokens"})
+_DINOV2_ROWS = (
+    *torch_rows({"encoder_norm": "layernorm", "head": "classifier", **_TOKENS}),
+    *_REGISTERS,
+    *_PATCHES,
+    *torch_rows({**_DINO, **_SEPARATE}, _BLOCK, "encoder.layer.{i}."),
+    *torch_rows(_PROJECTIONS, _BLOCK, "encoder.layer.{i}."),
+)
+
+
+def _dinov3_block(names):
+    """Rows of a block's layers, as named in files and in memory."""
+    return tuple(
+        row for block in ("layer.{i}.", "model.layer.{i}.") for row in torch_rows(names, _BLOCK, block)
+    )
+
+
+_DINOV3_ROWS = (
+    *torch_rows({"class_token/token": "embeddings.cls_token", "encoder_norm": "norm"}),
+    *_REGISTERS,
+    *torch_rows({"patch_embedding": "embeddings.patch_embeddings"}, axes=CONV),
+    *_dinov3_block({**_DINO, **_PROJECTIONS}),
+)
+
+_TOWER_BLOCK = {
+    "attention_norm": "layer_norm1",
+    **{f"attention/{name}": f"self_attn.{name[0]}_proj" for name in ("query", "key", "value")},
+    "attention/out": "self_attn.out_proj",
+    "mlp_norm": "layer_norm2",
+    **_MLP,
+}
+_TOWER_ROWS = (
+    *torch_rows({"patch_embedding": "embeddings.patch_embedding"}, axes=CONV),
+    Row("position_embedding/table", "embeddings.position_embedding.weight", leading=1),
+    *torch_rows(_TOWER_BLOCK, _BLOCK, "encoder.layers.{i}."),
+)
+_PROBE = {
+    "probe": "head.probe",
+    "attention/out": "head.attention.out_proj",
+    "mlp_norm": "head.layernorm",
+    "mlp/dense_0": "head.mlp.fc1",
+    "mlp/dense_1": "head.mlp.fc2",
+}
+_IN_PROJECTION = {"kernel": "_weight", "bias": "_bias"}
+_SIGLIP_ROWS = (
+    *_TOWER_ROWS,
+    *torch_rows({"encoder_norm": "post_layernorm", "head": "classifier"}),
+    *torch_rows(_PROBE, "attention_pooling/"),
+    *fused_rows(
+        "attention_pooling/attention/", ("query", "key", "value"), "head.attention.in_proj", _IN_PROJECTION
+    ),
+)
+_CLIP_ROWS = (
+    *_TOWER_ROWS,
+    Row("class_token/token", "embeddings.class_embedding", leading=2),
+    *torch_rows({"pre_norm": "pre_layrnorm", "pooled_norm": "post_layernorm"}),
+    *torch_rows({"head": "visual_projection"}),
+    *torch_rows({"head": "classifier"}),
+)
+
+# Options -------------------------------------------------------------------------------------------
+
+_SIZES = {
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "num_channels": "in_channels",
+    "layer_norm_eps": "norm_epsilon",
+    "image_size": "image_size",
+    "patch_size": "patch_size",
+}
+_OPTIONS = {**_SIZES, "intermediate_size": "mlp_dim"}
+_DEFAULTS = {"num_attention_heads": 12, "layer_norm_eps": 1e-12, "hidden_act": "gelu"}
+_DROPOUT = {
+    "hidden_dropout_prob": lambda c: c["dropout_rate"],
+    "attention_probs_dropout_prob": lambda c: c["attention_dropout_rate"],
+}
+_POOLER = {"pooler_act": lambda c: "tanh", "pooler_output_size": lambda c: c["hidden_size"]}
+_ACTIVATION = {"activation": lambda model: hub_config.activation(model["hidden_act"])}
+_BIASED = {**COMMON, "class_token": (True,)}
+_BASE = {**_BIASED, "qkv_bias": (True, False)}
+_GATES = {"gated_mlp": (True, False), "activation": (*COMMON["activation"], "silu"), "layer_scale": ANY}
+
+
+def _not_square(config):
+    """Whether the grid is not a square, which transformers' tables of these types are."""
+    grid = config["position_grid"]
+    if grid is None and not is_dynamic(config["image_size"]):
+        grid = grid_shape(config["image_size"], config["patch_size"], None)
+    return {f"a grid of {grid and f'{grid[0]}×{grid[1]}'} (supported: squares)": grid and grid[0] != grid[1]}
+
+
+def _of_vit(config):
+    has_head, size = bool(config["num_classes"]), config["representation_size"]
+    return {
+        f"representation_size={size} (supported: hidden_size)": size not in (None, config["hidden_size"]),
+        "representation_size with a head": size and has_head,
+    }
+
+
+def _of_deit(config):
+    return {
+        **_of_vit(config),
+        "distillation without a head": config["distillation"] and not config["num_classes"],
+        "num_registers with distillation": config["num_registers"] and config["distillation"],
+    }
+
+
+def _dinov2_mlp_dim(hidden_size, ratio, gated):
+    """Size of the hidden layer. With a gate two thirds of it remain, rounded up to a multiple of 8."""
+    size = int(hidden_size * ratio)
+    return (int(size * 2 / 3) + 7) // 8 * 8 if gated else size
+
+
+def _read_dinov2_mlp_dim(model):
+    integer(at_least=1).check(f"{CONFIG}: hidden_size", model["hidden_size"])
+    number(above=0).check(f"{CONFIG}: mlp_ratio", model["mlp_ratio"])
+    return _dinov2_mlp_dim(model["hidden_size"], model["mlp_ratio"], model["use_swiglu_ffn"])
+
+
+def _dinov2_ratio(config):
+    """The `mlp_ratio`, which transformers restricts to ints, or None."""
+    sizes = (config["hidden_size"], config["mlp_dim"])
+    for ratio in range(1, 2 + 2 * sizes[1] // sizes[0]):
+        if _dinov2_mlp_dim(sizes[0], ratio, config["gated_mlp"]) == sizes[1]:
+            return ratio
+    return None
+
+
+def _of_dinov2(config):
+    pooling, has_head = config["pooling"], bool(config["num_classes"])
+    gated, activation = config["gated_mlp"], config["activation"]
+    return {
+        **_not_square(config),
+        "layer_scale=None": config["layer_scale"] is None,
+        f"mlp_dim={config['mlp_dim']}": bool(config["num_layers"]) and _dinov2_ratio(config) is None,
+        f"activation={activation!r} with a gate (supported: 'silu')": gated and activation != "silu",
+        f"pooling={pooling!r} with a head (supported: 'token_gap')": has_head and pooling == "token",
+        f"pooling={pooling!r} without a head (supported: 'token')": not has_head and pooling == "token_gap",
+    }
+
+
+def _of_dinov2_with_registers(config):
+    return {**_of_dinov2(config), "num_registers=0": not config["num_registers"]}
+
+
+def _of_dinov3(config):
+    rotary = config["rotary"]
+    kind = rotary and {**rotary, "base": None}
+    expected = {**rotary_options("dinov3"), "base": None}
+    return {
+        f"rotary={rotary!r} (supported: kind 'dinov3')": kind != expected,
+        "layer_scale=None": config["layer_scale"] is None,
+        "a head": bool(config["num_classes"]),
+    }
+
+
+def _of_siglip(config):
+    heads, size = config["pooling_heads"], config["pooling_mlp_dim"]
+    return {
+        **_not_square(config),
+        "a head": bool(config["num_classes"]),
+        f"pooling_heads={heads} (supported: num_heads)": heads not in (None, config["num_heads"]),
+        f"pooling_mlp_dim={size} (supported: mlp_dim)": size not in (None, config["mlp_dim"]),
+    }
+
+
+def _of_clip(config):
+    return {
+        **_not_square(config),
+        "pre_norm=False": not config["pre_norm"],
+        "class_names (a projection's outputs have no names)": config["class_names"] is not None,
+    }
+
+
+_VIT = ModelType(
+    "vit",
+    "ViTModel",
+    "ViTForImageClassification",
+    "vit.",
+    _VIT_ROWS,
+    (),
+    options={**_OPTIONS, "qkv_bias": "qkv_bias"},
+    defaults=_DEFAULTS,
+    read=_ACTIVATION,
+    written={**_DROPOUT, **_POOLER},
+    supported={**_BASE, "representation_size": ANY},
+    conflicts=_of_vit,
+)
+_DINOV2 = ModelType(
+    "dinov2",
+    "Dinov2Model",
+    "Dinov2ForImageClassification",
+    "dinov2.",
+    _DINOV2_ROWS,
+    tuple(torch_rows(_MLP, _BLOCK, "encoder.layer.{i}.")),
+    (
+        *fused_rows(f"{_BLOCK}mlp/", ("gate", "up"), "encoder.layer.{i}.mlp.weights_in"),
+        *torch_rows({"mlp/dense_1": "mlp.weights_out"}, _BLOCK, "encoder.layer.{i}."),
+        *torch_rows(_GATED, _BLOCK, "encoder.layer.{i}."),
+    ),
+    mark=r"(.*\.)?encoder\.layer\.0\.norm1\.weight",
+    options={**_SIZES, "qkv_bias": "qkv_bias", "use_swiglu_ffn": "gated_mlp"},
+    defaults={
+        **{**_DEFAULTS, "layer_norm_eps": 1e-6},
+        **{"use_swiglu_ffn": False, "mlp_ratio": 4, "hidden_size": 768},
+    },
+    read={
+        "activation": lambda m: "silu" if m["use_swiglu_ffn"] else hub_config.activation(m["hidden_act"]),
+        "mlp_dim": _read_dinov2_mlp_dim,
+    },
+    written={
+        **_DROPOUT,
+        "mlp_ratio": _dinov2_ratio,
+        "layerscale_value": lambda c: c["layer_scale"],
+        "drop_path_rate": lambda c: c["stochastic_depth_rate"],
+    },
+    supported={**_BASE, **_GATES, "pooling": ("token", "token_gap")},
+    conflicts=_of_dinov2,
+    processor="BitImageProcessor",
+    any_size=True,
+)
+_SIGLIP = ModelType(
+    "siglip_vision_model",
+    "SiglipVisionModel",
+    None,
+    "vision_model.",
+    _SIGLIP_ROWS,
+    (),
+    mark=r"(.*\.)?embeddings\.patch_embedding\.weight",
+    options=_OPTIONS,
+    defaults={**_DEFAULTS, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"},
+    read=_ACTIVATION,
+    written={"attention_dropout": lambda c: c["attention_dropout_rate"]},
+    supported={
+        **{**COMMON, "class_token": (False,), "pooling": ("map",)},
+        **{"pooling_heads": ANY, "pooling_mlp_dim": ANY},
+    },
+    conflicts=_of_siglip,
+    processor="SiglipImageProcessor",
+)
+TYPES = {
+    kind.name: kind
+    for kind in (
+        _VIT,
+        _VIT._replace(
+            name="deit",
+            model="DeiTModel",
+            classifier="DeiTForImageClassification",
+            prefix="deit.",
+            supported={**_VIT.supported, "num_registers": (0, 1), "distillation": (True, False)},
+            conflicts=_of_deit,
+            processor="DeiTImageProcessor",
+        ),
+        _VIT._replace(
+            name="ijepa",
+            model="IJepaModel",
+            classifier="IJepaForImageClassification",
+            prefix="ijepa.",
+            supported={**_BASE, "class_token": (False,), "pooling": ("gap",)},
+            conflicts=lambda config: {},
+        ),
+        # The next two are read; they are the same models as `vit`, which is written.
+        _VIT._replace(name="vit_msn", model="ViTMSNModel", defaults={**_DEFAULTS, "layer_norm_eps": 1e-6}),
+        _VIT._replace(name="vit_mae", model="ViTMAEModel"),
+        _DINOV2,
+        _DINOV2._replace(
+            name="dinov2_with_registers",
+            model="Dinov2WithRegistersModel",
+            classifier="Dinov2WithRegistersForImageClassification",
+            prefix="dinov2_with_registers.",
+            options={**_DINOV2.options, "num_register_tokens": "num_registers"},
+            defaults={**_DINOV2.defaults, "num_register_tokens": 4},
+            supported={**_DINOV2.supported, "num_registers": ANY},
+            conflicts=_of_dinov2_with_registers,
+        ),
+        ModelType(
+            "dinov3_vit",
+            "DINOv3ViTModel",
+            None,
+            "",
+            _DINOV3_ROWS,
+            _dinov3_block({"mlp/dense_0": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}),
+            _dinov3_block(_GATED),
+            mark=r"(.*\.)?embeddings\.patch_embeddings\.weight",
+            options={**_OPTIONS, "use_gated_mlp": "gated_mlp", "num_register_tokens": "num_registers"},
+            defaults={
+                **{"num_attention_heads": 6, "layer_norm_eps": 1e-5, "hidden_act": "gelu"},
+                **{"image_size": 224, "rope_theta": 100.0},
+                **{"use_gated_mlp": False, "num_register_tokens": 0},
+            },
+            read={
+                **_ACTIVATION,
+                "rotary": lambda m: rotary_options({"kind": "dinov3", "base": m["rope_theta"]}),
+            },
+            written={
+                "rope_theta": lambda c: c["rotary"]["base"],
+                "query_bias": lambda c: c["qkv_bias"],
+                "key_bias": lambda c: c["qkv_bias"] and c["key_bias"],
+                "value_bias": lambda c: c["qkv_bias"],
+                "proj_bias": lambda c: c["linear_bias"],
+                "mlp_bias": lambda c: c["linear_bias"],
+                "layerscale_value": lambda c: c["layer_scale"],
+                "pos_embed_rescale": lambda c: c["max_rotary_rescale"],
+                "attention_dropout": lambda c: c["attention_dropout_rate"],
+                "drop_path_rate": lambda c: c["stochastic_depth_rate"],
+            },
+            supported={
+                **{**_BASE, **_GATES, "position_embedding": ("none",), "rotary": ANY, "num_registers": ANY},
+                **{"key_bias": (True, False), "linear_bias": (True, False)},
+            },
+            conflicts=_of_dinov3,
+            processor="DINOv3ViTImageProcessor",
+            any_size=True,
+        ),
+        _SIGLIP._replace(
+            name="clip_vision_model",
+            model="CLIPVisionModel",
+            classifier="CLIPVisionModelWithProjection",
+            rows=_CLIP_ROWS,
+            mark=r"(.*\.)?embeddings\.class_embedding",
+            defaults={**_DEFAULTS, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"},
+            written={**_SIGLIP.written, "projection_dim": lambda c: c["num_classes"] or c["hidden_size"]},
+            supported={**_BIASED, "pre_norm": (True, False), "norm_after_pooling": (True, False)},
+            conflicts=_of_clip,
+            processor="CLIPImageProcessor",
+        ),
+        _SIGLIP,
+    )
+}
+# The image towers of models with two: they are in `vision_config`, and their keys begin with "vision_model.".
+TOWERS = {"siglip": "siglip_vision_model", "clip": "clip_vision_model"}
+
+
+def _union():
+    """The values of each option that some type supports."""
+    values = {}
+    for kind in TYPES.values():
+        for name in {*kind.supported, *values}:
+            supported = kind.supported.get(name, (DEFAULTS.get(name),))
+            known = values.get(name, () if kind is _VIT else (DEFAULTS.get(name),))
+            either = ANY in (known, supported)
+            values[name] = ANY if either else (*known, *(value for value in supported if value not in known))
+    return values
+
+
+SUPPORTED = _union()
