@@ -5,7 +5,6 @@ import re
 import tempfile
 
 from keras_vit.messages import one_line
-from keras_vit.models.adapting import plain_arrays
 from keras_vit.rules import one_of, optional
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.model_card import model_card
@@ -36,7 +35,8 @@ def push_to_hub(
     Args:
         model: VisionTransformer.
         repository: "ORG/NAME" or "USER/NAME".
-        layout: "huggingface" (transformers) or "timm"; None: the first of these that can express the model.
+        layout: "huggingface" (transformers) or "timm"; None: the first of these that can express the model;
+            without a class token "timm" if it can.
         private: Whether a new repository is private; None: the account's default.
         licence: Licence of the weights: its lowercase SPDX identifier, such as "apache-2.0".
         dataset: Training data: the name of a dataset on Hugging Face, or a description.
@@ -93,7 +93,7 @@ def write_repository(model, folder, repository, layout=None, **facts):
         ValueError: as `push_to_hub`.
     """
     config = model.get_config()
-    name = _layout(model, config, layout)
+    name = _layout(config, layout)
     layout = LAYOUTS[name]
     card = model_card(config, model.count_params(), name, repository, **facts)
     folder.mkdir()
@@ -107,13 +107,14 @@ def write_repository(model, folder, repository, layout=None, **facts):
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def _layout(model, config, requested):
+def _layout(config, requested):
     """The requested layout, or the first that can express the model."""
     optional(one_of(PUSHED)).check("layout", requested)
     refusals = []
-    for layout in (requested,) if requested else PUSHED:
+    # Without a class token transformers has only models of other names, such as I-JEPA.
+    order = PUSHED if config["class_token"] else PUSHED[::-1]
+    for layout in (requested,) if requested else order:
         reasons = cannot_express(layout, config) + LAYOUTS[layout].config_conflicts(config)
-        reasons = reasons or LAYOUTS[layout].array_conflicts(plain_arrays(model), config)
         if not reasons:
             return layout
         refusals.append(f"the layout {layout!r} cannot express this model: {', '.join(reasons)}")

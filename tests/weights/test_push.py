@@ -21,6 +21,8 @@ MODELS = {  # changed options of a small model, the requested layout, and the ch
     "prepared": ({"preprocessing": CROP, "norm_epsilon": 1e-12}, None, "huggingface"),
     "distilled": ({"distillation": True, **ERF}, None, "huggingface"),
     "any size": ({"image_size": (None, None), "position_grid": (3, 2)}, None, "huggingface"),
+    "mean": ({"pooling": "gap"}, None, "timm"),
+    "as I-JEPA": ({"pooling": "gap"}, "huggingface", "huggingface"),
     "as timm": ({"class_names": NAMES, "preprocessing": CROP}, "timm", "timm"),
     "pooled": ({"pooling": "gap", "norm_after_pooling": True, "mlp_dim": 49}, None, "timm"),
     "registers": ({"num_registers": 4, "prefix_positions": False, "layer_scale": 0.1}, None, "timm"),
@@ -99,7 +101,12 @@ def test_the_card_has_the_known_facts(hub):
     "options, given, message",
     [
         ({**HYBRID, "resnet": (1,)}, {}, "'huggingface' cannot .*resnet=.*'timm' cannot .*resnet="),
-        ({"pooling": "gap"}, {"layout": "huggingface"}, "cannot express this model: pooling='gap'"),
+        ({"pooling": None}, {"layout": "huggingface"}, "cannot express this model: pooling=None"),
+        (
+            {"pre_norm": True, "norm_epsilon": 1e-5},
+            {"layout": "huggingface"},
+            "cannot express this model: a head",
+        ),
         ({"norm_epsilon": 1e-12}, {"layout": "timm"}, r"norm_epsilon=1e-12 \(supported: 1e-06\)"),
         ({}, {"layout": "vit_jax"}, "layout must be one of 'huggingface', 'timm' or None; got 'vit_jax'"),
         ({}, {"metrics": {"accuracy": 1.0}}, "expected the dataset of the metrics"),

@@ -147,6 +147,12 @@ class HuggingFace(Layout):
             return ["a head with a bias (CLIP's projection has none)"]
         return []
 
+    def config_conflicts(self, config):
+        kind = self._written_type(config)
+        if kind.name == "clip_vision_model" and config["num_classes"]:
+            return ["a head (transformers classifies by CLIP's tokens before the last norm)"]
+        return []
+
     def _written_type(self, config):
         """The first `ModelType` that expresses the model, or nearly does."""
         return min(TYPES.values(), key=lambda kind: [*map(len, kind.refusals(config))])
