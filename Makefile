@@ -54,6 +54,7 @@ test-full: .venv/peers lint
 benchmark: .venv/dev
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/scaling.py
+	test ! -e .venv/peers || $(BIN)/python benchmarks/families.py
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/input_pipeline.py
 	$(BIN)/python benchmarks/masked_patch.py

@@ -36,11 +36,15 @@ class Case:
     task: str = "inference"
     batch: int = 1
     precision: str = "float32"
-    image_size: int = 224
+    image_size: int | tuple = 224  # or (height, width)
 
     def __str__(self):
-        size = "" if self.image_size == 224 else f", {self.image_size} px"
+        size = "" if self.image_size == 224 else f", {'×'.join(map(str, self.sides))} px"
         return f"{self.variant} {self.task}, batch {self.batch}, {self.precision}{size}"
+
+    @property
+    def sides(self):
+        return tuple(self.image_size) if isinstance(self.image_size, tuple | list) else (self.image_size,) * 2
 
     @property
     def gflops(self):
@@ -53,7 +57,7 @@ class Case:
         import numpy as np
 
         rng = np.random.default_rng(0)
-        images = rng.uniform(-1, 1, (self.batch, self.image_size, self.image_size, 3)).astype("float32")
+        images = rng.uniform(-1, 1, (self.batch, *self.sides, 3)).astype("float32")
         return images, rng.integers(0, CLASSES, self.batch).astype("int32")
 
 
@@ -75,7 +79,7 @@ class System:
 # Keras ------------------------------------------------------------------------------------------
 
 
-def _policy(case):
+def policy(case):
     """bfloat16 weights, as by torch's `.bfloat16()`; float32 in training, as under torch's autocast."""
     mixed = case.precision == "bfloat16" and case.task == "training"
     return "mixed_bfloat16" if mixed else case.precision
@@ -85,7 +89,7 @@ def _ours(case):
     import keras_vit
 
     return keras_vit.VisionTransformer.from_variant(
-        case.variant, case.image_size, num_classes=CLASSES, dtype=_policy(case)
+        case.variant, case.image_size, num_classes=CLASSES, dtype=policy(case)
     )
 
 
@@ -100,7 +104,7 @@ def _keras_vit(case, folder, jit=None):
     if jit is None:
         images, _ = case.data()
         return lambda: model.predict_on_batch(images)
-    return _keras_inference(model, case, jit)
+    return keras_inference(model, case, jit)
 
 
 def _keras_hub(case, folder, jit):
@@ -118,11 +122,11 @@ def _keras_hub(case, folder, jit):
         layer_norm_epsilon=1e-6,
         dropout_rate=0.0,
         attention_dropout=0.0,
-        dtype=_policy(case),
+        dtype=policy(case),
     )
     model = keras_hub.models.ViTImageClassifier(backbone, num_classes=CLASSES)
     if case.task == "inference":
-        return _keras_inference(model, case, jit)
+        return keras_inference(model, case, jit)
     model.compile(
         optimizer=keras.optimizers.SGD(1e-3, momentum=0.9, global_clipnorm=1.0),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -130,7 +134,7 @@ def _keras_hub(case, folder, jit):
     return _keras_training(model, case, jit)
 
 
-def _keras_inference(model, case, jit):
+def keras_inference(model, case, jit):
     import tensorflow as tf
 
     images = tf.constant(case.data()[0])
@@ -253,7 +257,7 @@ def _timm(case):
     )
 
 
-def _torch(case, folder, build, compiled):
+def torch_step(case, folder, build, compiled):
     import torch
 
     declare_torchvision()
@@ -270,7 +274,7 @@ def _torch(case, folder, build, compiled):
 
     def logits():
         found = call(images)
-        return getattr(found, "logits", found)
+        return getattr(found, "logits", getattr(found, "pooler_output", found))
 
     def infer():
         with torch.inference_mode():
@@ -306,7 +310,7 @@ def _file(file, *modules):
 
 
 def _on_torch(build, compiled, module):
-    make = functools.partial(_torch, build=build, compiled=compiled)
+    make = functools.partial(torch_step, build=build, compiled=compiled)
     return System(make, ("torch", module), "torch", peer=True)
 
 
@@ -338,12 +342,16 @@ def measure_formats(variant, image_size, folder):
 
 
 def measure_system(name, case, folder=None, threads=None):
-    """Build a system; a function that times its steps as `harness.interleaved` asks."""
+    """Build a system; the function that times it."""
     use_cores(threads)
     system = SYSTEMS[name]
     if system.backend != "torch":
         os.environ["KERAS_BACKEND"] = "jax" if system.backend == "jax" else "tensorflow"
-    step = system.make(Case(**case), folder and pathlib.Path(folder))
+    return timed(system.make(Case(**case), folder and pathlib.Path(folder)))
+
+
+def timed(step):
+    """A function that times a system's steps as `harness.interleaved` asks."""
     reset_peak()
     device = _device_mebibytes()
     memory = {"built": mebibytes("VmRSS") if device is None else device}

@@ -16,7 +16,7 @@ import sys
 import pytest
 
 import _keras_vit_cli
-from keras_vit import from_pretrained, save_weights
+from keras_vit import VisionTransformer, from_pretrained, save_weights
 from keras_vit.export.archive import MAX_OVERHEAD
 from keras_vit.preprocessing import MAX_BYTES, MAX_PIXELS
 from keras_vit.training import RECIPES
@@ -42,7 +42,8 @@ import numpy as np
 from PIL import Image
 import _keras_vit_cli
 
-checkpoint, trained, plan = sys.argv[1], sys.argv[2], json.loads(pathlib.Path(sys.argv[3]).read_text())
+checkpoint, trained, backbone = sys.argv[1:4]
+plan = json.loads(pathlib.Path(sys.argv[4]).read_text())
 start = pathlib.Path.cwd()
 pixels = np.random.default_rng(0).integers(0, 256, (25, 40, 50, 3), "uint8")
 photos = ["photo.jpg", *(f"flowers/{kind}/{i}.png" for kind in ("rose", "tulip") for i in range(12))]
@@ -65,6 +66,8 @@ for page, steps in plan.items():
     shutil.copy(checkpoint, "ViT-B_16.npz")
     pathlib.Path("runs/quickstart-1").mkdir(parents=True)
     shutil.copy(trained, "runs/quickstart-1/model.keras")
+    pathlib.Path("vit_small_patch16_dinov3.lvd1689m").mkdir()  # A path takes precedence over the name.
+    shutil.copy(backbone, "vit_small_patch16_dinov3.lvd1689m/model.keras")
     names, failure = {}, None
     with open("out.txt", "w") as out, contextlib.redirect_stdout(out):
         for language, block in steps:
@@ -81,14 +84,19 @@ def run_pages(pages, folder):
     """The folder of each page after all its blocks have run, and the traceback of a block that failed.
 
     The checkpoint has `pre_logits`, as the first published ones do, ImageNet's class count without class
-    names, and an image size that no page names.
+    names, and an image size that no page names. A small model with random weights is DINOv3.
     """
     model = from_pretrained(ROOT / "tests/golden/token_rep.npz", image_size=40, num_classes=1000)
     checkpoint = save_weights(model, folder / "other.npz", "vit_jax")
     model.save(folder / "other.keras")
+    sizes = {"patch_size": 16, "hidden_size": 24, "num_layers": 2, "mlp_dim": 48, "num_heads": 3}
+    dinov3 = {"rotary": "dinov3", "position_embedding": "none", "num_registers": 4, "layer_scale": 0.1}
+    backbone = VisionTransformer(256, **sizes, **dinov3, pooling="gap", class_token=True)
+    backbone.save(folder / "backbone.keras")
     plan = {page: [b for b in blocks(TEXTS[page]) if b[0] not in NOT_RUN] for page in pages}
     (folder / "plan.json").write_text(json.dumps(plan))
-    command = [sys.executable, "-c", RUN, checkpoint, folder / "other.keras", folder / "plan.json"]
+    files = (checkpoint, folder / "other.keras", folder / "backbone.keras", folder / "plan.json")
+    command = [sys.executable, "-c", RUN, *files]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return {page: (folder / page, json.loads((folder / page / "done.json").read_text())) for page in pages}
@@ -111,6 +119,9 @@ def test_every_block_of_the_manual_runs(tmp_path):
     assert not failures, "\n".join(failures)
     assert (found["docs/checkpoints.md"][0] / "vit_folder/config.json").exists()
     assert (found["docs/training.md"][0] / "runs/flowers/report.html").exists()
+    printed = (found["docs/features.md"][0] / "out.txt").read_text()
+    scores = re.findall(r"^([\d.]+)% (?:with|of)", printed, re.MULTILINE)
+    assert len(scores) == 3 and all(float(score) > 25 for score in scores)  # chance is 10
 
 
 def test_every_page_but_that_of_the_paper_has_code_to_run():

@@ -13,6 +13,7 @@ from keras_vit.layers import MlpBlock
 
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 
+import families
 import harness
 import ops
 import report
@@ -83,6 +84,21 @@ def test_the_page_is_that_of_the_stored_results():
         report.report(json.loads((folder / "RESULTS.json").read_text()))
         == (folder / "RESULTS.md").read_text()
     )
+
+
+def test_a_family_is_compared_with_the_faster_form_of_its_peer():
+    systems = {"keras_vit": measured(0.05), "transformers": measured(0.06), "timm": measured(0.04)}
+    rows = families.ratios({"systems": systems | {"transformers compiled": {"error": "of no use"}}})
+    assert rows["keras_vit"] == pytest.approx((50, 50, 50, 1.2))
+    del systems["transformers"]
+    assert families.ratios({"systems": systems})["keras_vit"][3] == pytest.approx(0.8)
+
+
+def test_the_page_of_families_is_that_of_the_stored_results():
+    text = families.report(json.loads(families.RESULTS.read_text()))
+    assert (families.HERE / "FAMILIES.md").read_text() == text
+    differences = json.loads(families.RESULTS.read_text())["differences"].values()
+    assert all(value < families.BOUND for found in differences for value in found.values())
 
 
 def test_a_process_that_fails_does_not_stop_the_others(tmp_path):

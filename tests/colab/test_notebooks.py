@@ -195,6 +195,31 @@ def test_export_writes_every_format_and_each_is_used(tmp_path):
     assert done.fraction("train") > 0.94
 
 
+@pytest.mark.slow
+def test_frozen_features_classify_and_retrieve_without_labels_in_training(tmp_path):
+    done = run("05_frozen_features", tmp_path)
+    assert done.warnings == []
+    assert done.figures == {"retrieval-figure": 1, "patch-figure": 1}
+    assert done.fraction("nearest-neighbours") > 0.9
+    assert done.fraction("linear-probe") > 0.9
+    assert done.fraction("retrieval-figure") > 0.85
+    classifier = keras.saving.load_model(done.folder / "probe.keras")
+    assert classifier.class_names == tuple("0123456789")
+
+
+@pytest.mark.slow
+def test_frozen_features_take_a_published_backbone_and_a_folder(tmp_path):
+    sizes = {"patch_size": 16, "hidden_size": 24, "num_layers": 2, "mlp_dim": 48, "num_heads": 3}
+    dinov3 = {"rotary": "dinov3", "position_embedding": "none", "num_registers": 4, "layer_scale": 0.1}
+    backbone = VisionTransformer(256, **sizes, **dinov3, pooling="gap", class_token=True)
+    backbone.save(tmp_path / "backbone.keras")
+    flowers = {"DATASET": f"folder:{write_classes(tmp_path / 'flowers', count=30)}", "IMAGE_SIZE": 48}
+    done = run("05_frozen_features", tmp_path, SOURCE=str(tmp_path / "backbone.keras"), **flowers)
+    assert done.warnings == []
+    assert done.printed("train").count("\n") == 1  # nothing to train
+    assert sum(done.figures.values()) == 2
+
+
 @each
 def test_it_is_a_notebook_without_outputs(path):
     stored = json.loads(path.read_text())
