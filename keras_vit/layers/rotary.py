@@ -3,6 +3,7 @@
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
@@ -224,18 +225,18 @@ def rotate(x, positions, interleaved):
 
     Source: Su et al. 2021, equation 34; GPT-NeoX for the second form.
     """
-    x, positions = ops.convert_to_tensor(x), ops.convert_to_tensor(positions)
+    x, positions = ops.convert_to_tensor(x), ops.convert_to_tensor(positions, "float32")
     cos, sin = positions[0], positions[1]  # (rotated tokens, heads or 1, head size / 2)
-    shape, size = ops.shape(x), x.shape[-1]
-    prefix = shape[1] - ops.shape(positions)[1]
-    rotated = ops.cast(x[:, prefix:], "float32")
+    size, prefix = x.shape[-1], ops.shape(x)[1] - ops.shape(positions)[1]
+    rotated = x[:, prefix:]
     if interleaved:
-        first, second = rotated[..., 0::2], rotated[..., 1::2]
+        # A product with a permutation is exact, and several times as fast on CPUs as slices with a stride.
+        swap = ops.convert_to_tensor(np.kron(np.eye(size // 2), [[0, 1], [-1, 0]]), x.dtype)
+        swapped = ops.reshape(ops.matmul(ops.reshape(rotated, (-1, size)), swap), ops.shape(rotated))
+        rotated, swapped = ops.cast(rotated, "float32"), ops.cast(swapped, "float32")
+        rotated = rotated * ops.repeat(cos, 2, axis=-1) + swapped * ops.repeat(sin, 2, axis=-1)
     else:
+        rotated = ops.cast(rotated, "float32")
         first, second = rotated[..., : size // 2], rotated[..., size // 2 :]
-    turned = [first * cos - second * sin, second * cos + first * sin]
-    if interleaved:
-        rotated = ops.reshape(ops.stack(turned, axis=-1), ops.shape(rotated))
-    else:
-        rotated = ops.concatenate(turned, axis=-1)
+        rotated = ops.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return ops.concatenate([x[:, :prefix], ops.cast(rotated, x.dtype)], axis=1)
