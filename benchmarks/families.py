@@ -44,7 +44,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--sizes", nargs="+", help="such as 512 or 336x448; by default those of the model")
-    parser.add_argument("--precisions", nargs="+", default=("float32", "bfloat16"))
+    parser.add_argument("--precisions", nargs="*", default=("float32", "bfloat16"))
     parser.add_argument("--systems", nargs="+", default=(*OURS, *TRANSFORMERS, *TIMM), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, help="cores for each system; by default all")
