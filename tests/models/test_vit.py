@@ -107,6 +107,30 @@ def test_the_layers_have_the_documented_names():
 # Any size -----------------------------------------------------------------------------------------
 
 
+def test_pixels_that_fill_no_patch_are_ignored_and_the_model_says_so(monkeypatch):
+    said = []
+    monkeypatch.setattr("keras_vit.models.vit.logging.log_first_n", lambda level, text, n: said.append(text))
+    model = small(image_size=(19, 30))
+    images = images_for(model)
+    changed = images.copy()
+    changed[:, 16:], changed[:, :, 24:] = 9, 9
+    np.testing.assert_array_equal(numpy(model(changed)), numpy(model(images)))
+    lines = []
+    model.summary(print_fn=lambda line, **kwargs: lines.append(line))
+    assert model.ignored_border == (3, 6)
+    assert "ignores 3 rows of pixels at the bottom and 6 columns at the right" in lines[-1]
+    assert said == lines[-1:]
+    assert small(image_size=(16, 24)).ignored_border == (0, 0) and len(said) == 1
+
+
+@pytest.mark.tensorflow_only("shapes are checked alike on every backend")
+def test_an_image_smaller_than_a_patch_or_of_a_dynamic_model_that_it_does_not_divide_is_refused():
+    with pytest.raises(ValueError, match="a grid of 7×16 .* is smaller than the patch of 8×8"):
+        small(image_size=(7, 16))
+    with pytest.raises(ValueError, match="is not divisible by the patch of 8×8"):
+        small(image_size=(None, None))(np.zeros((1, 16, 20, 3)))
+
+
 @pytest.mark.parametrize("kind", ["axial", "mixed", "dinov3"])
 def test_rotary_positions_are_those_of_the_grid_of_the_images(kind):
     options = {"rotary": kind, "hidden_size": 24, "position_embedding": "none"}
