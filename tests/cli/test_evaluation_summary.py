@@ -93,6 +93,13 @@ def classified(model):
     return samples, colors, evaluated(model, samples, batch_size=8)
 
 
+def test_scores_have_a_row_for_each_class_and_the_confusion_matrix_names_its_axes(classified):
+    _, _, (_, text, _) = classified
+    scores = text.partition("<h2>Scores</h2>")[2].partition("</section>")[0]
+    assert all(html.escape(name) in scores for name in NAMES)
+    assert "Rows are true classes, columns predicted ones." in text
+
+
 @pytest.mark.parametrize(
     "task", [task if task == "single_label" else pytest.param(task, marks=pytest.mark.slow) for task in TASKS]
 )
