@@ -482,16 +482,22 @@ def min_parameters(options):
     86443008
     """
     c, hidden = options, options["hidden_size"]
-    rows, columns = c["position_grid"] or (0, 0)
+    grid, size = c["position_grid"], c.get("image_size")
+    if grid is None and size is not None and not is_dynamic(size):
+        grid = grid_shape(pair(size, "image_size"), pair(c["patch_size"], "patch_size"), c["resnet"])
+    rows, columns = grid or (0, 0)
+    layers, heads = c["num_layers"] or 0, c["num_heads"] or 0
     stem = sum(
         units * (3 * c["resnet_width"] * 2**stage) ** 2 for stage, units in enumerate(c["resnet"] or ())
     )
     patch = math.prod(pair(c["patch_size"], "patch_size")) * (1 if c["resnet"] else c["in_channels"])
-    blocks = (c["num_layers"] or 0) * (4 * hidden + 2 * (c["mlp_dim"] or 0))
-    tokens = rows * columns + c["num_registers"]
+    kernels = (2 if c["num_kv_heads"] else 4) * hidden + (2 + c["gated_mlp"]) * (c["mlp_dim"] or 0)
+    offsets = layers * heads * (2 * rows - 1) * (2 * columns - 1) if c["relative_positions"] else 0
+    tokens = rows * columns * (layers > 0 and c["position_embedding"] == "learned") + c["num_registers"]
+    pooling = 4 * hidden + 2 * (c["pooling_mlp_dim"] or c["mlp_dim"] or 0) if c["pooling"] == "map" else 0
     before_head = c["representation_size"] or hidden
     head = before_head * (c["num_classes"] or 0) + hidden * (c["representation_size"] or 0)
-    return stem + hidden * (patch + blocks + tokens) + head
+    return stem + hidden * (patch + layers * kernels + tokens + pooling) + offsets + head
 
 
 # Rules across options -------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 import inspect
+import json
 
 import numpy as np
 import pytest
 from reference.small import NO_TRANSFORMER, SMALL, small
 
 from keras_vit import Preprocessing, VisionTransformer
-from keras_vit.models.config import DEFAULTS, OPTIONS, ViTConfig, check_options
+from keras_vit.models.config import DEFAULTS, OPTIONS, ViTConfig, check_options, min_parameters
 
 WRONG = [
     ({"image_size": 7}, "7×7 .* is smaller than the patch of 8×8"),
@@ -119,3 +120,26 @@ def test_options_of_a_file_are_checked_one_by_one():
     ):
         with pytest.raises(ValueError, match=message):
             check_options(options, "model.json")
+
+
+@pytest.mark.parametrize(
+    "options, whole",
+    [
+        ({}, True),
+        ({"image_size": 1600}, True),
+        ({"position_grid": (30, 40)}, True),
+        ({"image_size": (None, None), "pooling": "map", "pooling_mlp_dim": 3000}, True),
+        ({"relative_positions": True, "image_size": 640, "position_embedding": "none"}, True),
+        ({"gated_mlp": True, "mlp_dim": 3000, "position_embedding": "none", "image_size": 1600}, True),
+        ({"num_kv_heads": 1, "position_embedding": "sincos2d", "image_size": 1600}, False),
+        ({**NO_TRANSFORMER, "image_size": 1600}, False),
+    ],
+    ids=str,
+)
+def test_the_lower_bound_of_the_parameters_is_close(options, whole):
+    """Before a file's model is built, so that none can declare more than memory holds."""
+    model = VisionTransformer(**{**SMALL, **options})
+    in_a_file = json.loads(json.dumps(model.get_config()))
+    count, bound = model.count_params(), min_parameters(in_a_file)
+    assert bound <= count
+    assert not whole or bound > count / 3
