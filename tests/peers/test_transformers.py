@@ -201,6 +201,16 @@ def test_a_model_in_several_files_is_loaded(name, tmp_path):
     assert_same_stages(from_pretrained(tmp_path), images, stages_of(theirs, images))
 
 
+@pytest.mark.parametrize("image_size", [(224, 224), (336, 448), (None, None)], ids=str)
+def test_dinov3_of_size_s_computes_the_same(image_size, tmp_path, record_property):
+    torch.manual_seed(1)
+    theirs = transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(num_register_tokens=4)).eval()
+    theirs.save_pretrained(tmp_path)
+    images = images_of(*(image_size if image_size[0] else (160, 272)), batch=1)
+    ours = from_pretrained(tmp_path, image_size=image_size)
+    assert_same_stages(ours, images, stages_of(theirs, images), record_property)
+
+
 IN_MEMORY = ("ViTModel", "DeiT, teacher", "MSN", "DINOv2, gated", "DINOv3, gated", "SigLIP", "CLIP")
 
 

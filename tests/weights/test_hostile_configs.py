@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import pytest
 from made.checkpoints import base, made_model
-from reference.small import small
+from reference.small import one_block, small
 
+from keras_vit import save_weights
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.weights.layouts import LAYOUTS
@@ -31,6 +32,19 @@ VALUES = {
 def made(name, file):
     """A function that writes a made checkpoint, and returns its metadata file and what is read."""
     return lambda folder: (folder / file, base(name).write(folder))
+
+
+def saved(**options):
+    """The same for a small model in a folder of transformers."""
+
+    def write(folder):
+        path = save_weights(
+            one_block(hidden_size=16, num_heads=2, mlp_dim=16, **options), folder, "huggingface"
+        )
+        path.with_suffix(".json").unlink()
+        return folder / "config.json", path
+
+    return write
 
 
 def timm(folder):
@@ -73,6 +87,8 @@ DOCUMENTS = {
     "ours": (made("token_metadata", "model.json"), "load", ("arguments", "arguments.preprocessing")),
     "transformers": (made("hf_mu", "config.json"), "load", ("",)),
     "preprocessor": (made("hf_mu", "preprocessor_config.json"), "load", ("",)),
+    "dinov2": (saved(layer_scale=0.1, num_classes=None), "load", ("",)),
+    "clip": (saved(pre_norm=True, num_classes=None), "load", ("",)),
     "timm": (timm, "load", ("", "model_args", "pretrained_cfg")),
     "keras": (keras, "load", ("config", "config.preprocessing")),
     "export": (export, "run_export", ("", "architecture")),

@@ -232,6 +232,14 @@ def test_the_image_tower_of_two_is_read(name, tmp_path):
         from_pretrained(tmp_path)
 
 
+def test_the_projections_of_the_probe_are_one_array():
+    model = made("siglip")
+    kernels = merged_heads(arrays(model))
+    expected = [kernels[f"attention_pooling/attention/{name}/kernel"].T for name in ("query", "key", "value")]
+    written = state_dict(model)["vision_model.head.attention.in_proj_weight"]
+    np.testing.assert_array_equal(written, np.concatenate(expected))
+
+
 def test_the_pooled_part_of_a_two_tower_classifier_is_left_out():
     """It averages the tokens: of CLIP those before the last norm."""
     classifier = {"classifier.weight": np.ones((5, 12)), "classifier.bias": np.ones(5)}
