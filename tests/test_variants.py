@@ -127,7 +127,9 @@ def test_published_sizes_are_recognised():
 
 def test_the_manual_lists_every_family_with_its_sizes(repository):
     rows = re.findall(
-        r"^\| ([^|]+) \| ([^|]+/\d+) \|$", (repository / "docs/architecture.md").read_text(), re.M
+        r"^\| ([^|]+) \| ([^|]+/\d+) \|$",
+        (repository / "docs/architecture.md").read_text(encoding="utf-8"),
+        re.M,
     )
     found = set()
     for families, sizes in rows:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from made.checkpoints import NAMES, base, write
 from made.servers import asked_hub
-from reference.small import one_block
+from reference.small import NEWER, one_block, small
 
 from keras_vit import from_pretrained, save_weights
-from keras_vit.weights import catalogue
+from keras_vit.weights import catalogue, checkpoint
 from keras_vit.weights.catalogue import CATALOGUE
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS
@@ -182,6 +182,17 @@ def test_a_variant_must_agree(name, tmp_path):
         refused(path, rf"variant {variant} says ({option})=|num_heads", variant=variant)
     refused(path, "variant 'B' is unknown", variant="B")
     refused(path, "says|does not fit", variant="R50+B/16", read=from_pretrained)
+
+
+def test_a_variant_leaves_open_what_copies_of_its_weights_change(tmp_path, monkeypatch):
+    """How they are pooled, biases of zero, and initial values."""
+    variant = {**NEWER["DINOv3-S"], "pooling": "gap", "layer_scale": 0.3}
+    copied = {**variant, "pooling": "token", "qkv_bias": False, "key_bias": True, "num_classes": None}
+    path = save_weights(small(**copied), tmp_path / "model", "huggingface")
+    monkeypatch.setattr(checkpoint, "parse_variant", lambda name: variant)
+    assert from_pretrained(path, variant="DINOv3-S/8").pooling == "token"
+    monkeypatch.setattr(checkpoint, "parse_variant", lambda name: {**variant, "num_registers": 3})
+    refused(path, "variant DINOv3-S/8 says num_registers=3", variant="DINOv3-S/8")
 
 
 def sha256_of(path):
