@@ -48,6 +48,8 @@ class StoredModel:
         arguments: dict of `VisionTransformer` arguments of the stored model; without `image_size`
             if it is unknown.
         configuration: Name of the metadata file that was read, or None.
+        position_resize: How the model resizes its position table to the image size of the metadata, as for
+            `from_pretrained`, or None if it does not.
     """
 
     path: pathlib.Path
@@ -58,6 +60,7 @@ class StoredModel:
     skipped: list
     arguments: dict
     configuration: str | None = None
+    position_resize: str | None = None
 
     def mismatches(self, shapes):
         """Compare the arrays with the expected shapes by our names: three lists of differences by title."""
@@ -136,8 +139,13 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
         if not layout.split_heads and arguments["num_layers"]:
             check_heads(arguments["hidden_size"], arguments["num_heads"])
             _split_heads(mapped, arguments)
-    mapped.skipped.extend(sorted(skipped))
-    return StoredModel(path, layout.name, *mapped, arguments, described[1])
+        # Only a configuration file of the layout's project has another name than ours.
+        resize = layout.position_resize(path.parent) if described[1] in layout.config_files else None
+    arrays, keys, unknown, left_out, _ = mapped
+    left_out = [*left_out, *sorted(skipped)]
+    return StoredModel(
+        path, layout.name, arrays, keys, unknown, left_out, arguments, described[1], position_resize=resize
+    )
 
 
 @contextlib.contextmanager
@@ -252,12 +260,12 @@ def _merge_metadata(*sources):
 def _infer(layout, mapped, metadata, given):
     """The arguments of the stored model, from its arrays, the metadata and what the layout implies."""
     values = {name: value for name, (value, _) in metadata.items()}
-    implied = layout.implied(mapped.keys, values)
+    implied = {**mapped.options, **layout.implied(mapped.keys, {**values, **given})}
     inferred = infer_arguments(mapped.arrays, {**implied, **values, **given}, layout.split_heads)
     for name, (value, source) in metadata.items():
         if name in inferred and name not in _MAY_DIFFER and value != inferred[name]:
             raise ValueError(f"{source} says {name}={value!r}, the arrays hold {inferred[name]!r}")
-    arguments = {**implied, **values, **inferred}
+    arguments = {**implied, **values, **{n: v for n, v in given.items() if n != "position_grid"}, **inferred}
     if "activation" not in arguments | given:
         raise ValueError(
             "such models exist with several activations, and no metadata name one; give activation="

@@ -17,11 +17,15 @@ from keras_vit.weights.resizing import (
     adapted_channels,
     resized_patch_kernel,
     resized_positions,
+    resized_relative_positions,
 )
 
 HEADS = ("auto", "keep", "reset")
 # Arguments that describe the stored model, too, where the file is ambiguous.
-_STORED = ("num_heads", "position_grid", "prefix_positions", "position_embedding", "activation")
+_STORED = (
+    *("num_heads", "position_grid", "prefix_positions", "position_embedding", "activation"),
+    *("rotary", "post_norm", "pool_prefix", "pooling_heads", "norm_epsilon"),
+)
 
 
 def from_pretrained(
@@ -32,7 +36,7 @@ def from_pretrained(
     pooling="auto",
     representation_size="auto",
     head="auto",
-    position_resize="bilinear",
+    position_resize="auto",
     variant=None,
     sha256=None,
     trust=False,
@@ -61,7 +65,8 @@ def from_pretrained(
         head: "keep" the stored head, "reset" it to zero, or "auto": keep it if the class count and
             the layer before it are as in the file, else reset it.
         position_resize: "bilinear" (aligned corners: the official loader, also at call time),
-            "bicubic_antialias" (timm) or "bilinear_antialias" (FlexiViT).
+            "bicubic_antialias" (timm), "bilinear_antialias" (FlexiViT) or "bilinear_half_pixel" (C-RADIO).
+            "auto": as a NaFlexVit of timm does itself, and "bilinear" for all other models.
         variant: A name such as "B/16" that the file must agree with.
         sha256: Hexadecimal digest that the file must have. Of the metadata files only a `NAME.json` is then
             read whose digest the file holds, as `save_weights` writes it.
@@ -90,10 +95,10 @@ def from_pretrained(
     Source: `vit_jax/checkpoint.py`, but strict; `big_vision/models/vit.py`.
     """
     one_of(HEADS).check("head", head)
-    one_of(POSITION_RESIZES).check("position_resize", position_resize)
+    one_of(("auto", *POSITION_RESIZES)).check("position_resize", position_resize)
     if head == "keep" and num_classes == 0:
         raise ValueError("num_classes=0 removes the head, but head='keep' keeps it")
-    if is_dynamic(image_size) and position_resize != "bilinear":
+    if is_dynamic(image_size) and position_resize not in ("auto", "bilinear"):
         raise ValueError(
             f"a model for any image size resizes its positions at each call, with aligned corners; "
             f"position_resize={position_resize!r} needs an image_size"
@@ -121,9 +126,12 @@ def from_pretrained(
         raise ValueError(
             f"{checkpoint.path}: without a position table the image size is unknown; give image_size"
         )
+    own_resize = None if is_dynamic(config["image_size"]) else checkpoint.position_resize
+    resize = (own_resize if position_resize == "auto" else position_resize) or "bilinear"
     # A stored table with another grid than the image's stays so, and is resized at each call.
     if is_dynamic(config["image_size"]) or (
         image_size is None
+        and own_resize is None
         and stored_grid != grid_shape(stored["image_size"], stored["patch_size"], stored.get("resnet"))
     ):
         config["position_grid"] = stored_grid
@@ -142,7 +150,7 @@ def from_pretrained(
             "training diverged"
         )
     reset = _drop(arrays, model, stored, head)
-    _resize(arrays, model, stored, stored_grid, position_resize)
+    _resize(arrays, model, stored, stored_grid, resize)
     _assign(checkpoint, model, reset)
     return model
 
@@ -213,6 +221,10 @@ def _resize(arrays, model, stored, stored_grid, position_resize):
     if stored_grid and table is not None and table.shape[::2] == (1, stored["hidden_size"]):
         grid = model.get_layer("position_embedding").grid_size
         arrays["position_embedding/table"] = resized_positions(table, stored_grid, grid, position_resize)
+    if stored.get("relative_positions") and model.relative_positions:
+        grid = grid_shape(model.image_size, model.patch_size, model.resnet)
+        for name in [name for name in arrays if name.endswith("/position_bias/table")]:
+            arrays[name] = resized_relative_positions(arrays[name], stored_grid, grid)
     if model.patch_size != stored["patch_size"]:
         arrays["patch_embedding/kernel"] = resized_patch_kernel(
             arrays["patch_embedding/kernel"], model.patch_size

@@ -27,8 +27,12 @@ def _pixel_centred(kernel, antialias, old, new):
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-_SMOOTH = {"bicubic_antialias": _cubic, "bilinear_antialias": _hat}
-POSITION_RESIZES = ("bilinear", *_SMOOTH)
+_PIXEL_CENTRED = {  # kernel, and whether it is widened to antialias
+    "bicubic_antialias": (_cubic, True),
+    "bilinear_antialias": (_hat, True),
+    "bilinear_half_pixel": (_hat, False),
+}
+POSITION_RESIZES = ("bilinear", *_PIXEL_CENTRED)
 
 
 def resized_positions(table, old_grid, new_grid, method="bilinear"):
@@ -37,8 +41,9 @@ def resized_positions(table, old_grid, new_grid, method="bilinear"):
     Args:
         table: (1, prefix + old rows · old columns, channels).
         old_grid, new_grid: (rows, columns).
-        method: "bilinear" (aligned corners, the official loader), "bicubic_antialias" (timm's)
-            or "bilinear_antialias" (FlexiViT's); the last two have half-pixel centres.
+        method: "bilinear" (aligned corners, the official loader), "bicubic_antialias" (timm's),
+            "bilinear_antialias" (FlexiViT's) or "bilinear_half_pixel" (without antialiasing, C-RADIO's); the
+            last three have half-pixel centres.
 
     Returns:
         Array (1, prefix + new rows · new columns, channels) of the table's type.
@@ -61,11 +66,54 @@ def resized_positions(table, old_grid, new_grid, method="bilinear"):
         grid = resize_position_grid(grid, new_grid)
     else:
         by_row, by_column = (
-            _pixel_centred(_SMOOTH[method], True, *sides) for sides in zip(old_grid, new_grid)
+            _pixel_centred(*_PIXEL_CENTRED[method], *sides) for sides in zip(old_grid, new_grid)
         )
         grid = np.einsum("ij,jkd,lk->ild", by_row, grid.astype("float64"), by_column)
     grid = grid.astype(table.dtype).reshape(1, -1, table.shape[-1])
     return np.concatenate([prefix, grid], axis=1)
+
+
+def resized_relative_positions(table, old_grid, new_grid):
+    """Resize a table of relative positions to another grid; the rows of a class token do not change.
+
+    Each axis of the offsets is interpolated linearly between points whose distances grow geometrically from
+    the centre, so that small offsets keep their values.
+
+    Args:
+        table: (offsets, heads), as in `RelativePositionBias`.
+        old_grid, new_grid: (rows, columns) of the patches.
+
+    Returns:
+        Array (new offsets, heads) of the table's type.
+
+    Example:
+        >>> resized_relative_positions(np.zeros((9 + 3, 2)), (2, 2), (3, 4)).shape
+        (38, 2)
+
+    Source: `run_class_finetuning.py` of Bao et al. 2021 (BEiT), as timm's `resize_rel_pos_bias_table` has it.
+    """
+    if tuple(old_grid) == tuple(new_grid):
+        return table
+    sides = [2 * side - 1 for side in old_grid]
+    offsets, prefix = table[: sides[0] * sides[1]], table[sides[0] * sides[1] :]
+    by_row, by_column = (_geometric(*pair) for pair in zip(old_grid, new_grid))
+    offsets = offsets.reshape(*sides, -1).astype("float64")
+    resized = np.einsum("ij,jkh,lk->ilh", by_row, offsets, by_column)
+    return np.concatenate([resized.reshape(-1, table.shape[-1]).astype(table.dtype), prefix])
+
+
+def _geometric(old, new):
+    """(2 new - 1, 2 old - 1) weights of linear interpolation between geometrically spaced points."""
+    low, high = 1.01, 1.5
+    while high - low > 1e-6:  # The old points shall reach as far as the new ones.
+        ratio = (low + high) / 2
+        if (1 - ratio ** (old - 1)) / (1 - ratio) > new - 1:
+            high = ratio
+        else:
+            low = ratio
+    distances = np.cumsum(ratio ** np.arange(old - 1))
+    points = np.concatenate([-distances[::-1], [0], distances])
+    return np.stack([np.interp(np.arange(1 - new, new), points, row) for row in np.eye(len(points))], axis=1)
 
 
 def resized_patch_kernel(kernel, patch_size):

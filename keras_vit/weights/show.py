@@ -1,7 +1,6 @@
 """Show the contents of a checkpoint file without building its model."""
 
 import math
-import re
 
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import variant_of
@@ -47,7 +46,7 @@ def show_checkpoint(source, **given):
 
 
 def expected_shapes(arguments, grid=None):
-    """The shapes of a model's variables by name; only one block is built.
+    """The shapes of a model's variables by name; only one block of each shape is built.
 
     Args:
         arguments: dict of `VisionTransformer` arguments; `image_size` may be missing.
@@ -58,14 +57,24 @@ def expected_shapes(arguments, grid=None):
         (24, 10)
     """
     arguments = {name: value for name, value in arguments.items() if name != "class_names"}
-    number = arguments["num_layers"]
-    known = arguments.get("image_size")
-    arguments |= {"image_size": known or (None, None), "num_layers": number and 1, "preprocessing": None}
+    number, known = arguments["num_layers"], arguments.get("image_size")
+    heads = arguments.get("num_kv_heads")
+    kinds = sorted({*heads}) if isinstance(heads, tuple | list) else [heads]  # of blocks, with other shapes
+    arguments |= {"image_size": known or (None, None), "preprocessing": None}
+    if number:
+        arguments |= {"num_layers": len(kinds), "num_kv_heads": kinds if len(kinds) > 1 else kinds[0]}
     if grid:
         arguments["position_grid"] = grid
     model = VisionTransformer(**arguments)
     shapes = {w.path: tuple(w.shape) for w in model.weights if "float" in w.dtype}
-    block = {name: shape for name, shape in shapes.items() if name.startswith("encoder_block_0/")}
-    for i in range(1, number or 0):
-        shapes |= {re.sub("_0/", f"_{i}/", name, count=1): shape for name, shape in block.items()}
+    blocks = []
+    for i in range(len(kinds)):
+        prefix = f"encoder_block_{i}/"
+        names = [name for name in shapes if name.startswith(prefix)]
+        blocks.append({name.removeprefix(prefix): shapes.pop(name) for name in names})
+    for i in range(number or 0):
+        block = blocks[kinds.index(heads[i]) if len(kinds) > 1 else 0]
+        shapes |= {f"encoder_block_{i}/{name}": shape for name, shape in block.items()}
+    if frequencies := shapes.get("rotary_positions/frequencies"):  # of all blocks
+        shapes["rotary_positions/frequencies"] = (frequencies[0], number, *frequencies[2:])
     return shapes

@@ -14,13 +14,16 @@ from reference.comparing import assert_close  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from timm.layers import resample_abs_pos_embed  # noqa: E402
 from timm.layers.patch_embed import resample_patch_embed  # noqa: E402
+from timm.layers.pos_embed_rel import resize_rel_pos_bias_table  # noqa: E402
 from timm.models import adapt_input_conv  # noqa: E402
 
 from keras_vit import from_pretrained, save_weights  # noqa: E402
+from keras_vit.weights.push import write_repository  # noqa: E402
 from keras_vit.weights.resizing import (  # noqa: E402
     adapted_channels,
     resized_patch_kernel,
     resized_positions,
+    resized_relative_positions,
 )
 
 
@@ -130,12 +133,28 @@ def test_a_folder_as_they_publish_it_is_loaded(name, options, tmp_path):
     [
         {"qk_norm": True},
         {"proj_bias": False},
-        {"scale_attn_norm": True},
-        {"global_pool": "max"},  # the arrays are those of mean pooling
+        {"scale_attn_norm": True, "scale_mlp_norm": True},
         {"final_norm": False},
+        {"img_size": 36},  # which the patches do not divide
+        {"global_pool": "map"},  # leaves the class token out
+        {"global_pool": "map", "pool_include_prefix": True, "reg_tokens": 2},
+        {"norm_layer": "rmsnorm"},
+    ],
+    ids=lambda options: ", ".join(options),
+)
+def test_an_option_is_read(options, tmp_path):
+    """From the arrays, or from config.json where only it shows the option."""
+    model = named("vit_tiny_patch16_224", **options)
+    timm.models.save_for_hf(model, tmp_path, safe_serialization=True)
+    images = images_for(model)
+    assert_same_stages(from_pretrained(tmp_path), images, stages_of(model, images))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"global_pool": "max"},  # the arrays are those of mean pooling
         {"pool_include_prefix": True, "global_pool": "avg", "reg_tokens": 2},
-        {"img_size": 36},  # not divisible by the patch size
-        {"global_pool": "map"},  # theirs ignores the class token, ours does not
         {"mlp_layer": timm.layers.SwiGLU},
         {"block_fn": timm.models.vision_transformer.ParallelThingsBlock},
         {"norm_layer": timm.layers.RmsNorm},
@@ -156,6 +175,37 @@ def test_an_unsupported_option_is_refused(options, tmp_path):
     with pytest.raises(ValueError) as caught:
         from_pretrained(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+# Models of timm's class Eva, as we write them
+EVA = (
+    ("vit_small_patch16_dinov3", {}),
+    ("vit_small_plus_patch16_dinov3_qkvb", {"swiglu_align_to": 0}),
+    ("eva02_tiny_patch14_224", {}),
+    ("eva02_base_patch16_clip_224", {}),
+    ("eva02_enormous_patch14_clip_224", {}),
+    ("vit_small_patch16_rope_mixed_ape_224", {}),
+    ("vit_base_patch16_rope_224", {"qkv_bias": True}),
+    ("vit_pe_core_base_patch16_224", {"num_heads": 4, "embed_dim": 32}),
+    ("vit_pe_spatial_base_patch16_512", {}),
+    ("vit_base_patch16_sapiens2", {"num_heads": 4, "embed_dim": 32, "num_kv_heads": (2, 4)}),
+)
+
+
+@pytest.mark.parametrize("name, options", EVA, ids=lambda value: value if isinstance(value, str) else "")
+def test_timm_rebuilds_our_eva_model_from_config_json(name, options, tmp_path):
+    """Every array has its place, and the outputs are equal."""
+    sizes = {"num_heads": 3, "embed_dim": 24, **options}
+    model = named(name, **sizes)
+    timm.models.save_for_hf(model, tmp_path / "theirs", safe_serialization=True)
+    size = SIZES["img_size"]  # which config.json does not say of models for any size
+    ours = from_pretrained(tmp_path / "theirs", image_size=size, num_heads=sizes["num_heads"])
+    write_repository(ours, tmp_path / "ours", "a/b", "timm")
+    rebuilt = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True).eval()
+    assert type(rebuilt) is timm.models.eva.Eva
+    images = images_for(model)
+    assert_same_stages(ours, images, stages_of(rebuilt, images))
+    assert_same_stages(from_pretrained(tmp_path / "ours"), images, stages_of(model, images))
 
 
 @pytest.mark.parametrize(
@@ -188,6 +238,27 @@ def test_positions_are_resized_as_timm_does(old, new, rng):
         torch.from_numpy(table), new, old, num_prefix_tokens=prefix, interpolation="bilinear"
     )
     assert_close(resized_positions(table, old, new, "bilinear_antialias"), expected)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of timm's interpolation
+@pytest.mark.parametrize("old, new", [(14, (24, 24)), (14, (10, 30)), (24, (14, 14))], ids=str)
+def test_relative_positions_are_resized_as_timm_does(old, new, rng):
+    table = rng.standard_normal(((2 * old - 1) ** 2 + 3, 4)).astype("float32")
+    shape = ((2 * new[0] - 1) * (2 * new[1] - 1) + 3, 4)
+    expected = resize_rel_pos_bias_table(torch.from_numpy(table), new, shape)
+    assert_close(resized_relative_positions(table, (old, old), new), expected, 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", ["beit_base_patch16_224", "beitv2_base_patch16_224"])
+def test_beit_is_loaded_at_another_size(name, tmp_path):
+    timm.models.save_for_hf(named(name), tmp_path, safe_serialization=True)
+    changes = {**SIZES, "img_size": (40, 24)}
+    source = {"file": str(tmp_path / "model.safetensors"), "num_classes": 5, "input_size": (3, 32, 32)}
+    theirs = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=source, **changes)
+    images = images_for(theirs.eval())
+    ours = from_pretrained(tmp_path, image_size=(40, 24), num_heads=SIZES["num_heads"])
+    assert_same_stages(ours, images, stages_of(theirs, images))
 
 
 @pytest.mark.parametrize("old, new", [((8, 8), (16, 16)), ((6, 9), (9, 6))], ids=str)

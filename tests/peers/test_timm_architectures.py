@@ -12,26 +12,45 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
 timm = pytest.importorskip("timm", reason="timm is not installed; see requirements-peers.txt")
 
-from timm.layers import LayerNorm, Mlp  # noqa: E402
-from timm.layers.attention import Attention  # noqa: E402
+import timm_coverage  # noqa: E402
+from timm.layers import LayerNorm, Mlp, RmsNorm  # noqa: E402
+from timm.layers.attention import Attention, AttentionRope  # noqa: E402
 from timm.layers.attention_pool import AttentionPoolLatent  # noqa: E402
 from timm.layers.hybrid_embed import HybridEmbed  # noqa: E402
+from timm.layers.mlp import GluMlp, SwiGLU  # noqa: E402
 from timm.layers.patch_embed import PatchEmbed  # noqa: E402
+from timm.layers.pos_embed_sincos import (  # noqa: E402
+    RotaryEmbeddingCat,
+    RotaryEmbeddingDinoV3,
+    RotaryEmbeddingMixed,
+)
+from timm.models import beit, eva, vision_transformer  # noqa: E402
 from timm.models._hub import save_config_for_hf  # noqa: E402
 from timm.models.deit import VisionTransformerDistilled  # noqa: E402
-from timm.models.vision_transformer import Block, VisionTransformer  # noqa: E402
+from timm.models.naflexvit import NaFlexVit  # noqa: E402
 
 from keras_vit.variants import VARIANTS  # noqa: E402
 from keras_vit.weights import checkpoint  # noqa: E402
 from keras_vit.weights.catalogue import CATALOGUE  # noqa: E402
 from keras_vit.weights.show import expected_shapes  # noqa: E402
 
-NAMES = [name for name in timm.list_models() if re.match("(test_)?vit|deit|flexivit|eva|beit", name)]
+NAMES = [
+    name for name in timm.list_models() if re.match("(test_|naflex)?vit|deit|flexivit|eva|beit|aimv2", name)
+]
 PREFIX = "hf://timm/"
 ROWS = [row for row in CATALOGUE.values() if row.source.startswith(PREFIX)]
-ACTIVATIONS = {"GELU": "gelu_erf", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu"}
+ACTIVATIONS = {"GELU": "gelu_erf", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "silu"}
 POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 Nothing = torch.nn.Identity
+CLASSES = (
+    *(vision_transformer.VisionTransformer, VisionTransformerDistilled, eva.Eva, beit.Beit, NaFlexVit),
+)
+BLOCKS = (
+    *(vision_transformer.Block, vision_transformer.ResPostBlock, beit.Block),
+    *(eva.EvaBlock, eva.EvaBlockPostNorm),
+)
+ATTENTIONS = (Attention, AttentionRope, beit.Attention, eva.EvaAttention)
+NORMS = {LayerNorm: "layer", torch.nn.LayerNorm: "layer", RmsNorm: "rms"}
 
 
 @functools.cache
@@ -40,77 +59,144 @@ def made(name):
         return timm.create_model(name)
 
 
+def part(module, name):
+    """A part of a module, or None if it does nothing."""
+    found = getattr(module, name, None)
+    return None if isinstance(found, Nothing) else found
+
+
+def embedding(model):
+    """The module with the patches' projection."""
+    return model.embeds if isinstance(model, NaFlexVit) else model.patch_embed
+
+
 def unsupported_parts(model):
     """The parts of timm's model that VisionTransformer cannot express."""
-    if type(model) not in (VisionTransformer, VisionTransformerDistilled):
+    if type(model) not in CLASSES:
         return [type(model).__name__]
     found = []
     for block in model.blocks:
-        if type(block) is not Block:
-            return [type(block).__name__]
-        if type(block.attn) is not Attention or type(block.mlp) is not Mlp:
-            return [f"{type(block.attn).__name__}, {type(block.mlp).__name__}"]
-        norms = (block.attn.q_norm, block.attn.k_norm, block.attn.norm, block.mlp.norm)
-        if not all(isinstance(norm, Nothing) for norm in norms):
-            found.append("norms inside of attention or MLP")
-        if block.attn.proj.bias is None:
-            found.append("no bias")
+        if type(block) not in BLOCKS or type(block.attn) not in ATTENTIONS:
+            return [type(block).__name__, type(getattr(block, "attn", None)).__name__]
+        if type(block.mlp) not in (Mlp, GluMlp, SwiGLU):
+            return [type(block.mlp).__name__]
+        if part(block.attn, "gate") is not None:
+            found.append("a gate of the attention")
         if type(block.mlp.act).__name__ not in ACTIVATIONS:
             found.append(type(block.mlp.act).__name__)
-        if type(block.norm1) not in (LayerNorm, torch.nn.LayerNorm):
+        if type(block.norm1) not in NORMS:
             found.append(type(block.norm1).__name__)
-    if isinstance(model.norm, Nothing) and isinstance(model.fc_norm, Nothing):
-        found.append("no last norm")
+    rope = getattr(model, "rope", None)
+    if type(rope) not in (type(None), RotaryEmbeddingCat, RotaryEmbeddingDinoV3, RotaryEmbeddingMixed):
+        found.append(type(rope).__name__)
     if model.global_pool not in POOLINGS:
         found.append(f"pooling {model.global_pool!r}")
-    if model.global_pool == "avg" and model.pool_include_prefix and model.num_prefix_tokens:
+    include_prefix = getattr(model, "pool_include_prefix", False)
+    if model.global_pool == "avg" and include_prefix and model.num_prefix_tokens:
         found.append("a mean with prefix tokens")
-    if model.global_pool == "map" and model.num_prefix_tokens:
-        found.append("a probe with prefix tokens")  # most ignore them, some do not, and no array shows it
-    if model.attn_pool is not None and (
-        type(model.attn_pool) is not AttentionPoolLatent
-        or model.attn_pool.latent_len != 1
-        or model.attn_pool.pos_embed is not None
-        or isinstance(model.attn_pool.q, Nothing)
+    pool = getattr(model, "attn_pool", None)
+    if pool is not None and (
+        type(pool) is not AttentionPoolLatent
+        or pool.latent_len != 1
+        or pool.pos_embed is not None
+        or isinstance(pool.q, Nothing)
+        or not arguments_of(model)["qkv_bias"]
     ):
         found.append("another attention pooling")
-    embed = model.patch_embed
+    embed = embedding(model)
     if type(embed) is HybridEmbed:
         if not {type(m).__name__ for m in embed.backbone.modules()} & {"StdConv2dSame"}:
             found.append("another stem")
-    elif type(embed) is not PatchEmbed or not isinstance(embed.norm, Nothing):
+    elif type(embed) is not PatchEmbed and not isinstance(model, NaFlexVit):
         found.append(type(embed).__name__)
+    if getattr(model, "rel_pos_bias", None) is not None:
+        found.append("one relative position bias for all blocks")
     return sorted({*found})
+
+
+def rotary_of(model):
+    """Kind, base, order, offset and reference grid of the rotary positions, or None."""
+    rope = getattr(model, "rope", None)
+    if rope is None:
+        return None
+    kind = {"RotaryEmbeddingCat": "axial", "RotaryEmbeddingMixed": "mixed"}.get(type(rope).__name__, "dinov3")
+    assert getattr(model.blocks[0].attn, "rotate_half", False) == (kind == "dinov3")
+    return {
+        "kind": kind,
+        "base": float(rope.temperature),
+        "order": {"ij": "yx", "xy": "xy"}[rope.grid_indexing],
+        "offset": float(getattr(rope, "grid_offset", 0)) if kind == "axial" else 0.0,
+        "reference_grid": rope.ref_feat_shape and tuple(rope.ref_feat_shape) if kind == "axial" else None,
+        "rotate_registers": False,
+    }
 
 
 def arguments_of(model):
     """The arguments of VisionTransformer for timm's model."""
-    block, embed = model.blocks[0], model.patch_embed
-    prefix_with_positions = not model.no_embed_class
+    block, embed = model.blocks[0], embedding(model)
+    attention, mlp, naflex = block.attn, block.mlp, isinstance(model, NaFlexVit)
+    gated = type(mlp) is not Mlp
+    hidden = mlp.fc2.in_features
+    scales = [getattr(block, name, None) for name in ("gamma_1", "gamma_2")]
+    if all(scale is None for scale in scales):
+        scales = [part(block, name) for name in ("ls1", "ls2")]
+    key_bias = getattr(attention, "q_bias", None) is None
+    if part(attention, "qkv") is None:
+        has_bias, key_bias = attention.q_proj.bias is not None, attention.k_proj.bias is not None
+    else:
+        has_bias = attention.qkv.bias is not None or not key_bias
+    pool = getattr(model, "attn_pool", None)
+    kv_heads = tuple(getattr(b.attn, "num_kv_heads", b.attn.num_heads) for b in model.blocks)
+    registers = getattr(model, "num_reg_tokens", 0)
+    if isinstance(model, eva.Eva):
+        registers = 0 if model.reg_token is None else model.reg_token.shape[1]
+    table = model.embeds.pos_embed_type if naflex else model.pos_embed is not None or None
+    patch = embed.patch_size if naflex else embed.proj.kernel_size
     found = {
-        "image_size": tuple(embed.img_size),
-        "patch_size": tuple(embed.proj.kernel_size),
+        "image_size": tuple(model.pretrained_cfg["input_size"][1:] if naflex else embed.img_size),
+        "patch_size": tuple(patch),
         "hidden_size": model.embed_dim,
         "num_layers": len(model.blocks),
-        "mlp_dim": block.mlp.fc1.out_features,
-        "num_heads": block.attn.num_heads,
+        "mlp_dim": hidden,
+        "num_heads": attention.num_heads,
+        "num_kv_heads": None if {*kv_heads} == {attention.num_heads} else kv_heads,
         "num_classes": model.num_classes or None,
         "pooling": POOLINGS[model.global_pool],
-        "activation": ACTIVATIONS[type(block.mlp.act).__name__],
+        "activation": ACTIVATIONS[type(mlp.act).__name__],
+        "gated_mlp": gated,
+        "norm": NORMS[type(block.norm1)],
         "norm_epsilon": block.norm1.eps,
-        "qkv_bias": block.attn.qkv.bias is not None,
-        "class_token": model.cls_token is not None,
-        "num_registers": model.num_reg_tokens,
+        "qkv_bias": has_bias,
+        "key_bias": key_bias or not has_bias,
+        "linear_bias": attention.proj.bias is not None,
+        "qk_norm": part(attention, "q_norm") is not None,
+        "attention_sub_norm": part(attention, "norm") is not None,
+        "mlp_sub_norm": part(mlp, "norm") is not None,
+        "post_norm": type(block) in (vision_transformer.ResPostBlock, eva.EvaBlockPostNorm),
+        "patch_norm": not isinstance(embed, HybridEmbed) and part(embed, "norm") is not None,
+        "final_norm": part(model, "norm") is not None or part(model, "fc_norm") is not None,
+        "rotary": rotary_of(model),
+        "relative_positions": getattr(attention, "relative_position_bias_table", None) is not None,
+        "class_token": getattr(embed if naflex else model, "cls_token", None) is not None,
+        "num_registers": registers,
         "distillation": isinstance(model, VisionTransformerDistilled),
-        "layer_scale": not isinstance(block.ls1, Nothing),
-        "pre_norm": not isinstance(model.norm_pre, Nothing),
-        "norm_after_pooling": isinstance(model.norm, Nothing),
-        "position_embedding": "none" if model.pos_embed is None else "learned",
+        "layer_scale": scales[0] is not None,
+        "scale_mlp": scales[1] is not None or scales[0] is None,
+        "pre_norm": part(model, "norm_pre") is not None,
+        "norm_after_pooling": part(model, "fc_norm") is not None,
+        "position_embedding": "none"
+        if table is None or isinstance(table, str) and table == "none"
+        else "learned",
         "in_channels": model.in_chans,
         "representation_size": None,
     }
-    if model.num_prefix_tokens and model.pos_embed is not None:
-        found["prefix_positions"] = prefix_with_positions
+    if pool is not None:
+        found["pooling_heads"] = pool.num_heads
+        found["pooling_mlp_dim"] = pool.mlp.fc1.out_features
+        if model.num_prefix_tokens:
+            found["pool_prefix"] = isinstance(model, eva.Eva) or model.pool_include_prefix
+    if model.num_prefix_tokens and found["position_embedding"] == "learned":
+        found["prefix_positions"] = not naflex and not getattr(model, "no_embed_class", False)
     if type(embed) is HybridEmbed:
         stages = getattr(embed.backbone, "stages", ())
         found |= {"resnet": tuple(len(stage.blocks) for stage in stages), "resnet_form": "timm"}
@@ -136,50 +222,84 @@ def read(model, folder, monkeypatch, config=True, source=None, **given):
 def assert_equal_arguments(found, model):
     expected = arguments_of(model)
     found = {**found, "layer_scale": found.get("layer_scale") is not None}
+    for name, default in (("pooling_heads", "num_heads"), ("pooling_mlp_dim", "mlp_dim")):
+        found[name] = found.get(name) or found[default]
+    found = {"rotary": None, "post_norm": False, **found}
     assert {name: found.get(name) for name in expected} == expected
 
 
 def arguments_to_give(model, name, config):
-    """The arguments that a caller must give: heads where no variant has the sizes, and the activation of
-    families with several."""
-    given = {"activation": ACTIVATIONS[type(model.blocks[0].mlp.act).__name__]}
-    if config and not ("_clip_" in name and "quickgelu" not in name):
-        given = {}
-    mlp = model.blocks[0].mlp.fc1.out_features
-    if (model.embed_dim, len(model.blocks), mlp) not in [sizes[:3] for sizes in VARIANTS.values()]:
-        given["num_heads"] = model.blocks[0].attn.num_heads
-    return given
-
-
-# Its arrays have the names and shapes of another kind of model, with norms after attention and MLP: only
-# config.json shows the difference.
-ONLY_CONFIG_SHOWS = "vit_base_patch16_rpn_224"
+    """What a caller must give: heads where no variant has the sizes, and what no array shows."""
+    expected = arguments_of(model)
+    given = {"activation": expected["activation"]} if not config or "_clip_" in name else {}
+    if (model.embed_dim, len(model.blocks), expected["mlp_dim"]) not in [v[:3] for v in VARIANTS.values()]:
+        given["num_heads"] = expected["num_heads"]
+    if config:
+        return given
+    given |= {name: expected[name] for name in ("num_heads", "rotary", "post_norm", "pooling")}
+    if expected["position_embedding"] == "none" or expected["relative_positions"]:
+        given["image_size"] = expected["image_size"]
+    return given | {n: expected[n] for n in ("pool_prefix", "pooling_heads") if n in expected}
 
 
 @pytest.mark.parametrize("config", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_an_architecture_is_read_as_it_is_or_refused(name, config, tmp_path, monkeypatch):
-    """With the configuration that timm writes, or from the arrays with the heads given."""
+    """With the configuration that timm writes, or from the arrays with what these do not show."""
     model = made(name)
-    if reasons := unsupported_parts(model):
-        try:
-            read(model, tmp_path, monkeypatch, config, num_heads=4, activation="gelu_erf")
-        except ValueError as error:
-            assert "\n" not in str(error)
-        else:
-            assert name == ONLY_CONFIG_SHOWS and not config, reasons
+    if unsupported_parts(model):
+        with pytest.raises(ValueError) as caught:
+            read(model, tmp_path, monkeypatch, config, num_heads=4, activation="gelu_erf", rotary=None)
+        assert "\n" not in str(caught.value)
         return
     given = arguments_to_give(model, name, config)
     if config:
         assert_equal_arguments(read(model, tmp_path, monkeypatch, **given), model)
         return
-    heads = model.blocks[0].attn.num_heads
-    found = read(model, tmp_path, monkeypatch, config=False, **{**given, "num_heads": heads})
-    # Border pixels that fill no patch leave no trace in the arrays.
-    embed = model.patch_embed
-    sides = zip(embed.img_size, embed.grid_size)
-    assert found["image_size"] == tuple(side // cells * cells for side, cells in sides)
-    assert_equal_arguments({**found, "image_size": tuple(embed.img_size)}, model)
+    found = read(model, tmp_path, monkeypatch, config=False, **given)
+    size = tuple(arguments_of(model)["image_size"])
+    if isinstance(model, NaFlexVit):  # The table has a grid of its own.
+        assert found["position_grid"] == tuple(model.embeds.pos_embed_grid_size)
+    elif "image_size" not in given:
+        # Border pixels that fill no patch leave no trace in the arrays.
+        embed = model.patch_embed
+        sides = zip(embed.img_size, embed.grid_size)
+        assert found["image_size"] == tuple(side // cells * cells for side, cells in sides)
+    assert_equal_arguments({**found, "image_size": size}, model)
+
+
+def signature(name):
+    """What distinguishes the structure of an architecture from others', apart from its sizes."""
+    model = made(name)
+    if unsupported_parts(model):
+        return None
+    sizes = ("image_size", "hidden_size", "num_layers", "mlp_dim", "num_classes", "pooling_mlp_dim")
+    found = {key: value for key, value in arguments_of(model).items() if key not in sizes}
+    found["num_kv_heads"] = found["num_kv_heads"] is None
+    del found["num_heads"]
+    return type(model).__name__, str(found)
+
+
+@functools.cache
+def structures():
+    """One architecture with published weights for each structure."""
+    found = {signature(name): name for name in timm_coverage.pretrained()}
+    return [name for key, name in found.items() if key is not None]
+
+
+def test_most_published_weights_are_of_a_kind_that_is_read():
+    tags = timm_coverage.pretrained()
+    expressible = sum(count for name, count in tags.items() if signature(name) is not None)
+    assert (sum(tags.values()), expressible) == (525, 446)
+
+
+@pytest.mark.parametrize("name", sorted(timm_coverage.pretrained()))
+def test_each_structure_has_timms_logits(name):
+    """At a reduced width, with every other option as published."""
+    if name not in structures():
+        return  # Another architecture has the same structure, or it is refused.
+    found = timm_coverage.result(name)
+    assert isinstance(found, float) and found < timm_coverage.BOUND, found
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

@@ -15,6 +15,7 @@ from keras_vit.weights.resizing import (
     adapted_channels,
     resized_patch_kernel,
     resized_positions,
+    resized_relative_positions,
 )
 
 SMOOTH = {"bicubic_antialias": Image.Resampling.BICUBIC, "bilinear_antialias": Image.Resampling.BILINEAR}
@@ -53,6 +54,36 @@ def saved(model, folder):
 def test_antialiased_resizes_equal_pillows(method, old, new):
     table = table_of(old)
     assert_close(resized_positions(table, old, new, method), pillow(table, old, new, method), 1e-5)
+
+
+@given(old=GRIDS, new=GRIDS)
+def test_the_half_pixel_resize_interpolates_between_centres(old, new):
+    table = table_of(old, dtype="float64")
+    grid = table[0].reshape(*old, -1)
+    for axis, (before, after) in enumerate(zip(old, new)):
+        centres = (np.arange(after) + 0.5) * before / after - 0.5
+        grid = np.apply_along_axis(
+            lambda line, at=centres: np.interp(at, np.arange(len(line)), line), axis, grid
+        )
+    resized = resized_positions(table, old, new, "bilinear_half_pixel")
+    np.testing.assert_allclose(resized[0], grid.reshape(-1, 3), atol=1e-12)
+
+
+@pytest.mark.parametrize("old, new", [((3, 3), (7, 5)), ((6, 4), (3, 3)), ((5, 5), (5, 5))], ids=str)
+def test_relative_positions_keep_those_of_neighbours_and_the_class_token(old, new, rng):
+    rows, columns = 2 * old[0] - 1, 2 * old[1] - 1
+    table = rng.standard_normal((rows * columns + 3, 4))
+    resized = resized_relative_positions(table, old, new)
+    np.testing.assert_array_equal(resized[-3:], table[-3:])
+    sides = (2 * new[0] - 1, 2 * new[1] - 1)
+    assert len(resized) == sides[0] * sides[1] + 3
+    near = [
+        offsets[:-3].reshape(*shape, 4)[shape[0] // 2 - 1 :][:3, shape[1] // 2 - 1 :][:, :3]
+        for offsets, shape in ((table, (rows, columns)), (resized, sides))
+    ]
+    np.testing.assert_allclose(*near)
+    constant = resized_relative_positions(np.full_like(table, 3), old, new)
+    np.testing.assert_allclose(constant, 3)
 
 
 @given(old=GRIDS, new=GRIDS)

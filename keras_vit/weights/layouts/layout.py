@@ -107,7 +107,7 @@ class Layout:
 
         Args:
             keys: dict from our names to the file's keys.
-            metadata: dict of options from other sources.
+            metadata: dict of options from other sources: metadata, and arguments that the caller gives.
         """
         return {}
 
@@ -122,6 +122,10 @@ class Layout:
     def read_config(self, folder):
         """Read the options in the project's own configuration files next to the weights."""
         return {}
+
+    def position_resize(self, folder):
+        """How the model itself resizes its position table, if its configuration files tell; else None."""
+        return None
 
     def write_config(self, config):
         """The text of each of `config_files`."""

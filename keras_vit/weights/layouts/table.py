@@ -87,12 +87,14 @@ class MappedArrays(NamedTuple):
         keys: dict from our names to the file's keys.
         unknown: Keys that the layout does not have.
         skipped: Keys that the layout has but the model does not use, such as an unused pooler.
+        options: dict of options that only the layout's own shapes show, such as the grid of the positions.
     """
 
     arrays: dict
     keys: dict
     unknown: list
     skipped: list
+    options: dict = {}
 
 
 _INDEX = re.compile(r"\{([ij])(\+1)?\}")

@@ -1,19 +1,22 @@
 """The layout of timm and of DeiT's own files: a torch state dict with query, key and value in one array.
 
-Supported are plain, distilled and register models, hybrids, and those with LayerScale, a norm before the
-blocks (CLIP), a norm after the pooling (`fc_norm`) or attention pooling.
+Supported are timm's classes `VisionTransformer`, with its distilled models and hybrids, `Eva`, `Beit` and,
+for one image size, `NaFlexVit`. `Beit` and `NaFlexVit` are only read.
 """
 
+import math
 import re
 
+import numpy as np
+
 from keras_vit.layers.rotary import rotary_options
-from keras_vit.models.config import prefix_tokens
 from keras_vit.weights.layouts import timm_config
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout
 from keras_vit.weights.layouts.table import CONV, Table, fused_rows, torch_rows
 
 _MLP = {"mlp_norm": "norm", "mlp/dense_0": "mlp.fc1", "mlp/dense_1": "mlp.fc2"}
 _PACKED = re.compile(r"(blocks\.\d+\.mlp)\.fc1\.")  # gate and up in one array
+_EMBEDS = re.compile(r"embeds\.(proj|norm)\.")  # of NaFlexVit
 _LAYERS = {
     "class_token/token": "cls_token",
     "distillation_token/token": "dist_token",
@@ -43,12 +46,13 @@ _BLOCK = {
     "mlp_norm": "norm2",
     "mlp_scale/gamma": "ls2.gamma",
 }
+_PROJECTIONS = ("attention/query", "attention/key", "attention/value")
 _OTHER_NAMES = {
     "attention_scale/gamma": "gamma_1",  # in DeiT III's own files, BEiT and EVA
     "mlp_scale/gamma": "gamma_2",
     "attention/query/bias": "attn.q_bias",  # in BEiT and EVA, whose keys have no bias
     "attention/value/bias": "attn.v_bias",
-    **{f"attention/{name}": f"attn.{name[0]}_proj" for name in ("query", "key", "value")},
+    **{name: f"attn.{name.partition('/')[2][0]}_proj" for name in _PROJECTIONS},
 }
 _POOLING = {"probe": "latent", "attention/query": "q", "attention/out": "proj", **_MLP}
 _STEM, _UNIT = "patch_embed.backbone.", "patch_embed.backbone.stages.{i}.blocks.{j}."
@@ -78,29 +82,34 @@ class Timm(Layout):
             *torch_rows(_UNIT_LAYERS, "block{i+1}_unit{j+1}_", _UNIT, CONV),
         ]
     )
-    anchors = ("patch_embed.proj.weight",)
+    anchors = ("patch_embed.proj.weight", "embeds.proj.weight")
     prefixes = ("", "module.")
     prefix_positions = None
     supported = {
         **COMMON,
+        "activation": (*COMMON["activation"], "silu"),
         "pooling": ("token", "gap", "map", None),
-        "num_registers": ANY,
-        "layer_scale": ANY,
-        "resnet": ANY,
+        "norm": ("layer", "rms"),
+        "position_embedding": ("learned", "none"),
+        **dict.fromkeys(("num_registers", "layer_scale", "resnet", "num_kv_heads"), ANY),
+        **dict.fromkeys(("rotary", "pooling_heads", "pooling_mlp_dim"), ANY),
         **dict.fromkeys(("qkv_bias", "distillation", "pre_norm", "norm_after_pooling"), (True, False)),
+        **dict.fromkeys(("key_bias", "linear_bias", "qk_norm", "gated_mlp", "scale_mlp"), (True, False)),
+        **dict.fromkeys(("attention_sub_norm", "mlp_sub_norm", "post_norm", "final_norm"), (True, False)),
+        "pool_prefix": (True, False),
     }
 
     def read(self, arrays):
         prefix = self.prefix(arrays) or ""
-        first, last = (arrays.get(f"{prefix}blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
-        shapes = [array.shape for array in (first, last) if array is not None and array.ndim == 2]
-        packed = len(shapes) == 2 and shapes[0][0] == 2 * shapes[1][1]
-        names = {_PACKED.sub(r"\1.packed.", key) if packed else key: key for key in arrays}
-        read = super().read({name: arrays[key] for name, key in names.items()})
-        keys = {ours: names[name] for ours, name in read.keys.items()}
-        return read._replace(keys=keys, unknown=[names[name] for name in read.unknown])
+        found, grid = _names(arrays, prefix)
+        read = super().read({name: array for name, (_, array) in found.items()})
+        keys = {ours: found[name][0] for ours, name in read.keys.items()}
+        unknown = [found[name][0] for name in read.unknown]
+        return read._replace(keys=keys, unknown=unknown, options={"position_grid": grid} if grid else {})
 
     def write(self, arrays, config):
+        if timm_config.is_eva(config):
+            return Table([*_eva_rows(config), *self.table.rows]).write(arrays)
         written = super().write(arrays, config)
         if config["resnet"] == ():
             written = {key.replace(f"{_STEM}stem.", _STEM): array for key, array in written.items()}
@@ -110,7 +119,7 @@ class Timm(Layout):
         # Models with a norm before the blocks (CLIP) or attention pooling (SigLIP) exist with several
         # activations, so that none is implied.
         clip, gated = "pre_norm/gamma" in keys, "encoder_block_0/mlp/gate/kernel" in keys
-        implied = {"norm_epsilon": 1e-5 if clip else 1e-6}
+        implied = {"norm_epsilon": 1e-5 if clip or _has_1e_5(keys, metadata.get("rotary")) else 1e-6}
         if "conv_root/kernel" in keys:
             implied["resnet_form"] = "timm"
         if gated:
@@ -119,42 +128,144 @@ class Timm(Layout):
             implied["activation"] = "gelu_erf"
         if "rotary_positions/frequencies" in keys:
             implied["rotary"] = rotary_options({"kind": "mixed", "order": "xy"})
-        elif not metadata and (key := self._ambiguous(keys)):
+        # A variant says `num_layers`, and whether it has rotary positions.
+        elif not {"rotary", "num_layers"} & metadata.keys() and (key := _of_rotary_models(keys)):
             raise ValueError(
-                f"models with {key} exist with and without rotary positions, which no array shows, and no "
-                "metadata say which this is; give rotary, or a variant such as 'B/16' for DeiT III"
+                f"{key} also occurs in models with rotary positions, which no array shows, and no metadata "
+                "say which this is; give rotary (None for none), or a variant such as 'B/16' for DeiT III"
+            )
+        tokens = [name for name in ("class_token/token", "register_tokens/token") if name in keys]
+        if "attention_pooling/probe" in keys and tokens and "pool_prefix" not in metadata:
+            raise ValueError(
+                f"no array shows whether {keys['attention_pooling/probe']} also attends to "
+                f"{keys[tokens[0]]}, and no metadata say so; give pool_prefix=True or False"
             )
         return implied
 
-    def _ambiguous(self, keys):
-        """The key of an array that also occurs in timm's models with rotary positions, or None."""
-        suffixes = ("gamma_1", "attn.q_bias", "attn.q_proj.weight", "mlp.fc1_g.weight")
-        names = ("attention_scale/gamma", "attention/query/bias", "attention/query/kernel", "mlp/gate/kernel")
-        found = [keys.get(f"encoder_block_0/{name}", "") for name in names]
-        if "encoder_block_0/attention/position_bias/table" in keys:  # BEiT
-            return None
-        if "pre_norm/gamma" in keys and not {"encoder_norm/gamma", "pooled_norm/gamma"} & keys.keys():
-            return keys["pre_norm/gamma"]
-        if {"class_token/token", "attention_pooling/probe"} <= keys.keys():
-            return keys["attention_pooling/probe"]
-        return next((key for key in found if key.endswith(suffixes)), None)
-
     def conflicts(self, config):
         conflicts = super().conflicts(config)
-        if config["pooling"] == "map":
-            if prefix_tokens(config):
-                conflicts.append("pooling='map' with prefix tokens")
-            if not config["qkv_bias"]:
+        c, eva = config, timm_config.is_eva(config)
+        if c["pooling"] == "map":
+            if not c["qkv_bias"]:
                 conflicts.append("qkv_bias=False with pooling='map'")
-            if config["pre_norm"]:  # `read` refuses it because another family has these keys
-                conflicts.append("pre_norm=True with pooling='map'")
+            if eva and not c["pool_prefix"]:
+                conflicts.append("pool_prefix=False with options of timm's Eva")
+        if c["position_embedding"] == "none" and not c["rotary"]:
+            conflicts.append("position_embedding='none' without rotary")
+        if (c["activation"] == "silu") != c["gated_mlp"]:
+            conflicts.append(f"activation={c['activation']!r} with gated_mlp={c['gated_mlp']}")
+        if eva:
+            conflicts += _eva_conflicts(c)
         return conflicts
 
     def read_config(self, folder):
         return timm_config.read(folder)
+
+    def position_resize(self, folder):
+        return timm_config.position_resize(folder)
 
     def write_config(self, config):
         return timm_config.written(config)
 
     def config_conflicts(self, config):
         return timm_config.conflicts(config)
+
+
+def _has_1e_5(keys, rotary):
+    """Whether norms have an epsilon of 1e-5, as those of AIMv2, BEiT-3 and DINOv3."""
+    block = "encoder_block_0"
+    aimv2 = "patch_norm/gamma" in keys
+    beit3 = f"{block}/attention/output_norm/gamma" in keys and f"{block}/mlp/dense_0/kernel" in keys
+    dinov3 = rotary and rotary_options(rotary)["kind"] == "dinov3" and f"{block}/attention_norm/beta" in keys
+    return aimv2 or beit3 or dinov3
+
+
+def _of_rotary_models(keys):
+    """The key of an array that occurs in timm's models with rotary positions, too, or None."""
+    suffixes = ("gamma_1", "attn.q_bias", "attn.q_proj.weight", "mlp.fc1_g.weight")
+    names = ("attention_scale/gamma", "attention/query/bias", "attention/query/kernel", "mlp/gate/kernel")
+    found = [keys.get(f"encoder_block_0/{name}", "") for name in names]
+    if "encoder_block_0/attention/position_bias/table" in keys:  # BEiT
+        return None
+    if "pre_norm/gamma" in keys and not {"encoder_norm/gamma", "pooled_norm/gamma"} & keys.keys():
+        return keys["pre_norm/gamma"]
+    if {"pre_norm/gamma", "attention_pooling/probe"} <= keys.keys():  # Perception Encoder
+        return keys["attention_pooling/probe"]
+    return next((key for key in found if key.endswith(suffixes)), None)
+
+
+def _names(arrays, prefix):
+    """The arrays by the names in the table, each with its key, and the grid of the positions if it is stored.
+
+    Packed gates get a name of their own, and NaFlexVit's arrays the names and shapes of VisionTransformer's.
+    """
+    first, last = (arrays.get(f"{prefix}blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
+    shapes = [array.shape for array in (first, last) if array is not None and array.ndim == 2]
+    packed = len(shapes) == 2 and shapes[0][0] == 2 * shapes[1][1]
+    found = {}
+    for key, array in arrays.items():
+        name = _PACKED.sub(r"\1.packed.", key) if packed else key
+        found[name] = key, array
+    if f"{prefix}embeds.proj.weight" not in arrays:
+        return found, None
+    found = {
+        _EMBEDS.sub(r"patch_embed.\1.", name).replace("embeds.", ""): value for name, value in found.items()
+    }
+    name = f"{prefix}patch_embed.proj.weight"
+    found[name] = found[name][0], _patch_kernel(*found[name])
+    name = f"{prefix}pos_embed"
+    rows, columns = found.pop(f"{name}_y", None), found.pop(f"{name}_x", None)
+    if rows and columns and rows[1].ndim == columns[1].ndim == 3:
+        found[name] = rows[0], rows[1][:, :, np.newaxis] + columns[1][:, np.newaxis]
+    if name not in found or found[name][1].ndim != 4:
+        return found, None
+    key, table = found[name]
+    found[name] = key, table.reshape(table.shape[0], -1, table.shape[-1])
+    return found, tuple(map(int, table.shape[1:3]))
+
+
+def _patch_kernel(key, weight):
+    """A dense layer's kernel (hidden size, height · width · channels) as that of a convolution."""
+    if weight.ndim != 2:
+        return weight
+    for channels in (3, 1):
+        side = math.isqrt(weight.shape[1] // channels)
+        if side * side * channels == weight.shape[1]:
+            return weight.reshape(-1, side, side, channels).transpose(0, 3, 1, 2)
+    raise ValueError(f"expected {key} to read square patches with 1 or 3 channels; got shape {weight.shape}")
+
+
+def _eva_rows(config):
+    """Rows with the names that timm's `Eva` has for the arrays of a model."""
+    names = {name: _OTHER_NAMES[name] for name in ("attention_scale/gamma", "mlp_scale/gamma")}
+    if config["qkv_bias"] and not config["key_bias"]:
+        names |= {name: _OTHER_NAMES[name] for name in ("attention/query/bias", "attention/value/bias")}
+    elif config["num_kv_heads"] is not None:
+        names |= {name: _OTHER_NAMES[name] for name in _PROJECTIONS}
+    rows = torch_rows(names, "encoder_block_{i}/", "blocks.{i}.")
+    if not config["mlp_sub_norm"]:
+        rows += fused_rows("encoder_block_{i}/mlp/", ("gate", "up"), "blocks.{i}.mlp.fc1")
+    return rows
+
+
+def _eva_conflicts(config):
+    """The options that timm's `Eva` cannot express together."""
+    c, found = config, []
+    expected = {"resnet": None, "distillation": False, "representation_size": None, "linear_bias": True}
+    if not c["gated_mlp"]:
+        expected["activation"] = "gelu_erf"
+    if c["rotary"]:
+        expected["rotate_registers"] = False
+    values = {**c, **(c["rotary"] or {})}
+    for name, value in expected.items():
+        if values[name] != value:
+            found.append(f"{name}={values[name]!r} with options of timm's Eva (supported: {value!r})")
+    if c["gated_mlp"] and c["pooling"] == "map":
+        found.append("gated_mlp=True with pooling='map'")
+    if c["num_kv_heads"] is not None and not c["key_bias"]:
+        found.append("key_bias=False with num_kv_heads")
+    if c["post_norm"]:
+        for name in ("qk_norm", "num_kv_heads", "layer_scale"):
+            if c[name]:
+                found.append(f"{name}={c[name]!r} with post_norm=True")
+    return found

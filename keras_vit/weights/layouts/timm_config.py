@@ -1,4 +1,8 @@
-"""timm's config.json, read and written."""
+"""timm's config.json, read and written.
+
+The name of an architecture selects what timm passes to its constructor, and `model_args` replace some of it.
+Both are read as one dict of timm's arguments, as far as no array shows them.
+"""
 
 import json
 import math
@@ -11,73 +15,90 @@ from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS
 from keras_vit.weights.metadata import read_json
 
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
-_ARGUMENTS = {  # of timm's constructor, and ours
-    "patch_size": "patch_size",
-    "embed_dim": "hidden_size",
-    "depth": "num_layers",
-    "num_heads": "num_heads",
-    "in_chans": "in_channels",
-    "qkv_bias": "qkv_bias",
-    "init_values": "layer_scale",
-    "class_token": "class_token",
-    "reg_tokens": "num_registers",
-    "pre_norm": "pre_norm",
-    "fc_norm": "norm_after_pooling",
-}
-_KNOWN = re.compile(r"(test_)?vit\d?(_|$)|deit|flexivit|eva|beit|aimv2")
+_KNOWN = re.compile(r"(test_|naflex)?vit\d?(_|$)|deit|flexivit|eva|beit|aimv2")
 # Architectures whose arrays look like those of a Vision Transformer, but which compute something else.
-_FOREIGN = re.compile(r"relpos|_xp_|18x2|dwee|dlittle|dpwee|resnet")
-# What the arrays do not show, by the names of architectures. timm's own names give the grid of the first
-# training, to which Perception Encoder's positions are scaled.
-_EVA02 = {"rotary": {"kind": "axial", "reference_grid": (16, 16)}}
-_FAMILIES = (
-    (r"eva02_(?!enormous)|rope_reg\d_gap", _EVA02),
-    (r"patch16_rope(_ape)?_\d", {"rotary": {"kind": "axial", "base": 100, "order": "xy"}}),
-    (r"rope_mixed", {"rotary": {"kind": "mixed", "order": "xy"}}),
-    (r"dinov3|lingbot", {"rotary": "dinov3", "norm_epsilon": 1e-5}),
-    (r"sapiens2", {"rotary": "dinov3"}),
+_FOREIGN = re.compile(r"relpos|_xp_|18x2|d\w*wee|pwee|dlittle|resnet|_mci_")
+_EVA = re.compile(r"eva02|eva_giant|_rope_|dinov3|lingbot|_pe_|sapiens2")  # timm's class `Eva`
+# Constructor arguments by the names of architectures; later rows replace earlier ones.
+_ROTARY = {"use_rot_pos_emb": True}
+_NAMED = (
+    (r"eva02_(?!enormous)|rope_reg\d_gap", {**_ROTARY, "ref_feat_shape": 16}),
+    (r"_rope_(ape_)?\d", {**_ROTARY, "rope_temperature": 100, "rope_grid_indexing": "xy"}),
+    (r"_rope_mixed", {**_ROTARY, "rope_type": "mixed", "rope_temperature": 10, "rope_grid_indexing": "xy"}),
     (
-        r"_pe_",
-        {"rotary": {"kind": "axial", "order": "xy", "offset": 1}, "norm_epsilon": 1e-5, "pooling_heads": 8},
+        r"dinov3|lingbot|sapiens2",
+        {**_ROTARY, "rope_type": "dinov3", "rope_temperature": 100, "rope_rotate_half": True},
     ),
-    (r"aimv2|beit3", {"norm_epsilon": 1e-5}),
-    (r"enormous|_rpn_", {"post_norm": True}),
+    (r"_pe_", {**_ROTARY, "rope_grid_indexing": "xy", "rope_grid_offset": 1, "attn_pool_num_heads": 8}),
+    (r"_pe_\w+_gigantic", {"rope_grid_offset": 0}),
+    (
+        r"eva02_(?!enormous)|aimv2|sapiens2|plus_patch16_dinov3|_7b_|giant_patch16_lingbot",
+        {"swiglu_mlp": True},
+    ),
+    (r"vit_giant_patch14_(dinov2|reg)", {"swiglu_mlp": True}),
+    (r"enormous|_rpn_", {"use_post_norm": True}),
+    (r"test_vit3", {"pool_include_prefix": True}),
+    (r"quickgelu", {"act_layer": "quick_gelu"}),
+    # SigLIP models with the tanh form of GELU; the others have the exact one.
+    (
+        r"(so400m_patch16|giantopt_patch16)_\w*siglip|base_patch32_siglip|large_patch16_siglip_(gap_)?512",
+        {"act_layer": "gelu_tanh"},
+    ),
+    (r"naflexvit_\w+_siglip", {"act_layer": "gelu_tanh", "pos_embed_interp_mode": "bilinear"}),
+    (r"naflexvit_\w+_parfac_", {"pos_embed": "factorized"}),
+    (r"naflexvit_\w+_radio_", {"pos_embed_interp_mode": "bilinear", "pos_embed_antialias": False}),
+    (r"naflexvit_(base|huge)_patch16_radio_v3", {"pos_embed_align_corners": True}),
 )
+_EPSILON_1E5 = re.compile(r"vit_\w*_clip_|dinov3|lingbot|_pe_|aimv2|beit3")
 _HEAD_SIZES = (  # of families that have sizes of their own
     (r"aimv2|_7b_", 128),
     (r"eva02_enormous", 112),
     (r"_pe_\w+gigantic", 96),
-    (r"eva_giant", 88),
+    (r"eva_giant|beit3_giant", 88),
     (r"huge_patch16_(radio|sapiens2)", 80),
     (r"_5b_", 76),
     (r"so400m", 72),
     (r"eva|beit|rope|dinov3|lingbot|_pe_|radio|intern|dinov2|tipsv2|sapiens2", 64),
     (r"betwixt|little|wee|mediumd|so150m|_plus_|xsmall|36x1", 64),
 )
-_SWIGLU = re.compile(
-    r"eva02_(?!enormous)|aimv2|sapiens2|plus_patch16_dinov3|_7b_|giant_patch14_(dinov2|reg)|giant_patch16_lingbot"
-)
-# SigLIP models with the tanh form of GELU; the others have the exact one.
-_TANH = re.compile(
-    r"(so400m_patch16|giantopt_patch16)_\w*siglip|base_patch32_siglip|large_patch16_siglip_(gap_)?512"
-)
+# How a NaFlexVit resizes its table, by its interpolation, antialias and align_corners.
+_RESIZES = {
+    ("bicubic", True, False): "bicubic_antialias",
+    ("bilinear", True, False): "bilinear_antialias",
+    ("bilinear", False, False): "bilinear_half_pixel",
+    ("bilinear", False, True): "bilinear",
+}
+# Classes that an argument may name; of other values nothing is known.
+_CLASSES = {
+    "norm_layer": ("layernorm", "rmsnorm"),
+    "attn_layer": ("", "attn"),
+    **dict.fromkeys(("mlp_layer", "block_fn", "embed_layer", "embed_norm_layer"), ()),
+}
+_ROTARY_KINDS = {"cat": "axial", "mixed": "mixed", "dinov3": "dinov3"}
 
 
 def read(folder):
     """The options in config.json."""
-    config = read_json(folder / CONFIG)
-    name = config["architecture"]
-    if not _KNOWN.match(name) or _FOREIGN.search(name):
-        raise ValueError(f"{CONFIG} describes timm's {name!r}, which VisionTransformer cannot express")
+    config, name, arguments = _read(folder)
     details = {**config.get("pretrained_cfg", {}), **config}
-    arguments = config.get("model_args") or {}
     pooling = config.get("global_pool")
-    if pooling not in (None, "", *_POOLINGS) or arguments.get("pool_include_prefix"):
+    prefix = arguments.get("pool_include_prefix") and pooling != "map"
+    if pooling not in (None, "", *_POOLINGS) or prefix:
         raise ValueError(
             f"{CONFIG} describes a pooling that VisionTransformer does not have: {pooling!r}"
-            f"{' with prefix tokens' * bool(arguments.get('pool_include_prefix'))}"
+            f"{' with prefix tokens' * bool(prefix)}"
         )
-    options = {**_activation(name, arguments), **_family(name)}
+    options = {
+        **_activation(name, arguments),
+        "rotary": _rotary(arguments),
+        "gated_mlp": bool(arguments.get("swiglu_mlp")),
+        "post_norm": bool(arguments.get("use_post_norm")),
+        "norm_epsilon": 1e-5 if _EPSILON_1E5.search(name) and "norm_layer" not in arguments else 1e-6,
+        "pool_prefix": bool(_EVA.search(name) or arguments.get("pool_include_prefix")),
+        "pooling_heads": arguments.get("attn_pool_num_heads"),
+    }
+    if arguments.get("rope_rescale_coords"):
+        options["max_rotary_rescale"] = arguments["rope_rescale_coords"]
     if "num_heads" in arguments:
         options["num_heads"] = arguments["num_heads"]
     elif name == "vit_base_patch16_gap_224":
@@ -100,20 +121,149 @@ def read(folder):
     return options
 
 
-def _family(name):
-    """The options of an architecture that its arrays do not show."""
-    options = {"rotary": None}
-    for pattern, values in _FAMILIES:
+def position_resize(folder):
+    """How the model resizes its position table for the image size in config.json, or None."""
+    _, name, arguments = _read(folder)
+    if not name.startswith("naflexvit"):
+        return None
+    interpolation = arguments.get("pos_embed_interp_mode", "bicubic")
+    way = (
+        interpolation,
+        arguments.get("pos_embed_antialias", True),
+        arguments.get("pos_embed_align_corners", False),
+    )
+    if arguments.get("pos_embed") == "factorized":
+        way = "bilinear", False, False
+    if way not in _RESIZES:
+        raise ValueError(
+            f"{CONFIG}: no position_resize is like interpolation, antialias and align_corners {way}"
+        )
+    return _RESIZES[way]
+
+
+def _read(folder):
+    """(contents, name of the architecture, arguments of timm's constructor) of config.json."""
+    config = read_json(folder / CONFIG)
+    name, given = config["architecture"], config.get("model_args") or {}
+    if not _KNOWN.match(name) or _FOREIGN.search(name):
+        raise ValueError(f"{CONFIG} describes timm's {name!r}, which VisionTransformer cannot express")
+    for argument, known in _CLASSES.items():
+        if given.get(argument) is not None and given[argument] not in known:
+            raise ValueError(f"{CONFIG}: nothing is known of {argument}={given[argument]!r} in model_args")
+    if given.get("patchify_channels_last") is False:
+        raise ValueError(f"{CONFIG}: patches must be stored with the channels last (patchify_channels_last)")
+    arguments = {}
+    for pattern, values in _NAMED:
         if re.search(pattern, name):
-            options |= values
-    rotary = options["rotary"]
-    options["pool_prefix"] = "_pe_" in name  # of its probe; that of other models leaves the prefix out
-    if "_pe_" in name:
-        patch, size = map(int, re.search(r"patch(\d+)_(\d+)", name).groups())
-        rotary = {**rotary, "reference_grid": size // patch, "offset": 0 if "gigantic" in name else 1}
-    if rotary is not None:
-        options["rotary"] = rotary_options(rotary)
-    return options
+            arguments |= values
+    # The name says on which grid Perception Encoder's positions were first trained.
+    if match := re.search(r"_pe_\w+_patch(\d+)_(\d+)", name):
+        arguments["ref_feat_shape"] = int(match[2]) // int(match[1])
+    return config, name, {**arguments, **{key: value for key, value in given.items() if value is not None}}
+
+
+def _rotary(arguments):
+    """The option `rotary` for the arguments of timm's `Eva`."""
+    if not arguments.get("use_rot_pos_emb"):
+        return None
+    kind = _ROTARY_KINDS.get(arguments.get("rope_type", "cat"))
+    axial, is_half = kind == "axial", kind == "dinov3"
+    offset = arguments.get("rope_grid_offset", 0)
+    if kind is None or arguments.get("rope_rotate_half", False) != is_half or (is_half and offset):
+        raise ValueError(
+            f"{CONFIG} describes rotary positions that VisionTransformer does not have: "
+            f"{ {key: value for key, value in arguments.items() if key.startswith('rope_')} }"
+        )
+    return rotary_options(
+        {
+            "kind": kind,
+            "base": arguments.get("rope_temperature", 10_000),
+            "order": {"ij": "yx", "xy": "xy"}[arguments.get("rope_grid_indexing", "ij")],
+            "reference_grid": arguments.get("ref_feat_shape") if axial else None,
+            "offset": offset if axial else 0,
+        }
+    )
+
+
+def _activation(name, arguments):
+    if arguments.get("swiglu_mlp"):
+        return {"activation": "silu"}
+    if "act_layer" in arguments:
+        return {"activation": hub_config.activation(arguments["act_layer"])}
+    if re.match(r"vit_\w*_clip_", name):
+        return {}  # repositories with either GELU have this name
+    return {"activation": "gelu_erf"}
+
+
+def _preprocessing(details):
+    # The defaults are those of timm's `resolve_data_config`.
+    crop, mode = details.get("crop_pct") or 0.875, details.get("crop_mode") or "center"
+    interpolation = details.get("interpolation") or "bicubic"
+    number(above=0, high=1).check(f"{CONFIG}: crop_pct", crop)
+    one_of(("center", "squash")).check(f"{CONFIG}: crop_mode", mode)
+    one_of(INTERPOLATIONS.values()).check(f"{CONFIG}: interpolation", interpolation)
+    return {
+        "resize": "squash" if mode == "squash" else "crop",
+        "crop_fraction": float(crop),
+        "interpolation": interpolation,
+        "antialias": hub_config.antialias(details),
+        "mean": tuple(details["mean"]),
+        "std": tuple(details["std"]),
+    }
+
+
+# Writing --------------------------------------------------------------------------------------------
+
+_ARGUMENTS = {  # of both of timm's constructors, and ours
+    "patch_size": "patch_size",
+    "embed_dim": "hidden_size",
+    "depth": "num_layers",
+    "num_heads": "num_heads",
+    "in_chans": "in_channels",
+    "qkv_bias": "qkv_bias",
+    "qk_norm": "qk_norm",
+    "init_values": "layer_scale",
+    "class_token": "class_token",
+}
+_VIT_ARGUMENTS = {  # of VisionTransformer only
+    "reg_tokens": "num_registers",
+    "pre_norm": "pre_norm",
+    "fc_norm": "norm_after_pooling",
+    "final_norm": "final_norm",
+    "scale_attn_norm": "attention_sub_norm",
+    "scale_mlp_norm": "mlp_sub_norm",
+    "proj_bias": "linear_bias",
+}
+_EVA_ARGUMENTS = {  # of Eva only
+    "num_reg_tokens": "num_registers",
+    "use_pre_transformer_norm": "pre_norm",
+    "use_fc_norm": "norm_after_pooling",
+    "scale_attn_inner": "attention_sub_norm",
+    "scale_mlp": "mlp_sub_norm",
+    "swiglu_mlp": "gated_mlp",
+    "use_post_norm": "post_norm",
+    "rope_rescale_coords": "max_rotary_rescale",
+}
+# Architectures whose constructor has this norm and epsilon; `model_args` replace the rest.
+_EVA_BUILDERS = {
+    ("layer", 1e-6): "eva_giant_patch14_224",
+    ("layer", 1e-5): "vit_base_patch16_dinov3",
+    ("rms", 1e-6): "vit_base_patch16_sapiens2",
+}
+
+
+def is_eva(config):
+    """Whether of timm's classes only `Eva` can express the model, not `VisionTransformer`."""
+    c = config
+    return bool(
+        c["rotary"]
+        or c["gated_mlp"]
+        or c["post_norm"]
+        or c["num_kv_heads"]
+        or (c["qkv_bias"] and not c["key_bias"])
+        or (c["layer_scale"] is not None and not c["scale_mlp"])
+        or (c["pooling"] == "map" and (c["pooling_heads"] or c["pooling_mlp_dim"]))
+    )
 
 
 def written(config):
@@ -123,23 +273,22 @@ def written(config):
     """
     size = list(hub_config.stored_image_size(config))
     hidden_size, classes = config["hidden_size"], config["num_classes"] or 0
-    ratio = config["mlp_dim"] / hidden_size
-    if int(hidden_size * ratio) != config["mlp_dim"]:  # timm's formula
-        ratio = math.nextafter(ratio, math.inf)
     pooling = {ours: theirs for theirs, ours in _POOLINGS.items()}.get(config["pooling"], "")
     preprocessing = config["preprocessing"]
+    eva = is_eva(config)
+    own = _EVA_ARGUMENTS if eva else _VIT_ARGUMENTS
     values = {
-        "architecture": f"vit_base_patch16_{'clip_' * config['pre_norm']}224",
+        "architecture": _builder(config),
         "num_classes": classes,
         "num_features": hidden_size,
         "global_pool": pooling,
         "model_args": {
-            **{theirs: config[ours] for theirs, ours in _ARGUMENTS.items()},
+            **{theirs: config[ours] for theirs, ours in {**_ARGUMENTS, **own}.items()},
             "img_size": size,
             "global_pool": pooling,
-            "mlp_ratio": ratio,
+            "mlp_ratio": _ratio(config["mlp_dim"], hidden_size),
             "no_embed_class": not config["prefix_positions"],
-            "act_layer": "gelu" if config["activation"] == "gelu_erf" else config["activation"],
+            **(_only_eva(config) if eva else _only_vit(config)),
         },
         "pretrained_cfg": {
             "input_size": [config["in_channels"], *size],
@@ -161,39 +310,80 @@ def written(config):
 
 def conflicts(config):
     """List the options that config.json cannot express."""
-    epsilon = 1e-5 if config["pre_norm"] else 1e-6
-    expected = {"resnet": None, "distillation": False, "norm_epsilon": epsilon}
-    return [
+    expected = {"resnet": None, "distillation": False}
+    found = [
         f"{name}={config[name]!r} (supported: {value!r})"
         for name, value in expected.items()
         if config[name] != value
     ]
+    norm, epsilon = config["norm"], config["norm_epsilon"]
+    if _builder(config) is None:
+        found.append(f"norm={norm!r} with norm_epsilon={epsilon!r}")
+    elif is_eva(config):
+        # None in `model_args` does not replace a value of the builder.
+        if norm == "rms" and config["layer_scale"] is None:
+            found.append("norm='rms' with layer_scale=None")
+        rotary = config["rotary"] or {"kind": None}
+        free = rotary["kind"] == "axial" and rotary["reference_grid"] is None
+        if epsilon == 1e-5 and config["layer_scale"] is None and free:
+            found.append("norm_epsilon=1e-05 with neither layer_scale nor reference_grid")
+    return found
 
 
-def _activation(name, arguments):
-    if "act_layer" in arguments:
-        return {"activation": hub_config.activation(arguments["act_layer"])}
-    if _SWIGLU.search(name):
-        return {"activation": "silu"}
-    if "quickgelu" in name:
-        return {"activation": "quick_gelu"}
-    if "_clip_" in name:
-        return {}  # repositories with either GELU have this name
-    return {"activation": "gelu_tanh" if _TANH.search(name) else "gelu_erf"}
+def _builder(config):
+    """The architecture that timm's constructor is called with, or None."""
+    norm, epsilon = config["norm"], config["norm_epsilon"]
+    if is_eva(config):
+        unscaled = epsilon == 1e-5 and config["layer_scale"] is None
+        return "vit_pe_core_base_patch16_224" if unscaled else _EVA_BUILDERS.get((norm, epsilon))
+    if (norm, epsilon) == ("layer", 1e-5):
+        return "vit_base_patch16_clip_224"
+    return "vit_base_patch16_224" if epsilon == 1e-6 else None
 
 
-def _preprocessing(details):
-    # The defaults are those of timm's `resolve_data_config`.
-    crop, mode = details.get("crop_pct") or 0.875, details.get("crop_mode") or "center"
-    interpolation = details.get("interpolation") or "bicubic"
-    number(above=0, high=1).check(f"{CONFIG}: crop_pct", crop)
-    one_of(("center", "squash")).check(f"{CONFIG}: crop_mode", mode)
-    one_of(INTERPOLATIONS.values()).check(f"{CONFIG}: interpolation", interpolation)
+def _only_vit(config):
+    """Arguments of VisionTransformer that are not ours."""
     return {
-        "resize": "squash" if mode == "squash" else "crop",
-        "crop_fraction": float(crop),
-        "interpolation": interpolation,
-        "antialias": hub_config.antialias(details),
-        "mean": tuple(details["mean"]),
-        "std": tuple(details["std"]),
+        "act_layer": "gelu" if config["activation"] == "gelu_erf" else config["activation"],
+        "pool_include_prefix": config["pooling"] == "map" and config["pool_prefix"],
+        **({"norm_layer": "rmsnorm"} if config["norm"] == "rms" else {}),
     }
+
+
+def _only_eva(config):
+    """Arguments of Eva that are not ours."""
+    c = config
+    separate = c["num_kv_heads"] is not None
+    rotary = c["rotary"]
+    kinds = {ours: theirs for theirs, ours in _ROTARY_KINDS.items()}
+    return {
+        "attn_type": "eva" if c["qkv_bias"] and not c["key_bias"] else "rope",
+        "qkv_fused": not separate,
+        "num_kv_heads": c["num_kv_heads"] if separate or c["post_norm"] else c["num_heads"],
+        "attn_only_layer_scale": not c["scale_mlp"],
+        "swiglu_align_to": 0,
+        "use_post_transformer_norm": c["final_norm"] and not c["norm_after_pooling"],
+        "attn_pool_num_heads": c["pooling_heads"] or c["num_heads"],
+        "attn_pool_mlp_ratio": _ratio(c["pooling_mlp_dim"] or c["mlp_dim"], c["hidden_size"]),
+        "dynamic_img_size": False,
+        "use_abs_pos_emb": c["position_embedding"] == "learned",
+        "use_rot_pos_emb": rotary is not None,
+        **(
+            {
+                "rope_type": kinds[rotary["kind"]],
+                "rope_temperature": rotary["base"],
+                "rope_grid_indexing": "ij" if rotary["order"] == "yx" else "xy",
+                "rope_grid_offset": rotary["offset"],
+                "rope_rotate_half": rotary["kind"] == "dinov3",
+                "ref_feat_shape": rotary["reference_grid"],
+            }
+            if rotary
+            else {}
+        ),
+    }
+
+
+def _ratio(mlp_dim, hidden_size):
+    """The ratio from which timm computes the size of the hidden layer."""
+    ratio = mlp_dim / hidden_size
+    return ratio if int(hidden_size * ratio) == mlp_dim else math.nextafter(ratio, math.inf)

@@ -1,3 +1,4 @@
+import json
 import re
 
 import numpy as np
@@ -5,12 +6,13 @@ import pytest
 from reference.comparing import arrays, assert_same_arrays
 from reference.goldens import stored
 from reference.small import HYBRID, small
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
-from keras_vit import from_pretrained
+from keras_vit import from_pretrained, save_weights
 from keras_vit.weights.checkpoint import merged_heads
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.metadata import sidecar_text
+from keras_vit.weights.resizing import resized_positions
 
 timm = LAYOUTS["timm"]
 STAGES = "patch_embed.backbone.stages"
@@ -48,7 +50,7 @@ def test_deits_names_of_layer_scale_need_metadata(tmp_path, prefix):
     file = {prefix + key: array for key, array in state_dict(model).items()}
     renamed = {re.sub(r"ls(\d)\.gamma", r"gamma_\1", key): array for key, array in file.items()}
     save_file(renamed, tmp_path / "deit.safetensors")
-    with pytest.raises(ValueError, match=rf": {prefix}blocks.0.gamma_1 occurs in DeiT III's .*'B/16'"):
+    with pytest.raises(ValueError, match=rf": {prefix}blocks.0.gamma_1 also occurs in .*'B/16'"):
         from_pretrained(tmp_path / "deit.safetensors", num_heads=3)
     (tmp_path / "deit.json").write_text(sidecar_text(model.get_config(), "timm"))
     loaded = from_pretrained(tmp_path / "deit.safetensors")
@@ -65,12 +67,12 @@ def test_a_stem_without_stages_has_other_names():
 
 
 OTHER_KINDS = {  # names of further arrays → the message
-    "query and key norms": (["blocks.0.attn.q_norm.weight"], "only in file: blocks.0.attn.q_norm.weight"),
-    "rotary positions": (["rope.freqs"], "only in file: rope.freqs"),
     "SwiGLU": (["blocks.0.mlp.w12.weight"], "only in file: blocks.0.mlp.w12.weight"),
-    "attention pooling that ignores the class token": (
-        ["attn_pool.latent"],
-        "attn_pool.latent and cls_token",
+    "differential attention": (["blocks.0.attn.lambda_q1"], "only in file: blocks.0.attn.lambda_q1"),
+    "attention pooling": (["attn_pool.latent"], "whether attn_pool.latent also attends to cls_token, and no"),
+    "no gate": (
+        ["blocks.0.mlp.fc1_g.weight"],
+        "mlp.fc1_g.weight also occurs in models with rotary positions",
     ),
 }
 
@@ -84,14 +86,122 @@ def test_another_kind_of_model_is_refused_by_its_keys(kind, golden, tmp_path):
         from_pretrained(tmp_path / "model.safetensors", num_heads=3)
 
 
-def test_another_kind_of_mlp_or_norm_is_refused(golden, tmp_path):
+def test_another_kind_of_mlp_is_refused(golden, tmp_path):
     file = stored(golden, "timm_token")
-    renamed = {key.replace("mlp.fc1", "mlp.w12"): array for key, array in file.items()}
-    without = {key: array for key, array in file.items() if not re.search(r"norm\d?.bias", key)}
-    for changed, message in (
-        (renamed, r"got no such array \(unknown keys: blocks\.0\.mlp\.w12\."),
-        (without, "only in model: encoder_block_0/attention_norm/beta"),
-    ):
-        save_file(changed, tmp_path / "model.safetensors")
-        with pytest.raises(ValueError, match=message):
-            from_pretrained(tmp_path / "model.safetensors", num_heads=3)
+    save_file(
+        {key.replace("mlp.fc1", "mlp.w12"): a for key, a in file.items()}, tmp_path / "model.safetensors"
+    )
+    with pytest.raises(ValueError, match=r"got no such array \(unknown keys: blocks\.0\.mlp\.w12\."):
+        from_pretrained(tmp_path / "model.safetensors", num_heads=3)
+
+
+# Families by their structure ----------------------------------------------------------------------
+
+DINOV3 = {
+    **{"rotary": "dinov3", "position_embedding": "none", "num_registers": 2, "layer_scale": 1e-5},
+    **{"qkv_bias": False, "norm_epsilon": 1e-5, "hidden_size": 32, "num_heads": 4, "activation": "gelu_erf"},
+}
+EVA02 = {
+    **{"rotary": {"kind": "axial", "reference_grid": 3}, "gated_mlp": True, "activation": "silu"},
+    **{"key_bias": False, "hidden_size": 32, "num_heads": 4, "pooling": "gap", "class_token": True},
+    **{"norm_after_pooling": True},
+}
+FAMILIES = {  # options, and one key of each structure that only timm's Eva has
+    "DINOv3": (DINOV3, "blocks.1.gamma_2"),
+    "EVA-02 S": (EVA02, "blocks.0.attn.q_bias"),
+    "EVA-02 B": ({**EVA02, "mlp_sub_norm": True}, "blocks.0.mlp.fc1_g.weight"),
+    "EVA-02 CLIP": ({**EVA02, "mlp_sub_norm": True, "attention_sub_norm": True}, "blocks.0.attn.norm.bias"),
+    "EVA-02 E": ({**EVA02, "rotary": None, "post_norm": True}, "blocks.0.mlp.fc1.weight"),
+    "RoPE-ViT": ({**DINOV3, "rotary": {"kind": "mixed", "order": "xy"}, "norm_epsilon": 1e-6}, "rope.freqs"),
+    "PE core": (
+        {
+            **{
+                "rotary": {"kind": "axial", "order": "xy", "offset": 1, "reference_grid": 2},
+                "pre_norm": True,
+            },
+            **{"pooling": "map", "class_token": True, "pooling_heads": 8, "pooling_mlp_dim": 40},
+            **{"norm_epsilon": 1e-5, "hidden_size": 32, "num_heads": 4, "activation": "gelu_erf"},
+        },
+        "attn_pool.latent",
+    ),
+    "Sapiens2": (
+        {
+            **{**DINOV3, "norm": "rms", "norm_epsilon": 1e-6, "qk_norm": True, "gated_mlp": True},
+            **{"activation": "silu", "num_kv_heads": (2, 4), "scale_mlp": False, "qkv_bias": True},
+        },
+        "blocks.0.attn.k_proj.weight",
+    ),
+    "BEiT-3": (
+        {"attention_sub_norm": True, "mlp_sub_norm": True, "norm_epsilon": 1e-5, "activation": "gelu_erf"},
+        "blocks.0.mlp.norm.weight",
+    ),
+    "RADIO": (
+        {"final_norm": False, "num_registers": 3, "prefix_positions": False, "activation": "gelu_erf"},
+        "reg_token",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_is_written_and_read_with_timms_config_json(family, tmp_path):
+    """And refused without metadata if only these show its positions."""
+    options, key = FAMILIES[family]
+    model = small(**options)
+    file = save_weights(model, tmp_path / "model.safetensors", "timm")
+    config = model.get_config()
+    assert key in load_file(file) and not timm.config_conflicts(config)
+    (tmp_path / "model.json").unlink()
+    if model.rotary and model.rotary["kind"] != "mixed":
+        with pytest.raises(ValueError, match="rotary"):
+            from_pretrained(file, num_heads=4)
+    (tmp_path / "config.json").write_text(*timm.write_config(config))
+    loaded = from_pretrained(tmp_path)
+    assert_same_arrays(arrays(loaded), arrays(model))
+    found = loaded.get_config()
+    assert {**found, "layer_scale": config["layer_scale"], "name": model.name} == {
+        **config,
+        "pooling_heads": found["pooling_heads"],
+        "pooling_mlp_dim": found["pooling_mlp_dim"],
+    }
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"relative_positions": True, "position_embedding": "none"}, "relative_positions=True"),
+        ({**EVA02, "activation": "gelu_erf"}, "activation='gelu_erf' with gated_mlp=True"),
+        ({**EVA02, "linear_bias": False}, "linear_bias=False with options of timm's Eva"),
+        ({**EVA02, "pooling": "map"}, "gated_mlp=True with pooling='map'"),
+        ({**EVA02, "post_norm": True, "qk_norm": True, "rotary": None}, "qk_norm=True with post_norm=True"),
+        (
+            {**DINOV3, "rotary": {"kind": "axial", "rotate_registers": True}, "num_registers": 4},
+            "rotate_regist",
+        ),
+        ({"patch_norm": True}, "patch_norm=True"),
+    ],
+)
+def test_a_model_that_timm_does_not_have_is_refused(options, reason, tmp_path):
+    with pytest.raises(ValueError, match=reason):
+        save_weights(small(**{"activation": "gelu_erf", **options}), tmp_path / "model.safetensors", "timm")
+
+
+def test_a_naflexvit_is_read_at_its_image_size(tmp_path):
+    """The table is resized once, as the model does it; without config.json the size is that of the table."""
+    model = small(position_grid=(6, 6), image_size=32, activation="gelu_erf", prefix_positions=False)
+    file = state_dict(model)
+    kernel = file.pop("patch_embed.proj.weight")
+    file["embeds.proj.weight"] = np.ascontiguousarray(kernel.transpose(0, 2, 3, 1).reshape(len(kernel), -1))
+    file["embeds.proj.bias"] = file.pop("patch_embed.proj.bias")
+    file["embeds.cls_token"] = file.pop("cls_token")
+    file["embeds.pos_embed"] = table = file.pop("pos_embed").reshape(1, 6, 6, -1)
+    save_file(file, tmp_path / "model.safetensors")
+    given = {"num_heads": model.num_heads}
+    assert from_pretrained(tmp_path, **given).image_size == (48, 48)
+    config = {"architecture": "naflexvit_base_patch16_radio_v4", "input_size": [3, 32, 32]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded = from_pretrained(tmp_path, **given)
+    assert loaded.image_size == (32, 32) and loaded.position_grid is None
+    expected = resized_positions(table.reshape(1, 36, -1), (6, 6), (4, 4), "bilinear_half_pixel")
+    np.testing.assert_array_equal(arrays(loaded)["position_embedding/table"], expected)
+    same = {name: a for name, a in arrays(model).items() if "position" not in name}
+    assert_same_arrays({name: arrays(loaded)[name] for name in same}, same)

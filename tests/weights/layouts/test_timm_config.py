@@ -7,6 +7,7 @@ from made.checkpoints import base
 
 from keras_vit import Preprocessing, from_pretrained
 from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.layouts import timm_config
 
 VIT = {"architecture": "vit_x"}
 NORM = {"mean": [0.5] * 3, "std": [0.5] * 3}
@@ -120,13 +121,81 @@ def test_the_activation_is_that_of_the_architecture(architecture, activation, tm
     assert read(tmp_path, {"architecture": architecture}, num_heads=3)["activation"] == activation
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    ["vit_base_patch16_rope_reg1_gap_256", "vit_pe_core_base", "eva02_base_patch14_224", "resnet50"],
-)
+@pytest.mark.parametrize("architecture", ["vit_relpos_base_patch16_224", "vit_dwee_patch16_224", "resnet50"])
 def test_another_kind_of_architecture_is_refused(architecture, tmp_path):
     message = f"config.json describes timm's '{architecture}', which VisionTransformer cannot express"
     refused(tmp_path, {"architecture": architecture}, message, num_heads=3)
+
+
+AXIAL = {"kind": "axial", "base": 10_000, "order": "yx", "offset": 0, "rotate_registers": False}
+
+
+@pytest.mark.parametrize(
+    "architecture, arguments, expected",
+    [
+        ("eva02_base_patch14_448", {}, {**AXIAL, "reference_grid": (16, 16)}),
+        (
+            "vit_pe_core_base_patch16_224",
+            {},
+            {**AXIAL, "order": "xy", "offset": 1, "reference_grid": (14, 14)},
+        ),
+        ("vit_pe_lang_gigantic_patch14_448", {}, {**AXIAL, "order": "xy", "reference_grid": (32, 32)}),
+        ("vit_small_patch16_rope_ape_224", {}, {**AXIAL, "base": 100, "order": "xy", "reference_grid": None}),
+        (
+            "eva_giant_patch14_224",
+            {
+                "use_rot_pos_emb": True,
+                "rope_type": "dinov3",
+                "rope_temperature": 50,
+                "rope_rotate_half": True,
+            },
+            {**AXIAL, "kind": "dinov3", "base": 50, "reference_grid": None},
+        ),
+        ("vit_small_patch16_dinov3", {"use_rot_pos_emb": False}, None),
+        ("eva02_enormous_patch14_clip_224", {}, None),
+    ],
+)
+def test_rotary_positions_are_read_by_name_and_arguments(architecture, arguments, expected, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": architecture, "model_args": arguments}))
+    assert timm_config.read(tmp_path)["rotary"] == expected
+
+
+@pytest.mark.parametrize(
+    "architecture, arguments, message",
+    [
+        ("eva02_tiny_patch14_224", {"rope_type": "mrope"}, "rotary positions that .* does not have: .*mrope"),
+        ("vit_small_patch16_dinov3", {"rope_rotate_half": False}, "rotary positions that .* does not have"),
+        ("vit_small_patch16_dinov3", {"rope_grid_offset": 0.5}, "rotary positions that .* does not have"),
+        ("vit_tiny_patch16_224", {"norm_layer": "batchnorm"}, "nothing is known of norm_layer='batchnorm'"),
+        ("vit_tiny_patch16_224", {"mlp_layer": "x"}, "nothing is known of mlp_layer='x'"),
+        ("naflexvit_base_patch16_gap", {"patchify_channels_last": False}, "patchify_channels_last"),
+    ],
+)
+def test_unknown_arguments_are_refused(architecture, arguments, message, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": architecture, "model_args": arguments}))
+    with pytest.raises(ValueError, match=message):
+        timm_config.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "architecture, arguments, expected",
+    [
+        ("vit_base_patch16_224", {}, None),
+        ("naflexvit_base_patch16_gap", {}, "bicubic_antialias"),
+        ("naflexvit_base_patch16_parfac_gap", {}, "bilinear_half_pixel"),
+        ("naflexvit_base_patch16_siglip", {}, "bilinear_antialias"),
+        ("naflexvit_base_patch16_radio_v3", {}, "bilinear"),
+        ("naflexvit_large_patch16_radio_v3", {}, "bilinear_half_pixel"),
+        ("naflexvit_large_patch16_radio_v3", {"pos_embed_interp_mode": "bicubic"}, ValueError),
+    ],
+)
+def test_a_naflexvit_says_how_it_resizes_positions(architecture, arguments, expected, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": architecture, "model_args": arguments}))
+    if expected is ValueError:
+        with pytest.raises(ValueError, match="no position_resize is .*bicubic"):
+            timm_config.position_resize(tmp_path)
+    else:
+        assert timm_config.position_resize(tmp_path) == expected
 
 
 @pytest.mark.parametrize(
