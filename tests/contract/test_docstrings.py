@@ -37,7 +37,9 @@ EXAMPLES = {
 }
 
 
-SLOW = re.compile(r"keras_vit\.(training\.|export\.|cli\.|models\.(distributed|adapting|masked_patch))")
+SLOW = re.compile(
+    r"keras_vit\.(training\.|export\.|cli\.(?!export)|models\.(distributed|adapting|masked_patch))"
+)
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * bool(SLOW.match(name))) for name in EXAMPLES]
 
 
