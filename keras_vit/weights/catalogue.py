@@ -3,13 +3,14 @@
 The rows are in `catalogue.csv`, sorted by name. A name has these parts:
 
     vit_b16_augreg_in21k_ft_in1k_384
-    vit                               family: vit, deit, deit3, eva, flexivit, test_vit
+    vit                               family: vit, deit, deit3, eva, eva02, beit, beitv2, beit3, aimv2,
+                                      pe_core, pe_lang, pe_spatial, naflexvit, flexivit, test_vit
         b16                           size and patch; "r50_b16" for R50+B/16; timm's word for sizes that
                                       only timm has ("betwixt16", "so150m_16" with a digit at the end)
             …                         the rest of timm's name of the architecture: clip, siglip, gap, reg4,
                                       dinov2, distilled
             augreg_in21k_ft_in1k      training data and method: timm's tag, without "fb_"
-                                 384  side of the image in pixels, unless it is 224
+                                 384  side of the image in pixels, or "1024x768", unless it is 224
 
 "_hf" precedes the tag of Google's and Meta's own repositories, which use transformers' layout. "_npz" ends
 the names of the authors' .npz files, whose buckets have required credentials since 2026-02; the name
@@ -33,8 +34,9 @@ The columns and their sources:
 * `revision`, `sha256`, `bytes`: commit of the repository, and digest and size of its weights, as stated by
   `pin_source`; empty where no source states them, and then the newest version is used, unchecked.
 
-Architectures that `VisionTransformer` cannot express are excluded: query and key norms, RMSNorm, SwiGLU,
-RoPE, parallel blocks, relative positions, convolutional stems, no last norm.
+Architectures that `VisionTransformer` cannot express are excluded: parallel blocks, differential attention,
+relative positions other than BEiT's, convolutional stems. Rows of families with rotary positions have no
+variant, and need the repository's `config.json`, which says what no array shows.
 """
 
 import csv
@@ -55,6 +57,7 @@ NORMS = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
     "unit": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    "satellite": ((0.43, 0.411, 0.296), (0.213, 0.156, 0.143)),
 }
 LICENCE_SOURCES = {
     "hf://timm/": "timm 1.0.31, configuration of the weights",
@@ -63,6 +66,8 @@ LICENCE_SOURCES = {
     "gs://vit_models/": "LICENSE of google-research/vision_transformer",
     "gs://big_vision/": "README of google-research/big_vision",
 }
+# Licences under which everybody may use the weights for anything.
+_OPEN = ("apache-2.0", "mit", "cc-by-4.0")
 _FILE = re.compile(r"\.(npz|npy|keras|h5|safetensors|bin|pth?|ckpt|tflite|onnx|zip|t?gz)(:|$)", re.IGNORECASE)
 _TIMM = "hf://timm/"
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/(?!\d+$)[A-Za-z0-9][\w.-]*")
@@ -133,13 +138,19 @@ def _row(cells):
     options = dict(option.split("=") for option in cells["options"].split())
     owner = next(start for start in LICENCE_SOURCES if row["source"].startswith(start))
     derived = {
-        "image_size": (int(row["image_size"]),) * 2,
+        "image_size": _size(row["image_size"]),
         "options": {name: int(value) if value.isdecimal() else value for name, value in options.items()},
         "preprocessing": preprocessing,
         "class_names": "imagenet_1k" if row["num_classes"] == 1000 else None,
         "licence_source": row["licence"] and LICENCE_SOURCES[owner],
     }
     return Checkpoint(**row | derived)
+
+
+def _size(text):
+    """(height, width) of "224" or "1024x768"."""
+    height, _, width = text.partition("x")
+    return int(height), int(width or height)
 
 
 with CSV.open(encoding="utf-8", newline="") as _file:
@@ -174,6 +185,25 @@ def find(source_or_name):
         owner, _, rest = text.removeprefix("hf://").partition("/")
         text = f"hf://{owner}/{rest.partition('/')[0].partition('@')[0]}"
     return _BY_SOURCE.get(text)
+
+
+def licence_note(source, row=None):
+    """A sentence about a licence that restricts the use of the weights, or None.
+
+    Args:
+        source: A source for `fetch`.
+        row: Its row in the catalogue, or None.
+
+    Example:
+        >>> licence_note("hf://facebook/dinov3-vits16-pretrain-lvd1689m")[47:87]
+        "the weights have Meta's DINOv3 licence, "
+    """
+    text = os.fspath(source)
+    licence = row.licence if row else "dinov3-license" if "facebook/dinov3-" in text else None
+    if licence is None or licence in _OPEN:
+        return None
+    title = "Meta's DINOv3 licence" if licence == "dinov3-license" else f"the licence {licence}"
+    return f"{text}: the weights have {title}, which restricts their use; read it in the repository"
 
 
 def _repository(text):

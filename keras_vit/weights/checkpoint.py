@@ -10,6 +10,7 @@ import zipfile
 
 import keras
 import numpy as np
+from absl import logging
 from keras.src.saving import serialization_lib  # its scope is not public
 
 from keras_vit.layers.attention import check_heads
@@ -21,7 +22,7 @@ from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights.architecture import infer_arguments
 from keras_vit.weights.archive import check_hdf5, check_unpacked_size, check_zip, float_arrays, load_arrays
 from keras_vit.weights.cache import LARGEST_SIDECAR
-from keras_vit.weights.catalogue import find, resolve
+from keras_vit.weights.catalogue import find, licence_note, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.layouts import LAYOUTS, detect_layout
@@ -99,6 +100,8 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
     resolved = resolve(source)
     address, subtree = _split_subtree(resolved)
     row = find(address)
+    if note := licence_note(address, row):
+        logging.log_first_n(logging.WARNING, note, 1)
     pinned = row is not None and address == row.url
     digest = sha256 or (row.sha256 if pinned else None)
     try:

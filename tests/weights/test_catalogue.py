@@ -5,10 +5,13 @@ import pytest
 from keras_vit import Preprocessing
 from keras_vit.models.config import check_options, stem_stride
 from keras_vit.variants import VARIANTS, parse_variant
-from keras_vit.weights.catalogue import CATALOGUE, CSV, find, list_models, resolve
+from keras_vit.weights.catalogue import CATALOGUE, CSV, find, licence_note, list_models, resolve
 
 ROWS = [*CATALOGUE.values()]
-FAMILIES = r"(vit|deit|deit3|eva|flexivit|test_vit\d?)"
+FAMILIES = r"(vit|deit|deit3|eva|eva02|beit|beitv2|beit3|aimv2|pe_\w+|naflexvit|flexivit|test_vit\d?)"
+STRUCTURES = (  # rows of families that have more than a size of their own
+    r"eva02|eva_g|beit|aimv2|pe_|naflexvit|_dinov3_|_rope_|_rpn_|sapiens2|radio|intern300m|g14_(dinov2|reg)"
+)
 
 
 def test_names_and_sources_are_unique_and_names_sorted():
@@ -21,13 +24,14 @@ def test_names_and_sources_are_unique_and_names_sorted():
 def test_names_tell_source_size_and_classes():
     sources = r"hf://(timm|google|facebook)/[\w.-]+|gs://(vit_models|big_vision)/[\w.+/-]+\.npz"
     for row in ROWS:
-        assert re.fullmatch(FAMILIES + r"_[a-z0-9_]+", row.name), row.name
+        assert re.fullmatch(FAMILIES + r"(_[a-z0-9_]+)?", row.name), row.name
         assert re.fullmatch(sources, row.source), row.name
         assert row.source.startswith("gs://") == row.name.endswith("_npz"), row.name
         assert row.source.startswith(("hf://google/", "hf://facebook/")) == ("_hf_" in row.name), row.name
-        size = re.search(r"_(\d{3})(_npz)?$", row.name)
-        assert row.image_size == ((int(size[1]) if size else 224),) * 2, row.name
-        in1k = "in1k" in row.name
+        size = re.search(r"_(\d{3,})(?:x(\d+))?(_npz)?$", row.name)
+        sides = (int(size[1]), int(size[2] or size[1])) if size else (224, 224)
+        assert row.image_size == sides, row.name
+        in1k = "in1k" in row.name and not re.search(r"_ft_in22k(_\d+)?$", row.name)
         assert (row.class_names == "imagenet_1k") == (row.num_classes == 1000) == in1k, row.name
         assert row.pretrained_on.endswith("ImageNet-1k") == in1k, row.name
         for words, classes in {
@@ -43,7 +47,8 @@ def test_the_variant_agrees_with_the_name_and_the_patch_divides_the_image():
     for row in ROWS:
         assert (row.variant is None) == ("num_heads" in row.options), row.name  # A variant has a head count.
         if row.variant is None:
-            assert not re.search(r"_(ti|s|b|l|h)\d", row.name) or "plus" in row.name, row.name
+            plain = re.search(r"_(ti|s|b|l|h)\d", row.name) and "plus" not in row.name
+            assert not plain or re.search(STRUCTURES, row.name), row.name
             continue
         arguments = parse_variant(row.variant)
         stem, _, rest = row.variant.rpartition("+")
@@ -60,7 +65,8 @@ def test_options_are_valid_and_activations_given_only_where_the_layout_leaves_th
         check_options(row.options, row.name)
         given, clip = row.options.get("activation"), "_clip_" in row.name
         if clip or ("_siglip_" in row.name and "_gap_" not in row.name):
-            assert given in ("gelu_erf", "gelu_tanh", "quick_gelu"), row.name
+            swiglu = ("silu",) * row.name.startswith("eva02_")
+            assert given in ("gelu_erf", "gelu_tanh", "quick_gelu", *swiglu), row.name
         else:
             assert given in (None, "gelu_tanh"), row.name
         assert given != "quick_gelu" or clip, row.name
@@ -86,6 +92,21 @@ def test_reported_facts_have_a_source():
         assert row.sha256 is None or (re.fullmatch(r"[0-9a-f]{64}", row.sha256) and row.revision), row.name
         assert row.bytes is None or (row.bytes > 10**6 and row.sha256), row.name
         assert row.revision is None or re.fullmatch(r"[0-9a-f]{40}", row.revision), row.name
+
+
+@pytest.mark.parametrize(
+    "source, words",
+    [
+        ("hf://timm/vit_small_patch16_dinov3.lvd1689m", "Meta's DINOv3 licence, which restricts"),
+        ("hf://facebook/dinov3-vits16-pretrain-lvd1689m", "Meta's DINOv3 licence, which restricts"),
+        ("hf://timm/vit_base_patch16_224.mae", "the licence cc-by-nc-4.0, which restricts"),
+        ("hf://timm/vit_base_patch16_224.augreg_in21k", None),
+        ("model.safetensors", None),
+    ],
+)
+def test_a_licence_that_restricts_the_use_is_said(source, words):
+    note = licence_note(source, find(source))
+    assert note is None if words is None else words in note and source in note
 
 
 def test_names_resolve_to_the_pinned_revision(repository):
