@@ -239,4 +239,7 @@ def rotate(x, positions, interleaved):
         rotated = ops.cast(rotated, "float32")
         first, second = rotated[..., : size // 2], rotated[..., size // 2 :]
         rotated = ops.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return ops.concatenate([x[:, :prefix], ops.cast(rotated, x.dtype)], axis=1)
+    rotated = ops.cast(rotated, x.dtype)
+    if isinstance(prefix, int) and prefix == 0:  # LiteRT would take an empty slice for all tokens.
+        return rotated
+    return ops.concatenate([x[:, :prefix], rotated], axis=1)

@@ -33,6 +33,7 @@ MODELS = {
     **NEWER,
     "any size, rotary": {**NEWER["EVA-02-B"], "image_size": (None, None), "position_grid": (4, 4)},
     "mixed": {**NEWER["DINOv3-S"], "rotary": "mixed"},
+    "rotary without prefix": {"rotary": "dinov3", "pooling": "gap"},
     "relative": {"relative_positions": True, "key_bias": False, "image_size": (19, 24)},
     "grouped queries": {"num_heads": 6, "num_kv_heads": 2, "qk_norm": True, "norm": "rms"},
     "post-norm": {"post_norm": True, "attention_sub_norm": True, "patch_norm": True},
