@@ -9,6 +9,7 @@ from reference.small import HYBRID, small
 from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_pretrained, save_weights
+from keras_vit.weights import checkpoint
 from keras_vit.weights.checkpoint import merged_heads
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.metadata import sidecar_text
@@ -205,3 +206,28 @@ def test_a_naflexvit_is_read_at_its_image_size(tmp_path):
     np.testing.assert_array_equal(arrays(loaded)["position_embedding/table"], expected)
     same = {name: a for name, a in arrays(model).items() if "position" not in name}
     assert_same_arrays({name: arrays(loaded)[name] for name in same}, same)
+
+
+@pytest.mark.parametrize(
+    "name, layout",
+    [
+        ("vit_small_patch16_dinov3.lvd1689m", "timm"),
+        ("hf://facebook/dinov3-vits16-pretrain-lvd1689m", "huggingface"),
+    ],
+)
+def test_dinov3_is_read_by_its_published_name(name, layout, tmp_path, monkeypatch):
+    """A folder as published, of the model's kind but small; the caller hears of the licence."""
+    sizes = {"image_size": 256, "patch_size": 64, "hidden_size": 24, "num_heads": 6, "num_classes": None}
+    model = small(**{**DINOV3, **sizes, "class_token": True, "num_registers": 4})
+    if layout == "timm":
+        model = small(**{**DINOV3, **sizes, "class_token": True, "num_registers": 4, "pooling": "gap"})
+        (tmp_path / "config.json").write_text(*timm.write_config(model.get_config()))
+    file = save_weights(model, tmp_path / ("model.safetensors" if layout == "timm" else "folder"), layout)
+    file.with_name("model.json").unlink()
+    said = []
+    monkeypatch.setattr(checkpoint, "fetch", lambda *_, **__: file)
+    monkeypatch.setattr(checkpoint.logging, "log_first_n", lambda _, note, __: said.append(note))
+    loaded = from_pretrained(name)
+    assert_same_arrays(arrays(loaded), arrays(model))
+    assert loaded.rotary == model.rotary and loaded.image_size == (256, 256)
+    assert "Meta's DINOv3 licence" in said[0]
