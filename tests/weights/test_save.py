@@ -179,6 +179,9 @@ def variations(draw):
 @given(drawn=variations())
 def test_a_layout_holds_a_model_or_says_what_it_cannot_express(tmp_path_factory, drawn):
     layout, options = drawn
+    # A norm before the blocks makes it CLIP's folder, which moves the last norm behind the pooling and has a
+    # head without a bias: test_huggingface.py compares those.
+    assume(layout != "huggingface" or not options.get("pre_norm"))
     try:
         model = one_block(**options)
     except ValueError:  # the options contradict each other
