@@ -71,7 +71,7 @@ def with_files(**changes):
         (lambda index: "[" * 10**5, "is no checkpoint that can be read"),
         (lambda index: " " * (1 << 24) + json.dumps(index), "is no checkpoint that can be read"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_damaged_or_hostile_index_is_refused(change, message, tmp_path):
     path = split(tmp_path, change)
