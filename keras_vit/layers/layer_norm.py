@@ -51,8 +51,8 @@ class RMSNormalization(keras.layers.RMSNormalization):
     Input and output shape: (batch, …, channels).
 
     Example:
-        >>> RMSNormalization()(np.array([[3.0, 4.0]])).numpy().round(2).tolist()
-        [[0.85, 1.13]]
+        >>> RMSNormalization()(np.array([[1.0, -1.0]])).numpy().round(3).tolist()
+        [[1.0, -1.0]]
 
     Source: Zhang and Sennrich 2019 (arXiv 1910.07467), equation 4.
     """
@@ -83,7 +83,7 @@ def make_norm(kind, epsilon, dtype, name):
         ValueError: for an unknown kind.
 
     Example:
-        >>> make_norm("rms", 1e-6, "float32", "norm")(np.array([[3.0, 4.0]])).numpy().round(2).tolist()
-        [[0.85, 1.13]]
+        >>> make_norm("rms", 1e-6, "float32", "norm")(np.array([[2.0, -2.0]])).numpy().round(3).tolist()
+        [[1.0, -1.0]]
     """
     return NORMS[one_of(NORMS).check("norm", kind)](epsilon=epsilon, dtype=dtype, name=name)

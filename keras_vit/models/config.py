@@ -103,7 +103,7 @@ class ViTConfig:
         >>> config.image_size, config.class_token, config.position_grid
         ((32, 32), True, None)
         >>> OPTIONS["pooling"].metadata["rule"].words
-        "one of 'token', 'gap', 'map', None"
+        "one of 'token', 'gap', 'token_gap', 'map', None"
     """
 
     image_size: int | tuple = option(

@@ -13,7 +13,7 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.dense import STATE, Dense, restoring, state_config
 from keras_vit.models.classifying import classify
-from keras_vit.models.config import OPTIONS, ViTConfig, is_dynamic, prefix_tokens, with_options
+from keras_vit.models.config import OPTIONS, ViTConfig, is_dynamic, prefix_tokens, stem_stride, with_options
 from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.encoder import block_positions, encoder_block, norm_layer
 from keras_vit.models.features import feature_extractor
@@ -193,9 +193,11 @@ class VisionTransformer(DistributedModel):
     @property
     def ignored_border(self):
         """(height, width) in pixels at the bottom and right of an image that fill no patch."""
-        if is_dynamic(self.image_size) or self.resnet is not None:
+        if is_dynamic(self.image_size):
             return 0, 0
-        return tuple(side % patch for side, patch in zip(self.image_size, self.patch_size))
+        stride = stem_stride(self.resnet)
+        sides = zip(self.image_size, self.patch_size)
+        return tuple(-(-side // stride) % patch * stride for side, patch in sides)
 
     def summary(self, *args, **kwargs):
         """As `keras.Model.summary`, with a line about pixels that the model ignores."""

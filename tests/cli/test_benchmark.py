@@ -104,7 +104,7 @@ def test_an_export_is_measured_as_it_is(name, format, tmp_path):
     [
         (["--batch_sizes", "1,"], ["--batch_sizes", "''"]),
         (["--model", "B/0"], ["no such checkpoint file", "'B/0'"]),
-        (["--model", "mu/16", "--image_size", "24"], ["16", "24"]),
+        (["--model", "mu/16", "--image_size", "8"], ["16", "8"]),
     ],
     ids=" ".join,
 )

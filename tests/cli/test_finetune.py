@@ -139,7 +139,7 @@ def test_skipped_images_are_named(run, finetune, keras_vit, monkeypatch):
     "options, words",
     [
         (["--model", "Ti/8"], ["expected hidden_size 192 for Ti/8", "has 24"]),
-        (["--image_size", "16x20"], ["16×20", "not divisible by the patch of 8×8"]),
+        (["--image_size", "16x7"], ["16×7", "smaller than the patch of 8×8"]),
         (["--set", "lr=1"], ["a recipe has no lr", "base_lr"]),
         (["--dataset", "folder:/nowhere"], ["no such folder: '/nowhere'"]),
         (["--weights", "B/16"], ["'B/16' is a variant and has no weights", "keras-vit models B/16"]),

@@ -5,8 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import vit_numpy
 from reference.comparing import arrays, assert_close, numpy, randomise
+from reference.vit_numpy import PLAIN
 
-from keras_vit.layers import EncoderBlock, MultiHeadSelfAttention, attend, attention, attention_scores
+from keras_vit.layers import (
+    EncoderBlock,
+    MultiHeadSelfAttention,
+    RotaryPositions,
+    attend,
+    attention,
+    attention_scores,
+)
 from keras_vit.layers.attention import Projection
 
 
@@ -43,8 +51,8 @@ def test_the_layer_computes_the_published_attention_in_chunks_of_any_size(
     layer.build(tokens.shape)
     w = arrays(randomise(layer))
     assert len(w) == (8 if qkv_bias else 5)
-    assert_close(layer(tokens), vit_numpy.attention(w, "a", tokens, tokens))
-    assert_close(layer(tokens, query), vit_numpy.attention(w, "a", query, tokens))
+    assert_close(layer(tokens), vit_numpy.attention(w, "a", tokens, tokens, PLAIN))
+    assert_close(layer(tokens, query), vit_numpy.attention(w, "a", query, tokens, PLAIN))
     scores = numpy(layer.scores(tokens, query))
     assert scores.shape == (2, heads, 3, 7)
     np.testing.assert_allclose(scores.sum(-1), 1, rtol=1e-5)
@@ -112,22 +120,9 @@ def test_a_projection_of_other_axes_is_refused():
         Projection("btc,cd->btd", (None, 8))
 
 
-class GridScaled(MultiHeadSelfAttention):
-    """An attention whose keys depend on the grid, as with rotary positions."""
-
-    uses_grid = True
-
-    def project(self, tokens, query=None, grid=None):
-        query, key, value = super().project(tokens, query, grid)
-        return query, key * (grid.shape[1] + 10 * grid.shape[2]), value
-
-
-def test_a_block_passes_the_grid_to_an_attention_that_uses_it(rng):
+def test_a_block_gives_its_attention_the_positions(rng):
     tokens = rng.standard_normal((2, 7, 12)).astype("float32")
-    grid = np.zeros((2, 2, 3, 1), "float32")
-    block = EncoderBlock(mlp_dim=20, attention=GridScaled(3, name="attention"))
-    assert block.uses_grid and not EncoderBlock(3, 20).uses_grid
-    output, other = numpy(block(tokens, grid)), numpy(block(tokens, grid[:, :1]))
-    assert np.abs(output - other).max() > 1e-3
-    inputs = keras.Input((7, 12)), keras.Input((2, 3, 1))
-    assert_close(keras.Model(inputs, block(*inputs))([tokens, grid]), output, 1e-6)
+    positions = RotaryPositions("axial", 4)(np.zeros((2, 2, 3, 1)))[0]
+    block = EncoderBlock(mlp_dim=20, attention=MultiHeadSelfAttention(3, rotation="half", name="attention"))
+    output, other = (numpy(block(tokens, given)) for given in (positions, positions[:, ::-1]))
+    assert np.abs(output - other).max() > 1e-4

@@ -26,7 +26,7 @@ def test_the_block_computes_the_published_equations(options, rng):
     layer = EncoderBlock(3, 20, **options, name="b")
     layer.build(tokens.shape)
     w = arrays(randomise(layer))
-    settings = {"norm_epsilon": 1e-6, "activation": "gelu_tanh", **options}
+    settings = {**vit_numpy.PLAIN, **options}
     assert_close(layer(tokens), vit_numpy.block(w, "b", tokens.astype("float64"), settings))
 
 

@@ -23,7 +23,10 @@ def test_the_block_is_two_dense_layers_around_the_published_activation(name, rng
         "mlp/dense_1/kernel": (20, 8),
         "mlp/dense_1/bias": (8,),
     }
-    assert_close(layer(tokens), vit_numpy.mlp(w, "mlp", tokens.astype("float64"), name))
+    assert_close(
+        layer(tokens),
+        vit_numpy.mlp(w, "mlp", tokens.astype("float64"), {**vit_numpy.PLAIN, "activation": name}),
+    )
 
 
 def test_dropout_is_active_in_training_only(rng):

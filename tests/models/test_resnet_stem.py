@@ -94,7 +94,7 @@ def test_the_width_and_depth_of_each_stage():
     [
         ({"resnet": (1, 0)}, r"list of positive ints, one per stage, or None; got \(1, 0\)"),
         ({"resnet": (1,), "resnet_width": 40}, "resnet_width must be a multiple of 32.*got 40"),
-        ({"resnet": (1,), "image_size": 40, "patch_size": 4}, "10×10 .* not divisible by the patch of 4×4"),
+        ({"resnet": (1,), "image_size": 12, "patch_size": 4}, "3×3 .* smaller than the patch of 4×4"),
     ],
 )
 def test_a_stem_that_cannot_be_built_is_refused(options, message):
