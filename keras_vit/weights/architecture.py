@@ -95,7 +95,7 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
         arguments["layer_scale"] = metadata.get("layer_scale") or 1e-5
     query = shape(f"{block}/attention/query/kernel", 2 + split_heads)
     arguments["num_heads"] = query[1] if split_heads else _heads(arguments, metadata)
-    arguments["num_kv_heads"] = _kv_heads(shapes, arguments, query[-1] if split_heads else None)
+    arguments["num_kv_heads"] = _kv_heads(shapes, arguments, split_heads)
     table = shape("position_embedding/table", 3, (1, None, hidden_size))
     if arguments["relative_positions"]:
         offsets = shape(f"{block}/attention/position_bias/table", 2)[0]
@@ -132,13 +132,14 @@ def _heads(arguments, metadata):
     return found.pop()
 
 
-def _kv_heads(shapes, arguments, head_size):
+def _kv_heads(shapes, arguments, split_heads):
     """The number of key and value heads: None for that of the queries, an int, or one for each block."""
-    heads = []
+    hidden_size, heads = arguments["hidden_size"], []
+    # More heads than channels are refused later.
+    head_size = 1 if split_heads else max(hidden_size // arguments["num_heads"], 1)
     for i in range(arguments["num_layers"]):
-        _, *key = shapes.get(f"encoder_block_{i}/attention/key/kernel", (0, arguments["hidden_size"]))
-        merged = arguments["hidden_size"] // arguments["num_heads"]
-        heads.append(key[0] if head_size else key[0] // merged)
+        _, size, *_ = shapes.get(f"encoder_block_{i}/attention/key/kernel", (0, hidden_size))
+        heads.append(size // head_size)
     if {*heads} == {arguments["num_heads"]} or 0 in heads:
         return None
     return heads[0] if len({*heads}) == 1 else tuple(heads)

@@ -140,7 +140,6 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
             raise ValueError(f"{error}{unknown}") from None
         check_unpacked_size(4 * min_parameters({**DEFAULTS, **arguments}), stored_size(path))
         if not layout.split_heads and arguments["num_layers"]:
-            check_heads(arguments["hidden_size"], arguments["num_heads"])
             _split_heads(mapped, arguments)
         # Only a configuration file of the layout's project has another name than ours.
         resize = layout.position_resize(path.parent) if described[1] in layout.config_files else None
@@ -282,7 +281,11 @@ def _infer(layout, mapped, metadata, given):
 
 def _split_heads(mapped, arguments):
     """Split the axis of all heads' channels in the attention arrays into two: heads and channels."""
-    size = arguments["hidden_size"]
+    size, heads = arguments["hidden_size"], arguments["num_heads"]
+    pooling_heads = arguments.get("pooling_heads") or heads
+    check_heads(size, heads)
+    if any(name.startswith("attention_pooling/") for name in mapped.arrays):
+        check_heads(size, pooling_heads)
     for name, array in mapped.arrays.items():
         match = _ATTENTION.fullmatch(name)
         if not match:
@@ -291,13 +294,10 @@ def _split_heads(mapped, arguments):
         if array.ndim != axes:
             raise ValueError(f"expected {axes} axes of {mapped.keys[name]}; got {array.shape}")
         before, after = (0, 1) if match.groups() == ("out", "kernel") else (axes - 1, axes)
-        heads = arguments["num_heads"]
-        if name.startswith("attention_pooling/"):
-            heads = arguments.get("pooling_heads") or heads
-        head_size = size // heads
+        head_size = size // (pooling_heads if name.startswith("attention_pooling/") else heads)
         if match.groups() != ("out", "bias") and array.shape[before] % head_size == 0:
-            heads = (array.shape[before] // head_size, head_size)
-            mapped.arrays[name] = array.reshape(*array.shape[:before], *heads, *array.shape[after:])
+            split = (array.shape[before] // head_size, head_size)
+            mapped.arrays[name] = array.reshape(*array.shape[:before], *split, *array.shape[after:])
 
 
 def merged_heads(arrays):

@@ -135,8 +135,17 @@ def test_an_unknown_number_of_heads_must_be_given(name, tmp_path):
     refused(path, rf"the number of attention heads is unknown, .* \({sizes}\); give num_heads")
     kernel = read_checkpoint(path, num_heads=4).arrays["encoder_block_1/attention/out/kernel"]
     assert kernel.shape == (4, 6, 24)
-    for wrong in (5, -3, 0):
+    for wrong in (5, -3, 0, 1000):
         refused(path, "num_heads", num_heads=wrong)
+
+
+def test_heads_of_the_probe_must_divide_the_channels(tmp_path):
+    path = save_weights(small(pooling="map"), tmp_path / "map.safetensors", "timm")
+    path.with_suffix(".json").unlink()
+    given = {"num_heads": 3, "activation": "gelu_erf"}
+    assert read_checkpoint(path, **given, pooling_heads=2).arguments["pooling_heads"] == 2
+    for wrong in (5, 1000):
+        refused(path, "num_heads must be an int that divides", **given, pooling_heads=wrong)
 
 
 def test_an_unknown_activation_must_be_given(tmp_path):
