@@ -112,8 +112,8 @@ class MultiHeadSelfAttention(CompositeLayer):
     Output shape: (batch, queries, channels).
 
     Raises:
-        ValueError: if the heads do not divide the channels, or those of key and value not the heads; for an
-            unknown norm or rotation.
+        ValueError: if `num_heads` does not divide the channels, or `num_kv_heads` does not divide
+            `num_heads`; for an unknown norm or rotation.
 
     Example:
         >>> layer = MultiHeadSelfAttention(num_heads=2)
@@ -285,7 +285,7 @@ class Projection(EinsumDense):
 
 
 def check_heads(hidden_size, num_heads, num_kv_heads=None):
-    """Raise ValueError unless the heads divide the hidden size, and those of key and value the heads."""
+    """Raise ValueError unless `num_heads` divides `hidden_size`, and `num_kv_heads` divides `num_heads`."""
     if not isinstance(num_heads, int) or num_heads < 1 or hidden_size % num_heads:
         raise ValueError(
             f"num_heads must be an int that divides hidden_size {hidden_size}; got {num_heads!r}"

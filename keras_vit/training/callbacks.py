@@ -125,7 +125,7 @@ class EventFiles:
                 tf.summary.scalar(name.removeprefix("val_"), row[name])
 
     def add_metrics(self, row):
-        """Add a row of `metrics.csv`; the loss and the learning rate are those of `steps.csv`."""
+        """Add a row of `metrics.csv` without loss and learning rate, which `steps.csv` has."""
         self.add(row, (*STEP_COLUMNS, "seconds"))
         for writer in self.writers.values():
             writer.flush()

@@ -168,7 +168,7 @@ def _get(session, url, start, trust):
 
     Each redirect is checked like the first URL, and credentials are only sent to the first server.
     """
-    headers = {"Accept-Encoding": "identity"}  # so that lengths and ranges are those of the file itself
+    headers = {"Accept-Encoding": "identity"}  # Lengths and ranges then refer to the file itself.
     if start:
         headers["Range"] = f"bytes={start}-"
     auth = _credentials(url)
