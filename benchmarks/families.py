@@ -19,7 +19,7 @@ import tempfile
 from harness import HERE, command, interleaved, measure
 from machine import circumstances, installed, use_cores
 from report import machine_text, table, update
-from systems import Case, declare_torchvision, keras_inference, policy, timed, torch_step
+from systems import Case, declare_torchvision, keras_inference, policy, save_timm, timed, torch_step
 
 MODELS = {  # variant → timm's name, whether transformers has it, and sizes in pixels
     "DINOv3-S/16": ("vit_small_patch16_dinov3", True, ("224", "336x448", "512")),
@@ -43,7 +43,7 @@ side by side."""
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
-    parser.add_argument("--sizes", nargs="+", help="such as 512 or 336x448; by default those of the model")
+    parser.add_argument("--sizes", nargs="+", help="such as 512 or 336x448 (default: the model's sizes)")
     parser.add_argument("--precisions", nargs="*", default=("float32", "bfloat16"))
     parser.add_argument("--systems", nargs="+", default=(*OURS, *TRANSFORMERS, *TIMM), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=7)
@@ -99,7 +99,7 @@ def compare(model, size, folder):
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
     theirs = _timm(case, timm_name)
     _randomise(theirs)
-    _save_timm(theirs, folder / "timm")
+    save_timm(theirs, folder / "timm")
     ours = _ours(case, folder)
     mine = keras.ops.convert_to_numpy(ours(images))
     with torch.no_grad():
@@ -132,15 +132,6 @@ def _randomise(model):
             noise = torch.randn_like(parameter)
             matrix = parameter.ndim > 1 and parameter.shape[0] > 1
             parameter.copy_(noise * parameter[0].numel() ** -0.5 if matrix else parameter + 0.1 * noise)
-
-
-def _save_timm(model, folder):
-    from safetensors.torch import save_file
-    from timm.models._hub import save_config_for_hf
-
-    folder.mkdir()
-    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "model.safetensors")
-    save_config_for_hf(model, folder / "config.json")
 
 
 def _ours(case, folder):

@@ -208,6 +208,22 @@ def _exported(case, folder, file):
 # torch ------------------------------------------------------------------------------------------
 
 
+def save_timm(model, folder):
+    """Write the files that timm publishes of a model; arrays without values become small ones of zeros."""
+    import torch
+    from safetensors.torch import save_file
+    from timm.models._hub import save_config_for_hf
+
+    folder.mkdir(exist_ok=True)
+    arrays = {key: array.contiguous() for key, array in model.state_dict().items()}
+    for key, array in arrays.items():
+        if array.is_meta:
+            arrays[key] = torch.zeros([min(side, 48) for side in array.shape])
+    save_file(arrays, folder / "model.safetensors")
+    save_config_for_hf(model, folder / "config.json")
+    return folder
+
+
 @functools.cache  # The operators disappear with the library object.
 def declare_torchvision():
     """Declare the two operators of torchvision's compiled extension, which only fits one build of torch.

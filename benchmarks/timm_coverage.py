@@ -17,7 +17,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from systems import declare_torchvision  # noqa: E402
+import report  # noqa: E402
+from systems import declare_torchvision, save_timm  # noqa: E402
 
 MODULES = (  # of timm.models with models that are Vision Transformers or named like one
     *("vision_transformer", "vision_transformer_hybrid", "deit", "eva", "naflexvit", "beit"),
@@ -62,10 +63,10 @@ BOUND = 3e-6  # of the largest logit
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="architectures; by default all with published weights")
-    wanted = parser.parse_args().names
+    names = parser.parse_args().names
     tags = pretrained()
     results = {}
-    for name in wanted or tags:
+    for name in names or tags:
         results[name] = result(name)
         print(f"{name}: {results[name]}", file=sys.stderr, flush=True)
     print(table({name: tags.get(name, 0) for name in results}, results))
@@ -89,7 +90,7 @@ def result(name):
         model = created(name)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return largest_difference(model, saved(model, folder))
+            return largest_difference(model, save_timm(model, pathlib.Path(folder)))
     except ValueError as error:
         return re.sub(r"/\S*/", "", str(error))
 
@@ -126,22 +127,6 @@ def reduced(name):
     return model
 
 
-def saved(model, folder):
-    """The folder, with the files that timm publishes of a model."""
-    import torch
-    from safetensors.torch import save_file
-    from timm.models._hub import save_config_for_hf
-
-    folder = pathlib.Path(folder)
-    arrays = {key: array.contiguous() for key, array in model.state_dict().items()}
-    for key, array in arrays.items():
-        if array.is_meta:
-            arrays[key] = torch.zeros([min(side, 48) for side in array.shape])
-    save_file(arrays, folder / "model.safetensors")
-    save_config_for_hf(model, folder / "config.json")
-    return folder
-
-
 def largest_difference(model, folder):
     """The largest difference between our logits and timm's, relative to the largest logit."""
     import numpy as np
@@ -174,12 +159,12 @@ def table(tags, results):
         else:
             refused[family] += tags[name]
             reasons[family].add(found if isinstance(found, str) else f"difference of {found:.1e}")
-    lines = ["| family | weights | read | largest difference |", "|---|---|---|---|"]
+    rows = []
     for family, _ in FAMILIES:
         if count := read[family] + refused[family]:
-            difference = f"{largest[family]:.1e}" if read[family] else ""
-            lines.append(f"| {family} | {count} | {read[family]} | {difference} |")
-    lines.append(f"| together | {sum(tags.values())} | {sum(read.values())} | {max(largest.values()):.1e} |")
+            rows.append((family, count, read[family], f"{largest[family]:.1e}" if read[family] else ""))
+    rows.append(("together", sum(tags.values()), sum(read.values()), f"{max(largest.values()):.1e}"))
+    lines = [report.table(("family", "weights", "read", "largest difference"), rows)]
     for family, why in reasons.items():
         lines += ["", f"{family}:", *(f"* {reason}" for reason in sorted(why))]
     return "\n".join(lines)

@@ -14,7 +14,7 @@ from keras_vit.data.datasets import title_of
 from keras_vit.evaluation.predicting import check_classes
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import ExportedModel
-from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats
+from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, in_order
 from keras_vit.export.hub import Facts, Measurement
 from keras_vit.export.saved_model import float32_copy
 from keras_vit.export.verify import (
@@ -141,9 +141,7 @@ def export_folder(
             known = dataclasses.replace(known, accuracy=(*known.accuracy, measured))
         job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job), facts=known)
         rows = {}
-        # The SavedModel comes first, even if it is not kept: all other formats are converted from it.
-        needed = [SAVED_MODEL, *(format for format in chosen if format is not SAVED_MODEL)]
-        for format in tqdm(needed, "exporting", unit="format", delay=2, disable=None):
+        for format in tqdm(in_order(chosen), "exporting", unit="format", delay=2, disable=None):
             target = format.target(folder, job)
             row = _export(format, job, target, reference)
             rows[format.name] = {"path": str(path / target.relative_to(folder)), **row}

@@ -120,6 +120,17 @@ SAVED_MODEL = Format(
     open=saved_model.open_saved_model,
     tolerance=_EXACT,
 )
+
+
+def in_order(formats):
+    """The formats to write for these: the SavedModel, from which the others are converted, and then they.
+
+    >>> [format.name for format in in_order(choose_formats(("onnx",), ("float32",)))]
+    ['saved_model', 'onnx']
+    """
+    return [SAVED_MODEL, *(format for format in formats if format is not SAVED_MODEL)]
+
+
 FORMATS = (
     SAVED_MODEL,
     _litert("float32", _EXACT),

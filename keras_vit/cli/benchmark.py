@@ -23,7 +23,7 @@ from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.cli.source import is_exported, open_live
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import ExportedModel, exported_path
-from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, format_of
+from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, format_of, in_order
 from keras_vit.export.saved_model import set_threads
 from keras_vit.export.verify import normalised, size_of
 from keras_vit.models import VisionTransformer
@@ -92,8 +92,7 @@ def _files(args, folder):
     for format in chosen:
         format.check(job)
     targets = {format.name: format.target(folder, job) for format in chosen}
-    # The other formats are converted from the SavedModel.
-    needed = [SAVED_MODEL, *(format for format in chosen if format is not SAVED_MODEL)] if chosen else []
+    needed = in_order(chosen) if chosen else []
     for format in tqdm(needed, "exporting", unit="format", delay=2, disable=None):
         format.write(job, format.target(folder, job))
     if "live" not in (args.formats or DEFAULT):

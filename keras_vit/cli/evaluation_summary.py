@@ -55,7 +55,8 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
     names = names or [str(i) for i in range(model.num_classes)]
     files = _file_names(subset, folder)
     predictions = predict(model, subset, batch_size, task)
-    result = task.scores(predictions) | {"drawn_from": len(samples)}
+    own_scores = task.scores(predictions)
+    result = own_scores | {"drawn_from": len(samples)}
     if task.per_class:
         result["classes"] = task.per_class(predictions, names)
 
@@ -64,7 +65,7 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
         scope = "Everything below the scores" if scores else "Everything below"
         words += f" {scope} is computed on {format_value(len(subset))} sampled images."
         sampled += f" ({format_value(len(subset))} of {format_value(len(samples))} images sampled)"
-    report.add("Scores", words, score_table(scores or task.scores(predictions), split if scores else sampled))
+    report.add("Scores", words, score_table(scores or own_scores, split if scores else sampled))
     if task.per_class:
         report.add("Scores", _class_table(result["classes"]))
     if task.has_class_ids:

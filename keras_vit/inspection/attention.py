@@ -1,18 +1,19 @@
 """Attention scores, attention maps over the image, and attention rollout."""
 
+import itertools
+
 import numpy as np
 from keras import ops
 
 from keras_vit.inspection.blocks import (
-    block_positions,
     blocks_of,
     check_images,
-    hidden_states,
     input_of_block,
     is_integer,
     patch_grid,
     pooling_input,
     score_chunks,
+    walk,
 )
 
 
@@ -100,13 +101,13 @@ def attention_rollout(model, images):
 
     Source: Abnar and Zuidema 2020 (arXiv 2005.00928); Dosovitskiy et al. 2021, appendix D.8.
     """
-    *inputs, tokens = hidden_states(model, images)
+    *blocks, (_, tokens, _) = walk(model, images)
     if model.pooling == "map":
         row = _probe_attention(model, tokens).mean(axis=1)
     else:
         row = _query_weights(model, tokens)
     # A vector times each block from the last to the first equals the row of the matrix product.
-    for block in reversed([*zip(blocks_of(model), inputs, block_positions(model, images))]):
+    for block in reversed(blocks):
         row = (row + _attention_of(*block, row).mean(axis=1)) / 2  # (batch, tokens)
     return _patch_maps(model, images, row)
 
@@ -116,8 +117,7 @@ def _block(model, images, index):
     blocks = blocks_of(model)
     if not is_integer(index) or not -len(blocks) <= index < len(blocks):
         raise ValueError(f"block {index} is out of range: the model has {len(blocks)} blocks")
-    index %= len(blocks)
-    return blocks[index], input_of_block(model, images, index), block_positions(model, images)[index]
+    return next(itertools.islice(walk(model, images), index % len(blocks), None))
 
 
 def _query_weights(model, tokens):

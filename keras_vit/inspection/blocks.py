@@ -72,21 +72,23 @@ def hidden_states(model, images):
         >>> [tokens.shape for tokens in hidden_states(model, images)]
         [TensorShape([4, 17, 24]), TensorShape([4, 17, 24])]
     """
+    return (tokens for _, tokens, _ in walk(model, images))
+
+
+def walk(model, images):
+    """Yield each block with its input, computed when it is requested, and its positions or None.
+
+    Last comes None with the output of the last block, and None.
+    """
     blocks = blocks_of(model)
     check_images(model, images)
-    x = keras.Model(model.input, keras.tree.flatten(blocks[0].input)[0])(images)
-    yield x
-    for block, positions in zip(blocks, block_positions(model, images)):
-        x = block(x, positions)
-        yield x
-
-
-def block_positions(model, images):
-    """Return the positions that each block is given with its tokens; None where it is given none."""
-    given = [keras.tree.flatten(block.input)[1:] for block in blocks_of(model)]
-    if not given[0]:
-        return [None] * len(given)
-    return keras.Model(model.input, [positions for (positions,) in given])(images)
+    tokens, *positions = zip(*(keras.tree.flatten(block.input) for block in blocks))
+    given = [tokens[0], *(each for same in positions for each in same)]
+    x, *positions = keras.tree.flatten(keras.Model(model.input, given)(images))
+    for block, given in itertools.zip_longest(blocks, positions):
+        yield block, x, given
+        x = block(x, given)
+    yield None, x, None
 
 
 def input_of_block(model, images, index):
@@ -107,7 +109,7 @@ def score_chunks(attention, tokens, positions=None, first=0):
     Args:
         attention: A `MultiHeadSelfAttention`.
         tokens: (batch, tokens, channels), the layer's input.
-        positions: Those of `block_positions`.
+        positions: Those that the block is given, or None.
         first: Index of the first query.
 
     Yields:

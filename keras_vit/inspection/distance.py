@@ -1,16 +1,11 @@
 """The mean distance in pixels between a patch and the patches that it attends to."""
 
+import itertools
+
 import numpy as np
 from keras import ops
 
-from keras_vit.inspection.blocks import (
-    block_positions,
-    blocks_of,
-    check_images,
-    hidden_states,
-    patch_grid,
-    score_chunks,
-)
+from keras_vit.inspection.blocks import check_images, patch_grid, score_chunks, walk
 from keras_vit.models.config import stem_stride
 
 
@@ -40,7 +35,7 @@ def attention_distance(model, images):
     """
     check_images(model, images)
     centres, prefix = patch_centres(model, images), model.num_prefix_tokens
-    states = zip(blocks_of(model), hidden_states(model, images), block_positions(model, images))
+    states = itertools.islice(walk(model, images), model.num_layers)
     return np.stack([_distance(*state, centres, prefix) for state in states], axis=1)
 
 

@@ -155,7 +155,16 @@ def sincos_2d(rows, columns, channels):
     if channels % 4 or channels < 8:
         raise ValueError(f"sincos2d needs channels in multiples of 4, at least 8; got {channels}")
     omega = ops.convert_to_tensor(1 / 10_000 ** np.linspace(0, 1, channels // 4), "float32")
-    row, column = ops.meshgrid(ops.arange(rows), ops.arange(columns), indexing="ij")
-    column, row = (ops.cast(ops.reshape(axis, (-1, 1)), "float32") for axis in (column, row))
+    row, column = grid_positions(rows, columns)
     waves = [column * omega, row * omega]
     return ops.concatenate([f(wave) for wave in waves for f in (ops.sin, ops.cos)], axis=1)
+
+
+def grid_positions(rows, columns):
+    """The row and the column of each position of a grid, row by row: two float32 tensors (positions, 1).
+
+    >>> [axis[:, 0].numpy().tolist() for axis in grid_positions(2, 2)]
+    [[0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0]]
+    """
+    axes = ops.meshgrid(ops.arange(rows), ops.arange(columns), indexing="ij")
+    return [ops.cast(ops.reshape(axis, (-1, 1)), "float32") for axis in axes]

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.patch_embedding import SIZE, pair
+from keras_vit.layers.position_embedding import grid_positions
 from keras_vit.rules import boolean, number, one_of, optional
 
 KINDS = {"axial": 10_000.0, "mixed": 10.0, "dinov3": 100.0}  # and their usual bases
@@ -76,8 +77,8 @@ class RotaryPositions(Configurable):
         offset: Added to row and column before they are scaled to the reference grid.
         num_registers: Number of register tokens, directly before the patches, that are rotated like a square
             grid with a base of 100 (ViT-5).
-        max_rescale: In training, multiply all coordinates by one factor a step, whose logarithm is uniform
-            between those of 1 / max_rescale and max_rescale (DINOv3); None for no factor.
+        max_rescale: In training, all coordinates are multiplied by one random factor a step, log-uniform in
+            [1 / max_rescale, max_rescale] (DINOv3); None for no factor.
         seed: Optional int that fixes the random numbers.
 
     Call arguments:
@@ -152,30 +153,25 @@ class RotaryPositions(Configurable):
             limit = math.log(self.max_rescale)
             factor = ops.exp(keras.random.uniform((), -limit, limit, seed=self.seed_generator))
             coordinates = [coordinate * factor for coordinate in coordinates]
-        first, second = (ops.reshape(coordinate, (-1, 1, 1)) for coordinate in coordinates)
         if self.kind == "mixed":
-            angles = [first * f[0] + second * f[1] for f in self._block_frequencies()]
+            first, second = (ops.expand_dims(coordinate, 1) for coordinate in coordinates)
+            frequencies = ops.unstack(ops.cast(self.frequencies, "float32"), axis=1)  # of each block
+            angles = [first * f[0] + second * f[1] for f in frequencies]
         else:
             frequencies = _frequencies(self.head_size, self.base)
             frequencies = frequencies * 2 * math.pi if self.kind == "dinov3" else frequencies
-            angles = [ops.concatenate([first * frequencies, second * frequencies], axis=-1)]
+            angles = [_axial(coordinates, frequencies)]
         if self.num_registers:
             side = math.isqrt(self.num_registers)
-            row, column = (ops.reshape(x, (-1, 1, 1)) for x in _mesh(side, side))
-            frequencies = _frequencies(self.head_size, REGISTER_BASE)
-            registers = ops.concatenate([row * frequencies, column * frequencies], axis=-1)
+            registers = _axial(grid_positions(side, side), _frequencies(self.head_size, REGISTER_BASE))
             shape = (self.num_registers, *angles[0].shape[1:])
             angles = [ops.concatenate([ops.broadcast_to(registers, shape), a], axis=0) for a in angles]
         tables = [ops.stack([ops.cos(a), ops.sin(a)]) for a in angles]
         return tables if self.kind == "mixed" else tables * self.num_layers
 
-    def _block_frequencies(self):
-        """The frequencies of each block: (2, heads, head_size / 2)."""
-        return ops.unstack(ops.cast(self.frequencies, "float32"), axis=1)
-
     def _coordinates(self, rows, columns):
         """The first and the second coordinate of each patch, row by row."""
-        y, x = _mesh(rows, columns)
+        y, x = grid_positions(rows, columns)
         rows, columns = ops.cast(rows, "float32"), ops.cast(columns, "float32")
         if self.kind == "dinov3":
             y, x = 2 * (y + 0.5) / rows - 1, 2 * (x + 0.5) / columns - 1
@@ -198,10 +194,9 @@ def _frequencies(head_size, base):
     return 1 / ops.power(ops.cast(base, "float32"), exponents)
 
 
-def _mesh(rows, columns):
-    """Row and column of each position, float32 (rows, columns)."""
-    sides = (ops.cast(ops.arange(side), "float32") for side in (rows, columns))
-    return ops.meshgrid(*sides, indexing="ij")
+def _axial(coordinates, frequencies):
+    """The angles of both coordinates: (positions, 1, 2 · frequencies)."""
+    return ops.concatenate([ops.expand_dims(each * frequencies, 1) for each in coordinates], axis=-1)
 
 
 def rotate(x, positions, interleaved):

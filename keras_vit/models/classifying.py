@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_vit.layers.patch_embedding import check_divisible
-from keras_vit.models.config import is_dynamic, stem_stride
+from keras_vit.models.config import is_dynamic, patched_size
 from keras_vit.rules import integer
 from keras_vit.tasks import get_task
 
@@ -11,8 +11,7 @@ from keras_vit.tasks import get_task
 def check_size(model, size):
     """Raise ValueError if the model accepts any image size, but its patch does not divide this one."""
     if is_dynamic(model.image_size):
-        stride = stem_stride(model.resnet)
-        check_divisible([-(-side // stride) for side in size], model.patch_size)
+        check_divisible(patched_size(size, model.resnet), model.patch_size)
 
 
 def check_finite(outputs):

@@ -464,14 +464,23 @@ def stem_stride(resnet):
     return 1 if resnet is None else 4 * 2 ** max(len(resnet) - 1, 0)
 
 
+def patched_size(image_size, resnet):
+    """(height, width) of what is cut into patches: the image, or the output of the stem, which rounds up.
+
+    >>> patched_size((224, 384), None), patched_size((225, 225), (2, 2, 2, 2))
+    ((224, 384), (8, 8))
+    """
+    stride = stem_stride(resnet)
+    return tuple(-(-side // stride) for side in image_size)
+
+
 def grid_shape(image_size, patch_size, resnet):
-    """(rows, columns) of the patches of an image; a stem rounds up.
+    """(rows, columns) of the patches of an image.
 
     >>> grid_shape((224, 384), (16, 16), None), grid_shape((225, 225), (1, 1), (2, 2, 2, 2))
     ((14, 24), (8, 8))
     """
-    stride = stem_stride(resnet)
-    return tuple(-(-side // stride) // patch for side, patch in zip(image_size, patch_size))
+    return tuple(side // patch for side, patch in zip(patched_size(image_size, resnet), patch_size))
 
 
 def min_parameters(options):

@@ -13,7 +13,15 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.dense import STATE, Dense, restoring, state_config
 from keras_vit.models.classifying import classify
-from keras_vit.models.config import OPTIONS, ViTConfig, is_dynamic, prefix_tokens, stem_stride, with_options
+from keras_vit.models.config import (
+    OPTIONS,
+    ViTConfig,
+    is_dynamic,
+    patched_size,
+    prefix_tokens,
+    stem_stride,
+    with_options,
+)
 from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.encoder import block_positions, encoder_block, norm_layer
 from keras_vit.models.features import feature_extractor
@@ -195,9 +203,8 @@ class VisionTransformer(DistributedModel):
         """(height, width) in pixels at the bottom and right of an image that fill no patch."""
         if is_dynamic(self.image_size):
             return 0, 0
-        stride = stem_stride(self.resnet)
-        sides = zip(self.image_size, self.patch_size)
-        return tuple(-(-side // stride) % patch * stride for side, patch in sides)
+        sides = zip(patched_size(self.image_size, self.resnet), self.patch_size)
+        return tuple(side % patch * stem_stride(self.resnet) for side, patch in sides)
 
     def summary(self, *args, **kwargs):
         """As `keras.Model.summary`, with a line about pixels that the model ignores."""

@@ -50,7 +50,7 @@ class HuggingFace(Layout):
 
     def read(self, arrays):
         """Map the model's arrays, by the file's keys, to our names, in the form of our model."""
-        names = {_in_model(key, arrays): key for key in arrays}
+        names = _in_model(arrays)
         mapped = super().read({name: arrays[key] for name, key in names.items()})
         keys = {ours: names[name] for ours, name in mapped.keys.items()}
         mapped = mapped._replace(keys=keys, unknown=[names[name] for name in mapped.unknown])
@@ -164,10 +164,10 @@ class HuggingFace(Layout):
         return huggingface_config.written(config, self._written_type(config))
 
 
-def _in_model(key, keys):
-    """The key with the prefix that transformers takes off the blocks of `ViTMSNForImageClassification`."""
-    outside = key.startswith("encoder.layer.") and "vit.embeddings.cls_token" in keys
-    return f"vit.{key}" if outside and not any(k.startswith("vit.encoder.") for k in keys) else key
+def _in_model(keys):
+    """The keys by their names in the model; `ViTMSNForImageClassification` saves blocks without a prefix."""
+    outside = "vit.embeddings.cls_token" in keys and not any(key.startswith("vit.encoder.") for key in keys)
+    return {f"vit.{key}" if outside and key.startswith("encoder.layer.") else key: key for key in keys}
 
 
 def _add_first_position(arrays):

@@ -156,18 +156,12 @@ _TOWER_ROWS = (
     Row("position_embedding/table", "embeddings.position_embedding.weight", leading=1),
     *torch_rows(_TOWER_BLOCK, _BLOCK, "encoder.layers.{i}."),
 )
-_PROBE = {
-    "probe": "head.probe",
-    "attention/out": "head.attention.out_proj",
-    "mlp_norm": "head.layernorm",
-    "mlp/dense_0": "head.mlp.fc1",
-    "mlp/dense_1": "head.mlp.fc2",
-}
+_PROBE = {"probe": "probe", "attention/out": "attention.out_proj", "mlp_norm": "layernorm", **_MLP}
 _IN_PROJECTION = {"kernel": "_weight", "bias": "_bias"}
 _SIGLIP_ROWS = (
     *_TOWER_ROWS,
     *torch_rows({"encoder_norm": "post_layernorm", "head": "classifier"}),
-    *torch_rows(_PROBE, "attention_pooling/"),
+    *torch_rows(_PROBE, "attention_pooling/", "head."),
     *fused_rows(
         "attention_pooling/attention/", ("query", "key", "value"), "head.attention.in_proj", _IN_PROJECTION
     ),

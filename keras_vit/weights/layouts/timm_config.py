@@ -32,10 +32,10 @@ _NAMED = (
     (r"_pe_", {**_ROTARY, "rope_grid_indexing": "xy", "rope_grid_offset": 1, "attn_pool_num_heads": 8}),
     (r"_pe_\w+_gigantic", {"rope_grid_offset": 0}),
     (
-        r"eva02_(?!enormous)|aimv2|sapiens2|plus_patch16_dinov3|_7b_|giant_patch16_lingbot",
+        r"eva02_(?!enormous)|aimv2|sapiens2|plus_patch16_dinov3|_7b_|giant_patch16_lingbot"
+        r"|vit_giant_patch14_(dinov2|reg)",
         {"swiglu_mlp": True},
     ),
-    (r"vit_giant_patch14_(dinov2|reg)", {"swiglu_mlp": True}),
     (r"enormous|_rpn_", {"use_post_norm": True}),
     (r"test_vit3", {"pool_include_prefix": True}),
     (r"quickgelu", {"act_layer": "quick_gelu"}),
@@ -58,8 +58,11 @@ _HEAD_SIZES = (  # of families that have sizes of their own
     (r"huge_patch16_(radio|sapiens2)", 80),
     (r"_5b_", 76),
     (r"so400m", 72),
-    (r"eva|beit|rope|dinov3|lingbot|_pe_|radio|intern|dinov2|tipsv2|sapiens2", 64),
-    (r"betwixt|little|wee|mediumd|so150m|_plus_|xsmall|36x1", 64),
+    (
+        r"eva|beit|rope|dinov3|lingbot|_pe_|radio|intern|dinov2|tipsv2|sapiens2"
+        r"|betwixt|little|wee|mediumd|so150m|_plus_|xsmall|36x1",
+        64,
+    ),
 )
 # How a NaFlexVit resizes its table, by its interpolation, antialias and align_corners.
 _RESIZES = {
