@@ -43,7 +43,7 @@ OTHER = "others"
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     for field in dataclasses.fields(Case):
-        parser.add_argument(f"--{field.name}", type=field.type, default=field.default)
+        parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)
     parser.add_argument("--jit", action="store_true", help="compile with XLA")
     parser.add_argument("--system", choices=("keras_vit", "KerasHub"), default="keras_vit")
     parser.add_argument("--most", type=int, default=15, help="number of operations to list")
