@@ -371,7 +371,7 @@ def cost(variant, image_size=224, num_classes=1000, pooling=None):
 
     Returns:
         dict of `tokens`, `parameters` and `flops`: the multiplications and additions of convolutions and
-        matmuls in the forward pass of one image.
+        matmuls in the forward pass of one image, with all tokens in every block.
 
     Raises:
         ValueError: for an unknown variant or pooling, or an image that the patch does not divide.

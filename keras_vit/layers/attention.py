@@ -105,7 +105,8 @@ class MultiHeadSelfAttention(CompositeLayer):
 
     Call arguments:
         tokens: (batch, tokens, channels), from which keys and values are computed.
-        query: Optional (batch, queries, channels), from which queries are computed; by default the tokens.
+        query: Optional (batch, queries, channels), from which queries are computed, and not rotated; by
+            default the tokens. A relative position bias takes them for the first tokens.
         positions: What `RotaryPositions` or `RelativePositionIndex` returns, for a layer that uses them.
         training: Whether dropout is active.
 
@@ -203,13 +204,15 @@ class MultiHeadSelfAttention(CompositeLayer):
 
     def project(self, tokens, query=None, positions=None):
         """Query, key and value, each (batch, queries or tokens, heads, head size)."""
-        query, key = self.query(tokens if query is None else query), self.key(tokens)
+        of_tokens = query is None
+        query, key = self.query(tokens if of_tokens else query), self.key(tokens)
         value = self.value(tokens)
         if self.qk_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rotation is not None:
             interleaved = self.rotation == "interleaved"
-            query, key = rotate(query, positions, interleaved), rotate(key, positions, interleaved)
+            key = rotate(key, positions, interleaved)
+            query = rotate(query, positions, interleaved) if of_tokens else query
         if key.shape[2] != query.shape[2]:
             groups = query.shape[2] // key.shape[2]
             key, value = ops.repeat(key, groups, axis=2), ops.repeat(value, groups, axis=2)

@@ -119,10 +119,17 @@ class VisionTransformer(DistributedModel):
             if c.pre_norm:
                 x = norm_layer(c, "pre_norm", dtype)(x)
             for i, positions in enumerate(block_positions(c, grid, dtype)):
-                x = encoder_block(c, i, dtype)(x, positions)
-            if c.final_norm and not c.norm_after_pooling:
-                x = norm_layer(c, "encoder_norm", dtype)(x)
-        x = tokens = stage("tokens", x)  # (b, p + n, d)
+                block, block_input = encoder_block(c, i, dtype), x
+                x = block(x, positions)
+        encoded = [x]  # (b, p + n, d)
+        if c.pooling == "token" and c.num_layers:
+            # The pooling reads the first tokens only; the last block computes the others for extractors.
+            encoded.append(block(block_input, positions, num_outputs=1 + c.distillation))
+        if c.num_layers is not None and c.final_norm and not c.norm_after_pooling:
+            encoded = [*map(norm_layer(c, "encoder_norm", dtype), encoded)]
+        encoded = [*map(keras.layers.Identity(dtype=dtype.compute_dtype, name="tokens"), encoded)]
+        stages["tokens"] = encoded[0]
+        x = tokens = encoded[-1]
 
         if c.pooling == "token":
             x = ops.mean(tokens[:, :2], axis=1) if c.distillation else tokens[:, 0]

@@ -30,6 +30,16 @@ def test_the_block_computes_the_published_equations(options, rng):
     assert_close(layer(tokens), vit_numpy.block(w, "b", tokens.astype("float64"), settings))
 
 
+@pytest.mark.parametrize("options", [{}, {"post_norm": True, "layer_scale": 0.1}, {"remat": True}], ids=str)
+def test_the_first_outputs_alone_equal_those_of_all_tokens(options, rng):
+    tokens = rng.standard_normal((2, 5, 12)).astype("float32")
+    layer = EncoderBlock(3, 20, **options)
+    layer.build(tokens.shape)
+    randomise(layer)
+    assert_close(layer(tokens, training=True, num_outputs=2), numpy(layer(tokens))[:, :2])
+    assert layer(keras.Input((5, 12)), num_outputs=2).shape == (None, 2, 12)
+
+
 @pytest.mark.parametrize("rate", ["dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"])
 def test_each_rate_is_active_in_training_only(rate, rng):
     tokens = rng.standard_normal((8, 5, 12)).astype("float32")

@@ -88,6 +88,15 @@ def test_every_stage_equals_numpy(options):
     assert_same_as_numpy(small(**options))
 
 
+@pytest.mark.parametrize("pooling, computed", [("token", 1), ("gap", None)])
+def test_for_the_class_token_the_last_block_computes_no_other(pooling, computed):
+    model = VisionTransformer(**{**SMALL, "pooling": pooling})
+    block = model.get_layer(f"encoder_block_{model.num_layers - 1}")
+    everything, *others = (node.output_tensors[0].shape[1] for node in block._inbound_nodes)
+    assert everything == model.get_layer("position_embedding").output.shape[1]  # for extractors
+    assert others == ([computed] if computed else [])
+
+
 def test_a_new_head_is_zero_and_so_are_its_logits():
     model = VisionTransformer(**SMALL, distillation=True)
     for name in ("head", "head_distillation"):
