@@ -127,11 +127,13 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
             )
         mapped = layout.read(arrays)
         # Rows of the catalogue have metadata of their own: files that no digest covers are not needed.
-        described = ({}, None) if row and digest else read_metadata(path, layout, verified=digest is not None)
+        described, configuration, resize = (
+            ({}, None, None) if row and digest else read_metadata(path, layout, verified=digest is not None)
+        )
         metadata = _merge_metadata(
             _of_variant(variant),
             (f"the catalogue's {row.name}", _metadata_of_row(row)) if row else (None, {}),
-            described[::-1],
+            (configuration, described),
         )
         try:
             arguments = _infer(layout, mapped, metadata, given)
@@ -141,12 +143,10 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
         check_unpacked_size(4 * min_parameters({**DEFAULTS, **arguments}), stored_size(path))
         if not layout.split_heads and arguments["num_layers"]:
             _split_heads(mapped, arguments)
-        # Only a configuration file of the layout's project has another name than ours.
-        resize = layout.position_resize(path.parent) if described[1] in layout.config_files else None
     arrays, keys, unknown, left_out, _ = mapped
     left_out = [*left_out, *sorted(skipped)]
     return StoredModel(
-        path, layout.name, arrays, keys, unknown, left_out, arguments, described[1], position_resize=resize
+        path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, position_resize=resize
     )
 
 

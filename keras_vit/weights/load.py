@@ -66,7 +66,8 @@ def from_pretrained(
             the layer before it are as in the file, else reset it.
         position_resize: "bilinear" (aligned corners: the official loader, also at call time),
             "bicubic_antialias" (timm), "bilinear_antialias" (FlexiViT) or "bilinear_half_pixel" (C-RADIO).
-            "auto": as a NaFlexVit of timm does itself, and "bilinear" for all other models.
+            "auto": as the model does itself, if it is a NaFlexVit of timm or a SigLIP 2 for any size
+            (NaFlex), and "bilinear" for all other models.
         variant: A name such as "B/16" that the file must agree with.
         sha256: Hexadecimal digest that the file must have. Of the metadata files only a `NAME.json` is then
             read whose digest the file holds, as `save_weights` writes it.
@@ -126,7 +127,14 @@ def from_pretrained(
         raise ValueError(
             f"{checkpoint.path}: without a position table the image size is unknown; give image_size"
         )
-    own_resize = None if is_dynamic(config["image_size"]) else checkpoint.position_resize
+    own_resize = checkpoint.position_resize
+    if is_dynamic(config["image_size"]):
+        if position_resize == "auto" and own_resize not in (None, "bilinear"):
+            raise ValueError(
+                f"{checkpoint.path}: the model resizes its positions by {own_resize!r}, which a model for "
+                "any image size does not; give image_size, or position_resize='bilinear' for other positions"
+            )
+        own_resize = None
     resize = (own_resize if position_resize == "auto" else position_resize) or "bilinear"
     # A stored table with another grid than the image's stays so, and is resized at each call.
     if is_dynamic(config["image_size"]) or (

@@ -35,6 +35,7 @@ TEXT = {
     **{"num_hidden_layers": 1, "vocab_size": 50, "max_position_embeddings": 7},
 }
 TOWERS = {"text_config": TEXT, "vision_config": SIZES}
+NAFLEX = {**{name: size for name, size in SIZES.items() if name != "image_size"}, "num_patches": 16}
 NAMES = {0: "cat", 1: "dog", 2: "fish, any", 3: "bird", 4: "LABEL_4"}
 # class, options besides SIZES, arguments of the class
 MODELS = {
@@ -91,9 +92,18 @@ READ = {
     "SigLIP, two towers": ("SiglipModel", TOWERS, {}),
     "SigLIP, classifier": ("SiglipForImageClassification", {**TOWERS, "num_labels": 5}, {}),
     "CLIP, two towers": ("CLIPModel", {**TOWERS, "projection_dim": 6}, {}),
+    "SigLIP 2": ("Siglip2VisionModel", NAFLEX, {}),
+    "SigLIP 2, no head": ("Siglip2VisionModel", {**NAFLEX, "vision_use_head": False}, {}),
+    "SigLIP 2, two towers": ("Siglip2Model", {**TOWERS, "vision_config": NAFLEX}, {}),
+    "SigLIP 2, classifier": (
+        "Siglip2ForImageClassification",
+        {**TOWERS, "vision_config": {**NAFLEX, "num_channels": 1}, "num_labels": 5},
+        {},
+    ),
 }
 WRITTEN = ("ViTModel", "ViTForImageClassification", "ViTModel", "ViTModel", "IJepaModel", "SiglipVisionModel")
-WRITTEN = dict(zip(READ, (*WRITTEN, "IJepaForImageClassification", "CLIPVisionModelWithProjection")))
+WRITTEN += ("IJepaForImageClassification", "CLIPVisionModelWithProjection", "SiglipVisionModel", "IJepaModel")
+WRITTEN = dict(zip(READ, (*WRITTEN, "SiglipVisionModel", "IJepaForImageClassification"), strict=True))
 MODELS |= READ
 MODELS["CLIP, classifier"] = ("CLIPForImageClassification", {**TOWERS, "num_labels": 5}, {})
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -105,7 +115,7 @@ both_ways = pytest.mark.parametrize(
 def made(name):
     kind, changes, arguments = MODELS[name]
     kind = getattr(transformers, kind)
-    sizes = {} if "vision_config" in changes else SIZES
+    sizes = {} if "vision_config" in changes or "num_patches" in changes else SIZES
     if "mlp_ratio" in changes:
         sizes = {size: value for size, value in sizes.items() if size != "intermediate_size"}
     # transformers changes the dicts.
@@ -115,12 +125,34 @@ def made(name):
 
 def images_for(theirs):
     config = getattr(theirs.config, "vision_config", theirs.config)
-    size = config.image_size
+    size = config.image_size if hasattr(config, "image_size") else 32
     return images_of(*(size if isinstance(size, tuple | list) else (size, size)), config.num_channels)
+
+
+def naflex_inputs(images, patch=8, padding=0):
+    """What transformers' SigLIP 2 for any size calls with images, and padding patches after each."""
+    batch, grid = len(images), (images.shape[1] // patch, images.shape[2] // patch)
+    patches = images.reshape(batch, grid[0], patch, grid[1], patch, -1).swapaxes(2, 3)
+    patches = np.pad(patches.reshape(batch, grid[0] * grid[1], -1), ((0, 0), (0, padding), (0, 0)))
+    return {
+        "pixel_values": torch.tensor(patches),
+        "pixel_attention_mask": torch.tensor([[1] * grid[0] * grid[1] + [0] * padding] * batch),
+        "spatial_shapes": torch.tensor([grid] * batch),
+    }
 
 
 def stages_of(theirs, images):
     """The outputs of the model by the names of our stages."""
+    if "iglip2" in type(theirs).__name__:
+        inputs, stages = naflex_inputs(images), {}
+        with torch.no_grad():
+            computed = getattr(theirs, "vision_model", theirs)(**inputs)
+            stages["tokens"] = computed.last_hidden_state
+            if hasattr(theirs, "classifier"):
+                return {**stages, "logits": theirs(**inputs).logits}
+        return (
+            stages if computed.pooler_output is None else {**stages, "representation": computed.pooler_output}
+        )
     images, noise = channels_first(images), {}
     if "MAE" in type(theirs).__name__:  # Sorted by this, the patches stay in their order.
         noise = {"noise": torch.arange(16.0).repeat(len(images), 1)}
@@ -171,6 +203,22 @@ def test_a_model_of_ours_is_loaded_by_them(name, tmp_path):
     assert computed.keys() == expected.keys()
     for stage, array in computed.items():  # their two names of the tanh form round differently
         assert_close(array.numpy(), expected[stage])
+
+
+@pytest.mark.parametrize("size", [(24, 56), (64, 16), (40, 40)], ids=str)
+def test_siglip_2_for_any_size_resizes_its_positions_as_theirs_does(size, tmp_path, record_property):
+    """Padding does not change their outputs."""
+    theirs = made("SigLIP 2")
+    theirs.save_pretrained(tmp_path)
+    images = images_of(*size)
+    ours = from_pretrained(tmp_path, image_size=size)
+    expected = stages_of(theirs, images)
+    assert_same_stages(ours, images, expected, record_property)
+    with torch.no_grad():
+        padded = theirs(**naflex_inputs(images, padding=3))
+    assert_close(padded.pooler_output.numpy(), expected["representation"])
+    with pytest.raises(ValueError, match="'bilinear_antialias', which a model for any image size does not"):
+        from_pretrained(tmp_path, image_size=(None, None))
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -234,10 +282,9 @@ def test_a_mask_token_is_refused_by_name(tmp_path):
         from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["Beit", "Siglip2Vision", "Aimv2Vision", "Data2VecVision"])
+@pytest.mark.parametrize("kind", ["Beit", "Aimv2Vision", "Data2VecVision"])
 def test_another_kind_of_model_is_refused(kind, tmp_path):
-    sizes = {**SIZES, "image_size": 32} if "iglip2" not in kind else {**SIZES, "num_patches": 16}
-    config = getattr(transformers, f"{kind}Config")(**sizes)
+    config = getattr(transformers, f"{kind}Config")(**SIZES)
     getattr(transformers, f"{kind}Model")(config).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="model; expected transformers' 'vit' or 'deit'|in no known layout"):
         from_pretrained(tmp_path)
@@ -287,3 +334,35 @@ def test_an_image_is_preprocessed_as_transformers_does(name, tmp_path):
         # They round to integers after the resize of each side.
         bound = 1.5 / 255 / min(theirs.image_std)
         assert np.abs(computed - expected).max() <= bound
+
+
+def test_a_square_image_is_preprocessed_as_for_siglip_2_of_any_size(tmp_path):
+    from PIL import Image
+
+    made("SigLIP 2").save_pretrained(tmp_path)
+    theirs = transformers.Siglip2ImageProcessor(patch_size=8, max_num_patches=16)
+    theirs.save_pretrained(tmp_path)
+    small = np.random.default_rng(0).integers(64, 192, (9, 9, 3), "uint8")
+    image = np.asarray(Image.fromarray(small).resize((90, 90), Image.Resampling.BICUBIC))
+    computed = from_pretrained(tmp_path).preprocessing(image[np.newaxis])
+    expected = theirs(Image.fromarray(image), return_tensors="np")["pixel_values"]
+    assert np.abs(naflex_inputs(computed)["pixel_values"].numpy() - expected).max() <= 1.5 / 255 / 0.5
+
+
+KINDS = {
+    **{"DINOv2 model": "Bit", "DINOv3": "DINOv3ViT", "SigLIP": "Siglip", "CLIP": "CLIP"},
+    "SigLIP 2": "Siglip2",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_without_a_file_the_preprocessing_is_that_of_their_class(name, tmp_path):
+    """But for DINOv2, whose repositories have other values than the class."""
+    theirs = made(name)
+    theirs.save_pretrained(tmp_path)
+    found = from_pretrained(tmp_path).preprocessing
+    kind = getattr(transformers, f"{KINDS[name]}ImageProcessor")
+    assert found.interpolation == {2: "bilinear", 3: "bicubic"}[int(kind.resample)]
+    assert found.resize == ("crop" if getattr(kind, "do_center_crop", False) else "squash")
+    if name != "DINOv2 model":
+        assert (list(found.mean), list(found.std)) == (list(kind.image_mean), list(kind.image_std))

@@ -2,7 +2,8 @@
 
 The weights of `ViTModel` are those of `ViTForImageClassification` without the prefix `vit.`; its pooler is
 the paper's representation layer. A distilled DeiT has two classifiers. A model with an image and a text tower
-is read as its image tower; the projection of CLIP's is a head without a bias.
+is read as its image tower; the projection of CLIP's is a head without a bias. SigLIP 2's models for images of
+any size (NaFlex) are read as models of one size, with the same outputs for images of this size.
 """
 
 import re
@@ -12,6 +13,7 @@ import numpy as np
 from keras_vit.weights.layouts import huggingface_config
 from keras_vit.weights.layouts.huggingface_types import SUPPORTED, TYPES, type_of_keys
 from keras_vit.weights.layouts.layout import Layout
+from keras_vit.weights.layouts.table import patch_kernel
 
 _MASK_TOKEN = "embeddings.mask_token"  # of masked training
 # What files hold besides the model, by the first type of its family: the decoder of `ViTMAEForPreTraining`,
@@ -50,11 +52,16 @@ class HuggingFace(Layout):
 
     def read(self, arrays):
         """Map the model's arrays, by the file's keys, to our names, in the form of our model."""
-        names = _in_model(arrays)
-        mapped = super().read({name: arrays[key] for name, key in names.items()})
+        names, kind = _in_model(arrays), type_of_keys(arrays)[0]
+        found = {name: arrays[key] for name, key in names.items()}
+        if kind.name == "siglip_vision_model":  # SigLIP 2 for any size has patches without axes.
+            for name in found:
+                if name.endswith("embeddings.patch_embedding.weight"):
+                    found[name] = patch_kernel(name, found[name])
+        mapped = super().read(found)
         keys = {ours: names[name] for ours, name in mapped.keys.items()}
         mapped = mapped._replace(keys=keys, unknown=[names[name] for name in mapped.unknown])
-        names, kind = mapped.arrays, type_of_keys(arrays)[0]
+        names = mapped.arrays
         if "distillation_token/token" in names and "head_distillation/kernel" not in names:
             # Without a head of its own the token is a register.
             for by_name in (names, keys):
@@ -114,6 +121,8 @@ class HuggingFace(Layout):
         kind, gated = type_of_keys(keys.values())
         defaults = huggingface_config.options_of(kind, {})
         implied = {name: defaults[name] for name in ("norm_epsilon", "rotary") if name in defaults}
+        if kind.images is not None:
+            implied["preprocessing"] = huggingface_config.default_preprocessing(kind)
         implied["prefix_positions"] = kind.name != "dinov2" or "register_tokens/token" not in keys
         if kind.name == "clip_vision_model":  # exists with several activations
             implied["pooling"] = "gap" if keys.get("head/kernel", "").startswith("classifier") else "token"

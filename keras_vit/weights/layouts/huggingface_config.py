@@ -8,7 +8,7 @@ from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import integer, number
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS, PREPROCESSOR
-from keras_vit.weights.layouts.huggingface_types import TOWERS, TYPES
+from keras_vit.weights.layouts.huggingface_types import IMAGENET, TOWERS, TYPES
 from keras_vit.weights.metadata import checked_options, read_json
 
 FILES = (CONFIG, PREPROCESSOR)
@@ -22,12 +22,21 @@ _ACTIVATIONS = {
 _VIT = {
     **{"do_resize": True, "size": 224, "resample": 2, "do_center_crop": False, "crop_size": 224},
     **{"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True},
+    **{"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)},
 }
 _CROP = {**_VIT, "resample": 3, "do_center_crop": True}
+_CLIP = {
+    **{**_CROP, "size": {"shortest_edge": 224}},
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+}
+_NAFLEX = "siglip2"
 _PROCESSORS = {
     "deit": {**_CROP, "size": 256},
-    "clip": {**_CROP, "size": {"shortest_edge": 224}},
-    "bit": {**_CROP, "size": {"shortest_edge": 224}},
+    "clip": _CLIP,
+    "bit": _CLIP,
+    "dinov3": {**_VIT, **IMAGENET},
+    _NAFLEX: {**_VIT, "patch_size": 16},
     "siglip": {**_VIT, "resample": 3},
 }
 _SWITCHES = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
@@ -35,7 +44,7 @@ _WITHOUT_EFFECT = ("do_convert_rgb", "do_reduce_labels")  # images are RGB, and 
 
 
 def read(folder):
-    """The options in config.json, and in preprocessor_config.json if it exists."""
+    """The options in config.json and preprocessor_config.json, for `Layout.read_config`."""
     config, preprocessor = read_json(folder / CONFIG), folder / PREPROCESSOR
     kind, model = _described(config)
     options = options_of(kind, model)
@@ -48,13 +57,17 @@ def read(folder):
         if names and not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
             options["class_names"] = tuple(names)
     if preprocessor.is_file():
-        checked = checked_options(options, CONFIG)
-        image_size, channels = checked.get("image_size"), checked.get("in_channels", 3)
-        options["preprocessing"] = {
-            **_image_processor(read_json(preprocessor), kind, image_size, channels),
-            "antialias": hub_config.antialias(config),
-        }
+        checked = checked_options({n: v for n, v in options.items() if n != "position_resize"}, CONFIG)
+        found = _image_processor(read_json(preprocessor), kind, checked)
+        options["preprocessing"] = {**found, "antialias": hub_config.antialias(config)}
+    elif kind.images is not None:
+        options["preprocessing"] = default_preprocessing(kind)
     return options
+
+
+def default_preprocessing(kind):
+    """The options of `Preprocessing` for a `ModelType` with `images`, if no file has others."""
+    return {**_image_processor(kind.images, kind, {}), "antialias": True}
 
 
 def options_of(kind, model):
@@ -122,32 +135,32 @@ def _class_names(id2label):
     return [str(id2label[number]) for number in numbers]
 
 
-def _processor_defaults(name):
-    """The defaults of a class of image processors."""
-    if "Siglip2" in name:
-        raise ValueError(f"{PREPROCESSOR}: a {name} makes images of varying sizes (NaFlex)")
-    begins = (begin for begin in _PROCESSORS if name.lower().startswith(begin))
-    return _PROCESSORS.get(next(begins, None), _VIT)
-
-
-def _image_processor(found, kind, image_size, channels):
+def _image_processor(found, kind, options):
     """The options of `Preprocessing` in preprocessor_config.json.
 
     A square `size` before a crop is read as the shortest edge, to which DeiT's authors resize; transformers
     squashes the image to the square. Processors of DINOv2 crop 224 pixels for models of 518: of a model for
-    any size only the fraction is read that the crop keeps.
+    any size only the fraction is read that the crop keeps. The processor of SigLIP 2 (NaFlex) chooses a grid
+    of patches for each image, and squashes it to that; a model of one size squashes all images to its own.
 
     Args:
         found: The file's values; missing ones have the defaults of transformers' class.
         kind: `ModelType` of the model.
-        image_size: (height, width) of the model, or None.
-        channels: Of the model.
+        options: dict of the model's options in their normal forms; `image_size`, `patch_size` and
+            `in_channels` are read, if they are known.
 
     Source: `_preprocess` of transformers' `image_processing_backends.py`.
     """
     processor = found.get("image_processor_type") or found.get("feature_extractor_type") or kind.processor
-    values = {**_processor_defaults(processor), **found}
-    image_size = None if kind.any_size else image_size
+    begins = next((begin for begin in _PROCESSORS if processor.lower().startswith(begin)), None)
+    if begins == _NAFLEX:
+        if kind.processor.lower().startswith(_NAFLEX):
+            found = {name: value for name, value in found.items() if name != "size"}
+        else:
+            raise ValueError(f"{PREPROCESSOR}: a {processor} makes images of varying sizes (NaFlex)")
+    values = {**_PROCESSORS.get(begins, _VIT), **found}
+    image_size = None if kind.any_size else options.get("image_size")
+    patch_size, channels = options.get("patch_size"), options.get("in_channels", 3)
 
     def check(fact, name, expected):
         if not fact:
@@ -159,6 +172,8 @@ def _image_processor(found, kind, image_size, channels):
         elif name.startswith("do_") and name not in _WITHOUT_EFFECT:
             check(not value, name, "false")
     check(values["do_resize"], "do_resize", "true: images are resized to the model's size")
+    if begins == _NAFLEX and patch_size:
+        check((values["patch_size"],) * 2 == patch_size, "patch_size", f"the model's {patch_size[0]}")
     check(values.get("crop_pct") is None, "crop_pct", "null: size and crop_size have the fraction")
     names = ", ".join(f"{number} ({name})" for number, name in INTERPOLATIONS.items())
     check(values["resample"] in INTERPOLATIONS, "resample", f"one of {names}")

@@ -4,10 +4,11 @@ An entry says how transformers names what `VisionTransformer` has, and which of 
 express. `huggingface.py` reads and writes the arrays by it, `huggingface_config.py` the options.
 
 Sources: the modules and configurations of transformers 5.23 in `models/` (`vit`, `deit`, `ijepa`, `vit_msn`,
-`vit_mae`, `dinov2`, `dinov2_with_registers`, `dinov3_vit`, `siglip`, `clip`), and `conversion_mapping.py`, by
-which it renames the arrays of a file.
+`vit_mae`, `dinov2`, `dinov2_with_registers`, `dinov3_vit`, `siglip`, `siglip2`, `clip`), and
+`conversion_mapping.py`, by which it renames the arrays of a file; `convert_dinov2_to_hf.py` for `images`.
 """
 
+import math
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from keras_vit.weights.layouts.hub_config import CONFIG
 from keras_vit.weights.layouts.layout import ANY, COMMON
 from keras_vit.weights.layouts.table import CONV, Row, Table, fused_rows, torch_rows
 
+IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
 _GATE = re.compile(r".*\.mlp\.(gate_proj|weights_in)\.weight")
 _BLOCK = "encoder_block_{i}/"
 
@@ -42,6 +44,8 @@ class ModelType(NamedTuple):
         conflicts: Function of `get_config()` to a dict from reasons why the type cannot express it to whether
             they are so.
         processor: Name of the class of its image processor.
+        images: What the authors' repositories have in preprocessor_config.json besides the defaults of this
+            class, for a folder without that file; None if such a model has our default preprocessing.
         any_size: Whether the model accepts images of other sizes than config.json's.
     """
 
@@ -60,6 +64,7 @@ class ModelType(NamedTuple):
     supported: dict = {}
     conflicts: Callable = lambda config: {}
     processor: str = "ViTImageProcessor"
+    images: dict | None = None
     any_size: bool = False
 
     def table(self, gated):
@@ -281,6 +286,13 @@ def _of_siglip(config):
     }
 
 
+def _read_naflex_size(model):
+    """The side of the square image whose patches have the stored positions."""
+    for name in ("num_patches", "patch_size"):
+        integer(at_least=1).check(f"{CONFIG}: {name}", model[name])
+    return math.isqrt(model["num_patches"]) * model["patch_size"]
+
+
 def _of_clip(config):
     return {
         **_not_square(config),
@@ -334,6 +346,7 @@ _DINOV2 = ModelType(
     supported={**_BASE, **_GATES, "pooling": ("token", "token_gap")},
     conflicts=_of_dinov2,
     processor="BitImageProcessor",
+    images={"size": {"shortest_edge": 256}, **IMAGENET},
     any_size=True,
 )
 _SIGLIP = ModelType(
@@ -354,6 +367,7 @@ _SIGLIP = ModelType(
     },
     conflicts=_of_siglip,
     processor="SiglipImageProcessor",
+    images={},
 )
 TYPES = {
     kind.name: kind
@@ -427,6 +441,7 @@ TYPES = {
             },
             conflicts=_of_dinov3,
             processor="DINOv3ViTImageProcessor",
+            images={},
             any_size=True,
         ),
         _SIGLIP._replace(
@@ -442,10 +457,28 @@ TYPES = {
             processor="CLIPImageProcessor",
         ),
         _SIGLIP,
+        # Read as the model of one image size that it is for images of this size, and so written as the type
+        # before it.
+        _SIGLIP._replace(
+            name="siglip2_vision_model",
+            model="Siglip2VisionModel",
+            options={theirs: ours for theirs, ours in _OPTIONS.items() if theirs != "image_size"},
+            defaults={**_SIGLIP.defaults, "patch_size": 16, "num_patches": 256},
+            read={
+                **_ACTIVATION,
+                "image_size": _read_naflex_size,
+                "position_resize": lambda model: "bilinear_antialias",
+            },
+            processor="Siglip2ImageProcessor",
+            any_size=True,
+        ),
     )
 }
 # The image towers of models with two: they are in `vision_config`, and their keys begin with "vision_model.".
-TOWERS = {"siglip": "siglip_vision_model", "clip": "clip_vision_model"}
+TOWERS = {
+    **{"siglip": "siglip_vision_model", "siglip2": "siglip2_vision_model"},
+    "clip": "clip_vision_model",
+}
 
 
 def _union():

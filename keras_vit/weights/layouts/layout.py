@@ -120,12 +120,13 @@ class Layout:
         return []
 
     def read_config(self, folder):
-        """Read the options in the project's own configuration files next to the weights."""
-        return {}
+        """Read the options in the project's own configuration files next to the weights.
 
-    def position_resize(self, folder):
-        """How the model itself resizes its position table, if its configuration files tell; else None."""
-        return None
+        Returns:
+            dict of options; "position_resize" among them is that argument of `from_pretrained`, if the model
+            itself resizes its position table to the size of an image.
+        """
+        return {}
 
     def write_config(self, config):
         """The text of each of `config_files`."""

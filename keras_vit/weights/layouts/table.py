@@ -1,5 +1,6 @@
 """Tables that map our variable names to the keys of a layout, in both directions."""
 
+import math
 import re
 from typing import NamedTuple
 
@@ -186,6 +187,34 @@ def _find(patterns, name):
 
 def _fill(template, indices):
     return _INDEX.sub(lambda match: str(indices[match[1]] + bool(match[2])), template)
+
+
+def patch_kernel(key, weight):
+    """A dense layer's kernel (hidden size, height · width · channels) of flat patches as a convolution's.
+
+    Args:
+        key: Its key in the file, for the message.
+        weight: The array; one with another number of axes is returned unchanged.
+
+    Returns:
+        Array (hidden size, channels, height, width), as torch stores it.
+
+    Raises:
+        ValueError: if the patches are not squares of 3 channels or of 1.
+
+    Example:
+        >>> patch_kernel("embedding.weight", np.zeros((24, 8 * 8 * 3))).shape
+        (24, 3, 8, 8)
+
+    Source: big_vision's `naflex_vit.py`: patches are flattened by row, column and channel.
+    """
+    if weight.ndim != 2:
+        return weight
+    for channels in (3, 1):
+        side = math.isqrt(weight.shape[1] // channels)
+        if side * side * channels == weight.shape[1]:
+            return weight.reshape(-1, side, side, channels).transpose(0, 3, 1, 2)
+    raise ValueError(f"expected {key} to read square patches with 1 or 3 channels; got shape {weight.shape}")
 
 
 def _part(key, array, part):

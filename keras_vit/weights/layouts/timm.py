@@ -4,7 +4,6 @@ Supported are timm's classes `VisionTransformer`, with its distilled models and 
 for one image size, `NaFlexVit`. `Beit` and `NaFlexVit` are only read.
 """
 
-import math
 import re
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.weights.layouts import timm_config
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout
-from keras_vit.weights.layouts.table import CONV, Table, fused_rows, torch_rows
+from keras_vit.weights.layouts.table import CONV, Table, fused_rows, patch_kernel, torch_rows
 
 _MLP = {"mlp_norm": "norm", "mlp/dense_0": "mlp.fc1", "mlp/dense_1": "mlp.fc2"}
 _PACKED = re.compile(r"(blocks\.\d+\.mlp)\.fc1\.")  # gate and up in one array
@@ -161,9 +160,6 @@ class Timm(Layout):
     def read_config(self, folder):
         return timm_config.read(folder)
 
-    def position_resize(self, folder):
-        return timm_config.position_resize(folder)
-
     def write_config(self, config):
         return timm_config.written(config)
 
@@ -212,7 +208,7 @@ def _names(arrays, prefix):
         _EMBEDS.sub(r"patch_embed.\1.", name).replace("embeds.", ""): value for name, value in found.items()
     }
     name = f"{prefix}patch_embed.proj.weight"
-    found[name] = found[name][0], _patch_kernel(*found[name])
+    found[name] = found[name][0], patch_kernel(*found[name])
     name = f"{prefix}pos_embed"
     rows, columns = found.pop(f"{name}_y", None), found.pop(f"{name}_x", None)
     if rows and columns and rows[1].ndim == columns[1].ndim == 3:
@@ -222,17 +218,6 @@ def _names(arrays, prefix):
     key, table = found[name]
     found[name] = key, table.reshape(table.shape[0], -1, table.shape[-1])
     return found, tuple(map(int, table.shape[1:3]))
-
-
-def _patch_kernel(key, weight):
-    """A dense layer's kernel (hidden size, height · width · channels) as that of a convolution."""
-    if weight.ndim != 2:
-        return weight
-    for channels in (3, 1):
-        side = math.isqrt(weight.shape[1] // channels)
-        if side * side * channels == weight.shape[1]:
-            return weight.reshape(-1, side, side, channels).transpose(0, 3, 1, 2)
-    raise ValueError(f"expected {key} to read square patches with 1 or 3 channels; got shape {weight.shape}")
 
 
 def _eva_rows(config):

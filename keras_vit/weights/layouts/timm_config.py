@@ -81,7 +81,7 @@ _ROTARY_KINDS = {"cat": "axial", "mixed": "mixed", "dinov3": "dinov3"}
 
 
 def read(folder):
-    """The options in config.json."""
+    """The options in config.json, for `Layout.read_config`."""
     config, name, arguments = _read(folder)
     details = {**config.get("pretrained_cfg", {}), **config}
     pooling = config.get("global_pool")
@@ -100,6 +100,8 @@ def read(folder):
         "pool_prefix": bool(_EVA.search(name) or arguments.get("pool_include_prefix")),
         "pooling_heads": arguments.get("attn_pool_num_heads"),
     }
+    if name.startswith("naflexvit"):
+        options["position_resize"] = _position_resize(arguments)
     if arguments.get("rope_rescale_coords"):
         options["max_rotary_rescale"] = arguments["rope_rescale_coords"]
     if "num_heads" in arguments:
@@ -124,11 +126,8 @@ def read(folder):
     return options
 
 
-def position_resize(folder):
-    """How the model resizes its position table for the image size in config.json, or None."""
-    _, name, arguments = _read(folder)
-    if not name.startswith("naflexvit"):
-        return None
+def _position_resize(arguments):
+    """How a NaFlexVit resizes its position table."""
     interpolation = arguments.get("pos_embed_interp_mode", "bicubic")
     way = (
         interpolation,

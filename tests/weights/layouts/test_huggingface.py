@@ -115,8 +115,8 @@ every_type = pytest.mark.parametrize(
 )
 
 
-def made(name):
-    model = one_block(**{**SIZES, **TYPES_OF[name][1]})
+def made(name, **options):
+    model = one_block(**{**SIZES, **TYPES_OF[name][1], **options})
     if name == "clip, projection":
         model.get_layer("head").bias.assign(np.zeros(5))
     return model
@@ -230,6 +230,36 @@ def test_the_image_tower_of_two_is_read(name, tmp_path):
     save_file({**load_file(path), "qformer.weight": np.ones(1, "float32")}, path)
     with pytest.raises(ValueError, match=r"only in file: qformer\.weight"):
         from_pretrained(tmp_path)
+
+
+def test_siglip_2_for_any_size_is_read_as_a_model_of_one(tmp_path):
+    """Its patches have no axes, its positions those of a square, which it resizes itself."""
+    model = made("siglip", image_size=16)
+    path = save_weights(model, tmp_path / "fixed", "huggingface")
+    file, (key,) = load_file(path), [key for key in load_file(path) if "patch_embedding.weight" in key]
+    file[key] = file[key].transpose(0, 2, 3, 1).reshape(12, -1)
+    (tmp_path / "naflex").mkdir()
+    save_file(file, tmp_path / "naflex" / "model.safetensors")
+    config = json.loads((tmp_path / "fixed" / "config.json").read_text())
+    del config["image_size"]
+    config |= {"model_type": "siglip2_vision_model", "num_patches": 4}
+    (tmp_path / "naflex" / "config.json").write_text(json.dumps(config))
+
+    again = from_pretrained(tmp_path / "naflex")
+    assert (again.image_size, again.preprocessing.antialias) == ((16, 16), True)
+    assert_same_arrays(arrays(again), arrays(model))
+    size = {"image_size": (24, 40)}
+    expected = from_pretrained(tmp_path / "fixed", **size, position_resize="bilinear_antialias")
+    assert_same_arrays(arrays(from_pretrained(tmp_path / "naflex", **size)), arrays(expected))
+    any_size = {"image_size": (None, None)}
+    with pytest.raises(ValueError, match=r"'bilinear_antialias', which .*; give image_size, or"):
+        from_pretrained(tmp_path / "naflex", **any_size)
+    given = from_pretrained(tmp_path / "naflex", **any_size, position_resize="bilinear")
+    assert_same_arrays(arrays(given), arrays(model))
+
+    save_file(file, tmp_path / "bare.safetensors")  # what no file says is that of the type
+    alone = read_checkpoint(tmp_path / "bare.safetensors", num_heads=3).arguments
+    assert (alone["activation"], alone["preprocessing"]["interpolation"]) == ("gelu_tanh", "bicubic")
 
 
 def test_the_projections_of_the_probe_are_one_array():

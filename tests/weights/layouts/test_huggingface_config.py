@@ -237,6 +237,11 @@ def test_labels_must_be_numbered_as_the_classes(numbers, tmp_path):
             {"num_heads": 16, "activation": "quick_gelu"},
         ),
         ({"model_type": "clip", "vision_config": None}, {"num_heads": 12, "norm_epsilon": 1e-5}),
+        ({"model_type": "siglip2_vision_model"}, {"image_size": 256, "activation": "gelu_tanh"}),
+        (
+            {"model_type": "siglip2", "vision_config": {"num_patches": 1024, "patch_size": 14}},
+            {"image_size": 448, "norm_epsilon": 1e-6},
+        ),
     ],
     ids=lambda value: value.get("model_type"),
 )
@@ -249,7 +254,12 @@ def test_each_model_type_has_its_words_and_defaults(config, expected, tmp_path):
 @pytest.mark.parametrize(
     "config, message",
     [
-        ({"model_type": "siglip2"}, "describes a 'siglip2' model; expected transformers' 'vit' or 'deit' or"),
+        ({"model_type": "blip"}, "describes a 'blip' model; expected transformers' 'vit' or 'deit' or"),
+        ({"model_type": "siglip2_vision_model", "num_patches": 0}, "num_patches must be .*; got 0"),
+        (
+            {"model_type": "siglip2", "vision_config": {"model_type": "siglip_vision_model"}},
+            "'siglip_vision_model' image tower; expected 'siglip2_vision_model'",
+        ),
         (
             {"model_type": "siglip", "vision_config": {"model_type": "swin"}},
             "'swin' image tower; expected 'sig",
@@ -275,9 +285,52 @@ def test_the_crop_of_dinov2_is_read_as_a_fraction(tmp_path):
     assert read(tmp_path, {"model_type": "dinov3_vit", "image_size": 32}, squash)["preprocessing"]["std"]
 
 
-def test_a_processor_of_varying_sizes_is_refused(tmp_path):
-    images = {"image_processor_type": "Siglip2ImageProcessor", **STEPS, "max_num_patches": 256}
-    refused(tmp_path, r"a Siglip2ImageProcessor makes images of varying sizes", VIT, images)
+def test_a_processor_of_varying_sizes_belongs_to_models_of_any_size(tmp_path):
+    images = {"image_processor_type": "Siglip2ImageProcessorFast", **STEPS, "resample": 2, "size": None}
+    refused(tmp_path, r"a Siglip2ImageProcessorFast makes images of varying sizes", VIT, images)
+    found = read(tmp_path, {"model_type": "siglip2"}, images)["preprocessing"]
+    assert found == {**found, "interpolation": "bilinear", "antialias": True} and "resize" not in found
+    patches = {**images, "patch_size": 14, "max_num_patches": 256}
+    refused(tmp_path, "patch_size must be the model's 16; got 14", {"model_type": "siglip2"}, patches)
+
+
+CLIP_NORM = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+IMAGENET_NORM = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+HALF_NORM = ((0.5,) * 3,) * 2
+
+
+@pytest.mark.parametrize(
+    "kind, expected",
+    [
+        ("dinov2", ("crop", 224 / 256, "bicubic", *IMAGENET_NORM)),
+        ("dinov2_with_registers", ("crop", 224 / 256, "bicubic", *IMAGENET_NORM)),
+        ("dinov3_vit", ("squash", 1, "bilinear", *IMAGENET_NORM)),
+        ("siglip_vision_model", ("squash", 1, "bicubic", *HALF_NORM)),
+        ("siglip2_vision_model", ("squash", 1, "bilinear", *HALF_NORM)),
+        ("clip_vision_model", ("crop", 1, "bicubic", *CLIP_NORM)),
+        ("vit", None),
+        ("deit", None),
+    ],
+)
+def test_without_a_file_images_are_prepared_as_in_the_authors_repositories(kind, expected, tmp_path):
+    found = read(tmp_path, {"model_type": kind, "image_size": 384, "patch_size": 16})
+    if expected is None:
+        assert "preprocessing" not in found
+        return
+    found = Preprocessing(384, **found["preprocessing"])
+    assert found.antialias
+    numbers = (found.resize, found.crop_fraction, found.interpolation, found.mean, found.std)
+    assert numbers == expected
+
+
+@pytest.mark.parametrize(
+    "name, norm",
+    [("Siglip", HALF_NORM), ("CLIP", CLIP_NORM), ("Bit", CLIP_NORM), ("DINOv3ViT", IMAGENET_NORM)],
+)
+def test_a_mean_that_the_file_does_not_have_is_that_of_the_class(name, norm, tmp_path):
+    images = {"image_processor_type": f"{name}ImageProcessor"}
+    found = read(tmp_path, {"model_type": "vit", "image_size": 224}, images)["preprocessing"]
+    np.testing.assert_allclose((found["mean"], found["std"]), norm, rtol=1e-15)
 
 
 @pytest.mark.parametrize("name, resample", [("Siglip", 3), ("CLIP", 3), ("Bit", 3), ("DINOv3ViT", 2)])

@@ -193,9 +193,9 @@ def test_a_naflexvit_says_how_it_resizes_positions(architecture, arguments, expe
     (tmp_path / "config.json").write_text(json.dumps({"architecture": architecture, "model_args": arguments}))
     if expected is ValueError:
         with pytest.raises(ValueError, match="no position_resize is .*bicubic"):
-            timm_config.position_resize(tmp_path)
+            timm_config.read(tmp_path)
     else:
-        assert timm_config.position_resize(tmp_path) == expected
+        assert timm_config.read(tmp_path).get("position_resize") == expected
 
 
 @pytest.mark.parametrize(
