@@ -47,6 +47,19 @@ def test_a_checkpoint_computes_what_its_authors_code_computes(golden, name):
             assert_close(computed[ours], expected[theirs])
 
 
+def test_vit5_computes_what_its_authors_code_computes(golden):
+    """Made with github.com/wangf3014/ViT-5, commit b7b0796; the tokens are in our order, registers first."""
+    rotary = {"kind": "axial", "rotate_registers": True}
+    with pytest.raises(ValueError, match="blocks.0.gamma_1 also occurs in models with rotary positions"):
+        from_pretrained(golden / "vit5.safetensors", num_heads=3)
+    model = from_pretrained(golden / "vit5.safetensors", num_heads=3, rotary=rotary)
+    assert (model.norm, model.qk_norm, model.num_registers, model.norm_epsilon) == ("rms", True, 4, 1e-6)
+    with np.load(golden / "vit5.expected.npz") as expected:
+        found = model.feature_extractor(["tokens", "logits"]).predict_on_batch(expected["image"])
+        for stage, array in found.items():
+            assert_close(array, expected[stage])
+
+
 @pytest.mark.parametrize("name, size, any_size", RESIZED)
 def test_a_resized_checkpoint_computes_what_the_official_loader_makes_of_it(golden, name, size, any_size):
     image_size = (None, None) if any_size else size

@@ -1,7 +1,7 @@
-"""The layout of timm and of DeiT's own files: a torch state dict with query, key and value in one array.
+"""The layout of timm, DeiT and ViT-5: a torch state dict with query, key and value in one array.
 
 Supported are timm's classes `VisionTransformer`, with its distilled models and hybrids, `Eva`, `Beit` and,
-for one image size, `NaFlexVit`. `Beit` and `NaFlexVit` are only read.
+for one image size, `NaFlexVit`. `Beit`, `NaFlexVit` and ViT-5 are only read.
 """
 
 import re
@@ -15,6 +15,7 @@ from keras_vit.weights.layouts.table import CONV, Table, fused_rows, patch_kerne
 
 _MLP = {"mlp_norm": "norm", "mlp/dense_0": "mlp.fc1", "mlp/dense_1": "mlp.fc2"}
 _PACKED = re.compile(r"(blocks\.\d+\.mlp)\.fc1\.")  # gate and up in one array
+_FREQUENCIES = re.compile(r"(.*\.)?attn\.rope(_reg)?\.freqs")  # of ViT-5, which the options determine
 _EMBEDS = re.compile(r"embeds\.(proj|norm)\.")  # of NaFlexVit
 _LAYERS = {
     "class_token/token": "cls_token",
@@ -97,6 +98,9 @@ class Timm(Layout):
         **dict.fromkeys(("attention_sub_norm", "mlp_sub_norm", "post_norm", "final_norm"), (True, False)),
         "pool_prefix": (True, False),
     }
+
+    def skipped_keys(self, keys):
+        return [key for key in keys if _FREQUENCIES.fullmatch(key)]
 
     def read(self, arrays):
         prefix = self.prefix(arrays) or ""
