@@ -150,11 +150,15 @@ class DistributedModel(keras.Model):
             config["accumulation_steps"] = self.accumulation_steps
             config["seed"] = self.random_seed
             config["total_steps"] = self.total_steps
+            config["optimizer_built"] = self.optimizer.built
         return config
 
     def compile_from_config(self, config):
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if self.built:
+        config = keras.saving.deserialize_keras_object(config)
+        # Keras would warn that an optimizer which was saved before the first step has fewer variables.
+        optimizer_built = config.pop("optimizer_built", True)
+        self.compile(**config)
+        if self.built and optimizer_built:
             self.optimizer.build(self.trainable_variables)
 
     if _ON_TENSORFLOW:
