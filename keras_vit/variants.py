@@ -365,7 +365,7 @@ def cost(variant, image_size=224, num_classes=1000, pooling=None):
 
     Args:
         variant: A name as `parse_variant` takes it.
-        image_size: Side of the square image in pixels.
+        image_size: Side of the square image in pixels; pixels that fill no patch are ignored.
         num_classes: Size of the head; None for no head.
         pooling: "token", "gap" or "map"; None for the family's, or "token".
 
@@ -374,7 +374,7 @@ def cost(variant, image_size=224, num_classes=1000, pooling=None):
         matmuls in the forward pass of one image, with all tokens in every block.
 
     Raises:
-        ValueError: for an unknown variant or pooling, or an image that the patch does not divide.
+        ValueError: for an unknown variant or pooling, or an image that is smaller than a patch.
 
     Example:
         >>> cost("B/16")["parameters"], round(cost("B/16")["flops"] / 1e9, 1)
@@ -389,12 +389,12 @@ def cost(variant, image_size=224, num_classes=1000, pooling=None):
     if "resnet" in c:
         parameters, multiplications, side, channels = _stem_cost(c["resnet"], image_size)
 
-    if side % c["patch_size"]:
-        raise ValueError(
-            f"{variant} needs a grid (the image, or the stem's output) that its patch size of "
-            f"{c['patch_size']} divides; got {side}×{side}"
-        )
     grid = side // c["patch_size"]
+    if not grid:
+        raise ValueError(
+            f"{variant} needs a grid (the image, or the stem's output) of at least its patch size of "
+            f"{c['patch_size']}; got {side}×{side}"
+        )
     class_token = c.get("class_token", pooling == "token")
     prefix = class_token + c.get("num_registers", 0)
     tokens = grid * grid + prefix

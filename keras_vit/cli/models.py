@@ -38,7 +38,7 @@ def _variants(args, words):
     rows = []
     for name in (args.variant,) if args.variant else PUBLISHED:
         if all(matches(word, name) for word in words):
-            with contextlib.suppress(ValueError):  # the patch does not divide an image of this size
+            with contextlib.suppress(ValueError):  # an image of this size is smaller than a patch
                 rows.append({"variant": name, **cost(name, args.image_size, args.num_classes or None)})
     return rows
 

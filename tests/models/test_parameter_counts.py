@@ -4,12 +4,15 @@ Models with at least 100 million parameters are built with one and with two bloc
 depth. Their variables are not initialized, which would take most of the time.
 """
 
+import math
+
 import keras
 import pytest
 from made.sampling import some
 from reference.parameter_counts import FAMILY_COUNTS
 
 from keras_vit import VisionTransformer
+from keras_vit.models.config import grid_shape
 from keras_vit.variants import PUBLISHED, STEMS, VARIANTS, cost, parse_variant
 
 pytestmark = pytest.mark.tensorflow_only("a count is the same on every backend, and JAX is slow to build")
@@ -93,6 +96,13 @@ def test_the_cost_of_a_variant_has_its_number_of_parameters(name):
     if name in FAMILY_COUNTS:
         classes, (size, count) = None, FAMILY_COUNTS[name]
     assert cost(name, size, classes)["parameters"] == count
+
+
+def test_the_cost_at_a_size_that_the_patch_does_not_divide_is_the_models():
+    found, options = cost("mu/16", 100, 10), {"image_size": 100, "num_classes": 10}
+    assert found["parameters"] == parameters("mu/16", options)
+    assert found == cost("mu/16", 96, 10)
+    assert cost("R+Ti/16", 57)["tokens"] == 1 + math.prod(grid_shape((57, 57), (8, 8), ())) == 2
 
 
 @pytest.fixture(scope="module", autouse=True)
