@@ -26,7 +26,7 @@ from keras_vit.weights.catalogue import find, licence_note, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.layouts import LAYOUTS, detect_layout
-from keras_vit.weights.metadata import read_metadata
+from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
 
 _ATTENTION = re.compile(r".*attention/(query|key|value|out)/(kernel|bias)")
@@ -216,6 +216,7 @@ def _of_keras(path, variant=None):
         _merge_metadata(_of_variant(variant), ("it", arguments))
     if "position_embedding/table" in arrays:
         arguments["position_grid"] = model.get_layer("position_embedding").grid_size
+    arguments = with_own_size(arguments)
     return StoredModel(path, "keras", arrays, {name: name for name in arrays}, [], [], arguments)
 
 

@@ -164,7 +164,10 @@ def from_pretrained(
 
 
 def _preprocessing(config, stored):
-    """The stored preprocessing with the image size and the channels of the new model."""
+    """The stored preprocessing with the image size and the channels of the new model.
+
+    A model for any size keeps the size to which the stored one resized its images, if that was for any, too.
+    """
     known = stored.get("preprocessing")
     if known is None:
         return None
@@ -177,7 +180,7 @@ def _preprocessing(config, stored):
             values = tuple(values[i % len(values)] for i in range(channels)) if channels > 1 else (average,)
         options[name] = values
     size = config["image_size"]
-    return Preprocessing(image_size=None if is_dynamic(size) else size, **options)
+    return Preprocessing(image_size=dict(known).get("image_size") if is_dynamic(size) else size, **options)
 
 
 def _drop(arrays, model, stored, head):

@@ -4,7 +4,7 @@ import hashlib
 import json
 import warnings
 
-from keras_vit.models.config import DYNAMIC_SIZE, OPTIONS, check_options
+from keras_vit.models.config import DYNAMIC_SIZE, OPTIONS, check_options, is_dynamic
 from keras_vit.weights.archive import digest_in
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.fetch import SIDECARS, WEIGHTS
@@ -93,10 +93,21 @@ def _arguments_in(config):
 def _options(arguments, file):
     if not isinstance(arguments, dict):
         raise ValueError(f"{file}: arguments must be an object; got {arguments!r}")
-    options = checked_options(arguments, file)
+    options = with_own_size(checked_options(arguments, file))
     # A dynamic size and None say nothing about the stored arrays.
     unset = {"image_size": DYNAMIC_SIZE, "position_grid": None, "class_names": None}
     return {name: value for name, value in options.items() if name not in unset or value != unset[name]}
+
+
+def with_own_size(options):
+    """The options, with an image size of the preprocessing only in a model for any size.
+
+    In another model it is the model's, which loading may change.
+    """
+    if not options.get("preprocessing") or is_dynamic(options.get("image_size")):
+        return options
+    preprocessing = {name: value for name, value in options["preprocessing"].items() if name != "image_size"}
+    return {**options, "preprocessing": preprocessing}
 
 
 def checked_options(options, file):

@@ -50,7 +50,8 @@ def test_options_that_the_arrays_do_not_determine_are_read_from_it(options, tmp_
     expected = json.loads(json.dumps({name: getattr(model, name) for name in {*options} - {"preprocessing"}}))
     read = json.loads(json.dumps(read_checkpoint(path).arguments))
     assert {name: read[name] for name in expected} == expected
-    assert Preprocessing(**read["preprocessing"]) == model.preprocessing
+    assert "image_size" not in read["preprocessing"]  # it is the model's
+    assert Preprocessing(model.image_size, **read["preprocessing"]) == model.preprocessing
 
 
 DISAGREEING = [

@@ -15,7 +15,7 @@ from reference.comparing import arrays, assert_same_arrays, numpy
 from reference.goldens import GOLDENS, stored
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, one_block
 
-from keras_vit import from_pretrained, save_weights
+from keras_vit import Preprocessing, from_pretrained, save_weights
 from keras_vit.models.config import DEFAULTS
 from keras_vit.weights.archive import digest_in, read_arrays, write_arrays
 from keras_vit.weights.layouts import LAYOUTS
@@ -204,6 +204,24 @@ def assert_refused_or_round_trip(model, folder, layout):
         assert_same_weights(again, model)
     else:
         assert_same_outputs(again, model)
+
+
+@pytest.mark.parametrize("file", ["model.npz", "model.keras"])
+@pytest.mark.parametrize("size", [None, 16, (24, 40)], ids=str)  # 16 is also the size of the table
+def test_a_model_for_any_size_keeps_the_size_to_which_it_resizes_images(file, size, tmp_path):
+    dynamic = {"image_size": (None, None), "position_grid": (2, 2)}
+    model = one_block(**dynamic, preprocessing=Preprocessing(size, "crop", 0.5))
+    if file == "model.keras":
+        model.save(tmp_path / file)
+    else:
+        save_weights(model, tmp_path / file, "vit_jax")
+    assert from_pretrained(tmp_path / file, image_size=(None, None)).preprocessing == model.preprocessing
+    assert from_pretrained(tmp_path / file, image_size=32).preprocessing == Preprocessing(32, "crop", 0.5)
+
+
+def test_a_model_for_any_size_of_a_stored_one_for_one_size_takes_images_of_their_own_size(tmp_path):
+    save_weights(one_block(), tmp_path / "model.npz", "vit_jax")
+    assert from_pretrained(tmp_path / "model.npz", image_size=(None, None)).preprocessing.image_size is None
 
 
 @pytest.mark.parametrize(
