@@ -22,7 +22,7 @@ from keras_vit.preprocessing import MAX_BYTES, MAX_PIXELS
 from keras_vit.training import RECIPES
 from keras_vit.weights.archive import EXPANSION, UNPACKED
 from keras_vit.weights.cache import LARGEST_SIDECAR
-from keras_vit.weights.catalogue import CATALOGUE
+from keras_vit.weights.catalogue import CATALOGUE, find
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
@@ -145,9 +145,12 @@ def test_every_command_that_is_shown_is_parsed():
 
 
 def test_recipes_and_checkpoints_that_are_named_exist():
-    text = "\n".join(TEXTS.values())
+    notebooks = (ROOT / "colab").glob("*.ipynb")
+    text = "\n".join([*TEXTS.values(), *(notebook.read_text() for notebook in notebooks)])
     assert {*RECIPES} <= {*re.findall(r"`([\w]+)`", TEXTS["docs/training.md"])}
     assert all(name in CATALOGUE for name in re.findall(r"\bvit_[a-z]+\d+_\w+", text))
+    of_timm = {*re.findall(r"\b\w+_patch\d+_\w+\.\w+", text)}
+    assert len(of_timm) >= 2 and all(map(find, of_timm))
 
 
 def test_every_subcommand_has_its_section():

@@ -25,6 +25,7 @@ FAST = (
     "any size",
     "registers and gap",
     "distillation",
+    "class token and mean",
     "map, norm after pooling",
     "EVA-02",
 )

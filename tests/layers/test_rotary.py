@@ -45,6 +45,7 @@ def test_the_kinds_have_their_coordinates_and_frequencies():
 
     np.testing.assert_allclose(angles(kind="axial"), [1, 0.01, 3, 0.03], rtol=1e-5)
     np.testing.assert_allclose(angles(kind="axial", base=100, order="xy"), [3, 0.3, 1, 0.1], rtol=1e-5)
+    np.testing.assert_allclose(angles(kind="axial", offset=-1), [0, 0, 2, 0.02], rtol=1e-5)
     scaled = angles(kind="axial", offset=1, reference_grid=(1, 2))  # (1 + 1) / 2 · 1, (3 + 1) / 4 · 2
     np.testing.assert_allclose(scaled, [1, 0.01, 2, 0.02], rtol=1e-5)
     expected = np.array([0.5, 0.05, 0.75, 0.075]) * 2 * np.pi  # 2 · 1.5 / 2 - 1, 2 · 3.5 / 4 - 1
@@ -67,6 +68,15 @@ def test_coordinates_are_rescaled_only_in_training():
     np.testing.assert_array_equal(numpy(layer(GRID)[0]), plain)
     factors = [np.arcsin(numpy(layer(GRID, training=True)[0])[1, 6, 0, 1]) / 0.01 for _ in range(8)]
     assert min(factors) >= 0.5 and max(factors) <= 2 and len({*factors}) == 8
+
+
+def test_one_log_uniform_factor_rescales_both_coordinates(monkeypatch):
+    drawn = iter([0.25, 0.9])
+    monkeypatch.setattr(keras.random, "uniform", lambda _, low, high, seed: low + next(drawn) * (high - low))
+    cos, sin = numpy(RotaryPositions("axial", head_size=4, max_rescale=4.0)(GRID, training=True)[0])
+    y, x = np.divmod(np.arange(15), 5)  # times 4^-1/2, a quarter of the way from 1/4 to 4
+    expected = np.exp(0.5j * np.stack([y, x], axis=1))
+    np.testing.assert_allclose(cos[:, 0] + 1j * sin[:, 0], expected, atol=1e-6)
 
 
 def test_attention_does_not_change_if_all_patches_move():

@@ -27,6 +27,7 @@ MODELS = {
     "gap with a class token": lambda golden: small(pooling="gap", class_token=True),
     "every token": lambda golden: small(pooling=None, class_token=True, patch_size=(4, 8)),
     "distillation": lambda golden: small(distillation=True),
+    "class token and mean": lambda golden: small(pooling="token_gap", num_registers=1, num_layers=1),
     "other blocks": lambda golden: small(layer_scale=0.5, qkv_bias=False, activation="quick_gelu"),
     "rotary": lambda golden: small(rotary="dinov3", qk_norm=True, **ROTARY, image_size=(16, 32)),
     "mixed": lambda golden: small(rotary={"kind": "mixed", "order": "xy"}, **ROTARY, image_size=(16, 32)),
@@ -60,7 +61,7 @@ def attention_by_numpy(model, images):
 
 def query_tokens(model, expected):
     """Return the indices of the tokens that the pooling reads."""
-    if model.pooling == "token":
+    if model.pooling in ("token", "token_gap"):
         return [0, 1] if model.distillation else [0]
     return [*range(expected.prefix, expected.blocks[0].shape[-1])]
 
