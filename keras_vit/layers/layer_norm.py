@@ -61,7 +61,10 @@ class RMSNormalization(keras.layers.RMSNormalization):
         super().__init__(epsilon=epsilon, name=name, dtype=dtype, trainable=trainable)
 
     def build(self, input_shape):
-        self.scale = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="gamma")
+        # Like a layer norm's, it is not rounded to the compute type before the product.
+        self.scale = self.add_weight(
+            shape=(input_shape[-1],), initializer="ones", autocast=False, name="gamma"
+        )
 
     def get_config(self):
         return {**keras.layers.Layer.get_config(self), "epsilon": self.epsilon}

@@ -136,6 +136,7 @@ class RotaryPositions(Configurable):
             self.frequencies = self.add_weight(
                 shape=(2, self.num_layers, self.num_heads, self.head_size // 2),
                 initializer=self._initial_frequencies,
+                autocast=False,
                 name="frequencies",
             )
 

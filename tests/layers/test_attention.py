@@ -10,6 +10,7 @@ from reference.vit_numpy import PLAIN
 from keras_vit.layers import (
     EncoderBlock,
     MultiHeadSelfAttention,
+    RelativePositionIndex,
     RotaryPositions,
     attend,
     attention,
@@ -58,6 +59,15 @@ def test_the_layer_computes_the_published_attention_in_chunks_of_any_size(
     np.testing.assert_allclose(scores.sum(-1), 1, rtol=1e-5)
     assert_close(layer.out(attend(scores, layer.value(tokens))), numpy(layer(tokens, query)))
     assert layer.scores(tokens[:0]).shape == (0, heads, 7, 7)
+
+
+def test_a_chunk_has_the_bias_of_its_own_queries(rng, monkeypatch):
+    tokens = rng.standard_normal((2, 7, 12)).astype("float32")
+    layer = MultiHeadSelfAttention(3, relative_grid=(2, 3), name="a")
+    layer.build(tokens.shape)
+    w, index = arrays(randomise(layer)), numpy(RelativePositionIndex()(np.zeros((1, 2, 3, 1))))
+    monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 14)
+    assert_close(layer(tokens, positions=index), vit_numpy.attention(w, "a", tokens, tokens, PLAIN, index))
 
 
 @given(st.integers(0, 300), st.integers(1, 300), st.integers(1, 5000))

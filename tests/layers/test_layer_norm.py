@@ -7,6 +7,7 @@ from reference import vit_numpy
 from reference.comparing import assert_close, numpy, randomise
 
 from keras_vit.layers import LayerNormalization
+from keras_vit.layers.layer_norm import NORMS
 
 
 def built(shape, kind=LayerNormalization, **arguments):
@@ -16,8 +17,9 @@ def built(shape, kind=LayerNormalization, **arguments):
 
 
 def expected_output(layer, x):
-    w = {f"n/{name}": numpy(keras.ops.cast(getattr(layer, name), "float32")) for name in ("gamma", "beta")}
-    return vit_numpy.layer_norm(w, "n", x.astype("float64"), {"norm_epsilon": 1e-6})
+    w = {f"n/{weight.name}": numpy(keras.ops.cast(weight, "float32")) for weight in layer.weights}
+    kind = "layer" if isinstance(layer, LayerNormalization) else "rms"
+    return vit_numpy.norm(w, "n", x.astype("float64"), {"norm": kind, "norm_epsilon": 1e-6})
 
 
 @given(
@@ -33,9 +35,10 @@ def test_it_equals_the_formula(batch, channels, scale, offset):
     assert_close(layer(x), expected_output(layer, x), 3e-6 * max(1, abs(offset)))
 
 
+@pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "bfloat16"])
-def test_statistics_are_computed_in_float32_so_that_16_bits_are_rounded_once(policy, rng):
-    layer = built((2, 5, 64), dtype=policy)
+def test_statistics_are_computed_in_float32_so_that_16_bits_are_rounded_once(policy, norm, rng):
+    layer = built((2, 5, 64), NORMS[norm], dtype=policy)
     x = keras.ops.cast(8 + rng.standard_normal((2, 5, 64)), layer.compute_dtype)
     output = layer(x)
     assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype

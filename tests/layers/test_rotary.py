@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from reference.comparing import assert_close, numpy, randomise
 
-from keras_vit.layers import MultiHeadSelfAttention, RotaryPositions, rotate
+from keras_vit.layers import EncoderBlock, MultiHeadSelfAttention, RotaryPositions, rotate
 
 GRID = np.zeros((2, 3, 5, 1), "float32")
 KINDS = [
@@ -23,7 +23,10 @@ def test_the_configuration_restores_the_layer(options):
     again(GRID)
     again.set_weights(layer.get_weights())
     assert again.get_config() == layer.get_config()
-    for table, expected in zip(again(GRID), layer(GRID), strict=True):
+    exact = RotaryPositions(head_size=8, **options)
+    exact(GRID)
+    exact.set_weights(layer.get_weights())
+    for table, expected in zip(again(GRID), exact(GRID), strict=True):
         assert keras.backend.standardize_dtype(table.dtype) == "float32"
         np.testing.assert_array_equal(numpy(table), numpy(expected))
 
@@ -58,8 +61,10 @@ def test_new_mixed_frequencies_have_the_magnitudes_of_the_base_and_a_direction_f
     first, second = numpy(layer.frequencies)
     magnitudes = 10.0 ** (-np.arange(4) / 4)
     np.testing.assert_allclose(np.hypot(first, second), np.broadcast_to([*magnitudes] * 2, (2, 3, 8)), 1e-5)
-    directions = np.arctan2(second, first)[..., 0]
-    assert len({*directions.ravel().round(5)}) == 6
+    directions = first + 1j * second
+    assert len({*np.angle(directions[..., 0]).ravel().round(5)}) == 6
+    quarter = directions[..., 4:] / directions[..., :4]  # from the first half to the second
+    np.testing.assert_allclose(quarter, np.full((2, 3, 4), 1j), atol=1e-5)
 
 
 def test_coordinates_are_rescaled_only_in_training():
@@ -99,6 +104,29 @@ def test_tokens_before_the_patches_are_not_rotated(interleaved):
     rotated = numpy(rotate(x, RotaryPositions("dinov3", 8)(GRID)[0], interleaved))
     np.testing.assert_array_equal(rotated[:, :2], x[:, :2])
     assert (np.abs(rotated[:, 2:] - x[:, 2:]).max(axis=(0, 2, 3)) > 1e-3).sum() >= 14
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_16_bits_are_rotated_in_float32_and_rounded_once(interleaved):
+    x = keras.random.normal((1, 17, 2, 8), dtype="bfloat16")
+    positions = RotaryPositions("axial", 8)(GRID)[0]
+    exact = rotate(keras.ops.cast(x, "float32"), positions, interleaved)
+    found = rotate(x, positions, interleaved)
+    expected = keras.ops.cast(exact, "bfloat16")
+    np.testing.assert_array_equal(*(numpy(keras.ops.cast(each, "float32")) for each in (found, expected)))
+
+
+@pytest.mark.tensorflow_only("layers cast their inputs alike on every backend")
+def test_a_block_in_16_bits_rotates_by_positions_in_float32(monkeypatch):
+    types = []
+    monkeypatch.setattr(
+        "keras_vit.layers.attention.rotate",
+        lambda x, positions, _: types.append(keras.backend.standardize_dtype(positions.dtype)) or x,
+    )
+    attention = MultiHeadSelfAttention(2, rotation="half", dtype="mixed_bfloat16", name="attention")
+    block = EncoderBlock(mlp_dim=8, attention=attention, dtype="mixed_bfloat16")
+    block(np.ones((1, 15, 16)), RotaryPositions("axial", 8, dtype="mixed_bfloat16")(GRID)[0])
+    assert types == ["float32", "float32"]
 
 
 @pytest.mark.parametrize(

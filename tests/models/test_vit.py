@@ -44,28 +44,34 @@ OPTIONS = [
 ]
 
 RECTANGLE = {"image_size": (16, 24), "hidden_size": 24}
+# An epsilon of 1e-2 differs in the outputs from the usual ones.
 SWIGLU = {"gated_mlp": True, "activation": "silu"}
 FAMILIES = {
     "DINOv3": {"rotary": "dinov3", "num_registers": 4, "position_embedding": "none", "key_bias": False},
     "EVA-02": {"rotary": {"kind": "axial", "reference_grid": (4, 5)}, **SWIGLU, "mlp_sub_norm": True},
-    "EVA-02-CLIP": {"rotary": "axial", **SWIGLU, "mlp_sub_norm": True, "attention_sub_norm": True},
+    "EVA-02-CLIP": {
+        **{"rotary": "axial", **SWIGLU, "mlp_sub_norm": True, "attention_sub_norm": True},
+        "norm_epsilon": 1e-2,
+    },
     "Perception Encoder": {
         "rotary": {"kind": "axial", "reference_grid": (3, 5), "order": "xy", "offset": 1},
         **{"pooling": "map", "pooling_heads": 2, "class_token": True, "pre_norm": True},
+        "norm_epsilon": 1e-2,
     },
     "RoPE-ViT": {"rotary": {"kind": "axial", "order": "xy", "base": 100}, "prefix_positions": False},
     "RoPE-ViT, mixed": {"rotary": {"kind": "mixed", "order": "xy"}, "position_embedding": "none"},
     "ViT-5": {
         "rotary": {"kind": "axial", "rotate_registers": True},
         **{"num_registers": 4, "norm": "rms", "qk_norm": True, "qkv_bias": False, "layer_scale": 1e-4},
+        **{"attention_sub_norm": True, "norm_epsilon": 1e-2},
     },
     "AIMv2": {
         **{"norm": "rms", "norm_epsilon": 1e-3, "patch_norm": True, "linear_bias": False, "pooling": "gap"},
-        **SWIGLU,
+        **{**SWIGLU, "mlp_sub_norm": True},
     },
     "BEiT": {"relative_positions": True, "position_embedding": "none", "norm_epsilon": 1e-2},
     "relative positions without a class token": {"relative_positions": True, "pooling": "gap"},
-    "EVA-02-E": {"post_norm": True, "qk_norm": True},
+    "EVA-02-E": {"post_norm": True, "qk_norm": True, "norm_epsilon": 1e-2},
     "RADIO": {"final_norm": False, "image_size": (19, 30)},
     "Sapiens2": {
         **{"num_heads": 6, "num_kv_heads": (2, 6), "layer_scale": 0.1, "scale_mlp": False},
@@ -81,6 +87,30 @@ def test_every_stage_of_newer_families_equals_numpy(name):
     if name == "Sapiens2":  # heads of a size that 4 divides
         options["hidden_size"] = 48
     assert_same_as_numpy(small(**options))
+
+
+@pytest.mark.tensorflow_only("arrays are the same on every backend")
+def test_the_options_decide_which_arrays_there_are():
+    """NumPy computes with the arrays that the model has."""
+    model = small(
+        **{"layer_scale": 0.1, "scale_mlp": False, "key_bias": False, "linear_bias": False},
+        **{"num_kv_heads": (3, 1), "pooling": "map", "pooling_heads": 2, "pooling_mlp_dim": 7},
+    )
+    shapes = {name: array.shape for name, array in arrays(model).items()}
+    assert {name for name in shapes if name.startswith("encoder_block_1/")} == {
+        *(
+            f"encoder_block_1/{name}_norm/{leaf}"
+            for name in ("attention", "mlp")
+            for leaf in ("gamma", "beta")
+        ),
+        *(f"encoder_block_1/attention/{name}/kernel" for name in ("query", "key", "value", "out")),
+        *(f"encoder_block_1/attention/{name}/bias" for name in ("query", "value")),
+        "encoder_block_1/attention_scale/gamma",
+        *(f"encoder_block_1/mlp/dense_{i}/kernel" for i in (0, 1)),
+    }
+    assert [shapes[f"encoder_block_{i}/attention/key/kernel"] for i in (0, 1)] == [(12, 3, 4), (12, 1, 4)]
+    assert shapes["attention_pooling/attention/query/kernel"] == (12, 2, 6)
+    assert shapes["attention_pooling/mlp/dense_0/kernel"] == (12, 7)
 
 
 @pytest.mark.parametrize("options", some_on_jax(OPTIONS, 3), ids=str)
@@ -130,6 +160,8 @@ def test_pixels_that_fill_no_patch_are_ignored_and_the_model_says_so(monkeypatch
     assert "ignores 3 rows of pixels at the bottom and 6 columns at the right" in lines[-1]
     assert said == lines[-1:]
     assert small(image_size=(16, 24)).ignored_border == (0, 0) and len(said) == 1
+    stem = {"resnet": (), "resnet_width": 32, "patch_size": 2}
+    assert small(**stem, image_size=(20, 16)).ignored_border == (4, 0)
 
 
 @pytest.mark.tensorflow_only("shapes are checked alike on every backend")
@@ -147,6 +179,14 @@ def test_rotary_positions_are_those_of_the_grid_of_the_images(kind):
     fixed = small(image_size=(24, 16), **options)
     images = images_for(fixed)
     assert_close(model(images), numpy(fixed(images)), 1e-6)
+
+
+def test_rotary_positions_are_rescaled_in_training_alone():
+    model = small(rotary="dinov3", hidden_size=24, max_rotary_rescale=4.0)
+    images = images_for(model)
+    one, other, again = (numpy(model(images, training=training)) for training in (False, True, False))
+    np.testing.assert_array_equal(again, one)
+    assert np.abs(other - one).max() > 1e-3
 
 
 OTHER_GRIDS = [{"pooling": "gap"}, {"position_embedding": "sincos2d"}, {"num_registers": 2}]

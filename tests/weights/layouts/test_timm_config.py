@@ -160,6 +160,45 @@ def test_rotary_positions_are_read_by_name_and_arguments(architecture, arguments
     assert timm_config.read(tmp_path)["rotary"] == expected
 
 
+OTHERS = {"norm_epsilon": 1e-6, "gated_mlp": False, "post_norm": False, "pool_prefix": False}
+OTHERS |= {"pooling_heads": None}
+SWIGLU = {"gated_mlp": True}
+EVA = {"pool_prefix": True}
+DINOV3 = {**EVA, "norm_epsilon": 1e-5}
+PE = {**DINOV3, "pooling_heads": 8}
+
+
+@pytest.mark.parametrize(
+    "architecture, width, heads, expected",
+    [
+        ("vit_base_patch16_clip_224", 768, None, {"norm_epsilon": 1e-5}),
+        ("vit_huge_patch16_radio", 1280, 16, {}),
+        ("vit_so400m_patch14_siglip_384", 1152, 16, {}),
+        ("beit3_base_patch16_224", 768, 12, {"norm_epsilon": 1e-5}),
+        ("beit3_giant_patch14_224", 1408, 16, {"norm_epsilon": 1e-5}),
+        ("aimv2_large_patch14_224", 1024, 8, {**SWIGLU, "norm_epsilon": 1e-5}),
+        ("eva_giant_patch14_224", 1408, 16, EVA),
+        ("eva02_large_patch14_448", 1024, 16, {**EVA, **SWIGLU}),
+        ("eva02_enormous_patch14_clip_224", 1792, 16, {**EVA, "post_norm": True}),
+        ("vit_base_patch16_rope_mixed_224", 768, 12, EVA),
+        ("vit_pe_core_base_patch16_224", 768, 12, PE),
+        ("vit_pe_lang_gigantic_patch14_448", 1536, 16, PE),
+        ("vit_small_plus_patch16_dinov3", 384, 6, {**DINOV3, **SWIGLU}),
+        ("vit_7b_patch16_dinov3", 4096, 32, {**DINOV3, **SWIGLU}),
+        ("vit_large_patch16_lingbot", 1024, 16, DINOV3),
+        ("vit_giant_patch16_lingbot", 1536, 24, {**DINOV3, **SWIGLU}),
+        ("vit_huge_patch16_sapiens2", 1280, 16, {**EVA, **SWIGLU}),
+        ("vit_5b_patch16_sapiens2", 2432, 32, {**EVA, **SWIGLU}),
+    ],
+)
+def test_the_options_of_an_architecture_are_known_by_its_name(architecture, width, heads, expected, tmp_path):
+    """As in the constructors of timm 1.0.31."""
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": architecture, "num_features": width}))
+    found = timm_config.read(tmp_path)
+    assert {name: found[name] for name in OTHERS} == {**OTHERS, **expected}
+    assert found.get("num_heads") == heads
+
+
 @pytest.mark.parametrize(
     "architecture, arguments, message",
     [
