@@ -10,14 +10,15 @@ JAX_TESTS := tests/contract/test_contract.py \
 JAX_TESTS_FULL := tests/contract/test_contract.py tests/layers tests/test_seeds.py tests/weights/test_load.py \
 	tests/weights/test_save.py $(addprefix tests/models/test_,vit.py resnet_stem.py masked_patch.py saving.py)
 
-.PHONY: help quickstart lint test test-full benchmark docs docs-figures format url
+.PHONY: help quickstart lint test test-full benchmark docs docs-figures litert-js format url
 help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, plot, export and reload it"
 	@echo "make test         ruff, the fast tests on TensorFlow with coverage, and a sample of them on JAX"
 	@echo "make test-full    all tests, including the slow ones and comparisons with other packages"
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
 	@echo "make docs         build the manual into site/"
-	@echo "make docs-figures redraw the manual's figures: two minutes of training, and Chromium for one of them"
+	@echo "make docs-figures redraw the manual's figures: two minutes of training, and Chromium for two of them"
+	@echo "make litert-js    fetch LiteRT.js from npm into export/web/litert, for the pages of export"
 	@echo "make url          copy the repository's URL from setup.py into README and the notebooks"
 	@echo "make format       fix what ruff can fix, and format the code"
 
@@ -64,8 +65,19 @@ benchmark: .venv/dev
 docs: .venv/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-docs-figures: .venv/run
+docs-figures: .venv/peers
 	$(BIN)/python docs/figures.py
+
+# The build of its WebAssembly that every browser runs, without relaxed SIMD. `gzip -n` stores no time.
+LITERT := 2.5.3
+litert-js:
+	rm -rf build/litert && mkdir -p build/litert
+	cd build/litert && npm install --silent --no-save @litertjs/core@$(LITERT) esbuild@0.25.0
+	cd build/litert && echo 'export {loadLiteRt, loadAndCompile, Tensor} from "@litertjs/core";' > page.js && \
+		npx esbuild page.js --bundle --minify --format=iife --global-name=LiteRT --legal-comments=none \
+		--outfile=$(CURDIR)/export/web/litert/litert.js
+	for part in js wasm; do gzip -9 -n < build/litert/node_modules/@litertjs/core/wasm/litert_wasm_compat_internal.$$part \
+		> export/web/litert/litert_wasm.$$part.gz || exit 1; done
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

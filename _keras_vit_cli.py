@@ -161,7 +161,7 @@ def _export(add):
     _model(add, exported=False)
     folder = "folder to write; an existing export only accepts a saved_model with another --version"
     add("--output", required=True, metavar="DIR", help=folder)
-    formats = "of saved_model,tflite,onnx,hub (default: saved_model,tflite)"
+    formats = "of saved_model,tflite,onnx,hub,web (default: saved_model,tflite)"
     add("--formats", type=names, default=("saved_model", "tflite"), help=formats)
     _precisions(add)
     _dataset(add, required=False)
@@ -178,6 +178,9 @@ def _export(add):
     add("--publisher", default="keras-vit", help="of the Hub archive: lowercase letters, digits and -")
     add("--licence", help="of the weights, for the Hub model card: Apache-2.0, …")
     add("--url", metavar="URL", help="URL at which the Hub archive will be published")
+    add("--single_file", action="store_true", help="web: put everything into web/index.html")
+    side = "web: add a field to draw on, for a model of scans of so many pixels a side"
+    add("--drawing", type=positive_int, metavar="SIDE", help=side)
     add("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -270,7 +273,7 @@ SUBCOMMANDS = {
     "fewshot": (_fewshot, "accuracy of a linear classifier on features of a few images per class"),
     "predict": (_predict, "classify images or folders of images"),
     "inspect": (_inspect, "figures and a report of what a model has learned and attends to"),
-    "export": (_export, "write a model as SavedModel, LiteRT, ONNX or TF Hub archive, and verify it"),
+    "export": (_export, "write a model as SavedModel, LiteRT, ONNX, Hub archive or web page, and verify it"),
     "benchmark": (_benchmark, "images per second and peak memory of a model, live and in each format"),
     "weights": (None, "show, convert or upload a checkpoint"),
     "weights show": (_weights, "layout, architecture, parameters, and what is missing or unexpected"),

@@ -19,7 +19,10 @@ setup(
     python_requires=">=3.11,<3.14",
     packages=[*find_packages(include=["keras_vit", "keras_vit.*"]), "keras_vit.export"],
     package_dir={"keras_vit.export": "export"},
-    package_data={"keras_vit": ["weights/*.csv", "weights/*.txt"]},
+    package_data={
+        "keras_vit": ["weights/*.csv", "weights/*.txt"],
+        "keras_vit.export": ["web/*.*", "web/litert/*.*"],
+    },
     py_modules=["_keras_vit_cli"],
     entry_points={"console_scripts": ["keras-vit = _keras_vit_cli:main"]},
     install_requires=[

@@ -1,7 +1,7 @@
 """Plots the manual's figures into docs/images: `make docs-figures`.
 
 They show a run of quickstart's model on the digits, which takes about two minutes and is kept in runs/figures
-for the next time. The screenshot needs Chromium.
+for the next time. The screenshots need Chromium, that of the web page playwright, too.
 """
 
 import json
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from keras_vit import inspection
-from keras_vit.cli.quickstart import MODEL
+from keras_vit.cli.quickstart import MODEL, SCAN
 from keras_vit.cli.run_report import REPORT, write_run_report
 from keras_vit.cli.source import open_live
 from keras_vit.data.batches import evaluation_batches
@@ -30,6 +30,8 @@ RUN = pathlib.Path("runs/figures")
 PRECISIONS = ("float32", "float16", "dynamic_int8", "int8")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 COLUMNS = 6  # images of the rollout
+FIVE = [(0.7, 0.16), (0.36, 0.16), (0.33, 0.46), (0.45, 0.41), (0.6, 0.44), (0.69, 0.54), (0.7, 0.68)]
+FIVE += [(0.63, 0.8), (0.5, 0.86), (0.37, 0.83), (0.3, 0.75)]  # a stroke, in fractions of the drawing field
 
 
 def main():
@@ -44,8 +46,14 @@ def main():
     found = json.loads((exported / "verification.json").read_text())
     for name, figure in plot_figures(model, digits.split("test"), workdir, found).items():
         save(figure, FOLDER / f"{name}.png")
-    if not screenshot(workdir.path / REPORT, FOLDER / "report.png"):
-        print(f"{FOLDER / 'report.png'} is unchanged: none of {', '.join(BROWSERS)} is installed")
+    page = workdir.path / "page"
+    if not page.exists():
+        given = {"precisions": ("dynamic_int8",), "name": "digits", "single_file": True, "drawing": SCAN}
+        export_folder(model, page, ("web",), dataset=digits, images=512, **given)
+    if screenshot(workdir.path / REPORT, FOLDER / "report.png"):
+        drawn_on(page / "web" / "index.html", FOLDER / "page.png")
+    else:
+        print(f"The screenshots are unchanged: none of {', '.join(BROWSERS)} is installed")
 
 
 def plot_figures(model, samples, workdir, found):
@@ -117,6 +125,31 @@ def screenshot(report, path, size=(1024, 1100)):
     with Image.open(path) as image:  # 256 colors are enough for text.
         image.convert("RGB").quantize(256).save(path, optimize=True)
     return True
+
+
+def drawn_on(page, path, size=(1024, 640)):
+    """Write an image of a page of `export_web` on which a five has been drawn."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        executable = next(filter(None, map(shutil.which, BROWSERS)))
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        viewport = dict(zip(("width", "height"), size))
+        tab = browser.new_page(viewport=viewport, device_scale_factor=1.25)
+        tab.goto(page.resolve().as_uri())
+        tab.evaluate("ready")
+        box = tab.locator("#drawing").bounding_box()
+        first, *others = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in FIVE]
+        tab.mouse.move(*first)
+        tab.mouse.down()
+        for point in others:
+            tab.mouse.move(*point)
+        tab.mouse.up()
+        tab.evaluate("last")
+        tab.screenshot(path=path)
+        browser.close()
+    with Image.open(path) as image:
+        image.convert("RGB").quantize(256).save(path, optimize=True)
 
 
 if __name__ == "__main__":

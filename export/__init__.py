@@ -1,4 +1,4 @@
-"""Models for deployment: SavedModel, TF Hub, LiteRT and ONNX."""
+"""Models for deployment: SavedModel, TF Hub, LiteRT, ONNX and web pages."""
 
 from keras_vit.lazy import lazy_names
 
@@ -14,6 +14,7 @@ LAZY = {
     "export_onnx": "onnx",
     "export_saved_model": "saved_model",
     "export_tflite": "tflite",
+    "export_web": "web",
     "open_exported": "exported_model",
     "read_description": "description",
     "saved_model_folder": "archive",

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit.export import archive
 from keras_vit.export.description import Description
-from keras_vit.export.formats import format_of, suffix_of, suffixes
+from keras_vit.export.formats import SAVED_MODEL, format_of, suffix_of, suffixes
 from keras_vit.models.classifying import classify
 from keras_vit.rules import integer, optional
 from keras_vit.weights.fetch import fetch
@@ -82,7 +82,7 @@ class ExportedModel:
 
 
 def open_exported(path, threads=None, *, trust=False, sha256=None):
-    """Open a SavedModel, a `.tflite` or an `.onnx` file that keras_vit wrote.
+    """Open a SavedModel, a `.tflite` or `.onnx` file, or the folder of a web page that keras_vit wrote.
 
     The returned object may be used from several threads at once. Calls of a SavedModel and of ONNX run in
     parallel; those of a `.tflite` file run one at a time, each on all threads.
@@ -90,7 +90,8 @@ def open_exported(path, threads=None, *, trust=False, sha256=None):
     A SavedModel is a program: its graph may read and write files. A `.tflite` or `.onnx` file is data.
 
     Args:
-        path: Path or URL of a `.tflite` or `.onnx` file, or a SavedModel as for `saved_model_folder`.
+        path: Path or URL of a `.tflite` or `.onnx` file, the folder of a web page, or a SavedModel as for
+            `saved_model_folder`.
         threads: The number of threads to compute with; None for one a core. TensorFlow's threads are those of
             the process, so a SavedModel's can be set only before anything is computed.
         trust: Whether the publisher of a URL is trusted; a SavedModel from there, and a file over plain
@@ -134,6 +135,8 @@ def exported_path(source, *, trust=False, sha256=None):
     if suffix and suffix not in archive.SUFFIXES:
         return fetch(source, sha256=sha256, trust=trust)
     folder = pathlib.Path(source).expanduser()
+    if folder.is_dir() and format_of(folder) is not SAVED_MODEL:
+        return folder
     patterns = [f"{part}*{suffix}" for suffix in suffixes() for part in ("", "*/")]
     files = [str(file) for pattern in patterns for file in sorted(folder.glob(pattern))]
     if files and not any(folder.glob(f"**/{archive.PROGRAM}")):

@@ -51,19 +51,22 @@ def export_folder(
     name="vit",
     publisher="keras-vit",
     facts=None,
+    single_file=False,
+    drawing=None,
 ):
     """Write a model in several formats, run each in its own runtime, and compare it with the live model.
 
     Writes `saved_model/1/`, `model_float32.tflite` and one such file for each other precision,
-    `model.onnx`, `hub/NAME.tar.gz` with its model card, and `verification.json`; all of them or, if anything
-    fails, none.
+    `model.onnx`, `hub/NAME.tar.gz` with its model card, the page `web/index.html`, and `verification.json`;
+    all of them or, if anything fails, none.
 
     Args:
         model: A `VisionTransformer` on the TensorFlow backend.
         path: Folder to write; it must not exist. Only another version of the SavedModel alone is added to
             an existing folder, with `verification-VERSION.json`.
-        formats: Any of "saved_model", "tflite", "onnx" and "hub".
-        precisions: Of LiteRT: any of "float32", "float16", "dynamic_int8" and "int8".
+        formats: Any of "saved_model", "tflite", "onnx", "hub" and "web".
+        precisions: Of LiteRT: any of "float32", "float16", "dynamic_int8" and "int8". A web page has one
+            model: "dynamic_int8" if it is among them, otherwise the first.
         task: What the outputs mean: "single_label", "multi_label" or "regression"; None for the
             data set's, or the first.
         representation: Whether to export the representation instead of the head's output.
@@ -76,9 +79,10 @@ def export_folder(
         batch_size: Images in a batch of the LiteRT files; None for any number.
         integer_io: Of "int8": None (floats in and out), "uint8" or "int8".
         version: Number of the SavedModel's folder; TF Serving serves the largest.
-        name, publisher: Of the Hub archive.
+        name, publisher: Of the Hub archive; the name is also a web page's title.
         facts: `Facts` for the Hub archive's model card, in addition to what is read from the model and
             measured here.
+        single_file, drawing: Of a web page, as for `export_web`.
 
     Returns:
         dict, as in `verification.json`: the `dataset` (None: noise) and the number of `images`; the task's
@@ -127,6 +131,9 @@ def export_folder(
         publisher=publisher,
         version=version,
         facts=facts or Facts(),
+        page_precision="dynamic_int8" if "dynamic_int8" in precisions else precisions[0],
+        single_file=single_file,
+        drawing=drawing,
     )
     for format in chosen:
         format.check(job)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from keras_vit.export import archive, hub, onnx, saved_model, tflite
+from keras_vit.export import archive, hub, onnx, saved_model, tflite, web
+from keras_vit.export.description import describe
 from keras_vit.export.hub import Facts
 from keras_vit.export.verify import Tolerance
 from keras_vit.models import VisionTransformer
@@ -29,7 +30,8 @@ class ExportJob:
         task, representation, seed: As for `export_saved_model`.
         batch_size, image_size, integer_io, calibration: As for `export_tflite`; calibration images do not
             concern other precisions than int8.
-        name, publisher, version, facts: As for `export_hub`.
+        name, publisher, version, facts: As for `export_hub`; the name is also a web page's title.
+        page_precision, single_file, drawing: Of a web page, as for `export_web`.
     """
 
     model: VisionTransformer
@@ -45,6 +47,9 @@ class ExportJob:
     publisher: str = "keras-vit"
     version: int = 1
     facts: Facts = Facts()
+    page_precision: str = "dynamic_int8"
+    single_file: bool = False
+    drawing: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +66,7 @@ class Format:
         check: Function of an ExportJob that raises an error for options that this format cannot be written
             with, before anything is written.
         precision: Its name in `precisions=` and `--precisions`, if the format has several.
+        holds: A file by which its folder is recognised; "" for a SavedModel.
     """
 
     option: str
@@ -71,6 +77,7 @@ class Format:
     tolerance: Tolerance
     check: Callable = lambda job: None
     precision: str | None = None
+    holds: str = ""
 
     @property
     def name(self):
@@ -109,6 +116,19 @@ def _write_saved_model(job, path):
 def _write_hub(job, path):
     named = {"name": job.name, "publisher": job.publisher, "version": job.version, "facts": job.facts}
     hub.export_hub(job.saved_model, path.parent, **named)
+
+
+def _page(job):
+    return {"precision": job.page_precision, "single_file": job.single_file, "drawing": job.drawing}
+
+
+def _write_web(job, path):
+    web.export_web(job.saved_model, path, image_size=job.image_size, title=job.name, **_page(job))
+
+
+def _check_web(job):
+    web.check_page(**_page(job))
+    web.check_model(describe(job.model, job.task), job.representation)
 
 
 _EXACT = Tolerance("max_logit_difference", 1e-5)
@@ -156,6 +176,16 @@ FORMATS = (
         tolerance=_EXACT,
         check=lambda job: hub.check_names(job.name, job.publisher, job.version),
     ),
+    Format(
+        option="web",
+        path="web",
+        suffix="",
+        holds=web.PAGE,
+        write=_write_web,
+        open=web.open_web,
+        tolerance=Tolerance("agreement", 0.99),  # of its smallest precision
+        check=_check_web,
+    ),
 )
 
 
@@ -167,7 +197,7 @@ def choose_formats(formats, precisions):
         ['tflite_float32', 'tflite_int8', 'onnx']
         >>> choose_formats(("tfjs",), ("float32",))
         Traceback (most recent call last):
-        ValueError: formats must be among saved_model, tflite, onnx, hub; got tfjs
+        ValueError: formats must be among saved_model, tflite, onnx, hub, web; got tfjs
     """
     options = {format.option: format for format in FORMATS}
     known = {format.precision: format for format in FORMATS if format.precision}
@@ -207,5 +237,8 @@ def format_of(path):
         >>> format_of("vit.onnx").name
         'onnx'
     """
-    suffix = "" if pathlib.Path(path).is_dir() else suffix_of(path)
-    return next(format for format in FORMATS if format.suffix == suffix)
+    path = pathlib.Path(path)
+    if path.is_dir():
+        held = (format for format in FORMATS if format.holds and (path / format.holds).is_file())
+        return next(held, SAVED_MODEL)
+    return next(format for format in FORMATS if format.suffix and format.suffix == suffix_of(path))

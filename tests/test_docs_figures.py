@@ -23,7 +23,7 @@ def figures():
     return module
 
 
-def test_the_command_plots_each_figure_but_the_screenshot(figures, tmp_path):
+def test_the_command_plots_each_figure_but_the_screenshots(figures, tmp_path):
     workdir = Workdir(tmp_path / "run", {})
     workdir.make()
     workdir.write_metrics([{"step": 2, "loss": 1.0, "val_loss": 1.5, "learning_rate": 0.1}])
@@ -31,7 +31,7 @@ def test_the_command_plots_each_figure_but_the_screenshot(figures, tmp_path):
     found = {"images": 355, "formats": {"saved_model": {"bytes": 2048, "max_logit_difference": 1e-6}}}
     samples = load_dataset("digits").split("test").take(range(30))
     drawn = figures.plot_figures(small(num_classes=10), samples, workdir, found)
-    assert {*drawn, "report"} == {*IMAGES}
+    assert {*drawn, "report", "page"} == {*IMAGES}
     figures.save(drawn["formats"], tmp_path / "formats.png")
     with Image.open(tmp_path / "formats.png") as image:
         assert (image.format, image.mode) == ("PNG", "RGB")

@@ -30,7 +30,7 @@ def wheel(repository, tmp_path_factory):
     assert done.returncode == 0, done.stderr
     (file,) = (folder / "built").iterdir()
     with zipfile.ZipFile(file) as archive:
-        return {name: archive.read(name).decode() for name in archive.namelist()}
+        return {name: archive.read(name).decode("utf-8", "replace") for name in archive.namelist()}
 
 
 def test_the_wheel_has_only_our_top_level_names(wheel):
@@ -56,6 +56,11 @@ def test_the_wheel_holds_the_tables_that_the_package_reads(wheel, repository):
         "keras_vit/weights/imagenet_1k_synsets.txt",
     }
     assert tables <= wheel.keys()
+
+
+def test_the_wheel_holds_the_parts_of_web_pages(wheel, repository):
+    parts = [path for path in (repository / "export" / "web").rglob("*") if path.is_file()]
+    assert {f"keras_vit/{path.relative_to(repository).as_posix()}" for path in parts} <= wheel.keys()
 
 
 def test_the_wheel_installs_the_console_script(wheel):

@@ -16,6 +16,7 @@ def run(args):
     task = args.task or task_of(args.model, model)
     dataset = open_dataset(args, model, task) if args.dataset else None
     same = ("precisions", "representation", "split", "images", "batch_size", "integer_io", "version")
+    page = ("single_file", "drawing")
     found = export_folder(
         model,
         args.output,
@@ -26,7 +27,7 @@ def run(args):
         name=args.name or _name(args.model),
         publisher=args.publisher,
         facts=_facts(args),
-        **{name: getattr(args, name) for name in same},
+        **{name: getattr(args, name) for name in (*same, *page)},
     )
     folder = pathlib.Path(args.output).expanduser()
     added = (folder / "result.json").exists()  # a version was added to an export

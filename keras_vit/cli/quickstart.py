@@ -17,7 +17,9 @@ MODEL = {
     **{"image_size": 16, "patch_size": 2, "hidden_size": 96, "num_layers": 2, "mlp_dim": 192, "num_heads": 6},
     "pooling": "gap",
 }
+FORMATS = ("saved_model", "tflite", "web")
 PRECISIONS = ("float32", "dynamic_int8")  # of LiteRT: as trained, and small for phones
+SCAN = 8  # pixels a side
 
 
 def run(args):
@@ -40,12 +42,14 @@ def _finish(config, workdir, record):
     """Draw, export, load back and compare; return the finished result."""
     print("\nDrawing")
     figures = write_run_report(config, workdir, record)
-    print("Exporting to SavedModel and LiteRT, loading all back")
+    print("Exporting to SavedModel, LiteRT and a web page, loading all back")
     folder = workdir.path / "export"
     if not folder.exists():
         digits = load_dataset("digits", RECIPES["digits"].seed)
         images = len(digits.split("test"))
-        export_folder(open_live(workdir.path), folder, precisions=PRECISIONS, dataset=digits, images=images)
+        given = {"precisions": PRECISIONS, "dataset": digits, "images": images}
+        page = {"name": "digits", "single_file": True, "drawing": SCAN}
+        export_folder(open_live(workdir.path), folder, FORMATS, **given, **page)
     exported = json.loads((folder / "verification.json").read_text())
     paths = {name: exported["formats"][key]["path"] for name, key in FILES.items()}
     result = {**record, **paths, "figures": figures, "export": exported}
@@ -53,7 +57,7 @@ def _finish(config, workdir, record):
     return result
 
 
-FILES = {"saved_model": "saved_model", "tflite": "tflite_float32"}  # in result.json: the format
+FILES = {"saved_model": "saved_model", "tflite": "tflite_float32", "web": "web"}  # in result.json: the format
 
 
 def _new_folder():

@@ -1,12 +1,12 @@
 import json
 import pathlib
 import re
-import shutil
 import time
 import types
 
 import numpy as np
 import pytest
+from made.browser import DESK, PHONE, chromium
 from made.pages import read_page
 from PIL import Image
 
@@ -62,7 +62,7 @@ def test_it_reads_the_digits_and_deploys_what_it_learned(finished):
     assert result["train_seconds"] > 0
     figures = [pathlib.Path(path).stem for path in result["figures"]]
     assert figures == ["curves", "confusion", "rollout", "rollout-2", "filters", "positions"]
-    for path in (result["saved_model"], result["tflite"], *result["figures"]):
+    for path in (result["saved_model"], result["tflite"], result["web"], *result["figures"]):
         assert (folder / path).exists(), path
     for path in result["figures"]:
         with Image.open(folder / path) as figure:
@@ -80,14 +80,15 @@ def test_every_format_reads_the_same_digits(finished):
     expected = model.predict(images, verbose=0)
     assert np.mean(expected.argmax(1) == samples.labels) == result["test_accuracy"]
     formats = result["export"]["formats"]
-    assert [*formats] == ["saved_model", "tflite_float32", "tflite_dynamic_int8"]
+    assert [*formats] == ["saved_model", "tflite_float32", "tflite_dynamic_int8", "web"]
     assert result["export"]["images"] == len(samples)
     for name, row in formats.items():
         logits = open_exported(folder / row["path"]).predict_on_batch((images + 1) / 2)
         difference = np.abs(logits - expected).max() / np.abs(expected).max()
-        assert difference <= (1e-5 if name != "tflite_dynamic_int8" else 0.1)
+        is_int8 = name in ("tflite_dynamic_int8", "web")
+        assert difference <= (0.1 if is_int8 else 1e-5)
         accuracy = np.mean(logits.argmax(1) == samples.labels)
-        lost = result["expected"][1] if name == "tflite_dynamic_int8" else 0.003
+        lost = result["expected"][1] if is_int8 else 0.003
         assert accuracy == row["score"] and abs(accuracy - result["test_accuracy"]) <= lost
 
 
@@ -96,11 +97,11 @@ def test_it_says_what_it_does_and_ends_with_a_table(finished):
     lines = done.stdout.splitlines()
     assert "scanned digits in run" in lines[0]
     start = next(i for i, line in enumerate(lines) if line.startswith("format  "))
-    shown = [line.split()[0] for line in lines[start + 1 : start + 5]]
+    shown = [line.split()[0] for line in lines[start + 1 : start + 6]]
     assert shown == ["live", *result["export"]["formats"]]
     assert f"{result['test_accuracy']:.4f}" in lines[start + 1]
     named = [line.strip() for line in lines[start:] if line.startswith("  ")]
-    assert all((folder / path).exists() for path in named) and len(named) == 11
+    assert all((folder / path).exists() for path in named) and len(named) == 12
 
 
 def test_the_report_has_all_there_is_to_see(finished):
@@ -130,27 +131,66 @@ def test_a_browser_shows_the_report_without_an_error_or_a_request(subcommand, fi
         given = ("--model", finished[0] / "run", "--dataset", "digits", "--output", tmp_path / "out")
         assert keras_vit("inspect", *given).returncode == 0
         report = tmp_path / "out" / "report.html"
-    chromium = shutil.which("chromium")
-    assert chromium, "install chromium (apt-get install chromium) for this test"
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        pytest.fail("install playwright (requirements-peers.txt) for this test")
     messages, requested = [], []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for width, height in ((390, 844), (1280, 800)):
-            page = browser.new_page(viewport={"width": width, "height": height})
+    with chromium() as browser:
+        for size in (PHONE, DESK):
+            page = browser.new_page(viewport=size)
             page.on("console", lambda message: messages.append(message.text))
             page.on("pageerror", lambda error: messages.append(str(error)))
             page.on("request", lambda request: requested.append(request.url))
             page.goto(report.as_uri())
             assert page.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
-            assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+            assert page.evaluate("document.scrollingElement.scrollWidth") <= size["width"]
             assert page.evaluate(SMALLEST_TEXT) >= 12
-        browser.close()
     assert messages == []
     assert {url for url in requested if not url.startswith("data:")} == {report.as_uri()}
+
+
+# Strokes of digits, in fractions of the drawing field.
+DRAWN = {
+    "1": [[(0.4, 0.25), (0.52, 0.15), (0.52, 0.85)]],
+    "4": [[(0.55, 0.12), (0.25, 0.6), (0.75, 0.6)], [(0.58, 0.4), (0.58, 0.88)]],
+    "7": [[(0.28, 0.15), (0.72, 0.15), (0.45, 0.87)]],
+}
+
+
+def draw(page, strokes):
+    box = page.locator("#drawing").bounding_box()
+    for stroke in strokes:
+        first, *others = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
+        page.mouse.move(*first)
+        page.mouse.down()
+        for point in others:
+            page.mouse.move(*point, steps=4)
+        page.mouse.up()
+    page.evaluate("last")
+
+
+@pytest.mark.slow
+def test_its_page_reads_drawn_digits_within_two_seconds_of_opening(finished):
+    folder, _, result = finished
+    if result["expected"][0] < 0.97:
+        pytest.skip("the model of the full run")
+    file = folder / result["web"] / "index.html"
+    assert file.stat().st_size <= 5e6
+    requested = []
+    with chromium() as browser:
+        for size in (PHONE, DESK):
+            context = browser.new_context(viewport=size, offline=True, has_touch=size is PHONE)
+            page = context.new_page()
+            page.on("request", lambda request: requested.append(request.url))
+            start, seconds = time.perf_counter(), None
+            page.goto(file.as_uri())
+            page.evaluate("ready")
+            for digit, strokes in DRAWN.items():
+                draw(page, strokes)
+                seconds = seconds or time.perf_counter() - start
+                assert page.locator("#classes .label").first.inner_text() == digit
+                page.click("#clear")
+            assert seconds <= 2
+            assert page.evaluate("document.scrollingElement.scrollWidth") <= size["width"]
+            assert page.evaluate(SMALLEST_TEXT) >= 12
+    assert {url for url in requested if not url.startswith(("data:", "blob:"))} == {file.as_uri()}
 
 
 def test_started_again_it_prints_the_result_and_changes_nothing(finished, short):

@@ -38,7 +38,7 @@ def test_a_row_says_what_its_file_computes(name, exported, report, model):
     assert row["score"] == np.mean(outputs.argmax(-1) == labels)
     assert row["agreement"] == np.mean(outputs.argmax(-1) == live.argmax(-1))
     assert report["live"]["score"] == np.mean(live.argmax(-1) == labels)
-    assert ("256 or more images" in (row["warning"] or "")) == ("int8" in name)
+    assert ("256 or more images" in (row["warning"] or "")) == ("int8" in name or name == "web")
     assert row["export_seconds"] > 0
 
 
@@ -126,7 +126,7 @@ def test_versions_are_folders_of_tf_serving(model, copied, tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"formats": ("tfjs",)}, "formats must be among saved_model, tflite, onnx, hub; got tfjs"),
+        ({"formats": ("tfjs",)}, "formats must be among saved_model, tflite, onnx, hub, web; got tfjs"),
         ({"formats": ()}, "formats must be among .*; got none"),
         ({"precisions": ("int4",)}, "precisions must be among .*; got int4"),
         ({"precisions": ("int8",)}, "int8 is calibrated on images"),
@@ -139,6 +139,9 @@ def test_versions_are_folders_of_tf_serving(model, copied, tmp_path):
         ({"batch_size": 0}, "batch_size must be a positive int or None; got 0"),
         ({"integer_io": "uint8"}, "integer_io is an option of LiteRT's int8 only"),
         ({"formats": ("hub",), "publisher": "Me"}, "publisher must consist of .*; got 'Me'"),
+        ({"formats": ("web",), "representation": True}, "a web page shows one row of class scores or values"),
+        ({"formats": ("web",), "precisions": ("int8",)}, "precision of a web page must be one of .*'int8'"),
+        ({"formats": ("web",), "drawing": 0}, "drawing must be a positive int or None; got 0"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_written(options, message, model, tmp_path):

@@ -14,11 +14,12 @@ def test_the_tolerances_are_the_documented_ones():
     assert {format.name: format.tolerance.bound for format in FORMATS} == {
         **dict.fromkeys(("saved_model", "hub", "onnx", "tflite_float32"), 1e-5),
         "tflite_float16": 5e-3,
-        **dict.fromkeys(("tflite_dynamic_int8", "tflite_int8"), 0.99),
+        **dict.fromkeys(("tflite_dynamic_int8", "tflite_int8", "web"), 0.99),
     }
     assert [format.name for format in FORMATS if format.tolerance.metric == "agreement"] == [
         "tflite_dynamic_int8",
         "tflite_int8",
+        "web",
     ]
     assert [format.name for format in FORMATS if not format.tolerance.required] == ["tflite_int8"]
 
@@ -41,8 +42,11 @@ def test_exports_are_recognised_by_their_suffix(source, suffix):
     assert suffix_of(source) == suffix
 
 
-def test_a_file_is_of_the_format_of_its_suffix_and_a_folder_is_a_saved_model(tmp_path):
+def test_a_file_is_of_the_format_of_its_suffix_and_a_folder_is_a_page_or_a_saved_model(tmp_path):
     assert format_of(tmp_path) is SAVED_MODEL
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "index.html").touch()
+    assert format_of(tmp_path / "web").option == "web"
     names = {"m.tflite": "tflite", "m.onnx": "onnx", "v1.5.tar.gz": "hub"}
     assert {name: format_of(name).option for name in names} == names
 

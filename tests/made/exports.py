@@ -30,6 +30,7 @@ FILES = {  # of each format in an export folder
     "tflite_int8": "model_int8.tflite",
     "onnx": "model.onnx",
     "hub": "hub/vit.tar.gz",
+    "web": "web",
 }
 
 
@@ -42,7 +43,7 @@ def export_everything(folder):
     """Export it in every format."""
     options = {"precisions": ("float32", "float16", "dynamic_int8", "int8"), "dataset": digits(40)}
     facts = Facts(licence="Apache-2.0", trained_on="scanned digits")
-    formats = ("saved_model", "tflite", "onnx", "hub")
+    formats = ("saved_model", "tflite", "onnx", "hub", "web")
     export_folder(shared_model(), folder / "export", formats, **options, publisher="me", facts=facts)
 
 

@@ -1,0 +1,189 @@
+"""A model as a web page that classifies pictures in the browser, by LiteRT.js."""
+
+import base64
+import gzip
+import html
+import json
+import pathlib
+import re
+import shutil
+import string
+import tempfile
+
+import numpy as np
+
+from keras_vit.export.description import damaged, read_description
+from keras_vit.export.tflite import PRECISIONS, export_tflite, open_tflite
+from keras_vit.models.config import grid_shape
+from keras_vit.rules import boolean, integer, one_of, optional
+from keras_vit.writing import atomic_path
+
+PARTS = pathlib.Path(__file__).with_name("web")
+PAGE, MODEL = "index.html", "model.tflite"
+LITERT_VERSION = "2.5.3"  # of npm's @litertjs/core in web/litert; `make litert-js` fetches it
+RUNTIME = {"wasm": "litert_wasm.wasm.gz", "glue": "litert_wasm.js.gz"}  # the page's names for them
+LICENCE = "LICENSE.txt"
+CHANNELS = (1, 3)
+MAX_SINGLE_FILE = 2**28  # bytes of a model; the strings of browsers are limited
+
+
+def export_web(
+    saved_model,
+    path,
+    *,
+    precision="dynamic_int8",
+    image_size=None,
+    title="Vision Transformer",
+    drawing=None,
+    single_file=False,
+):
+    """Write a page that classifies pictures in the browser, on the device that shows it.
+
+    A picture is chosen, dropped, pasted or taken by the camera; the page prepares it as the model's
+    `preprocessing` does, and shows the best classes. It requests nothing but its own files. It computes with
+    WebGPU where there is one, otherwise with WebAssembly; when it is opened, it compares the outputs for one
+    input with those of Python, and does not use a WebGPU that computes something else.
+
+    Args:
+        saved_model: Folder that `export_saved_model` wrote, of a model with a head and pooled tokens.
+        path: Folder to write; it must not exist. Any web server can serve it; its page is `index.html`.
+        precision: Of the LiteRT model in it, as for `export_tflite`, but not "int8".
+        image_size: (height, width) to fix for a model of any size; None: the size that its position grid
+            is for.
+        title: The page's title.
+        drawing: None, or for models of drawn characters the side in pixels of the scans that they were
+            trained on: the page then has a field to draw on, in white on black.
+        single_file: Whether `index.html` contains everything. It then also works without a server, opened
+            from the file system.
+
+    Returns:
+        pathlib.Path of the folder.
+
+    Raises:
+        ValueError: if the folder exists, an argument does not fit, the model has no head or other channels
+            than 1 or 3, or it is too large for one file.
+        OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
+
+    Example:
+        >>> folder = export_saved_model(model, "export/saved_model/1")
+        >>> sorted(file.name for file in export_web(folder, "export/web").iterdir())
+        ['LICENSE.txt', 'index.html', 'litert_wasm.js.gz', 'litert_wasm.wasm.gz', 'model.tflite']
+        >>> [file.name for file in export_web(folder, "export/one", single_file=True).iterdir()]
+        ['index.html']
+
+    Source: LiteRT.js (`@litertjs/core`), whose files are in `export/web/litert`.
+    """
+    saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
+    check_page(precision, drawing, single_file)
+    description = read_description(saved_model)
+    check_model(description)
+    description = description.with_size(image_size or description.usual_size)
+    with atomic_path(path, overwrite=False) as folder:
+        folder.mkdir()
+        model = export_tflite(
+            saved_model,
+            folder / MODEL,
+            precision=precision,
+            batch_size=1,
+            image_size=description.image_size,
+        )
+        if single_file and model.stat().st_size > MAX_SINGLE_FILE:
+            raise ValueError(
+                f"a page in a single file holds a model of at most {MAX_SINGLE_FILE:,} bytes; got one of "
+                f"{model.stat().st_size:,}: export a folder, or with the precision dynamic_int8"
+            )
+        facts = _facts(description, model, drawing)
+        size = model.stat().st_size / 2**10
+        height, width = description.image_size
+        summary = (
+            f"{description.parameters:,} parameters, LiteRT {precision} of {size:,.0f} KiB, pictures of "
+            f"{height}×{width} pixels."
+        )
+        assets = {"model": gzip.compress(model.read_bytes(), 6, mtime=0)} if single_file else {}
+        for name, file in RUNTIME.items():
+            if single_file:
+                assets[name] = (PARTS / "litert" / file).read_bytes()
+            else:
+                shutil.copyfile(PARTS / "litert" / file, folder / file)
+        if single_file:
+            model.unlink()
+        else:
+            shutil.copyfile(PARTS / "litert" / LICENCE, folder / LICENCE)
+        (folder / PAGE).write_text(_page(title, summary, facts, assets), encoding="utf-8")
+    return path
+
+
+def open_web(path, threads=None):
+    """The arguments of `ExportedModel` for the folder of a page: its model, in Python's LiteRT."""
+    if (path / MODEL).is_file():
+        return open_tflite(path / MODEL, threads)
+    found = re.search(r'id="asset-model">([^<]*)<', (path / PAGE).read_text(encoding="utf-8"))
+    try:
+        content = gzip.decompress(base64.b64decode(found[1], validate=True))
+    except (TypeError, ValueError, OSError, EOFError) as error:
+        raise damaged(path, error) from None
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / MODEL
+        file.write_bytes(content)
+        return open_tflite(file, threads)
+
+
+def check_page(precision="dynamic_int8", drawing=None, single_file=False):
+    """Raise ValueError for options of `export_web` that do not fit."""
+    one_of([name for name in PRECISIONS if name != "int8"]).check("precision of a web page", precision)
+    optional(integer(at_least=1)).check("drawing", drawing)
+    boolean.check("single_file", single_file)
+
+
+def check_model(description, representation=False):
+    """Raise ValueError unless a page can show what this model computes of pictures."""
+    if representation or not description.is_classifier:
+        raise ValueError("a web page shows one row of class scores or values; this model has none")
+    one_of(CHANNELS).check("the channels of a web page's pictures", description.channels)
+
+
+def _facts(description, model, drawing):
+    """What the page reads: the preprocessing, the class names, and outputs to compare its own with."""
+    prepare = description.preprocessing
+    values = open_tflite(model)[1](check_input(description))[description.output][0]
+    names = ("resize", "interpolation", "antialias", "image_size", "channels", "before_crop")
+    return {
+        "preprocessing": {name: getattr(prepare, name) for name in names},
+        "grid": grid_shape(
+            description.image_size, description.architecture["patch_size"], description.architecture["resnet"]
+        ),
+        "labels": description.labels,
+        "check": {"output": description.output, "values": [float(f"{value:.7g}") for value in values]},
+        "drawing": drawing,
+        "files": {"model": MODEL, **RUNTIME},
+    }
+
+
+def check_input(description):
+    """The image whose outputs a page knows: pseudo-random in [0, 1), and the same in JavaScript."""
+    shape = (1, *description.image_size, description.channels)
+    values = np.arange(np.prod(shape), dtype="uint32") * np.uint32(2654435761)
+    return (values / 2**32).astype("float32").reshape(shape)
+
+
+def _page(title, summary, facts, assets):
+    """The HTML, with the style, the scripts and, in a single file, all assets."""
+    texts = {name: (PARTS / name).read_text(encoding="utf-8") for name in ("page.html", "page.css")}
+    scripts = [(PARTS / name).read_text(encoding="utf-8") for name in ("preprocessing.js", "page.js")]
+    scripts.insert(0, (PARTS / "litert" / "litert.js").read_text(encoding="utf-8"))
+    lines = [
+        f'<script type="text/plain" id="asset-{name}">{base64.b64encode(content).decode()}</script>\n'
+        for name, content in assets.items()
+    ]
+    if assets:  # A folder has the licence in a file.
+        lines.append(f"<!-- LiteRT.js:\n{(PARTS / 'litert' / LICENCE).read_text()}-->\n")
+    return string.Template(texts["page.html"]).substitute(
+        title=html.escape(title),
+        summary=html.escape(summary),
+        style=texts["page.css"],
+        version=LITERT_VERSION,
+        # "<" in a class name could end the element.
+        page=json.dumps(facts, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c"),
+        assets="".join(lines),
+        script="\n".join(scripts),
+    )

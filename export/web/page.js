@@ -1,0 +1,343 @@
+// The page: loads the model, checks what this device computes with it, and classifies pictures.
+
+const page = JSON.parse(document.getElementById("page").textContent);
+const NAMES = {webgpu: "WebGPU", wasm: "WebAssembly"};
+const TOP = 5;
+const MAX_PIXELS = 2 ** 24; // Some browsers have no larger canvas.
+const CHECK_BOUND = 0.05; // of the largest output: wrong results differ by about as much as they are.
+const $ = id => document.getElementById(id);
+
+/** The bytes of a file: inside the page, or next to it; unpacked if it is gzipped. */
+async function asset(name) {
+  const inside = $("asset-" + name);
+  const url = inside ? "data:application/octet-stream;base64," + inside.textContent : page.files[name];
+  const response = await fetch(url);
+  if (!response.ok) throw new Error(`${url} cannot be loaded (${response.status})`);
+  const bytes = new Uint8Array(await response.arrayBuffer());
+  // Some servers say that .gz files are encoded, and browsers unpack those.
+  if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return bytes;
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+let compiled = null; // {model, accelerator}
+let files = null;
+
+async function loadRuntime() {
+  const [wasm, glue, model] = await Promise.all(["wasm", "glue", "model"].map(asset));
+  self.Module = {wasmBinary: wasm};
+  const url = URL.createObjectURL(new Blob([glue], {type: "text/javascript"}));
+  await LiteRT.loadLiteRt(url + "#.js"); // It wants the name of a script.
+  URL.revokeObjectURL(url);
+  files = {model};
+}
+
+/** The outputs by name, as arrays, and the milliseconds. */
+async function run({model}, input) {
+  const [height, width] = page.preprocessing.image_size;
+  const start = performance.now();
+  const tensor = new LiteRT.Tensor(input, [1, height, width, page.preprocessing.channels]);
+  const found = await model.run([tensor]);
+  const outputs = {};
+  for (const [i, {name}] of model.getOutputDetails().entries()) {
+    const host = found[i].accelerator === "wasm" ? found[i] : await found[i].moveTo("wasm");
+    outputs[name] = Array.from(host.toTypedArray());
+    host.delete();
+  }
+  tensor.delete();
+  return {outputs, milliseconds: performance.now() - start};
+}
+
+/** The input whose outputs the page knows from its export: pseudo-random, the same in Python. */
+function checkInput() {
+  const [height, width] = page.preprocessing.image_size;
+  const values = new Float32Array(height * width * page.preprocessing.channels);
+  return values.map((_, i) => (Math.imul(i, 2654435761) >>> 0) / 2 ** 32);
+}
+
+/** Compiles the model; raises an error if this device computes something else than was exported. */
+async function compile(accelerator) {
+  const model = await LiteRT.loadAndCompile(files.model, {accelerator});
+  if (accelerator === "webgpu" && !model.isFullyAccelerated) {
+    model.delete();
+    throw new Error("it cannot run all of the model");
+  }
+  const found = {model, accelerator};
+  const {outputs} = await run(found, checkInput());
+  const scale = Math.max(...page.check.values.map(Math.abs));
+  const errors = page.check.values.map((value, i) => Math.abs(value - outputs[page.check.output][i]));
+  if (!(Math.max(...errors) <= CHECK_BOUND * scale)) {
+    model.delete();
+    throw new Error("it computes something else than the exported model");
+  }
+  return found;
+}
+
+/** Compiles for the wanted accelerator or, if that fails, for WebAssembly; returns why it failed, or "". */
+async function use(accelerator) {
+  const previous = compiled;
+  let problem = "";
+  try {
+    compiled = await compile(accelerator);
+  } catch (error) {
+    if (accelerator === "wasm") throw error;
+    problem = `${NAMES[accelerator]} is not used: ${error.message || error}. `;
+    compiled = await compile("wasm");
+  }
+  previous?.model.delete();
+  $("accelerator").value = compiled.accelerator;
+  return problem;
+}
+
+function say(text, isError = false) {
+  $("status").textContent = text;
+  $("status").classList.toggle("error", isError);
+}
+
+/** Runs one task after another, and shows the message of an error. */
+let last = Promise.resolve();
+function queue(task) {
+  last = last.then(task).catch(error => say(`${error.message || error}`, true));
+  return last;
+}
+
+function showClasses(outputs) {
+  const rows = outputs.probabilities
+    ? outputs.probabilities.map((value, i) => [page.labels[i], value, `${(100 * value).toFixed(1)} %`])
+    : outputs.values.map((value, i) => [page.labels[i] ?? `value ${i}`, null, value.toPrecision(4)]);
+  if (outputs.probabilities) rows.sort((a, b) => b[1] - a[1]);
+  $("classes").replaceChildren(...rows.slice(0, TOP).map(([name, fraction, text]) => {
+    const item = document.createElement("li"), line = document.createElement("div");
+    line.className = "name";
+    for (const [kind, words] of [["label", name], ["value", text]]) {
+      const part = document.createElement("span");
+      part.className = kind;
+      part.textContent = words;
+      line.append(part, " ");
+    }
+    item.append(line);
+    if (fraction !== null) {
+      const bar = document.createElement("div"), filled = document.createElement("div");
+      bar.className = "bar";
+      bar.ariaHidden = "true";
+      filled.style.width = `${100 * fraction}%`;
+      bar.append(filled);
+      item.append(bar);
+    }
+    return item;
+  }));
+}
+
+/** Draws how much each patch contributed over the part of the picture that the model saw. */
+function showAttention(rollout, picture) {
+  $("overlay-choice").hidden = !rollout;
+  if (!rollout) return;
+  const [rows, columns] = page.grid, {image_size: [height, width]} = page.preprocessing;
+  const {size, top, left} = resizedWindow(picture, page.preprocessing);
+  const grid = new OffscreenCanvas(columns, rows), largest = Math.max(...rollout);
+  const shade = new ImageData(columns, rows);
+  rollout.forEach((value, i) => { shade.data[4 * i + 3] = 210 * (1 - value / largest); });
+  grid.getContext("2d").putImageData(shade, 0, 0);
+  const canvas = $("attention"), context = canvas.getContext("2d");
+  [canvas.width, canvas.height] = [size[1], size[0]];
+  context.fillStyle = "rgb(0 0 0 / 0.82)"; // What was cropped away is as dark as what was not looked at.
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.clearRect(left, top, width, height);
+  context.drawImage(grid, left, top, width, height);
+  canvas.hidden = !$("overlay").checked;
+}
+
+/** Classifies an `ImageData`; the last result is also kept for tests. */
+async function classify(picture) {
+  if (!compiled) throw new Error("The model is not loaded.");
+  const start = performance.now();
+  const input = preprocess(picture, page.preprocessing);
+  const preparing = performance.now() - start;
+  const {outputs, milliseconds} = await run(compiled, input);
+  showClasses(outputs);
+  showAttention(outputs.rollout, picture);
+  say(`${milliseconds.toFixed(1)} ms on ${NAMES[compiled.accelerator]}, and ${preparing.toFixed(1)} ms to prepare the picture.`);
+  window.result = {outputs, milliseconds, accelerator: compiled.accelerator, picture, input};
+}
+
+/** Shows what `draw` draws, and returns its pixels. */
+function shown(width, height, draw) {
+  const canvas = $("picture");
+  [canvas.width, canvas.height] = [width, height];
+  const context = canvas.getContext("2d", {willReadFrequently: true});
+  draw(context);
+  $("frame").hidden = canvas.hidden = false;
+  $("attention").hidden = true;
+  return context.getImageData(0, 0, width, height);
+}
+
+async function classifyFile(file) {
+  stopCamera();
+  let bitmap;
+  try {
+    // The numbers of the file, in its EXIF orientation, as they are read in training.
+    bitmap = await createImageBitmap(file, {colorSpaceConversion: "none", imageOrientation: "from-image"});
+  } catch {
+    throw new Error("This browser cannot read that file as a picture.");
+  }
+  const shrink = Math.min(1, Math.sqrt(MAX_PIXELS / (bitmap.width * bitmap.height)));
+  const [width, height] = [bitmap.width, bitmap.height].map(side => Math.max(Math.floor(side * shrink), 1));
+  await classify(shown(width, height, context => context.drawImage(bitmap, 0, 0, width, height)));
+}
+
+function firstImage(transfer) {
+  return [...transfer?.files ?? []].find(file => file.type.startsWith("image/"));
+}
+
+async function startCamera() {
+  const video = $("video");
+  try {
+    video.srcObject = await navigator.mediaDevices.getUserMedia({video: {facingMode: "environment"}});
+  } catch (error) {
+    throw new Error(`The camera cannot be used: ${error.message}`);
+  }
+  await video.play();
+  $("frame").hidden = video.hidden = $("shutter").hidden = false;
+  $("picture").hidden = $("attention").hidden = $("camera").hidden = true;
+}
+
+function stopCamera() {
+  const video = $("video");
+  video.srcObject?.getTracks().forEach(track => track.stop());
+  video.srcObject = null;
+  video.hidden = $("shutter").hidden = true;
+  $("camera").hidden = !navigator.mediaDevices?.getUserMedia;
+}
+
+async function takePicture() {
+  const video = $("video"), {videoWidth, videoHeight} = video;
+  const pixels = shown(videoWidth, videoHeight, context => context.drawImage(video, 0, 0));
+  stopCamera();
+  await classify(pixels);
+}
+
+/**
+ * A drawing as a scan of `side` × `side` grey pixels: what is drawn fills the height, or the width if it is
+ * wider than high, and is in the middle; each pixel is the mean of its part.
+ */
+function scanned(canvas, side) {
+  const {width, height} = canvas, {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
+  const ink = (x, y) => data[4 * (y * width + x)];
+  let [left, right, top, bottom] = [width, -1, height, -1];
+  for (let y = 0; y < height; y++) {
+    for (let x = 0; x < width; x++) {
+      if (ink(x, y) > 127) {
+        [left, right, top, bottom] = [Math.min(left, x), Math.max(right, x), Math.min(top, y), Math.max(bottom, y)];
+      }
+    }
+  }
+  if (right < 0) return null;
+  const extent = Math.max(right - left, bottom - top) + 1, step = extent / side, samples = 8;
+  const origin = [(left + right + 1 - extent) / 2, (top + bottom + 1 - extent) / 2];
+  const scan = new ImageData(side, side);
+  for (let i = 0; i < side * side; i++) {
+    let sum = 0;
+    for (let s = 0; s < samples * samples; s++) {
+      const x = Math.floor(origin[0] + (i % side + (s % samples + 0.5) / samples) * step);
+      const y = Math.floor(origin[1] + (Math.floor(i / side) + (Math.floor(s / samples) + 0.5) / samples) * step);
+      if (x >= 0 && x < width && y >= 0 && y < height) sum += ink(x, y);
+    }
+    const grey = sum / samples ** 2;
+    scan.data.set([grey, grey, grey, 255], 4 * i);
+  }
+  return scan;
+}
+
+async function classifyDrawing() {
+  const side = page.drawing, scan = scanned($("drawing"), side);
+  if (scan) await classify(shown(side, side, context => context.putImageData(scan, 0, 0)));
+}
+
+function prepareDrawing() {
+  const canvas = $("drawing"), context = canvas.getContext("2d", {willReadFrequently: true});
+  const clear = () => {
+    context.fillStyle = "black";
+    context.fillRect(0, 0, canvas.width, canvas.height);
+  };
+  const place = event => {
+    const box = canvas.getBoundingClientRect();
+    return [(event.clientX - box.left) * canvas.width / box.width, (event.clientY - box.top) * canvas.height / box.height];
+  };
+  let point = null;
+  const stroke = event => {
+    if (!point) return;
+    event.preventDefault();
+    context.beginPath();
+    context.moveTo(...point);
+    point = place(event);
+    context.lineTo(...point);
+    context.stroke();
+  };
+  Object.assign(context, {strokeStyle: "white", lineWidth: canvas.width / 9, lineCap: "round", lineJoin: "round"});
+  clear();
+  canvas.addEventListener("pointerdown", event => {
+    canvas.setPointerCapture(event.pointerId);
+    point = place(event);
+    stroke(event);
+  });
+  canvas.addEventListener("pointermove", stroke);
+  for (const kind of ["pointerup", "pointercancel"]) {
+    canvas.addEventListener(kind, () => {
+      if (!point) return;
+      point = null;
+      queue(classifyDrawing);
+    });
+  }
+  $("clear").addEventListener("click", () => {
+    clear();
+    $("classes").replaceChildren();
+    $("frame").hidden = true;
+    say("Draw something.");
+  });
+  $("pad").hidden = $("clear").hidden = false;
+}
+
+async function start() {
+  await loadRuntime();
+  let accelerators = ["wasm"];
+  if (await navigator.gpu?.requestAdapter().catch(() => null)) accelerators = ["webgpu", "wasm"];
+  $("accelerator").replaceChildren(...accelerators.map(name => new Option(NAMES[name], name)));
+  const wanted = location.hash.slice(1);
+  const problem = await use(accelerators.includes(wanted) ? wanted : accelerators[0]);
+  $("accelerator").disabled = false;
+  say(`${problem}Ready, on ${NAMES[compiled.accelerator]}.`);
+}
+
+$("file").addEventListener("change", event => {
+  const [file] = event.target.files;
+  if (file) queue(() => classifyFile(file));
+  event.target.value = ""; // so that the same file can be chosen again
+});
+document.addEventListener("paste", event => {
+  const file = firstImage(event.clipboardData);
+  if (file) queue(() => classifyFile(file));
+});
+document.addEventListener("dragover", event => {
+  event.preventDefault();
+  $("drop").classList.add("over");
+});
+document.addEventListener("dragleave", () => $("drop").classList.remove("over"));
+document.addEventListener("drop", event => {
+  event.preventDefault();
+  $("drop").classList.remove("over");
+  const file = firstImage(event.dataTransfer);
+  if (file) queue(() => classifyFile(file));
+});
+$("camera").addEventListener("click", () => queue(startCamera));
+$("shutter").addEventListener("click", () => queue(takePicture));
+$("overlay").addEventListener("change", () => {
+  $("attention").hidden = !$("overlay").checked || $("picture").hidden;
+});
+$("accelerator").addEventListener("change", event => queue(async () => {
+  const problem = await use(event.target.value);
+  say(`${problem}Ready, on ${NAMES[compiled.accelerator]}.`);
+  if (window.result) await classify(window.result.picture);
+}));
+stopCamera(); // shows the button where there is a camera
+if (page.drawing) prepareDrawing();
+window.ready = queue(start);

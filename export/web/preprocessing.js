@@ -1,0 +1,97 @@
+// Pictures as `keras_vit.preprocessing.Preprocessing` makes them, with the same pixels: its `resizing.py` has
+// the formulas. Positions are rounded to float32 where TensorFlow rounds them.
+
+const float32 = Math.fround;
+
+// By interpolation: the radius of the kernel in pixels, and the weight of a pixel at a distance.
+const KERNELS = {
+  bilinear: [1, x => Math.max(1 - x, 0)],
+  bicubic: [2, x => x < 1 ? (1.5 * x - 2.5) * x * x + 1 : x < 2 ? ((2.5 - 0.5 * x) * x - 4) * x + 2 : 0],
+};
+
+/** Rounds halves to even numbers, as NumPy does. */
+function roundEven(x) {
+  const low = Math.floor(x);
+  return x - low === 0.5 ? low + low % 2 : Math.round(x);
+}
+
+/** Of an axis resized from `old` to `size` pixels, for each of `count` pixels from `start`: [first, weights]. */
+function axisWeights(old, size, start, count, {interpolation, antialias}) {
+  const pixels = Array.from({length: count}, (_, i) => float32(start + i + 0.5));
+  if (interpolation === "nearest") {
+    return pixels.map(x => [Math.min(Math.floor(float32(x * float32(old / size))), old - 1), [1]]);
+  }
+  const [radius, kernel] = KERNELS[interpolation];
+  const scale = antialias ? float32(1 / float32(size / old)) : float32(old / size);
+  const width = antialias ? Math.max(scale, 1) : 1;
+  return pixels.map(x => {
+    const centre = float32(x * scale);
+    const first = Math.max(Math.ceil(centre - radius * width - 0.5), 0);
+    const last = Math.min(Math.floor(centre + radius * width - 0.5), old - 1);
+    const weights = Array.from({length: last - first + 1}, (_, i) => {
+      const distance = Math.abs(first + i + 0.5 - centre) / width;
+      // Without antialiasing TensorFlow has a table of the cubic's weights.
+      return kernel(interpolation === "bicubic" && !antialias ? roundEven(distance * 1024) / 1024 : distance);
+    });
+    const sum = weights.reduce((a, b) => a + b, 0);
+    return [first, weights.map(weight => weight / sum)];
+  });
+}
+
+/** The size to resize a picture to, and the top left corner of the part that is kept. */
+function resizedWindow(picture, {image_size: [height, width], resize, before_crop}) {
+  if (resize === "squash") return {size: [height, width], top: 0, left: 0};
+  const sides = [picture.height, picture.width];
+  const factor = Math.max(...before_crop.map((least, i) => least / sides[i]));
+  const size = before_crop.map((least, i) => Math.max(roundEven(sides[i] * factor), least));
+  return {size, top: Math.floor((size[0] - height) / 2), left: Math.floor((size[1] - width) / 2)};
+}
+
+/** Pixels (height, width, channels) of an `ImageData`, in 0…255 and without alpha; grey by ITU-R BT.601. */
+function colours({data, width, height}, channels) {
+  const pixels = new Float32Array(width * height * channels);
+  for (let from = 0, to = 0; from < data.length; from += 4) {
+    const [red, green, blue] = [data[from], data[from + 1], data[from + 2]];
+    if (channels === 1) {
+      pixels[to++] = 0.299 * red + 0.587 * green + 0.114 * blue;
+    } else {
+      pixels[to++] = red;
+      pixels[to++] = green;
+      pixels[to++] = blue;
+    }
+  }
+  return pixels;
+}
+
+/**
+ * The model's input for a picture.
+ *
+ * `picture` is an `ImageData`, and `options` those of the model's `Preprocessing`. Returns a Float32Array
+ * (height, width, channels) in [0, 1]; the exported model normalises it.
+ */
+function preprocess(picture, options) {
+  const {image_size: [height, width], channels} = options;
+  const {size, top, left} = resizedWindow(picture, options);
+  const rows = axisWeights(picture.height, size[0], top, height, options);
+  const columns = axisWeights(picture.width, size[1], left, width, options);
+  const pixels = colours(picture, channels);
+  const stride = picture.width * channels;
+  const input = new Float32Array(height * width * channels);
+  const row = new Float64Array(stride);
+  rows.forEach(([first, weights], y) => {
+    row.fill(0);
+    weights.forEach((weight, i) => {
+      const start = (first + i) * stride;
+      for (let x = 0; x < stride; x++) row[x] += weight * pixels[start + x];
+    });
+    columns.forEach(([first, weights], x) => {
+      for (let channel = 0; channel < channels; channel++) {
+        let sum = 0;
+        weights.forEach((weight, i) => { sum += weight * row[(first + i) * channels + channel]; });
+        // Cubics overshoot, and Pillow clips.
+        input[(y * width + x) * channels + channel] = float32(Math.min(Math.max(sum, 0), 255)) / 255;
+      }
+    });
+  });
+  return input;
+}

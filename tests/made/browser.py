@@ -1,0 +1,46 @@
+"""A headless Chromium, and a server for it."""
+
+import contextlib
+import functools
+import http.server
+import shutil
+import threading
+
+import pytest
+
+# A GPU in software: slow, and right.
+WEBGPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--ignore-gpu-blocklist")
+CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")  # a moving test picture
+PHONE, DESK = ({"width": 390, "height": 844}, {"width": 1280, "height": 800})
+
+
+@contextlib.contextmanager
+def chromium(*options):
+    """A browser of playwright, which must be installed."""
+    executable = shutil.which("chromium")
+    assert executable, "install chromium (apt-get install chromium) for this test"
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        pytest.fail("install playwright (requirements-peers.txt) for this test")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", *options])
+        yield browser
+        browser.close()
+
+
+@contextlib.contextmanager
+def served(folder):
+    """The URL of a folder on a server that does nothing but send its files."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=folder))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
