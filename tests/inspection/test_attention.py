@@ -20,14 +20,14 @@ from keras_vit.inspection import (
 )
 
 FAST = (
-    "token",
     "hybrid",
     "any size",
-    "registers and gap",
     "distillation",
     "class token and mean",
     "map, norm after pooling",
-    "EVA-02",
+    "a probe without prefix",
+    "mixed",
+    "relative",
 )
 FUNCTIONS = (attention_scores, attention_maps, attention_rollout)
 

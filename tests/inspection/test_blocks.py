@@ -20,7 +20,7 @@ from keras_vit.inspection import (
     patch_similarity,
     position_similarity,
 )
-from keras_vit.inspection.blocks import hidden_states, score_chunks
+from keras_vit.inspection.blocks import hidden_states, pooling_input, score_chunks
 from keras_vit.layers import EncoderBlock
 
 OF_IMAGES = (attention_distance, attention_maps, attention_rollout, attention_scores, patch_similarity)
@@ -34,6 +34,11 @@ def test_hidden_states_are_the_models(name, golden):
     _, *found = hidden_states(model, images)
     for stage, tokens in zip(stages, found, strict=True):
         assert_close(tokens, expected[stage], 1e-5)
+
+
+def test_the_pooling_reads_the_blocks_without_a_last_norm():
+    tokens = np.ones((1, 5, 12))
+    assert pooling_input(small(pooling="map", final_norm=False), tokens) is tokens
 
 
 def test_hidden_states_are_those_of_inference():

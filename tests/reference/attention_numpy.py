@@ -32,6 +32,9 @@ MODELS = {
     "rotary": lambda golden: small(rotary="dinov3", qk_norm=True, **ROTARY, image_size=(16, 32)),
     "mixed": lambda golden: small(rotary={"kind": "mixed", "order": "xy"}, **ROTARY, image_size=(16, 32)),
     "EVA-02": lambda golden: small(**NEWER["EVA-02-B"], image_size=(16, 32)),
+    "a probe without prefix": lambda golden: small(
+        pooling="map", class_token=True, pool_prefix=False, num_layers=1
+    ),
     "relative": lambda golden: small(relative_positions=True, post_norm=True, image_size=(16, 32)),
 }
 
@@ -44,7 +47,7 @@ def attention_by_numpy(model, images):
     grid = first(images)[0].shape[1:3]
     tokens = keras.tree.flatten(model.get_layer("encoder_block_0").input)[0]
     x = numpy(keras.Model(model.input, tokens)(images)).astype("float64")
-    blocks, probe = [], None
+    blocks, probe, prefix = [], None, x.shape[1] - grid[0] * grid[1]
     for i in range(c["num_layers"]):
         name = f"encoder_block_{i}"
         y = x if c["post_norm"] else reference.norm(w, f"{name}/attention_norm", x, c)
@@ -52,10 +55,11 @@ def attention_by_numpy(model, images):
         blocks.append(reference.attention_scores(w, f"{name}/attention", y, y, c, positions)[0])
         x = reference.block(w, name, x, c, positions)
     if c["pooling"] == "map":
-        x = x if c["norm_after_pooling"] else reference.norm(w, "encoder_norm", x, c)
-        query = w["attention_pooling/probe"].repeat(len(x), 0)
-        probe = reference.attention_scores(w, "attention_pooling/attention", query, x, c)[0][:, :, 0]
-    prefix = x.shape[1] - grid[0] * grid[1]
+        y = x if c["norm_after_pooling"] else reference.norm(w, "encoder_norm", x, c)
+        first = 0 if c["pool_prefix"] else prefix
+        query = w["attention_pooling/probe"].repeat(len(y), 0)
+        probe = reference.attention_scores(w, "attention_pooling/attention", query, y[:, first:], c)[0]
+        probe = np.pad(probe[:, :, 0], ((0, 0), (0, 0), (first, 0)))
     return types.SimpleNamespace(blocks=blocks, probe=probe, grid=grid, prefix=prefix)
 
 
