@@ -171,7 +171,12 @@ def _export(add):
     _task(add)
     add("--representation", action="store_true", help="export feature vectors instead of class scores")
     add("--image_size", type=image_size, help=f"{SIZE} (default: the model's)")
-    add("--batch_size", type=positive_int, help="fixed batch size of the LiteRT files (default: any)")
+    add(
+        "--batch_size",
+        type=positive_int,
+        default=1,
+        help="images in a batch of the LiteRT files (default: 1)",
+    )
     add("--integer_io", help="input and output type of LiteRT's int8: uint8 or int8 (default: float32)")
     add("--version", type=non_negative_int, default=1, help="number of the SavedModel's folder (default: 1)")
     add("--name", help="of the Hub archive (default: the model's)")

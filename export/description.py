@@ -28,12 +28,13 @@ class Description:
         channels: The number of channels of its images.
         num_outputs: Outputs per image: classes, or channels of the representation.
         class_names: One name per class, or None.
-        resize, crop_fraction, interpolation, antialias: How images are resized, as in `Preprocessing`; the
-            pixels are normalised by the exported model.
+        resize, crop_fraction, interpolation, antialias: How images are resized, as in `Preprocessing`.
         parameters: The number of its parameters.
         architecture: The constructor arguments of the `VisionTransformer`.
         version: The version of keras_vit that exported it.
         seed: The seed of the split of the data that it was trained on, if the data set has no test split.
+        mean, std: By channel, how the exported model normalises the pixels itself; None in files of version
+            0.1.0.
 
     Example:
         >>> describe(model).output, describe(model).preprocessing.mean
@@ -53,6 +54,8 @@ class Description:
     architecture: dict
     version: str
     seed: int = 0
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
     @property
     def is_classifier(self):
@@ -104,6 +107,20 @@ class Description:
             std=(1.0,) * self.channels,
         )
 
+    @property
+    def live_preprocessing(self):
+        """The live model's `Preprocessing`, which normalises, too.
+
+        Raises:
+            ValueError: if version 0.1.0 of keras_vit exported the model.
+        """
+        if None in (self.mean, self.std):
+            raise ValueError(
+                f"keras_vit {self.version} did not store how this export normalises pixels: export the model "
+                "again"
+            )
+        return dataclasses.replace(self.preprocessing, mean=self.mean, std=self.std)
+
     def as_json(self):
         return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False) + "\n"
 
@@ -145,6 +162,7 @@ def describe(model, task="single_label", seed=0):
         version=keras_vit.__version__,
         seed=seed,
         **{name: prepare[name] for name in ("resize", "crop_fraction", "interpolation", "antialias")},
+        **{name: tuple(prepare[name]) for name in ("mean", "std")},
     )
 
 
@@ -162,8 +180,8 @@ def parse_description(text, path):
         raise ValueError(f"{os.fspath(path)!r} was not exported by keras_vit: it has no {FILE}")
     try:
         values = json.loads(text)
-        for name in ("image_size", "class_names"):
-            values[name] = values[name] and tuple(values[name])
+        lists = ("image_size", "class_names", "mean", "std")
+        values |= {name: tuple(values[name]) for name in lists if values.get(name) is not None}
         known = {field.name for field in dataclasses.fields(Description)}
         description = Description(**{name: value for name, value in values.items() if name in known})
         _check(description)
@@ -188,7 +206,9 @@ def _check(description):
     text.check("version", d.version)
     optional(items(text)).check("class_names", d.class_names)
     get_task(d.task)
-    _ = d.preprocessing  # Its constructor checks its fields.
+    # The constructor of Preprocessing checks these fields.
+    given = d.preprocessing if d.mean is d.std is None else d.live_preprocessing
+    one_of([config.in_channels]).check("channels of mean and std", given.channels)
 
 
 def read_description(saved_model):

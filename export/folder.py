@@ -45,7 +45,7 @@ def export_folder(
     seed=0,
     images=512,
     image_size=None,
-    batch_size=None,
+    batch_size=1,
     integer_io=None,
     version=1,
     name="vit",
@@ -75,8 +75,9 @@ def export_folder(
         split: The split to verify on.
         seed: The seed of the split of the data that the model was trained on; `evaluate` then splits alike.
         images: The maximum number of images to verify on.
-        image_size: (height, width) to verify a model of any size at, and to fix in its LiteRT files.
-        batch_size: Images in a batch of the LiteRT files; None for any number.
+        image_size: (height, width) to verify a model of any size at, and to fix in its LiteRT files; None
+            for that of its position grid.
+        batch_size: Images in a batch of the LiteRT files.
         integer_io: Of "int8": None (floats in and out), "uint8" or "int8".
         version: Number of the SavedModel's folder; TF Serving serves the largest.
         name, publisher: Of the Hub archive; the name is also a web page's title.
@@ -178,7 +179,7 @@ def _export(format, job, target, reference):
         warning = check_tolerance(format.tolerance, row, len(reference.images))
     except ValueError as error:
         raise ValueError(f"the {format.name} export is discarded: {error}") from None
-    return {**row, "export_seconds": seconds, "warning": warning}
+    return {**row, "export_seconds": seconds, "warning": warning, "delegates": format.delegates}
 
 
 def _calibration(dataset, description):

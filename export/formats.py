@@ -39,7 +39,7 @@ class ExportJob:
     task: str = "single_label"
     representation: bool = False
     seed: int = 0
-    batch_size: int | None = None
+    batch_size: int = 1
     image_size: tuple[int, int] | None = None
     integer_io: str | None = None
     calibration: Iterable[np.ndarray] | None = None
@@ -67,6 +67,7 @@ class Format:
             with, before anything is written.
         precision: Its name in `precisions=` and `--precisions`, if the format has several.
         holds: A file by which its folder is recognised; "" for a SavedModel.
+        delegates: Of a runtime with several, by name: whether the export is run on each, for its report.
     """
 
     option: str
@@ -78,6 +79,7 @@ class Format:
     check: Callable = lambda job: None
     precision: str | None = None
     holds: str = ""
+    delegates: dict = dataclasses.field(default_factory=dict)
 
     @property
     def name(self):
@@ -105,6 +107,7 @@ def _litert(precision, tolerance):
         tolerance=tolerance,
         check=lambda job: tflite.check_options(**options(job)),
         precision=precision,
+        delegates=tflite.DELEGATES,
     )
 
 

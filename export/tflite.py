@@ -9,15 +9,22 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 from _keras_vit_cli import quiet_startup_logs
+from keras_vit.export import ml_drift, signatures
 from keras_vit.export.description import damaged, read_description
+from keras_vit.export.litert_form import litert_form
 from keras_vit.export.tflite_metadata import read_tflite_description, write_tflite
 from keras_vit.messages import one_line
+from keras_vit.models import VisionTransformer
 from keras_vit.rules import integer, one_of, optional
 from keras_vit.writing import atomic_path
 
 # Bytes per parameter of the largest intermediate flatbuffer; full int8 is converted from float32.
 PRECISIONS = {"float32": 4, "float16": 2, "dynamic_int8": 1, "int8": 4}
 INTEGER_IO = ("uint8", "int8")
+DELEGATES = {
+    "XNNPACK (CPU)": "run",
+    "ML Drift (GPU of Android, WebGPU)": "not run; every operation is one that it computes",
+}
 _LIMIT = 0.99 * 2**31  # bytes of a flatbuffer, with 1 % reserved for everything but weights
 
 
@@ -26,15 +33,16 @@ def export_tflite(
     path,
     *,
     precision="dynamic_int8",
-    batch_size=None,
+    batch_size=1,
     image_size=None,
     calibration=None,
     integer_io=None,
 ):
-    """Convert the `serving_default` signature of a SavedModel to LiteRT.
+    """Write the model of a SavedModel for LiteRT, with the signature `serving_default`.
 
     Images go in as float32 in [0, 1]; the outputs have the SavedModel's names. The file contains the class
-    names and the `Description`, see `tflite_metadata`.
+    names and the `Description`, see `tflite_metadata`. CPUs (XNNPACK) and GPUs (ML Drift: Android, and
+    WebGPU in browsers) compute it; see `litert_form`.
 
     Args:
         saved_model: Folder that `export_saved_model` wrote.
@@ -42,8 +50,8 @@ def export_tflite(
         precision: "float32"; "float16", weights of half the size; "dynamic_int8", weights of a quarter
             of the size and the fastest on CPUs; or "int8", with integer activations, for accelerators that
             support nothing else: less accurate, and slower on CPUs.
-        batch_size: Images in a batch; None for any number.
-        image_size: (height, width) to fix for a model of any size; None keeps it.
+        batch_size: Images in a batch, which runtimes other than Python's cannot change.
+        image_size: (height, width) to fix for a model of any size; None for that of its position grid.
         calibration: For "int8", 100 to 500 images like those to be predicted, from which the ranges of all
             values are measured: a float32 array (images, height, width, channels) in [0, 1], or batches of
             such.
@@ -54,8 +62,8 @@ def export_tflite(
         pathlib.Path of the file.
 
     Raises:
-        ValueError: if the file exists, an argument does not fit, the model is too large for the
-            precision, cannot be converted, or computes NaN.
+        ValueError: if the file exists, an argument does not fit, keras_vit 0.1.0 wrote the SavedModel, or the
+            model is too large for the precision, cannot be converted, or computes NaN.
         OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
 
     Example:
@@ -73,20 +81,18 @@ def export_tflite(
     if path.suffix != ".tflite":
         raise ValueError(f"the name of a LiteRT file must end in .tflite; got {os.fspath(path)!r}")
     check_options(precision, batch_size, calibration, integer_io)
-    stored = read_description(saved_model)
-    _check_size(stored.parameters, precision)
-    description = stored if image_size is None else stored.with_size(image_size)
+    description = read_description(saved_model)
+    description = description.with_size(image_size or description.usual_size)
+    _check_size(description.parameters, precision)
     shape = (batch_size, *description.image_size, description.channels)
     samples = [*_samples(calibration, shape)] if precision == "int8" else None
     with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
-        if batch_size is None and description == stored:
-            converter = tf.lite.TFLiteConverter.from_saved_model(
-                os.fspath(saved_model), signature_keys=["serving_default"]
-            )
-        else:
-            converter = _converter(saved_model, shape)
-        write_tflite(temporary, _convert(converter, precision, integer_io, samples), description)
-        _check_outputs(temporary, description)
+        converter = _converter(_model(saved_model, description), description, shape)
+        content = _convert(converter, precision, integer_io, samples)
+        if refused := ml_drift.refusals(content):
+            raise ValueError(f"LiteRT's delegate for GPUs cannot compute this model: {'; '.join(refused)}")
+        write_tflite(temporary, content, description)
+        _check_outputs(temporary)
     return path
 
 
@@ -132,10 +138,10 @@ def _dequantize(values, tensor):
     return (values.astype("float32") - zero) * np.float32(scale)
 
 
-def check_options(precision, batch_size=None, calibration=None, integer_io=None):
+def check_options(precision, batch_size=1, calibration=None, integer_io=None):
     """Raise ValueError for options of `export_tflite` that do not fit together."""
     one_of(PRECISIONS).check("precision", precision)
-    optional(integer(at_least=1)).check("batch_size", batch_size)
+    integer(at_least=1).check("batch_size", batch_size)
     optional(one_of(INTEGER_IO)).check("integer_io", integer_io)
     if precision == "int8" and calibration is None:
         raise ValueError("int8 is calibrated on images: give some, such as a data set with a train split")
@@ -152,18 +158,41 @@ def _check_size(parameters, precision):
         )
 
 
-def _converter(saved_model, shape):
-    """A converter for images of a given shape, where the SavedModel takes any.
+def _model(saved_model, description):
+    """A SavedModel's model in LiteRT's form: built from its description, with its variables."""
+    prepare = description.live_preprocessing
+    with tf.device("cpu:0"):
+        model = VisionTransformer(**description.architecture, preprocessing=prepare, dtype="float32")
+        try:
+            stored = _variables(model).restore(os.fspath(saved_model / "variables" / "variables"))
+            stored.assert_existing_objects_matched()
+        except (tf.errors.OpError, AssertionError, ValueError) as error:
+            raise damaged(saved_model, error) from None
+        litert_form(model)
+    return model
 
-    It is given TensorFlow's variables in a list: those reached through other objects would stay variables in
-    the LiteRT file.
+
+def _variables(model):
+    """TensorFlow's variables in a list, as in the SavedModel."""
+    return tf.train.Checkpoint(variables=[variable.value for variable in model.variables])
+
+
+def _converter(model, description, shape):
+    """A converter of a model in LiteRT's form, for images of one shape.
+
+    It is given the variables in a list: those reached through other objects would stay variables in the
+    LiteRT file.
     """
-    loaded = tf.saved_model.load(os.fspath(saved_model))
-    serve = loaded.signatures["serving_default"]
+    compute = signatures.forward(model)
+
+    def serve(images):
+        return signatures.named_outputs(compute(images, False), description)
+
     spec = tf.TensorSpec(shape, tf.float32, name="images")
-    function = tf.function(lambda images: serve(images=images), input_signature=[spec], autograph=False)
-    holder = tf.train.Checkpoint(variables=[*serve.variables])
-    return tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], holder)
+    function = tf.function(serve, input_signature=[spec], autograph=False)
+    return tf.lite.TFLiteConverter.from_concrete_functions(
+        [function.get_concrete_function()], _variables(model)
+    )
 
 
 def _convert(converter, precision, integer_io, samples):
@@ -192,10 +221,10 @@ def _samples(calibration, shape):
     for any images, and the integer of a pixel is the pixel itself.
     """
     count, *sides = shape
-    count, seen = count or 1, 0
+    seen = 0
     for batch in [calibration] if isinstance(calibration, np.ndarray) else calibration:
         batch = np.array(batch)
-        fits = batch.ndim == 4 and all(side in (None, n) for side, n in zip(sides, batch.shape[1:]))
+        fits = batch.ndim == 4 and [*batch.shape[1:]] == sides
         if not (fits and batch.dtype == np.float32 and np.all((batch >= 0) & (batch <= 1))):
             raise ValueError(
                 f"calibration images must be float32 in [0, 1], of shape {(None, *sides)}; got {batch.dtype} "
@@ -211,13 +240,11 @@ def _samples(calibration, shape):
         raise ValueError("expected 100 to 500 calibration images; got none")
 
 
-def _check_outputs(path, description):
+def _check_outputs(path):
     """Run the file once: its outputs must be finite."""
     runner = Interpreter(model_path=os.fspath(path)).get_signature_runner("serving_default")
     (details,) = runner.get_input_details().values()
-    usual = (1, *description.usual_size, description.channels)
-    shape = [own if side < 0 else side for side, own in zip(details["shape_signature"], usual)]
-    outputs = runner(images=np.ones(shape, details["dtype"]))
+    outputs = runner(images=np.ones(details["shape"], details["dtype"]))
     broken = [name for name, values in outputs.items() if not np.isfinite(values).all()]
     if broken:
         raise ValueError(f"the converted LiteRT model computes NaN or infinite {', '.join(sorted(broken))}")

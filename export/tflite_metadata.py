@@ -99,9 +99,10 @@ def _metadata(content, description):
 def _input(description):
     """The images: to be resized, and their pixels 0…255 to be divided by 255."""
     height, width = description.image_size
-    image = {"color_space": _COLOR_SPACES.get(description.channels, np.uint8(0))}
-    if height and width:
-        image["default_size"] = _table("ImageSize", width=np.uint32(width), height=np.uint32(height))
+    image = {
+        "color_space": _COLOR_SPACES.get(description.channels, np.uint8(0)),
+        "default_size": _table("ImageSize", width=np.uint32(width), height=np.uint32(height)),
+    }
     normalization = _table("NormalizationOptions", mean=np.float32([0]), std=np.float32([255]))
     properties = _table("ImageProperties", **image)
     return _table(

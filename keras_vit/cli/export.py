@@ -39,15 +39,18 @@ def summary(found):
     """Return the result of `export_folder` as a table, and the paths of the files.
 
     >>> row = {"score": 0.9, "agreement": None, "max_logit_difference": 0.0, "mean_logit_difference": 0.0}
-    >>> row |= {"bytes": 2048, "ms_batch_1": 1.0, "ms_batch_16": 9.0, "warning": None, "path": "e/model.onnx"}
-    >>> found = {"judged": "accuracy", "live": row, "formats": {"onnx": row}, "images": 9, "dataset": None}
+    >>> row |= {"bytes": 2048, "ms_batch_1": 1.0, "ms_batch_16": 9.0, "warning": None, "path": "e/m.tflite"}
+    >>> row |= {"delegates": {"XNNPACK": "run", "NNAPI": "not run"}}
+    >>> found = {"judged": "accuracy", "live": row, "formats": {"tflite": row}, "images": 9, "dataset": None}
     >>> print(summary(found))
     format      accuracy  agreement  max difference  mean     KiB  ms    ms for 16
     live model  0.9000    -          0.0e+00         0.0e+00  2    1.00  9.00
-    onnx        0.9000    -          0.0e+00         0.0e+00  2    1.00  9.00
+    tflite      0.9000    -          0.0e+00         0.0e+00  2    1.00  9.00
     <BLANKLINE>
     on 9 images of noise; differences are relative to the largest output, times are medians
-      e/model.onnx
+    tflite on XNNPACK: run
+    tflite on NNAPI: not run
+      e/m.tflite
     """
     columns = {
         "score": (found["judged"].replace("_", " "), ".4f"),
@@ -63,11 +66,16 @@ def summary(found):
         row = row | {"kib": row["bytes"] and row["bytes"] / 2**10}
         cells = ("-" if row[key] is None else format(row[key], form) for key, (_, form) in columns.items())
         rows.append((name, *cells))
+    tried = {}  # (delegate, whether it was run) → formats
+    for name, row in found["formats"].items():
+        for delegate in row["delegates"].items():
+            tried.setdefault(delegate, []).append(name)
     lines = [
         text_table(rows, ("format", *(title for title, _ in columns.values()))),
         f"\non {found['images']} images of {found['dataset'] or 'noise'}; differences are relative to the "
         "largest output, times are medians",
         *(f"{name}: {row['warning']}" for name, row in found["formats"].items() if row["warning"]),
+        *(f"{', '.join(names)} on {delegate}: {run}" for (delegate, run), names in tried.items()),
         *(f"  {row['path']}" for row in found["formats"].values()),
     ]
     return "\n".join(lines)

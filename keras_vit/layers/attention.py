@@ -215,7 +215,7 @@ class MultiHeadSelfAttention(CompositeLayer):
             query = rotate(query, positions, interleaved) if of_tokens else query
         if key.shape[2] != query.shape[2]:
             groups = query.shape[2] // key.shape[2]
-            key, value = ops.repeat(key, groups, axis=2), ops.repeat(value, groups, axis=2)
+            key, value = _repeat_heads(key, groups), _repeat_heads(value, groups)
         return query, key, value
 
     def call(self, tokens, query=None, positions=None, training=None):
@@ -245,6 +245,13 @@ class MultiHeadSelfAttention(CompositeLayer):
 
     def compute_output_shape(self, tokens_shape, query_shape=None, positions_shape=None):
         return tokens_shape if query_shape is None else query_shape
+
+
+def _repeat_heads(x, times):
+    """Repeat each head; `ops.repeat` would need a fifth axis, which runtimes for GPUs lack."""
+    batch, tokens, heads, size = ops.shape(x)
+    rows = ops.reshape(x, (batch, tokens * heads, 1, size))
+    return ops.reshape(ops.tile(rows, (1, 1, times, 1)), (batch, tokens, heads * times, size))
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -110,16 +110,19 @@ class MlpBlock(CompositeLayer):
         # Tokens are flattened so that TensorFlow emits a 2-D MatMul, into which oneDNN fuses the bias and, at
         # inference, the GELU. TensorFlow finds the GELU only if its name sorts after that of "dense_0".
         shape = ops.shape(tokens)
-        tokens = ops.reshape(tokens, (-1, shape[-1]))
-        x = self.gate(tokens) if self.gated else self.dense_0(tokens)  # (batch · tokens, mlp_dim)
+        rows = ops.reshape(tokens, (-1, shape[-1]))  # (batch · tokens, channels)
+        return self.dropout(ops.reshape(self.transform(rows, training), shape), training=training)
+
+    def transform(self, tokens, training=None):
+        """The two layers, without the dropout after them, on (…, channels)."""
+        x = self.gate(tokens) if self.gated else self.dense_0(tokens)  # (…, mlp_dim)
         with keras.name_scope("gelu"):
             x = ACTIVATIONS[self.activation](x)
         if self.gated:
             x = x * self.up(tokens)
         if self.sub_norm is not None:
             x = self.hidden_norm(x)
-        x = self.dense_1(self.dropout(x, training=training))  # (batch · tokens, channels)
-        return self.dropout(ops.reshape(x, shape), training=training)
+        return self.dense_1(self.dropout(x, training=training))
 
     def compute_output_shape(self, input_shape):
         return input_shape

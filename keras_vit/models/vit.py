@@ -131,12 +131,15 @@ class VisionTransformer(DistributedModel):
         stages["tokens"] = encoded[0]
         x = tokens = encoded[-1]
 
+        def token(i):  # tokens[:, i]; runtimes for GPUs do not compute a slice that drops an axis.
+            return ops.reshape(tokens[:, i : i + 1], (-1, c.hidden_size))
+
         if c.pooling == "token":
-            x = ops.mean(tokens[:, :2], axis=1) if c.distillation else tokens[:, 0]
+            x = ops.mean(tokens[:, :2], axis=1) if c.distillation else token(0)
         elif c.pooling == "gap":
             x = ops.mean(tokens[:, num_prefix:], axis=1)
         elif c.pooling == "token_gap":
-            x = ops.concatenate([tokens[:, 0], ops.mean(tokens[:, num_prefix:], axis=1)], axis=-1)  # (b, 2d)
+            x = ops.concatenate([token(0), ops.mean(tokens[:, num_prefix:], axis=1)], axis=-1)  # (b, 2d)
         elif c.pooling == "map":
             x = AttentionPooling(
                 c.pooling_heads or c.num_heads,
@@ -164,10 +167,10 @@ class VisionTransformer(DistributedModel):
             # A head starts at zero, as in the paper, and computes in float32, which losses need.
             head = {"units": c.num_classes, "kernel_initializer": "zeros", "dtype": dtype.variable_dtype}
             if c.distillation:
-                x = Dense(**head, name="head")(tokens[:, 0])
-                y = Dense(**head, name="head_distillation")(tokens[:, 1])
+                x = Dense(**head, name="head")(token(0))
+                y = Dense(**head, name="head_distillation")(token(1))
                 # Keras's TensorFlow backend would take y in x + y for a bias if the batch is empty.
-                x = ops.mean(ops.stack([x, y]), axis=0)
+                x = ops.mean(ops.stack([x, y], axis=1), axis=1)
             else:
                 x = Dense(**head, name="head")(x)
             x = stage("logits", x, dtype.variable_dtype)  # (b, k)

@@ -28,8 +28,10 @@ def test_fields_of_later_versions_are_ignored(description):
 
 def test_a_field_that_is_missing_is_refused(description):
     values = json.loads(description.as_json())
-    del values["seed"]  # has a default
-    assert parse_description(json.dumps(values), "m.onnx").seed == 0
+    for name in ("seed", "mean", "std"):  # have defaults
+        del values[name]
+    found = parse_description(json.dumps(values), "m.onnx")
+    assert (found.seed, found.mean, found.std) == (0, None, None)
     for name in values:
         text = json.dumps({other: value for other, value in values.items() if other != name})
         with pytest.raises(ValueError, match="'m.onnx' is damaged, .*keras_vit.json: .*"):
@@ -51,6 +53,7 @@ def test_what_is_no_description_is_refused(text):
         *({"num_outputs": 4}, {"class_names": [1, 2, 3, 4, 5]}, {"class_names": ["a"]}, {"resize": None}),
         *({"crop_fraction": float("nan")}, {"antialias": "no"}, {"parameters": "many"}, {"seed": None}),
         *({"architecture": []}, {"architecture": {"patch_size": 0}}, {"version": 3}),
+        *({"mean": [0.5]}, {"std": [1, 1, 0]}, {"mean": ["a", 0, 0]}, {"std": 3}),
     ],
     ids=str,
 )

@@ -136,7 +136,7 @@ def test_versions_are_folders_of_tf_serving(model, copied, tmp_path):
             {"dataset": digits(2), "task": "regression"},
             "expected a data set for the task 'regression'",
         ),
-        ({"batch_size": 0}, "batch_size must be a positive int or None; got 0"),
+        ({"batch_size": 0}, "batch_size must be a positive int; got 0"),
         ({"integer_io": "uint8"}, "integer_io is an option of LiteRT's int8 only"),
         ({"formats": ("hub",), "publisher": "Me"}, "publisher must consist of .*; got 'Me'"),
         ({"formats": ("web",), "representation": True}, "a web page shows one row of class scores or values"),

@@ -1,17 +1,19 @@
+import json
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
-from made.exports import pixels, saved_function
+from made.exports import pixels
 from reference.comparing import assert_close
-from reference.small import run_live
+from reference.small import one_block, run_live
 
 from keras_vit.export import tflite
+from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.tflite_metadata import read_tflite_description
-
-SLOW = pytest.mark.slow
 
 
 def runner(path):
@@ -35,25 +37,17 @@ def test_files_of_every_precision_have_built_in_operations_and_constant_weights(
         assert not used & {"CUSTOM", "VAR_HANDLE", "READ_VARIABLE", "CALL_ONCE"}
 
 
-def test_a_fixed_batch_has_that_size_only(model, saved_model, exported, tmp_path):
-    assert input_shape(exported / "model_float32.tflite") == [-1, 16, 16, 3]
-    path = export_tflite(saved_model, tmp_path / "m.tflite", precision="float32", batch_size=3)
-    assert input_shape(path) == [3, 16, 16, 3]
-    assert_close(runner(path)(images=pixels(3))["logits"], run_live(model, pixels(3)), 1e-5)
-    assert not operations(path) & {"SHAPE", "CUSTOM", "VAR_HANDLE"}
-    with pytest.raises((ValueError, RuntimeError)):
-        runner(path)(images=pixels(7))
-
-
-@pytest.mark.parametrize("batch_size", [1, pytest.param(None, marks=SLOW)])
-def test_a_size_can_be_fixed(batch_size, any_size, tmp_path):
+def test_the_batch_and_the_size_are_fixed(exported, any_size, tmp_path):
+    assert input_shape(exported / "model_float32.tflite") == [1, 16, 16, 3]
     model, folder = any_size
-    options = {"precision": "float32", "image_size": (24, 48), "batch_size": batch_size}
+    options = {"precision": "float32", "image_size": (24, 48), "batch_size": 3}
     path = export_tflite(folder, tmp_path / "m.tflite", **options)
-    assert input_shape(path) == [batch_size or -1, 24, 48, 3]
-    images = pixels(1, (24, 48))
+    assert input_shape(path) == [3, 24, 48, 3]
+    images = pixels(3, (24, 48))
     assert_close(runner(path)(images=images)["logits"], run_live(model, images), 1e-5)
     assert read_tflite_description(path).preprocessing.image_size == (24, 48)
+    with pytest.raises((ValueError, RuntimeError)):
+        runner(path)(images=pixels(7, (24, 48)))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +58,7 @@ def test_a_size_can_be_fixed(batch_size, any_size, tmp_path):
         ({"calibration": pixels(1)}, "options of int8 only; got precision 'dynamic_int8'"),
         ({"integer_io": "uint8"}, "options of int8 only; got precision 'dynamic_int8'"),
         ({"integer_io": "int16"}, "integer_io must be one of 'uint8', 'int8' or None; got 'int16'"),
-        ({"batch_size": 0}, "batch_size must be a positive int or None; got 0"),
+        ({"batch_size": 0}, "batch_size must be a positive int; got 0"),
         ({"image_size": (16, None)}, "image_size must be a tuple of length 2, each item a positive int"),
         ({"image_size": (32, 32)}, r"image_size must be the model's \(16, 16\); got \(32, 32\)"),
     ],
@@ -102,19 +96,63 @@ def test_a_model_above_the_limit_is_refused(parameters, precision, fitting):
     tflite._check_size(int(0.998 * parameters), precision)
 
 
+def test_outputs_that_are_not_finite_are_refused(tmp_path):
+    model = one_block()
+    head = model.get_layer("head")
+    head.kernel.assign(np.full(head.kernel.shape, 3e38))
+    saved = export_saved_model(model, tmp_path / "1", warmup=())
+    with pytest.raises(ValueError, match="the converted LiteRT model computes NaN or infinite logits"):
+        export_tflite(saved, tmp_path / "model.tflite")
+    assert [*tmp_path.iterdir()] == [saved]
+
+
 @pytest.mark.parametrize(
     "compute, message",
     [
-        (lambda x: tf.linalg.logdet(tf.linalg.diag(x[:, 0, 0] + 1)), "LiteRT cannot hold this model: "),
-        (lambda x: x[:, 0, 0] * np.nan, "the converted LiteRT model computes NaN or infinite logits"),
+        (lambda x: tf.linalg.logdet(tf.linalg.diag(x + 1)), "LiteRT cannot hold this model: "),
+        (lambda x: tf.sin(x), "delegate for GPUs cannot compute this model: it has no operation SIN"),
     ],
 )
-def test_a_model_that_does_not_convert_or_computes_nan_is_refused(compute, message, saved_model, tmp_path):
-    saved = saved_function(compute, tmp_path / "saved", saved_model / "assets")
+def test_what_does_not_convert_or_no_gpu_computes_is_refused(
+    compute, message, saved_model, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        tflite.signatures, "named_outputs", lambda stages, description: {"logits": compute(stages["logits"])}
+    )
     with pytest.raises(ValueError, match=message) as caught:
-        export_tflite(saved, tmp_path / "model.tflite")
+        export_tflite(saved_model, tmp_path / "model.tflite")
     assert "\n" not in str(caught.value)
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            lambda saved: (saved / "variables/variables.index").unlink(),
+            "is damaged, or cannot be opened here",
+        ),
+        (
+            lambda saved: rewrite(saved / "assets/keras_vit.json", {"mean": None, "version": "0.1.0"}),
+            "keras_vit 0.1.0 did not store how this export normalises pixels: export the model again",
+        ),
+        (
+            lambda saved: rewrite(saved / "assets/keras_vit.json", {"mean": [0.5]}),
+            "channels of mean and std|mean and std must have",
+        ),
+    ],
+    ids=["no variables", "0.1.0", "other channels"],
+)
+def test_a_saved_model_without_its_parts_is_refused(change, message, saved_model, tmp_path):
+    saved = shutil.copytree(saved_model, tmp_path / "1")
+    change(saved)
+    with pytest.raises(ValueError, match=message):
+        export_tflite(saved, tmp_path / "model.tflite")
     assert [*tmp_path.iterdir()] == [saved]
+
+
+def rewrite(file, changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def test_converting_is_quiet_and_hides_nothing_else(saved_model, tmp_path, capfd, monkeypatch):

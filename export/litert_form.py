@@ -1,0 +1,117 @@
+"""A model in the operations that all delegates of LiteRT compute."""
+
+import functools
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.layers import AttentionPooling, MlpBlock, MultiHeadSelfAttention, PatchEmbedding, StdConv2D
+from keras_vit.layers.attention import Projection, attend
+from keras_vit.layers.dense import Dense
+
+
+def litert_form(model):
+    """Change a model's layers to the form that LiteRT's delegates compute, with the same outputs.
+
+    On CPUs LiteRT computes with XNNPACK, on GPUs with ML Drift. Tensors of ML Drift have at most four axes,
+    the first of which is the batch; it does not notice that the rows of all images in one matrix, as the live
+    layers multiply them, are no batch, and its outputs are wrong then.
+
+    Args:
+        model: A `VisionTransformer` for this purpose only, since its layers and weights are changed.
+
+    Example:
+        >>> copy = keras_vit.VisionTransformer.from_config(model.get_config())
+        >>> copy.set_weights(model.get_weights())
+        >>> litert_form(copy)
+        >>> bool(np.allclose(copy(images), model(images), atol=1e-6))
+        True
+    """
+    for layer in model._flatten_layers():
+        if type(layer) in _CALLS:
+            layer.call = functools.partial(_CALLS[type(layer)], layer)
+        if isinstance(layer, MultiHeadSelfAttention) and layer.rotation == "interleaved":
+            _rotate_halves(layer)
+
+
+def _patches(layer, images):
+    """A convolution: cutting patches takes six axes."""
+    x = tf.nn.conv2d(images, layer.kernel, layer.patch_size, "VALID")  # crops, too
+    return x + layer.bias if layer.use_bias else x
+
+
+def _dense(layer, x, training=None):
+    """A matmul of each image's rows."""
+    x = tf.matmul(x, layer.kernel)
+    return layer.activation(x if layer.bias is None else x + layer.bias)
+
+
+def _projection(layer, x, training=None):
+    """The same between channels and heads."""
+    batch, tokens, *contracted = x.shape
+    kept = layer.kernel.shape[len(contracted) :]
+    inputs = int(np.prod(contracted))
+    x = tf.matmul(tf.reshape(x, (batch, tokens, inputs)), tf.reshape(layer.kernel, (inputs, -1)))
+    x = x if layer.bias is None else x + tf.reshape(layer.bias, (-1,))
+    return layer.activation(tf.reshape(x, (batch, tokens, *kept)))
+
+
+def _mlp(layer, tokens, training=None):
+    """The MLP without merging the rows of all images."""
+    return layer.transform(tokens)
+
+
+def _convolution(layer, x):
+    """A slice before a 1×1 convolution with strides, which ML Drift ignores if the kernel is of int8."""
+    if layer.kernel_size != (1, 1):
+        return type(layer).call(layer, x)
+    rows, columns = layer.strides
+    return tf.nn.conv2d(x[:, ::rows, ::columns], layer.standardized(layer.kernel), 1, "VALID")
+
+
+def _attention_pooling(layer, tokens):
+    """The probe's scores as one matmul: its query is a constant, which ML Drift has on the right only."""
+    attention = layer.attention
+    query = attention.query(tf.convert_to_tensor(layer.probe))  # (1, 1, heads, head size)
+    query = query[0, 0] * query.shape[-1] ** -0.5
+    logits = tf.matmul(tokens, tf.einsum("chd,hd->ch", attention.key.kernel, query))  # (batch, tokens, heads)
+    if attention.key.bias is not None:
+        logits += tf.einsum("hd,hd->h", attention.key.bias, query)
+    scores = tf.expand_dims(tf.nn.softmax(tf.transpose(logits, (0, 2, 1))), 2)
+    x = attention.out(attend(scores, attention.value(tokens)))  # (batch, 1, channels)
+    x = x + layer.mlp(layer.mlp_norm(x))
+    return tf.reshape(x, (x.shape[0], x.shape[2]))
+
+
+def _group_norm(layer, x):
+    """Keras's groups are a fifth axis."""
+    batch, height, width, channels = x.shape
+    grouped = tf.reshape(x, (batch, height * width, layer.groups, channels // layer.groups))
+    grouped = grouped - tf.reduce_mean(grouped, (1, 3), keepdims=True)
+    variance = tf.reduce_mean(tf.square(grouped), (1, 3), keepdims=True)
+    grouped = grouped * tf.math.rsqrt(variance + layer.epsilon)
+    return tf.reshape(grouped, x.shape) * layer.gamma + layer.beta
+
+
+_CALLS = {
+    PatchEmbedding: _patches,
+    Dense: _dense,
+    Projection: _projection,
+    MlpBlock: _mlp,
+    StdConv2D: _convolution,
+    AttentionPooling: _attention_pooling,
+    keras.layers.GroupNormalization: _group_norm,
+}
+
+
+def _rotate_halves(attention):
+    """Let the pairs of channels that are rotated be j and j + head size / 2 instead of 2j and 2j + 1.
+
+    Their scores are sums over the channels in whatever order.
+    """
+    for part in (attention.query, attention.key, attention.query_norm, attention.key_norm):
+        for weight in part.weights if part else ():
+            values = weight.numpy()
+            weight.assign(np.concatenate([values[..., 0::2], values[..., 1::2]], axis=-1))
+    attention.rotation = "half"
