@@ -15,11 +15,12 @@ The rows are in `catalogue.csv`, sorted by name. A name has these parts:
 "_hf" precedes the tag of Google's and Meta's own repositories, which use transformers' layout. "_npz" ends
 the names of the authors' .npz files, whose buckets have required credentials since 2026-02; the name
 without it is public. For AugReg it may be another run than the file that the authors recommend. CLIP weights
-trained with quick_gelu are listed with that activation only, and SigLIP weights at 384 pixels with patches of
-14, which do not divide it, at 378.
+trained with quick_gelu are listed with that activation only.
 
 The columns and their sources:
 
+* `variant`: of newer families their own one, which also says what no array shows; DINOv2's sizes with GELU,
+  CLIP's and SigLIP's are those of plain models. Empty for sizes that only timm has.
 * `options`: arguments that differ from the layout's defaults or that it leaves open (`layouts/timm.py`), from
   the architectures of timm 1.0.31.
 * `prepare`: resize, interpolation, and the mean and std of `NORMS`. timm and transformers resize with Pillow,
@@ -28,6 +29,9 @@ The columns and their sources:
   `preprocessor_config.json`, and Meta's `datasets.py` of facebookresearch/deit (the repositories of the
   undistilled models state another mean). big_vision's S/16 was resized by area, which antialiased bilinear
   approximates.
+  The repositories of DINOv3 follow `convert_dinov3_vit_to_hf.py` of transformers, and for SAT-493M the README
+  of facebookresearch/dinov3.
+* `pretrained_on`: the names that the authors' papers, model cards or READMEs give their data.
 * `licence`: `LICENCE_SOURCES`.
 * `top1`: ImageNet-1k validation accuracy in per cent, at this size, as reported by `top1_source`; empty where
   no source reports it.
@@ -35,8 +39,8 @@ The columns and their sources:
   `pin_source`; empty where no source states them, and then the newest version is used, unchecked.
 
 Architectures that `VisionTransformer` cannot express are excluded: parallel blocks, differential attention,
-relative positions other than BEiT's, convolutional stems. Rows of families with rotary positions have no
-variant, and need the repository's `config.json`, which says what no array shows.
+relative positions other than BEiT's, convolutional stems. Rows of models with rotary positions that only timm
+has need the repository's `config.json`, which says so.
 """
 
 import csv
@@ -62,6 +66,7 @@ NORMS = {
 LICENCE_SOURCES = {
     "hf://timm/": "timm 1.0.31, configuration of the weights",
     "hf://google/": "model cards, LICENSE of google-research/vision_transformer",
+    "hf://facebook/dinov3-": "LICENSE.md of facebookresearch/dinov3",
     "hf://facebook/": "model cards, README of facebookresearch/deit",
     "gs://vit_models/": "LICENSE of google-research/vision_transformer",
     "gs://big_vision/": "README of google-research/big_vision",
@@ -187,23 +192,17 @@ def find(source_or_name):
     return _BY_SOURCE.get(text)
 
 
-def licence_note(source, row=None):
-    """A sentence about a licence that restricts the use of the weights, or None.
-
-    Args:
-        source: A source for `fetch`.
-        row: Its row in the catalogue, or None.
+def licence_note(row):
+    """A sentence about a licence that restricts the use of a row's weights, or None.
 
     Example:
-        >>> licence_note("hf://facebook/dinov3-vits16-pretrain-lvd1689m")[47:87]
+        >>> licence_note(find("vit_s16_dinov3_hf_lvd1689m"))[47:87]
         "the weights have Meta's DINOv3 licence, "
     """
-    text = os.fspath(source)
-    licence = row.licence if row else "dinov3-license" if "facebook/dinov3-" in text else None
-    if licence is None or licence in _OPEN:
+    if row is None or row.licence is None or row.licence in _OPEN:
         return None
-    title = "Meta's DINOv3 licence" if licence == "dinov3-license" else f"the licence {licence}"
-    return f"{text}: the weights have {title}, which restricts their use; read it in the repository"
+    title = "Meta's DINOv3 licence" if row.licence == "dinov3-license" else f"the licence {row.licence}"
+    return f"{row.source}: the weights have {title}, which restricts their use; read it in the repository"
 
 
 def _repository(text):

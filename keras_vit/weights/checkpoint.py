@@ -100,7 +100,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
     resolved = resolve(source)
     address, subtree = _split_subtree(resolved)
     row = find(address)
-    if note := licence_note(address, row):
+    if note := licence_note(row):
         logging.log_first_n(logging.WARNING, note, 1)
     pinned = row is not None and address == row.url
     digest = sha256 or (row.sha256 if pinned else None)

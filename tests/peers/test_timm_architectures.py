@@ -4,6 +4,7 @@ The expected options come from timm's modules, never from our code, so that a si
 """
 
 import functools
+import math
 import re
 
 import numpy as np
@@ -29,7 +30,7 @@ from timm.models._hub import save_config_for_hf  # noqa: E402
 from timm.models.deit import VisionTransformerDistilled  # noqa: E402
 from timm.models.naflexvit import NaFlexVit  # noqa: E402
 
-from keras_vit.variants import VARIANTS  # noqa: E402
+from keras_vit.variants import CHOICES, VARIANTS, parse_variant  # noqa: E402
 from keras_vit.weights import checkpoint  # noqa: E402
 from keras_vit.weights.catalogue import CATALOGUE  # noqa: E402
 from keras_vit.weights.show import expected_shapes  # noqa: E402
@@ -319,3 +320,9 @@ def test_a_row_of_the_catalogue_is_read_as_it_is(row, tmp_path, monkeypatch):
         found = read(model, tmp_path, monkeypatch, config=False, source=row.name)
         assert not unsupported_parts(model)
         assert_equal_arguments(found, model)
+    if row.variant and "_parfac_" not in row.name:  # whose factors of positions are read as their sums
+        own = {n: value for n, value in parse_variant(row.variant).items() if n not in CHOICES}
+        grid = found.pop("position_grid", None)
+        shapes = expected_shapes({**found, **own}, grid)
+        count = sum(math.prod(shape) for shape in shapes.values())
+        assert count == sum(weight.numel() for weight in model.parameters())

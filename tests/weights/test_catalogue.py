@@ -4,14 +4,11 @@ import pytest
 
 from keras_vit import Preprocessing
 from keras_vit.models.config import check_options, stem_stride
-from keras_vit.variants import VARIANTS, parse_variant
+from keras_vit.variants import FAMILIES, VARIANTS, cost, parse_variant
 from keras_vit.weights.catalogue import CATALOGUE, CSV, find, licence_note, list_models, resolve
 
 ROWS = [*CATALOGUE.values()]
-FAMILIES = r"(vit|deit|deit3|eva|eva02|beit|beitv2|beit3|aimv2|pe_\w+|naflexvit|flexivit|test_vit\d?)"
-STRUCTURES = (  # rows of families that have more than a size of their own
-    r"eva02|eva_g|beit|aimv2|pe_|naflexvit|_dinov3_|_rope_|_rpn_|sapiens2|radio|intern300m|g14_(dinov2|reg)"
-)
+PREFIXES = r"(vit|deit|deit3|eva|eva02|beit|beitv2|beit3|aimv2|pe_\w+|naflexvit|flexivit|test_vit\d?)"
 
 
 def test_names_and_sources_are_unique_and_names_sorted():
@@ -24,7 +21,7 @@ def test_names_and_sources_are_unique_and_names_sorted():
 def test_names_tell_source_size_and_classes():
     sources = r"hf://(timm|google|facebook)/[\w.-]+|gs://(vit_models|big_vision)/[\w.+/-]+\.npz"
     for row in ROWS:
-        assert re.fullmatch(FAMILIES + r"(_[a-z0-9_]+)?", row.name), row.name
+        assert re.fullmatch(PREFIXES + r"(_[a-z0-9_]+)?", row.name), row.name
         assert re.fullmatch(sources, row.source), row.name
         assert row.source.startswith("gs://") == row.name.endswith("_npz"), row.name
         assert row.source.startswith(("hf://google/", "hf://facebook/")) == ("_hf_" in row.name), row.name
@@ -42,21 +39,58 @@ def test_names_tell_source_size_and_classes():
             assert not re.search(words, row.name) or row.num_classes == classes, row.name
 
 
-def test_the_variant_agrees_with_the_name_and_the_patch_divides_the_image():
-    words = {"G": "gigantic", "g-opt": "gopt"}
+FAMILY_OF = {f"{family}-{size}": (family, size) for family in FAMILIES for size in FAMILIES[family][1]}
+# What names have for a size or a variant, and what they match for a family.
+SIZE_WORDS = {
+    **{"G/14": "gigantic14", "g-opt/16": "gopt16", "S+/16": "s16_plus", "H+/16": "h16_plus"},
+    **{f"PE-{kind}-G/14": "gg14" for kind in ("core", "lang", "spatial")},
+    **{"300M/14": "intern300m14", "0.1B/16": "b16", "0.4B/16": "l16", "0.8B/16": "h16"},
+    **{"Sapiens2-1B/16": "g16"},
+}
+FAMILY_WORDS = {
+    **{"BEiT": "beit_", "BEiTv2": "beitv2", "BEiT-3": "beit3", "EVA": "eva_g14_(m30m|clip_ft)"},
+    **{"EVA-CLIP": "eva_g14_clip_(?!ft)", "EVA-02": "eva02_.*_mim_", "EVA-02-CLIP": "eva02_.*_clip_"},
+    **{"AIMv2": "aimv2", "SigLIP": "naflexvit_.*_siglip_", "DINOv2": "vit_g14_dinov2"},
+    **{"DINOv2-reg": "vit_g14_reg4_dinov2", "TIPSv2": "vit_g14_reg1_tipsv2", "InternViT": "vit_intern"},
+    **{"RoPE-axial": "vit_.*_rope_naver", "RoPE-axial-APE": "vit_.*_rope_ape_"},
+    **{"RoPE-mixed": "vit_.*_rope_mixed_naver", "RoPE-mixed-APE": "vit_.*_rope_mixed_ape_"},
+    **{"C-RADIOv3": ".*_radio_v3_", "C-RADIOv4": ".*_radio_v4_", "PE-core": "pe_core", "PE-lang": "pe_lang"},
+    **{"PE-spatial": "pe_spatial", "DINOv3": "vit_.*_dinov3_(?!.*eupe)", "EUPE": "vit_.*_eupe_"},
+    "Sapiens2": "vit_.*_sapiens2",
+}
+
+
+def test_the_variant_agrees_with_the_name_and_is_given_where_there_is_one():
     for row in ROWS:
         assert (row.variant is None) == ("num_heads" in row.options), row.name  # A variant has a head count.
         if row.variant is None:
-            plain = re.search(r"_(ti|s|b|l|h)\d", row.name) and "plus" not in row.name
-            assert not plain or re.search(STRUCTURES, row.name), row.name
+            only_timms = r"test_|_(rope_reg\d|rpn|b16_plus)_|_(betwixt|little|mediumd|so150m|wee|xsmall)"
+            assert re.search(only_timms, row.name), row.name
+            continue
+        family, size = FAMILY_OF.get(row.variant, (None, row.variant))
+        families = [name for name, words in FAMILY_WORDS.items() if re.match(words, row.name)]
+        assert families == [family] * (family is not None), row.name
+        stem, plus, plain = size.rpartition("+") if family is None else ("", "", size)
+        word = SIZE_WORDS.get(row.variant, SIZE_WORDS.get(plain, plain.replace("/", "").lower()))
+        assert f"_{stem.lower()}{'_' * bool(plus)}{word}_" in f"{row.name}_", row.name
+
+
+def test_the_patch_divides_the_image_but_for_so400m_at_384():
+    for row in ROWS:
+        if row.variant is None:
             continue
         arguments = parse_variant(row.variant)
-        stem, _, rest = row.variant.rpartition("+")
-        size, patch = rest.split("/")
-        expected = [stem.lower()] * bool(stem) + [words.get(size, size.lower()) + patch]
-        assert row.name.partition("_")[2].startswith("_".join(expected) + "_"), row.name
         patches = row.image_size[0] / stem_stride(arguments.get("resnet")) / arguments["patch_size"]
-        assert patches == int(patches) > 1, row.name
+        assert patches > 1, row.name
+        assert (patches == int(patches)) != (arguments["patch_size"] == 14 and row.image_size[0] == 384)
+
+
+def test_a_file_of_known_size_holds_the_variants_parameters():
+    """The header of a file and a representation layer add less than two per cent."""
+    for row in ROWS:
+        if row.bytes:
+            counted = cost(row.variant, row.image_size[0], row.num_classes)["parameters"]
+            assert 1 <= row.bytes / (4 * counted) < 1.02, row.name
 
 
 def test_options_are_valid_and_activations_given_only_where_the_layout_leaves_them_open():
@@ -105,7 +139,7 @@ def test_reported_facts_have_a_source():
     ],
 )
 def test_a_licence_that_restricts_the_use_is_said(source, words):
-    note = licence_note(source, find(source))
+    note = licence_note(find(source))
     assert note is None if words is None else words in note and source in note
 
 

@@ -8,7 +8,7 @@ from reference.goldens import stored
 from reference.small import HYBRID, small
 from safetensors.numpy import load_file, save_file
 
-from keras_vit import from_pretrained, save_weights
+from keras_vit import VisionTransformer, from_pretrained, save_weights, variants
 from keras_vit.weights import checkpoint
 from keras_vit.weights.checkpoint import merged_heads
 from keras_vit.weights.layouts import LAYOUTS
@@ -209,19 +209,18 @@ def test_a_naflexvit_is_read_at_its_image_size(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, layout",
+    "name, layout, size, pooling",
     [
-        ("vit_small_patch16_dinov3.lvd1689m", "timm"),
-        ("hf://facebook/dinov3-vits16-pretrain-lvd1689m", "huggingface"),
+        ("vit_small_patch16_dinov3.lvd1689m", "timm", 256, "gap"),
+        ("facebook/dinov3-vits16-pretrain-lvd1689m", "huggingface", 224, "token"),
     ],
 )
-def test_dinov3_is_read_by_its_published_name(name, layout, tmp_path, monkeypatch):
-    """A folder as published, of the model's kind but small; the caller hears of the licence."""
-    sizes = {"image_size": 256, "patch_size": 64, "hidden_size": 24, "num_heads": 6, "num_classes": None}
-    model = small(**{**DINOV3, **sizes, "class_token": True, "num_registers": 4})
-    if layout == "timm":
-        model = small(**{**DINOV3, **sizes, "class_token": True, "num_registers": 4, "pooling": "gap"})
-        (tmp_path / "config.json").write_text(*timm.write_config(model.get_config()))
+def test_dinov3_is_read_by_its_published_name(name, layout, size, pooling, tmp_path, monkeypatch):
+    """Of a small variant, which says what no array shows if there is no config.json; the licence is said."""
+    sizes = {"hidden_size": 24, "num_layers": 2, "mlp_dim": 48, "num_heads": 6}
+    monkeypatch.setitem(variants._ARGUMENTS, "DINOv3-S", {**variants._ARGUMENTS["DINOv3-S"], **sizes})
+    options = {**variants.parse_variant("DINOv3-S/16"), "image_size": size, "num_classes": None}
+    model = VisionTransformer(**options, pooling=pooling)
     file = save_weights(model, tmp_path / ("model.safetensors" if layout == "timm" else "folder"), layout)
     file.with_name("model.json").unlink()
     said = []
@@ -229,5 +228,6 @@ def test_dinov3_is_read_by_its_published_name(name, layout, tmp_path, monkeypatc
     monkeypatch.setattr(checkpoint.logging, "log_first_n", lambda _, note, __: said.append(note))
     loaded = from_pretrained(name)
     assert_same_arrays(arrays(loaded), arrays(model))
-    assert loaded.rotary == model.rotary and loaded.image_size == (256, 256)
+    assert loaded.rotary == model.rotary and loaded.image_size == (size, size)
+    assert loaded.preprocessing.mean[0] == 0.485
     assert "Meta's DINOv3 licence" in said[0]
