@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 from keras_vit import from_pretrained, save_weights
 from keras_vit.weights.checkpoint import merged_heads, read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.huggingface_types import TYPES
 
 huggingface = LAYOUTS["huggingface"]
 
@@ -160,6 +161,18 @@ def test_a_file_without_configuration_is_read_or_refused(name, tmp_path):
     assert {name: getattr(again, name) for name in expected} == expected
     if name == "dinov3, gated":
         assert again.rotary["base"] == 100
+
+
+def test_the_gate_is_the_first_part_or_has_its_name():
+    """Of two that were exchanged, reading and writing would exchange them back."""
+    packed, block = np.arange(12).reshape(4, 3), "encoder_block_0/mlp"
+    file = {"encoder.layer.0.mlp.weights_in.weight": packed}
+    read = [TYPES["dinov2"].table(gated=True).read(file).arrays]
+    file = {"layer.0.mlp.gate_proj.weight": packed[:2], "layer.0.mlp.up_proj.weight": packed[2:]}
+    read.append(TYPES["dinov3_vit"].table(gated=True).read(file).arrays)
+    for found in read:
+        np.testing.assert_array_equal(found[f"{block}/gate/kernel"], packed[:2].T)
+        np.testing.assert_array_equal(found[f"{block}/up/kernel"], packed[2:].T)
 
 
 def test_names_in_memory_are_those_of_the_same_layers():

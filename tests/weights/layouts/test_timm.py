@@ -37,6 +37,36 @@ def test_axes_are_transposed(key, ours, axes):
     np.testing.assert_array_equal(mapped.arrays[ours], array.transpose(axes))
 
 
+def test_arrays_of_a_block_have_these_names():
+    """Of two that were exchanged, reading and writing would exchange them back."""
+    names = {
+        **{"norm1.weight": "attention_norm/gamma", "norm2.weight": "mlp_norm/gamma"},
+        **{
+            "attn.q_norm.weight": "attention/query_norm/gamma",
+            "attn.k_norm.weight": "attention/key_norm/gamma",
+        },
+        **{"attn.norm.weight": "attention/output_norm/gamma", "mlp.norm.weight": "mlp/hidden_norm/gamma"},
+        **{"attn.q_bias": "attention/query/bias", "attn.v_bias": "attention/value/bias"},
+        **{"gamma_1": "attention_scale/gamma", "gamma_2": "mlp_scale/gamma"},
+        **{"mlp.fc1_g.bias": "mlp/gate/bias", "mlp.fc1_x.bias": "mlp/up/bias"},
+    }
+    arrays = {f"blocks.1.{name}": np.full(3, i) for i, name in enumerate(names)}
+    read = timm.read({"patch_embed.proj.weight": np.ones((1, 1, 1, 1)), **arrays}).arrays
+    for i, name in enumerate(names.values()):
+        np.testing.assert_array_equal(read[f"encoder_block_1/{name}"], np.full(3, i))
+    scales = {"blocks.0.ls1.gamma": np.ones(3), "blocks.0.ls2.gamma": np.zeros(3)}
+    read = timm.read({"patch_embed.proj.weight": np.ones((1, 1, 1, 1)), **scales}).arrays
+    assert read["encoder_block_0/attention_scale/gamma"].all()
+
+
+def test_of_a_packed_gate_the_gate_comes_first():
+    packed = np.arange(12).reshape(4, 3)
+    file = {"blocks.0.mlp.fc1.weight": packed, "blocks.0.mlp.fc2.weight": np.ones((3, 2))}
+    read = timm.read({"patch_embed.proj.weight": np.ones((1, 1, 1, 1)), **file}).arrays
+    np.testing.assert_array_equal(read["encoder_block_0/mlp/gate/kernel"], packed[:2].T)
+    np.testing.assert_array_equal(read["encoder_block_0/mlp/up/kernel"], packed[2:].T)
+
+
 def test_key_and_value_of_attention_pooling_are_concatenated():
     model = small(pooling="map")
     written, ours = state_dict(model)["attn_pool.kv.weight"], merged_heads(arrays(model))
