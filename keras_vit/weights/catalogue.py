@@ -65,6 +65,7 @@ NORMS = {
 }
 LICENCE_SOURCES = {
     "hf://timm/": "timm 1.0.31, configuration of the weights",
+    "hf://google/siglip2-": "model cards",
     "hf://google/": "model cards, LICENSE of google-research/vision_transformer",
     "hf://facebook/dinov3-": "LICENSE.md of facebookresearch/dinov3",
     "hf://facebook/": "model cards, README of facebookresearch/deit",

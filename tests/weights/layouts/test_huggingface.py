@@ -8,9 +8,11 @@ from reference.small import images_for, one_block, small
 from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_pretrained, save_weights
+from keras_vit.weights.catalogue import find
 from keras_vit.weights.checkpoint import merged_heads, read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.layouts.huggingface_types import TYPES
+from keras_vit.weights.metadata import read_metadata
 
 huggingface = LAYOUTS["huggingface"]
 
@@ -267,6 +269,14 @@ def test_siglip_2_for_any_size_is_read_as_a_model_of_one(tmp_path):
     any_size = {"image_size": (None, None)}
     with pytest.raises(ValueError, match=r"'bilinear_antialias', which .*; give image_size, or"):
         from_pretrained(tmp_path / "naflex", **any_size)
+
+    row = find("google/siglip2-base-patch16-naflex")  # whose config.json has only what defaults do not say
+    (tmp_path / "naflex" / "config.json").write_text(
+        json.dumps({"model_type": "siglip2", "vision_config": {"model_type": "siglip2_vision_model"}})
+    )
+    options, _, _ = read_metadata(tmp_path / "naflex" / "model.safetensors", huggingface)
+    assert {row.image_size, options["image_size"]} == {(256, 256)}
+    assert {**row.preprocessing, "resize": "squash"} == {"resize": "squash", **options["preprocessing"]}
 
     save_file(file, tmp_path / "bare.safetensors")  # what no file says is that of the type
     alone = read_checkpoint(tmp_path / "bare.safetensors", num_heads=3).arguments
