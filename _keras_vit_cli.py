@@ -161,7 +161,7 @@ def _export(add):
     _model(add, exported=False)
     folder = "folder to write; an existing export only accepts a saved_model with another --version"
     add("--output", required=True, metavar="DIR", help=folder)
-    formats = "of saved_model,tflite,onnx,hub,web (default: saved_model,tflite)"
+    formats = "of saved_model,tflite,onnx,onnx_int8,openvino,hub,web (default: saved_model,tflite)"
     add("--formats", type=names, default=("saved_model", "tflite"), help=formats)
     _precisions(add)
     _dataset(add, required=False)
@@ -191,7 +191,8 @@ def _export(add):
 
 def _benchmark(add):
     _model(add, also="a variant such as B/16 with random weights, ")
-    add("--formats", type=names, help="of live,saved_model,tflite,onnx,hub (default: the first three)")
+    formats = "of live,saved_model,tflite,onnx,onnx_int8,openvino,hub (default: the first three)"
+    add("--formats", type=names, help=formats)
     _precisions(add)
     add("--image_size", type=image_size, help=f"{SIZE} (default: the model's or 224)")
     add("--batch_sizes", type=positive_ints, default=(1, 16), help="images per batch (default: 1,16)")
@@ -248,7 +249,8 @@ def _task(add):
 
 
 def _precisions(add):
-    precisions = "LiteRT's: float32,float16,dynamic_int8,int8 (default: the first three)"
+    precisions = "of LiteRT float32,float16,dynamic_int8,int8, of OpenVINO float32,bfloat16,int8"
+    precisions += " (default: float32,float16,dynamic_int8)"
     add("--precisions", type=names, default=("float32", "float16", "dynamic_int8"), help=precisions)
 
 
@@ -278,7 +280,7 @@ SUBCOMMANDS = {
     "fewshot": (_fewshot, "accuracy of a linear classifier on features of a few images per class"),
     "predict": (_predict, "classify images or folders of images"),
     "inspect": (_inspect, "figures and a report of what a model has learned and attends to"),
-    "export": (_export, "write a model as SavedModel, LiteRT, ONNX, Hub archive or web page, and verify it"),
+    "export": (_export, "write a model as SavedModel, LiteRT, ONNX, OpenVINO, Hub archive or web page"),
     "benchmark": (_benchmark, "images per second and peak memory of a model, live and in each format"),
     "weights": (None, "show, convert or upload a checkpoint"),
     "weights show": (_weights, "layout, architecture, parameters, and what is missing or unexpected"),

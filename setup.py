@@ -50,6 +50,8 @@ setup(
         "torch": ["torch"],  # for .bin and .pth files
         # For .onnx files, which before onnxruntime 1.27 could refer to other files.
         "onnx": ["onnx", "onnxruntime>=1.27", "tf2onnx"],
+        # For .xml files of OpenVINO; nncf for int8.
+        "openvino": ["openvino", "nncf"],
         "keras-cv": ["keras-cv"],  # augmentation layers
     },
 )

@@ -1,4 +1,4 @@
-"""Models for deployment: SavedModel, TF Hub, LiteRT, ONNX and web pages."""
+"""Models for deployment: SavedModel, TF Hub, LiteRT, ONNX, OpenVINO and web pages."""
 
 from keras_vit.lazy import lazy_names
 
@@ -12,6 +12,7 @@ LAZY = {
     "export_folder": "folder",
     "export_hub": "hub",
     "export_onnx": "onnx",
+    "export_openvino": "openvino",
     "export_saved_model": "saved_model",
     "export_tflite": "tflite",
     "export_web": "web",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_vit.export import archive
+from keras_vit.export import archive, openvino
 from keras_vit.export.description import Description
 from keras_vit.export.formats import SAVED_MODEL, format_of, suffix_of, suffixes
 from keras_vit.models.classifying import classify
@@ -85,12 +85,13 @@ def open_exported(path, threads=None, *, trust=False, sha256=None):
     """Open a SavedModel, a `.tflite` or `.onnx` file, or the folder of a web page that keras_vit wrote.
 
     The returned object may be used from several threads at once. Calls of a SavedModel and of ONNX run in
-    parallel; those of a `.tflite` file run one at a time, each on all threads.
+    parallel; those of a `.tflite` or `.xml` file run one at a time, each on all threads.
 
-    A SavedModel is a program: its graph may read and write files. A `.tflite` or `.onnx` file is data.
+    A SavedModel is a program: its graph may read and write files. Files of the other formats are data.
 
     Args:
-        path: Path or URL of a `.tflite` or `.onnx` file, the folder of a web page, or a SavedModel as for
+        path: Path or URL of a `.tflite` or `.onnx` file, path of an OpenVINO model's `.xml` file, whose
+            `.bin` file lies next to it, the folder of a web page, or a SavedModel as for
             `saved_model_folder`.
         threads: The number of threads to compute with; None for one a core. TensorFlow's threads are those of
             the process, so a SavedModel's can be set only before anything is computed.
@@ -102,7 +103,7 @@ def open_exported(path, threads=None, *, trust=False, sha256=None):
         ExportedModel.
 
     Raises:
-        ImportError: if the file is ONNX, and onnxruntime is missing.
+        ImportError: if the runtime of the file, onnxruntime or openvino, is missing.
         ValueError: if there is no such file, keras_vit did not write it, it is damaged, `threads` cannot be
             set, or it needs trust.
 
@@ -133,6 +134,8 @@ def exported_path(source, *, trust=False, sha256=None):
     """
     suffix = suffix_of(source)
     if suffix and suffix not in archive.SUFFIXES:
+        if suffix == openvino.SUFFIX and "://" in os.fspath(source):
+            raise ValueError(f"{source!r} needs the .bin file next to it: download both")
         return fetch(source, sha256=sha256, trust=trust)
     folder = pathlib.Path(source).expanduser()
     if folder.is_dir() and format_of(folder) is not SAVED_MODEL:

@@ -29,7 +29,7 @@ from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path, free_path
 
 CALIBRATION_IMAGES = 200
-VERSIONS_OF = ("keras_vit", "keras", "tensorflow", "ai-edge-litert", "onnxruntime")
+VERSIONS_OF = ("keras_vit", "keras", "tensorflow", "ai-edge-litert", "onnxruntime", "openvino", "nncf")
 
 
 def export_folder(
@@ -57,16 +57,18 @@ def export_folder(
     """Write a model in several formats, run each in its own runtime, and compare it with the live model.
 
     Writes `saved_model/1/`, `model_float32.tflite` and one such file for each other precision,
-    `model.onnx`, `hub/NAME.tar.gz` with its model card, the page `web/index.html`, and `verification.json`;
-    all of them or, if anything fails, none.
+    `model.onnx`, `model_int8.onnx`, `openvino/model_float32.xml` with its `.bin` file and so on,
+    `hub/NAME.tar.gz` with its model card, the page `web/index.html`, and `verification.json`; all of them or,
+    if anything fails, none.
 
     Args:
         model: A `VisionTransformer` on the TensorFlow backend.
         path: Folder to write; it must not exist. Only another version of the SavedModel alone is added to
             an existing folder, with `verification-VERSION.json`.
-        formats: Any of "saved_model", "tflite", "onnx", "hub" and "web".
-        precisions: Of LiteRT: any of "float32", "float16", "dynamic_int8" and "int8". A web page has one
-            model: "dynamic_int8" if it is among them, otherwise the first.
+        formats: Any of "saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub" and "web".
+        precisions: Any of LiteRT's, "float32", "float16", "dynamic_int8" and "int8", and of OpenVINO's,
+            "float32", "bfloat16" and "int8". A web page has one model: "dynamic_int8" if it is among them,
+            otherwise the first.
         task: What the outputs mean: "single_label", "multi_label" or "regression"; None for the
             data set's, or the first.
         representation: Whether to export the representation instead of the head's output.
@@ -94,7 +96,7 @@ def export_folder(
         ValueError: if the folder exists, an argument is unknown, weights are not finite, a format
             cannot hold the model, or an export exceeds its format's tolerance. Nothing is left
             under its name then.
-        ImportError: if ONNX's packages are not installed.
+        ImportError: if ONNX's or OpenVINO's packages are not installed.
 
     Example:
         >>> report = export_folder(model, "export", dataset=load_dataset("digits"))
@@ -118,7 +120,10 @@ def export_folder(
         raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
     if integer_io is not None and "tflite_int8" not in [format.name for format in chosen]:
         raise ValueError(f"integer_io is an option of LiteRT's int8 only; got {formats} and {precisions}")
-    calibrated = dataset is not None and "train" in dataset.splits
+    calibration = None
+    if dataset and "train" in dataset.splits and any(format.precision == "int8" for format in chosen):
+        images_of = sample_images(dataset.split("train"), description.preprocessing, CALIBRATION_IMAGES)
+        calibration = [images_of[0]]
     job = ExportJob(
         model,
         task=task,
@@ -127,7 +132,7 @@ def export_folder(
         batch_size=batch_size,
         image_size=image_size,
         integer_io=integer_io,
-        calibration=_calibration(dataset, description) if calibrated else None,
+        calibration=calibration,
         name=name,
         publisher=publisher,
         version=version,
@@ -180,11 +185,6 @@ def _export(format, job, target, reference):
     except ValueError as error:
         raise ValueError(f"the {format.name} export is discarded: {error}") from None
     return {**row, "export_seconds": seconds, "warning": warning, "delegates": format.delegates}
-
-
-def _calibration(dataset, description):
-    """Calibration images for int8, sampled when they are needed."""
-    yield sample_images(dataset.split("train"), description.preprocessing, CALIBRATION_IMAGES)[0]
 
 
 @contextlib.contextmanager

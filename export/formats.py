@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from keras_vit.export import archive, hub, onnx, saved_model, tflite, web
+from keras_vit.export import archive, hub, onnx, openvino, saved_model, tflite, web
 from keras_vit.export.description import describe
 from keras_vit.export.hub import Facts
 from keras_vit.export.verify import Tolerance
@@ -111,6 +111,41 @@ def _litert(precision, tolerance):
     )
 
 
+def _onnx(option, path, precision, tolerance):
+    return Format(
+        option=option,
+        path=path,
+        suffix=".onnx",
+        write=lambda job, path: onnx.export_onnx(job.saved_model, path, precision=precision),
+        open=onnx.open_onnx,
+        tolerance=tolerance,
+        check=lambda job: onnx.packages(),
+    )
+
+
+def _openvino(precision, tolerance):
+    def options(job):
+        int8 = {"calibration": job.calibration} if precision == "int8" else {}
+        return {"precision": precision, **int8}
+
+    def check(job):
+        openvino.check_options(**options(job))
+        openvino.packages(precision)
+
+    return Format(
+        option="openvino",
+        path=f"openvino/model_{precision}.xml",
+        suffix=openvino.SUFFIX,
+        write=lambda job, path: openvino.export_openvino(
+            job.saved_model, path, image_size=job.image_size, **options(job)
+        ),
+        open=openvino.open_openvino,
+        tolerance=tolerance,
+        check=check,
+        precision=precision,
+    )
+
+
 def _write_saved_model(job, path):
     options = {"task": job.task, "representation": job.representation, "seed": job.seed}
     saved_model.export_saved_model(job.model, path, **options)
@@ -135,6 +170,7 @@ def _check_web(job):
 
 
 _EXACT = Tolerance("max_logit_difference", 1e-5)
+_AGREEING = Tolerance("agreement", 0.99)
 SAVED_MODEL = Format(
     option="saved_model",
     path="saved_model/{version}",
@@ -158,18 +194,14 @@ FORMATS = (
     SAVED_MODEL,
     _litert("float32", _EXACT),
     _litert("float16", Tolerance("max_logit_difference", 5e-3)),
-    _litert("dynamic_int8", Tolerance("agreement", 0.99)),
+    _litert("dynamic_int8", _AGREEING),
     # Rounding the activations to 8 bits can cost accuracy that no option restores.
     _litert("int8", Tolerance("agreement", 0.99, required=False)),
-    Format(
-        option="onnx",
-        path="model.onnx",
-        suffix=".onnx",
-        write=lambda job, path: onnx.export_onnx(job.saved_model, path),
-        open=onnx.open_onnx,
-        tolerance=_EXACT,
-        check=lambda job: onnx.packages(),
-    ),
+    _onnx("onnx", "model.onnx", "float32", _EXACT),
+    _onnx("onnx_int8", "model_int8.onnx", "dynamic_int8", _AGREEING),
+    _openvino("float32", _EXACT),
+    _openvino("bfloat16", _AGREEING),
+    _openvino("int8", _AGREEING),
     Format(
         option="hub",
         path="hub/{name}.tar.gz",
@@ -200,7 +232,7 @@ def choose_formats(formats, precisions):
         ['tflite_float32', 'tflite_int8', 'onnx']
         >>> choose_formats(("tfjs",), ("float32",))
         Traceback (most recent call last):
-        ValueError: formats must be among saved_model, tflite, onnx, hub, web; got tfjs
+        ValueError: formats must be among saved_model, tflite, onnx, onnx_int8, openvino, hub, web; got tfjs
     """
     options = {format.option: format for format in FORMATS}
     known = {format.precision: format for format in FORMATS if format.precision}
@@ -209,11 +241,15 @@ def choose_formats(formats, precisions):
         if unknown or not given:
             got = ", ".join(map(str, unknown)) or "none"
             raise ValueError(f"{what} must be among {', '.join(choices)}; got {got}")
-    return [
+    chosen = [
         format
         for format in FORMATS
         if format.option in formats and (format.precision is None or format.precision in precisions)
     ]
+    for option in set(formats) - {format.option for format in chosen}:
+        own = ", ".join(format.precision for format in FORMATS if format.option == option)
+        raise ValueError(f"the precisions of {option} are {own}; got {', '.join(precisions)}")
+    return chosen
 
 
 def suffixes():

@@ -1,7 +1,10 @@
 """A SavedModel as an ONNX file, for onnxruntime and other runtimes."""
 
+import collections
+import contextlib
 import importlib
 import logging
+import math
 import os
 import pathlib
 
@@ -10,17 +13,19 @@ import tensorflow as tf
 
 from keras_vit import rules
 from keras_vit.export.description import FILE, damaged, parse_description, read_description
+from keras_vit.lazy import optional_package
 from keras_vit.messages import one_line
 from keras_vit.writing import atomic_path
 
 PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
 OPSETS = range(13, 19)
+PRECISIONS = ("float32", "dynamic_int8")
 MAX_BYTES = 2**31 - 1  # of a protocol buffer
 DIMENSIONS = {"images": ("batch", "height", "width"), None: ("batch", "tokens")}  # names of dynamic sizes
 
 
-def export_onnx(saved_model, path, *, opset=None):
-    """Convert the `serving_default` signature of a SavedModel to ONNX, in float32.
+def export_onnx(saved_model, path, *, opset=None, precision="float32"):
+    """Convert the `serving_default` signature of a SavedModel to ONNX.
 
     The file has the input `images` (float32 in [0, 1], in batches of any size), the signature's outputs,
     and in its metadata `keras_vit.json` and, of a classifier, `labels.txt`. Requires
@@ -30,6 +35,8 @@ def export_onnx(saved_model, path, *, opset=None):
         saved_model: Folder that `export_saved_model` wrote.
         path: File to write, ending in .onnx; it must not exist.
         opset: Version of ONNX's operations, from 13 to 18; None for the converter's default.
+        precision: "float32"; or "dynamic_int8", kernels of 8 bits with which ONNX Runtime multiplies
+            activations that it rounds to 8 bits at run time, by a scale for all images of a batch.
 
     Returns:
         pathlib.Path of the file.
@@ -45,7 +52,8 @@ def export_onnx(saved_model, path, *, opset=None):
         >>> export_onnx(folder, "export/model.onnx").name
         'model.onnx'
 
-    Source: ONNX's intermediate representation; `tf2onnx.convert.from_function`.
+    Source: ONNX's intermediate representation; `tf2onnx.convert.from_function`; ONNX Runtime's dynamic
+    quantisation.
     """
     onnx, _, tf2onnx = packages()
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # What it cannot convert is found below.
@@ -53,6 +61,7 @@ def export_onnx(saved_model, path, *, opset=None):
     if path.suffix != ".onnx":
         raise ValueError(f"the name of an ONNX file must end in .onnx; got {os.fspath(path)!r}")
     rules.optional(rules.one_of(OPSETS)).check("opset", opset)
+    rules.one_of(PRECISIONS).check("precision", precision)
     description = read_description(saved_model)
     weights = (saved_model / "variables" / "variables.data-00000-of-00001").stat().st_size
     if weights >= MAX_BYTES:
@@ -70,6 +79,8 @@ def export_onnx(saved_model, path, *, opset=None):
                     size.dim_param = name
         onnx.helper.set_model_props(model, description.files)
         temporary.write_bytes(model.SerializeToString())
+        if precision == "dynamic_int8":
+            _quantize(temporary)
         _check(temporary, description)
     return path
 
@@ -86,7 +97,7 @@ def open_onnx(path, threads=None):
 
 
 def _session(path, threads=None):
-    onnxruntime = optional("onnxruntime")
+    onnxruntime = optional_package("onnxruntime", "ONNX", PACKAGES)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     if threads is not None:
@@ -96,25 +107,7 @@ def _session(path, threads=None):
 
 def packages():
     """The packages that `export_onnx` requires; ImportError if one is missing."""
-    return [optional(name) for name in PACKAGES]
-
-
-def optional(name):
-    """Import a package that only ONNX files require.
-
-    Raises:
-        ImportError: if it is missing; the message has the command that installs it.
-
-    Example:
-        >>> optional("onnx").__name__
-        'onnx'
-    """
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:  # The package is installed, but broken.
-            raise
-        raise ImportError(f"ONNX requires {name}: pip install onnx onnxruntime tf2onnx", name=name) from None
+    return [optional_package(name, "ONNX", PACKAGES) for name in PACKAGES]
 
 
 def _convert(signature, opset, tf2onnx):
@@ -131,7 +124,59 @@ def _convert(signature, opset, tf2onnx):
         found = tf2onnx.tfonnx.process_tf_graph(graph, opset=opset, tensors_to_rename=names, **ends)
     # tf2onnx's optimizer is skipped: each of its passes keeps another copy of the weights (18 GB for B/16),
     # and runtimes optimize the files that they open, to the same speed.
-    return found.make_model("keras_vit")
+    model = found.make_model("keras_vit")
+    _reshape_kernels(model.graph)
+    return model
+
+
+def _quantize(path):
+    """Round the kernels of a file's matmuls to 8 bits, each channel with its own scale."""
+    quantization = importlib.import_module("onnxruntime.quantization")
+    with _quiet_logging():  # It advises to run a preprocessing that this graph does not need.
+        quantization.quantize_dynamic(
+            path,
+            path,
+            weight_type=quantization.QuantType.QInt8,
+            per_channel=True,
+            extra_options={"MatMulConstBOnly": True},
+        )
+
+
+@contextlib.contextmanager
+def _quiet_logging():
+    """Disable Python's logs."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _reshape_kernels(graph):
+    """Store each kernel in the shape that the graph gives it before the matmul.
+
+    Quantisers expect the constant of a matmul at its input: ONNX Runtime's leaves out other matmuls, and NNCF
+    takes the axes of a constant that is reshaped for those of the matmul.
+    """
+    numbers = importlib.import_module("onnx.numpy_helper")
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    casts = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Cast"}
+    uses = collections.Counter(name for node in graph.node for name in node.input)
+    renamed = {}
+    for node in [*graph.node]:
+        if node.op_type != "Reshape" or node.input[0] not in constants or uses[node.input[0]] > 1:
+            continue
+        shape = constants.get(casts.get(node.input[1], node.input[1]))
+        if shape is None:
+            continue
+        sides, kernel = numbers.to_array(shape).tolist(), constants[node.input[0]]
+        rest = math.prod(kernel.dims) // max(math.prod(side for side in sides if side != -1), 1)
+        kernel.dims[:] = [rest if side == -1 else side for side in sides]
+        renamed[node.output[0]] = kernel.name
+        graph.node.remove(node)
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
 
 
 def _check(path, description):

@@ -85,7 +85,7 @@ def export_tflite(
     description = description.with_size(image_size or description.usual_size)
     _check_size(description.parameters, precision)
     shape = (batch_size, *description.image_size, description.channels)
-    samples = [*_samples(calibration, shape)] if precision == "int8" else None
+    samples = [*calibration_samples(calibration, shape)] if precision == "int8" else None
     with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
         converter = _converter(_model(saved_model, description), description, shape)
         content = _convert(converter, precision, integer_io, samples)
@@ -214,7 +214,7 @@ def _convert(converter, precision, integer_io, samples):
         raise ValueError(f"LiteRT cannot hold this model: {one_line(error)[:300]}") from error
 
 
-def _samples(calibration, shape):
+def calibration_samples(calibration, shape):
     """Calibration images in the batches that the converter takes.
 
     A black and a white value are put into the first image's corners. The range of the input is then [0, 1]

@@ -233,7 +233,7 @@ def milliseconds(call, most=20, seconds=1.0):
 
 
 def size_of(path):
-    """Bytes of a file, or of all files in a folder.
+    """Bytes of a file, or of all files in a folder; of an `.xml` file with its `.bin` file.
 
     Example:
         >>> _ = pathlib.Path("four").write_bytes(b"1234")
@@ -241,7 +241,8 @@ def size_of(path):
         4
     """
     path = pathlib.Path(path)
-    files = path.rglob("*") if path.is_dir() else [path]
+    weights = [path.with_suffix(".bin")] if path.suffix == ".xml" else []
+    files = path.rglob("*") if path.is_dir() else [path, *weights]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 

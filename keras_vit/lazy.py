@@ -1,4 +1,4 @@
-"""Lazy imports, so that `import keras_vit` is fast."""
+"""Lazy imports, so that `import keras_vit` is fast, and imports of packages that only some features need."""
 
 import importlib
 import sys
@@ -29,3 +29,27 @@ def lazy_names(package, names):
         return sorted({*vars(sys.modules[package]), *names})
 
     return __getattr__, __dir__
+
+
+def optional_package(name, feature, packages):
+    """Import a package that only one feature requires.
+
+    Args:
+        name: Of the package.
+        feature: What requires it, for the message.
+        packages: All packages of the feature, which are installed together.
+
+    Raises:
+        ImportError: if it is missing; the message has the command that installs it.
+
+    Example:
+        >>> optional_package("onnx", "ONNX", ("onnx", "onnxruntime")).__name__
+        'onnx'
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:  # The package is installed, but broken.
+            raise
+        message = f"{feature} requires {name}: pip install {' '.join(packages)}"
+        raise ImportError(message, name=name) from None

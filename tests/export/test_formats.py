@@ -9,25 +9,28 @@ from keras_vit.export.exported_model import open_exported
 from keras_vit.export.folder import export_folder
 from keras_vit.export.formats import FORMATS, SAVED_MODEL, choose_formats, format_of, suffix_of
 
+AGREEING = [
+    *("tflite_dynamic_int8", "tflite_int8", "onnx_int8", "openvino_bfloat16", "openvino_int8"),
+    "web",
+]
+
 
 def test_the_tolerances_are_the_documented_ones():
     assert {format.name: format.tolerance.bound for format in FORMATS} == {
-        **dict.fromkeys(("saved_model", "hub", "onnx", "tflite_float32"), 1e-5),
+        **dict.fromkeys(("saved_model", "hub", "onnx", "tflite_float32", "openvino_float32"), 1e-5),
         "tflite_float16": 5e-3,
-        **dict.fromkeys(("tflite_dynamic_int8", "tflite_int8", "web"), 0.99),
+        **dict.fromkeys(AGREEING, 0.99),
     }
-    assert [format.name for format in FORMATS if format.tolerance.metric == "agreement"] == [
-        "tflite_dynamic_int8",
-        "tflite_int8",
-        "web",
-    ]
+    assert [format.name for format in FORMATS if format.tolerance.metric == "agreement"] == AGREEING
     assert [format.name for format in FORMATS if not format.tolerance.required] == ["tflite_int8"]
 
 
 def test_formats_and_precisions_choose_rows():
     found = choose_formats(("hub", "tflite"), ("int8", "float16"))
     assert [format.name for format in found] == ["tflite_float16", "tflite_int8", "hub"]
-    assert {format.name for format in FORMATS} == {*FILES}
+    assert {format.name for format in FORMATS if format.option != "openvino"} == {*FILES}
+    with pytest.raises(ValueError, match="precisions of openvino are float32, bfloat16, int8; got float16"):
+        choose_formats(("openvino", "onnx"), ("float16",))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def test_a_file_is_of_the_format_of_its_suffix_and_a_folder_is_a_page_or_a_saved
     (tmp_path / "web").mkdir()
     (tmp_path / "web" / "index.html").touch()
     assert format_of(tmp_path / "web").option == "web"
-    names = {"m.tflite": "tflite", "m.onnx": "onnx", "v1.5.tar.gz": "hub"}
+    names = {"m.tflite": "tflite", "m.onnx": "onnx", "m.xml": "openvino", "v1.5.tar.gz": "hub"}
     assert {name: format_of(name).option for name in names} == names
 
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from made.exports import NAMES, pixels, saved_function
 from reference.comparing import assert_close
+from reference.small import run_live
 
 import keras_vit.export.onnx as exporting
 from keras_vit.export.description import read_description
@@ -56,7 +57,9 @@ def test_the_version_of_the_operations_can_be_chosen(opset, file, saved_model, t
     assert_close(found, expected, 1e-5)
 
 
-def test_other_versions_are_refused(saved_model, tmp_path):
+def test_other_versions_and_precisions_are_refused(saved_model, tmp_path):
+    with pytest.raises(ValueError, match="precision must be one of 'float32', 'dynamic_int8'; got 'int8'"):
+        export_onnx(saved_model, tmp_path / "model.onnx", precision="int8")
     with pytest.raises(ValueError, match="opset must be one of 13, .* 18 or None; got 12"):
         export_onnx(saved_model, tmp_path / "model.onnx", opset=12)
 
@@ -66,6 +69,29 @@ def test_converting_is_quiet(saved_model, tmp_path, capfd, caplog):
     with caplog.at_level(logging.INFO):
         export_onnx(saved_model, tmp_path / "model.onnx")
     assert capfd.readouterr() == ("", "") and not [r for r in caplog.records if r.name.startswith("tf2onnx")]
+
+
+def test_kernels_are_constants_at_the_inputs_of_their_matmuls(file, model):
+    """Quantisers look for them there, and leave out or mistake kernels that are reshaped."""
+    graph = onnx.load(file).graph
+    constants = {constant.name: [*constant.dims] for constant in graph.initializer}
+    kernels = [
+        constants[node.input[1]]
+        for node in graph.node
+        if node.op_type == "MatMul" and node.input[1] in constants
+    ]
+    # patches, and in the block query, key, value, output and two of the MLP, then the head
+    assert len(kernels) == 8 and all(len(kernel) == 2 for kernel in kernels)
+
+
+def test_int8_rounds_every_kernel(exported, model):
+    path = exported / "model_int8.onnx"
+    graph = onnx.load(path).graph
+    rounded = [constant for constant in graph.initializer if constant.data_type == onnx.TensorProto.INT8]
+    kernels = sum(w.value.numpy().size for w in model.weights if w.name == "kernel")
+    assert sum(np.prod(constant.dims) for constant in rounded) >= kernels
+    assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 8
+    assert_close(open_exported(path).predict_on_batch(pixels()), run_live(model, pixels()), 0.1)
 
 
 def test_other_suffixes_and_existing_files_are_refused(saved_model, tmp_path):

@@ -82,7 +82,7 @@ def test_calibration_images_set_the_ranges_and_are_not_changed(saved_model, tmp_
 
 def test_a_fixed_batch_of_calibration_images_is_filled_up():
     images = pixels(5, (2, 2))
-    given = [batch for (batch,) in tflite._samples([images[:3], images[3:]], (2, 2, 2, 3))]
+    given = [batch for (batch,) in tflite.calibration_samples([images[:3], images[3:]], (2, 2, 2, 3))]
     images[0, 0, 0, 0], images[0, 1, 1, 2] = 0, 1  # The range of the input is [0, 1].
     np.testing.assert_array_equal(given, [images[:2], images[[2, 2]], images[3:]])
 

@@ -29,6 +29,7 @@ FILES = {  # of each format in an export folder
     "tflite_dynamic_int8": "model_dynamic_int8.tflite",
     "tflite_int8": "model_int8.tflite",
     "onnx": "model.onnx",
+    "onnx_int8": "model_int8.onnx",
     "hub": "hub/vit.tar.gz",
     "web": "web",
 }
@@ -43,7 +44,7 @@ def export_everything(folder):
     """Export it in every format."""
     options = {"precisions": ("float32", "float16", "dynamic_int8", "int8"), "dataset": digits(40)}
     facts = Facts(licence="Apache-2.0", trained_on="scanned digits")
-    formats = ("saved_model", "tflite", "onnx", "hub", "web")
+    formats = ("saved_model", "tflite", "onnx", "onnx_int8", "hub", "web")
     export_folder(shared_model(), folder / "export", formats, **options, publisher="me", facts=facts)
 
 

@@ -1,0 +1,251 @@
+"""A SavedModel as an OpenVINO model, an `.xml` file with its weights in a `.bin` file, for CPUs."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib
+import io
+import json
+import os
+import pathlib
+import sys
+import threading
+
+import numpy as np
+
+from keras_vit.export import tflite
+from keras_vit.export.description import damaged, parse_description, read_description
+from keras_vit.lazy import optional_package
+from keras_vit.messages import one_line
+from keras_vit.models.config import DYNAMIC_SIZE
+from keras_vit.rules import one_of
+from keras_vit.writing import atomic_path
+
+PACKAGES = ("openvino", "nncf")
+SUFFIX = ".xml"
+PRECISIONS = ("float32", "bfloat16", "int8")
+TELEMETRY = "openvino_telemetry"
+# Where the `Description`, the precision and the digest of the weights lie in the .xml file.
+_INFO = "keras_vit"
+_DESCRIPTION, _PRECISION, _DIGEST = "description", "precision", "weights_sha256"
+
+
+def export_openvino(saved_model, path, *, precision="float32", image_size=None, calibration=None):
+    """Convert the `serving_default` signature of a SavedModel to an OpenVINO model.
+
+    Images go in as float32 in [0, 1], in batches of any size; the outputs have the SavedModel's names. The
+    weights lie next to the file, under the same name with the suffix .bin. Requires `pip install openvino`,
+    and for "int8" `nncf`. Their reports of use to their maker are switched off.
+
+    Args:
+        saved_model: Folder that `export_saved_model` wrote.
+        path: File to write, ending in .xml; neither it nor its .bin file may exist.
+        precision: "float32"; "bfloat16", weights of 16 bits, with which `open_exported` computes in bfloat16
+            where the processor can; or "int8", weights and activations of 8 bits, and the rest as
+            "bfloat16": the fastest on CPUs with VNNI or AMX.
+        image_size: (height, width) to fix for a model of any size; None keeps it.
+        calibration: For "int8", as for `export_tflite`.
+
+    Returns:
+        pathlib.Path of the .xml file.
+
+    Raises:
+        ImportError: if a required package is missing.
+        ValueError: if a file exists, an argument does not fit, keras_vit did not write the SavedModel, it
+            cannot be converted, or computes NaN.
+        OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
+
+    Example:
+        >>> folder = export_saved_model(model, "export/saved_model/1")
+        >>> export_openvino(folder, "export/model.xml").name
+        'model.xml'
+
+    Source: OpenVINO's model conversion; NNCF's post-training quantisation with SmoothQuant (Xiao et al. 2023,
+    arXiv 2211.10438) and fast bias correction.
+    """
+    saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
+    if path.suffix != SUFFIX:
+        raise ValueError(f"the name of an OpenVINO file must end in .xml; got {os.fspath(path)!r}")
+    check_options(precision, calibration)
+    description = read_description(saved_model)
+    if image_size is not None:
+        description = description.with_size(image_size)
+    openvino, *_ = packages(precision)
+    with atomic_path(path, overwrite=False) as file, atomic_path(_weights(path), overwrite=False) as weights:
+        with contextlib.redirect_stdout(io.StringIO()):  # NNCF shows its progress there.
+            model = _convert(openvino, saved_model, description, precision, calibration)
+        model.set_rt_info(json.dumps(dataclasses.asdict(description)), [_INFO, _DESCRIPTION])
+        model.set_rt_info(precision, [_INFO, _PRECISION])
+        # It is written twice, because the file contains the digest of its weights.
+        for _ in range(2):
+            model.set_rt_info(_sha256(weights) or "", [_INFO, _DIGEST])
+            openvino.save_model(model, file, compress_to_fp16=precision == "bfloat16")
+            os.replace(_weights(file), weights)
+        _check_outputs(file, weights, description)
+    return path
+
+
+def open_openvino(path, threads=None):
+    """The arguments of `ExportedModel` for an `.xml` file and the `.bin` file next to it."""
+    return _open(path, _weights(path), threads)
+
+
+def _open(path, weights, threads=None):
+    (openvino,) = packages()
+    core = openvino.Core()
+    try:
+        model = core.read_model(path, weights)
+        info = {
+            name: model.get_rt_info([_INFO, name]).astype(str)
+            for name in (_DESCRIPTION, _PRECISION, _DIGEST)
+            if model.has_rt_info([_INFO, name])
+        }
+    except Exception as error:  # OpenVINO's exceptions have no common class.
+        raise damaged(path, error) from None
+    description = parse_description(info.get(_DESCRIPTION), path)
+    if info.get(_DIGEST) != _sha256(weights):
+        raise damaged(path, ValueError(f"{os.path.basename(weights)} is not the file that belongs to it"))
+    names = [output.any_name for output in model.outputs]
+    settings = _settings(core, info.get(_PRECISION), threads)
+    # With a known batch size int8 is a fifth faster; to compile for each size of images would be slow.
+    fixed = description.image_size != DYNAMIC_SIZE
+    lock = threading.Lock()  # A request holds the tensors of one call, which already uses all threads.
+
+    @functools.lru_cache(2)  # for batches, and for a last one of fewer images
+    def request(shape):
+        known = model.clone()
+        if shape is not None:
+            known.reshape({"images": shape})
+        return core.compile_model(known, "CPU", settings).create_infer_request()
+
+    def compute(images):
+        with lock:
+            running = request(images.shape if fixed else None)
+            running.infer({"images": images})
+            return {name: np.array(running.get_tensor(name).data) for name in names}
+
+    return description, compute
+
+
+def _settings(core, precision, threads):
+    """Options of the runtime, whose own default is bfloat16 for models of any precision."""
+    low = precision != "float32" and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "bf16" if low else "f32"}
+    return settings | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
+
+
+def check_options(precision, calibration=None):
+    """Raise ValueError for options of `export_openvino` that do not fit together."""
+    one_of(PRECISIONS).check("precision", precision)
+    if (precision == "int8") != (calibration is not None):
+        raise ValueError(
+            "int8, and no other precision, is calibrated on images, such as those of a data set with a train "
+            f"split; got precision {precision!r} {'without' if calibration is None else 'with'} images"
+        )
+
+
+def packages(precision=None):
+    """The packages for a precision; None for opening files only.
+
+    Raises:
+        ImportError: if one is missing; the message has the command that installs it.
+    """
+    needed = PACKAGES if precision == "int8" else PACKAGES[:1]
+    with _without_telemetry():
+        found = [optional_package(name, "OpenVINO", PACKAGES) for name in needed]
+        if precision is not None:
+            importlib.import_module("openvino.tools.ovc")
+    return found
+
+
+@contextlib.contextmanager
+def _without_telemetry():
+    """Import OpenVINO and NNCF as if the package were missing by which they report what is done with them."""
+    before = sys.modules.get(TELEMETRY)
+    sys.modules[TELEMETRY] = None
+    try:
+        yield
+    finally:
+        del sys.modules[TELEMETRY]
+        if before is not None:
+            sys.modules[TELEMETRY] = before
+
+
+def _convert(openvino, saved_model, description, precision, calibration):
+    """The OpenVINO model of a SavedModel's signature."""
+    sides = (*description.image_size, description.channels)
+    try:
+        model = openvino.convert_model(os.fspath(saved_model))
+        model.reshape({"images": [-1, *(-1 if side is None else side for side in sides)]})
+        _fuse_norms(openvino, model)
+    except Exception as error:
+        raise ValueError(f"OpenVINO cannot hold this model: {one_line(error)[:300]}") from error
+    if precision != "int8":
+        return model
+    _, nncf = packages(precision)
+    nncf.set_log_level("ERROR")
+    shape = (1, *description.usual_size, description.channels)
+    images = [image for (image,) in tflite.calibration_samples(calibration, shape)]
+    options = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(images)}
+    return nncf.quantize(model, nncf.Dataset(images), **options)
+
+
+def _fuse_norms(openvino, model):
+    """Replace the operations of each layer norm by one, which int8 computes 2 % faster (S/16).
+
+    OpenVINO recognises other forms of a layer norm than that of `LayerNormalization`.
+    """
+    passes = importlib.import_module("openvino.passes")
+    operations = importlib.import_module("openvino.opset13")
+
+    def node(kind, *inputs):
+        return passes.WrapType(f"opset13.{kind}", [*inputs])
+
+    x, any_axes = passes.AnyInput(), passes.AnyInput()
+    axes, epsilon = node("Constant"), node("Constant")
+    centred = node("Subtract", x, node("ReduceMean", x, axes))
+    variance = node("ReduceMean", node("Multiply", centred, centred), any_axes)
+    inverse = node("Power", node("Add", variance, epsilon), node("Constant"))
+    normalised = node("Multiply", centred, inverse)
+
+    def replace(matcher):
+        found, root = matcher.get_pattern_value_map(), matcher.get_match_root()
+        axis, last = int(found[axes].get_node().data.item()), len(found[x].get_partial_shape()) - 1
+        if axis not in (-1, last):
+            return False
+        smallest = float(found[epsilon].get_node().data.item())
+        fused = operations.mvn(found[x], operations.constant([-1]), True, smallest, "inside_sqrt")
+        fused.set_friendly_name(root.get_friendly_name())
+        openvino.utils.replace_node(root, fused)
+        return True
+
+    class Fuse(passes.MatcherPass):
+        def __init__(self):
+            super().__init__()
+            self.register_matcher(passes.Matcher(normalised, "norm"), replace)
+
+    manager = passes.Manager()
+    manager.register_pass(Fuse())
+    manager.run_passes(model)
+
+
+def _check_outputs(path, weights, description):
+    """Run the file once: its outputs must be finite."""
+    shape = (2, *description.usual_size, description.channels)
+    outputs = _open(path, weights)[1](np.random.default_rng(0).random(shape, "float32"))
+    if not all(np.isfinite(values).all() for values in outputs.values()):
+        raise ValueError("the outputs of the converted OpenVINO model are not all finite")
+
+
+def _weights(path):
+    return pathlib.Path(path).with_suffix(".bin")
+
+
+def _sha256(path):
+    """The digest of a file; None if there is none."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
