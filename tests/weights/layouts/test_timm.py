@@ -17,6 +17,7 @@ from keras_vit.weights.resizing import resized_positions
 
 timm = LAYOUTS["timm"]
 STAGES = "patch_embed.backbone.stages"
+BLOCK = "encoder_block_0"
 
 
 def state_dict(model):
@@ -57,6 +58,23 @@ def test_arrays_of_a_block_have_these_names():
     scales = {"blocks.0.ls1.gamma": np.ones(3), "blocks.0.ls2.gamma": np.zeros(3)}
     read = timm.read({"patch_embed.proj.weight": np.ones((1, 1, 1, 1)), **scales}).arrays
     assert read["encoder_block_0/attention_scale/gamma"].all()
+
+
+@pytest.mark.parametrize(
+    "names, rotary, epsilon",
+    [
+        ([], None, 1e-6),
+        (["pre_norm/gamma", "encoder_norm/gamma"], None, 1e-5),  # CLIP
+        (["patch_norm/gamma"], None, 1e-5),  # AIMv2
+        ([f"{BLOCK}/attention/output_norm/gamma", f"{BLOCK}/mlp/dense_0/kernel"], None, 1e-5),  # BEiT-3
+        ([f"{BLOCK}/attention/output_norm/gamma", f"{BLOCK}/mlp/gate/kernel"], "axial", 1e-6),  # EVA-02-CLIP
+        ([f"{BLOCK}/attention_norm/beta"], "dinov3", 1e-5),
+        ([f"{BLOCK}/attention_norm/gamma"], "dinov3", 1e-6),  # Sapiens2
+    ],
+)
+def test_the_epsilon_is_known_by_the_arrays(names, rotary, epsilon):
+    keys = {name: name for name in names}
+    assert timm.implied(keys, {"rotary": rotary})["norm_epsilon"] == epsilon
 
 
 def test_of_a_packed_gate_the_gate_comes_first():
