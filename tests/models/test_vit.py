@@ -71,7 +71,7 @@ FAMILIES = {
     },
     "BEiT": {"relative_positions": True, "position_embedding": "none", "norm_epsilon": 1e-2},
     "relative positions without a class token": {"relative_positions": True, "pooling": "gap"},
-    "EVA-02-E": {"post_norm": True, "qk_norm": True, "norm_epsilon": 1e-2},
+    "EVA-02-E": {"post_norm": True, "qk_norm": True, "norm_epsilon": 1e-2, "layer_scale": 0.1},
     "RADIO": {"final_norm": False, "image_size": (19, 30)},
     "Sapiens2": {
         **{"num_heads": 6, "num_kv_heads": (2, 6), "layer_scale": 0.1, "scale_mlp": False},

@@ -139,6 +139,7 @@ def test_a_folder_as_they_publish_it_is_loaded(name, options, tmp_path):
         {"global_pool": "map"},  # leaves the class token out
         {"global_pool": "map", "pool_include_prefix": True, "reg_tokens": 2},
         {"norm_layer": "rmsnorm"},
+        {"act_layer": "silu"},
     ],
     ids=lambda options: ", ".join(options),
 )
@@ -159,7 +160,6 @@ def test_an_option_is_read(options, tmp_path):
         {"block_fn": timm.models.vision_transformer.ParallelThingsBlock},
         {"norm_layer": timm.layers.RmsNorm},
         {"embed_norm_layer": timm.layers.LayerNorm},
-        {"act_layer": "silu"},
     ],
     ids=lambda options: ", ".join(options),
 )
