@@ -77,7 +77,9 @@ FAMILIES = {
         **{"num_heads": 6, "num_kv_heads": (2, 6), "layer_scale": 0.1, "scale_mlp": False},
         **{"rotary": "dinov3", "norm": "rms", "qk_norm": True},
     },
-    "a probe without prefix": {"pooling": "map", "class_token": True, "pool_prefix": False},
+    "a probe without prefix": {
+        **{"pooling": "map", "class_token": True, "pool_prefix": False, "num_registers": 2},
+    },
 }
 
 
