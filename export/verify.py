@@ -11,6 +11,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_vit.data.images import decode_and_prepare
+from keras_vit.data.samples import not_converted
 from keras_vit.export.description import Description
 from keras_vit.tasks import get_task
 
@@ -45,6 +46,7 @@ def sample_images(samples, preprocessing, count):
         raise ValueError(f"expected at least one image; got {count} of {len(samples)}")
     records = samples.training_records(0, 0, 1, count)  # the images of one training step
 
+    @not_converted
     def prepared(position, encoded, label):
         return decode_and_prepare(encoded, preprocessing, samples.exif), label
 

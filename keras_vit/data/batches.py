@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_vit.data.augmentation import Augmentation, batch_augmentation, image_augmentation
 from keras_vit.data.images import decode_and_prepare
-from keras_vit.data.samples import per_worker_batch
+from keras_vit.data.samples import not_converted, per_worker_batch
 
 
 def training_batches(
@@ -62,6 +62,7 @@ def training_batches(
     one_hot = has_class_ids and num_classes is not None
     augment = image_augmentation(augmentation, preprocessing, samples.exif)
 
+    @not_converted
     def sample(position, encoded, label):
         return augment(encoded, [seed, position]), tf.one_hot(label, num_classes) if one_hot else label
 
@@ -70,6 +71,7 @@ def training_batches(
         return batches
     blend = batch_augmentation(augmentation)
 
+    @not_converted
     def mixed(step, batch):
         return blend(*batch, [-1 - seed, step * workers + worker])  # Seeds of images are not negative.
 
@@ -98,9 +100,10 @@ def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=
     records = samples.evaluation_records()
     first = worker * local  # the worker's first sample of each batch
     if workers > 1:
-        is_own = lambda i, _: (i % batch_size >= first) & (i % batch_size < first + local)  # noqa: E731
-        records = records.enumerate().filter(is_own).map(lambda _, record: record)
+        is_own = not_converted(lambda i, _: (i % batch_size >= first) & (i % batch_size < first + local))
+        records = records.enumerate().filter(is_own).map(not_converted(lambda _, record: record))
 
+    @not_converted
     def sample(encoded, label):
         return decode_and_prepare(encoded, preprocessing, samples.exif), label
 

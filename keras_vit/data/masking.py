@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from keras_vit.data.samples import not_converted
 from keras_vit.rules import number
 
 STREAM = 0x6D61736B  # makes the random numbers independent of others of the same seed and step
@@ -49,6 +50,7 @@ def masked_patch_batches(
     """
     _check(corrupt_rate, mask_fraction, random_fraction)
 
+    @not_converted
     def corrupted(step, batch):
         images = batch[0] if isinstance(batch, tuple) else batch
         targets = patch_targets(images)

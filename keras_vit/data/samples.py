@@ -13,6 +13,8 @@ SPLITS = ("train", "validation", "test")
 READ_BATCH = 64  # array records
 OPEN_FILES = 16
 SHUFFLE_BUFFER = 10_000  # records, encoded
+# For functions of datasets: AutoGraph would convert all that they call, which took a second in each process.
+not_converted = tf.autograph.experimental.do_not_convert
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +62,14 @@ class Samples:
             of the global batches from step 0; the label is int32, or float32 (targets,).
         """
         own = positions(first_step, steps, batch_size, worker, workers)
-        return self._read(own.map(lambda position: (position, shuffled(position, len(self), seed))))
+        indexed = own.map(not_converted(lambda position: (position, shuffled(position, len(self), seed))))
+        return self._read(indexed)
 
     def evaluation_records(self):
         """Each sample once, in order: tf.data.Dataset of (encoded image, label)."""
         indices = tf.data.Dataset.range(len(self))
         records = self._read(tf.data.Dataset.zip((indices, indices)))
-        return records.map(lambda position, encoded, label: (encoded, label))
+        return records.map(not_converted(lambda position, encoded, label: (encoded, label)))
 
     def _read(self, indexed):
         """Convert a dataset of (position, index) to one of (position, encoded image, label)."""
@@ -74,6 +77,7 @@ class Samples:
         in_files = isinstance(self.images[0], str)
         labels = tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
 
+        @not_converted
         def record(position, index):
             return position, read(images[index]) if in_files else images[index], labels[index]
 
@@ -106,6 +110,7 @@ class IndexedRecords:
         def read(indices):
             return np.array(self.source.__getitems__(indices.tolist()), object)
 
+        @not_converted
         def read_batch(positions, indices):
             records = tf.numpy_function(read, [indices], tf.string, stateful=False)
             return positions, tf.ensure_shape(records, positions.shape)
@@ -156,7 +161,7 @@ class RecordFiles:
         own = positions(first_step, steps, batch_size, worker, workers)
         first_epoch, skipped = divmod(first_step * (batch_size // workers), sum(take for _, _, take in files))
         epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
-        records = epochs.flat_map(lambda epoch: self._epoch(files, seed, epoch)).skip(skipped)
+        records = epochs.flat_map(not_converted(lambda epoch: self._epoch(files, seed, epoch))).skip(skipped)
         return _parse(tf.data.Dataset.zip((own, records)), self.parse, own.cardinality())
 
     def evaluation_records(self):
@@ -183,7 +188,7 @@ def positions(first_step, steps, batch_size, worker, workers):
     """
     local = per_worker_batch(batch_size, worker, workers)
     counter = tf.data.Dataset.range(first_step * local, steps * local)
-    return counter.map(lambda k: k // local * batch_size + worker * local + k % local)
+    return counter.map(not_converted(lambda k: k // local * batch_size + worker * local + k % local))
 
 
 def shuffled(position, n, seed):
@@ -259,6 +264,7 @@ def _interleave(files, order):
     """The records of the files, several interleaved; `order` maps i to the index of the i-th file."""
     paths, skips, takes = (tf.constant(values) for values in zip(*files))
 
+    @not_converted
     def read(i):
         index = order(i)
         records = tf.data.TFRecordDataset(paths[index])
