@@ -7,50 +7,68 @@ import shutil
 from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # Each core runs a process of tests.
 if os.environ.get("KERAS_BACKEND") == "jax":  # Compiling takes most of the time there.
     cheap = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     os.environ.setdefault("XLA_FLAGS", cheap)
 
-import keras
 import numpy as np
 import pytest
 from filelock import FileLock
 from hypothesis import settings
 from made.limited import Limited
 
+# Keras is imported below, in functions: pytest-xdist's first process imports this file but runs no test.
+BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 # JAX compiles each shape, so it tries fewer. `make test-full` passes --hypothesis-profile=full.
-EXAMPLES = 20 if keras.backend.backend() == "tensorflow" else 4
+EXAMPLES = 20 if BACKEND == "tensorflow" else 4
 settings.register_profile("fast", deadline=None, max_examples=EXAMPLES)
 settings.register_profile("full", deadline=None, max_examples=10 * EXAMPLES)
 settings.load_profile("fast")
 
-if keras.backend.backend() == "tensorflow":  # Four devices to distribute over; later they cannot be changed.
-    import tensorflow as tf
-
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
-
 TESTS = pathlib.Path(__file__).parent
+# These files share a process, because each that runs one of them starts another for the fixture `limited`.
+WITH_LIMITED = ("data/test_hostile_images", "weights/test_hostile_archives", "weights/test_hostile_configs")
 # These files take longest and start first, so that no process is left alone with one at the end.
 LONGEST = (
-    "contract/test_contract.py",
-    "cli/test_quickstart.py",
     "test_docs.py",
+    "cli/test_quickstart.py",
     "training/test_run.py",
-    "models/test_distributed.py",
     "export/test_folder.py",
+    "contract/test_contract.py",
+    "data/test_hostile_images.py",
+    "models/test_distributed.py",
     "cli/test_finetune.py",
-    "contract/test_docstrings.py",
+    "models/test_vit.py",
+    "test_compatibility.py",
 )
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "tensorflow_only(reason): skipped on another Keras backend")
+    runs_tests = not config.getoption("numprocesses", None)
+    if runs_tests and BACKEND == "tensorflow":
+        # Four devices to distribute over; later they cannot be changed.
+        import tensorflow as tf
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
 
 
 def pytest_ignore_collect(collection_path, config):
     """Skip the comparisons with peers, which are all slow and import torch."""
     return True if collection_path.name == "peers" and config.option.markexpr == "not slow" else None
+
+
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "limited" if any(name in file for name in WITH_LIMITED) else file
+
+    return Scheduling(config, log) if config.option.dist == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items):
@@ -61,19 +79,42 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()  # Later collections need not scan the imported modules again.
+    gc.set_threshold(50_000, 10, 10)  # A graph is many objects, of which most live until it is dropped.
 
 
 def pytest_runtest_setup(item):
     for mark in item.iter_markers("tensorflow_only"):
-        if keras.backend.backend() != "tensorflow":
+        if BACKEND != "tensorflow":
             pytest.skip(f"TensorFlow only: {mark.args[0]}")
 
 
 @pytest.fixture(autouse=True)
 def _seed():
+    import keras
+
     # TensorFlow's own seed is set once: `tf.random.set_seed` drops its cache of compiled functions.
     with mock.patch("tensorflow.random.set_seed"):
         keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(scope="module")
+def without_grappler():
+    """TensorFlow runs graphs as they are: optimizing them takes longer than a few batches of small images."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+@pytest.fixture(scope="module")
+def eager(without_grappler):
+    """Keras runs steps eagerly, without tracing. Trainings in graphs are tested elsewhere, also by README."""
+    import keras
+
+    with pytest.MonkeyPatch.context() as changes:
+        changes.setattr(keras.Model, "run_eagerly", property(lambda self: True, lambda self, value: None))
+        yield
 
 
 @pytest.fixture

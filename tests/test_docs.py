@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 import pytest
+from made.blocks import run_page
 
 import _keras_vit_cli
 from keras_vit import VisionTransformer, from_pretrained, save_weights
@@ -35,51 +36,6 @@ def blocks(text):
     return re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-# One process runs all pages, to import once; each page gets a new folder with the files that it names.
-RUN = """
-import contextlib, json, os, pathlib, shlex, shutil, sys, traceback
-import numpy as np
-from PIL import Image
-import _keras_vit_cli
-
-checkpoint, trained, backbone = sys.argv[1:4]
-plan = json.loads(pathlib.Path(sys.argv[4]).read_text())
-start = pathlib.Path.cwd()
-pixels = np.random.default_rng(0).integers(0, 256, (25, 40, 50, 3), "uint8")
-photos = ["photo.jpg", *(f"flowers/{kind}/{i}.png" for kind in ("rose", "tulip") for i in range(12))]
-
-
-def run(language, block, names):
-    if language == "python":
-        exec(compile(block, "the block", "exec"), names)
-    for line in block.splitlines() if language == "" else ():
-        if line.startswith("keras-vit "):
-            assert _keras_vit_cli.main(shlex.split(line)[1:]) == 0, line
-
-
-for page, steps in plan.items():
-    folder = start / page
-    for name, image in zip(photos, pixels):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / name)
-    os.chdir(folder)
-    shutil.copy(checkpoint, "ViT-B_16.npz")
-    pathlib.Path("runs/quickstart-1").mkdir(parents=True)
-    shutil.copy(trained, "runs/quickstart-1/model.keras")
-    pathlib.Path("vit_small_patch16_dinov3.lvd1689m").mkdir()  # A path takes precedence over the name.
-    shutil.copy(backbone, "vit_small_patch16_dinov3.lvd1689m/model.keras")
-    names, failure = {}, None
-    with open("out.txt", "w") as out, contextlib.redirect_stdout(out):
-        for language, block in steps:
-            try:
-                run(language, block, names)
-            except BaseException:
-                failure = block + traceback.format_exc()
-                break
-    pathlib.Path("done.json").write_text(json.dumps(failure))
-"""
-
-
 def run_pages(pages, folder):
     """The folder of each page after all its blocks have run, and the traceback of a block that failed.
 
@@ -93,13 +49,17 @@ def run_pages(pages, folder):
     dinov3 = {"rotary": "dinov3", "position_embedding": "none", "num_registers": 4, "layer_scale": 0.1}
     backbone = VisionTransformer(256, **sizes, **dinov3, pooling="gap", class_token=True)
     backbone.save(folder / "backbone.keras")
-    plan = {page: [b for b in blocks(TEXTS[page]) if b[0] not in NOT_RUN] for page in pages}
-    (folder / "plan.json").write_text(json.dumps(plan))
-    files = (checkpoint, folder / "other.keras", folder / "backbone.keras", folder / "plan.json")
-    command = [sys.executable, "-c", RUN, *files]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return {page: (folder / page, json.loads((folder / page / "done.json").read_text())) for page in pages}
+    files = {
+        "ViT-B_16.npz": checkpoint,
+        "runs/quickstart-1/model.keras": folder / "other.keras",
+        # A path takes precedence over the published name.
+        "vit_small_patch16_dinov3.lvd1689m/model.keras": folder / "backbone.keras",
+    }
+    found = {}
+    for page in pages:
+        plan = [(language, block) for language, block in blocks(TEXTS[page]) if language not in NOT_RUN]
+        found[page] = folder / page, run_page(folder / page, plan, files)
+    return found
 
 
 @pytest.mark.tensorflow_only("README trains and exports")

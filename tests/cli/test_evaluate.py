@@ -14,6 +14,8 @@ from keras_vit.data.datasets import Dataset, load_dataset
 from keras_vit.evaluation.predicting import check_classes
 from keras_vit.weights.class_names import class_names
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):

@@ -19,6 +19,8 @@ from keras_vit.data.samples import IndexedRecords, Samples
 from keras_vit.evaluation import evaluate
 from keras_vit.tasks import TASKS
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 @pytest.fixture(scope="module")
 def model():

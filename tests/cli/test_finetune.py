@@ -10,6 +10,8 @@ from PIL import Image
 from keras_vit.cli import finetune as module
 from keras_vit.training.workdir import Workdir
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 def test_it_trains_draws_and_prints_where_everything_is(run):
     workdir, done = run

@@ -15,6 +15,8 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.inspection import attention_distance, filter_components
 from keras_vit.preprocessing import Preprocessing
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 EVALUATION = ["Scores", "Confusions", "Worst predictions", "Best predictions"]
 VIEWS = [heading for heading, _, _ in views.VIEWS.values()]
 PNGS = ["rollout.png", "heads.png", "distances.png", "filters.png", "positions.png", "similarity.png"]

@@ -18,6 +18,8 @@ from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 @pytest.mark.slow
 def test_the_script_prints_the_best_classes_of_each_image(script, images, tmp_path):

@@ -14,6 +14,8 @@ from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import RunConfig
 from keras_vit.training.workdir import Workdir, save_model
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 CURVES = "Training"
 EVALUATED = ["Scores", "Confusions", "Worst predictions", "Best predictions"]
 VIEWS = ["Attention rollout", "Patch filters", "Position embeddings"]

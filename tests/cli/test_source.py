@@ -15,6 +15,8 @@ from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 @pytest.mark.parametrize(
     "source",

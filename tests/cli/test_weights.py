@@ -9,6 +9,8 @@ from reference.small import images_for, small
 
 from keras_vit import Preprocessing, from_pretrained, save_weights
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory):

@@ -178,7 +178,7 @@ def test_the_configuration_has_every_argument_and_restores_the_layer(cls, argume
     assert {*arguments} <= {*config}
 
 
-@every_case
+@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 8 if ON_JAX else 2))
 def test_eager_compiled_and_symbolic_calls_agree(cls, arguments, shapes):
     layer, inputs = ready(cls, arguments, shapes)
     eager = numpy(layer(*inputs))
@@ -196,7 +196,7 @@ def compiled(layer):
         return jax.jit(lambda *x: layer.stateless_call(*state, *x)[0])
     import tensorflow as tf
 
-    return tf.function(layer)
+    return tf.function(layer, autograph=False)
 
 
 @pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 10 if ON_JAX else 3))
@@ -213,7 +213,9 @@ def test_the_batch_may_be_unknown_in_the_graph(cls, arguments, shapes):
 
     layer, inputs = ready(cls, arguments, shapes)
     call = tf.function(
-        layer, input_signature=each(lambda shape, dtype: tf.TensorSpec((None, *shape), dtype), shapes)
+        layer,
+        input_signature=each(lambda shape, dtype: tf.TensorSpec((None, *shape), dtype), shapes),
+        autograph=False,
     )
     assert call.get_concrete_function().output_shapes[0] is None
     for batch in (1, 3) if cls in EMPTY_IN_A_GRAPH else (0, 1, 3):

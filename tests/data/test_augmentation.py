@@ -89,7 +89,7 @@ EVERYTHING = Augmentation(
 )
 
 
-FIELDS = ["crop_area", "shift", "flip", "randaugment", "layers", "random_erasing"]
+FIELDS = ["crop_area", "shift", "flip", "layers", "randaugment", "random_erasing"]
 
 
 @pytest.mark.parametrize("name", some(FIELDS, 3))

@@ -10,6 +10,8 @@ from reference.small import small
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation.few_shot import choose_shots, few_shot, few_shot_accuracy, representations
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):

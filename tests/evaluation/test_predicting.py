@@ -8,6 +8,8 @@ from reference.small import small
 from keras_vit.data.datasets import Samples, load_dataset
 from keras_vit.evaluation import evaluate, multi_label_scores, regression_scores
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory):

@@ -128,7 +128,7 @@ def weights_of_samples(count):
 
 CLASS_WEIGHTS = {"class_weight": {0: 1.0, 1: 2.0, 2: 0.5, 3: 0.0, 4: 3.0}}
 # Replicas, micro-batches, images, weights. A last batch of one image leaves replicas and micro-batches empty.
-UNEVEN = [(2, 3, 17, weights_of_samples(17))]
+UNEVEN = [(2, 2, 17, weights_of_samples(17)), slow(2, 3, 17, weights_of_samples(17))]
 UNEVEN += [slow(2, 3, count, {}) for count in (17, 20, 23)]
 UNEVEN += [slow(2, 3, 22, CLASS_WEIGHTS), slow(4, 1, 18, weights_of_samples(18))]
 UNEVEN += [slow(0, 3, 19, {}), slow(2, 1, 21, {}), slow(4, 2, 22, weights_of_samples(22))]

@@ -23,12 +23,12 @@ KINDS = {  # encoders that differ in what surrounds the patch tokens
     "hybrid": {**HYBRID, "resnet": (1,), "image_size": 16},
 }
 
-every_kind = pytest.mark.parametrize("kind", some(KINDS, 2))
+every_kind = pytest.mark.parametrize("kind", some(KINDS, 4))
 KINDS_AND_TARGETS = [
     *[("rectangle", "mean_color"), ("registers", "downsized"), ("hybrid", "pixels")],
     *[(kind, "pixels") for kind in KINDS if kind != "hybrid"],
 ]
-few_kinds_and_targets = pytest.mark.parametrize("kind, target", some(KINDS_AND_TARGETS, 4))
+few_kinds_and_targets = pytest.mark.parametrize("kind, target", some(KINDS_AND_TARGETS, 5))
 
 
 def random_predictor(target="mean_color", **options):

@@ -8,7 +8,7 @@ from reference.small import SMALL
 
 from keras_vit.models.masked_patch import MaskedPatchPredictor
 
-pytestmark = pytest.mark.tensorflow_only("training is")
+pytestmark = [pytest.mark.tensorflow_only("training is"), pytest.mark.usefixtures("eager")]
 ENCODER = {**SMALL, "num_classes": None}
 CROSSENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 LOSSES = {"mean_color": CROSSENTROPY, "downsized": CROSSENTROPY, "pixels": keras.losses.MeanSquaredError()}

@@ -11,6 +11,8 @@ from keras_vit.training.building import build_model, finished_model, subset, tra
 from keras_vit.training.run import RunConfig
 from keras_vit.variants import parse_variant
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 RECIPE = Recipe("sgd", 0.1, 4, 0, 4)
 DATASET = types.SimpleNamespace(class_names=("cat", "dog", "owl"))
 SIZES = {name: value for name, value in SMALL.items() if name not in ("num_classes", "image_size")}
