@@ -185,6 +185,7 @@ def _export(add):
     add("--url", metavar="URL", help="URL at which the Hub archive will be published")
     add("--single_file", action="store_true", help="web: put everything into web/index.html")
     side = "web: add a field to draw on, for a model of scans of so many pixels a side"
+    add("--attention", action="store_true", help="web: show attention rollout over the picture")
     add("--drawing", type=positive_int, metavar="SIDE", help=side)
     add("--json", action="store_true", help="print JSON instead of a table")
 

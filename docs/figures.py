@@ -49,6 +49,7 @@ def main():
     page = workdir.path / "page"
     if not page.exists():
         given = {"precisions": ("dynamic_int8",), "name": "digits", "single_file": True, "drawing": SCAN}
+        given["attention"] = True
         export_folder(model, page, ("web",), dataset=digits, images=512, **given)
     if screenshot(workdir.path / REPORT, FOLDER / "report.png"):
         drawn_on(page / "web" / "index.html", FOLDER / "page.png")

@@ -53,6 +53,7 @@ def export_folder(
     facts=None,
     single_file=False,
     drawing=None,
+    attention=False,
 ):
     """Write a model in several formats, run each in its own runtime, and compare it with the live model.
 
@@ -85,7 +86,7 @@ def export_folder(
         name, publisher: Of the Hub archive; the name is also a web page's title.
         facts: `Facts` for the Hub archive's model card, in addition to what is read from the model and
             measured here.
-        single_file, drawing: Of a web page, as for `export_web`.
+        single_file, drawing, attention: Of a web page, as for `export_web`.
 
     Returns:
         dict, as in `verification.json`: the `dataset` (None: noise) and the number of `images`; the task's
@@ -140,6 +141,7 @@ def export_folder(
         page_precision="dynamic_int8" if "dynamic_int8" in precisions else precisions[0],
         single_file=single_file,
         drawing=drawing,
+        attention=attention,
     )
     for format in chosen:
         format.check(job)

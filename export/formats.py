@@ -31,7 +31,7 @@ class ExportJob:
         batch_size, image_size, integer_io, calibration: As for `export_tflite`; calibration images do not
             concern other precisions than int8.
         name, publisher, version, facts: As for `export_hub`; the name is also a web page's title.
-        page_precision, single_file, drawing: Of a web page, as for `export_web`.
+        page_precision, single_file, drawing, attention: Of a web page, as for `export_web`.
     """
 
     model: VisionTransformer
@@ -50,6 +50,7 @@ class ExportJob:
     page_precision: str = "dynamic_int8"
     single_file: bool = False
     drawing: int | None = None
+    attention: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +158,8 @@ def _write_hub(job, path):
 
 
 def _page(job):
-    return {"precision": job.page_precision, "single_file": job.single_file, "drawing": job.drawing}
+    names = ("single_file", "drawing", "attention")
+    return {"precision": job.page_precision, **{name: getattr(job, name) for name in names}}
 
 
 def _write_web(job, path):
@@ -166,7 +168,7 @@ def _write_web(job, path):
 
 def _check_web(job):
     web.check_page(**_page(job))
-    web.check_model(describe(job.model, job.task), job.representation)
+    web.check_model(describe(job.model, job.task), job.representation, job.attention)
 
 
 _EXACT = Tolerance("max_logit_difference", 1e-5)
@@ -220,6 +222,7 @@ FORMATS = (
         open=web.open_web,
         tolerance=Tolerance("agreement", 0.99),  # of its smallest precision
         check=_check_web,
+        delegates=web.DELEGATES,
     ),
 )
 

@@ -31,6 +31,8 @@ def litert_form(model):
     for layer in model._flatten_layers():
         if type(layer) in _CALLS:
             layer.call = functools.partial(_CALLS[type(layer)], layer)
+        if isinstance(layer, AttentionPooling):
+            layer.scores = functools.partial(_probe_scores, layer)
         if isinstance(layer, MultiHeadSelfAttention) and layer.rotation == "interleaved":
             _rotate_halves(layer)
 
@@ -70,16 +72,21 @@ def _convolution(layer, x):
     return tf.nn.conv2d(x[:, ::rows, ::columns], layer.standardized(layer.kernel), 1, "VALID")
 
 
-def _attention_pooling(layer, tokens):
-    """The probe's scores as one matmul: its query is a constant, which ML Drift has on the right only."""
+def _probe_scores(layer, tokens):
+    """The scores as one matmul: the probe's query is a constant, which ML Drift has on the right only."""
     attention = layer.attention
     query = attention.query(tf.convert_to_tensor(layer.probe))  # (1, 1, heads, head size)
     query = query[0, 0] * query.shape[-1] ** -0.5
     logits = tf.matmul(tokens, tf.einsum("chd,hd->ch", attention.key.kernel, query))  # (batch, tokens, heads)
     if attention.key.bias is not None:
         logits += tf.einsum("hd,hd->h", attention.key.bias, query)
-    scores = tf.expand_dims(tf.nn.softmax(tf.transpose(logits, (0, 2, 1))), 2)
-    x = attention.out(attend(scores, attention.value(tokens)))  # (batch, 1, channels)
+    return tf.expand_dims(tf.nn.softmax(tf.transpose(logits, (0, 2, 1))), 2)  # (batch, heads, 1, tokens)
+
+
+def _attention_pooling(layer, tokens):
+    """Pooling with these scores."""
+    attention = layer.attention
+    x = attention.out(attend(layer.scores(tokens), attention.value(tokens)))  # (batch, 1, channels)
     x = x + layer.mlp(layer.mlp_norm(x))
     return tf.reshape(x, (x.shape[0], x.shape[2]))
 

@@ -1,9 +1,11 @@
 """The computation of an exported model's signatures, from images or from encoded images."""
 
+import keras
 import tensorflow as tf
 
 from keras_vit.data.formats import is_bounded
 from keras_vit.data.images import decode, with_channels
+from keras_vit.inspection.attention import rollout_outputs, rollout_tensor
 from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
 from keras_vit.preprocessing import bounds
 from keras_vit.tasks import get_task
@@ -12,7 +14,7 @@ TOP = 5  # classes in the answer of `serving_bytes`
 _PARALLEL = 32  # images of various sizes that are computed at a time
 
 
-def forward(model):
+def forward(model, rollout=False):
     """One graph for all signatures: float32 images in [0, 1] to the model's stages.
 
     Each signature calls it, so that the model's operations are stored once for inference and once
@@ -20,9 +22,11 @@ def forward(model):
 
     Args:
         model: A `VisionTransformer`.
+        rollout: Whether to compute attention rollout, too, for batches of one image.
 
     Returns:
-        tf.function (images, training) → dict of `representation` and, if there is a head, `logits`.
+        tf.function (images, training) → dict of `representation`, if there is a head `logits`, and `rollout`
+        if it is asked for.
 
     Example:
         >>> sorted(forward(model)(tf.constant(images), False))
@@ -30,8 +34,12 @@ def forward(model):
     """
     stages = model.feature_extractor(["representation"] + ["logits"] * (model.num_classes is not None))
 
+    if rollout:
+        stages = keras.Model(model.input, {**stages.output, **rollout_outputs(model)})
+
     def compute(images, training):
-        return stages(model.preprocessing.normalise(images * 255.0), training=training)
+        found = stages(model.preprocessing.normalise(images * 255.0), training=training)
+        return {**found, "rollout": rollout_tensor(model, found)} if rollout else found
 
     return tf.function(compute, autograph=False)
 
@@ -45,20 +53,21 @@ def named_outputs(stages, description):
 
     Returns:
         dict of tensors: `logits` and `probabilities` of a classifier, `values` of a regression,
-        `representation` of a model without a head.
+        `representation` of a model without a head; and `rollout` if it was computed.
 
     Example:
         >>> from keras_vit.export.description import describe
         >>> sorted(named_outputs({"logits": tf.zeros((1, 10))}, describe(model)))
         ['logits', 'probabilities']
     """
+    rollout = {"rollout": stages["rollout"]} if "rollout" in stages else {}
     if description.output == "representation":
-        return {"representation": stages["representation"]}
+        return {"representation": stages["representation"], **rollout}
     logits = stages["logits"]
     if description.output == "values":
-        return {"values": logits}
+        return {"values": logits, **rollout}
     activation = getattr(tf.nn, get_task(description.task).activation)
-    return {"logits": logits, "probabilities": activation(logits)}
+    return {"logits": logits, "probabilities": activation(logits), **rollout}
 
 
 def top_classes(outputs, description):

@@ -37,6 +37,7 @@ def export_tflite(
     image_size=None,
     calibration=None,
     integer_io=None,
+    rollout=False,
 ):
     """Write the model of a SavedModel for LiteRT, with the signature `serving_default`.
 
@@ -57,6 +58,8 @@ def export_tflite(
             such.
         integer_io: With "int8", "uint8" or "int8" for integer inputs and outputs. "uint8" takes pixels
             0…255, "int8" pixels minus 128.
+        rollout: Whether attention rollout is another output, `rollout` (1, patches): as
+            `inspection.attention_rollout`, but not scaled to a sum of 1. It needs batches of one image.
 
     Returns:
         pathlib.Path of the file.
@@ -87,7 +90,7 @@ def export_tflite(
     shape = (batch_size, *description.image_size, description.channels)
     samples = [*calibration_samples(calibration, shape)] if precision == "int8" else None
     with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
-        converter = _converter(_model(saved_model, description), description, shape)
+        converter = _converter(_model(saved_model, description), description, shape, rollout)
         content = _convert(converter, precision, integer_io, samples)
         if refused := ml_drift.refusals(content):
             raise ValueError(f"LiteRT's delegate for GPUs cannot compute this model: {'; '.join(refused)}")
@@ -177,13 +180,13 @@ def _variables(model):
     return tf.train.Checkpoint(variables=[variable.value for variable in model.variables])
 
 
-def _converter(model, description, shape):
+def _converter(model, description, shape, rollout):
     """A converter of a model in LiteRT's form, for images of one shape.
 
     It is given the variables in a list: those reached through other objects would stay variables in the
     LiteRT file.
     """
-    compute = signatures.forward(model)
+    compute = signatures.forward(model, rollout)
 
     def serve(images):
         return signatures.named_outputs(compute(images, False), description)

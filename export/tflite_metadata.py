@@ -116,7 +116,7 @@ def _input(description):
 
 def _output(name, description):
     fields = {"stats": _UNIT_RANGE} if name == "probabilities" else {}
-    if description.labels:
+    if description.labels and name != "rollout":
         labels = _table("AssociatedFile", name=LABELS, type=_AXIS_LABELS)
         fields["associated_files"] = [labels]
     return _table("TensorMetadata", name=name, **fields)

@@ -24,6 +24,10 @@ LITERT_VERSION = "2.5.3"  # of npm's @litertjs/core in web/litert; `make litert-
 RUNTIME = {"wasm": "litert_wasm.wasm.gz", "glue": "litert_wasm.js.gz"}  # the page's names for them
 LICENCE = "LICENSE.txt"
 CHANNELS = (1, 3)
+DELEGATES = {
+    "XNNPACK (CPU)": "run by Python; in the browser the page checks its outputs",
+    "ML Drift (WebGPU)": "not run; the page checks its outputs before it uses it",
+}
 MAX_SINGLE_FILE = 2**28  # bytes of a model; the strings of browsers are limited
 
 
@@ -36,6 +40,7 @@ def export_web(
     title="Vision Transformer",
     drawing=None,
     single_file=False,
+    attention=False,
 ):
     """Write a page that classifies pictures in the browser, on the device that shows it.
 
@@ -55,6 +60,7 @@ def export_web(
             trained on: the page then has a field to draw on, in white on black.
         single_file: Whether `index.html` contains everything. It then also works without a server, opened
             from the file system.
+        attention: Whether it shows attention rollout over the picture, which takes some more time.
 
     Returns:
         pathlib.Path of the folder.
@@ -74,9 +80,9 @@ def export_web(
     Source: LiteRT.js (`@litertjs/core`), whose files are in `export/web/litert`.
     """
     saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
-    check_page(precision, drawing, single_file)
+    check_page(precision, drawing, single_file, attention)
     description = read_description(saved_model)
-    check_model(description)
+    check_model(description, attention=attention)
     description = description.with_size(image_size or description.usual_size)
     with atomic_path(path, overwrite=False) as folder:
         folder.mkdir()
@@ -84,8 +90,8 @@ def export_web(
             saved_model,
             folder / MODEL,
             precision=precision,
-            batch_size=1,
             image_size=description.image_size,
+            rollout=attention,
         )
         if single_file and model.stat().st_size > MAX_SINGLE_FILE:
             raise ValueError(
@@ -128,17 +134,20 @@ def open_web(path, threads=None):
         return open_tflite(file, threads)
 
 
-def check_page(precision="dynamic_int8", drawing=None, single_file=False):
+def check_page(precision="dynamic_int8", drawing=None, single_file=False, attention=False):
     """Raise ValueError for options of `export_web` that do not fit."""
     one_of([name for name in PRECISIONS if name != "int8"]).check("precision of a web page", precision)
     optional(integer(at_least=1)).check("drawing", drawing)
     boolean.check("single_file", single_file)
+    boolean.check("attention", attention)
 
 
-def check_model(description, representation=False):
+def check_model(description, representation=False, attention=False):
     """Raise ValueError unless a page can show what this model computes of pictures."""
     if representation or not description.is_classifier:
         raise ValueError("a web page shows one row of class scores or values; this model has none")
+    if attention and description.architecture["num_layers"] is None:
+        raise ValueError("attention rollout needs an encoder, which this model has not")
     one_of(CHANNELS).check("the channels of a web page's pictures", description.channels)
 
 

@@ -134,7 +134,7 @@ function showAttention(rollout, picture) {
   if (!rollout) return;
   const [rows, columns] = page.grid, {image_size: [height, width]} = page.preprocessing;
   const {size, top, left} = resizedWindow(picture, page.preprocessing);
-  const grid = new OffscreenCanvas(columns, rows), largest = Math.max(...rollout);
+  const grid = new OffscreenCanvas(columns, rows), largest = Math.max(...rollout) || 1;
   const shade = new ImageData(columns, rows);
   rollout.forEach((value, i) => { shade.data[4 * i + 3] = 210 * (1 - value / largest); });
   grid.getContext("2d").putImageData(shade, 0, 0);

@@ -16,7 +16,7 @@ def run(args):
     task = args.task or task_of(args.model, model)
     dataset = open_dataset(args, model, task) if args.dataset else None
     same = ("precisions", "representation", "split", "images", "batch_size", "integer_io", "version")
-    page = ("single_file", "drawing")
+    page = ("single_file", "drawing", "attention")
     found = export_folder(
         model,
         args.output,

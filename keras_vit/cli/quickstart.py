@@ -48,7 +48,7 @@ def _finish(config, workdir, record):
         digits = load_dataset("digits", RECIPES["digits"].seed)
         images = len(digits.split("test"))
         given = {"precisions": PRECISIONS, "dataset": digits, "images": images}
-        page = {"name": "digits", "single_file": True, "drawing": SCAN}
+        page = {"name": "digits", "single_file": True, "drawing": SCAN, "attention": True}
         export_folder(open_live(workdir.path), folder, FORMATS, **given, **page)
     exported = json.loads((folder / "verification.json").read_text())
     paths = {name: exported["formats"][key]["path"] for name, key in FILES.items()}

@@ -2,6 +2,7 @@
 
 import itertools
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -73,7 +74,7 @@ def attention_maps(model, images, block=None):
         attention = _probe_attention(model, input_of_block(model, images, model.num_layers))
     else:
         layer, tokens, positions = _block(model, images, -1 if block is None else block)
-        attention = _attention_of(layer, tokens, positions, _query_weights(model, tokens))
+        attention = _attention_of(layer, tokens, positions, _query_weights(model, *tokens.shape[:2]))
     return _patch_maps(model, images, attention)
 
 
@@ -105,11 +106,58 @@ def attention_rollout(model, images):
     if model.pooling == "map":
         row = _probe_attention(model, tokens).mean(axis=1)
     else:
-        row = _query_weights(model, tokens)
+        row = _query_weights(model, *tokens.shape[:2])
     # A vector times each block from the last to the first equals the row of the matrix product.
     for block in reversed(blocks):
         row = (row + _attention_of(*block, row).mean(axis=1)) / 2  # (batch, tokens)
     return _patch_maps(model, images, row)
+
+
+def rollout_outputs(model):
+    """Return the stages that `rollout_tensor` reads, to be computed with other outputs of the model.
+
+    Args:
+        model: A `VisionTransformer` with an encoder.
+
+    Returns:
+        dict of symbolic tensors: `blocks`, the inputs of each block, and `tokens`, the output of the last.
+    """
+    blocks = blocks_of(model)
+    return {"blocks": [keras.tree.flatten(block.input) for block in blocks], "tokens": blocks[-1].output}
+
+
+def rollout_tensor(model, found):
+    """Compute attention rollout from a model's stages by tensor operations, so that it can be exported.
+
+    Args:
+        model: A `VisionTransformer` with an encoder.
+        found: The tensors of `rollout_outputs`, of one image.
+
+    Returns:
+        Tensor (1, patches): what `attention_rollout` computes, before it is scaled to a sum of 1.
+
+    Example:
+        >>> found = keras.Model(model.input, rollout_outputs(model))(images[:1])
+        >>> row = ops.convert_to_numpy(rollout_tensor(model, found))
+        >>> np.allclose(row / row.sum(), attention_rollout(model, images[:1]).reshape(1, 16), atol=1e-6)
+        True
+    """
+    prefix, count = model.num_prefix_tokens, found["blocks"][-1][0].shape[1]
+    if model.pooling == "map":
+        tokens = pooling_input(model, found["tokens"])
+        layer = model.get_layer("attention_pooling")
+        scores = layer.scores(tokens if model.pool_prefix else tokens[:, prefix:])
+        row = ops.reshape(ops.mean(scores, axis=1), (1, -1))  # (1, tokens)
+        if not model.pool_prefix and prefix:
+            row = ops.concatenate([np.zeros((1, prefix), "float32"), row], axis=1)
+    else:
+        row = _query_weights(model, 1, count)
+    for block, (tokens, *positions) in zip(reversed(blocks_of(model)), reversed(found["blocks"])):
+        given = {"positions": positions[0]} if positions else {}
+        scores = ops.mean(block.attention.scores(block.attention_input(tokens), **given), axis=1)
+        # LiteRT's delegate for GPUs has neither a product of a constant and a matrix nor sums.
+        row = (row + ops.mean(ops.reshape(row, (1, count, 1)) * scores, axis=1) * count) / 2
+    return row[:, prefix:]
 
 
 def _block(model, images, index):
@@ -120,9 +168,8 @@ def _block(model, images, index):
     return next(itertools.islice(walk(model, images), index % len(blocks), None))
 
 
-def _query_weights(model, tokens):
+def _query_weights(model, batch, count):
     """Return the weight of each token in what the pooling reads: (batch, tokens)."""
-    batch, count, _ = tokens.shape
     weights = np.zeros((batch, count), "float32")
     if model.pooling in ("token", "token_gap"):
         queries = 1 + model.distillation

@@ -22,7 +22,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "inspection": ("models", "messages", "lazy"),
     "evaluation": ("weights", "data"),
     "training": ("evaluation", "lazy"),
-    "export": ("evaluation", "lazy"),
+    "export": ("evaluation", "inspection", "lazy"),
     "cli": ("training", "export", "inspection"),
     "": ("cli",),  # the package's own __init__, and the console script
 }

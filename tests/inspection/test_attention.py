@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 from reference.attention_numpy import (
@@ -18,6 +19,7 @@ from keras_vit.inspection import (
     blocks,
     patch_similarity,
 )
+from keras_vit.inspection.attention import rollout_outputs, rollout_tensor
 
 FAST = (
     "hybrid",
@@ -89,6 +91,9 @@ def test_rollout_is_the_product_of_the_blocks_attention(case):
     found = attention_rollout(model, images)
     assert_close(found, rollout_by_numpy(model, expected), 1e-5)
     assert found.dtype == "float32" and found.std() > 1e-4  # a uniform map cannot pass
+    stages = keras.Model(model.input, rollout_outputs(model))(images[:1])
+    row = keras.ops.convert_to_numpy(rollout_tensor(model, stages))
+    assert_close(row / row.sum(), found[:1].reshape(1, -1), 1e-5)
 
 
 def test_a_patch_that_all_tokens_attend_to_is_bright():
