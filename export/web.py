@@ -60,7 +60,7 @@ def export_web(
             trained on: the page then has a field to draw on, in white on black.
         single_file: Whether `index.html` contains everything. It then also works without a server, opened
             from the file system.
-        attention: Whether it shows attention rollout over the picture, which takes some more time.
+        attention: Whether it shows attention rollout over the picture, which takes about a fifth more time.
 
     Returns:
         pathlib.Path of the folder.
