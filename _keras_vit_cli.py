@@ -251,7 +251,7 @@ def _task(add):
 
 def _precisions(add):
     precisions = "of LiteRT float32,float16,dynamic_int8,int8, of OpenVINO float32,bfloat16,int8"
-    precisions += " (default: float32,float16,dynamic_int8)"
+    precisions += " (default: float32,float16,dynamic_int8; LiteRT's int8 is slow on CPUs)"
     add("--precisions", type=names, default=("float32", "float16", "dynamic_int8"), help=precisions)
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_vit.layers import AttentionPooling, MlpBlock, MultiHeadSelfAttention, PatchEmbedding, StdConv2D
 from keras_vit.layers.attention import Projection, attend
 from keras_vit.layers.dense import Dense
+from keras_vit.layers.layer_norm import LayerNormalization
 
 
 def litert_form(model):
@@ -91,6 +92,13 @@ def _attention_pooling(layer, tokens):
     return tf.reshape(x, (x.shape[0], x.shape[2]))
 
 
+def _layer_norm(layer, x):
+    """The square as a product: a squared difference of int8 has no fast kernel on CPUs."""
+    x = x - tf.reduce_mean(x, -1, keepdims=True)
+    scale = tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + layer.epsilon)
+    return x * scale * layer.gamma + layer.beta
+
+
 def _group_norm(layer, x):
     """Keras's groups are a fifth axis."""
     batch, height, width, channels = x.shape
@@ -108,6 +116,7 @@ _CALLS = {
     MlpBlock: _mlp,
     StdConv2D: _convolution,
     AttentionPooling: _attention_pooling,
+    LayerNormalization: _layer_norm,
     keras.layers.GroupNormalization: _group_norm,
 }
 

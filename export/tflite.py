@@ -50,7 +50,8 @@ def export_tflite(
         path: File to write, ending in .tflite; it must not exist.
         precision: "float32"; "float16", weights of half the size; "dynamic_int8", weights of a quarter
             of the size and the fastest on CPUs; or "int8", with integer activations, for accelerators that
-            support nothing else: less accurate, and slower on CPUs.
+            support nothing else: less accurate, and slower on CPUs, because XNNPACK has no integer kernel for
+            the two matmuls and the softmax of the attention.
         batch_size: Images in a batch, which runtimes other than Python's cannot change.
         image_size: (height, width) to fix for a model of any size; None for that of its position grid.
         calibration: For "int8", 100 to 500 images like those to be predicted, from which the ranges of all

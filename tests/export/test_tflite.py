@@ -35,6 +35,7 @@ def test_files_of_every_precision_have_built_in_operations_and_constant_weights(
         used = operations(path)
         assert "FULLY_CONNECTED" in used
         assert not used & {"CUSTOM", "VAR_HANDLE", "READ_VARIABLE", "CALL_ONCE"}
+        assert "SQUARED_DIFFERENCE" not in used  # XNNPACK has no kernel of int8 for it.
 
 
 def test_the_batch_and_the_size_are_fixed(exported, any_size, tmp_path):
