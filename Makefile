@@ -60,6 +60,7 @@ benchmark: .venv/dev
 	$(BIN)/python benchmarks/input_pipeline.py
 	$(BIN)/python benchmarks/masked_patch.py
 	$(BIN)/python benchmarks/export.py
+	test ! -e .venv/peers || $(BIN)/python benchmarks/servers.py
 
 # The variable silences mkdocs-material's announcement of its successor.
 docs: .venv/dev

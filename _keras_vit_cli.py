@@ -194,6 +194,11 @@ def _benchmark(add):
     _model(add, also="a variant such as B/16 with random weights, ")
     formats = "of live,saved_model,tflite,onnx,onnx_int8,openvino,hub (default: the first three)"
     add("--formats", type=names, help=formats)
+    add(
+        "--all", action="store_true", help="every format and precision whose packages are installed, compared"
+    )
+    _dataset(add, required=False)
+    _on_bad_image(add)
     _precisions(add)
     add("--image_size", type=image_size, help=f"{SIZE} (default: the model's or 224)")
     add("--batch_sizes", type=positive_ints, default=(1, 16), help="images per batch (default: 1,16)")

@@ -107,7 +107,7 @@ def _open(path, weights, threads=None):
     if info.get(_DIGEST) != _sha256(weights):
         raise damaged(path, ValueError(f"{os.path.basename(weights)} is not the file that belongs to it"))
     names = [output.any_name for output in model.outputs]
-    settings = _settings(core, info.get(_PRECISION), threads)
+    settings = runtime_settings(core, info.get(_PRECISION), threads)
     # With a known batch size int8 is a fifth faster; to compile for each size of images would be slow.
     fixed = description.image_size != DYNAMIC_SIZE
     lock = threading.Lock()  # A request holds the tensors of one call, which already uses all threads.
@@ -128,7 +128,7 @@ def _open(path, weights, threads=None):
     return description, compute
 
 
-def _settings(core, precision, threads):
+def runtime_settings(core, precision, threads):
     """Options of the runtime, whose own default is bfloat16 for models of any precision."""
     low = precision != "float32" and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "bf16" if low else "f32"}

@@ -91,7 +91,16 @@ class Reference:
             >>> reference.measure(reference.run)["max_logit_difference"] < 1e-5
             True
         """
-        outputs = _run_batches(run, self.images, "verifying")
+        first = self.images[np.arange(BATCH) % len(self.images)]
+        return {
+            **self.compare(_run_batches(run, self.images, "verifying")),
+            "bytes": None if path is None else size_of(path),
+            "ms_batch_1": milliseconds(lambda: run(first[:1])),
+            "ms_batch_16": milliseconds(lambda: run(first)),
+        }
+
+    def compare(self, outputs):
+        """The differences and the score of `measure`, for outputs of the images."""
         task = get_task(self.description.task)
         scale = max(float(np.abs(self.outputs).max()), float(np.finfo("float32").tiny))
         differences = np.abs(self.outputs - outputs)
@@ -99,15 +108,11 @@ class Reference:
         if self.labels is not None and self.description.is_classifier:
             score = task.scores(task.predictions(outputs, self.labels))[task.primary_metric]
             agreement = task.agreement(self.outputs, outputs)
-        first = self.images[np.arange(BATCH) % len(self.images)]
         return {
             "max_logit_difference": float(differences.max()) / scale,
             "mean_logit_difference": float(differences.mean()) / scale,
             "agreement": agreement,
             "score": score,
-            "bytes": None if path is None else size_of(path),
-            "ms_batch_1": milliseconds(lambda: run(first[:1])),
-            "ms_batch_16": milliseconds(lambda: run(first)),
         }
 
 

@@ -20,12 +20,13 @@ from tqdm import tqdm
 
 from _keras_vit_cli import quiet_startup_logs
 from keras_vit.cli.report import check_output, report, text_table
-from keras_vit.cli.source import is_exported, open_live
+from keras_vit.cli.source import is_exported, open_dataset, open_live, task_of
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import ExportedModel, exported_path
-from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, format_of, in_order
-from keras_vit.export.saved_model import set_threads
-from keras_vit.export.verify import normalised, size_of
+from keras_vit.export.folder import CALIBRATION_IMAGES
+from keras_vit.export.formats import FORMATS, SAVED_MODEL, ExportJob, choose_formats, format_of, in_order
+from keras_vit.export.saved_model import float32_copy, set_threads
+from keras_vit.export.verify import BATCH, live_reference, normalised, sample_images, size_of
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import parse_variant
 from keras_vit.weights.checkpoint import read_model
@@ -41,9 +42,12 @@ def run(args):
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # the processes share a GPU's memory
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # of the processes, too, whose errors are raised here
     with tempfile.TemporaryDirectory() as folder:
-        files = _files(args, pathlib.Path(folder))
-        found = _measure(files, args)
-    report(args, {"model": args.model, **found}, summary(found))
+        if args.all:
+            files, missing, reference = _all_files(args, pathlib.Path(folder))
+        else:
+            files, missing, reference = _files(args, pathlib.Path(folder)), {}, None
+        found = _measure(files, args, reference) | ({"missing": missing} if args.all else {})
+    report(args, {"model": args.model, **found}, (comparison if args.all else summary)(found))
 
 
 def summary(found):
@@ -73,6 +77,82 @@ def summary(found):
         f"interleaved rounds{threads}; ratio of images/s to {found['rows'][0]['format']}\n"
         f"{live}each format runs in a separate process, whose memory this is"
     )
+
+
+def comparison(found):
+    """Return the measurements as a table with a row for each format, the fastest first.
+
+    >>> row = {"format": "live", "batch": 1, "ms": 12.5, "images_per_second": 80.0, "ratio": 1.0}
+    >>> row |= {"bytes": 3 * MIB, "peak_bytes": 700 * MIB, "imports_bytes": 500 * MIB, "score": None}
+    >>> row |= {"mean_logit_difference": 0.0, "agreement": None}
+    >>> rows = [row, row | {"format": "onnx", "ms": 9.0, "mean_logit_difference": 1e-6}]
+    >>> found = {"rows": rows, "image_size": [32, 48], "rounds": 9, "threads": None, "live": "graph"}
+    >>> print(comparison(found | {"missing": {"openvino_int8": "OpenVINO requires nncf"}}))
+    format  ms for 1  MiB  peak MiB  mean difference  agreement  score
+    onnx        9.00  3.0       700          1.0e-06          -      -
+    live       12.50  3.0       700          0.0e+00          -      -
+    <BLANKLINE>
+    openvino_int8: OpenVINO requires nncf
+    <BLANKLINE>
+    images of 32x48 pixels; medians of 9 interleaved rounds; differences from the live model's outputs are
+    relative to the largest; each format runs in a separate process, whose memory this is
+    """
+    batches = list(dict.fromkeys(row["batch"] for row in found["rows"]))
+    by_format = {}
+    for row in found["rows"]:
+        by_format.setdefault(row["format"], {})[row["batch"]] = row
+    rows = []
+    for name, by_batch in sorted(by_format.items(), key=lambda item: item[1][batches[0]]["ms"]):
+        last = by_batch[batches[-1]]
+        speed = (f"{by_batch[batch]['ms']:.2f}" for batch in batches)
+        peak = "-" if last["peak_bytes"] is None else last["peak_bytes"] // MIB
+        forms = {"mean_logit_difference": ".1e", "agreement": ".1%", "score": ".4f"}
+        quality = ("-" if last.get(key) is None else format(last[key], form) for key, form in forms.items())
+        rows.append((name, *speed, round(last["bytes"] / MIB, 1), peak, *quality))
+    columns = ("format", *(f"ms for {batch}" for batch in batches), "MiB", "peak MiB")
+    missing = [f"{name}: {reason}" for name, reason in found["missing"].items()]
+    height, width = found["image_size"]
+    threads = f"; threads: {found['threads']}" if found["threads"] else ""
+    lines = [
+        text_table(rows, (*columns, "mean difference", "agreement", "score")),
+        "",
+        *(missing + [""] * bool(missing)),
+        f"images of {height}x{width} pixels; medians of {found['rounds']} interleaved rounds{threads}; "
+        "differences from the live model's outputs are",
+        "relative to the largest; each format runs in a separate process, whose memory this is",
+    ]
+    return "\n".join(lines)
+
+
+def _all_files(args, folder):
+    """Return the file of each format, the reasons why others are missing, and the live model's outputs."""
+    if is_exported(args.model) or args.formats:
+        raise ValueError("--all exports a model in every format; omit --formats, and give no export")
+    model = float32_copy(_live(args.model, args.image_size, trust=args.trust, sha256=args.sha256))
+    task = task_of(args.model, model)
+    dataset = open_dataset(args, model, task) if args.dataset else None
+    description = describe(model, task)
+    description = description.with_size(args.image_size or description.usual_size)
+    samples = dataset and dataset.split("test")
+    reference = live_reference(model, description, samples)
+    images = _noise(CALIBRATION_IMAGES // 10, (*description.image_size, description.channels))
+    if dataset and "train" in dataset.splits:
+        images, _ = sample_images(dataset.split("train"), description.preprocessing, CALIBRATION_IMAGES)
+    job = ExportJob(model, task=task, image_size=description.image_size, calibration=[images])
+    job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job))
+    files, missing = {"live": folder / "model.keras"}, {}
+    model.save(files["live"])
+    # The archive for TF Hub and the page contain the files of other formats.
+    formats = [format for format in FORMATS if format.option not in ("hub", "web")]
+    for format in tqdm(formats, "exporting", unit="format", delay=2, disable=None):
+        try:
+            format.check(job)
+            format.write(job, format.target(folder, job))
+        except (ImportError, ValueError) as error:
+            missing[format.name] = str(error)
+        else:
+            files[format.name] = format.target(folder, job)
+    return files, missing, reference
 
 
 def _files(args, folder):
@@ -114,9 +194,10 @@ def _noise(batch, shape):
     return np.random.default_rng(0).random((batch, *shape), "float32")
 
 
-def _measure(files, args):
+def _measure(files, args, reference=None):
     """Return the measurements after rounds in each of which every format computes a batch."""
     batches, rows = sorted({*args.batch_sizes}), []  # ascending: a process's peak only grows
+    quality = {}
     with contextlib.ExitStack() as stack:
         processes = {name: stack.enter_context(_process()) for name in files}
         with quiet_startup_logs(drop_on_error=True):  # of the processes
@@ -136,6 +217,10 @@ def _measure(files, args):
                 row = {"format": name, "batch": batch, "ms": median * 1e3}
                 row |= {"images_per_second": batch / median, "bytes": size_of(path), "peak_bytes": peaks[-1]}
                 rows.append(row | {"imports_bytes": opened[name]["imports_bytes"]})
+        if reference is not None:
+            for name, process in processes.items():
+                outputs = _result(name, process.submit(_outputs, reference.images))
+                quality[name] = reference.compare(outputs)
     first = {row["batch"]: row["ms"] for row in reversed(rows)}
     any_file = opened[next(iter(files))]
     return {
@@ -143,7 +228,9 @@ def _measure(files, args):
         "rounds": args.rounds,
         "threads": args.threads,
         "cores": os.cpu_count(),
-        "rows": [row | {"ratio": first[row["batch"]] / row["ms"]} for row in rows],
+        "rows": [
+            row | {"ratio": first[row["batch"]] / row["ms"]} | quality.get(row["format"], {}) for row in rows
+        ],
     }
 
 
@@ -190,6 +277,12 @@ def _compute(batch):
     start = time.perf_counter()
     _COMPUTE["compute"](images)
     return time.perf_counter() - start, peak_memory()
+
+
+def _outputs(images):
+    """Return the outputs of this process for images in [0, 1], in batches of one size."""
+    batches = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+    return np.concatenate([_COMPUTE["compute"](_COMPUTE["prepare"](batch)) for batch in batches])
 
 
 def peak_memory():

@@ -17,6 +17,7 @@ import families
 import harness
 import ops
 import report
+import servers
 from systems import Case
 
 MEMORY = {"built": 100.0, "warming": 300.0, "running": 200.0, "device": None}
@@ -157,3 +158,12 @@ def test_a_profile_shows_that_the_matmul_fuses_its_gelu(activation):
     assert 0 < ops.busy(events) < ops.STEPS * seconds
     fused = [name for name in names if re.search(r"gelu/.*\|_Mkl\w*FusedMatMul", name)]
     assert len(fused) == ops.STEPS and not [name for name in names if re.search(r"\|(Tanh|Erf|Pow)", name)]
+
+
+def test_a_server_is_compared_with_the_fastest_export():
+    ours = {"keras_vit LiteRT dynamic int8": measured(0.03), "keras_vit OpenVINO int8": measured(0.02)}
+    peers = {"timm OpenVINO int8": measured(0.021), "timm ONNX Runtime int8": {"error": "it failed"}}
+    text = servers.report({**ABOUT, "cases": {"S/16, 1 thread": ours | peers}})
+    assert re.search(r"\| keras_vit OpenVINO int8 \| 20\.0 \|", text)
+    assert re.search(r"\| timm OpenVINO int8 \| 1\.05 \|", text)
+    assert re.search(r"\| timm ONNX Runtime int8 \| – \|", text)

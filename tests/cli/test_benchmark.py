@@ -1,6 +1,7 @@
 """`keras-vit benchmark`: the measurements of each format, and errors of its processes."""
 
 import concurrent.futures
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -11,6 +12,8 @@ import pytest
 
 import _keras_vit_cli
 from keras_vit.cli import benchmark
+from keras_vit.export import formats
+from keras_vit.export.formats import SAVED_MODEL
 
 ALL = ["live", "saved_model", "tflite", "onnx"], ["float32", "float16", "dynamic_int8", "int8"]
 MANY = 4096  # images, which take longer than one on a busy machine, too
@@ -131,3 +134,42 @@ def test_unknown_memory_is_a_dash():
     )
     assert text.splitlines()[1].split() == ["onnx", "2", "4.0", "500.0", "1.0", "1.0", "-", "-"]
     assert "live" not in text
+
+
+def test_all_formats_are_compared_with_the_live_model(model, images, monkeypatch, tmp_path):
+    """A format whose package is missing is named with the reason."""
+
+    def refuse(job):
+        raise ImportError("a package is missing")
+
+    monkeypatch.setattr(benchmark, "_process", lambda: concurrent.futures.ThreadPoolExecutor(1))
+    monkeypatch.setattr(
+        benchmark, "FORMATS", [dataclasses.replace(SAVED_MODEL, option="other", check=refuse)]
+    )
+    args = given(model, "--all", "--dataset", f"folder:{images}", "--image_size", 24, "--rounds", 1)
+    files, missing, reference = benchmark._all_files(args, tmp_path)
+    assert files == {"live": tmp_path / "model.keras"} and missing == {"other": "a package is missing"}
+    assert reference.images.shape[1:] == (24, 24, 3)
+    found = benchmark._measure(files, args, reference)
+    for row in found["rows"]:
+        assert row["agreement"] == 1 and row["max_logit_difference"] < 1e-5
+        assert row["score"] == reference.compare(reference.outputs)["score"]
+    lines = benchmark.comparison(found | {"missing": missing}).splitlines()
+    assert lines[0].split()[:5] == ["format", "ms", "for", "1", "ms"] and lines[1].startswith("live")
+    assert "other: a package is missing" in lines
+
+
+@pytest.mark.slow
+def test_all_measures_every_format_in_its_runtime(keras_vit, model, tmp_path):
+    output = tmp_path / "found.json"
+    done = keras_vit("benchmark", "--model", model, "--all", "--rounds", 2, "--output", output)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(output.read_text())
+    names = {row["format"] for row in found["rows"]} | {*found["missing"]}
+    assert names == {"live", *(f.name for f in formats.FORMATS if f.option not in ("hub", "web"))}
+    assert {"live", "saved_model", "tflite_dynamic_int8", "onnx"} <= {row["format"] for row in found["rows"]}
+
+
+def test_all_takes_no_formats_and_no_export(model, tmp_path):
+    with pytest.raises(ValueError, match="--all exports a model in every format; omit --formats"):
+        benchmark._all_files(given(model, "--all", "--formats", "live"), tmp_path)
