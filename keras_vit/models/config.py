@@ -573,6 +573,10 @@ _RULES = (  # a function of the config that must be true, and the message otherw
         "num_kv_heads must have num_layers={num_layers} items; got {num_kv_heads}",
     ),
     (
+        lambda c: not (c.num_kv_heads and c.rotary and c.rotary["kind"] == "mixed"),
+        "mixed rotary positions differ between heads, which num_kv_heads groups; got {num_kv_heads}",
+    ),
+    (
         lambda c: c.resnet is None or c.resnet_width % GROUPS == 0,
         f"resnet_width must be a multiple of {GROUPS}, the groups of its norms; got {{resnet_width}}",
     ),

@@ -56,6 +56,13 @@ WRONG = [
     ({"class_names": "ab"}, "class_names must be a list of names or None; got 'ab'"),
     ({"dropout_rate": "0.1"}, "dropout_rate must be a number in .* got '0.1'"),
     ({"norm_epsilon": -1}, "norm_epsilon must be a number above 0 .*; got -1"),
+    ({**NO_TRANSFORMER, "rotary": "dinov3"}, "without a Transformer there can be no rotary"),
+    ({"rotary": "dinov3", "relative_positions": True}, "rotary and relative positions exclude each other"),
+    ({"rotary": "mixed", "num_kv_heads": 1}, "mixed rotary positions differ between heads.*; got 1"),
+    ({"relative_positions": True, "image_size": (None, None)}, "of one grid; got image_size=.None, None."),
+    ({"relative_positions": True, "num_registers": 2}, "no rows for .* register tokens; got num_registers=2"),
+    ({"final_norm": False, "norm_after_pooling": True, "pooling": "gap"}, "moves the last norm; got final"),
+    ({"num_kv_heads": (3,)}, r"num_kv_heads must have num_layers=2 items; got \(3,\)"),
 ]
 
 
