@@ -87,7 +87,7 @@ def report(found):
         "Medians of interleaved rounds, in ms for one image of 224×224 pixels; random weights and images.",
         table(("system", *times), lines),
         "## Comparison",
-        "The time of the peer in that of the fastest export of this package; above 1, the export is faster.",
+        "The peer's time ÷ that of this package's fastest export of its kind; above 1, the export is faster.",
         table(("peer", *times), [(name, *ratios) for name, ratios in _comparisons(times)]),
     ]
     return "\n\n".join(parts) + "\n"
