@@ -48,9 +48,12 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "tensorflow_only(reason): skipped on another Keras backend")
     runs_tests = not config.getoption("numprocesses", None)
     if runs_tests and BACKEND == "tensorflow":
-        # Four devices to distribute over; later they cannot be changed.
         import tensorflow as tf
+        from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
+        # A process of tests traces the same functions for many models, of which TensorFlow would warn.
+        polymorphic_function.FREQUENT_TRACING_WARNING_MAX_WARNING_PER_DETECTOR = 0
+        # Four devices to distribute over; later they cannot be changed.
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
 
