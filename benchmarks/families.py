@@ -21,6 +21,8 @@ from machine import circumstances, installed, use_cores
 from report import machine_text, table, update
 from systems import Case, declare_torchvision, keras_inference, policy, save_timm, timed, torch_step
 
+from _keras_vit_cli import image_size
+
 MODELS = {  # variant → timm's name, whether transformers has it, and sizes in pixels
     "DINOv3-S/16": ("vit_small_patch16_dinov3", True, ("224", "336x448", "512")),
     "EVA-02-S/14": ("eva02_small_patch14_224", False, ("224", "336x448")),
@@ -65,23 +67,13 @@ def main():
 def _time(args, model, size, precision, folder):
     """Measure one table."""
     names = [name for name in args.systems if MODELS[model][1] or name not in TRANSFORMERS]
-    case = dataclasses.asdict(Case(model, "inference", 1, precision, sides(size)))
+    case = dataclasses.asdict(Case(model, "inference", 1, precision, image_size(size)))
     title = f"{model}, {size} px, {precision}"
     print(f"{title}: {', '.join(names)}", flush=True)
     options = {"case": case, "folder": folder, "threads": args.threads}
     commands = {name: command("families.measure_system", name=name, **options) for name in names}
     found = circumstances(args.threads) | {"systems": interleaved(commands, args.rounds)}
     update(RESULTS, "cases", {title: found})
-
-
-def sides(size):
-    """(height, width) of a size in words.
-
-    >>> sides("512"), sides("336x448")
-    ((512, 512), (336, 448))
-    """
-    height, _, width = size.partition("x")
-    return int(height), int(width or height)
 
 
 # In a process of `harness.py` -------------------------------------------------------------------
@@ -94,7 +86,7 @@ def compare(model, size, folder):
     import torch
 
     folder, (timm_name, in_transformers, _) = pathlib.Path(folder), MODELS[model]
-    case = Case(model, image_size=sides(size))
+    case = Case(model, image_size=image_size(size))
     images, _ = case.data()
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
     theirs = _timm(case, timm_name)

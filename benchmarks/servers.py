@@ -1,4 +1,4 @@
-"""Time exports on an x86 CPU next to those of timm's model; writes SERVERS.md and SERVERS.json.
+"""Compare the speed of exports with timm's model on an x86 CPU; writes SERVERS.md and SERVERS.json.
 
     python benchmarks/servers.py --variants S/16 --threads 1 --rounds 5
 
@@ -134,7 +134,7 @@ def write_peers(variant, folder):
     import numpy as np
     import torch
 
-    library = systems.declare_torchvision()
+    systems.declare_torchvision()
     model, folder = systems._timm(Case(variant)).eval(), pathlib.Path(folder)
     onnx = folder / "timm.onnx"
     axes = {"dynamic_axes": {"images": {0: "batch"}}, "input_names": ["images"]}
@@ -151,7 +151,6 @@ def write_peers(variant, folder):
     noise = np.random.default_rng(0).normal(size=(CALIBRATION, 1, 3, 224, 224)).astype("float32")
     options = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": CALIBRATION}
     openvino.save_model(nncf.quantize(read, nncf.Dataset([*noise]), **options), folder / "timm_int8.xml")
-    del library
     return {}
 
 

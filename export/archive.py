@@ -1,7 +1,6 @@
 """SavedModels as `.tar.gz` archives, as TF Hub fetches them, and the local folder of any SavedModel."""
 
 import gzip
-import hashlib
 import io
 import os
 import pathlib
@@ -14,7 +13,7 @@ from filelock import FileLock
 
 from keras_vit.messages import one_line
 from keras_vit.weights.archive import check_unpacked_size
-from keras_vit.weights.cache import cache_folder, redact_url
+from keras_vit.weights.cache import cache_folder, file_sha256, redact_url
 from keras_vit.weights.fetch import fetch
 from keras_vit.writing import atomic_path
 
@@ -244,8 +243,7 @@ def _compressed(url):
 
 def _unpacked(archive):
     """An archive's folder in the cache, by its content; one process unpacks it while others wait."""
-    with open(archive, "rb") as file:
-        key = hashlib.file_digest(file, "sha256").hexdigest()[:32]
+    key = file_sha256(archive)[:32]
     cache = cache_folder()
     folder = cache / "saved_models" / key
     if not folder.is_dir():

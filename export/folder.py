@@ -121,10 +121,7 @@ def export_folder(
         raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
     if integer_io is not None and "tflite_int8" not in [format.name for format in chosen]:
         raise ValueError(f"integer_io is an option of LiteRT's int8 only; got {formats} and {precisions}")
-    calibration = None
-    if dataset and "train" in dataset.splits and any(format.precision == "int8" for format in chosen):
-        images_of = sample_images(dataset.split("train"), description.preprocessing, CALIBRATION_IMAGES)
-        calibration = [images_of[0]]
+    needs_calibration = any(format.precision == "int8" for format in chosen)
     job = ExportJob(
         model,
         task=task,
@@ -133,7 +130,7 @@ def export_folder(
         batch_size=batch_size,
         image_size=image_size,
         integer_io=integer_io,
-        calibration=calibration,
+        calibration=calibration_images(dataset, description) if needs_calibration else None,
         name=name,
         publisher=publisher,
         version=version,
@@ -174,6 +171,14 @@ def export_folder(
         }
         (folder / "verification.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
     return report
+
+
+def calibration_images(dataset, description):
+    """Images of the train split for the calibration of int8, in a list; None if there is no such split."""
+    if dataset is None or "train" not in dataset.splits:
+        return None
+    images, _ = sample_images(dataset.split("train"), description.preprocessing, CALIBRATION_IMAGES)
+    return [images]
 
 
 def _export(format, job, target, reference):

@@ -220,7 +220,7 @@ FORMATS = (
         holds=web.PAGE,
         write=_write_web,
         open=web.open_web,
-        tolerance=Tolerance("agreement", 0.99),  # of its smallest precision
+        tolerance=_AGREEING,  # that of its smallest precision
         check=_check_web,
         delegates=web.DELEGATES,
     ),

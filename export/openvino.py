@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import importlib
 import io
 import json
@@ -20,6 +19,7 @@ from keras_vit.lazy import optional_package
 from keras_vit.messages import one_line
 from keras_vit.models.config import DYNAMIC_SIZE
 from keras_vit.rules import one_of
+from keras_vit.weights.cache import file_sha256
 from keras_vit.writing import atomic_path
 
 PACKAGES = ("openvino", "nncf")
@@ -79,7 +79,7 @@ def export_openvino(saved_model, path, *, precision="float32", image_size=None, 
         model.set_rt_info(precision, [_INFO, _PRECISION])
         # It is written twice, because the file contains the digest of its weights.
         for _ in range(2):
-            model.set_rt_info(_sha256(weights) or "", [_INFO, _DIGEST])
+            model.set_rt_info(file_sha256(weights) if weights.exists() else "", [_INFO, _DIGEST])
             openvino.save_model(model, file, compress_to_fp16=precision == "bfloat16")
             os.replace(_weights(file), weights)
         _check_outputs(file, weights, description)
@@ -104,7 +104,7 @@ def _open(path, weights, threads=None):
     except Exception as error:  # OpenVINO's exceptions have no common class.
         raise damaged(path, error) from None
     description = parse_description(info.get(_DESCRIPTION), path)
-    if info.get(_DIGEST) != _sha256(weights):
+    if info.get(_DIGEST) != file_sha256(weights):
         raise damaged(path, ValueError(f"{os.path.basename(weights)} is not the file that belongs to it"))
     names = [output.any_name for output in model.outputs]
     settings = runtime_settings(core, info.get(_PRECISION), threads)
@@ -240,12 +240,3 @@ def _check_outputs(path, weights, description):
 
 def _weights(path):
     return pathlib.Path(path).with_suffix(".bin")
-
-
-def _sha256(path):
-    """The digest of a file; None if there is none."""
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        return None

@@ -60,14 +60,14 @@ def named_outputs(stages, description):
         >>> sorted(named_outputs({"logits": tf.zeros((1, 10))}, describe(model)))
         ['logits', 'probabilities']
     """
-    rollout = {"rollout": stages["rollout"]} if "rollout" in stages else {}
     if description.output == "representation":
-        return {"representation": stages["representation"], **rollout}
-    logits = stages["logits"]
-    if description.output == "values":
-        return {"values": logits, **rollout}
-    activation = getattr(tf.nn, get_task(description.task).activation)
-    return {"logits": logits, "probabilities": activation(logits), **rollout}
+        found = {"representation": stages["representation"]}
+    elif description.output == "values":
+        found = {"values": stages["logits"]}
+    else:
+        activation = getattr(tf.nn, get_task(description.task).activation)
+        found = {"logits": stages["logits"], "probabilities": activation(stages["logits"])}
+    return found | ({"rollout": stages["rollout"]} if "rollout" in stages else {})
 
 
 def top_classes(outputs, description):

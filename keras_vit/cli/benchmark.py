@@ -23,10 +23,10 @@ from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.cli.source import is_exported, open_dataset, open_live, task_of
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import ExportedModel, exported_path
-from keras_vit.export.folder import CALIBRATION_IMAGES
+from keras_vit.export.folder import calibration_images
 from keras_vit.export.formats import FORMATS, SAVED_MODEL, ExportJob, choose_formats, format_of, in_order
 from keras_vit.export.saved_model import float32_copy, set_threads
-from keras_vit.export.verify import BATCH, live_reference, normalised, sample_images, size_of
+from keras_vit.export.verify import BATCH, live_reference, normalised, size_of
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import parse_variant
 from keras_vit.weights.checkpoint import read_model
@@ -35,6 +35,7 @@ DEFAULT = ("live", "saved_model", "tflite")
 VARIANT_SIZE = (224, 224)
 PAUSE = 0.05  # seconds for which the threads of some runtimes wait actively after a batch
 MIB = 2**20
+NOISE_IMAGES = 20  # that calibrate int8 without a data set
 
 
 def run(args):
@@ -135,10 +136,9 @@ def _all_files(args, folder):
     description = description.with_size(args.image_size or description.usual_size)
     samples = dataset and dataset.split("test")
     reference = live_reference(model, description, samples)
-    images = _noise(CALIBRATION_IMAGES // 10, (*description.image_size, description.channels))
-    if dataset and "train" in dataset.splits:
-        images, _ = sample_images(dataset.split("train"), description.preprocessing, CALIBRATION_IMAGES)
-    job = ExportJob(model, task=task, image_size=description.image_size, calibration=[images])
+    noise = _noise(NOISE_IMAGES, (*description.image_size, description.channels))
+    calibration = calibration_images(dataset, description) or [noise]
+    job = ExportJob(model, task=task, image_size=description.image_size, calibration=calibration)
     job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job))
     files, missing = {"live": folder / "model.keras"}, {}
     model.save(files["live"])

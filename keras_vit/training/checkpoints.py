@@ -1,12 +1,12 @@
 """Checkpoints of a run: complete, verified by digest, with a fallback to the newest intact one."""
 
-import hashlib
 import json
 import pathlib
 import shutil
 
 import numpy as np
 
+from keras_vit.weights.cache import file_sha256
 from keras_vit.writing import atomic_path
 
 KEPT = 2  # the number of newest checkpoints that are kept in addition to the best one
@@ -50,7 +50,7 @@ class Checkpoints:
         with atomic_path(final, overwrite=False) as folder:
             folder.mkdir()
             np.savez(folder / "values.npz", **values)
-            manifest = {"step": step, "metrics": metrics, "sha256": _sha256(folder / "values.npz")}
+            manifest = {"step": step, "metrics": metrics, "sha256": file_sha256(folder / "values.npz")}
             (folder / "manifest.json").write_text(json.dumps(manifest, indent=2, allow_nan=False))
         self._remove_old()
 
@@ -147,11 +147,6 @@ def _storable(variable):
     return value.astype("float32") if value.dtype.kind == "V" or value.dtype.name == "bfloat16" else value
 
 
-def _sha256(path):
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _step(folder):
     return int(folder.name.removeprefix("step-"))
 
@@ -171,7 +166,7 @@ def _problem(folder):
         manifest = _manifest(folder)
         if manifest["step"] != _step(folder):
             return f"its manifest is of step {manifest['step']}"
-        if manifest["sha256"] != _sha256(folder / "values.npz"):
+        if manifest["sha256"] != file_sha256(folder / "values.npz"):
             return "the sha256 of its values is another"
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{type(error).__name__}: {error}"

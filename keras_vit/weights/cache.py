@@ -44,10 +44,20 @@ def check_file(path, sha256, size, name, advice=""):
     if size is not None and (found := path.stat().st_size) != size:
         raise ValueError(f"{name} has {found} bytes; expected {size}{advice}")
     if sha256 is not None:
-        with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = file_sha256(path)
         if found != sha256.lower():
             raise ValueError(f"{name} has SHA-256 {found}; expected {sha256.lower()}{advice}")
+
+
+def file_sha256(path):
+    """The SHA-256 of a file in hexadecimal digits.
+
+    >>> _ = pathlib.Path("empty").write_bytes(b"")
+    >>> file_sha256("empty")[:8]
+    'e3b0c442'
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def redact_url(url):

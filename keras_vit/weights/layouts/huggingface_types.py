@@ -475,10 +475,7 @@ TYPES = {
     )
 }
 # The image towers of models with two: they are in `vision_config`, and their keys begin with "vision_model.".
-TOWERS = {
-    **{"siglip": "siglip_vision_model", "siglip2": "siglip2_vision_model"},
-    "clip": "clip_vision_model",
-}
+TOWERS = {name: f"{name}_vision_model" for name in ("siglip", "siglip2", "clip")}
 
 
 def _union():
