@@ -84,8 +84,8 @@ class ExportedModel:
 def open_exported(path, threads=None, *, trust=False, sha256=None):
     """Open a SavedModel, a `.tflite` or `.onnx` file, or the folder of a web page that keras_vit wrote.
 
-    The returned object may be used from several threads at once. Calls of a SavedModel and of ONNX run in
-    parallel; those of a `.tflite` or `.xml` file run one at a time, each on all threads.
+    The returned object may be used from several threads at once. SavedModel and ONNX run concurrent calls in
+    parallel; LiteRT and OpenVINO run one call at a time, on all threads.
 
     A SavedModel is a program: its graph may read and write files. Files of the other formats are data.
 

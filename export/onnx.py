@@ -156,8 +156,8 @@ def _quiet_logging():
 def _reshape_kernels(graph):
     """Store each kernel in the shape that the graph gives it before the matmul.
 
-    Quantisers expect the constant of a matmul at its input: ONNX Runtime's leaves out other matmuls, and NNCF
-    takes the axes of a constant that is reshaped for those of the matmul.
+    Quantisers expect a constant as the direct input of a matmul. With a reshape between them, ONNX Runtime's
+    quantiser skips the matmul, and NNCF uses the axes of the constant before the reshape.
     """
     numbers = importlib.import_module("onnx.numpy_helper")
     constants = {tensor.name: tensor for tensor in graph.initializer}

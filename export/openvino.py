@@ -140,8 +140,8 @@ def check_options(precision, calibration=None):
     one_of(PRECISIONS).check("precision", precision)
     if (precision == "int8") != (calibration is not None):
         raise ValueError(
-            "int8, and no other precision, is calibrated on images, such as those of a data set with a train "
-            f"split; got precision {precision!r} {'without' if calibration is None else 'with'} images"
+            "int8 alone is calibrated on images, such as those of a data set with a train split; got "
+            f"precision {precision!r} {'without' if calibration is None else 'with'} images"
         )
 
 

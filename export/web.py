@@ -46,8 +46,8 @@ def export_web(
 
     A picture is chosen, dropped, pasted or taken by the camera; the page prepares it as the model's
     `preprocessing` does, and shows the best classes. It requests nothing but its own files. It computes with
-    WebGPU where there is one, otherwise with WebAssembly; when it is opened, it compares the outputs for one
-    input with those of Python, and does not use a WebGPU that computes something else.
+    WebGPU where available, otherwise with WebAssembly. When it is opened, it computes a test image and uses
+    WebGPU only if its outputs agree with Python's.
 
     Args:
         saved_model: Folder that `export_saved_model` wrote, of a model with a head and pooled tokens.

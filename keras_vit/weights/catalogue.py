@@ -19,8 +19,8 @@ trained with quick_gelu are listed with that activation only.
 
 The columns and their sources:
 
-* `variant`: of newer families their own one, which also says what no array shows; DINOv2's sizes with GELU,
-  CLIP's and SigLIP's are those of plain models. Empty for sizes that only timm has.
+* `variant`: a name in `variants.py`. For newer families it also sets options that no array shows. DINOv2 with
+  GELU, CLIP and SigLIP have the names of plain models. Empty for sizes that only timm has.
 * `options`: arguments that differ from the layout's defaults or that it leaves open (`layouts/timm.py`), from
   the architectures of timm 1.0.31.
 * `prepare`: resize, interpolation, and the mean and std of `NORMS`. timm and transformers resize with Pillow,

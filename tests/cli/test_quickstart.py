@@ -170,7 +170,7 @@ def draw(page, strokes):
 def test_its_page_reads_drawn_digits_within_two_seconds_of_opening(finished):
     folder, _, result = finished
     if result["expected"][0] < 0.97:
-        pytest.skip("the model of the full run")
+        pytest.skip("the short run's model is too inaccurate for drawn digits")
     file = folder / result["web"] / "index.html"
     assert file.stat().st_size <= 5e6
     requested = []
@@ -196,7 +196,7 @@ def test_its_page_reads_drawn_digits_within_two_seconds_of_opening(finished):
 def test_started_again_it_prints_the_result_and_changes_nothing(finished, short):
     folder, first, result = finished
     if result["expected"][0] == 0.97:
-        pytest.skip("the short run shows it")
+        pytest.skip("tested with the short run")
 
     def files():
         return {path: path.stat().st_mtime_ns for path in pathlib.Path(folder).rglob("*")}
@@ -221,7 +221,7 @@ def test_the_first_example_of_readme_prints_what_readme_shows(finished, monkeypa
     example, shown = re.findall(r"^```(?:python|text)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)[:2]
     folder, _, result = finished
     if result["expected"][0] < 0.97:
-        pytest.skip("README shows the full run")
+        pytest.skip("README shows the outputs of the full run")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/quickstart-1").symlink_to(folder / "run")
     monkeypatch.chdir(tmp_path)

@@ -248,7 +248,7 @@ def test_the_image_tower_of_two_is_read(name, tmp_path):
 
 
 def test_siglip_2_for_any_size_is_read_as_a_model_of_one(tmp_path):
-    """Its patches have no axes, its positions those of a square, which it resizes itself."""
+    """Its patch kernel is a matrix, and its positions are of a square grid and resized by the model."""
     model = made("siglip", image_size=16)
     path = save_weights(model, tmp_path / "fixed", "huggingface")
     file, (key,) = load_file(path), [key for key in load_file(path) if "patch_embedding.weight" in key]
