@@ -3,6 +3,7 @@
 import base64
 import gzip
 import html
+import io
 import json
 import pathlib
 import re
@@ -125,7 +126,11 @@ def open_web(path, threads=None):
         return open_tflite(path / MODEL, threads)
     found = re.search(r'id="asset-model">([^<]*)<', (path / PAGE).read_text(encoding="utf-8"))
     try:
-        content = gzip.decompress(base64.b64decode(found[1], validate=True))
+        packed = io.BytesIO(base64.b64decode(found[1], validate=True))
+        with gzip.open(packed) as unpacked:
+            content = unpacked.read(MAX_SINGLE_FILE + 1)
+        if len(content) > MAX_SINGLE_FILE:
+            raise ValueError(f"its model has more than {MAX_SINGLE_FILE:,} bytes")
     except (TypeError, ValueError, OSError, EOFError) as error:
         raise damaged(path, error) from None
     with tempfile.TemporaryDirectory() as folder:

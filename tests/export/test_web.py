@@ -163,6 +163,12 @@ def test_a_damaged_page_is_refused(single, tmp_path):
             open_exported(tmp_path)
 
 
+def test_a_page_unpacks_no_larger_model_than_one_can_have(single, monkeypatch):
+    monkeypatch.setattr(web, "MAX_SINGLE_FILE", 1000)
+    with pytest.raises(ValueError, match="is damaged.*more than 1,000 bytes"):
+        open_exported(single)
+
+
 def test_what_no_page_can_show_is_refused(saved_model, model, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="shows one row of class scores"):
         web.check_model(describe(one_block(num_classes=None)))
