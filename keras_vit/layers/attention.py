@@ -24,7 +24,7 @@ def attention_scores(query, key, bias=None):
     Args:
         query: (batch, queries, heads, head size).
         key: (batch, keys, heads, head size).
-        bias: Optional (heads, queries, keys).
+        bias: Optional (heads, queries, keys) or (batch, heads, queries, keys); its heads may be 1.
 
     Returns:
         (batch, heads, queries, keys), at least float32; every row sums to 1.
@@ -109,6 +109,8 @@ class MultiHeadSelfAttention(CompositeLayer):
             default the tokens. A relative position bias takes them for the first tokens.
         positions: What `RotaryPositions` or `RelativePositionIndex` returns, for a layer that uses them.
         training: Whether dropout is active.
+        bias: Optional (batch, heads or 1, queries, tokens), added to the scores before the softmax: 0, or a
+            large negative number for a token that a query must not attend to.
 
     Output shape: (batch, queries, channels).
 
@@ -155,7 +157,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         self.relative_grid = relative_grid
         self.class_token = class_token
 
-    def build(self, tokens_shape, query_shape=None, positions_shape=None):
+    def build(self, tokens_shape, query_shape=None, positions_shape=None, bias_shape=None):
         channels = tokens_shape[-1]
         check_heads(channels, self.num_heads, self.num_kv_heads)
         heads = (self.num_heads, channels // self.num_heads)
@@ -218,13 +220,13 @@ class MultiHeadSelfAttention(CompositeLayer):
             key, value = _repeat_heads(key, groups), _repeat_heads(value, groups)
         return query, key, value
 
-    def call(self, tokens, query=None, positions=None, training=None):
+    def call(self, tokens, query=None, positions=None, training=None, bias=None):
         query, key, value = self.project(tokens, query, positions)
         outputs = []
         for chunk in query_chunks(query.shape[1], key.shape[1]):
             # A chunk waits for the last but one, so that memory holds the scores of two at most.
             with after(outputs[-2:-1]):
-                scores = self.chunk_scores(query, key, chunk, positions)
+                scores = self.chunk_scores(query, key, chunk, positions, bias)
                 outputs.append(attend(self.dropout(scores, training=training), value))
         x = ops.concatenate(outputs, axis=1)  # (batch, queries, heads, head size)
         if self.sub_norm is not None:
@@ -238,12 +240,15 @@ class MultiHeadSelfAttention(CompositeLayer):
         query, key, _ = self.project(tokens, query, positions)
         return self.chunk_scores(query, key, slice(None), positions)
 
-    def chunk_scores(self, query, key, chunk, positions=None):
+    def chunk_scores(self, query, key, chunk, positions=None, bias=None):
         """Attention weights of the projected queries in a slice."""
-        bias = None if self.position_bias is None else self.position_bias(positions[chunk])
+        bias = None if bias is None else bias[:, :, chunk]
+        if self.position_bias is not None:
+            position_bias = self.position_bias(positions[chunk])
+            bias = position_bias if bias is None else bias + ops.cast(position_bias, bias.dtype)
         return attention_scores(query[:, chunk], key, bias)
 
-    def compute_output_shape(self, tokens_shape, query_shape=None, positions_shape=None):
+    def compute_output_shape(self, tokens_shape, query_shape=None, positions_shape=None, bias_shape=None):
         return tokens_shape if query_shape is None else query_shape
 
 

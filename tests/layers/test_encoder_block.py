@@ -10,7 +10,14 @@ from reference import vit_numpy
 from reference.comparing import arrays, assert_close, numpy, randomise
 from reference.small import images_for, one_block
 
-from keras_vit.layers import EncoderBlock, LayerNormalization, LayerScale, MlpBlock, StochasticDepth
+from keras_vit.layers import (
+    EncoderBlock,
+    LayerNormalization,
+    LayerScale,
+    MlpBlock,
+    StochasticDepth,
+    attention,
+)
 
 OPTIONS = [
     {},
@@ -142,3 +149,17 @@ def test_a_block_with_given_parts_is_saved_with_them(tmp_path):
     assert [weight.path for weight in loaded.weights] == [weight.path for weight in model.weights]
     x = np.ones((2, 5, 12), "float32")
     assert_close(loaded(x), numpy(model(x)), 1e-6)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("max_scores", [10, 10**9])
+def test_a_token_that_the_bias_masks_has_no_effect_on_the_others(remat, max_scores, rng, monkeypatch):
+    monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", max_scores)
+    tokens = rng.standard_normal((2, 7, 12)).astype("float32")
+    layer = EncoderBlock(3, 24, remat=remat)
+    layer.build(tokens.shape)
+    randomise(layer)
+    masked = np.arange(7) >= 5
+    bias = np.broadcast_to(np.where(masked, -1e9, 0).astype("float32"), (2, 1, 7, 7))
+    found = numpy(layer(tokens, bias=bias, training=True))
+    np.testing.assert_allclose(found[:, :5], numpy(layer(tokens[:, :5])), rtol=1e-5, atol=1e-6)
