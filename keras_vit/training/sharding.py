@@ -1,0 +1,190 @@
+"""How a run on JAX divides batches, weights and optimizer state among devices."""
+
+import math
+import re
+
+import keras
+
+from keras_vit.rules import one_of
+
+STRATEGIES = ("auto", "single", "data_parallel", "fsdp", "model_parallel")
+BATCH, MODEL = "batch", "model"  # the axes of a mesh
+# The axis of a variable, counted from its end, that model_parallel shards. Query, key and value are sharded
+# by heads and the MLP's first layer by columns, so that each device computes its own heads and hidden units;
+# the rows of the layer after them then give one sum over the devices for each.
+HEADS = r"(?:^|/)(?:query|key|value)/(?:kernel|bias)$"
+MODEL_AXES = {
+    HEADS: -2,
+    r"attention/out/kernel$": -3,
+    r"attention/output_norm/": -1,
+    r"position_bias/table$": -1,
+    r"(?:^|/)mlp/(?:dense_0|gate|up)/(?:kernel|bias)$": -1,
+    r"(?:^|/)mlp/hidden_norm/": -1,
+    r"(?:^|/)mlp/dense_1/kernel$": -2,
+    r"(?:^|/)(?:patch_embedding|position_embedding)/|(?:^|/)\w+_tokens?/token$": -1,
+    r"(?:^|/)(?:pre_logits|head|head_distillation|prediction)/(?:kernel|bias)$": -1,
+}
+
+
+def variable_axes(path, shape, strategy, mesh):
+    """The mesh axis that each axis of a variable is sharded over.
+
+    Args:
+        path: Of the variable, such as "encoder_block_0/mlp/dense_0/kernel".
+        shape: Its shape.
+        strategy: "data_parallel" (each device has the whole variable), "fsdp" (each has a part of the largest
+            axis that the devices divide) or "model_parallel" (heads, the MLP's hidden units, channels of the
+            embeddings and classes).
+        mesh: The sizes of the mesh's axes, `{"batch": …}` or `{"batch": …, "model": …}`.
+
+    Returns:
+        A tuple of an axis name or None for each axis. An axis that the mesh does not divide is not sharded.
+
+    Example:
+        >>> variable_axes("encoder_block_0/mlp/dense_0/kernel", (768, 3072), "fsdp", {"batch": 8})
+        (None, 'batch')
+        >>> mesh = {"batch": 2, "model": 4}
+        >>> variable_axes("encoder_block_0/attention/query/kernel", (768, 12, 64), "model_parallel", mesh)
+        (None, 'model', None)
+
+    Source: FSDP: Rajbhandari et al. 2020, "ZeRO" (arXiv 1910.02054), stage 3; model parallelism: Shoeybi et
+    al. 2019, "Megatron-LM" (arXiv 1909.08053), section 3.
+    """
+    name, candidates = MODEL, []
+    if strategy == "fsdp":
+        name, candidates = BATCH, sorted(range(len(shape)), key=lambda axis: -shape[axis])
+    elif strategy == "model_parallel":
+        candidates = [len(shape) + axis for pattern, axis in MODEL_AXES.items() if re.search(pattern, path)]
+    axes = [None] * len(shape)
+    for axis in candidates:
+        if axis >= 0 and shape[axis] and shape[axis] % mesh[name] == 0:
+            axes[axis] = name
+            break
+    return tuple(axes)
+
+
+def parse_strategy(text, devices):
+    """The strategy and the mesh of a `--strategy`.
+
+    Args:
+        text: "single", "data_parallel", "fsdp", "model_parallel" (all devices along the model axis),
+            "model_parallel=AxB" (A parts of a batch, B parts of the model), or "auto": "data_parallel" if
+            there are several devices, else "single".
+        devices: The number of devices, of all processes.
+
+    Returns:
+        (strategy, mesh) as for `variable_axes`; a mesh of one device for "single".
+
+    Raises:
+        ValueError: for another strategy, a mesh that is not of all devices, or one device for a strategy that
+            needs several.
+
+    Example:
+        >>> parse_strategy("model_parallel=2x4", devices=8)
+        ('model_parallel', {'batch': 2, 'model': 4})
+    """
+    strategy, _, sizes = text.partition("=")
+    if not sizes or strategy != "model_parallel":
+        one_of(STRATEGIES).check("strategy", text)
+    if strategy == "auto":
+        strategy = "data_parallel" if devices > 1 else "single"
+    if strategy == "single":
+        return strategy, {BATCH: 1}
+    if strategy != "data_parallel" and devices < 2:
+        raise ValueError(f"--strategy {text} needs at least 2 devices; got {devices}")
+    if strategy != "model_parallel":
+        return strategy, {BATCH: devices}
+    if not sizes:
+        return strategy, {BATCH: 1, MODEL: devices}
+    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", sizes)
+    if found is None:
+        raise ValueError(f"expected --strategy model_parallel=AxB, such as 2x4; got {text!r}")
+    batch, model = map(int, found.groups())
+    if batch * model != devices:
+        raise ValueError(f"expected a mesh of all {devices} devices; got {sizes}, which is {batch * model}")
+    return strategy, {BATCH: batch, MODEL: model}
+
+
+def check_heads(variables, mesh):
+    """Raise ValueError unless the mesh's model axis divides the attention heads.
+
+    Args:
+        variables: (path, shape) of each of a model's variables.
+        mesh: As for `variable_axes`.
+    """
+    parts = mesh.get(MODEL, 1)
+    for path, shape in variables:
+        if re.search(HEADS, path) and shape[-2] % parts:
+            raise ValueError(
+                f"expected a model axis that divides the attention heads; got {parts} for the {shape[-2]} "
+                f"heads of {path}"
+            )
+
+
+class Sharded(keras.distribution.ModelParallel):
+    """A `keras.distribution` of trainable variables by `variable_axes`, and of batches by the batch axis.
+
+    Optimizer slots get the layouts of their variables from Keras. Other variables, such as the metrics', are
+    on every device.
+
+    Args:
+        strategy, mesh: As for `variable_axes`.
+        devices: Names of as many devices as the mesh has, such as "tpu:0".
+
+    Example:
+        >>> sharded = Sharded("fsdp", {"batch": 2}, ["cpu:0", "cpu:1"])
+        >>> sharded.get_variable_layout(keras.Variable(np.zeros((3, 4)), name="kernel")).axes
+        (None, 'batch')
+    """
+
+    def __init__(self, strategy, mesh, devices):
+        device_mesh = keras.distribution.DeviceMesh(tuple(mesh.values()), tuple(mesh), devices)
+        # Each process reads its own part of a batch.
+        super().__init__(
+            layout_map=keras.distribution.LayoutMap(device_mesh),
+            batch_dim_name=BATCH,
+            auto_shard_dataset=False,
+        )
+        self.strategy = strategy
+        self.mesh = mesh
+
+    def get_variable_layout(self, variable):
+        given = getattr(variable, "_layout", None)
+        if given is not None:
+            return given
+        axes = (None,) * len(variable.shape)
+        if variable.trainable:
+            axes = variable_axes(variable.path, variable.shape, self.strategy, self.mesh)
+        return keras.distribution.TensorLayout(axes, self.device_mesh)
+
+
+def make_distribution(strategy="auto", devices=None):
+    """The `keras.distribution` of a strategy on JAX, for `keras.distribution.set_distribution`.
+
+    Args:
+        strategy: As for `parse_strategy`.
+        devices: Names of devices; None: all, of all processes.
+
+    Returns:
+        `Sharded`, or None for "single".
+
+    Raises:
+        ValueError: for another strategy than "single" on another backend than JAX, and as `parse_strategy`.
+
+    Example:
+        >>> print(make_distribution("single"))
+        None
+    """
+    if strategy == "single":
+        return None
+    if keras.backend.backend() != "jax":
+        raise ValueError(
+            f"--strategy {strategy} needs KERAS_BACKEND=jax; got {keras.backend.backend()!r}, whose "
+            "strategies are auto, single, mirrored, multi_worker and tpu"
+        )
+    if devices is None:
+        devices = keras.distribution.list_devices()
+    strategy, mesh = parse_strategy(strategy, len(devices))
+    if math.prod(mesh.values()) == 1:
+        return None
+    return Sharded(strategy, mesh, devices)
