@@ -140,12 +140,14 @@ def describe(model, task="single_label", seed=0):
         seed: The seed of the split that it was trained on.
 
     Raises:
-        ValueError: if the task is unknown, or a class name has several lines.
+        ValueError: if the task is unknown or not one of whole images, or a class name has several lines.
 
     Example:
         >>> describe(model, "multi_label").labels[:2]
         ('0', '1')
     """
+    if get_task(task).has_class_maps:
+        raise ValueError(f"expected a task with one output per image; got {task!r}, which is not exported")
     broken = [name for name in model.class_names or () if name.splitlines() not in ([], [name])]
     if broken:
         raise ValueError(f"class names must be one line each for {LABELS}; got {broken[0]!r}")

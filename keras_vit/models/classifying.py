@@ -61,8 +61,8 @@ def classify(model, images, top=5, batch_size=32, task="single_label", value_ran
     """
     check_head(model)
     task = get_task(task)
-    if not task.has_classes:
-        raise ValueError(f"classify needs a task with classes; got {task.name!r}")
+    if not task.has_classes or task.has_class_maps:
+        raise ValueError(f"classify needs a task with classes of whole images; got {task.name!r}")
     integer(at_least=1).check("top", top)
     names = model.class_names or [str(i) for i in range(model.num_classes)]
     results = []

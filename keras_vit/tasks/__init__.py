@@ -2,11 +2,12 @@
 
 from keras_vit.tasks.multi_label import MULTI_LABEL
 from keras_vit.tasks.regression import REGRESSION
+from keras_vit.tasks.segmentation import SEGMENTATION
 from keras_vit.tasks.single_label import SINGLE_LABEL
 from keras_vit.tasks.task import Task
 
 # The tasks with labels, the default first.
-TASKS = {task.name: task for task in (SINGLE_LABEL, MULTI_LABEL, REGRESSION)}
+TASKS = {task.name: task for task in (SINGLE_LABEL, MULTI_LABEL, REGRESSION, SEGMENTATION)}
 
 
 def get_task(name):

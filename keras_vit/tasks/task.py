@@ -54,6 +54,9 @@ class Task(Objective):
         format_label: A function from a label and names to text.
         title: The task in words, such as "image classification".
         slug: The same on Kaggle.
+        has_class_maps: Whether a label is a map of the classes of all pixels, and outputs are logits (batch,
+            height, width, classes).
+        weights: A function from labels to the weight of each loss, or None: each sample has weight 1.
     """
 
     noun: tuple[str, str]
@@ -73,6 +76,8 @@ class Task(Objective):
     format_label: Callable
     title: str
     slug: str
+    has_class_maps: bool = False
+    weights: Callable | None = None
 
     @property
     def has_classes(self):

@@ -75,6 +75,8 @@ def test_a_class_name_of_several_lines_is_refused(name):
     assert repr(name) in str(error.value) and len(str(error.value).splitlines()) == 1
 
 
-def test_an_unknown_task_is_refused():
+def test_an_unknown_task_and_one_of_class_maps_are_refused():
+    with pytest.raises(ValueError, match="a task with one output per image; got 'segmentation'"):
+        describe(small(num_layers=1), "segmentation")
     with pytest.raises(ValueError, match="task must be one of .*; got 'detection'"):
         describe(small(num_layers=1), "detection")

@@ -275,6 +275,8 @@ def test_classify_lists_the_most_probable_classes_first():
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     with pytest.raises(ValueError, match="top must be a positive int; got 0"):
         model.classify(pictures, top=0)
+    with pytest.raises(ValueError, match="a task with classes of whole images; got 'segmentation'"):
+        model.classify(pictures, task="segmentation")
     for result, row in zip(model.classify(pictures, top=3, batch_size=2), probabilities):
         best = np.argsort(-row)[:3]
         assert [name for name, _ in result] == [model.class_names[i] for i in best]

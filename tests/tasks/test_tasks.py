@@ -76,7 +76,9 @@ def test_colors_have_the_weighted_cross_entropy_of_each_patch(rng):
 @pytest.mark.parametrize("objective", [*TASKS.values(), COLORS, PIXELS], ids=lambda objective: objective.name)
 def test_the_metric_that_selects_a_checkpoint_exists(objective):
     assert objective.validation_metric in {"loss", *(metric.name for metric in objective.metrics(3))}
-    assert objective.higher_is_better == (objective.validation_metric in ("accuracy", "average_precision"))
+    assert objective.higher_is_better == (
+        objective.validation_metric in ("accuracy", "average_precision", "mean_iou")
+    )
 
 
 def test_the_target_of_masked_patches_chooses_the_objective():
@@ -111,7 +113,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_a_task_decides_scores_compares_and_describes(name):
     task, (labels, decided, errors, correct, words) = TASKS[name], EXPECTED[name]
     assert task.decide(OUTPUTS).tolist() == decided
@@ -143,6 +145,7 @@ def test_probabilities_are_the_activation_of_the_logits(name):
         ("single_label", {"cat": "cat"}, [""], "the name of a class"),
         ("multi_label", {"1": 1, "0.0": 0}, ["2", "yes"], "0 or 1"),
         ("regression", {"-1e3": -1000}, ["x", "nan", "inf"], "a number"),
+        ("segmentation", {}, ["1"], "a mask, which a table cannot hold"),
     ],
 )
 def test_labels_are_read_from_text(name, good, bad, expected):

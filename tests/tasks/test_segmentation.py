@@ -1,0 +1,162 @@
+import keras
+import numpy as np
+import pytest
+from reference.comparing import numpy
+from reference.segmentation import boundary_f_of_pairs, random_maps
+from sklearn import metrics
+
+from keras_vit.tasks import get_task
+from keras_vit.tasks.segmentation import LIMB, MeanIoU, SegmentationCrossEntropy, pixel_weights
+from keras_vit.tasks.segmentation_scores import (
+    SegmentationPredictions,
+    boundary_f,
+    mean_iou,
+    segmentation_classes,
+    segmentation_scores,
+)
+from keras_vit.tasks.task import concatenate
+
+TASK, CLASSES = get_task("segmentation"), 5
+
+
+@pytest.fixture
+def maps(rng):
+    return rng.standard_normal((6, 7, 9, CLASSES)).astype("float32"), random_maps(rng, 6, (7, 9), CLASSES)
+
+
+def each_loss(logits, labels):
+    """The cross-entropy of each pixel in float64; of ignored ones that of class 0."""
+    logs = logits - np.log(np.exp(logits.astype("float64")).sum(-1, keepdims=True))
+    return -np.take_along_axis(logs, np.where(labels == 255, 0, labels)[..., np.newaxis], -1)[..., 0]
+
+
+def test_the_loss_is_the_mean_over_labelled_pixels(maps):
+    logits, labels = maps
+    loss, each, counted = SegmentationCrossEntropy(), each_loss(*maps), labels != 255
+    assert float(loss(labels, logits)) == pytest.approx(each[counted].mean(), rel=1e-5)
+    weights = np.array([1.0, 0, 2, 0.5, 0, 1])
+    expected = (weights[:, np.newaxis, np.newaxis] * each * counted).sum()
+    expected /= (weights * counted.sum((1, 2))).sum()
+    for sample_weight in (weights, weights[:, np.newaxis, np.newaxis] * pixel_weights(labels)):
+        assert float(loss(labels, logits, sample_weight)) == pytest.approx(expected, rel=1e-5)
+    assert float(loss(np.full_like(labels, 255), logits)) == 0
+
+
+def test_a_class_out_of_range_makes_the_loss_nan(maps):
+    logits, labels = maps
+    labels[0, 0, 0] = CLASSES
+    assert np.isnan(float(SegmentationCrossEntropy()(labels, logits)))
+    assert np.isfinite(
+        float(SegmentationCrossEntropy(ignore=CLASSES)(np.where(labels == 255, 0, labels), logits))
+    )
+
+
+@pytest.mark.parametrize("made", [SegmentationCrossEntropy(7), MeanIoU(3, ignore=7)], ids=["loss", "metric"])
+def test_the_config_rebuilds_loss_and_metric(made):
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(made))
+    assert type(again) is type(made) and again.get_config() == made.get_config() and again.ignore == 7
+
+
+def test_the_metric_counts_as_the_scores_do(maps):
+    logits, labels = maps
+    metric = MeanIoU(CLASSES)
+    for part in (slice(2), slice(2, None)):
+        metric.update_state(labels[part], logits[part])
+    predictions = concatenate([TASK.predictions(logits[p], labels[p]) for p in (slice(2), slice(2, None))])
+    expected = metrics.confusion_matrix(labels.ravel(), logits.argmax(-1).ravel(), labels=range(CLASSES))
+    np.testing.assert_array_equal(metric.confusion_matrix(), expected)
+    np.testing.assert_array_equal(predictions.confusion_matrix, expected)
+    assert float(metric.result()) == pytest.approx(segmentation_scores(predictions)["mean_iou"], rel=1e-6)
+    # Samples and pixels of weight 0 do not count.
+    weights = (np.arange(6) % 2).astype("float32")
+    by_sample, by_pixel = MeanIoU(CLASSES), MeanIoU(CLASSES)
+    by_sample.update_state(labels, logits, weights)
+    by_pixel.update_state(labels, logits, weights[:, np.newaxis, np.newaxis] * pixel_weights(labels))
+    half = TASK.predictions(logits[1::2], labels[1::2]).confusion_matrix
+    for each in (by_sample, by_pixel):
+        np.testing.assert_array_equal(each.confusion_matrix(), half)
+
+
+def test_counts_beyond_float32_are_exact():
+    metric = MeanIoU(2)
+    metric.high.assign([2.0**10, 0, 0, 0])
+    metric.low.assign([LIMB - 1.0, 0, 0, 0])
+    metric.update_state(np.zeros((1, 1, 3)), np.float32([[[[1, 0]] * 3]]))
+    assert metric.confusion_matrix()[0, 0] == 2**30 + LIMB + 2
+    assert numpy(metric.low)[0] == 2
+
+
+def test_images_have_their_own_scores_and_words(maps):
+    logits, labels = maps
+    predictions = TASK.predictions(logits, labels)
+    own = [
+        mean_iou(TASK.predictions(logits[i : i + 1], labels[i : i + 1]).confusion_matrix) for i in range(6)
+    ]
+    np.testing.assert_allclose(TASK.errors(predictions), 1 - np.array(own), rtol=1e-12)
+    assert TASK.correct(predictions).all() and TASK.scores(predictions)["samples"] == 6
+    assert TASK.format_label(np.array([[2, 2, 255], [0, 255, 255]]), "abc") == "c, a"
+    assert TASK.format_label(np.full((1, 2), 255), "abc") == "none"
+    assert TASK.agreement(logits, logits) == 1
+
+
+def test_scores_without_labelled_pixels_are_undefined():
+    predictions = SegmentationPredictions.of_maps(np.zeros((1, 2, 2), int), np.full((1, 2, 2), 255), 2)
+    expected = {"samples": 1, **dict.fromkeys(("mean_iou", "pixel_accuracy", "mean_accuracy", "boundary_f"))}
+    assert segmentation_scores(predictions) == expected
+    assert segmentation_classes(predictions)[0]["iou"] is None
+    assert predictions.image_iou.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "labels, said",
+    [
+        (np.zeros(3, int), r"a class map \(height, width\) per sample; got labels of shape \(\)"),
+        (np.full((1, 2, 2), 3), "classes below 3, or 255 to ignore a pixel; got 3"),
+        (np.full((1, 2, 2), -1), "classes below 3, or 255 to ignore a pixel; got -1"),
+    ],
+)
+def test_labels_that_are_no_class_maps_are_refused(labels, said):
+    with pytest.raises(ValueError, match=said):
+        TASK.check_labels(labels, 3)
+
+
+def test_maps_of_two_sizes_are_refused():
+    with pytest.raises(ValueError, match=r"of one size; got \(2, 3\) and \(2, 2\)"):
+        SegmentationPredictions.of_maps([np.zeros((2, 3), int)], [np.zeros((2, 2), int)], 2)
+
+
+def assert_scores(predicted, labels, classes):
+    predictions = SegmentationPredictions.of_maps(predicted, labels, classes)
+    scores, counted = segmentation_scores(predictions), labels != 255
+    true, found = labels[counted], predicted[counted]
+    present = np.union1d(true, found)
+    if len(present):
+        each = metrics.jaccard_score(true, found, labels=present, average=None, zero_division=0)
+        assert scores["mean_iou"] == pytest.approx(each.mean(), abs=1e-12)
+        rows = segmentation_classes(predictions)
+        assert [rows[i]["iou"] for i in present] == pytest.approx(each.tolist(), abs=1e-12)
+        assert scores["pixel_accuracy"] == pytest.approx(metrics.accuracy_score(true, found))
+        in_labels = np.unique(true)
+        recall = metrics.recall_score(true, found, labels=in_labels, average="macro", zero_division=0)
+        assert scores["mean_accuracy"] == pytest.approx(recall)
+    expected = [boundary_f_of_pairs(*pair, tolerance=0.1) for pair in zip(predicted, labels)]
+    assert [boundary_f(*pair, tolerance=0.1) for pair in zip(predicted, labels)] == pytest.approx(expected)
+
+
+def test_scores_equal_independent_ones(rng):
+    for size in ((8, 11), (20, 16)):
+        labels, predicted = (random_maps(rng, 4, size, CLASSES) for _ in range(2))
+        assert_scores(np.where(predicted == 255, 0, predicted), labels, CLASSES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("classes, ignored", [(1, 0.0), (2, 0.1), (7, 0.3), (20, 0.9), (3, 1.0)])
+def test_scores_of_many_maps_equal_independent_ones(classes, ignored, rng):
+    for _ in range(200):
+        size = tuple(rng.integers(1, 24, 2))
+        labels = random_maps(rng, 1, size, rng.integers(1, classes + 1), ignored)
+        predicted = random_maps(rng, 1, size, classes, 0)
+        predicted = np.where(
+            rng.random(labels.shape) < 0.7, np.where(labels == 255, predicted, labels), predicted
+        )
+        assert_scores(predicted, labels, classes)
