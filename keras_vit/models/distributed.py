@@ -12,19 +12,20 @@ from keras_vit.models.fit_checks import ScheduleLength, check_callbacks, warn_of
 from keras_vit.rules import integer, one_of
 
 MODES = ("int8", "int4", "float8")
-_ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+_BACKEND = keras.backend.backend()
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class DistributedModel(keras.Model):
     """A functional model whose training step depends on the global batch, not on the number of devices.
 
-    `fit` works without a strategy and under MirroredStrategy, MultiWorkerMirroredStrategy and
-    TPUStrategy. The loss of a step is the mean over the global batch (with a loss that divides by the
-    sample weights, as this package's do: the weighted sum over the global batch divided by the sum of the
-    weights), however unevenly the batch is divided among the replicas. Random numbers in training are
-    functions of (seed, step, micro-batch, replica), not of a stored state: a resumed run uses the same as
-    one without interruption. On other backends than TensorFlow this is a plain `keras.Model`.
+    On TensorFlow `fit` works without a strategy and under MirroredStrategy, MultiWorkerMirroredStrategy and
+    TPUStrategy, on JAX without a distribution and under one of `keras.distribution`. The loss of a step is
+    the mean over the global batch (with a loss that divides by the sample weights, as this package's do: the
+    weighted sum over the global batch divided by the sum of the weights), however unevenly the batch is
+    divided among the replicas. Random numbers in training are functions of (seed, step, micro-batch,
+    replica), not of a stored state: a resumed run uses the same as one without interruption. On PyTorch this
+    is a plain `keras.Model`.
 
     Gradients are clipped by their global norm only by optimizers that first sum them over the replicas:
     `keras_vit.training.SGD` and `AdamW`.
@@ -48,8 +49,8 @@ class DistributedModel(keras.Model):
         """Configure the model for training, as `keras.Model.compile`, with three more arguments.
 
         Args:
-            accumulation_steps: Number of micro-batches per replica, which are computed one after the other
-                to save memory. The step is that of the whole batch.
+            accumulation_steps: Number of micro-batches (on TensorFlow: per replica), which are computed one
+                after the other to save memory. The step is that of the whole batch.
             seed: Seed of dropout and stochastic depth, an int; by default a random one, which
                 `keras.utils.set_random_seed` determines.
             total_steps: Steps of the learning rate's schedule; `fit` warns if it ends far from them.
@@ -62,17 +63,17 @@ class DistributedModel(keras.Model):
                 replicas, which Keras does not support.
         """
         integer(at_least=1).check("accumulation_steps", accumulation_steps)
-        if _ON_TENSORFLOW:
+        if _BACKEND == "tensorflow":
             replicas = self.distribute_strategy.num_replicas_in_sync
             if kwargs.get("steps_per_execution", 1) != 1 and replicas > 1:
                 raise ValueError(
                     f"steps_per_execution must be 1 on several replicas; got "
                     f"{kwargs['steps_per_execution']} on {replicas}"
                 )
-        elif accumulation_steps > 1:
-            raise ValueError("accumulation_steps above 1 needs KERAS_BACKEND=tensorflow")
-        if accumulation_steps > 1 and kwargs.get("jit_compile", "auto") == "auto":
-            kwargs["jit_compile"] = False  # XLA cannot split a batch into parts of different sizes
+            if accumulation_steps > 1 and kwargs.get("jit_compile", "auto") == "auto":
+                kwargs["jit_compile"] = False  # XLA cannot split a batch into parts of different sizes
+        elif accumulation_steps > 1 and _BACKEND != "jax":
+            raise ValueError("accumulation_steps above 1 needs KERAS_BACKEND=tensorflow or jax")
         super().compile(*args, **kwargs)
         self.accumulation_steps = accumulation_steps
         self.random_seed = random.randrange(2**31) if seed is None else seed
@@ -161,17 +162,29 @@ class DistributedModel(keras.Model):
         if self.built and optimizer_built:
             self.optimizer.build(self.trainable_variables)
 
-    if _ON_TENSORFLOW:
+    if _BACKEND == "jax":
+
+        def train_step(self, state, data):
+            from keras_vit.models import jax_step
+
+            return jax_step.train_step(self, state, data)
+
+        def test_step(self, state, data):
+            from keras_vit.models import jax_step
+
+            return jax_step.test_step(self, state, data)
+
+    if _BACKEND == "tensorflow":
 
         def train_step(self, data):
-            from keras_vit.models import distributed_step
+            from keras_vit.models import tensorflow_step
 
-            return distributed_step.train_step(self, data)
+            return tensorflow_step.train_step(self, data)
 
         def test_step(self, data):
-            from keras_vit.models import distributed_step
+            from keras_vit.models import tensorflow_step
 
-            return distributed_step.test_step(self, data)
+            return tensorflow_step.test_step(self, data)
 
         def _maybe_symbolic_build(self, iterator=None, data_batch=None):
             # Keras would average the replicas' batches, which fails across workers and if the parts have

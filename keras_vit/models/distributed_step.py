@@ -1,127 +1,46 @@
-"""A training or test step of a `DistributedModel` on one replica, for TensorFlow."""
+"""What a training or test step of a `DistributedModel` means; `tensorflow_step` and `jax_step` compute it.
+
+The loss of a micro-batch is a mean L with a weight n, and the global loss is sum(n L) / sum(n). Each loss is
+scaled by its fraction n / sum(n), so that the sum of the gradients over the micro-batches, and over the
+replicas that compute their own, is the gradient of the global batch.
+"""
+
+import functools
 
 import keras
-import tensorflow as tf
+from keras import ops
 
 from keras_vit.seeds import override_seeds
 
-fold_in = tf.random.experimental.stateless_fold_in
+MEAN = "mean_with_sample_weight"
 
 
-def train_step(model, data):
-    """Accumulate the gradients of a replica's micro-batches and update the weights once.
+def loss_weight(model, images, sample_weight):
+    """The denominator of the loss: the sum of the sample weights or, for most losses, the sample count."""
+    if sample_weight is not None and getattr(model.loss, "reduction", None) == MEAN:
+        return ops.sum(ops.cast(sample_weight, "float32"))
+    return ops.convert_to_tensor(ops.shape(keras.tree.flatten(images)[0])[0], "float32")
 
-    The loss of a micro-batch is a mean L with a weight n, and the global loss is sum(n L) / sum(n). Each
-    loss is scaled by the fraction n / sum(n), so that the optimizer's sum over the replicas is the gradient
-    of the global batch.
+
+def folded(fold_in, seed, *numbers):
+    """A seed folded with numbers: of a run with the step and the replica, of these with the micro-batch."""
+    return functools.reduce(fold_in, numbers, seed)
+
+
+def seeds_from(model, fold_in, seed):
+    """A context in which the n-th random operation of the model draws by `seed` and n."""
+    return override_seeds(model, lambda draw, _: fold_in(seed, draw))
+
+
+def statistics(model):
+    """Whether each trainable variable is a float8 statistic, whose new value Keras passes as its gradient.
+
+    The statistics of several micro-batches are joined by their maximum, gradients by their sum.
     """
-    replica = tf.distribute.get_replica_context()
-    if any(_statistics(model)) and replica.num_replicas_in_sync > 1:
-        raise ValueError(
-            "expected one replica, since in float8 Keras would scale each replica by its own images; "
-            f"got {replica.num_replicas_in_sync} replicas"
-        )
-    images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    weight = _weight(model, images, sample_weight)
-    total = replica.all_reduce(tf.distribute.ReduceOp.SUM, weight)
-    variables = [variable.value for variable in model.trainable_variables]
-    step = tf.cast(model.optimizer._iterations.value, tf.int32)
-    seed = fold_in(fold_in([model.random_seed, 0], step), tf.cast(replica.replica_id_in_sync_group, tf.int32))
-
-    def micro_step(number, part):
-        x, y, w = part
-        fraction = tf.math.divide_no_nan(_weight(model, x, w), total)
-        micro_seed = fold_in(seed, number)
-        with override_seeds(model, lambda draw, _: fold_in(micro_seed, draw)), tf.GradientTape() as tape:
-            predicted = model(x, training=True)
-            loss = _mean_loss(model, x, y, predicted, w, training=True)
-            loss *= tf.cast(fraction, loss.dtype)
-            scaled = model.optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        # The mean over no samples is NaN, which must not count.
-        nonempty = tf.cast(fraction != 0, tf.float32)
-        *gradients, loss = (
-            tf.math.multiply_no_nan(tf.convert_to_tensor(x), tf.cast(nonempty, x.dtype))
-            for x in (*gradients, loss)
-        )
-        return gradients, loss, predicted
-
-    run = micro_step if model.accumulation_steps == 1 else _accumulated(model, micro_step, variables)
-    gradients, loss, predicted = run(0, (images, labels, sample_weight))
-    # The tracker multiplies by the weight, so that it accumulates n L and n.
-    mean = tf.math.divide_no_nan(loss * tf.cast(total, loss.dtype), tf.cast(weight, loss.dtype))
-    model._loss_tracker.update_state(mean, sample_weight=weight)
-    if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
-        # It checks only the first replica's gradients for overflow, so all replicas get their mean.
-        count = replica.num_replicas_in_sync
-        gradients = [g / count for g in replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)]
-        # The inner optimizer does not count steps that overflow.
-        model.optimizer._iterations.assign_add(1)
-    model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-    return _logs(model.compute_metrics(images, labels, predicted, sample_weight=sample_weight))
-
-
-def test_step(model, data):
-    """Update the metrics with the replica's part of a batch, which may be empty."""
-    images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    predicted = model(images, training=False)
-    weight = _weight(model, images, sample_weight)
-    loss = _mean_loss(model, images, labels, predicted, sample_weight, training=False)
-    nonempty = tf.cast(weight != 0, loss.dtype)
-    model._loss_tracker.update_state(tf.math.multiply_no_nan(loss, nonempty), sample_weight=weight)
-    return _logs(model.compute_metrics(images, labels, predicted, sample_weight=sample_weight))
-
-
-def _accumulated(model, micro_step, variables):
-    """`micro_step` for the micro-batches of a batch, one after the other to save memory."""
-    count = model.accumulation_steps
-    joins = [tf.maximum if statistic else tf.add for statistic in _statistics(model)]
-
-    def run(_, batch):
-        size = tf.shape(keras.tree.flatten(batch[0])[0])[0]
-
-        def body(number, gradients, loss, predicted):
-            begin, end = number * size // count, (number + 1) * size // count
-            part = keras.tree.map_structure(lambda x: None if x is None else x[begin:end], batch)
-            part_gradients, part_loss, outputs = micro_step(number, part)
-            gradients = [join(a, b) for join, a, b in zip(joins, gradients, part_gradients)]
-            predicted = [a.write(number, o) for a, o in zip(predicted, keras.tree.flatten(outputs))]
-            return number + 1, gradients, loss + part_loss, predicted
-
-        arrays = [
-            tf.TensorArray(output.dtype, count, element_shape=(None, *output.shape[1:]), infer_shape=False)
-            for output in model.outputs
-        ]
-        start = (0, [tf.zeros(v.shape, v.dtype) for v in variables], 0.0, arrays)
-        _, gradients, loss, predicted = tf.while_loop(
-            lambda number, *_: number < count, body, start, parallel_iterations=1
-        )
-        outputs = [array.concat() for array in predicted]
-        return gradients, loss, keras.tree.pack_sequence_as(model.output, outputs)
-
-    return run
-
-
-def _statistics(model):
-    """Whether each trainable variable is a float8 statistic, whose new value Keras passes as its gradient."""
     return [getattr(variable, "overwrite_with_gradient", False) for variable in model.trainable_variables]
 
 
-def _weight(model, images, sample_weight):
-    """The denominator of the loss: the sum of the sample weights or, for most losses, the sample count."""
-    if sample_weight is not None and getattr(model.loss, "reduction", None) == "mean_with_sample_weight":
-        return tf.reduce_sum(tf.cast(sample_weight, tf.float32))
-    return tf.cast(tf.shape(keras.tree.flatten(images)[0])[0], tf.float32)
-
-
-def _mean_loss(model, images, labels, predicted, sample_weight, training):
-    loss = model.compute_loss(images, labels, predicted, sample_weight, training)
-    return loss * model.distribute_strategy.num_replicas_in_sync  # Keras divides by it
-
-
-def _logs(metrics):
-    """Metrics in the shapes that Keras reduces: across workers it averages over a first axis."""
-    strategy = tf.distribute.get_strategy()
-    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return {name: tf.expand_dims(value, 0) for name, value in metrics.items()}
-    return metrics
+def update_metrics(model, mean, weight, images, labels, predicted, sample_weight):
+    """Count a mean loss with its weight, update the metrics, and return the logs."""
+    model._loss_tracker.update_state(mean, sample_weight=weight)
+    return model.compute_metrics(images, labels, predicted, sample_weight=sample_weight)

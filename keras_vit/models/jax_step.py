@@ -1,0 +1,154 @@
+"""A training or test step of a `DistributedModel` for JAX: pure functions of the state and a global batch.
+
+Over several devices the program is one, which JAX partitions, so there is a single replica.
+"""
+
+import jax
+import keras
+from jax import numpy as jnp
+
+from keras_vit.models.distributed_step import folded, loss_weight, seeds_from, statistics, update_metrics
+
+KEYS = "threefry2x32"  # the generator of Keras's seeds, whichever JAX is configured to use
+
+
+def train_step(model, state, data):
+    """Accumulate the gradients of the micro-batches and update the weights once.
+
+    Args:
+        model: A compiled `DistributedModel` whose optimizer is built.
+        state: The values of its trainable, other, optimizer's and metrics' variables, a list of each.
+        data: A batch, as from `fit`.
+
+    Returns:
+        (logs, state).
+    """
+    trainable, others, optimizer_values, metrics_values = state
+    images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    weight = loss_weight(model, images, sample_weight)
+    places = {id(variable): place for place, variable in enumerate(model.optimizer.variables)}
+    place = places[id(model.optimizer._iterations)]
+    seed = folded(_fold_in, jnp.array([model.random_seed, 0], "uint32"), optimizer_values[place])
+
+    def loss_of(trainable, others, metrics_values, number, fraction, x, y, w):
+        with seeds_from(model, _fold_in, folded(_fold_in, seed, number)):
+            scaled, (loss, *rest) = model.compute_loss_and_updates(
+                trainable,
+                others,
+                metrics_values,
+                x,
+                y,
+                w,
+                training=True,
+                optimizer_variables=optimizer_values,
+            )
+        return scaled * fraction.astype(scaled.dtype), (loss * fraction.astype(loss.dtype), *rest)
+
+    def micro_step(others, metrics_values, number, part):
+        fraction = _divided(loss_weight(model, part[0], part[2]), weight)
+        (_, (loss, predicted, others, metrics_values)), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+            trainable, others, metrics_values, number, fraction, *part
+        )
+        # The mean over no samples may be NaN, which must not count.
+        gradients, loss = jax.tree.map(lambda x: jnp.where(fraction != 0, x, 0), (gradients, loss))
+        return gradients, loss, predicted, others, metrics_values
+
+    batch = images, labels, sample_weight
+    run = micro_step if model.accumulation_steps == 1 else _accumulated(model, micro_step, trainable)
+    gradients, loss, predicted, others, metrics_values = run(others, metrics_values, 0, batch)
+    trainable, optimizer_values = model.optimizer.stateless_apply(optimizer_values, gradients, trainable)
+    if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer_values[place] += 1  # The inner optimizer does not count steps that overflow.
+    logs, metrics_values = _update_metrics(model, metrics_values, loss, weight, *batch, predicted)
+    return logs, (trainable, others, optimizer_values, metrics_values)
+
+
+def test_step(model, state, data):
+    """Update the metrics with a batch.
+
+    Args:
+        model: A compiled `DistributedModel`.
+        state: The values of its trainable, other and metrics' variables.
+        data: A batch, as from `evaluate`.
+
+    Returns:
+        (logs, state).
+    """
+    trainable, others, metrics_values = state
+    images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    weight = loss_weight(model, images, sample_weight)
+    loss, (_, predicted, others, metrics_values) = model.compute_loss_and_updates(
+        trainable, others, metrics_values, images, labels, sample_weight, training=False
+    )
+    loss = jnp.where(weight != 0, loss, 0)
+    logs, metrics_values = _update_metrics(
+        model, metrics_values, loss, weight, images, labels, sample_weight, predicted
+    )
+    return logs, (trainable, others, metrics_values)
+
+
+def _accumulated(model, micro_step, trainable):
+    """`micro_step` for the micro-batches of a batch, one after the other to save memory.
+
+    A micro-batch has every n-th sample, so that each device's part of a batch has its share of every one. All
+    have the same size: samples of weight 0 fill the batch up.
+    """
+    count = model.accumulation_steps
+    joins = [jnp.maximum if statistic else jnp.add for statistic in statistics(model)]
+
+    def run(others, metrics_values, _, batch):
+        size = keras.tree.flatten(batch[0])[0].shape[0]
+        parts = jax.tree.map(lambda x: jnp.moveaxis(_rows(x, count), 1, 0), _filled_up(batch, size, count))
+
+        def body(carry, numbered):
+            gradients, loss, others, metrics_values = carry
+            new, part_loss, predicted, others, metrics_values = micro_step(others, metrics_values, *numbered)
+            gradients = [join(a, b) for join, a, b in zip(joins, gradients, new)]
+            return (gradients, loss + part_loss.astype(loss.dtype), others, metrics_values), predicted
+
+        start = [jnp.zeros_like(value) for value in trainable], jnp.zeros(()), others, metrics_values
+        (gradients, loss, others, metrics_values), predicted = jax.lax.scan(
+            body, start, (jnp.arange(count), parts)
+        )
+        predicted = jax.tree.map(lambda x: _merged(jnp.moveaxis(x, 0, 1))[:size], predicted)
+        return gradients, loss, predicted, others, metrics_values
+
+    return run
+
+
+def _filled_up(batch, size, count):
+    """The batch with samples of weight 0 up to a multiple of `count`."""
+    missing = -size % count
+    if not missing:
+        return batch
+    images, labels, sample_weight = batch
+    sample_weight = jnp.ones(size) if sample_weight is None else sample_weight
+    return jax.tree.map(
+        lambda x: jnp.pad(x, [(0, missing), *[(0, 0)] * (x.ndim - 1)]), (images, labels, sample_weight)
+    )
+
+
+def _rows(x, count):
+    return x.reshape(x.shape[0] // count, count, *x.shape[1:])
+
+
+def _merged(x):
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+
+
+def _update_metrics(model, values, loss, weight, images, labels, sample_weight, predicted):
+    """(logs, new values of the metrics' variables)."""
+    with keras.StatelessScope(state_mapping=zip(model.metrics_variables, values)) as scope:
+        logs = update_metrics(model, loss, weight, images, labels, predicted, sample_weight)
+    return logs, [scope.get_current_value(variable) for variable in model.metrics_variables]
+
+
+def _fold_in(seed, number):
+    """A seed of two numbers, as Keras's, by a seed and a number."""
+    key = jax.random.wrap_key_data(seed, impl=KEYS)
+    return jax.random.key_data(jax.random.fold_in(key, number))
+
+
+def _divided(x, y):
+    """x / y, or 0 where y is 0."""
+    return jnp.where(y != 0, x / jnp.where(y != 0, y, 1), 0)
