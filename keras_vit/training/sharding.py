@@ -24,6 +24,17 @@ MODEL_AXES = {
     r"(?:^|/)(?:patch_embedding|position_embedding)/|(?:^|/)\w+_tokens?/token$": -1,
     r"(?:^|/)(?:pre_logits|head|head_distillation|prediction)/(?:kernel|bias)$": -1,
 }
+# Layers whose outputs are kept divided by the batch alone. Otherwise the compiler would divide tokens like
+# the weights next to them, and send tokens from device to device instead of weights.
+TOKENS = (
+    r"(?:^|/)(?:position_embedding|tokens|encoder_block_\d+|attention|mlp|(?:attention|mlp|encoder|pooled)_norm"
+    r"|out|dense_1|(?:attention|mlp)_scale|attention_pooling|pre_logits|head\w*|prediction)/output$"
+)
+# Under model_parallel the outputs of these are divided by heads, hidden units and channels, too.
+PARTS = (
+    r"(?:^|/)(?:query|key|value|dense_0|gate|up|(?:query|key|output|hidden)_norm|patch_embedding|\w+_tokens?)"
+    r"/output$"
+)
 
 
 def variable_axes(path, shape, strategy, mesh):
@@ -156,6 +167,14 @@ class Sharded(keras.distribution.ModelParallel):
         if variable.trainable:
             axes = variable_axes(variable.path, variable.shape, self.strategy, self.mesh)
         return keras.distribution.TensorLayout(axes, self.device_mesh)
+
+    def get_tensor_layout(self, path):
+        if self.strategy == "data_parallel":
+            return None
+        outputs = TOKENS if self.strategy == "model_parallel" else f"{TOKENS}|{PARTS}"
+        if re.search(outputs, path):
+            return keras.distribution.TensorLayout((BATCH,), self.device_mesh)
+        return None
 
 
 def make_distribution(strategy="auto", devices=None):
