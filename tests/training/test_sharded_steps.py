@@ -1,0 +1,183 @@
+"""The training step on 8 simulated devices: the official trajectory, each device's memory, what is sent."""
+
+import os
+import re
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.training import SGD, AdamW, SoftmaxCrossEntropy, WarmupDecay
+from keras_vit.training.sharding import make_distribution
+
+DEVICES = "--xla_force_host_platform_device_count=8"
+SIMULATED = DEVICES in os.environ.get("XLA_FLAGS", "")
+simulated = pytest.mark.skipif(not SIMULATED, reason="runs in a process with 8 simulated devices")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(SIMULATED, reason="the process of the other tests")
+def test_the_steps_of_this_file_on_simulated_devices(repository):
+    pytest.importorskip("jax")
+    flags = f"{DEVICES} --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", __file__],
+        cwd=repository,
+        env={**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "passed" in done.stdout and "failed" not in done.stdout
+
+
+@pytest.fixture
+def distributed():
+    """A function that sets the distribution of a strategy on the first devices."""
+
+    def distribute(strategy, count=8):
+        keras.distribution.set_distribution(
+            make_distribution(strategy, keras.distribution.list_devices()[:count])
+        )
+
+    yield distribute
+    keras.distribution.set_distribution(None)
+
+
+class Losses(keras.callbacks.Callback):
+    """The loss of each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.values = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.reset_metrics()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.values.append(float(logs["loss"]))
+
+
+def trajectory(golden, accumulation_steps=1):
+    """(losses, weights) of the twelve steps of the official fine-tuning."""
+    expected = np.load(golden / "finetune.expected.npz")
+    model = keras_vit.from_pretrained(
+        golden / "token.npz", num_classes=5, head="reset", representation_size=None
+    )
+    model.compile(
+        SGD(WarmupDecay(0.3, 12, 3), 0.9, global_clipnorm=1.0),
+        SoftmaxCrossEntropy(),
+        accumulation_steps=accumulation_steps,
+    )
+    images = (expected["images"].reshape(-1, 32, 32, 3).astype("float32") - 127.5) / 127.5
+    losses = Losses()
+    labels = expected["labels"].reshape(-1)
+    model.fit(images, labels, batch_size=8, shuffle=False, verbose=0, callbacks=[losses])
+    return np.array(losses.values), {variable.path: np.asarray(variable) for variable in model.weights}
+
+
+@pytest.fixture(scope="module")
+def alone(golden):
+    return trajectory(golden)
+
+
+# The 3 heads of the golden file are divided by the mesh of 6 devices, its 40 hidden units by those of 8.
+@simulated
+@pytest.mark.parametrize(
+    "strategy, count, accumulation_steps",
+    [
+        ("data_parallel", 2, 1),
+        ("data_parallel", 2, 4),
+        ("data_parallel", 4, 2),
+        ("data_parallel", 8, 1),
+        ("fsdp", 8, 1),
+        ("fsdp", 4, 2),
+        ("model_parallel=2x4", 8, 1),
+        ("model_parallel=2x4", 8, 4),
+        ("model_parallel=2x3", 6, 2),
+    ],
+)
+def test_fine_tuning_follows_the_official_trajectory(
+    strategy, count, accumulation_steps, alone, distributed, golden
+):
+    distributed(strategy, count)
+    losses, weights = trajectory(golden, accumulation_steps)
+    np.testing.assert_allclose(losses, np.load(golden / "finetune.expected.npz")["losses"], rtol=1e-5)
+    np.testing.assert_allclose(losses, alone[0], rtol=1e-5)
+    for path, value in alone[1].items():
+        assert np.abs(weights[path] - value).max() <= 2e-5 * np.abs(value).max(), path
+
+
+def trained(optimizer):
+    """A model of 4 heads after a step, and its batch."""
+    model = keras_vit.VisionTransformer(32, 8, 48, 3, 160, 4, num_classes=16)
+    model.compile(optimizer, SoftmaxCrossEntropy())
+    batch = np.zeros((32, 32, 32, 3), "float32"), np.zeros(32, "int32")
+    model.fit(*batch, batch_size=32, verbose=0)
+    return model, batch
+
+
+def shares(variables):
+    """The bytes of the first device, and those of the whole variables."""
+    values = [variable.value for variable in variables]
+    return sum(value.addressable_shards[0].data.nbytes for value in values), sum(v.nbytes for v in values)
+
+
+@simulated
+@pytest.mark.parametrize("accumulator_dtype", ["float32", "bfloat16", "adamw"])
+def test_under_fsdp_each_device_has_an_eighth_of_weights_and_optimizer_state(accumulator_dtype, distributed):
+    distributed("fsdp")
+    optimizer = (
+        AdamW(1e-3, use_ema=True)
+        if accumulator_dtype == "adamw"
+        else SGD(0.1, accumulator_dtype=accumulator_dtype)
+    )
+    model, _ = trained(optimizer)
+    for variables in (model.trainable_variables, optimizer.variables):
+        own, whole = shares(variables)
+        assert own <= 1.05 * whole / 8
+    layouts = {
+        str(v.value.sharding.spec)
+        for v in optimizer.variables
+        if v.shape == model.get_layer("head").kernel.shape
+    }
+    assert layouts == {str(model.get_layer("head").kernel.value.sharding.spec)}
+
+
+def gathers(model, batch):
+    """(shape, operation) of each all-gather of the compiled training step."""
+    import jax
+    from keras.src.backend.jax.trainer import _distribute_data
+
+    state = model._get_jax_state(
+        trainable_variables=True,
+        non_trainable_variables=True,
+        optimizer_variables=True,
+        metrics_variables=True,
+    )
+    step = jax.jit(model.train_step, out_shardings=(None, model._get_state_sharding_spec()))
+    text = step.lower(state, _distribute_data(batch)).compile().as_text()
+    found = re.findall(r'= (\S+)\S* all-gather(?:-start)?\(.*op_name="([^"]*)"', text)
+    assert found
+    return [([int(side) for side in re.search(r"\[([\d,]*)\]", a)[1].split(",")], op) for a, op in found]
+
+
+@simulated
+def test_fsdp_gathers_weights_and_no_tokens(distributed):
+    distributed("fsdp")
+    model, batch = trained(SGD(0.1))
+    found = gathers(model, batch)
+    assert any("attention/query" in op for _, op in found)
+    # 32 images of 16 patches and a class token. The last block computes the class token alone.
+    assert not [(shape, op) for shape, op in found if 32 * 17 in shape or shape[:2] in ([32, 17], [32, 4])]
+
+
+@simulated
+def test_model_parallel_gathers_nothing_in_attention_and_mlp(distributed):
+    distributed("model_parallel=2x4")
+    model, batch = trained(SGD(0.1))
+    found = gathers(model, batch)
+    assert not [(shape, op) for shape, op in found if "encoder_block" in op]
