@@ -113,6 +113,37 @@ def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=
     return batches
 
 
+def filled_up(batches, size):
+    """Batches of one size, with samples of weight 0 after those of a smaller one.
+
+    Args:
+        batches: tf.data.Dataset of (inputs, labels) or (inputs, labels, weights).
+        size: The size of a batch.
+
+    Returns:
+        tf.data.Dataset of (inputs, labels, weights). Weights are float32 (size,), or of the shape of the
+        given ones.
+
+    Example:
+        >>> batches = evaluation_batches(load_dataset("digits").split("test"), Preprocessing(16), 64)
+        >>> weights = [weights for images, labels, weights in filled_up(batches, 64)]
+        >>> [len(w) for w in weights], int(sum(map(sum, weights)))
+        ([64, 64, 64, 64, 64, 64], 355)
+    """
+
+    def fill(part):
+        missing = size - tf.shape(part)[0]
+        filled = tf.pad(part, [(0, missing), *[(0, 0)] * (part.shape.rank - 1)])
+        return tf.ensure_shape(filled, (size, *part.shape[1:]))
+
+    @not_converted
+    def fill_batch(inputs, labels, weights=None):
+        weights = tf.ones(tf.shape(labels)[:1]) if weights is None else weights
+        return tf.nest.map_structure(fill, (inputs, labels, weights))
+
+    return batches.map(fill_batch, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
 def _per_worker_batch(samples, batch_size, worker, workers):
     """The number of samples of a batch that are the worker's."""
     if not len(samples):

@@ -1,5 +1,6 @@
 """Keras layers as functions of a seed, which replaces the state of their random generators."""
 
+import contextlib
 import functools
 import itertools
 import pickle
@@ -98,7 +99,21 @@ def _python_random_state():
     return pickle.dumps((random.getstate(), np.random.get_state()))
 
 
+@contextlib.contextmanager
 def _seeds_from(seed, layer):
     """A context in which the layer's seeds are folded from a seed, in the order of their use."""
     counter, seed = itertools.count(), tf.cast(seed, tf.int64)
-    return override_seeds(layer, lambda number, default: tf.random.fold_in(seed, next(counter)))
+    # On another backend than TensorFlow, Keras's layers have a second generator for tf.data.
+    parts = [part for part in layer._flatten_layers() if hasattr(part, "_get_seed_generator")]
+    for part in parts:
+        vars(part)["_get_seed_generator"] = functools.partial(_own_generator, part)
+    try:
+        with override_seeds(layer, lambda number, default: tf.random.fold_in(seed, next(counter))):
+            yield
+    finally:
+        for part in parts:
+            del vars(part)["_get_seed_generator"]
+
+
+def _own_generator(layer, backend=None):
+    return layer.generator

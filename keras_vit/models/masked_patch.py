@@ -2,16 +2,15 @@
 
 import keras
 import numpy as np
-from keras import ops
 
-from keras_vit.layers import extract_patches
 from keras_vit.layers.dense import STATE, EinsumDense, restoring, state_config
 from keras_vit.layers.mask_tokens import MaskTokens
-from keras_vit.layers.patch_embedding import pair
+from keras_vit.layers.patch_embedding import check_divisible, pair
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
 from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.preprocessing.tensors import backend_of
 from keras_vit.rules import one_of
 
 COLORS_PER_SIDE = {"mean_color": 1, "downsized": 4}  # of a patch
@@ -170,22 +169,25 @@ def patch_targets(images, patch_size, target, preprocessing):
     Source: Dosovitskiy et al. 2021, appendix B.1.2.
     """
     one_of(TARGETS).check("target", target)
-    patch = height, width = pair(patch_size, "patch_size")
-    pixels = extract_patches(ops.cast(images, "float32"), patch)  # (b, h, w, p)
-    batch, rows, columns, size = ops.shape(pixels)
-    if target == "pixels":
-        return ops.reshape(pixels, (batch, rows * columns, size))
-    side, channels = COLORS_PER_SIDE[target], preprocessing.channels
-    x = ops.reshape(pixels, (batch, rows * columns, height, width, channels))
-    x = ops.einsum("ih,jw,bnhwc->bnijc", _averaging(side, height), _averaging(side, width), x)
-    std, mean = (
-        ops.convert_to_tensor(values, "float32") for values in (preprocessing.std, preprocessing.mean)
+    height, width = pair(patch_size, "patch_size")
+    backend = backend_of(images)  # In tf.data it is TensorFlow, whatever Keras runs on.
+    numpy = backend.numpy
+    check_divisible(images.shape[1:3], (height, width))
+    batch, *sides, channels = backend.shape(images)
+    rows, columns = sides[0] // height, sides[1] // width
+    x = numpy.reshape(backend.cast(images, "float32"), (batch, rows, height, columns, width, channels))
+    x = numpy.reshape(
+        numpy.transpose(x, (0, 1, 3, 2, 4, 5)), (batch, rows * columns, height, width, channels)
     )
-    x = x * std + mean
-    levels = ops.clip(ops.cast(ops.floor(x * LEVELS), "int32"), 0, LEVELS - 1)
-    factors = ops.convert_to_tensor([LEVELS**digit for digit in reversed(range(channels))], "int32")
-    colors = ops.sum(levels * factors, axis=-1)  # (b, n, i, j)
-    return ops.reshape(colors, (batch, rows * columns, *[side * side] * (side > 1)))
+    if target == "pixels":
+        return numpy.reshape(x, (batch, rows * columns, height * width * channels))
+    side = COLORS_PER_SIDE[target]
+    x = numpy.einsum("ih,jw,bnhwc->bnijc", _averaging(side, height), _averaging(side, width), x)
+    x = x * np.asarray(preprocessing.std, "float32") + np.asarray(preprocessing.mean, "float32")
+    levels = numpy.clip(backend.cast(numpy.floor(x * LEVELS), "int32"), 0, LEVELS - 1)
+    factors = np.asarray([LEVELS**digit for digit in reversed(range(channels))], "int32")
+    colors = numpy.sum(levels * factors, axis=-1)  # (b, n, i, j)
+    return numpy.reshape(colors, (batch, rows * columns, *[side * side] * (side > 1)))
 
 
 def patch_pixels(model):

@@ -7,9 +7,10 @@ import time
 
 import keras
 import tensorflow as tf
+from keras import ops
 from tqdm import tqdm
 
-from keras_vit.training.checkpoints import check_finite, step_of
+from keras_vit.training.checkpoints import check_finite, put_back, step_of
 from keras_vit.training.preemption import stop
 
 MAX_STEP_ROWS = 200  # of steps.csv
@@ -98,6 +99,7 @@ class CheckpointCallback(keras.callbacks.Callback):
             stop(f"the checkpoint of step {step} is written")
 
     def _learning_rate(self):
+        put_back(self.model)
         return float(inner_optimizer(self.model).learning_rate)
 
     def on_train_end(self, logs=None):
@@ -200,9 +202,9 @@ class EvaluateAverage(keras.callbacks.Callback):
     def on_test_begin(self, logs=None):
         optimizer = inner_optimizer(self.model)
         trained = optimizer._trainable_variables
-        self.weights = [(variable, variable.numpy()) for variable in trained]
+        self.weights = [(variable, ops.copy(variable)) for variable in trained]
         for variable, average in zip(trained, optimizer._model_variables_moving_average):
-            variable.assign(average.numpy())
+            variable.assign(ops.copy(average))  # JAX would reuse the memory of the average itself.
 
     def on_test_end(self, logs=None):
         for variable, value in self.weights:

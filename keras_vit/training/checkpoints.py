@@ -4,6 +4,7 @@ import json
 import pathlib
 import shutil
 
+import keras
 import numpy as np
 
 from keras_vit.weights.cache import file_sha256
@@ -42,7 +43,8 @@ class Checkpoints:
             ValueError: if a metric or a value is not finite; OSError if the checkpoint cannot be written. The
                 other checkpoints are kept.
         """
-        step, values = step_of(model), {name: _storable(v) for name, v in _variables(model).items()}
+        step = step_of(model)
+        values = {name: _storable(variable) for name, variable in _variables(model).items()}
         check_finite(metrics | values, step)
         final = self._folder(step)
         if final.exists():  # It is damaged: the run resumed from an older one.
@@ -131,7 +133,17 @@ def check_finite(values, step):
 
 def step_of(model):
     """The number of training steps, including those whose gradients overflowed in float16."""
+    put_back(model)
     return int(model.optimizer._iterations.numpy())
+
+
+def put_back(model):
+    """Put the values of variables, which on JAX `fit` takes out of them, back between two steps.
+
+    Keras does it itself at the end of an epoch and before an evaluation.
+    """
+    if keras.backend.backend() == "jax":
+        model.jax_state_sync()
 
 
 def _variables(model):

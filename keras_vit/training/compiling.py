@@ -9,7 +9,16 @@ from keras_vit.training.optimizers import make_optimizer
 from keras_vit.training.recipes import Recipe
 
 
-def compile_model(model, recipe="finetune", *, task=None, epochs=None, steps_per_epoch=None, **overrides):
+def compile_model(
+    model,
+    recipe="finetune",
+    *,
+    task=None,
+    epochs=None,
+    steps_per_epoch=None,
+    weighted_metrics=False,
+    **overrides,
+):
     """Set a model's optimizer, schedule, loss and metrics from a recipe.
 
     Args:
@@ -17,6 +26,7 @@ def compile_model(model, recipe="finetune", *, task=None, epochs=None, steps_per
         recipe: Name of a recipe, or a `Recipe`.
         task: The name of a task, or an objective of `keras_vit.tasks`; None: the recipe's task.
         epochs, steps_per_epoch: Those of `fit`; their product is `total_steps`.
+        weighted_metrics: Whether sample weights also weight the metrics, not only the loss.
         **overrides: Fields of the recipe, such as `total_steps` or `base_lr`, and Keras's
             `steps_per_execution`.
 
@@ -57,7 +67,7 @@ def compile_model(model, recipe="finetune", *, task=None, epochs=None, steps_per
     model.compile(
         optimizer=make_optimizer(recipe),
         loss=objective.loss(recipe),
-        metrics=objective.metrics(model.output_shape[-1]),
+        **{"weighted_metrics" if weighted_metrics else "metrics": objective.metrics(model.output_shape[-1])},
         **options,
     )
     return recipe

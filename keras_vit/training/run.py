@@ -9,7 +9,6 @@ import sys
 import keras
 import tensorflow as tf
 
-import keras_vit
 from keras_vit import rules
 from keras_vit.data.batches import evaluation_batches, training_batches
 from keras_vit.data.datasets import folder_of, load_dataset
@@ -27,8 +26,11 @@ from keras_vit.training.compiling import compile_model
 from keras_vit.training.preemption import LeaveAfterFirstWorker, note_sigterm, stop
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.strategy import (
+    STRATEGIES,
     distribute,
+    fill_last,
     is_chief,
+    make_deterministic,
     make_strategy,
     raise_on_lost_worker,
     smallest,
@@ -124,7 +126,8 @@ def train(
             bar on a terminal, lines otherwise.
         strategy: As for `make_strategy`.
         data_dir: As for `load_dataset`.
-        deterministic: Whether GPUs must compute the same bits each time, which is slower.
+        deterministic: Whether GPUs must compute the same bits each time, which is slower. JAX only follows it
+            if it has not yet computed anything in this process.
         dataset: The `Dataset` that `config.dataset` names, if it is already loaded.
         note: A line to print when the training starts.
 
@@ -147,15 +150,17 @@ def train(
         >>> record["steps"], workdir.model.name
         (2, 'model.keras')
     """
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"training needs KERAS_BACKEND=tensorflow; got {keras.backend.backend()!r}")
+    if keras.backend.backend() not in STRATEGIES:
+        raise ValueError(
+            f"training needs KERAS_BACKEND={' or '.join(STRATEGIES)}; got {keras.backend.backend()!r}"
+        )
     recipe, task = config.recipe, config.task
     workdir = Workdir(path, config.as_json(), DEFAULTS)
     if workdir.result and workdir.model.is_file():
         return workdir, workdir.result
     checkpoints = Checkpoints(workdir.checkpoints, f"val_{task.validation_metric}", task.higher_is_better)
     if deterministic:
-        tf.config.experimental.enable_op_determinism()
+        make_deterministic()
     devices = make_strategy(strategy)
     chief = is_chief(devices)
     if verbose == "auto":
@@ -174,7 +179,8 @@ def train(
     keras.utils.set_random_seed(recipe.seed)
     with devices.scope():
         model = build_model(config, dataset)
-        compile_model(model, recipe, task=task)
+        # A run weights samples only to fill batches up, with weight 0.
+        compile_model(model, recipe, task=task, weighted_metrics=True)
         model.total_steps = None  # Each call of `fit` is only a segment of the run.
         model.optimizer.build(model.trainable_variables)
     # Invalid input has been refused by now, so that it creates no folder.
@@ -207,12 +213,18 @@ def train(
             "replicas": replicas,
             "data": dataset.summary(),
             "bad_images": list(dataset.bad_images),
-            "versions": {module.__name__: module.__version__ for module in (keras_vit, keras, tf)},
+            "versions": _versions(),
         }
         if chief:
             save_model(finished, workdir.model)
             workdir.write_result(record)
     return workdir, record
+
+
+def _versions():
+    """The versions of the packages that a run's numbers depend on."""
+    names = dict.fromkeys(("keras_vit", "keras", "tensorflow", keras.backend.backend()))
+    return {name: sys.modules[name].__version__ for name in names}
 
 
 def _test(config, model, dataset):
@@ -316,7 +328,7 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
             # Each validation masks the same patches, by another seed than training does.
             seeds = {"seed": recipe.seed + (not trains), "first_step": first_step or 0}
             batches = masked_patch_batches(batches, model.patch_targets, **seeds, **part)
-        return batches
+        return batches if trains else fill_last(devices, batches, recipe.batch_size // workers)
 
     return distribute(devices, of_worker, recipe.batch_size)
 

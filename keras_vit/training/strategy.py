@@ -1,11 +1,13 @@
-"""The devices of a run: `tf.distribute` strategies by name."""
+"""The devices of a run: `tf.distribute` strategies by name, and one device on JAX."""
 
 import contextlib
 import json
 import os
 
+import keras
 import tensorflow as tf
 
+from keras_vit.data.batches import filled_up
 from keras_vit.rules import one_of
 from keras_vit.training.preemption import stop
 
@@ -18,17 +20,20 @@ LOST_WORKER = (
     tf.errors.InternalError,
     tf.errors.UnknownError,
 )
-STRATEGIES = ("auto", "single", "mirrored", "multi_worker", "tpu")
+STRATEGIES = {
+    "tensorflow": ("auto", "single", "mirrored", "multi_worker", "tpu"),
+    "jax": ("auto", "single"),
+}
 
 
 def make_strategy(name="auto"):
-    """A `tf.distribute` strategy by name.
+    """A `tf.distribute` strategy by name; on JAX, where TensorFlow only reads the data, the default one.
 
     Args:
         name: "single" (one device), "mirrored" (all GPUs of this machine, or without any all logical CPUs),
             "multi_worker" (all devices of the machines in the environment variable TF_CONFIG), "tpu" (the
             TPU of this environment), or "auto": "multi_worker" if TF_CONFIG has several workers, "mirrored"
-            if there are several GPUs, else "single".
+            if there are several GPUs, else "single". On JAX "auto" or "single".
 
     Returns:
         tf.distribute.Strategy; the default one for "single".
@@ -40,7 +45,11 @@ def make_strategy(name="auto"):
         >>> make_strategy("single").num_replicas_in_sync
         1
     """
-    one_of(STRATEGIES).check("strategy", name)
+    one_of(STRATEGIES[keras.backend.backend()]).check("strategy", name)
+    if _on_jax():
+        if tf.config.get_visible_devices("GPU"):
+            tf.config.set_visible_devices([], "GPU")  # It would take their memory.
+        return tf.distribute.get_strategy()
     gpus = tf.config.list_physical_devices("GPU")  # Listing logical devices would initialise TensorFlow.
     if name == "auto":
         name = "multi_worker" if len(_cluster()[0]) > 1 else "mirrored" if len(gpus) > 1 else "single"
@@ -62,6 +71,19 @@ def make_strategy(name="auto"):
             raise ValueError(f"no TPU can be reached: {str(error).splitlines()[0]}") from None
         return tf.distribute.TPUStrategy(resolver)
     return tf.distribute.get_strategy()
+
+
+def make_deterministic():
+    """Make GPUs compute the same bits each time."""
+    if _on_jax():
+        flags = os.environ.get("XLA_FLAGS", ""), "--xla_gpu_deterministic_ops=true"
+        os.environ["XLA_FLAGS"] = " ".join(flags).strip()
+    else:
+        tf.config.experimental.enable_op_determinism()
+
+
+def _on_jax():
+    return keras.backend.backend() == "jax"
 
 
 def _cluster():
@@ -144,6 +166,17 @@ def distribute(strategy, batches, batch_size):
         return part.rebatch(batch_size // context.num_replicas_in_sync)
 
     return strategy.distribute_datasets_from_function(of_worker)
+
+
+def fill_last(strategy, batches, size):
+    """Evaluation batches of one size where a compiled step has one, on JAX; others as they are.
+
+    Args:
+        strategy: tf.distribute.Strategy.
+        batches: tf.data.Dataset of batches, of which the last may be smaller.
+        size: The size of the others.
+    """
+    return filled_up(batches, size) if _on_jax() else batches
 
 
 def smallest(strategy, value):
