@@ -2,4 +2,5 @@
 
 from keras_vit.models.distributed import DistributedModel as DistributedModel
 from keras_vit.models.masked_patch import MaskedPatchPredictor as MaskedPatchPredictor
+from keras_vit.models.segmentation import ImageSegmenter as ImageSegmenter
 from keras_vit.models.vit import VisionTransformer as VisionTransformer

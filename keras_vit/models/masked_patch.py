@@ -57,7 +57,8 @@ class MaskedPatchPredictor(DistributedModel):
     def __init__(self, encoder, target="mean_color", dtype=None, **kwargs):
         if not isinstance(encoder, VisionTransformer):
             encoder = VisionTransformer.from_config({"dtype": dtype, **encoder})
-        _check(encoder, target)
+        one_of(TARGETS).check("target", target)
+        check_encoder(encoder)
         start = encoder.get_layer("patch_embedding").output, encoder.get_layer("patch_tokens").output
         embed = keras.Model(encoder.input, start, name="embed")
         encode = keras.Model(start, encoder.feature_extractor("tokens").output["tokens"], name="encode")
@@ -218,8 +219,13 @@ def _predictions(target, encoder):
     return (*[side * side] * (side > 1), LEVELS**channels)
 
 
-def _check(encoder, target):
-    one_of(TARGETS).check("target", target)
+def check_encoder(encoder):
+    """Raise ValueError unless a VisionTransformer ends with its tokens, and its patches fill its images.
+
+    >>> check_encoder(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3, num_classes=5))
+    Traceback (most recent call last):
+    ValueError: expected an encoder without layers after its tokens; got {'num_classes': 5}
+    """
     if encoder.num_layers is None:
         raise ValueError("expected an encoder with a Transformer; got one with num_layers=None")
     after = {"pooling": "map"} if encoder.pooling == "map" else {}

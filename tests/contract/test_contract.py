@@ -100,6 +100,13 @@ MODELS += [
     (keras_vit.MaskedPatchPredictor, {"encoder": ENCODER}, [MASKED]),
     (keras_vit.MaskedPatchPredictor, {"encoder": ENCODER, "target": "downsized"}, [MASKED]),
 ]
+SEGMENTER = {"encoder": ENCODER, "num_classes": 5}
+QUERIES = {**SEGMENTER, "head": "mask", "num_queries": 6, "query_blocks": 1}
+MODELS += [
+    (keras_vit.ImageSegmenter, {**SEGMENTER, "class_names": [*"abcde"]}, [IMAGE]),
+    (keras_vit.ImageSegmenter, {**SEGMENTER, "head": "up", "decoder_size": 8, "blocks": (0, 1)}, [IMAGE]),
+    (keras_vit.ImageSegmenter, QUERIES, [IMAGE]),
+]
 CASES = LAYERS + MODELS
 IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
 # In a graph of its own, TensorFlow's convolution returns an empty batch with the size of its input, and the

@@ -1,0 +1,409 @@
+"""Semantic segmentation: an encoder's patch tokens → a head → the logits of the classes at each pixel."""
+
+import functools
+import math
+
+import keras
+from keras import ops
+
+from keras_vit.layers import ClassToken, LayerNormalization, TokensToGrid
+from keras_vit.layers.dense import STATE, Dense, restoring, state_config
+from keras_vit.layers.mlp import ACTIVATIONS
+from keras_vit.layers.segmentation import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
+from keras_vit.models.adapting import plain_arrays
+from keras_vit.models.distributed import DistributedModel
+from keras_vit.models.features import feature_extractor
+from keras_vit.models.mask_loss import query_loss
+from keras_vit.models.masked_patch import check_encoder, patch_pixels
+from keras_vit.models.vit import VisionTransformer
+from keras_vit.rules import boolean, integer, items, one_of, optional
+from keras_vit.tasks.losses import MEAN
+
+HEADS = ("linear", "multi", "up", "mask")
+NORMS = ("layer", "batch", None)
+_ANNEALING_POWER = 0.9
+_POSITIVE = integer(at_least=1)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ImageSegmenter(DistributedModel):
+    """Semantic segmentation with a plain Vision Transformer: the class of each pixel.
+
+    The heads are
+
+    * "linear": a norm and a linear layer for each patch token of the last block (DINOv2's evaluation);
+    * "multi": the same for the concatenated tokens of several blocks;
+    * "up": these tokens, a linear layer to `decoder_size` channels, convolutions that double the resolution
+      until a position covers at most 4 pixels, and a linear layer;
+    * "mask": learned queries join the tokens before the last `query_blocks` blocks. Each predicts a mask, at
+      the resolution of "up", and a class (EoMT). With `masked_attention`, a query attends to the patches of
+      its mask only, in training with a probability that falls to 0, one block after the other, over the
+      compiled `total_steps`. Training uses the matching loss of `models.mask_loss` for this head, whatever
+      loss was compiled; validation uses the compiled loss.
+
+    Maps are resized to the image bilinearly.
+
+    Args:
+        encoder: A VisionTransformer without layers after its tokens: no `num_classes`,
+            `representation_size`, "map" pooling or `norm_after_pooling`. Its layers are shared, so
+            training trains it. Or its constructor arguments.
+        num_classes: Number of classes.
+        head: "linear", "multi", "up" or "mask".
+        blocks: Numbers of the blocks, from 0, whose tokens are read. None: the last one for "linear", the
+            last four for "multi", four at equal distances for "up". "mask" reads none of these.
+        head_norm: "layer", "batch" or None: the norm before the linear layer of "linear" and "multi".
+        decoder_size: Channels of the convolutions of "up".
+        num_queries: Number of queries of "mask", at least `num_classes`.
+        query_blocks: Number of blocks that have the queries.
+        upscale_blocks: Number of `UpscaleBlock`s of "up" and "mask"; None: to 4 pixels a position, at
+            least 1.
+        masked_attention: Whether masks restrict the attention of the queries. Without, as after training,
+            masks are predicted once only.
+        loss_points: Number of points at which the loss of "mask" compares two masks.
+        class_names: One name per class, or None.
+        split_seed: Seed of the split of the training data; None if unknown.
+        dtype: A dtype policy for an encoder that is given by its arguments.
+
+    Input: `images`, float32 (batch, height, width, in_channels), as for the encoder.
+    Output: float32 (batch, height, width, num_classes), logits.
+
+    Raises:
+        ValueError: for an unknown head or norm, blocks that the encoder does not have, fewer queries than
+            classes, an encoder with layers after its tokens or without a Transformer, "mask" with relative
+            positions, or image sides that patches do not divide.
+
+    Example:
+        >>> segmenter = ImageSegmenter(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), num_classes=4)
+        >>> segmenter(np.zeros((1, 32, 32, 3))).shape
+        TensorShape([1, 32, 32, 4])
+
+    Source: Oquab et al. 2023 (DINOv2, arXiv 2304.07193), section 7.4, for "linear" and "multi"; Kerssies et
+    al. 2025 (EoMT, arXiv 2503.19108), for "mask".
+    """
+
+    task = "segmentation"
+    is_classifier = False
+    without_head = "this model segments images; use its `segment` method"
+
+    def __init__(
+        self,
+        encoder,
+        num_classes,
+        head="linear",
+        blocks=None,
+        head_norm="layer",
+        decoder_size=256,
+        num_queries=100,
+        query_blocks=4,
+        upscale_blocks=None,
+        masked_attention=True,
+        loss_points=12544,
+        class_names=None,
+        split_seed=None,
+        dtype=None,
+        **kwargs,
+    ):
+        if not isinstance(encoder, VisionTransformer):
+            encoder = VisionTransformer.from_config({"dtype": dtype, **encoder})
+        check_encoder(encoder)
+        self.num_classes = _POSITIVE.check("num_classes", num_classes)
+        self.head = one_of(HEADS).check("head", head)
+        self.blocks = _checked_blocks(blocks, encoder.num_layers)
+        self.head_norm = one_of(NORMS).check("head_norm", head_norm)
+        self.decoder_size = _POSITIVE.check("decoder_size", decoder_size)
+        self.num_queries = _POSITIVE.check("num_queries", num_queries)
+        self.query_blocks = _POSITIVE.check("query_blocks", query_blocks)
+        self.upscale_blocks = optional(integer(at_least=0)).check("upscale_blocks", upscale_blocks)
+        self.masked_attention = boolean.check("masked_attention", masked_attention)
+        self.loss_points = _POSITIVE.check("loss_points", loss_points)
+        self.class_names = class_names and tuple(class_names)
+        self.split_seed = split_seed
+        if class_names and len(class_names) != num_classes:
+            raise ValueError(f"class_names must hold num_classes={num_classes} names; got {len(class_names)}")
+
+        images = encoder.input
+        build = _queries if head == "mask" else _decoder
+        logits, predictions = build(self, encoder, images)
+        logits = keras.layers.Identity(dtype=encoder.dtype_policy.variable_dtype, name="logits")(logits)
+        super().__init__(inputs=images, outputs=logits, **kwargs)
+        self.dtype_policy = encoder.dtype_policy
+        self.input_spec = keras.InputSpec(shape=images.shape)
+        # Keras would take them for layers of this model, which has theirs already.
+        vars(self)["encoder"] = encoder
+        vars(self)["_stages"] = {**encoder._stages, "logits": logits}
+        vars(self)["_training"] = predictions and keras.Model(images, [logits, predictions])
+        self._predictions = None
+        # A seed generator of the model itself: `override_seeds` and checkpoints see it.
+        self._point_seeds = keras.random.SeedGenerator() if predictions else None
+        self._query_loss = _QueryLoss(self._point_seeds, loss_points) if predictions else None
+
+    def call(self, inputs, training=None, mask=None):
+        if not (training and self._training):
+            return super().call(inputs, training=training, mask=mask)
+        # Kept for `compute_loss`, which gets only the logits.
+        logits, self._predictions = self._training(inputs, training=True)
+        return logits
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        predictions, self._predictions = self._predictions, None
+        if not (training and predictions):
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        return ops.sum(
+            [
+                self._query_loss(y, predictions, sample_weight),
+                *(self._aggregate_additional_loss(loss) for loss in self.losses),
+            ]
+        )
+
+    if keras.backend.backend() == "jax":
+
+        def train_step(self, state, data):
+            trainable, others, optimizer, metrics = state
+            if masks := self._annealed():
+                places = {id(variable): i for i, variable in enumerate(self.non_trainable_variables)}
+                counters = [variable is self.optimizer._iterations for variable in self.optimizer.variables]
+                step, others = optimizer[counters.index(True)], list(others)
+                for variable, start, end in masks:
+                    others[places[id(variable)]] = self._probability(step, start, end)
+            return super().train_step((trainable, others, optimizer, metrics), data)
+
+    else:
+
+        def train_step(self, data):
+            for variable, start, end in self._annealed():
+                variable.assign(self._probability(self.optimizer._iterations, start, end))
+            return super().train_step(data)
+
+    def _annealed(self):
+        """(variable, first step, last step) for each block with a probability that falls in training."""
+        if not self.total_steps or self._training is None:
+            return []
+        masks = [layer for layer in self.layers if isinstance(layer, QueryAttentionBias)]
+        parts = len(masks) + 2
+        steps = [self.total_steps * i / parts for i in range(1, parts)]
+        return [
+            (layer.probability, start, end)
+            for layer, start, end in zip(masks, steps, steps[1:])
+            if layer.trainable
+        ]
+
+    def _probability(self, step, start, end):
+        progress = (ops.cast(step, "float32") - start) / (end - start)
+        return ops.power(1 - ops.clip(progress, 0.0, 1.0), _ANNEALING_POWER)
+
+    feature_extractor = feature_extractor
+
+    @property
+    def image_size(self):
+        """(height, width) of the images in pixels, (None, None) for any."""
+        return self.encoder.image_size
+
+    @property
+    def patch_size(self):
+        """(height, width) of a patch."""
+        return self.encoder.patch_size
+
+    @property
+    def in_channels(self):
+        """Number of the images' channels."""
+        return self.encoder.in_channels
+
+    @property
+    def resnet(self):
+        """As of the encoder."""
+        return self.encoder.resnet
+
+    @property
+    def preprocessing(self):
+        """How images become model input."""
+        return self.encoder.preprocessing
+
+    def query_predictions(self):
+        """A model from images to the queries' predictions: a dict of logits, `masks` and `classes`.
+
+        The masks are (batch, rows, columns, queries), the classes (batch, queries, classes + 1), of which the
+        last stands for no object.
+
+        Raises:
+            ValueError: for another head than "mask".
+        """
+        if self._training is None:
+            raise ValueError(f"only head='mask' has queries; got {self.head!r}")
+        masks, classes = self._training.output[1][-1]
+        return keras.Model(self.input, {"masks": masks, "classes": classes}, name="query_predictions")
+
+    def finished(self):
+        """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
+
+        Masks do not restrict the attention of its queries if all probabilities have fallen below 0.5.
+
+        Example:
+            >>> segmenter = ImageSegmenter(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), num_classes=4)
+            >>> segmenter.finished().encoder.dropout_rate
+            0.0
+        """
+        rates = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
+        encoder = {**self.encoder.get_config(), **dict.fromkeys(rates, 0.0), "dtype": "float32"}
+        encoder = {name: value for name, value in encoder.items() if name not in STATE}
+        masks = [layer for layer in self.layers if isinstance(layer, QueryAttentionBias)]
+        masked = any(float(layer.probability) >= 0.5 for layer in masks)
+        config = {**self._config(), "encoder": encoder, "masked_attention": masked, "name": self.name}
+        model = type(self)(**config)
+        arrays = plain_arrays(self)
+        for weight in model.weights:
+            if "float" in weight.dtype:
+                weight.assign(arrays[weight.path])
+        return model
+
+    def _config(self):
+        names = ("num_classes", "head", "blocks", "head_norm", "decoder_size", "num_queries", "query_blocks")
+        names += ("upscale_blocks", "masked_attention", "loss_points", "class_names", "split_seed")
+        return {name: getattr(self, name) for name in names}
+
+    def get_config(self):
+        return {
+            "encoder": self.encoder.get_config(),
+            **self._config(),
+            "name": self.name,
+            "trainable": self.trainable,
+            **state_config(self._own_layers()),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        with restoring(config) as freeze:
+            model = cls(**{name: value for name, value in config.items() if name not in STATE})
+            freeze(model._own_layers())
+        return model
+
+    def _own_layers(self):
+        """The layers that are not in the encoder."""
+        encoder = {id(layer) for layer in self.encoder.layers}
+        return [layer for layer in self.layers if id(layer) not in encoder]
+
+
+class _QueryLoss(keras.losses.Loss):
+    """The sum of `query_loss` over the blocks that predict, weighted by the samples or their pixels."""
+
+    def __init__(self, seed, num_points):
+        super().__init__(name="query_loss", reduction=MEAN)
+        self.draw = functools.partial(keras.random.uniform, seed=seed)
+        self.num_points = num_points
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        if sample_weight is not None and len(sample_weight.shape) > 1:
+            sample_weight = ops.sum(ops.cast(sample_weight, "float32"), axis=(1, 2))
+        return super().__call__(y_true, y_pred, sample_weight)
+
+    def call(self, y_true, y_pred):
+        return sum(query_loss(*each, y_true, self.draw, self.num_points) for each in y_pred)
+
+
+def _checked_blocks(blocks, num_layers):
+    optional(items(integer(at_least=0))).check("blocks", blocks)
+    if blocks is not None and (not blocks or max(blocks) >= num_layers or sorted({*blocks}) != [*blocks]):
+        raise ValueError(f"blocks must be increasing numbers from 0 to {num_layers - 1}; got {blocks!r}")
+    return blocks and tuple(blocks)
+
+
+def _upscale_blocks(model, encoder):
+    if model.upscale_blocks is not None:
+        return model.upscale_blocks
+    return max(1, round(math.log2(max(patch_pixels(encoder)))) - 2)
+
+
+def _grid(encoder, tokens):
+    """The patch tokens (batch, rows, columns, channels) among the tokens."""
+    return TokensToGrid(dtype=encoder.dtype_policy)(tokens, encoder.get_layer("patch_embedding").output)
+
+
+def _norm(encoder, tokens):
+    """The tokens after the encoder's last norm, if it has one."""
+    has_norm = any(layer.name == "encoder_norm" for layer in encoder.layers)
+    return encoder.get_layer("encoder_norm")(tokens) if has_norm else tokens
+
+
+def _decoder(model, encoder, images):
+    """The logits of the heads without queries."""
+    policy, last = encoder.dtype_policy, encoder.num_layers - 1
+    default = {
+        "linear": [last],
+        "multi": range(max(last - 3, 0), last + 1),
+        "up": [last - last * i // 4 for i in (3, 2, 1, 0)],
+    }[model.head]
+    blocks = model.blocks or sorted({*default})
+    grids = [
+        _grid(
+            encoder,
+            encoder._stages["tokens"]
+            if block == last
+            else _norm(encoder, encoder.get_layer(f"encoder_block_{block}").output),
+        )
+        for block in blocks
+    ]
+    x = ops.concatenate(grids, axis=-1) if len(grids) > 1 else grids[0]  # (b, h, w, blocks · d)
+    if model.head == "up":
+        x = Dense(model.decoder_size, dtype=policy, name="head_projection")(x)
+        for i in range(_upscale_blocks(model, encoder)):
+            x = UpscaleBlock(dtype=policy, name=f"upscale_{i}")(x)
+    elif model.head_norm == "layer":
+        x = LayerNormalization(dtype=policy, name="head_norm")(x)
+    elif model.head_norm == "batch":
+        # torch's momentum of 0.1 and epsilon.
+        x = keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5, dtype=policy, name="head_norm")(x)
+    head = {"kernel_initializer": "zeros", "dtype": policy.variable_dtype, "name": "head"}
+    x = Dense(model.num_classes, **head)(x)  # (b, h', w', k)
+    return ResizeToImage(dtype=policy.variable_dtype, name="resize")(x, images), None
+
+
+def _queries(model, encoder, images):
+    """The logits, and the masks and classes that each block with queries, and the end, predict."""
+    c, policy = encoder, encoder.dtype_policy
+    if c.relative_positions:
+        raise ValueError("head='mask' adds queries to the tokens, for which there are no relative positions")
+    if model.query_blocks > c.num_layers:
+        raise ValueError(f"query_blocks must be at most num_layers={c.num_layers}; got {model.query_blocks}")
+    if model.num_queries < model.num_classes:
+        raise ValueError(
+            f"num_queries must be at least num_classes={model.num_classes}; got {model.num_queries}"
+        )
+    patches = c.get_layer("patch_embedding").output
+    float32 = policy.variable_dtype
+    activation = c.activation if c.activation != "silu" else "gelu_erf"
+    upscale = [
+        UpscaleBlock(activation, c.norm_epsilon, dtype=policy, name=f"upscale_{i}")
+        for i in range(_upscale_blocks(model, c))
+    ]
+    mask_head = [
+        Dense(c.hidden_size, ACTIVATIONS[activation] if i < 2 else None, dtype=policy, name=f"mask_dense_{i}")
+        for i in range(3)
+    ]
+    class_head = Dense(model.num_classes + 1, dtype=float32, name="class_head")
+
+    def predict(tokens):
+        x = queries = _norm(c, tokens)[:, : model.num_queries]
+        for layer in mask_head:
+            x = layer(x)
+        grid = TokensToGrid(dtype=policy)(_norm(c, tokens), patches)
+        for layer in upscale:
+            grid = layer(grid)
+        # (b, h', w', q) and (b, q, k + 1)
+        return ops.einsum("bhwc,bqc->bhwq", grid, x), class_head(queries)
+
+    first = c.num_layers - model.query_blocks
+    tokens, *positions = keras.tree.flatten(c.get_layer(f"encoder_block_{first}").input)
+    normal = keras.initializers.RandomNormal(stddev=1.0)
+    tokens = ClassToken(model.num_queries, normal, dtype=policy, name="queries")(tokens)
+    predictions = []
+    for i in range(first, c.num_layers):
+        block = c.get_layer(f"encoder_block_{i}")
+        _, *positions = keras.tree.flatten(block.input)
+        bias = None
+        if model.masked_attention:
+            predictions.append(predict(tokens))
+            mask = QueryAttentionBias(c.num_prefix_tokens, dtype=float32, name=f"query_mask_{i}")
+            bias = mask(predictions[-1][0], patches)
+        tokens = block(tokens, *positions, bias=bias)
+    predictions.append(predict(tokens))
+    masks, classes = predictions[-1]
+    return SemanticScores(dtype=float32, name="scores")(masks, classes, images), predictions
