@@ -111,6 +111,23 @@ def _pretrain(add):
     add("--target", default="mean_color", help="predicted of masked patches: mean_color, downsized or pixels")
 
 
+def _plan(add):
+    add("--model", required=True, help="variant such as B/16")
+    add("--topology", required=True, help="kind and grid of TPU chips: v5e:4x4, v5p:4x4x4, v6e:8x8")
+    add("--batch_size", type=positive_int, help="images per step, on all chips (default: the recipe's)")
+    add("--strategy", default="auto", help="data_parallel (default), fsdp, model_parallel[=AxB] or single")
+    recipe = "whose training step is compiled (default: pretrain_imagenet)"
+    add("--recipe", default="pretrain_imagenet", help=recipe)
+    add("--dtype", help="float32, mixed_bfloat16 or mixed_float16 (default: the recipe's)")
+    add("--remat", action="store_true", help="recompute the blocks' activations in the backward pass")
+    add("--accumulation_steps", type=positive_int, help="micro-batches (default: the recipe's)")
+    add("--image_size", type=image_size, help=f"{SIZE} (default: the recipe's)")
+    add("--num_classes", type=positive_int, default=1000, help="size of the head (default: 1000)")
+    _set(add, "FIELD", "any field of the recipe")
+    add("--extrapolate", action="store_true", help="compile 2 and 4 blocks only, and add the others' share")
+    _output(add)
+
+
 def _evaluate(add):
     _model(add)
     _dataset(add)
@@ -282,6 +299,7 @@ SUBCOMMANDS = {
     "models": (_models, "list the variants with parameters and GFLOPs, and the published checkpoints"),
     "finetune": (_finetune, "train a model on a data set, from a checkpoint or from random weights"),
     "pretrain": (_pretrain, "train from random weights, with labels or by masked patch prediction"),
+    "plan": (_plan, "compile a training step for TPUs that are not there: memory, FLOPs, collectives"),
     "evaluate": (_evaluate, "accuracy of a model on a split of a data set"),
     "fewshot": (_fewshot, "accuracy of a linear classifier on features of a few images per class"),
     "predict": (_predict, "classify images or folders of images"),

@@ -53,5 +53,7 @@ setup(
         # For .xml files of OpenVINO; nncf for int8.
         "openvino": ["openvino", "nncf"],
         "keras-cv": ["keras-cv"],  # augmentation layers
+        # For keras-vit plan: libtpu is the compiler, and each version is made for one of JAX.
+        "tpu": ["jax==0.10.2", "libtpu==0.0.52"],
     },
 )

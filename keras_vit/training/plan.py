@@ -1,0 +1,381 @@
+"""Compile a run's training step for TPUs that are not there, and measure the program.
+
+Needs JAX as Keras's backend, and libtpu, whose compiler runs on any machine. No weight is allocated:
+variables have shapes only, in a `keras.StatelessScope`. Keras would initialize them at the end of the next
+other scope, so a process that has called `plan` should do nothing else.
+"""
+
+import contextlib
+import dataclasses
+import math
+import re
+import time
+import types
+
+import keras
+
+import keras_vit
+from keras_vit.lazy import optional_package
+from keras_vit.training.building import build_model
+from keras_vit.training.compiled import collectives, operations
+from keras_vit.training.compiling import compile_model
+from keras_vit.training.sharding import BATCH, Sharded, check_heads, parse_strategy
+
+# Operations on bfloat16 per second at most, by Google's documentation of each TPU.
+PEAK_FLOPS = {"v5e": 197e12, "v5p": 459e12, "v6e": 918e12}
+SHORT = (2, 4)  # the depths from which `blocks` extrapolates
+
+
+def plan(
+    model,
+    recipe,
+    topology,
+    strategy="auto",
+    *,
+    image_size=None,
+    num_classes=1000,
+    extrapolate=False,
+    report=None,
+):
+    """Compile the training step of a run for TPUs, and return what the compiler says about it.
+
+    Args:
+        model: A variant such as "B/16".
+        recipe: `Recipe`.
+        topology: A kind of TPU and the sides of its grid of chips, such as "v5e:4x4" or "v5p:4x4x4".
+        strategy: As for `keras_vit.training.sharding.parse_strategy`.
+        image_size: (height, width); None: the recipe's, or 224.
+        num_classes: Size of the head.
+        report: A function of a line, called before each compilation, which takes minutes.
+        extrapolate: Whether to compile models of 2 and 4 blocks instead, and to add the difference for each
+            further block: minutes instead of hours for large models. Weights and optimizer state are those
+            of the whole model.
+
+    Returns:
+        dict of `versions`, `settings`, `chips`, `memory` (bytes on a chip of `weights`, `optimizer`, `batch`,
+        `activations` with gradients and the program itself, their `total`, and what is `available`), `fits`,
+        `flops` (on a chip, of matmuls and convolutions), `peak_flops`, `collectives`, `operations`,
+        `seconds` of compilation, and `refusal`, the compiler's reason if the program does not fit, or None.
+
+    Raises:
+        ValueError: on another backend than JAX; for an unknown variant or topology, a batch that the chips do
+            not divide, or a strategy that the model or the chips do not allow.
+        ImportError: if libtpu is not installed.
+
+    Example:
+        >>> plan("B/16", find_recipe("augreg"), "v5e:4x4")["fits"]  # doctest: +SKIP
+        True
+    """
+    if keras.backend.backend() != "jax":
+        raise ValueError(f"a plan needs KERAS_BACKEND=jax; got {keras.backend.backend()!r}")
+    chips = find_chips(topology)
+    step = _Step(model, recipe, chips, strategy, image_size, num_classes, report or (lambda line: None))
+    built = step.build()
+    memory = {"weights": _held(built.state[0] + built.state[1]), "optimizer": _held(built.state[2])}
+    memory["batch"] = _held(built.batch)
+    if not extrapolate:
+        measured = step.compile(built)
+    else:
+        depth = built.model.num_layers
+        if depth <= max(SHORT):
+            raise ValueError(f"expected more than {max(SHORT)} blocks to extrapolate; got {depth}")
+        short = [step.compile(step.build(num_layers=blocks)) for blocks in SHORT]
+        measured = next((each for each in short if each["refusal"]), None) or _line(*short, depth)
+    available = available_memory(chips)
+    total = measured.pop("total")
+    memory |= {"activations": total - sum(memory.values()), "total": total, "available": available}
+    return {
+        "versions": versions(),
+        "settings": step.settings(built, extrapolate),
+        "chips": step.count,
+        "memory": memory,
+        "fits": not measured["refusal"] and total <= available,
+        "flops": step.matmul_flops(built) / step.count,
+        "peak_flops": PEAK_FLOPS.get(topology.partition(":")[0]),
+        **measured,
+    }
+
+
+def versions():
+    """The versions of the packages that determine a plan."""
+    from importlib import metadata
+
+    found = {name: metadata.version(name) for name in ("keras", "jax", "libtpu")}
+    return {"keras_vit": keras_vit.__version__, **found}
+
+
+def find_chips(topology):
+    """The devices of a topology, which need not exist.
+
+    Raises:
+        ImportError: if libtpu is not installed; ValueError for an unknown topology.
+    """
+    kind = topology.partition(":")[0]
+    expected = (
+        f"expected a topology such as v5e:4x4 or v5p:4x4x4, of {', '.join(PEAK_FLOPS)}; got {topology!r}"
+    )
+    if kind not in PEAK_FLOPS:
+        raise ValueError(expected)
+    optional_package("libtpu", "keras-vit plan", ("keras_vit[tpu]",))
+    import jax
+    from jax.experimental import topologies
+
+    try:
+        return topologies.get_topology_desc(topology_name=topology, platform="tpu").devices
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(f"{expected}: {str(error).partition(': ')[2]}") from error
+
+
+def available_memory(chips):
+    """The bytes of a chip's memory that programs can use: what the compiler says to one that needs more."""
+    import jax
+
+    vast = jax.ShapeDtypeStruct((2**40,), "uint8", sharding=jax.sharding.SingleDeviceSharding(chips[0]))
+    try:
+        jax.jit(lambda x: x + 1).lower(vast).compile()
+    except jax.errors.JaxRuntimeError as error:
+        return _bytes(str(error), "available HBM")
+    raise ValueError("the compiler accepts a program of 1 TiB, so it does not know the chip's memory")
+
+
+def _bytes(message, what):
+    """The bytes that a message of the compiler gives in parentheses after some words."""
+    number, unit = re.search(rf"{what} \(([\d.]+)([KMGT]?)\)", message).groups()
+    return round(float(number) * 1024 ** " KMGT".index(unit or " "))
+
+
+class _OnChips(Sharded):
+    """The distribution of a run, on chips that are not there, which `keras.distribution` cannot name."""
+
+    def __init__(self, strategy, mesh, sharding):
+        super().__init__(strategy, mesh, [f"tpu:{number}" for number in range(math.prod(mesh.values()))])
+        self.sharding = sharding
+
+    def get_variable_layout(self, variable):
+        return self.sharding(*super().get_variable_layout(variable).axes)
+
+    def get_tensor_layout(self, path):
+        layout = super().get_tensor_layout(path)
+        return layout and self.sharding(*layout.axes)
+
+
+class _Step:
+    """The training step of a run for some chips."""
+
+    def __init__(self, variant, recipe, chips, strategy, image_size, num_classes, report):
+        import jax
+        from jax.experimental import mesh_utils
+
+        self.variant, self.recipe, self.report = variant, recipe, report
+        self.image_size, self.num_classes = image_size, num_classes
+        self.strategy, self.sizes = parse_strategy(strategy, len(chips))
+        self.count, parts = math.prod(self.sizes.values()), self.sizes[BATCH]
+        if recipe.batch_size % parts:
+            raise ValueError(
+                f"batch_size must be a multiple of {parts}, the parts of a batch on these chips; "
+                f"got {recipe.batch_size}"
+            )
+        grid = mesh_utils.create_device_mesh(
+            tuple(self.sizes.values()), chips[: self.count], allow_split_physical_axes=True
+        )
+        mesh = jax.sharding.Mesh(grid, tuple(self.sizes))
+        self.sharding = lambda *axes: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+        self.distribution = _OnChips(self.strategy, self.sizes, self.sharding)
+
+    def build(self, **changes):
+        """The compiled model without values, and the shapes of the step's state and batch."""
+        recipe = self.recipe
+        recipe = dataclasses.replace(recipe, model={**recipe.model, **changes})
+        config = types.SimpleNamespace(
+            recipe=recipe, model=self.variant, weights=None, image_size=self.image_size, objective="classify"
+        )
+        names = types.SimpleNamespace(class_names=[str(number) for number in range(self.num_classes)])
+        with keras.StatelessScope(initialize_variables=False):
+            model = build_model(config, names)
+        compile_model(model, recipe)
+        check_heads([(v.path, v.shape) for v in model.variables], self.sizes)
+        # As in a run on JAX, the optimizer's slots take the layouts of their variables.
+        for variable in model.trainable_variables:
+            variable._layout = self.distribution.get_variable_layout(variable)
+        batch = self._batch(model)
+        with keras.StatelessScope(initialize_variables=False):
+            model.optimizer.build(model.trainable_variables)
+            model._symbolic_build(data_batch=batch)  # Creates the metrics' variables, as `fit` does.
+        variables = (
+            model.trainable_variables,
+            model.non_trainable_variables,
+            model.optimizer.variables,
+            model.metrics_variables,
+        )
+        state = tuple([self._shaped(v.shape, v.dtype, v._layout) for v in group] for group in variables)
+        return types.SimpleNamespace(model=model, state=state, batch=batch)
+
+    def _batch(self, model):
+        size, parts = self.recipe.batch_size, self.sharding(BATCH)
+        images = self._shaped((size, *model.image_size, model.in_channels), "float32", parts)
+        if self.recipe.mixes or self.recipe.task != "single_label":
+            return images, self._shaped((size, self.num_classes), "float32", parts)
+        return images, self._shaped((size,), "int32", parts)
+
+    def _shaped(self, shape, dtype, sharding):
+        import jax
+
+        return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=sharding or self.sharding())
+
+    def compile(self, built):
+        """What the compiler says about the step; a `refusal` if it does not fit into the memory."""
+        import jax
+
+        shardings = jax.tree.map(lambda each: each.sharding, built.state)
+        began = time.perf_counter()
+        with self.scope():
+            step = jax.jit(built.model.train_step, donate_argnums=0, out_shardings=(None, shardings))
+            lowered = step.lower(built.state, built.batch)
+        self.report(f"compiling {built.model.num_layers} blocks for {self.count} chips; this takes minutes")
+        try:
+            program = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            refusal = str(error).partition("Oom: ")[2].splitlines()[0]
+            nothing = {"total": _bytes(refusal, "temporaries"), "collectives": {}, "operations": {}}
+            return {**nothing, "seconds": time.perf_counter() - began, "refusal": refusal}
+        memory, text = program.memory_analysis(), program.as_text()
+        parts = ("argument", "output", "temp", "generated_code")
+        total = sum(getattr(memory, f"{part}_size_in_bytes") for part in parts)
+        return {
+            "total": total - memory.alias_size_in_bytes,
+            "collectives": collectives(text),
+            "operations": operations(text),
+            "seconds": time.perf_counter() - began,
+            "refusal": None,
+        }
+
+    def matmul_flops(self, built):
+        """The multiplications and additions of a step's matmuls and convolutions, on all chips together."""
+        import jax
+
+        with self.scope():
+            return _flops(jax.make_jaxpr(built.model.train_step)(built.state, built.batch).jaxpr)
+
+    @contextlib.contextmanager
+    def scope(self):
+        """Where the step is traced: variables keep no values, and layers divide their outputs."""
+        with self.distribution.scope(), keras.StatelessScope(initialize_variables=False):
+            yield
+
+    def settings(self, built, extrapolate):
+        recipe = self.recipe
+        return {
+            "model": self.variant,
+            "image_size": list(built.model.image_size),
+            "num_classes": self.num_classes,
+            "batch_size": recipe.batch_size,
+            "strategy": self.strategy,
+            "mesh": self.sizes,
+            "dtype": recipe.dtype,
+            "remat": recipe.remat,
+            "accumulation_steps": recipe.accumulation_steps,
+            "optimizer": recipe.optimizer,
+            "extrapolated_from_blocks": list(SHORT) if extrapolate else None,
+        }
+
+
+def _held(shapes):
+    """The bytes of arrays on one chip."""
+    return sum(math.prod(s.sharding.shard_shape(s.shape)) * s.dtype.itemsize for s in shapes)
+
+
+def _line(shallow, deep, depth):
+    """Measurements of two depths as those of another depth, on the line through them."""
+    few, more = SHORT
+
+    def at(a, b):
+        return round(a + (b - a) * (depth - few) / (more - few))
+
+    def rows(name):
+        first, second = shallow[name], deep[name]
+        zero = dict.fromkeys(next(iter({**first, **second}.values()), {}), 0)
+        found = {
+            key: {k: at(first.get(key, zero)[k], second.get(key, zero)[k]) for k in zero}
+            for key in {**first, **second}
+        }
+        return {key: row for key, row in found.items() if row["count"] > 0}
+
+    longest = sorted(rows("operations").items(), key=lambda row: -row[1]["cycles"])
+    return {
+        "total": at(shallow["total"], deep["total"]),
+        "collectives": rows("collectives"),
+        "operations": dict(longest),
+        "seconds": shallow["seconds"] + deep["seconds"],
+        "refusal": None,
+    }
+
+
+def _flops(jaxpr):
+    total = 0
+    for equation in jaxpr.eqns:
+        name, params = equation.primitive.name, equation.params
+        if name == "dot_general":
+            (contracted, _), _ = params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            total += 2 * equation.outvars[0].aval.size * math.prod(left[axis] for axis in contracted)
+        elif name == "conv_general_dilated":
+            numbers, kernel = params["dimension_numbers"], equation.invars[1].aval
+            window = kernel.size // kernel.shape[numbers.rhs_spec[0]]
+            # A gradient of a strided convolution has zeros between the elements of its input.
+            total += 2 * equation.outvars[0].aval.size * window / math.prod(params["lhs_dilation"])
+        else:
+            inner = [getattr(p, "jaxpr", p) for value in params.values() for p in _listed(value)]
+            inner = [_flops(part) for part in inner if hasattr(part, "eqns")]
+            total += params.get("length", 1) * (max(inner) if name == "cond" else sum(inner)) if inner else 0
+    return total
+
+
+def _listed(value):
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def smaller(found):
+    """Changes that may let a program fit, the smallest first, chosen by the measured parts of its memory.
+
+    Rematerialization comes first, then the division of weights and optimizer state where they are more than a
+    quarter of the memory, then as many micro-batches as the activations need.
+
+    Args:
+        found: What `plan` returned.
+
+    Yields:
+        (words, changed fields of the recipe, strategy).
+
+    Example:
+        >>> memory = {"weights": 10, "optimizer": 20, "batch": 1, "activations": 200, "available": 100}
+        >>> settings = {"strategy": "data_parallel", "mesh": {"batch": 4}, "remat": False}
+        >>> found = {"settings": settings | {"accumulation_steps": 1, "batch_size": 64}, "memory": memory}
+        >>> [words for words, _, _ in smaller(found)]
+        ['remat', 'remat, fsdp', 'remat, fsdp, 4 micro-batches', 'remat, fsdp, 16 micro-batches']
+    """
+    s, memory = found["settings"], found["memory"]
+    strategy = s["strategy"] + ("={batch}x{model}".format(**s["mesh"]) if "model" in s["mesh"] else "")
+    state = memory["weights"] + memory["optimizer"]
+    words, changes = [], {}
+
+    def changed():
+        return ", ".join(words), dict(changes), strategy
+
+    divide = strategy == "data_parallel" and 4 * state > memory["available"]
+    if not s["remat"]:
+        words.append("remat")
+        changes["remat"] = True
+        if not divide or state < memory["available"]:
+            yield changed()
+    if divide:
+        words.append("fsdp")
+        strategy = "fsdp"
+        yield changed()
+    images = s["batch_size"] // s["mesh"]["batch"]
+    for factor in (4, 16):
+        steps = factor * s["accumulation_steps"]
+        if steps <= images:
+            count = f"{steps} micro-batches"
+            yield ", ".join([*words, count]), {**changes, "accumulation_steps": steps}, strategy

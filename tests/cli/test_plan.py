@@ -1,0 +1,90 @@
+"""`keras-vit plan`, which compiles in a process of its own with JAX."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from keras_vit.cli.plan import as_text
+
+FOUND = {
+    "versions": {"keras_vit": "0.1.0", "jax": "0.10.2"},
+    "settings": {
+        "model": "B/16",
+        "image_size": [224, 224],
+        "num_classes": 1000,
+        "batch_size": 256,
+        "strategy": "data_parallel",
+        "mesh": {"batch": 4},
+        "dtype": "mixed_bfloat16",
+        "remat": False,
+        "accumulation_steps": 1,
+        "optimizer": "adamw",
+        "extrapolated_from_blocks": None,
+    },
+    "chips": 4,
+    "memory": {"weights": 2**28, "optimizer": 2**29, "total": 2**32, "available": 2**34},
+    "fits": True,
+    "flops": 6.6e12,
+    "peak_flops": 197e12,
+    "collectives": {"all-reduce": {"count": 2, "bytes": 2**20}},
+    "operations": {"forward head/dot_general": {"count": 1, "cycles": 3}, "copy": {"count": 2, "cycles": 1}},
+    "seconds": 100.0,
+    "refusal": None,
+    "tried": [],
+}
+
+
+def test_a_plan_as_text():
+    lines = as_text(FOUND).splitlines()
+    assert lines[0].startswith(
+        "B/16, 224×224 px, 1000 classes; batch 256 on 4 chips (data_parallel 4, 64 images"
+    )
+    assert "the compiler's estimate (whole program; keras_vit 0.1.0, jax 0.10.2); nothing was run" in lines
+    assert "it fits" in lines
+    assert "TFLOPs of a step on a chip: 6.6 in matmuls and convolutions, 33.5 ms at the chip's peak in " in (
+        " ".join(lines)
+    )
+    assert [line.split()[-1] for line in lines if "dot_general" in line or line.startswith("copy")] == [
+        "75.0",
+        "25.0",
+    ]
+
+
+def test_a_plan_that_does_not_fit_names_what_was_tried():
+    tried = [{"change": "remat", "fits": False, "memory": {"total": 2**35}}]
+    reason = {"fits": False, "refusal": "Ran out of memory on HBM", "collectives": {}, "operations": {}}
+    lines = as_text({**FOUND, **reason, "tried": tried}).splitlines()
+    assert "Ran out of memory on HBM" in lines and "remat: does not fit, 32,768 MiB (compiled)" in lines
+    assert lines[-1].startswith("no change that was compiled fits")
+    tried[0]["fits"] = True
+    assert as_text({**FOUND, **reason, "tried": tried}).splitlines()[-1].startswith("remat: fits")
+
+
+def test_bad_input_is_refused_in_one_line(keras_vit, refused):
+    # The parent has Keras on TensorFlow.
+    refused(keras_vit("plan", "--model", "B/16", "--topology", "v9:2x2"), "v5e:4x4", "'v9:2x2'")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ("--topology v5e:3x3", "expected a topology such as v5e:4x4"),
+        ("--topology v5e:4x4 --batch_size 65", "batch_size must be a multiple of 16"),
+        ("--topology v5e:4x4 --strategy model_parallel=1x16", "attention heads; got 16 for the 12 heads"),
+        ("--topology v5e:4x4 --strategy model_parallel=2x4", "all 16 devices; got 2x4"),
+        ("--topology v5e:4x4 --strategy mirrored", "mirrored"),
+        ("--topology v5e:4x4 --recipe none", "recipe 'none' is unknown"),
+    ],
+)
+def test_what_the_chips_do_not_allow_is_refused_in_one_line(options, words, keras_vit, refused):
+    pytest.importorskip("libtpu")
+    refused(keras_vit("plan", "--model", "B/16", *options.split()), words)
+
+
+def compiled(*options):
+    pytest.importorskip("libtpu")
+    command = [sys.executable, "-m", "keras_vit", "plan", *options, "--topology", "v5e:2x2", "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -1,0 +1,75 @@
+"""The parts of a plan that need no compiler for TPUs; tests/cli/test_plan.py compiles."""
+
+import sys
+
+import pytest
+
+from keras_vit.training import plan as planning
+from keras_vit.training.named_recipes import find_recipe
+
+
+def measured(blocks):
+    names = {"head": 7, "forward encoder_block_*/mlp": 100 * blocks}
+    return {
+        "total": 1000 + 30 * blocks,
+        "collectives": {"all-reduce": {"count": 2, "bytes": 8 + 4 * blocks}},
+        "operations": {name: {"count": blocks, "cycles": cycles} for name, cycles in names.items()},
+        "seconds": 1.0,
+        "refusal": None,
+    }
+
+
+def test_the_line_through_two_depths_gives_a_deeper_model():
+    assert planning._line(measured(2), measured(4), 48) == {**measured(48), "seconds": 2.0}
+
+
+def found(strategy="data_parallel", remat=False, weights=10, optimizer=20, **mesh):
+    settings = {"strategy": strategy, "mesh": {"batch": 4, **mesh}, "remat": remat}
+    settings |= {"accumulation_steps": 1, "batch_size": 64}
+    memory = {"weights": weights, "optimizer": optimizer, "batch": 1, "activations": 200, "available": 100}
+    return {"settings": settings, "memory": memory}
+
+
+@pytest.mark.parametrize(
+    "of, words",
+    [
+        (found(), ["remat", "remat, fsdp", "remat, fsdp, 4 micro-batches", "remat, fsdp, 16 micro-batches"]),
+        (found(weights=1, optimizer=2), ["remat", "remat, 4 micro-batches", "remat, 16 micro-batches"]),
+        (found(weights=90), ["remat, fsdp", "remat, fsdp, 4 micro-batches"]),
+        (found("fsdp", remat=True), ["4 micro-batches", "16 micro-batches"]),
+        (found("model_parallel", remat=True, model=2), ["4 micro-batches", "16 micro-batches"]),
+    ],
+)
+def test_the_changes_that_are_tried_follow_from_the_parts_of_the_memory(of, words):
+    assert [change for change, _, _ in planning.smaller(of)][: len(words)] == words
+
+
+def test_changes_keep_the_mesh_of_a_strategy():
+    strategies = {strategy for *_, strategy in planning.smaller(found("model_parallel", model=2))}
+    assert strategies == {"model_parallel=4x2"}
+
+
+def test_bad_input_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match="expected a topology such as v5e:4x4 .*; got 'v9:2x2'"):
+        planning.find_chips("v9:2x2")
+    with pytest.raises(ValueError, match="batch_size must be a multiple of 16, .*; got 4104"):
+        recipe = find_recipe("augreg").with_changes(batch_size=4104)
+        planning._Step("B/16", recipe, [None] * 16, "auto", None, 10, print)
+    monkeypatch.setitem(sys.modules, "libtpu", None)
+    with pytest.raises(ImportError, match=r"keras-vit plan requires libtpu: pip install keras_vit\[tpu\]"):
+        planning.find_chips("v5e:4x4")
+
+
+@pytest.mark.tensorflow_only("it is refused on other backends than JAX")
+def test_a_plan_needs_jax():
+    with pytest.raises(ValueError, match="a plan needs KERAS_BACKEND=jax; got 'tensorflow'"):
+        planning.plan("B/16", find_recipe("augreg"), "v5e:4x4")
+
+
+def test_the_compilers_messages_have_the_memory():
+    message = (
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required "
+        "for HLO temporaries (36.50G) exceeds available HBM (15.75G). HLO module: jit_train_step."
+    )
+    assert planning._bytes(message, "temporaries") == 36.5 * 2**30
+    assert planning._bytes(message, "available HBM") == 15.75 * 2**30
