@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_vit.models import VisionTransformer
 from keras_vit.models.masked_patch import MaskedPatchPredictor
+from keras_vit.training.sharding import whole
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights import from_pretrained
 
@@ -85,7 +86,7 @@ def finished_model(model):
     finished = VisionTransformer.from_config({**trained.get_config(), **changes})
     for layer in finished.layers:
         layer.trainable = True
-    finished.set_weights(trained.get_weights())
+    finished.set_weights([whole(weight) for weight in trained.weights])
     return finished
 
 

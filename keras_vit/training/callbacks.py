@@ -33,16 +33,15 @@ class CheckpointCallback(keras.callbacks.Callback):
         done: The step that the run starts or resumes at.
         batch_size: Images per step.
         total_steps: Steps of the run.
-        sigterm: The list of `note_sigterm`. Once it has a time, the next step ends with a checkpoint and the
-            process exits.
+        stopping: A function that returns whether the step ends with a checkpoint and the exit of the process.
     """
 
-    def __init__(self, workdir, checkpoints, done, batch_size, total_steps, sigterm=()):
+    def __init__(self, workdir, checkpoints, done, batch_size, total_steps, stopping=bool):
         super().__init__()
         self.workdir = workdir
         self.checkpoints = checkpoints
         self.batch_size = batch_size
-        self.sigterm = sigterm
+        self.stopping = stopping
         self.every = math.ceil(total_steps / MAX_STEP_ROWS)
         self.rows = [row for row in workdir.metrics() if row["step"] <= done]
         # A run that version 0.1 started may have no steps.csv.
@@ -65,7 +64,8 @@ class CheckpointCallback(keras.callbacks.Callback):
         step = self.first + batch + 1
         if step % self.every == 0:
             self._add_step(step, logs)
-        if self.sigterm and batch + 1 < self.params["steps"]:  # Keras evaluates after an epoch's last step.
+        # Keras evaluates after an epoch's last step.
+        if batch + 1 < self.params["steps"] and self.stopping():
             self._save(logs)
 
     def on_epoch_end(self, epoch, logs=None):
@@ -95,15 +95,44 @@ class CheckpointCallback(keras.callbacks.Callback):
         self.workdir.write_steps(self.steps)
         self.workdir.write_metrics(self.rows)
         self.checkpoints.save(self.model, metrics)
-        if self.sigterm:
+        if self.stopping():
             stop(f"the checkpoint of step {step} is written")
 
     def _learning_rate(self):
         put_back(self.model)
-        return float(inner_optimizer(self.model).learning_rate)
+        optimizer = inner_optimizer(self.model)
+        rate = optimizer._learning_rate
+        # The step as a number, because an operation on a variable of several processes needs them all.
+        return float(rate(optimizer.iterations.numpy()) if callable(rate) else rate.numpy())
 
     def on_train_end(self, logs=None):
         self.events.close()
+
+
+class JoinCheckpoints(keras.callbacks.Callback):
+    """Take part in the checkpoints of the first process on JAX, which gathers the parts of all.
+
+    Args:
+        checkpoints, stopping: As for `CheckpointCallback`, whose steps these must be.
+    """
+
+    def __init__(self, checkpoints, stopping):
+        super().__init__()
+        self.checkpoints = checkpoints
+        self.stopping = stopping
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch + 1 < self.params["steps"] and self.stopping():
+            self._gather()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._gather()
+
+    def _gather(self):
+        step_of(self.model)  # which puts the values back
+        self.checkpoints.gather(self.model)
+        if self.stopping():
+            stop("the first process writes a checkpoint")
 
 
 class EventFiles:

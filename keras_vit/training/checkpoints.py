@@ -7,6 +7,7 @@ import shutil
 import keras
 import numpy as np
 
+from keras_vit.training.sharding import whole
 from keras_vit.weights.cache import file_sha256
 from keras_vit.writing import atomic_path
 
@@ -44,7 +45,7 @@ class Checkpoints:
                 other checkpoints are kept.
         """
         step = step_of(model)
-        values = {name: _storable(variable) for name, variable in _variables(model).items()}
+        values = self.gather(model)
         check_finite(metrics | values, step)
         final = self._folder(step)
         if final.exists():  # It is damaged: the run resumed from an older one.
@@ -55,6 +56,10 @@ class Checkpoints:
             manifest = {"step": step, "metrics": metrics, "sha256": file_sha256(folder / "values.npz")}
             (folder / "manifest.json").write_text(json.dumps(manifest, indent=2, allow_nan=False))
         self._remove_old()
+
+    def gather(self, model):
+        """The arrays of a checkpoint by name; processes that have parts of them all have to call this."""
+        return {name: _storable(whole(variable)) for name, variable in _variables(model).items()}
 
     def newest(self, report=print):
         """The step of the newest intact checkpoint, or None; `report` gets a line for each damaged one."""
@@ -153,9 +158,8 @@ def _variables(model):
     return model_variables | {f"optimizer/{i}": v for i, v in enumerate(optimizer.variables)}
 
 
-def _storable(variable):
-    """A NumPy array of a dtype that .npz files support: bfloat16 becomes float32, which is exact."""
-    value = np.asarray(variable.numpy())
+def _storable(value):
+    """The array in a dtype that .npz files support: bfloat16 becomes float32, which is exact."""
     return value.astype("float32") if value.dtype.kind == "V" or value.dtype.name == "bfloat16" else value
 
 

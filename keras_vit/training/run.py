@@ -20,20 +20,24 @@ from keras_vit.messages import listed
 from keras_vit.tasks import get_task
 from keras_vit.tasks.masked_patch import masked_patch_objective
 from keras_vit.training.building import build_model, finished_model, subset, trained_transformer
-from keras_vit.training.callbacks import CheckpointCallback, EvaluateAverage, Progress
+from keras_vit.training.callbacks import CheckpointCallback, EvaluateAverage, JoinCheckpoints, Progress
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.preemption import LeaveAfterFirstWorker, note_sigterm, stop
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.strategy import (
     STRATEGIES,
+    check_batch_size,
+    check_model,
     distribute,
-    fill_last,
+    fill_up,
     is_chief,
+    is_stopping,
     make_deterministic,
     make_strategy,
     raise_on_lost_worker,
     smallest,
+    training_scope,
 )
 from keras_vit.training.workdir import Workdir, save_model
 
@@ -170,8 +174,7 @@ def train(
     if workdir.result:
         report(f"{str(workdir.model)!r} is missing and is rebuilt from the last checkpoint")
     replicas = devices.num_replicas_in_sync
-    if recipe.batch_size % replicas:
-        raise ValueError(f"batch_size must be a multiple of {replicas}, the devices; got {recipe.batch_size}")
+    check_batch_size(devices, recipe.batch_size)
     dataset = dataset or load_data(config, data_dir)
     data, samples = fingerprint(dataset), dataset.split("train")
     if recipe.train_samples is not None:
@@ -179,6 +182,7 @@ def train(
     keras.utils.set_random_seed(recipe.seed)
     with devices.scope():
         model = build_model(config, dataset)
+        check_model(devices, model)
         # A run weights samples only to fill batches up, with weight 0.
         compile_model(model, recipe, task=task, weighted_metrics=True)
         model.total_steps = None  # Each call of `fit` is only a segment of the run.
@@ -195,8 +199,9 @@ def train(
             for line in (dataset.summary(), note, None if recipe.is_exact else random):
                 if line:
                     report(line)
-            _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose, report, sigterm)
-        if sigterm:
+            with training_scope(devices):
+                _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose, report, sigterm)
+        if is_stopping(devices, sigterm):
             stop("all steps are done")
 
         # If there are averaged weights, `fit` has left them in the model.
@@ -249,6 +254,7 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
     ends = range(every, total + every, every)  # the steps of the checkpoints, the last one being `total`
     evaluated = [n for n, end in enumerate(ends, 1) if end % recipe.eval_every == 0 or end >= total]
     done = smallest(devices, checkpoints.newest(report) or 0)
+    stopping = functools.partial(is_stopping, devices, sigterm)
     if done:
         report(f"resuming {workdir.path} from step {done} of {total}")
     while done < total:
@@ -258,7 +264,9 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
             checkpoints.restore(model, done)
         callbacks = [Progress(total, done, batch_size, verbose == 1)] if verbose else []
         if is_chief(devices):
-            callbacks.append(CheckpointCallback(workdir, checkpoints, done, batch_size, total, sigterm))
+            callbacks.append(CheckpointCallback(workdir, checkpoints, done, batch_size, total, stopping))
+        elif keras.backend.backend() == "jax":
+            callbacks.append(JoinCheckpoints(checkpoints, stopping))
         else:
             callbacks.append(LeaveAfterFirstWorker(sigterm))
         if recipe.ema is not None:
@@ -328,7 +336,8 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
             # Each validation masks the same patches, by another seed than training does.
             seeds = {"seed": recipe.seed + (not trains), "first_step": first_step or 0}
             batches = masked_patch_batches(batches, model.patch_targets, **seeds, **part)
-        return batches if trains else fill_last(devices, batches, recipe.batch_size // workers)
+        micro_batches = recipe.accumulation_steps if trains else None
+        return fill_up(devices, batches, recipe.batch_size, micro_batches)
 
     return distribute(devices, of_worker, recipe.batch_size)
 

@@ -1,9 +1,12 @@
-"""How a run on JAX divides batches, weights and optimizer state among devices."""
+"""The devices of a run on JAX, and how batches, weights and optimizer state are divided among them."""
 
+import contextlib
 import math
+import os
 import re
 
 import keras
+import numpy as np
 
 from keras_vit.rules import one_of
 
@@ -207,3 +210,120 @@ def make_distribution(strategy="auto", devices=None):
     if math.prod(mesh.values()) == 1:
         return None
     return Sharded(strategy, mesh, devices)
+
+
+class Devices:
+    """The devices of a run on JAX, of one process or several.
+
+    Several processes are those of `keras.distribution.initialize`, which reads the environment variables
+    KERAS_DISTRIBUTION_JOB_ADDRESSES, KERAS_DISTRIBUTION_NUM_PROCESSES and KERAS_DISTRIBUTION_PROCESS_ID. Each
+    reads the part of a batch that its devices compute. Where several processes compute the same part, each
+    reads all of it.
+
+    Args:
+        strategy: As for `parse_strategy`.
+
+    Raises:
+        ValueError: as `parse_strategy`, or if the processes cannot be connected or the mesh divides a batch
+            at other places than they do.
+
+    Example:
+        >>> Devices("single").num_replicas_in_sync  # on TensorFlow, as here, there is no other
+        1
+    """
+
+    def __init__(self, strategy="auto"):
+        self.worker, self.workers, self.processes = 0, 1, 1
+        self.is_chief = True
+        if keras.backend.backend() == "jax":
+            self.processes = _initialize()
+        self.distribution = make_distribution(strategy)
+        self.num_replicas_in_sync = self.distribution.mesh[BATCH] if self.distribution else 1
+        if self.processes == 1:
+            return
+        if self.distribution is None:
+            raise ValueError(f"--strategy {strategy} is for one process; got {self.processes}")
+        parts, processes = self.num_replicas_in_sync, self.processes
+        if max(parts, processes) % min(parts, processes):
+            raise ValueError(
+                f"expected a batch axis that divides the {processes} processes, or the reverse; got {parts} "
+                f"by --strategy {strategy}"
+            )
+        self.worker, self.workers = self.distribution.data_shard_id, min(parts, processes)
+        self.is_chief = _process() == 0
+
+    def scope(self):
+        """A context in which models are built and trained on these devices."""
+        return self.distribution.scope() if self.distribution else contextlib.nullcontext()
+
+    def check(self, model):
+        """Raise ValueError if the mesh does not divide the model's heads."""
+        if self.distribution:
+            check_heads(
+                [(variable.path, variable.shape) for variable in model.weights], self.distribution.mesh
+            )
+
+    def smallest(self, value):
+        """The minimum of an int over all processes, which all of them wait for."""
+        if self.processes == 1:
+            return value
+        from jax.experimental import multihost_utils
+
+        return int(multihost_utils.process_allgather(np.array(value, "int32")).min())
+
+    @contextlib.contextmanager
+    def raise_on_lost_worker(self):
+        """Turn JAX's error after the loss of a process into a ConnectionError of a single line."""
+        if self.processes == 1:
+            yield
+            return
+        import jax
+
+        try:
+            yield
+        except jax.errors.JaxRuntimeError as error:
+            raise ConnectionError(
+                "another process has stopped, so this one stops too; start the same command in every process "
+                f"to resume from the last checkpoint ({str(error).strip().splitlines()[0][:200]})"
+            ) from None
+
+
+def _initialize():
+    """Connect the processes that the environment lists, and return their number."""
+    import jax
+
+    if (
+        any(name.startswith("KERAS_DISTRIBUTION_") for name in os.environ)
+        and not jax.distributed.is_initialized()
+    ):
+        try:
+            keras.distribution.initialize()
+        except RuntimeError as error:
+            raise ValueError(f"the processes cannot be connected: {str(error).splitlines()[0]}") from None
+    return jax.process_count()
+
+
+def _process():
+    import jax
+
+    return jax.process_index()
+
+
+def whole(variable):
+    """The value of a variable as a NumPy array.
+
+    If other processes have parts of it, all have to call this.
+
+    Args:
+        variable: A Keras variable.
+
+    Example:
+        >>> whole(keras.Variable([1.0, 2.0])).tolist()
+        [1.0, 2.0]
+    """
+    value = variable.value
+    if getattr(value, "is_fully_addressable", True) or value.is_fully_replicated:
+        return np.asarray(variable.numpy())
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(value, tiled=True)

@@ -1,4 +1,4 @@
-"""The devices of a run: `tf.distribute` strategies by name, and one device on JAX."""
+"""The devices of a run: `tf.distribute` strategies by name, or those of `sharding` on JAX."""
 
 import contextlib
 import json
@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_vit.data.batches import filled_up
 from keras_vit.rules import one_of
+from keras_vit.training import sharding
 from keras_vit.training.preemption import stop
 
 # What the remaining workers raise when one has stopped.
@@ -22,34 +23,38 @@ LOST_WORKER = (
 )
 STRATEGIES = {
     "tensorflow": ("auto", "single", "mirrored", "multi_worker", "tpu"),
-    "jax": ("auto", "single"),
+    "jax": sharding.STRATEGIES,
 }
 
 
 def make_strategy(name="auto"):
-    """A `tf.distribute` strategy by name; on JAX, where TensorFlow only reads the data, the default one.
+    """The devices of a run by the name of a strategy.
 
     Args:
         name: "single" (one device), "mirrored" (all GPUs of this machine, or without any all logical CPUs),
             "multi_worker" (all devices of the machines in the environment variable TF_CONFIG), "tpu" (the
             TPU of this environment), or "auto": "multi_worker" if TF_CONFIG has several workers, "mirrored"
-            if there are several GPUs, else "single". On JAX "auto" or "single".
+            if there are several GPUs, else "single". On JAX, where TensorFlow only reads the data, those of
+            `sharding.parse_strategy`: "single", "data_parallel", "fsdp", "model_parallel=AxB" or "auto".
 
     Returns:
-        tf.distribute.Strategy; the default one for "single".
+        tf.distribute.Strategy, the default one for "single"; on JAX `sharding.Devices`.
 
     Raises:
-        ValueError: for an unknown name, a TF_CONFIG that is missing or has no workers, or no TPU.
+        ValueError: for an unknown name, a TF_CONFIG that is missing or has no workers, or no TPU; on JAX as
+            `sharding.Devices`.
 
     Example:
         >>> make_strategy("single").num_replicas_in_sync
         1
     """
-    one_of(STRATEGIES[keras.backend.backend()]).check("strategy", name)
     if _on_jax():
         if tf.config.get_visible_devices("GPU"):
             tf.config.set_visible_devices([], "GPU")  # It would take their memory.
-        return tf.distribute.get_strategy()
+        return sharding.Devices(name)
+    if name.partition("=")[0] in {*STRATEGIES["jax"]} - {*STRATEGIES["tensorflow"]}:
+        sharding.make_distribution(name)  # It says that this needs JAX.
+    one_of(STRATEGIES["tensorflow"]).check("strategy", name)
     gpus = tf.config.list_physical_devices("GPU")  # Listing logical devices would initialise TensorFlow.
     if name == "auto":
         name = "multi_worker" if len(_cluster()[0]) > 1 else "mirrored" if len(gpus) > 1 else "single"
@@ -141,8 +146,10 @@ def is_chief(strategy):
     """Whether this process writes the files that all workers share: the first worker, or the only one.
 
     Args:
-        strategy: tf.distribute.Strategy, or its name for `make_strategy`.
+        strategy: What `make_strategy` returns, or its name for it.
     """
+    if _on_jax():
+        return (make_strategy(strategy) if isinstance(strategy, str) else strategy).is_chief
     if isinstance(strategy, str):
         several = strategy in ("auto", "multi_worker")  # _cluster() is empty if "auto" is another.
     else:
@@ -158,6 +165,8 @@ def distribute(strategy, batches, batch_size):
         batches: A function (worker, workers) → tf.data.Dataset of that worker's part of each batch.
         batch_size: The global batch size.
     """
+    if _on_jax():
+        return batches(strategy.worker, strategy.workers)
     if strategy.num_replicas_in_sync == 1:
         return batches(0, 1)
 
@@ -168,19 +177,57 @@ def distribute(strategy, batches, batch_size):
     return strategy.distribute_datasets_from_function(of_worker)
 
 
-def fill_last(strategy, batches, size):
-    """Evaluation batches of one size where a compiled step has one, on JAX; others as they are.
+def fill_up(strategy, batches, batch_size, accumulation_steps=None):
+    """Batches of a size that the devices and micro-batches divide, on JAX; others as they are.
+
+    Samples of weight 0 fill them up. Evaluation batches, which have no micro-batches, are also of one size,
+    so that one compiled step fits all.
 
     Args:
-        strategy: tf.distribute.Strategy.
-        batches: tf.data.Dataset of batches, of which the last may be smaller.
-        size: The size of the others.
+        strategy: What `make_strategy` returns.
+        batches: tf.data.Dataset of a worker's parts of the batches.
+        batch_size: The global batch size.
+        accumulation_steps: The number of micro-batches; None for evaluation batches.
     """
-    return filled_up(batches, size) if _on_jax() else batches
+    if not _on_jax():
+        return batches
+    size = batch_size // strategy.workers
+    filled = size + -size % (strategy.num_replicas_in_sync // strategy.workers * (accumulation_steps or 1))
+    return batches if accumulation_steps and filled == size else filled_up(batches, filled)
+
+
+def check_batch_size(strategy, batch_size):
+    """Raise ValueError if the devices do not divide the batch size; on JAX the workers have to."""
+    parts = strategy.workers if _on_jax() else strategy.num_replicas_in_sync
+    if batch_size % parts:
+        raise ValueError(f"batch_size must be a multiple of {parts}, the devices; got {batch_size}")
+
+
+def check_model(strategy, model):
+    """Raise ValueError if the devices cannot divide the model."""
+    if _on_jax():
+        strategy.check(model)
+
+
+def training_scope(strategy):
+    """A context for `fit` on the devices; Keras enters a `tf.distribute` scope itself."""
+    return strategy.scope() if _on_jax() else contextlib.nullcontext()
+
+
+def is_stopping(strategy, sigterm):
+    """Whether a run ends after this step: on SIGTERM, in any process on JAX, whose processes all ask.
+
+    Args:
+        strategy: What `make_strategy` returns.
+        sigterm: The list of `note_sigterm`.
+    """
+    return strategy.smallest(-bool(sigterm)) < 0 if _on_jax() else bool(sigterm)
 
 
 def smallest(strategy, value):
     """The minimum of an int over all workers, which all of them wait for."""
+    if _on_jax():
+        return strategy.smallest(value)
     if not _is_multi_worker(strategy):
         return value
 
@@ -205,6 +252,10 @@ def raise_on_lost_worker(strategy, sigterm=()):
     Raises:
         ConnectionError: if another worker has stopped; SystemExit after SIGTERM.
     """
+    if _on_jax():
+        with strategy.raise_on_lost_worker():
+            yield
+        return
     try:
         yield
     except LOST_WORKER as error:

@@ -43,8 +43,8 @@ def compiled(done=0):
     return model
 
 
-def checkpointing(workdir, done=0, total=4, sigterm=()):
-    return CheckpointCallback(workdir, Checkpoints(workdir.checkpoints), done, 4, total, sigterm)
+def checkpointing(workdir, done=0, total=4, stopping=bool):
+    return CheckpointCallback(workdir, Checkpoints(workdir.checkpoints), done, 4, total, stopping)
 
 
 def fit(model, *callbacks, epochs=2, labels=LABELS, **options):
@@ -123,7 +123,7 @@ def test_a_long_run_has_a_few_hundred_rows_of_averages(workdir):
 
 
 def test_on_sigterm_the_next_step_ends_with_a_checkpoint(workdir):
-    callback = checkpointing(workdir, sigterm=[1.0])
+    callback = checkpointing(workdir, stopping=lambda: True)
     with pytest.raises(SystemExit) as exit:
         fit(compiled(), callback)
     assert exit.value.code == 143
