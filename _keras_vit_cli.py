@@ -107,8 +107,7 @@ def _finetune(add):
 
 def _pretrain(add):
     _training(add, "pretrain_imagenet", "pretrain_imagenet")
-    add("--objective", default="classify", help="classify, or masked_patch, which needs no labels")
-    add("--target", default="mean_color", help="predicted of masked patches: mean_color, downsized or pixels")
+    _objective(add)
 
 
 def _plan(add):
@@ -123,6 +122,7 @@ def _plan(add):
     add("--accumulation_steps", type=positive_int, help="micro-batches (default: the recipe's)")
     add("--image_size", type=image_size, help=f"{SIZE} (default: the recipe's)")
     add("--num_classes", type=positive_int, default=1000, help="size of the head (default: 1000)")
+    _objective(add)
     _set(add, "FIELD", "any field of the recipe")
     add("--extrapolate", action="store_true", help="compile 2 and 4 blocks only, and add the others' share")
     _output(add)
@@ -246,6 +246,11 @@ def _weights_push(add):
     add("--private", action="store_true", help="make a new repository private")
     add("--licence", help="of the weights: apache-2.0, … (default: the catalogue's)")
     add("--trained_on", metavar="DATASET", help="in words, or its name on Hugging Face (default: the run's)")
+
+
+def _objective(add):
+    add("--objective", default="classify", help="classify, or masked_patch, which needs no labels")
+    add("--target", default="mean_color", help="predicted of masked patches: mean_color, downsized or pixels")
 
 
 def _dataset(add, required=True):

@@ -54,7 +54,9 @@ def _plan(options):
     if options["remat"]:
         changes["remat"] = True
     recipe = find_recipe(options["recipe"]).with_changes(**changes)
-    given = {name: options[name] for name in ("image_size", "num_classes", "extrapolate")}
+    given = {
+        name: options[name] for name in ("image_size", "num_classes", "objective", "target", "extrapolate")
+    }
 
     def compiled(recipe, strategy, words=""):
         def note(line):
@@ -87,7 +89,9 @@ def as_text(found):
     images = s["batch_size"] // s["mesh"]["batch"]
     mesh = "×".join(str(size) for size in s["mesh"].values())
     what = [
-        f"{s['model']}, {height}×{width} px, {s['num_classes']} classes",
+        f"{s['model']}, {height}×{width} px, {s['num_classes']} classes"
+        if s["objective"] == "classify"
+        else f"{s['model']}, {height}×{width} px, {s['objective']}",
         f"batch {s['batch_size']} on {found['chips']} chips ({s['strategy']} {mesh}, {images} images each)",
         f"{s['dtype']}, {s['optimizer']}, remat {'on' if s['remat'] else 'off'}",
         f"{s['accumulation_steps']} micro-batch{'es' if s['accumulation_steps'] > 1 else ''}",

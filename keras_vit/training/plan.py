@@ -16,7 +16,8 @@ import keras
 
 import keras_vit
 from keras_vit.lazy import optional_package
-from keras_vit.training.building import build_model
+from keras_vit.tasks.masked_patch import masked_patch_objective
+from keras_vit.training.building import build_model, trained_transformer
 from keras_vit.training.compiled import collectives, operations
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.sharding import BATCH, Sharded, check_heads, parse_strategy
@@ -34,6 +35,8 @@ def plan(
     *,
     image_size=None,
     num_classes=1000,
+    objective="classify",
+    target="mean_color",
     extrapolate=False,
     report=None,
 ):
@@ -46,6 +49,7 @@ def plan(
         strategy: As for `keras_vit.training.sharding.parse_strategy`.
         image_size: (height, width); None: the recipe's, or 224.
         num_classes: Size of the head.
+        objective, target: As for `RunConfig`.
         report: A function of a line, called before each compilation, which takes minutes.
         extrapolate: Whether to compile models of 2 and 4 blocks instead, and to add the difference for each
             further block: minutes instead of hours for large models. Weights and optimizer state are those
@@ -69,14 +73,17 @@ def plan(
     if keras.backend.backend() != "jax":
         raise ValueError(f"a plan needs KERAS_BACKEND=jax; got {keras.backend.backend()!r}")
     chips = find_chips(topology)
-    step = _Step(model, recipe, chips, strategy, image_size, num_classes, report or (lambda line: None))
+    config = types.SimpleNamespace(
+        recipe=recipe, model=model, weights=None, image_size=image_size, objective=objective, target=target
+    )
+    step = _Step(config, num_classes, chips, strategy, report or (lambda line: None))
     built = step.build()
     memory = {"weights": _held(built.state[0] + built.state[1]), "optimizer": _held(built.state[2])}
-    memory["batch"] = _held(built.batch)
+    memory["batch"] = _held(keras.tree.flatten(built.batch))
     if not extrapolate:
         measured = step.compile(built)
     else:
-        depth = built.model.num_layers
+        depth = trained_transformer(built.model).num_layers
         if depth <= max(SHORT):
             raise ValueError(f"expected more than {max(SHORT)} blocks to extrapolate; got {depth}")
         short = [step.compile(step.build(num_layers=blocks)) for blocks in SHORT]
@@ -162,18 +169,17 @@ class _OnChips(Sharded):
 class _Step:
     """The training step of a run for some chips."""
 
-    def __init__(self, variant, recipe, chips, strategy, image_size, num_classes, report):
+    def __init__(self, config, num_classes, chips, strategy, report):
         import jax
         from jax.experimental import mesh_utils
 
-        self.variant, self.recipe, self.report = variant, recipe, report
-        self.image_size, self.num_classes = image_size, num_classes
+        self.config, self.num_classes, self.report = config, num_classes, report
         self.strategy, self.sizes = parse_strategy(strategy, len(chips))
         self.count, parts = math.prod(self.sizes.values()), self.sizes[BATCH]
-        if recipe.batch_size % parts:
+        size = config.recipe.batch_size
+        if size % parts:
             raise ValueError(
-                f"batch_size must be a multiple of {parts}, the parts of a batch on these chips; "
-                f"got {recipe.batch_size}"
+                f"batch_size must be a multiple of {parts}, the parts of a batch on these chips; got {size}"
             )
         grid = mesh_utils.create_device_mesh(
             tuple(self.sizes.values()), chips[: self.count], allow_split_physical_axes=True
@@ -184,15 +190,14 @@ class _Step:
 
     def build(self, **changes):
         """The compiled model without values, and the shapes of the step's state and batch."""
-        recipe = self.recipe
-        recipe = dataclasses.replace(recipe, model={**recipe.model, **changes})
-        config = types.SimpleNamespace(
-            recipe=recipe, model=self.variant, weights=None, image_size=self.image_size, objective="classify"
-        )
+        given = self.config
+        recipe = dataclasses.replace(given.recipe, model={**given.recipe.model, **changes})
+        config = types.SimpleNamespace(**{**vars(given), "recipe": recipe})
         names = types.SimpleNamespace(class_names=[str(number) for number in range(self.num_classes)])
+        objective = None if given.objective == "classify" else masked_patch_objective(given.target)
         with keras.StatelessScope(initialize_variables=False):
             model = build_model(config, names)
-        compile_model(model, recipe)
+        compile_model(model, recipe, task=objective)
         check_heads([(v.path, v.shape) for v in model.variables], self.sizes)
         # As in a run on JAX, the optimizer's slots take the layouts of their variables.
         for variable in model.trainable_variables:
@@ -211,11 +216,22 @@ class _Step:
         return types.SimpleNamespace(model=model, state=state, batch=batch)
 
     def _batch(self, model):
-        size, parts = self.recipe.batch_size, self.sharding(BATCH)
-        images = self._shaped((size, *model.image_size, model.in_channels), "float32", parts)
-        if self.recipe.mixes or self.recipe.task != "single_label":
-            return images, self._shaped((size, self.num_classes), "float32", parts)
-        return images, self._shaped((size,), "int32", parts)
+        """The shapes of a training batch, as `fit` is given."""
+        import jax
+
+        recipe, parts = self.config.recipe, self.sharding(BATCH)
+        encoder = trained_transformer(model)
+        size = recipe.batch_size
+        images = self._shaped((size, *encoder.image_size, encoder.in_channels), "float32", parts)
+        if self.config.objective == "classify":
+            if recipe.mixes or recipe.task != "single_label":
+                return images, self._shaped((size, self.num_classes), "float32", parts)
+            return images, self._shaped((size,), "int32", parts)
+        targets = jax.eval_shape(model.patch_targets, images)
+        losses = targets.shape if self.config.target != "pixels" else targets.shape[:-1]
+        sources = self._shaped(targets.shape[:2], "int32", parts)
+        targets = self._shaped(targets.shape, targets.dtype, parts)
+        return {"images": images, "sources": sources}, targets, self._shaped(losses, "float32", parts)
 
     def _shaped(self, shape, dtype, sharding):
         import jax
@@ -231,7 +247,8 @@ class _Step:
         with self.scope():
             step = jax.jit(built.model.train_step, donate_argnums=0, out_shardings=(None, shardings))
             lowered = step.lower(built.state, built.batch)
-        self.report(f"compiling {built.model.num_layers} blocks for {self.count} chips; this takes minutes")
+        blocks = trained_transformer(built.model).num_layers
+        self.report(f"compiling {blocks} blocks for {self.count} chips; this takes minutes")
         try:
             program = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
@@ -265,10 +282,11 @@ class _Step:
             yield
 
     def settings(self, built, extrapolate):
-        recipe = self.recipe
+        recipe = self.config.recipe
         return {
-            "model": self.variant,
-            "image_size": list(built.model.image_size),
+            "model": self.config.model,
+            "objective": self.config.objective,
+            "image_size": list(trained_transformer(built.model).image_size),
             "num_classes": self.num_classes,
             "batch_size": recipe.batch_size,
             "strategy": self.strategy,

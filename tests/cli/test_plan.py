@@ -12,6 +12,7 @@ FOUND = {
     "versions": {"keras_vit": "0.1.0", "jax": "0.10.2"},
     "settings": {
         "model": "B/16",
+        "objective": "classify",
         "image_size": [224, 224],
         "num_classes": 1000,
         "batch_size": 256,

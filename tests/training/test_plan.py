@@ -1,6 +1,7 @@
 """The parts of a plan that need no compiler for TPUs; tests/cli/test_plan.py compiles."""
 
 import sys
+import types
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_bad_input_is_refused(monkeypatch):
         planning.find_chips("v9:2x2")
     with pytest.raises(ValueError, match="batch_size must be a multiple of 16, .*; got 4104"):
         recipe = find_recipe("augreg").with_changes(batch_size=4104)
-        planning._Step("B/16", recipe, [None] * 16, "auto", None, 10, print)
+        planning._Step(types.SimpleNamespace(recipe=recipe), 10, [None] * 16, "auto", print)
     monkeypatch.setitem(sys.modules, "libtpu", None)
     with pytest.raises(ImportError, match=r"keras-vit plan requires libtpu: pip install keras_vit\[tpu\]"):
         planning.find_chips("v5e:4x4")
