@@ -22,6 +22,10 @@ from keras_vit.tasks.losses import MEAN
 HEADS = ("linear", "multi", "up", "mask")
 NORMS = ("layer", "batch", None)
 _ANNEALING_POWER = 0.9
+_OPTIONS = (  # the constructor's arguments, without the encoder
+    *("num_classes", "head", "blocks", "head_norm", "decoder_size", "num_queries", "query_blocks"),
+    *("upscale_blocks", "head_activation", "masked_attention", "loss_points", "class_names", "split_seed"),
+)
 _POSITIVE = integer(at_least=1)
 
 
@@ -57,6 +61,8 @@ class ImageSegmenter(DistributedModel):
         query_blocks: Number of blocks that have the queries.
         upscale_blocks: Number of `UpscaleBlock`s of "up" and "mask"; None: to 4 pixels a position, at
             least 1.
+        head_activation: Activation of the heads "up" and "mask"; None: the encoder's, but "gelu_erf" where
+            that is "silu".
         masked_attention: Whether masks restrict the attention of the queries. Without, as after training,
             masks are predicted once only.
         loss_points: Number of points at which the loss of "mask" compares two masks.
@@ -96,6 +102,7 @@ class ImageSegmenter(DistributedModel):
         num_queries=100,
         query_blocks=4,
         upscale_blocks=None,
+        head_activation=None,
         masked_attention=True,
         loss_points=12544,
         class_names=None,
@@ -114,6 +121,7 @@ class ImageSegmenter(DistributedModel):
         self.num_queries = _POSITIVE.check("num_queries", num_queries)
         self.query_blocks = _POSITIVE.check("query_blocks", query_blocks)
         self.upscale_blocks = optional(integer(at_least=0)).check("upscale_blocks", upscale_blocks)
+        self.head_activation = optional(one_of(ACTIVATIONS)).check("head_activation", head_activation)
         self.masked_attention = boolean.check("masked_attention", masked_attention)
         self.loss_points = _POSITIVE.check("loss_points", loss_points)
         self.class_names = class_names and tuple(class_names)
@@ -256,9 +264,7 @@ class ImageSegmenter(DistributedModel):
         return model
 
     def _config(self):
-        names = ("num_classes", "head", "blocks", "head_norm", "decoder_size", "num_queries", "query_blocks")
-        names += ("upscale_blocks", "masked_attention", "loss_points", "class_names", "split_seed")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _OPTIONS}
 
     def get_config(self):
         return {
@@ -312,6 +318,12 @@ def _upscale_blocks(model, encoder):
     return max(1, round(math.log2(max(patch_pixels(encoder)))) - 2)
 
 
+def _activation(model, encoder):
+    """The name of the head's activation."""
+    usual = "gelu_erf" if encoder.activation == "silu" else encoder.activation
+    return model.head_activation or usual
+
+
 def _grid(encoder, tokens):
     """The patch tokens (batch, rows, columns, channels) among the tokens."""
     return TokensToGrid(dtype=encoder.dtype_policy)(tokens, encoder.get_layer("patch_embedding").output)
@@ -345,7 +357,7 @@ def _decoder(model, encoder, images):
     if model.head == "up":
         x = Dense(model.decoder_size, dtype=policy, name="head_projection")(x)
         for i in range(_upscale_blocks(model, encoder)):
-            x = UpscaleBlock(dtype=policy, name=f"upscale_{i}")(x)
+            x = UpscaleBlock(_activation(model, encoder), dtype=policy, name=f"upscale_{i}")(x)
     elif model.head_norm == "layer":
         x = LayerNormalization(dtype=policy, name="head_norm")(x)
     elif model.head_norm == "batch":
@@ -369,7 +381,7 @@ def _queries(model, encoder, images):
         )
     patches = c.get_layer("patch_embedding").output
     float32 = policy.variable_dtype
-    activation = c.activation if c.activation != "silu" else "gelu_erf"
+    activation = _activation(model, c)
     upscale = [
         UpscaleBlock(activation, c.norm_epsilon, dtype=policy, name=f"upscale_{i}")
         for i in range(_upscale_blocks(model, c))

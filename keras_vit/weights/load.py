@@ -19,6 +19,7 @@ from keras_vit.weights.resizing import (
     resized_positions,
     resized_relative_positions,
 )
+from keras_vit.weights.segmentation import drop_segmentation, is_segmenter, reset_classes, segmenter
 
 HEADS = ("auto", "keep", "reset")
 # Arguments that describe the stored model, too, where the file is ambiguous.
@@ -58,7 +59,7 @@ def from_pretrained(
             `.keras` files are supported; "file.npz:img" is the subtree of a file under that name.
         image_size: (height, width) or one int; None: as in the file. The position grid is resized
             to it. (None, None) accepts any size at call time.
-        num_classes: Classes of the head; None: as in the file; 0: no head.
+        num_classes: Classes of the head; None: as in the file; 0: no head, and the encoder of a segmenter.
         pooling: "auto": as in the file. "gap" drops the class token of a file that has one.
         representation_size: "auto": as in the file. None drops `pre_logits`, as official
             fine-tuning does.
@@ -80,8 +81,8 @@ def from_pretrained(
             `prefix_positions` also describe the stored model where the file is ambiguous.
 
     Returns:
-        VisionTransformer; its `preprocessing` and `class_names` are those the weights were trained
-        with, if known.
+        VisionTransformer, or the `ImageSegmenter` of a transformers EoMT; its `preprocessing` and
+        `class_names` are those the weights were trained with, if known.
 
     Raises:
         ValueError: if the source cannot be read; if the file is damaged, holds pickled objects or a
@@ -119,7 +120,12 @@ def from_pretrained(
             config.pop("class_token", None)
     if representation_size != "auto":
         config["representation_size"] = representation_size
-    if num_classes is not None:
+    segments, names = is_segmenter(checkpoint.arrays), None
+    if segments:
+        names = config.pop("class_names", None)
+        if num_classes == 0:
+            segments = drop_segmentation(checkpoint.arrays)
+    elif num_classes is not None:
         config["num_classes"] = num_classes or None
     if image_size is not None:
         config["image_size"] = image_size
@@ -150,15 +156,19 @@ def from_pretrained(
         config["preprocessing"] = _preprocessing(config, stored)
 
     with named(checkpoint.path):
-        model = VisionTransformer(**config)
+        encoder = model = VisionTransformer(**config)
+        if segments:
+            model = segmenter(checkpoint, encoder, num_classes, names)
     arrays = checkpoint.arrays
     if check_finite and (bad := not_finite(checkpoint)):
         raise ValueError(
             f"{checkpoint.path} holds NaN or infinity in {listed(bad)}; the file is damaged, or its "
             "training diverged"
         )
-    reset = _drop(arrays, model, stored, head)
-    _resize(arrays, model, stored, stored_grid, resize)
+    reset = _drop(arrays, encoder, stored, head)
+    if segments:
+        reset += reset_classes(checkpoint, model, head)
+    _resize(arrays, encoder, stored, stored_grid, resize)
     _assign(checkpoint, model, reset)
     return model
 

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from keras_vit.layers.dense import STATE
-from keras_vit.models import VisionTransformer
+from keras_vit.models import ImageSegmenter, VisionTransformer
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DEFAULTS, prefix_tokens
 from keras_vit.rules import one_of
@@ -14,10 +14,11 @@ from keras_vit.weights.archive import FLOATS, write_arrays
 from keras_vit.weights.checkpoint import merged_heads
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.metadata import configuration_digest, sidecar_text
+from keras_vit.weights.segmentation import written_segmenter
 from keras_vit.writing import atomic_path, check_writable
 
 # Entries of `get_config()` that say nothing about what the model computes.
-_NOT_OPTIONS = {"name", "trainable", "dtype", *STATE}
+_NOT_OPTIONS = {"name", "trainable", "dtype", "segmentation", *STATE}
 
 
 def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **options):
@@ -30,7 +31,7 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     quantized kernels are dequantized.
 
     Args:
-        model: VisionTransformer.
+        model: VisionTransformer; for "huggingface" also an `ImageSegmenter` with head "mask".
         path: File to write: `.npz` for "vit_jax" and "big_vision", `.safetensors` for "timm"; for
             "huggingface" a folder, in which `model.safetensors` is written.
         layout: "vit_jax", "big_vision", "timm" or "huggingface", which chooses the model type that expresses
@@ -51,24 +52,32 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
         >>> keras_vit.from_pretrained(path).hidden_size == model.hidden_size
         True
     """
-    if not isinstance(model, VisionTransformer):
+    segments = isinstance(model, ImageSegmenter) and layout == "huggingface"
+    if not isinstance(model, VisionTransformer) and not segments:
         raise ValueError(f"expected a VisionTransformer; got a {type(model).__name__}")
     one_of(LAYOUTS).check("layout", layout)
     one_of(FLOATS).check("dtype", dtype)
-    name, layout, config = layout, LAYOUTS[layout], model.get_config()
+    name, layout = layout, LAYOUTS[layout]
+    if segments:
+        stored, config, more = written_segmenter(model)
+    else:
+        stored, config, more = plain_arrays(model), model.get_config(), {}
     if unknown := options.keys() - layout.write_options:
         known = ", ".join(layout.write_options) or "none"
         raise ValueError(f"the layout {name!r} has the options {known}; got {', '.join(sorted(unknown))}")
-    stored = plain_arrays(model)
     if reasons := cannot_express(name, config) or layout.array_conflicts(stored, config):
         raise ValueError(f"the layout {name!r} cannot express this model: {'; '.join(reasons)}")
     file, *sidecars = files_to_write(path, name, overwrite)
 
-    arrays, config = _with_prefix_positions(stored, config, layout.prefix_positions)
+    prefix_positions = layout.prefix_positions and not segments
+    arrays, config = _with_prefix_positions(stored, config, prefix_positions)
     arrays, config = layout.adapted(arrays, config)
-    written = layout.write(arrays if layout.split_heads else merged_heads(arrays), config, **options)
+    written = layout.write(arrays if layout.split_heads else merged_heads(arrays), config, **options) | more
+    head = {"num_classes": model.num_classes, "class_names": model.class_names}
+    config = {**config, "class_names": model.class_names}
     digest = configuration_digest(config)
-    texts = [sidecar_text(config, name, digest), *(layout.write_config(config) if layout.in_folder else ())]
+    configs = layout.write_config({**config, **head}) if layout.in_folder else ()
+    texts = [sidecar_text(config, name, digest), *configs]
     new_folder = not file.parent.exists()
     file.parent.mkdir(exist_ok=True)
     try:

@@ -21,6 +21,7 @@ _MASK_TOKEN = "embeddings.mask_token"  # of masked training
 _OTHER_PARTS = {
     "vit": r"decoder\.(decoder_\w+\..*|decoder_pos_embed|mask_token)",
     **dict.fromkeys(("dinov2", "dinov3_vit"), rf"(.*\.)?{_MASK_TOKEN}"),
+    **dict.fromkeys(("eomt", "eomt_dinov3"), r"criterion\.empty_weight"),
     **dict.fromkeys(
         ("clip_vision_model", "siglip_vision_model"),
         r"text_model\..*|text_projection\.weight|logit_(scale|bias)|(.*\.)?embeddings\.position_ids",
@@ -72,10 +73,10 @@ class HuggingFace(Layout):
         if keys.get("head/kernel", "").endswith("visual_projection.weight"):
             names["head/bias"] = np.zeros(names["head/kernel"].shape[-1:], names["head/kernel"].dtype)
             keys["head/bias"] = keys["head/kernel"]
-        if kind.name.startswith("dinov") and "register_tokens/token" in names:
+        if kind.name.startswith(("dinov", "eomt")) and "register_tokens/token" in names:
             if not names["register_tokens/token"].size:
                 _leave_out(mapped, ("register_tokens/",))
-            else:
+            elif not kind.segments:
                 _add_first_position(names)
         return mapped
 
@@ -101,7 +102,7 @@ class HuggingFace(Layout):
             arrays["distillation_token/token"] = arrays.pop("register_tokens/token")
         if kind.name == "clip_vision_model":
             arrays.pop("head/bias", None)
-        if kind.name == "dinov3_vit":
+        if kind.name == "dinov3_vit" or kind.segments:
             arrays.setdefault("register_tokens/token", np.zeros(hidden, "float32"))
         prefix = kind.prefix if config["num_classes"] or kind.prefix == "vision_model." else ""
         written = {}
@@ -123,7 +124,8 @@ class HuggingFace(Layout):
         implied = {name: defaults[name] for name in ("norm_epsilon", "rotary") if name in defaults}
         if kind.images is not None:
             implied["preprocessing"] = huggingface_config.default_preprocessing(kind)
-        implied["prefix_positions"] = kind.name != "dinov2" or "register_tokens/token" not in keys
+        registers = kind.name == "dinov2" and "register_tokens/token" in keys
+        implied["prefix_positions"] = not (registers or kind.segments)
         if kind.name == "clip_vision_model":  # exists with several activations
             implied["pooling"] = "gap" if keys.get("head/kernel", "").startswith("classifier") else "token"
         else:
@@ -164,7 +166,8 @@ class HuggingFace(Layout):
 
     def _written_type(self, config):
         """The first `ModelType` that expresses the model, or nearly does."""
-        return min(TYPES.values(), key=lambda kind: [*map(len, kind.refusals(config))])
+        kinds = [kind for kind in TYPES.values() if kind.segments == ("segmentation" in config)]
+        return min(kinds, key=lambda kind: [*map(len, kind.refusals(config))])
 
     def read_config(self, folder):
         return huggingface_config.read(folder)

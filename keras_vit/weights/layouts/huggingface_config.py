@@ -35,11 +35,12 @@ _PROCESSORS = {
     "deit": {**_CROP, "size": 256},
     "clip": _CLIP,
     "bit": _CLIP,
-    "dinov3": {**_VIT, **IMAGENET},
+    **dict.fromkeys(("dinov3", "eomt"), {**_VIT, **IMAGENET}),
     _NAFLEX: {**_VIT, "patch_size": 16},
     "siglip": {**_VIT, "resample": 3},
 }
 _SWITCHES = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
+_COLORS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
 _WITHOUT_EFFECT = ("do_convert_rgb", "do_reduce_labels")  # images are RGB, and labels are not read
 
 
@@ -55,6 +56,10 @@ def read(folder):
         names = _class_names(config.get("id2label") or {})
         options |= {"num_classes": len(names)} if names else {}
         if names and not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
+            options["class_names"] = tuple(names)
+    if kind.segments:
+        names = _class_names(config.get("id2label") or {})
+        if not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
             options["class_names"] = tuple(names)
     if preprocessor.is_file():
         checked = checked_options({n: v for n, v in options.items() if n != "position_resize"}, CONFIG)
@@ -101,7 +106,7 @@ def written(config, kind):
         "architectures": [architecture if config["num_classes"] else kind.model],
         "model_type": kind.name,
         **{theirs: config[ours] for theirs, ours in kind.options.items()},
-        "hidden_act": _ACTIVATIONS[config["activation"]],
+        "hidden_act": _ACTIVATIONS[config.get("segmentation", config)["activation"]],
         "image_size": size[0] if size[0] == size[1] else list(size),
         "patch_size": config["patch_size"][0],
         **{theirs: function(config) for theirs, function in kind.written.items()},
@@ -158,6 +163,8 @@ def _image_processor(found, kind, options):
             found = {name: value for name, value in found.items() if name != "size"}
         else:
             raise ValueError(f"{PREPROCESSOR}: a {processor} makes images of varying sizes (NaFlex)")
+    if kind.segments:  # which cuts or pads images to the model's size
+        found = {name: value for name, value in found.items() if name in _COLORS}
     values = {**_PROCESSORS.get(begins, _VIT), **found}
     image_size = None if kind.any_size else options.get("image_size")
     patch_size, channels = options.get("patch_size"), options.get("in_channels", 3)

@@ -24,6 +24,7 @@ from keras_vit.weights.layouts.table import CONV, Row, Table, fused_rows, torch_
 IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
 _GATE = re.compile(r".*\.mlp\.(gate_proj|weights_in)\.weight")
 _BLOCK = "encoder_block_{i}/"
+MASK_PROBABILITIES = "mask_probabilities"  # of all blocks with queries, in files of EoMT
 
 
 class ModelType(NamedTuple):
@@ -47,6 +48,7 @@ class ModelType(NamedTuple):
         images: What the authors' repositories have in preprocessor_config.json besides the defaults of this
             class, for a folder without that file; None if such a model has our default preprocessing.
         any_size: Whether the model accepts images of other sizes than config.json's.
+        segments: Whether it is a model for segmentation, an `ImageSegmenter`.
     """
 
     name: str
@@ -66,6 +68,7 @@ class ModelType(NamedTuple):
     processor: str = "ViTImageProcessor"
     images: dict | None = None
     any_size: bool = False
+    segments: bool = False
 
     def table(self, gated):
         """The `Table` of the arrays of a model whose MLPs have a gate, or not."""
@@ -147,6 +150,32 @@ _DINOV3_ROWS = (
     *_REGISTERS,
     *torch_rows({"patch_embedding": "embeddings.patch_embeddings"}, axes=CONV),
     *_dinov3_block({**_DINO, **_PROJECTIONS}),
+)
+
+_EOMT_HEAD = (
+    Row("queries/token", "query.weight", leading=1),
+    Row(MASK_PROBABILITIES, "attn_mask_probs"),
+    *torch_rows({f"mask_dense_{i}": f"mask_head.fc{i + 1}" for i in range(3)}),
+    *torch_rows({"class_head": "class_predictor"}),
+    # Both packages' transposed convolutions have the axes of a convolution in the other direction.
+    *torch_rows({"upscale_{i}/transposed": "upscale_block.block.{i}.conv1"}, axes=CONV),
+    Row("upscale_{i}/depthwise/kernel", "upscale_block.block.{i}.conv2.weight", (2, 3, 0, 1)),
+    *torch_rows({"upscale_{i}/norm": "upscale_block.block.{i}.layernorm2d"}),
+)
+_EOMT_ROWS = (
+    *torch_rows({"class_token/token": "embeddings.cls_token", "encoder_norm": "layernorm"}),
+    *_REGISTERS,
+    *_PATCHES,
+    Row("position_embedding/table", "embeddings.position_embeddings.weight", leading=1),
+    *torch_rows({**_DINO, **_PROJECTIONS, "attention/out": "attention.out_proj"}, _BLOCK, "layers.{i}."),
+    *_EOMT_HEAD,
+)
+_EOMT_DINOV3_ROWS = (
+    *torch_rows({"class_token/token": "embeddings.cls_token", "encoder_norm": "layernorm"}),
+    *_REGISTERS,
+    *torch_rows({"patch_embedding": "embeddings.patch_embeddings"}, axes=CONV),
+    *torch_rows({**_DINO, **_PROJECTIONS}, _BLOCK, "layers.{i}."),
+    *_EOMT_HEAD,
 )
 
 _TOWER_BLOCK = {
@@ -276,6 +305,24 @@ def _of_dinov3(config):
     }
 
 
+def _of_eomt(config):
+    return {**_of_dinov2(config), **({} if config["gated_mlp"] else _other_activation(config))}
+
+
+def _of_eomt_dinov3(config):
+    return {**_of_dinov3(config), **_other_activation(config)}
+
+
+def _other_activation(config):
+    activation = config["segmentation"]["activation"]
+    return {f"head_activation={activation!r} (supported: the encoder's)": activation != config["activation"]}
+
+
+def _read_eomt_rotary(model):
+    base = (model["rope_parameters"] or {}).get("rope_theta", model["rope_theta"])
+    return rotary_options({"kind": "dinov3", "base": base})
+
+
 def _of_siglip(config):
     heads, size = config["pooling_heads"], config["pooling_mlp_dim"]
     return {
@@ -349,6 +396,99 @@ _DINOV2 = ModelType(
     images={"size": {"shortest_edge": 256}, **IMAGENET},
     any_size=True,
 )
+_DINOV3 = ModelType(
+    "dinov3_vit",
+    "DINOv3ViTModel",
+    None,
+    "",
+    _DINOV3_ROWS,
+    _dinov3_block({"mlp/dense_0": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}),
+    _dinov3_block(_GATED),
+    mark=r"(.*\.)?embeddings\.patch_embeddings\.weight",
+    options={**_OPTIONS, "use_gated_mlp": "gated_mlp", "num_register_tokens": "num_registers"},
+    defaults={
+        **{"num_attention_heads": 6, "layer_norm_eps": 1e-5, "hidden_act": "gelu"},
+        **{"image_size": 224, "rope_theta": 100.0},
+        **{"use_gated_mlp": False, "num_register_tokens": 0},
+    },
+    read={
+        **_ACTIVATION,
+        "rotary": lambda m: rotary_options({"kind": "dinov3", "base": m["rope_theta"]}),
+    },
+    written={
+        "rope_theta": lambda c: c["rotary"]["base"],
+        "query_bias": lambda c: c["qkv_bias"],
+        "key_bias": lambda c: c["qkv_bias"] and c["key_bias"],
+        "value_bias": lambda c: c["qkv_bias"],
+        "proj_bias": lambda c: c["linear_bias"],
+        "mlp_bias": lambda c: c["linear_bias"],
+        "layerscale_value": lambda c: c["layer_scale"],
+        "pos_embed_rescale": lambda c: c["max_rotary_rescale"],
+        "attention_dropout": lambda c: c["attention_dropout_rate"],
+        "drop_path_rate": lambda c: c["stochastic_depth_rate"],
+    },
+    supported={
+        **{**_BASE, **_GATES, "position_embedding": ("none",), "rotary": ANY, "num_registers": ANY},
+        **{"key_bias": (True, False), "linear_bias": (True, False)},
+    },
+    conflicts=_of_dinov3,
+    processor="DINOv3ViTImageProcessor",
+    images={},
+    any_size=True,
+)
+# The head's options in config.json; its arrays show them.
+_EOMT_WRITTEN = {
+    "num_queries": lambda c: c["segmentation"]["num_queries"],
+    "num_blocks": lambda c: c["segmentation"]["query_blocks"],
+    "num_upscale_blocks": lambda c: c["segmentation"]["upscale_blocks"],
+    "attention_dropout": lambda c: c["attention_dropout_rate"],
+}
+_EOMT = _DINOV2._replace(
+    name="eomt",
+    model="EomtForUniversalSegmentation",
+    classifier="EomtForUniversalSegmentation",
+    prefix="",
+    rows=_EOMT_ROWS,
+    plain=tuple(torch_rows(_MLP, _BLOCK, "layers.{i}.")),
+    gated=tuple(torch_rows(_GATED, _BLOCK, "layers.{i}.")),
+    mark=r"embeddings\.position_embeddings\.weight",
+    options={**_SIZES, "use_swiglu_ffn": "gated_mlp", "num_register_tokens": "num_registers"},
+    defaults={
+        **{**_DINOV2.defaults, "num_attention_heads": 16, "hidden_size": 1024},
+        **{"num_register_tokens": 4, "image_size": 640},
+    },
+    written={**_DINOV2.written, **_EOMT_WRITTEN},
+    conflicts=_of_eomt,
+    supported={**COMMON, **_GATES, "class_token": (True,), "pooling": ("token", "gap"), "num_registers": ANY},
+    processor="EomtImageProcessor",
+    images={},
+    segments=True,
+)
+_EOMT_DINOV3 = _DINOV3._replace(
+    name="eomt_dinov3",
+    model="EomtDinov3ForUniversalSegmentation",
+    classifier="EomtDinov3ForUniversalSegmentation",
+    rows=_EOMT_DINOV3_ROWS,
+    plain=tuple(
+        torch_rows({"mlp/dense_0": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}, _BLOCK, "layers.{i}.")
+    ),
+    gated=tuple(torch_rows(_GATED, _BLOCK, "layers.{i}.")),
+    mark=r"class_predictor\.weight",
+    defaults={
+        **{**_DINOV3.defaults, "num_attention_heads": 16, "layer_norm_eps": 1e-6, "image_size": 640},
+        **{"num_register_tokens": 4, "rope_parameters": None},
+    },
+    read={**_ACTIVATION, "rotary": _read_eomt_rotary},
+    written={
+        **{name: of for name, of in _DINOV3.written.items() if name != "rope_theta"},
+        **_EOMT_WRITTEN,
+        "rope_parameters": lambda c: {"rope_type": "default", "rope_theta": c["rotary"]["base"]},
+    },
+    supported={**_DINOV3.supported, "pooling": ("token", "gap")},
+    conflicts=_of_eomt_dinov3,
+    processor="EomtImageProcessor",
+    segments=True,
+)
 _SIGLIP = ModelType(
     "siglip_vision_model",
     "SiglipVisionModel",
@@ -404,46 +544,9 @@ TYPES = {
             supported={**_DINOV2.supported, "num_registers": ANY},
             conflicts=_of_dinov2_with_registers,
         ),
-        ModelType(
-            "dinov3_vit",
-            "DINOv3ViTModel",
-            None,
-            "",
-            _DINOV3_ROWS,
-            _dinov3_block({"mlp/dense_0": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}),
-            _dinov3_block(_GATED),
-            mark=r"(.*\.)?embeddings\.patch_embeddings\.weight",
-            options={**_OPTIONS, "use_gated_mlp": "gated_mlp", "num_register_tokens": "num_registers"},
-            defaults={
-                **{"num_attention_heads": 6, "layer_norm_eps": 1e-5, "hidden_act": "gelu"},
-                **{"image_size": 224, "rope_theta": 100.0},
-                **{"use_gated_mlp": False, "num_register_tokens": 0},
-            },
-            read={
-                **_ACTIVATION,
-                "rotary": lambda m: rotary_options({"kind": "dinov3", "base": m["rope_theta"]}),
-            },
-            written={
-                "rope_theta": lambda c: c["rotary"]["base"],
-                "query_bias": lambda c: c["qkv_bias"],
-                "key_bias": lambda c: c["qkv_bias"] and c["key_bias"],
-                "value_bias": lambda c: c["qkv_bias"],
-                "proj_bias": lambda c: c["linear_bias"],
-                "mlp_bias": lambda c: c["linear_bias"],
-                "layerscale_value": lambda c: c["layer_scale"],
-                "pos_embed_rescale": lambda c: c["max_rotary_rescale"],
-                "attention_dropout": lambda c: c["attention_dropout_rate"],
-                "drop_path_rate": lambda c: c["stochastic_depth_rate"],
-            },
-            supported={
-                **{**_BASE, **_GATES, "position_embedding": ("none",), "rotary": ANY, "num_registers": ANY},
-                **{"key_bias": (True, False), "linear_bias": (True, False)},
-            },
-            conflicts=_of_dinov3,
-            processor="DINOv3ViTImageProcessor",
-            images={},
-            any_size=True,
-        ),
+        _EOMT,
+        _EOMT_DINOV3,
+        _DINOV3,
         _SIGLIP._replace(
             name="clip_vision_model",
             model="CLIPVisionModel",

@@ -1,0 +1,195 @@
+"""transformers' EoMT and our segmenters: outputs, files in both directions, loss and gradients."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed; see requirements-peers.txt"
+)
+
+import keras  # noqa: E402
+from peers.torch_models import channels_first, images_of, randomised  # noqa: E402
+from reference.comparing import assert_close, numpy  # noqa: E402
+
+from keras_vit import VisionTransformer, from_pretrained, save_weights  # noqa: E402
+from keras_vit.models.mask_loss import query_loss  # noqa: E402
+
+SIZES = {
+    **{"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 32},
+    **{"patch_size": 8, "num_blocks": 2, "num_queries": 7, "num_upscale_blocks": 2},
+    **{"id2label": {0: "sky", 1: "road", 2: "tree", 3: "car"}, "num_register_tokens": 2},
+}
+MODELS = {
+    "DINOv2": ("Eomt", {"mlp_ratio": 2}),
+    "DINOv2, gated": ("Eomt", {"mlp_ratio": 2, "use_swiglu_ffn": True, "num_register_tokens": 0}),
+    "DINOv3": ("EomtDinov3", {"intermediate_size": 40}),
+    "DINOv3, gated": (
+        "EomtDinov3",
+        {"intermediate_size": 40, "use_gated_mlp": True, "num_upscale_blocks": 1},
+    ),
+}
+every_model = pytest.mark.parametrize("name", MODELS)
+POINTS = 50
+
+
+def made(name, masked=True, **changes):
+    """A random model of theirs, whose masks restrict the attention or not."""
+    kind, options = MODELS[name]
+    config = getattr(transformers, f"{kind}Config")(
+        **{**SIZES, **options, **changes}, train_num_points=POINTS
+    )
+    model = randomised(getattr(transformers, f"{kind}ForUniversalSegmentation")(config))
+    model.attn_mask_probs.fill_(float(masked))
+    return model
+
+
+def theirs_of(model, images):
+    """Their logits, as ours are arranged."""
+    with torch.no_grad():
+        found = model(channels_first(images))
+    return {
+        "masks": found.masks_queries_logits.numpy().transpose(0, 2, 3, 1),
+        "classes": found.class_queries_logits.numpy(),
+    }
+
+
+def assert_same_queries(model, expected, images):
+    found = model.query_predictions()(images)
+    for name, theirs in expected.items():
+        assert_close(found[name], theirs)
+
+
+@every_model
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_model_is_read_and_written_with_equal_outputs(name, masked, tmp_path):
+    theirs, images = made(name, masked), images_of(32, 32)
+    theirs.save_pretrained(tmp_path / "theirs")
+    expected = theirs_of(theirs, images)
+    model = from_pretrained(tmp_path / "theirs")
+    assert model.masked_attention == masked
+    assert model.class_names == ("sky", "road", "tree", "car")
+    assert_same_queries(model, expected, images)
+    save_weights(model, tmp_path / "ours", "huggingface")
+    again = type(theirs).from_pretrained(tmp_path / "ours").eval()
+    for key, value in theirs.state_dict().items():
+        np.testing.assert_allclose(again.state_dict()[key].numpy(), value.numpy(), atol=1e-6, err_msg=key)
+    assert {**again.config.to_dict(), **_unsaved(theirs)} == {**theirs.config.to_dict(), **_unsaved(theirs)}
+    for name, array in theirs_of(again, images).items():
+        assert_close(array, expected[name])
+    assert_same_queries(from_pretrained(tmp_path / "ours"), expected, images)
+
+
+def _unsaved(model):
+    """Their options that our models do not have."""
+    names = ("architectures", "_name_or_path", "layerscale_value", "train_num_points", "pos_embed_rescale")
+    names += ("label2id",)  # which theirs derive when they read a file
+    return {name: None for name in (*names, "hidden_dropout_prob", "attention_probs_dropout_prob", "dtype")}
+
+
+def test_pixels_have_the_scores_of_their_processor(tmp_path):
+    theirs, images = made("DINOv2"), images_of(32, 32)
+    theirs.save_pretrained(tmp_path)
+    found = theirs_of(theirs, images)
+    masks = torch.nn.functional.interpolate(
+        torch.from_numpy(found["masks"].transpose(0, 3, 1, 2)), size=(32, 32), mode="bilinear"
+    )
+    classes = torch.from_numpy(found["classes"]).softmax(-1)[..., :-1]
+    expected = torch.einsum("bqc,bqhw->bhwc", classes, masks.sigmoid()).numpy()
+    assert_close(np.exp(numpy(from_pretrained(tmp_path)(images))), expected)
+
+
+def test_the_backbone_and_other_classes_are_read(tmp_path):
+    theirs, images = made("DINOv3", masked=False), images_of(32, 32)
+    theirs.save_pretrained(tmp_path)
+    encoder = from_pretrained(tmp_path, num_classes=0)
+    assert type(encoder) is VisionTransformer
+    tokens = encoder.feature_extractor("encoder_block_0")(images)["encoder_block_0"]
+    other = from_pretrained(tmp_path, num_classes=3)
+    assert_close(other.feature_extractor("encoder_block_0")(images)["encoder_block_0"], numpy(tokens))
+    assert (other(images).shape[-1], other.class_names) == (3, None)
+
+
+def fixed_points(monkeypatch):
+    """Let both draw the same points: they depend on the shape only, and are equal for all masks."""
+
+    def points(shape):
+        values = np.random.default_rng(shape[-2]).uniform(size=shape[-2:]).astype("float32")
+        return np.broadcast_to(values, tuple(int(side) for side in shape))
+
+    monkeypatch.setattr(torch, "rand", lambda *shape, device=None: torch.from_numpy(points(shape).copy()))
+    return points
+
+
+def random_labels(rng, count, size=32):
+    """Maps of a few classes each, in blocks of 8 pixels."""
+    few = rng.choice(4, count, replace=False)
+    return np.kron(few[rng.integers(0, count, (size // 8, size // 8))], np.ones((8, 8), "int64"))
+
+
+def their_targets(labels):
+    present = np.unique(labels)
+    masks = torch.from_numpy(np.stack([labels == number for number in present]).astype("float32"))
+    return [masks], [torch.from_numpy(present)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_loss_and_the_matching_are_theirs(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    draw = fixed_points(monkeypatch)
+    masks = rng.standard_normal((1, 16, 16, 7)).astype("float32") * 3
+    classes = rng.standard_normal((1, 7, 5)).astype("float32")
+    labels = random_labels(rng, 1 + seed % 4)
+    model = made("DINOv2")
+    mask_labels, class_labels = their_targets(labels)
+    losses = model.get_loss_dict(
+        torch.from_numpy(masks.transpose(0, 3, 1, 2)),
+        torch.from_numpy(classes),
+        mask_labels,
+        class_labels,
+        None,
+    )
+    expected = float(model.get_loss(losses))
+    found = numpy(query_loss(masks, classes, labels[np.newaxis], draw, POINTS))
+    assert_close(found, np.array([expected], "float32"), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["DINOv2", "DINOv3"])
+def test_the_gradients_of_a_training_step_are_theirs(name, tmp_path, monkeypatch):
+    import tensorflow as tf
+
+    changes = {} if name == "DINOv2" else {"pos_embed_rescale": None}
+    theirs, images = made(name, **changes), images_of(32, 32, batch=1)
+    theirs.save_pretrained(tmp_path)
+    model = from_pretrained(tmp_path)
+    draw = fixed_points(monkeypatch)
+    labels = random_labels(np.random.default_rng(0), 3)
+    theirs.train()
+    mask_labels, class_labels = their_targets(labels)
+    loss = theirs(channels_first(images), mask_labels, class_labels).loss
+    loss.backward()
+    model.compile("sgd", keras.losses.MeanSquaredError())
+    model._query_loss.draw, model._query_loss.num_points = draw, POINTS
+    with tf.GradientTape() as tape:
+        predicted = model(images, training=True)
+        ours = model.compute_loss(images, labels[np.newaxis], predicted)
+    assert_close(ours, loss.detach().numpy(), 1e-5)
+    gradients = tape.gradient(ours, [weight.value for weight in model.trainable_weights])
+    gradients = {weight.path: numpy(g) for weight, g in zip(model.trainable_weights, gradients)}
+    expected = {key: value.grad.numpy() for key, value in theirs.named_parameters()}
+    pairs = {
+        "queries/token": expected["query.weight"][np.newaxis],
+        "class_head/kernel": expected["class_predictor.weight"].T,
+        "mask_dense_0/kernel": expected["mask_head.fc1.weight"].T,
+        "upscale_0/transposed/kernel": expected["upscale_block.block.0.conv1.weight"].transpose(2, 3, 1, 0),
+        "upscale_1/depthwise/kernel": expected["upscale_block.block.1.conv2.weight"].transpose(2, 3, 0, 1),
+        "encoder_norm/gamma": expected["layernorm.weight"],
+        "encoder_block_2/mlp/dense_1/bias": expected[
+            f"layers.2.mlp.{'fc2' if name == 'DINOv2' else 'down_proj'}.bias"
+        ],
+        "encoder_block_1/attention_scale/gamma": expected["layers.1.layer_scale1.lambda1"],
+        "encoder_block_0/attention_norm/gamma": expected["layers.0.norm1.weight"],
+        "class_token/token": expected["embeddings.cls_token"],
+    }
+    for path, gradient in pairs.items():
+        assert_close(gradients[path], gradient, 1e-4)
