@@ -6,8 +6,8 @@ from keras_vit.cli.page import png_of
 from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.cli.source import open_dataset, open_model, task_of
 from keras_vit.evaluation import confusion_matrix, predict
+from keras_vit.evaluation.predicting import check_outputs
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
-from keras_vit.models.classifying import check_head
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_write, check_writable
 
@@ -19,7 +19,7 @@ def run(args):
     task = get_task(args.task or task_of(args.model, model))
     if args.task is None:
         _check(args, task)
-    check_head(model)
+    check_outputs(model, task)
     dataset = open_dataset(args, model, task.name)
     samples = dataset.split(args.split)
     real = real_labels_of(samples, real) if real else None

@@ -6,6 +6,7 @@ from keras_vit.lazy import lazy_names
 # These names need TensorFlow, which other Keras backends do without.
 LAZY = {
     "Dataset": "datasets",
+    "MaskSamples": "masks",
     "Samples": "samples",
     "evaluation_batches": "batches",
     "load_dataset": "datasets",

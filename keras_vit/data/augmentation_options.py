@@ -8,6 +8,7 @@ import keras
 
 from keras_vit.rules import Rule, boolean, check_fields, field, items, number, optional
 
+IMAGES_ONLY = ("randaugment", "layers", "random_erasing", "mixup", "cutmix")
 MIXING_LAYERS = (keras.layers.MixUp, keras.layers.CutMix)
 _PROBABILITY = number(0, 1)
 _PAIR = items(number(), 2)
@@ -20,6 +21,9 @@ RANDAUGMENT = optional(
         "(number of layers, magnitude in (0, 1])",
         lambda v: _PAIR.accepts(v) and isinstance(v[0], int) and v[0] > 0 and 0 < v[1] <= 1,
     )
+)
+SCALE_JITTER = optional(
+    Rule("(smallest, largest) above 0", lambda scale: _PAIR.accepts(scale) and 0 < scale[0] <= scale[1])
 )
 LAYERS = Rule("a tuple of Keras layers", lambda value: isinstance(value, tuple | list))
 
@@ -35,8 +39,13 @@ class Augmentation:
 
     Args:
         crop_area: Smallest and largest fraction of the image that a random crop covers; None: no crop.
+        scale_jitter: Smallest and largest factor by which the image is resized before a random crop of the
+            model's size, which it just covers at 1; what it does not cover has the mean colour. None: no such
+            crop.
         shift: Largest random shift, as a fraction of each side, in [0, 1].
         flip: Whether to mirror half of the images.
+        photometric: The probability of each of four random changes of brightness, contrast, saturation and
+            hue, the last two of colours only, by at most 32 of 255, ×0.5 to ×1.5, the same, and 18°.
         randaugment: (layers, magnitude) of `keras.layers.RandAugment`: the number of operations per image and
             their largest strength, its `factor` in (0, 1]. The paper and AugReg use another scale, up to 10
             and beyond. None: no RandAugment.
@@ -56,13 +65,18 @@ class Augmentation:
         >>> Augmentation(layers=[keras.layers.RandomBrightness(0.2)]).layers[0]["class_name"]
         'RandomBrightness'
 
-    Source: `vit_jax/input_pipeline.py` for crop and flip; arXiv:1909.13719 (RandAugment), 1708.04896
-    (erasing), 1710.09412 (MixUp), 1905.04899 (CutMix).
+    For segmentation the mask is cropped, resized, shifted and mirrored like its image; pixels outside of the
+    image are ignored.
+
+    Source: `vit_jax/input_pipeline.py` for crop and flip; arXiv:1706.05587 (scale jitter), 1512.02325
+    (photometric), 1909.13719 (RandAugment), 1708.04896 (erasing), 1710.09412 (MixUp), 1905.04899 (CutMix).
     """
 
     crop_area: tuple[float, float] | None = field(CROP_AREA, default=None)
+    scale_jitter: tuple[float, float] | None = field(SCALE_JITTER, default=None)
     shift: float = field(_PROBABILITY, default=0.0)
     flip: bool = field(boolean, default=False)
+    photometric: float = field(_PROBABILITY, default=0.0)
     randaugment: tuple[int, float] | None = field(RANDAUGMENT, default=None)
     layers: tuple[dict, ...] = field(LAYERS, default=())
     random_erasing: float = field(_PROBABILITY, default=0.0)
@@ -71,15 +85,25 @@ class Augmentation:
 
     def __post_init__(self):
         check_fields(self)
-        for name in ("crop_area", "randaugment"):
+        for name in ("crop_area", "scale_jitter", "randaugment"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
         object.__setattr__(self, "layers", tuple(map(_serialised, self.layers)))
+        if self.crop_area and self.scale_jitter:
+            raise ValueError("expected crop_area or scale_jitter; got both")
 
     @property
     def mixes(self):
         """Whether images are blended with others, which needs labels of one number per class."""
         return bool(self.mixup or self.cutmix)
+
+    def check_moves_masks(self):
+        """Raise ValueError for a change of images that would leave a mask as it is, or blend labels."""
+        if names := [name for name in IMAGES_ONLY if getattr(self, name)]:
+            raise ValueError(
+                "for segmentation expected crop_area, scale_jitter, shift, flip or photometric, which leave "
+                f"images and masks alike; got {', '.join(names)}"
+            )
 
     @functools.cached_property
     def is_exact(self):

@@ -4,7 +4,9 @@ import tensorflow as tf
 
 from keras_vit.data.augmentation import Augmentation, batch_augmentation, image_augmentation
 from keras_vit.data.images import decode_and_prepare
+from keras_vit.data.masks import prepare_mask
 from keras_vit.data.samples import not_converted, per_worker_batch
+from keras_vit.tasks.segmentation_scores import IGNORE
 
 
 def training_batches(
@@ -39,12 +41,13 @@ def training_batches(
 
     Returns:
         tf.data.Dataset of (images, labels): float32 (batch_size / workers, height, width, channels), and
-        int32 (batch,) or float32 (batch, num_classes or numbers per sample).
+        int32 (batch,), float32 (batch, num_classes or numbers per sample), or for masks int32 (batch, height,
+        width), resized by nearest pixels; 255 where a pixel is ignored.
 
     Raises:
         ValueError: if there are no samples; if the batch size is not a multiple of the workers; if labels are
-            to be mixed and `num_classes` is missing; if `preprocessing` has no `image_size` and the
-            augmentation needs one.
+            to be mixed and `num_classes` is missing; if the augmentation cannot change masks; if
+            `preprocessing` has no `image_size` and the augmentation needs one.
 
     Example:
         >>> samples = load_dataset("digits").split("train")
@@ -56,7 +59,9 @@ def training_batches(
     """
     local = _per_worker_batch(samples, batch_size, worker, workers)
     records = samples.training_records(seed, first_step, steps, batch_size, worker, workers)
-    has_class_ids = records.element_spec[2].shape.rank == 0
+    has_class_ids, has_class_maps = (records.element_spec[2].shape.rank == rank for rank in (0, 3))
+    if has_class_maps:
+        augmentation.check_moves_masks()
     if augmentation.mixes and has_class_ids and num_classes is None:
         raise ValueError("mixup and cutmix mix one-hot labels; pass num_classes")
     one_hot = has_class_ids and num_classes is not None
@@ -64,6 +69,8 @@ def training_batches(
 
     @not_converted
     def sample(position, encoded, label):
+        if has_class_maps:
+            return augment(encoded, [seed, position], label)
         return augment(encoded, [seed, position]), tf.one_hot(label, num_classes) if one_hot else label
 
     batches = _batched(records.map(sample, tf.data.AUTOTUNE), local, drop_remainder=True)
@@ -105,6 +112,7 @@ def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=
 
     @not_converted
     def sample(encoded, label):
+        label = prepare_mask(label, preprocessing) if label.shape.rank == 3 else label
         return decode_and_prepare(encoded, preprocessing, samples.exif), label
 
     batches = _batched(records.map(sample, tf.data.AUTOTUNE), local)
@@ -142,6 +150,43 @@ def filled_up(batches, size):
         return tf.nest.map_structure(fill, (inputs, labels, weights))
 
     return batches.map(fill_batch, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def mask_batches(samples, preprocessing, batch_size):
+    """All samples once, in order, with masks of the images' own sizes; the last batch may be smaller.
+
+    Args:
+        samples: A split of a `Dataset` for segmentation.
+        preprocessing: `Preprocessing`; with `resize="crop"` masks are cropped and resized like the images.
+        batch_size: Images per batch.
+
+    Returns:
+        tf.data.Dataset of (images, masks, sizes): float32 (batch, height, width, channels); int32 (batch,
+        largest height, largest width), padded by 255; and int32 (batch, 2), the masks' heights and widths.
+
+    Raises:
+        ValueError: if there are no samples.
+
+    Example:
+        >>> samples = load_dataset("digits_scenes", task="segmentation").split("test").take(range(2))
+        >>> images, masks, sizes = next(iter(mask_batches(samples, Preprocessing(16), 2)))
+        >>> images.shape[1:3], sizes.numpy().tolist()
+        (TensorShape([16, 16]), [[64, 64], [64, 64]])
+    """
+    if not len(samples):
+        raise ValueError("expected at least one sample; got none")
+    is_cropped = preprocessing.image_size is not None and preprocessing.resize == "crop"
+
+    @not_converted
+    def sample(encoded, mask):
+        mask = prepare_mask(mask, preprocessing) if is_cropped else tf.cast(mask, tf.int32)[..., 0]
+        return decode_and_prepare(encoded, preprocessing, samples.exif), mask, tf.shape(mask)
+
+    records = samples.evaluation_records().map(sample, tf.data.AUTOTUNE)
+    own = preprocessing.image_size or (None, None)
+    shapes = ((*own, preprocessing.channels), (None, None), (2,))
+    batches = records.padded_batch(batch_size, shapes, padding_values=(0.0, IGNORE, 0))
+    return batches.prefetch(tf.data.AUTOTUNE)
 
 
 def _per_worker_batch(samples, batch_size, worker, workers):

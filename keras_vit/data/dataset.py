@@ -20,7 +20,7 @@ class Dataset:
         splits: Samples by split: "train", "validation" and "test".
         bad_images: Paths of images that cannot be read and were skipped.
         task: "single_label" (a label is a class index, int32), "multi_label" (float32 (classes,) of 0 and
-            1) or "regression" (float32 (targets,)).
+            1), "regression" (float32 (targets,)) or "segmentation" (int32 (height, width), 255: ignored).
         ignored_files: Paths of a folder's other files, except hidden ones.
         empty_folders: Paths of its subfolders without images.
         version: The name and version of a data set of TensorFlow Datasets; None for others.

@@ -36,6 +36,7 @@ class Source:
 
 SOURCES = {
     "digits": Source("scikit-learn's scanned digits", None, ("single_label",)),
+    "digits_scenes": Source("scenes of these digits", None, ("segmentation",)),
     # Other readers get no path, which may be private.
     "folder": Source("images in files", "PATH", title=lambda path: pathlib.PurePath(path).name),
     "tfds": Source("TensorFlow Datasets", "NAME"),
@@ -49,12 +50,14 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
     Args:
         name: One of
             "digits": scikit-learn's 1797 scanned digits of 8×8 pixels, no download.
+            "digits_scenes": for "segmentation", 1560 scenes of 64×64 pixels in which these digits overlap.
             "folder:PATH": PATH/CLASS/*, or PATH/{train,val,test}/CLASS/* (val and test may be missing; val
             may be valid or validation, in any case), or PATH/labels.csv with the columns `file` or
             `filename`, `label` and `split` (train, val or test; may be missing). For other tasks than
             "single_label" the table has a column for each class (0 or 1) or each target (a number) in
             place of `label`. Images are JPEG, PNG, BMP of 8, 24 or 32 bits per pixel, GIF, WebP (not with
-            TensorFlow 2.19) and TIFF, and are read in their EXIF orientation.
+            TensorFlow 2.19) and TIFF, and are read in their EXIF orientation. For "segmentation" it is
+            PATH/images/* with PATH/masks/*.png, see `keras_vit.data.mask_folder`.
             "tfds:NAME", "tfds:NAME/config", "tfds:NAME:version": a data set of TensorFlow Datasets,
             downloaded if necessary. The splits of the official presets (`keras_vit.data.tfds.PRESETS`), or
             its own.
@@ -62,7 +65,7 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
         seed: The seed of the split where a folder (or digits) has none of its own.
         on_bad_image: For unreadable images of a folder: "fail" raises an error with their paths, "skip"
             skips them and lists them in `bad_images`.
-        task: "single_label", "multi_label" or "regression".
+        task: "single_label", "multi_label", "regression" or "segmentation".
         data_dir: For "tfds:" and "vtab:", the folder of prepared data sets; None for the default.
 
     Returns:

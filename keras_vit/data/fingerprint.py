@@ -3,6 +3,7 @@
 import os
 
 from keras_vit.data.datasets import folder_of
+from keras_vit.data.masks import mask_files
 from keras_vit.messages import listed
 from keras_vit.tasks import get_task
 
@@ -26,7 +27,8 @@ def fingerprint(dataset):
     folder, has_class_ids = folder_of(dataset.name), get_task(dataset.task).has_class_ids
     files = {}
     for split, samples in dataset.splits.items() if folder else ():
-        for path, label in zip(samples.images, samples.labels):
+        paths = [*samples.images, *mask_files(samples)]
+        for path, label in zip(paths, samples.labels or [()] * len(paths)):
             label = names[label] if has_class_ids else list(label)
             status = os.stat(path)
             name = path.removeprefix(f"{folder}{os.sep}")

@@ -31,7 +31,7 @@ def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, **opt
         path: The folder. For "single_label" with {train,val,test}/CLASS/* or CLASS/*, or with a table
             `labels.csv` of the columns `file` or `filename` (relative to the folder), `label` and `split`
             (may be missing). For other tasks the table has a column for each class (0 or 1) or each target
-            (a number) in place of `label`.
+            (a number) in place of `label`. For "segmentation" see `mask_folder.load_mask_folder`.
         task, on_bad_image, seed: As of `load_dataset`.
 
     Returns:
@@ -51,8 +51,12 @@ def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, **opt
     root = pathlib.Path(path).expanduser()
     if not root.is_dir():
         raise ValueError(f"no such folder: {os.fspath(root)!r}")
-    files = visible_files(root)
     task, table = get_task(task), os.fspath(root / TABLE)
+    if task.has_class_maps:
+        from keras_vit.data.mask_folder import load_mask_folder  # imports this file
+
+        return load_mask_folder(root, on_bad_image=on_bad_image, seed=seed)
+    files = visible_files(root)
     rows = _read_rows(root / TABLE)
     if task.has_class_ids and not (rows and "label" in rows[0][1]):
         names, found, empty = _read_classes(root, files)

@@ -238,7 +238,7 @@ def hold_out(samples, every, seed):
         >>> len(rest), len(held)
         (286, 69)
     """
-    classes = np.asarray(samples.labels)
+    classes = np.zeros(len(samples), int) if samples.labels is None else np.asarray(samples.labels)
     if classes.ndim > 1 or classes.dtype.kind == "f":
         classes = np.zeros(len(samples), int)
     held = []

@@ -1,5 +1,6 @@
 """Data sets of TensorFlow Datasets: their splits, images and labels, and how records are parsed."""
 
+import functools
 import os
 import pathlib
 
@@ -7,7 +8,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from keras_vit.data.masks import decode_mask
 from keras_vit.data.samples import SPLITS, IndexedRecords, RecordFiles
+from keras_vit.data.tfds_masks import KNOWN_MASKS
 
 # The presets of `big_vision/configs/transfer.py` and `vit_i21k.py` (ImageNet-21k has no test split).
 PRESETS = {
@@ -17,6 +20,7 @@ PRESETS = {
     "imagenet21k": ("full[51200:]", "full[:51200]", "full[:51200]"),
     "oxford_iiit_pet": ("train[:90%]", "train[90%:]", "test"),
     "oxford_flowers102": ("train[:90%]", "train[90%:]", "test"),
+    "cityscapes": ("train[:90%]", "train[90%:]", "validation"),  # The labels of its test split are secret.
 }
 
 
@@ -79,7 +83,11 @@ def image_feature(builder):
         ValueError: if there is none, or images have neither 1, 3 nor 4 channels.
     """
     features = builder.info.features
-    images = [key for key, feature in sorted(features.items()) if isinstance(feature, tfds.features.Image)]
+    images = [
+        key
+        for key, feature in sorted(features.items())
+        if isinstance(feature, tfds.features.Image) and not _read_masks(builder.info.name, key, feature)
+    ]
     supervised = builder.info.supervised_keys or ("",)
     key = supervised[0] if supervised[0] in images else (images or [None])[0]
     if key is None:
@@ -104,7 +112,7 @@ def label_feature(builder, task):
     tasks, fitting = [], {}
     for key, feature in sorted(builder.info.features.items()):
         for own, reader in READERS.items():
-            if read := reader(key, feature):
+            if read := reader(builder.info.name, key, feature):
                 tasks.append(f"{key} ({own})")
                 fitting |= {key: read} if own == task else {}
     _, supervised = builder.info.supervised_keys or (None, None)
@@ -117,12 +125,12 @@ def label_feature(builder, task):
     return key, *fitting[key]
 
 
-def _read_class(key, feature):
+def _read_class(name, key, feature):
     if isinstance(feature, tfds.features.ClassLabel):
         return lambda label: tf.cast(label, tf.int32), tuple(feature.names)
 
 
-def _read_classes(key, feature):
+def _read_classes(name, key, feature):
     if isinstance(feature, tfds.features.Sequence) and isinstance(feature.feature, tfds.features.ClassLabel):
         classes = feature.feature.num_classes
 
@@ -132,7 +140,7 @@ def _read_classes(key, feature):
         return multi_hot, tuple(feature.feature.names)
 
 
-def _read_targets(key, feature):
+def _read_targets(name, key, feature):
     if not isinstance(feature, tfds.features.Tensor) or isinstance(feature, tfds.features.Image):
         return None
     if len(feature.shape) < 2 and None not in feature.shape and np.dtype(feature.np_dtype).kind == "f":
@@ -141,9 +149,23 @@ def _read_targets(key, feature):
         return lambda number: tf.reshape(tf.cast(number, tf.float32), (targets,)), names
 
 
-# By task, a function of a feature's name and the feature that returns a function from its value to the label,
-# and the names of the classes or targets; or None for a feature without such labels.
-READERS = {"single_label": _read_class, "multi_label": _read_classes, "regression": _read_targets}
+def _read_masks(name, key, feature):
+    known = KNOWN_MASKS.get((name, key))
+    if known and isinstance(feature, tfds.features.Image):
+        return functools.partial(decode_mask, values=known.values, red=known.red), known.class_names
+    if isinstance(feature, tfds.features.LabeledImage) and feature.num_classes:
+        return decode_mask, tuple(feature.names)
+
+
+# By task, a function of the name of the data set, the name of a feature and the feature, which returns a
+# function from its value to the label, and the names of the classes or targets; or None for a feature without
+# such labels.
+READERS = {
+    "single_label": _read_class,
+    "multi_label": _read_classes,
+    "regression": _read_targets,
+    "segmentation": _read_masks,
+}
 
 
 def preset(builder):
@@ -173,13 +195,15 @@ def parser(builder, image, label, read_label, read_image=lambda encoded: encoded
     Args:
         builder: The data set's builder.
         image, label: The names of the features to read.
-        read_label: A function from the label's feature to the label.
+        read_label: A function from the label's feature to the label; an image is not decoded before.
         read_image: A function from the stored image to the encoded one.
     """
     features = tfds.features.FeaturesDict({key: builder.info.features[key] for key in (image, label)})
+    encoded = [key for key, feature in features.items() if isinstance(feature, tfds.features.Image)]
 
     def parse(record):
-        example = features.deserialize_example(record, decoders={image: tfds.decode.SkipDecoding()})
+        decoders = {key: tfds.decode.SkipDecoding() for key in encoded}
+        example = features.deserialize_example(record, decoders=decoders)
         return read_image(example[image]), read_label(example[label])
 
     return parse

@@ -2,14 +2,21 @@
 
 from keras_vit.evaluation.few_shot import few_shot as few_shot
 from keras_vit.evaluation.few_shot import representations as representations
+from keras_vit.evaluation.panoptic import panoptic_counts as panoptic_counts
+from keras_vit.evaluation.panoptic import panoptic_quality as panoptic_quality
 from keras_vit.evaluation.predicting import evaluate as evaluate
 from keras_vit.evaluation.predicting import predict as predict
+from keras_vit.evaluation.predicting import predict_maps as predict_maps
 from keras_vit.evaluation.real_labels import read_real_labels as read_real_labels
 from keras_vit.evaluation.real_labels import real_accuracy as real_accuracy
 from keras_vit.evaluation.real_labels import real_labels_of as real_labels_of
 from keras_vit.tasks.multi_label import multi_label_classes as multi_label_classes
 from keras_vit.tasks.multi_label import multi_label_scores as multi_label_scores
 from keras_vit.tasks.regression import regression_scores as regression_scores
+from keras_vit.tasks.segmentation_scores import SegmentationPredictions as SegmentationPredictions
+from keras_vit.tasks.segmentation_scores import boundary_f as boundary_f
+from keras_vit.tasks.segmentation_scores import segmentation_classes as segmentation_classes
+from keras_vit.tasks.segmentation_scores import segmentation_scores as segmentation_scores
 from keras_vit.tasks.single_label import Predictions as Predictions
 from keras_vit.tasks.single_label import accuracy as accuracy
 from keras_vit.tasks.single_label import confusion_matrix as confusion_matrix

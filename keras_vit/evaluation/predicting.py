@@ -1,12 +1,16 @@
 """Run a model over a split and score its outputs."""
 
 import numpy as np
+import tensorflow as tf
 from tqdm import tqdm
 
-from keras_vit.data.batches import evaluation_batches
+from keras_vit.data.batches import evaluation_batches, mask_batches
+from keras_vit.data.images import decode
 from keras_vit.messages import listed
 from keras_vit.models.classifying import check_finite, check_head
 from keras_vit.tasks import get_task
+from keras_vit.tasks.segmentation import check_class_maps
+from keras_vit.tasks.segmentation_scores import IGNORE, SegmentationPredictions
 from keras_vit.tasks.task import concatenate
 from keras_vit.weights.class_names import class_names, is_same_class
 
@@ -20,14 +24,14 @@ def evaluate(model, samples, batch_size=64, task="single_label"):
         model: A `VisionTransformer` with a head.
         samples: A split of a `Dataset`, labelled with the model's class indices, or as the task requires.
         batch_size: Images per batch.
-        task: "single_label", "multi_label" (labels of 0 and 1, one per class) or "regression" (labels of as
-            many numbers as the model has outputs).
+        task: "single_label", "multi_label" (labels of 0 and 1, one per class), "regression" (labels of as
+            many numbers as the model has outputs) or "segmentation" (a class map for each image).
 
     Returns:
         dict of `samples`, `accuracy` (the fraction of images whose highest logit is the label's),
         `top5_accuracy` (the label is among the five highest; None with five classes or fewer) and `loss` (the
-        mean cross-entropy, in nats). For the other tasks the dict of `multi_label_scores` or
-        `regression_scores`.
+        mean cross-entropy, in nats). For the other tasks the dict of `multi_label_scores`,
+        `regression_scores` or `segmentation_scores`.
 
     Raises:
         ValueError: if there are no samples, a label does not fit the model, or the task is unknown.
@@ -48,7 +52,8 @@ def predict(model, samples, batch_size=64, task="single_label"):
         model, samples, batch_size, task: As for `evaluate`.
 
     Returns:
-        Predictions; for the other tasks an object with the arrays `outputs` and `labels`.
+        Predictions; for segmentation SegmentationPredictions, of maps of the images' own sizes, to which the
+        logits are resized bilinearly; for the other tasks an object with the arrays `outputs` and `labels`.
 
     Raises:
         ValueError: as `evaluate`.
@@ -57,8 +62,10 @@ def predict(model, samples, batch_size=64, task="single_label"):
         >>> predict(model, load_dataset("digits").split("test")).best.shape
         (355, 5)
     """
-    check_head(model)
     task = get_task(task)
+    check_outputs(model, task)
+    if task.has_class_maps:
+        return concatenate([*_predicted_maps(model, samples, batch_size, task)])
     if samples.labels:  # Some data sets know their labels before they read the images.
         task.check_labels(np.asarray(samples.labels), model.num_classes)
     predictions = []
@@ -66,6 +73,68 @@ def predict(model, samples, batch_size=64, task="single_label"):
         task.check_labels(labels, model.num_classes)
         predictions.append(task.predictions(outputs, labels))
     return concatenate(predictions)
+
+
+def _predicted_maps(model, samples, batch_size, task):
+    """The predictions of each batch of class maps."""
+    batches = mask_batches(samples, model.preprocessing, batch_size)
+    for images, masks, sizes in tqdm(batches, "evaluating", unit="batch", delay=2, disable=None):
+        logits = check_finite(np.asarray(model.predict_on_batch(np.asarray(images))))
+        labels = [mask[:height, :width] for mask, (height, width) in zip(masks.numpy(), sizes.numpy())]
+        predicted = []
+        for scores, label in zip(logits, labels):
+            task.check_labels(label[np.newaxis], model.num_classes)
+            if label.shape != scores.shape[:2]:
+                scores = tf.image.resize(scores, label.shape).numpy()
+            predicted.append(task.decide(scores))
+        yield SegmentationPredictions.of_maps(predicted, labels, model.num_classes)
+
+
+def predict_maps(segment, samples, num_classes):
+    """Segment all images of a split at their own sizes by any function, such as one with sliding windows.
+
+    Args:
+        segment: A function from an image, uint8 (height, width, 3), to a class map, ints (height, width).
+        samples: A split of a `Dataset` for segmentation.
+        num_classes: The number of classes.
+
+    Returns:
+        SegmentationPredictions.
+
+    Raises:
+        ValueError: if there are no samples, or a mask or a map has other classes or another size.
+
+    Example:
+        >>> samples = load_dataset("digits_scenes", task="segmentation").split("test").take(range(9))
+        >>> background = predict_maps(lambda image: np.zeros(image.shape[:2], int), samples, num_classes=11)
+        >>> segmentation_scores(background)["pixel_accuracy"] > 0.5
+        True
+    """
+    if not len(samples):
+        raise ValueError("expected at least one sample; got none")
+    records = samples.evaluation_records()
+    predictions = []
+    for encoded, mask in tqdm(records, "evaluating", unit="image", delay=2, disable=None):
+        label = mask.numpy()[..., 0]
+        predicted = np.asarray(segment(decode(encoded, samples.exif).numpy()))
+        for found in (label, np.where(label == IGNORE, 0, predicted)):
+            check_class_maps(found[np.newaxis], num_classes)
+        predictions.append(SegmentationPredictions.of_maps([predicted], [label], num_classes))
+    return concatenate(predictions)
+
+
+def check_outputs(model, task):
+    """Raise ValueError unless a model has the outputs of a task: a map of class scores, or a row of scores.
+
+    Args:
+        model: As for `evaluate`.
+        task: A `Task`.
+    """
+    has_maps = getattr(model, "task", None) == "segmentation" and not model.is_classifier
+    if task.has_class_maps and not has_maps:
+        raise ValueError(f"expected a model whose outputs are class maps, for task {task.name!r}")
+    if not task.has_class_maps:
+        check_head(model)
 
 
 def computed(compute, samples, preprocessing, batch_size, doing="evaluating"):
@@ -93,7 +162,7 @@ def check_classes(model, dataset):
     `is_same_class`). A model without names is assumed to have ImageNet's classes in their published order
     if the data set has ImageNet's.
     """
-    check_head(model)
+    check_outputs(model, get_task(dataset.task))
     expected = dataset.class_names
     if not expected:
         return

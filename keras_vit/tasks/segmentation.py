@@ -180,5 +180,4 @@ SEGMENTATION = Task(
     format_label=_format,
     title="semantic segmentation",
     slug="semantic-segmentation",
-    weights=pixel_weights,
 )

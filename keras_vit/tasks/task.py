@@ -56,7 +56,6 @@ class Task(Objective):
         slug: The same on Kaggle.
         has_class_maps: Whether a label is a map of the classes of all pixels, and outputs are logits (batch,
             height, width, classes).
-        weights: A function from labels to the weight of each loss, or None: each sample has weight 1.
     """
 
     noun: tuple[str, str]
@@ -77,7 +76,6 @@ class Task(Objective):
     title: str
     slug: str
     has_class_maps: bool = False
-    weights: Callable | None = None
 
     @property
     def has_classes(self):

@@ -94,20 +94,21 @@ def subset(samples, count, seed):
     """A random subset of samples, with as equal numbers from each class as possible.
 
     Args:
-        samples: `Samples` whose labels are known.
+        samples: `Samples` or `MaskSamples`.
         count: The size of the subset.
         seed: An int.
 
     Raises:
         ValueError: if there are fewer samples, or their labels are unknown before they are read.
     """
-    if samples.labels is None:
+    if not hasattr(samples, "take"):
         raise ValueError("train_samples needs labels that are known before reading: a folder or digits")
     if count > len(samples):
         raise ValueError(f"train_samples must be at most {len(samples)}, the training samples; got {count}")
     # Rank the samples within their class, so that the first of each class come before the second ones.
     ranks, seen = {}, collections.Counter()
+    labels = samples.labels or (None,) * len(samples)
     for index in np.random.default_rng(seed).permutation(len(samples)).tolist():
-        ranks[index] = seen[samples.labels[index]]
-        seen[samples.labels[index]] += 1
+        ranks[index] = seen[labels[index]]
+        seen[labels[index]] += 1
     return samples.take(sorted(sorted(ranks, key=ranks.get)[:count]))

@@ -36,9 +36,10 @@ class Recipe(Augmentation):
         base_lr: The learning rate at the end of the warm-up.
         total_steps, warmup_steps, decay: See `WarmupDecay`.
         batch_size: Images per step, on all devices together.
-        task: "single_label", "multi_label" (several classes or none) or "regression" (numbers).
+        task: "single_label", "multi_label" (several classes or none), "regression" (numbers) or
+            "segmentation" (a class for each pixel).
         loss: Of single labels: "softmax", or "sigmoid" (binary cross-entropy, summed over the classes).
-            Multi-label tasks use "sigmoid", regression the squared error.
+            Multi-label tasks use "sigmoid", regression the squared error, segmentation "softmax".
         momentum: Of "sgd".
         accumulator_dtype: dtype of the momentum buffer of "sgd": "bfloat16" as in the official code; None:
             float32.
@@ -56,7 +57,8 @@ class Recipe(Augmentation):
         image_size: (height, width) for training unless another is given, or None.
         dtype: "float32", "mixed_bfloat16" or "mixed_float16".
         remat: Whether to recompute the blocks in the backward pass instead of storing their activations.
-        crop_area, shift, flip, randaugment, layers, random_erasing, mixup, cutmix: See `Augmentation`.
+        crop_area, scale_jitter, shift, flip, photometric, randaugment, layers, random_erasing, mixup, cutmix:
+            See `Augmentation`.
         train_samples: Number of training samples, with as equal numbers from each class as possible; None:
             all.
         eval_every: Steps between evaluations on the validation split.
@@ -114,6 +116,8 @@ class Recipe(Augmentation):
             raise ValueError(
                 f"checkpoint_every must divide eval_every; got {self.checkpoint_every} and {self.eval_every}"
             )
+        if get_task(self.task).has_class_maps:
+            self.check_moves_masks()
         if not get_task(self.task).has_class_ids and (self.label_smoothing or self.mixes):
             raise ValueError(f"label_smoothing, mixup and cutmix need single labels; got task {self.task!r}")
 

@@ -15,6 +15,7 @@ from keras_vit.data.datasets import folder_of, load_dataset
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.data.folder import file_orientations
 from keras_vit.data.masking import masked_patch_batches
+from keras_vit.data.masks import mask_files, unreadable_masks, with_pixel_weights
 from keras_vit.evaluation import evaluate
 from keras_vit.messages import listed
 from keras_vit.tasks import get_task
@@ -336,6 +337,8 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
             # Each validation masks the same patches, by another seed than training does.
             seeds = {"seed": recipe.seed + (not trains), "first_step": first_step or 0}
             batches = masked_patch_batches(batches, model.patch_targets, **seeds, **part)
+        elif config.task.has_class_maps:
+            batches = with_pixel_weights(batches)
         micro_batches = recipe.accumulation_steps if trains else None
         return fill_up(devices, batches, recipe.batch_size, micro_batches)
 
@@ -344,13 +347,14 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
 
 @contextlib.contextmanager
 def _unreadable_images(dataset):
-    """Turn TensorFlow's errors into a ValueError that names the images that cannot be read any more."""
+    """Turn TensorFlow's errors into a ValueError that names the images and masks that cannot be read now."""
     try:
         yield
     except UNREADABLE as error:
         images = [samples.images for samples in dataset.splits.values()] if folder_of(dataset.name) else []
         paths = [*itertools.chain(*images)]
         broken = [path for path, orientation in zip(paths, file_orientations(paths)) if not orientation]
+        broken += unreadable_masks(itertools.chain(*map(mask_files, dataset.splits.values())))
         if not broken:
             raise
         raise ValueError(

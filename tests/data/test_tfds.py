@@ -150,6 +150,58 @@ def test_of_several_labels_the_supervised_one_is_taken_and_else_the_only_one_of_
         assert label.tolist() == expected
 
 
+def masks_of(features, masks, data_dir, name, **options):
+    """The class maps of a made data set with an image and a mask of these features, and the class names."""
+    found = [{"image": np.zeros((4, 6, 3), "uint8"), key: mask} for mask in masks for key in features]
+    prepare(
+        data_dir,
+        {"train": found, "test": found[:2], "validation": found[:2]},
+        {"image": PICTURE, **features},
+        name,
+        **options,
+    )
+    dataset = load(data_dir, f"{name}:1.0.0", task="segmentation")  # not the one that would be downloaded
+    records = [r for s in dataset.splits.values() for r in s.evaluation_records().as_numpy_iterator()]
+    assert {mask.dtype for _, mask in records} == {np.dtype("uint8")}
+    return [mask[..., 0].tolist() for _, mask in records], dataset.class_names
+
+
+MASK = tfds.features.Image(shape=(None, None, 1), encoding_format="png")
+COLOUR_MASK = tfds.features.Image(shape=(None, None, 3), encoding_format="png")
+VOC = tfds.features.LabeledImage(labels=["background", "aeroplane", "bicycle"])
+
+
+@pytest.mark.parametrize(
+    "name, features, values, classes, names",
+    [
+        ("oxford_iiit_pet", {"segmentation_mask": MASK}, [1, 2, 3, 0], [0, 1, 2, 255], ("pet", "border", 3)),
+        (
+            "scene_parse150",
+            {"annotation": COLOUR_MASK},
+            [0, 1, 150, 151],
+            [255, 0, 149, 255],
+            ("1", "150", 150),
+        ),
+        (
+            "cityscapes",
+            {"segmentation_label": MASK},
+            [7, 33, 0, 29],
+            [0, 18, 255, 255],
+            ("road", "bicycle", 19),
+        ),
+        ("voc", {"masks": VOC}, [0, 2, 255, 1], [0, 2, 255, 1], ("background", "bicycle", 3)),
+    ],
+)
+def test_masks_of_known_data_sets_become_classes(name, features, values, classes, names, tmp_path):
+    mask = np.tile(np.uint8(values), (4, 2))[:, :6, np.newaxis]
+    if "annotation" in features:
+        mask = np.concatenate([mask, mask[::-1] + 7, 0 * mask], -1)  # The others are numbers of instances.
+    keys = ("image", "annotation") if "annotation" in features else None
+    found, class_names = masks_of(features, [mask] * 40, tmp_path, name, supervised_keys=keys)
+    assert {str(each) for each in found} == {str(np.tile(classes, (4, 2))[:, :6].tolist())}
+    assert (class_names[0], class_names[-1], len(class_names)) == names
+
+
 def test_a_data_set_without_pictures_is_refused(tmp_path):
     prepare(tmp_path, {"train": [{"label": 1}] * 2}, {"label": CLASSES["label"]})
     with pytest.raises(ValueError, match="'toy/1.0.0' has no images; its features are label"):

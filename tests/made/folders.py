@@ -21,6 +21,19 @@ def write_classes(root, names=("cat", "dog"), count=10, suffix=".png"):
     return root
 
 
+def write_masks(root, count=10, size=(32, 24), classes=3, suffix=".png", below=""):
+    """Write `images` and `masks` with blocks of classes; the folder."""
+    for number in range(count):
+        rng = np.random.default_rng([count, number])
+        mask = rng.integers(0, classes, (size[0] // 4, size[1] // 4), "uint8").repeat(4, 0).repeat(4, 1)
+        image = np.uint8(40 * mask[..., np.newaxis] + rng.integers(0, 30, (*size, 3)))
+        for kind, pixels, end in (("images", image, suffix), ("masks", mask, ".png")):
+            path = root / kind / below / f"{number:02d}{end}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+    return root
+
+
 def write_broken(path):
     """Write a file that says it is a PNG and is none."""
     path.parent.mkdir(parents=True, exist_ok=True)

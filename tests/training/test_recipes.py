@@ -65,6 +65,7 @@ def test_a_value_that_is_not_allowed_is_refused(name):
         ({"weight_decay": 0.3}, "weight_decay must be 0 for 'sgd'; got 0.3"),
         ({"task": "multi_label", "label_smoothing": 0.1}, "need single labels; got task 'multi_label'"),
         ({"task": "regression", "cutmix": 0.1}, "need single labels; got task 'regression'"),
+        ({"task": "segmentation", "randaugment": (2, 0.5)}, "images and masks alike; got randaugment"),
         ({"eval_every": 20, "checkpoint_every": 30}, "checkpoint_every must divide .*; got 30 and 20"),
     ],
 )

@@ -1,0 +1,199 @@
+"""Masks, images of class numbers, and samples that have one each."""
+
+import dataclasses
+import io
+import os
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from keras_vit.data.images import read
+from keras_vit.data.samples import Samples, not_converted
+from keras_vit.preprocessing import Preprocessing, bounds
+from keras_vit.preprocessing.image_files import check_file
+from keras_vit.preprocessing.resizing import resize, resize_and_crop
+from keras_vit.tasks.segmentation_scores import IGNORE
+
+# Pillow scales grey PNGs of fewer than 8 bits to 255, so by its form the factor of a class number.
+SCALES = {"L;2": 85, "L;4": 17}
+NEAREST = Preprocessing(None, interpolation="nearest")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskSamples:
+    """Encoded images and their masks, with the interface of `Samples`.
+
+    Args:
+        images: Paths (str) or file contents (bytes), all of one kind.
+        masks: Paths or contents of PNG files, of the sizes of the images.
+        values: The class of each of 256 values of a mask, 255 for those to ignore; None: the value itself.
+        exif: As of `Samples`.
+
+    Example:
+        >>> png = tf.io.encode_png(tf.constant([[[0], [2]]], tf.uint8)).numpy()
+        >>> samples = MaskSamples((png,), (png,), values=(255, 0, 1))
+        >>> encoded, mask = next(iter(samples.evaluation_records()))
+        >>> mask.numpy().tolist()
+        [[[255], [1]]]
+    """
+
+    images: tuple[str | bytes, ...]
+    masks: tuple[str | bytes, ...]
+    values: tuple[int, ...] | None = None
+    exif: bool = True
+    labels = None
+
+    def __len__(self):
+        return len(self.images)
+
+    def take(self, indices):
+        images, masks = (tuple(values[i] for i in indices) for values in (self.images, self.masks))
+        return dataclasses.replace(self, images=images, masks=masks)
+
+    training_records = Samples.training_records
+    evaluation_records = Samples.evaluation_records
+
+    def _read(self, indexed):
+        """Convert a dataset of (position, index) to one of (position, encoded image, class map)."""
+        images, masks = tf.constant(self.images), tf.constant(self.masks)
+        images_in_files, masks_in_files = (isinstance(each[0], str) for each in (self.images, self.masks))
+
+        @not_converted
+        def record(position, index):
+            image, mask = images[index], masks[index]
+            image = read(image) if images_in_files else image
+            mask = tf.io.read_file(mask) if masks_in_files else mask
+            return position, image, decode_mask(mask, self.values)
+
+        return indexed.map(record, tf.data.AUTOTUNE)
+
+
+def read_mask(source, red=False):
+    """The values of a mask: uint8 (height, width).
+
+    Args:
+        source: The path of a PNG file (str) or its content (bytes); palette or grey, up to 8 bits.
+        red: Whether the values are the red channel of a colour image.
+
+    Raises:
+        ValueError: if it is no such image, with the reason alone.
+
+    Example:
+        >>> Image.fromarray(np.uint8([[0, 2], [1, 255]])).save(tmp / "mask.png")
+        >>> read_mask(str(tmp / "mask.png")).tolist()
+        [[0, 2], [1, 255]]
+    """
+    try:
+        if isinstance(source, str):
+            check_file(source)
+            with open(source, "rb") as file:
+                source = file.read()
+        with Image.open(io.BytesIO(source), formats=("PNG",)) as image:
+            if image.width * image.height > bounds.MAX_PIXELS:
+                raise ValueError(f"more than {bounds.MAX_PIXELS} pixels")
+            if image.mode not in (("RGB", "RGBA") if red else ("1", "L", "P")):
+                kind = "a colour PNG" if red else "a palette or grey PNG of up to 8 bits"
+                raise ValueError(f"expected {kind}; got one of Pillow's mode {image.mode}")
+            form = image.tile[0][3]
+            pixels = np.asarray(image).astype("uint8")
+    except FileNotFoundError:
+        raise ValueError("no such file") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ValueError(f"more than {bounds.MAX_PIXELS} pixels") from None
+    except (OSError, SyntaxError) as error:
+        reason = "not a PNG file" if isinstance(error, Image.UnidentifiedImageError) else str(error)
+        raise ValueError(reason) from None
+    return pixels[..., 0] if red else pixels // np.uint8(SCALES.get(form, 1))
+
+
+def decode_mask(encoded, values=None, red=False):
+    """An encoded mask as a class map, in a TensorFlow graph: uint8 (height, width, 1).
+
+    TensorFlow's decoder returns the colours of a palette instead of its numbers, so Pillow decodes.
+
+    Args:
+        encoded: The content of a PNG file, a string tensor ().
+        values, red: As of `MaskSamples` and `read_mask`.
+    """
+    table = None if values is None else np.array(values, "uint8")
+
+    def classes(content):
+        found = read_mask(bytes(np.asarray(content, object).item()), red)
+        return (found if table is None else table[found])[..., np.newaxis]
+
+    return tf.ensure_shape(tf.numpy_function(classes, [encoded], tf.uint8, stateful=False), (None, None, 1))
+
+
+def resize_mask(mask, size):
+    """A class map (height, width, 1) of any integer dtype resized to (height, width), by nearest pixels."""
+    return tf.cast(resize(mask, size, NEAREST), mask.dtype)
+
+
+def prepare_mask(mask, preprocessing):
+    """A class map as the label of an image that a `Preprocessing` has resized: int32 (height, width).
+
+    Args:
+        mask: Integers (height, width, 1) of the image's own size.
+        preprocessing: `Preprocessing`.
+
+    Example:
+        >>> prepare_mask(tf.constant([[[1], [2]]]), keras_vit.Preprocessing((2, 4))).numpy().tolist()
+        [[1, 1, 2, 2], [1, 1, 2, 2]]
+    """
+    if preprocessing.image_size is not None:
+        nearest = dataclasses.replace(preprocessing, interpolation="nearest", antialias=False)
+        if preprocessing.resize == "crop":
+            mask = resize_and_crop(mask, nearest)
+        else:
+            mask = resize(mask, preprocessing.image_size, nearest)
+    return tf.cast(mask, tf.int32)[..., 0]
+
+
+def with_pixel_weights(batches):
+    """Add the weight of each pixel's loss to batches: 1, or 0 where it is ignored.
+
+    Args:
+        batches: tf.data.Dataset of (images, class maps).
+
+    Returns:
+        tf.data.Dataset of (images, class maps, float32 (batch, height, width)). Their sum is the weight of a
+        batch, by which devices and micro-batches with different numbers of labelled pixels are averaged.
+
+    Example:
+        >>> batches = tf.data.Dataset.from_tensors((tf.zeros((1, 1, 2, 3)), tf.constant([[[0, 255]]])))
+        >>> next(iter(with_pixel_weights(batches)))[2].numpy().tolist()
+        [[[1.0, 0.0]]]
+    """
+
+    @not_converted
+    def weighted(images, labels):
+        return images, labels, tf.cast(labels != IGNORE, tf.float32)
+
+    return batches.map(weighted, tf.data.AUTOTUNE)
+
+
+def mask_files(samples):
+    """The paths of a split's masks; empty if it has none, or they are not in files.
+
+    >>> mask_files(load_dataset("digits").split("test"))
+    ()
+    """
+    masks = getattr(samples, "masks", ())
+    return masks if masks and isinstance(masks[0], str) else ()
+
+
+def unreadable_masks(paths):
+    """Those of the masks that cannot be read, with the reason: a dict by path.
+
+    >>> _ = (tmp / "text.png").write_text("no image")
+    >>> [*unreadable_masks([str(tmp / "text.png")]).values()]
+    ['not a PNG file']
+    """
+    reasons = {}
+    for path in paths:
+        try:
+            read_mask(os.fspath(path))
+        except ValueError as error:
+            reasons[path] = str(error)
+    return reasons

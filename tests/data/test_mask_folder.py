@@ -1,0 +1,177 @@
+import os
+
+import numpy as np
+import pytest
+from made.folders import write_broken, write_masks
+from PIL import Image
+
+from keras_vit.data.datasets import load_dataset
+from keras_vit.data.fingerprint import differences, fingerprint
+
+
+def load(root, **options):
+    return load_dataset(f"folder:{root}", task="segmentation", **options)
+
+
+def sizes(dataset):
+    return tuple(len(dataset.splits[split]) for split in ("train", "validation", "test"))
+
+
+def names(samples):
+    return [
+        (os.path.basename(image), os.path.basename(mask))
+        for image, mask in zip(samples.images, samples.masks)
+    ]
+
+
+def save_mask(path, pixels):
+    Image.fromarray(np.asarray(pixels, "uint8")).save(path)
+
+
+def test_images_with_masks_of_their_names_are_a_data_set(tmp_path):
+    write_masks(tmp_path, suffix=".jpg")
+    (tmp_path / "masks" / "extra.png").write_bytes((tmp_path / "masks" / "00.png").read_bytes())
+    (tmp_path / "images" / "notes.txt").write_text("no image")
+    dataset = load(tmp_path)
+    assert dataset.class_names == ("0", "1", "2") and sizes(dataset) == (7, 1, 2)
+    assert {*dataset.ignored_files} == {f"{tmp_path}/masks/extra.png", f"{tmp_path}/images/notes.txt"}
+    for samples in dataset.splits.values():
+        assert samples.labels is None and not samples.exif
+        assert all(image.split(".")[0] == mask.split(".")[0] for image, mask in names(samples))
+    for encoded, mask in dataset.split("train").evaluation_records().take(2):
+        assert mask.shape == (32, 24, 1) and mask.numpy().max() <= 2 and encoded.numpy()[:2] == b"\xff\xd8"
+    assert "3 classes (0, 1, 2): 7 train, 1 validation, 2 test; 2 files ignored" in dataset.summary()
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_splits_are_above_or_below_images_and_masks(above, tmp_path):
+    for split, count in (("train", 5), ("Val", 3), ("test", 2)):
+        if above:
+            write_masks(tmp_path / split, count)
+        else:
+            write_masks(tmp_path, count, below=f"{split}/city")
+    assert sizes(load(tmp_path)) == (5, 3, 2)
+
+
+def test_classes_have_names_and_values_without_one_are_ignored(tmp_path):
+    write_masks(tmp_path, 4, classes=4)
+    (tmp_path / "classes.txt").write_text("-\nsky\n-\ntree\n")
+    dataset = load(tmp_path)
+    assert dataset.class_names == ("sky", "tree") and not dataset.ignored_files
+    for split in dataset.splits.values():
+        for path, (_, mask) in zip(split.masks, split.evaluation_records()):
+            expected = np.array([255, 0, 255, 1])[np.asarray(Image.open(path))]
+            np.testing.assert_array_equal(mask[..., 0], expected)
+
+
+def damage_missing(root):
+    (root / "masks" / "03.png").unlink()
+
+
+def damage_mask(root):
+    write_broken(root / "masks" / "03.png")
+
+
+def damage_image(root):
+    write_broken(root / "images" / "03.png")
+
+
+def damage_colour(root):
+    Image.new("RGB", (24, 32)).save(root / "masks" / "03.png")
+
+
+def damage_depth(root):
+    Image.fromarray(np.zeros((32, 24), "uint16")).save(root / "masks" / "03.png")
+
+
+def damage_size(root):
+    save_mask(root / "masks" / "03.png", np.ones((24, 32)))
+
+
+def damage_value(root):
+    (root / "classes.txt").write_text("sky\ntree\nroad\n")
+    save_mask(root / "masks" / "03.png", np.full((32, 24), 7))
+
+
+def damage_classes(root):
+    (root / "classes.txt").write_text("sky\nsky\n")
+
+
+def damage_one_class(root):
+    for path in (root / "masks").iterdir():
+        save_mask(path, np.full((32, 24), 0))
+
+
+def damage_twice(root):
+    Image.new("RGB", (24, 32)).save(root / "images" / "03.jpg")
+
+
+def damage_train(root):
+    (root / "images").rename(root / "own")
+    (root / "images").mkdir()
+    (root / "masks").rename(root / "masked")
+    (root / "masks").mkdir()
+    (root / "own").rename(root / "images" / "test")
+    (root / "masked").rename(root / "masks" / "test")
+
+
+def damage_layout(root):
+    (root / "images").rename(root / "pictures")
+
+
+NOT_GREY = "(expected a palette or grey PNG of up to 8 bits; got one of Pillow's mode"
+REFUSED = {  # the table of docs/segmentation.md
+    damage_missing: "1 image(s) in '{root}' have no mask: images/03.png; expected images/NAME.jpg with",
+    damage_mask: "1 image(s) or mask(s) cannot be read: {root}/masks/03.png (",
+    damage_image: "1 image(s) or mask(s) cannot be read: {root}/images/03.png; remove them or give",
+    damage_colour: f"03.png {NOT_GREY} RGB)",
+    damage_depth: f"03.png {NOT_GREY} I;16)",
+    damage_size: "1 mask(s) have another size than their image: {root}/masks/03.png (32×24 pixels, but its "
+    "image has 24×32 pixels)",
+    damage_value: "1 mask(s) have values without a class: {root}/masks/03.png (7); classes.txt names those "
+    "from 0 to 2, and 255 is ignored",
+    damage_classes: "{root}/classes.txt: expected up to 255 lines, each with the name of another class, or ",
+    damage_one_class: "the masks in '{root}' have one class only: '0'; expected two or more values",
+    damage_twice: "expected one image for each mask; got images/03.jpg, images/03.png",
+    damage_train: "'{root}' has no images to train on; it has test",
+    damage_layout: "no images and masks in '{root}'; expected images/NAME.jpg with masks/NAME.png, both ",
+}
+
+
+@pytest.mark.parametrize("damage", REFUSED, ids=lambda damage: damage.__name__)
+def test_a_wrong_folder_is_refused_with_what_is_wrong(damage, tmp_path):
+    write_masks(tmp_path, 5)
+    damage(tmp_path)
+    with pytest.raises(ValueError) as error:
+        load(tmp_path)
+    assert REFUSED[damage].format(root=tmp_path) in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_unreadable_images_and_masks_can_be_skipped(tmp_path):
+    write_masks(tmp_path, 20)
+    bad = (
+        str(write_broken(tmp_path / "images" / "03.png")),
+        str(write_broken(tmp_path / "masks" / "07.png")),
+    )
+    dataset = load(tmp_path, on_bad_image="skip")
+    assert dataset.bad_images == bad and sum(sizes(dataset)) == 18 and not dataset.ignored_files
+
+
+def test_a_turned_image_has_a_mask_of_its_upright_size(tmp_path):
+    write_masks(tmp_path, 4)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (32, 24)).save(tmp_path / "images" / "00.png", exif=exif.tobytes())
+    assert any(samples.exif for samples in load(tmp_path).splits.values())
+
+
+def test_a_changed_mask_changes_the_fingerprint(tmp_path):
+    write_masks(tmp_path, 5)
+    before = fingerprint(load(tmp_path))
+    assert len(before["files"]) == 10
+    assert differences(before, fingerprint(load(tmp_path))) == []
+    path = tmp_path / "masks" / "03.png"
+    Image.open(path).save(path, compress_level=0)
+    (found,) = differences(before, fingerprint(load(tmp_path)))
+    assert found.startswith("1 file of another size in ") and found.endswith("masks/03.png")

@@ -1,0 +1,250 @@
+import io
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from made.encoded import encoded
+from PIL import Image
+
+from keras_vit import Preprocessing
+from keras_vit.data import digits_scenes
+from keras_vit.data.augmentation import (
+    Augmentation,
+    image_augmentation,
+    random_photometric,
+    random_scale,
+)
+from keras_vit.data.batches import evaluation_batches, mask_batches, training_batches
+from keras_vit.data.datasets import load_dataset
+from keras_vit.data.masks import MaskSamples, mask_files, prepare_mask, read_mask, with_pixel_weights
+
+PIXELS = Preprocessing(
+    (20, 24), interpolation="nearest", mean=(0, 0, 0), std=(1 / 255,) * 3
+)  # keeps 0 to 255
+SIZE = (40, 56)
+
+
+def png(pixels, **options):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", **options)
+    return file.getvalue()
+
+
+def made(number):
+    """An image whose red channel is its mask."""
+    coarse = np.random.default_rng(number).integers(1, 6, (SIZE[0] // 8, SIZE[1] // 8), "uint8")
+    mask = coarse.repeat(8, 0).repeat(8, 1)
+    return png(np.stack([mask, 0 * mask, 0 * mask], -1)), png(mask)
+
+
+SAMPLES = MaskSamples(*zip(*map(made, range(8))), exif=False)
+
+
+@pytest.mark.parametrize(
+    "mode, bits", [("L", None), ("P", None), ("P", 4), ("P", 2), ("1", None)], ids=lambda value: str(value)
+)
+def test_masks_are_numbers_in_any_depth(mode, bits):
+    values = np.arange(12, dtype="uint8").reshape(3, 4) % (2 if mode == "1" else 4)
+    image = Image.fromarray(values).convert("1") if mode == "1" else Image.fromarray(values)
+    if mode == "1":
+        image = Image.fromarray(values.astype(bool))
+    if mode == "P":
+        image = Image.fromarray(values, "L")
+        image.putpalette([200, 10, 10, 10, 200, 10, 10, 10, 200, 9, 9, 9])
+    file = io.BytesIO()
+    image.save(file, "PNG", **({"bits": bits} if bits else {}))
+    np.testing.assert_array_equal(read_mask(file.getvalue()), values)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_grey_masks_of_few_bits_are_not_scaled(bits):
+    values = np.arange(16, dtype="uint8").reshape(2, 8) % 2**bits
+    content = tf.io.encode_png(np.zeros((2, 8, 1), "uint8")).numpy()  # its chunks are rewritten below
+    import struct
+    import zlib
+
+    rows = b"".join(
+        b"\0" + np.packbits(np.unpackbits(row[:, np.newaxis], axis=1)[:, -bits:]).tobytes() for row in values
+    )
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 8, 2, bits, 0, 0, 0, 0)
+    content = content[:8] + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    np.testing.assert_array_equal(read_mask(content), values)
+
+
+def test_the_red_channel_is_a_mask_where_it_is_asked_for():
+    colours = np.arange(24, dtype="uint8").reshape(2, 4, 3)
+    np.testing.assert_array_equal(read_mask(png(colours), red=True), colours[..., 0])
+    with pytest.raises(ValueError, match="^expected a colour PNG; got one of Pillow's mode L$"):
+        read_mask(png(colours[..., 0]), red=True)
+
+
+@pytest.mark.parametrize(
+    "source, said",
+    [
+        ("nowhere.png", "^no such file$"),
+        (b"text", "^not a PNG file$"),
+        (encoded(Image.new("L", (4, 4)), "JPEG"), "not a PNG"),
+    ],
+    ids=["missing", "text", "jpeg"],
+)
+def test_other_masks_are_refused(source, said):
+    with pytest.raises(ValueError, match=said):
+        read_mask(source)
+
+
+def batches(augmentation, **options):
+    options = {"seed": 3, "steps": 3, "augmentation": augmentation, **options}
+    return [*training_batches(SAMPLES, PIXELS, 4, **options).as_numpy_iterator()]
+
+
+CROP = {"crop_area": (0.1, 1.0), "flip": True}
+MOVES = {
+    "flip": Augmentation(flip=True),
+    "crop": Augmentation(**CROP),
+    "jitter": Augmentation(scale_jitter=(0.4, 2.5)),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_mask_moves_with_its_image(name):
+    """The red channel of each image is its mask, and padding is black here."""
+    for images, masks in batches(MOVES[name]):
+        assert masks.dtype == np.int32 and masks.shape == (4, 20, 24)
+        red = images[..., 0].round().astype(int)
+        np.testing.assert_array_equal(np.where(masks == 255, 0, masks), red)
+        assert (masks != 0).all() and ((masks == 255).any() <= (name == "jitter"))
+
+
+def test_a_shifted_mask_is_its_shifted_image_up_to_interpolation():
+    for images, masks in batches(Augmentation(shift=0.3)):
+        ignored = masks == 255
+        assert ignored.any() and not (masks == 0).any()
+        # Within a class, bilinear pixels of the image are the class.
+        near = np.abs(images[..., 0] - masks)[~ignored] < 1e-3
+        assert near.mean() > 0.5
+        np.testing.assert_array_less(images[..., 0][ignored], 5.01)
+
+
+def test_photometric_changes_leave_the_mask():
+    plain, changed = (
+        image_augmentation(Augmentation(**CROP, photometric=probability), PIXELS, exif=False)
+        for probability in (0.0, 1.0)
+    )
+    image, mask = SAMPLES.images[0], read_mask(SAMPLES.masks[0])[..., np.newaxis]
+    (images, masks), (others, other_masks) = (augment(image, [3, 5], mask) for augment in (plain, changed))
+    np.testing.assert_array_equal(masks, other_masks)
+    assert np.abs(images - others).max() > 1
+    assert others.numpy().min() >= 0 and others.numpy().max() <= 255
+
+
+def test_photometric_changes_have_their_probability_and_grey_images_have_two():
+    pixels = tf.fill((4, 4, 3), 128.0) * [1.0, 0.5, 0.75]
+    apply = tf.function(lambda seed: random_photometric(pixels, [7, seed], 0.5))
+    same = [np.array_equal(apply(tf.constant(seed, tf.int64)), pixels) for seed in range(200)]
+    assert 0.01 < np.mean(same) < 0.15  # 1 / 16 of them
+    grey = random_photometric(pixels[..., :1], [7, 5], 1.0)
+    assert grey.shape == (4, 4, 1)
+
+
+def test_at_factor_1_the_image_just_covers_the_crop(rng):
+    image = rng.integers(0, 256, (20, 40, 3), "uint8")
+    pixels, mask = random_scale(image, [0, 1], PIXELS, (1.0, 1.0), image[..., :1])
+    left = next(x for x in range(17) if np.array_equal(pixels, image[:, x : x + 24]))
+    np.testing.assert_array_equal(mask, image[:, left : left + 24, :1])
+
+
+def test_a_smaller_image_is_padded_by_the_mean_colour():
+    preprocessing = Preprocessing((20, 24), mean=(0.2, 0.4, 0.6))
+    pixels, mask = random_scale(
+        tf.zeros((20, 24, 3)), [0, 1], preprocessing, (0.5, 0.5), tf.zeros((20, 24, 1))
+    )
+    outside = mask.numpy()[..., 0] == 255
+    assert (~outside).sum() == 10 * 12
+    np.testing.assert_allclose(pixels.numpy()[outside], np.tile([51, 102, 153], (360, 1)), rtol=1e-5)
+
+
+def test_a_worker_resumes_with_its_part_of_the_rest():
+    augmentation = Augmentation(scale_jitter=(0.5, 2.0), flip=True, shift=0.1, photometric=0.5)
+    whole = batches(augmentation)
+    own = batches(augmentation, first_step=1, worker=1, workers=2)
+    for expected, found in zip(whole[1:], own, strict=True):
+        for part, same in zip(expected, found):
+            np.testing.assert_array_equal(part[2:], same)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"randaugment": (2, 0.5)},
+        {"layers": (keras.layers.GaussianNoise(0.1),)},
+        {"random_erasing": 0.5},
+        {"mixup": 0.2},
+        {"cutmix": 1.0},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_changes_of_images_alone_are_refused(options):
+    with pytest.raises(ValueError, match=f"images and masks alike; got {next(iter(options))}$"):
+        batches(Augmentation(**options))
+
+
+def test_crop_and_jitter_exclude_each_other():
+    with pytest.raises(ValueError, match="expected crop_area or scale_jitter; got both"):
+        Augmentation(crop_area=(0.5, 1.0), scale_jitter=(0.5, 1.0))
+    with pytest.raises(ValueError, match=r"scale_jitter must be \(smallest, largest\) above 0"):
+        Augmentation(scale_jitter=(2.0, 0.5))
+    with pytest.raises(ValueError, match="scale_jitter need a preprocessing with an image_size"):
+        image_augmentation(Augmentation(scale_jitter=(0.5, 2.0)), Preprocessing(None))
+
+
+@pytest.mark.parametrize("resize", ["squash", "crop"])
+def test_evaluation_resizes_masks_like_images(resize):
+    preprocessing = Preprocessing(
+        (20, 24), resize, interpolation="nearest", mean=(0, 0, 0), std=(1 / 255,) * 3
+    )
+    for images, masks in evaluation_batches(SAMPLES, preprocessing, 8).as_numpy_iterator():
+        np.testing.assert_array_equal(images[..., 0].round().astype(int), masks)
+    for _, masks, sizes in mask_batches(SAMPLES, preprocessing, 3).take(1).as_numpy_iterator():
+        expected = SIZE if resize == "squash" else (20, 24)
+        assert sizes.tolist() == [[*expected]] * 3 and masks.shape == (3, *expected)
+    own = prepare_mask(tf.reshape(tf.range(6), (2, 3, 1)), Preprocessing(None))
+    assert own.numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_workers_without_samples_get_an_empty_batch_of_masks():
+    found = [*evaluation_batches(SAMPLES.take(range(5)), PIXELS, 4, worker=1, workers=2).as_numpy_iterator()]
+    assert [masks.shape for _, masks in found] == [(2, 20, 24), (0, 20, 24)]
+
+
+def test_pixel_weights_are_0_where_pixels_are_ignored():
+    spec = with_pixel_weights(evaluation_batches(SAMPLES, PIXELS, 8)).element_spec
+    assert [part.dtype for part in spec] == [tf.float32, tf.int32, tf.float32]
+    assert mask_files(SAMPLES) == ()
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(None, marks=pytest.mark.slow)])
+def test_scenes_are_a_function_of_seed_split_and_index(count, monkeypatch):
+    if count:
+        monkeypatch.setattr(digits_scenes, "COUNTS", dict.fromkeys(digits_scenes.COUNTS, count))
+    dataset = load_dataset("digits_scenes", seed=1, task="segmentation")
+    assert dataset.class_names[:2] == ("background", "0") and len(dataset.class_names) == 11
+    digits = load_dataset("digits", seed=1).split("validation")
+    scans = [np.float32(Image.open(io.BytesIO(content))) / 255 for content in digits.images]
+    picture, mask = digits_scenes.scene(np.stack(scans), digits.labels, [1, 1, 5])
+    samples = dataset.split("validation")
+    np.testing.assert_array_equal(read_mask(samples.masks[5]), mask)
+    np.testing.assert_array_equal(Image.open(io.BytesIO(samples.images[5])), picture)
+    assert len({*dataset.split("train").images}) == (count or 1200)
+    shown = np.mean([read_mask(content) > 0 for content in samples.masks])
+    assert 0.1 < shown < 0.4
+
+
+@pytest.mark.parametrize("name, task", [("digits_scenes", "single_label"), ("digits", "segmentation")])
+def test_scenes_have_masks_and_digits_have_classes(name, task):
+    with pytest.raises(ValueError, match=f"{name} has no labels for task '{task}'"):
+        load_dataset(name, task=task)
