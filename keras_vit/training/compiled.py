@@ -140,17 +140,20 @@ def operations(text):
 
 
 def operation_name(op_name):
-    """What an operation belongs to, from JAX's name of it.
+    """What an operation belongs to, from JAX's name of it: its phase and layer.
 
     >>> operation_name("jit(train_step)/transpose(jvp(encoder_block_3))/mlp/dense_0/dot_general")
     'backward encoder_block_*/mlp/dense_0/dot_general'
-    >>> operation_name("jit(train_step)/jvp(head)/dot_general"), operation_name("copy")
-    ('forward head/dot_general', 'copy')
+    >>> operation_name("jit(train_step)/adam_w_1/sub"), operation_name("copy")
+    ('update adam_w/sub', 'copy')
     """
-    phase = "backward " if "transpose(" in op_name else "forward " if "jvp(" in op_name else ""
-    if "rematted_computation" in op_name:
-        phase = "again "
     path = re.sub(
         r"(?:transpose|jvp|vmap|checkpoint|rematted_computation)\b[(/]?|[()]", "", _SCOPE.sub("", op_name)
     )
-    return phase + re.sub(r"encoder_block_\d+", "encoder_block_*", path.strip("/"))
+    path = re.sub(r"(?:encoder_block_\d+/)+", "encoder_block_*/", path.strip("/"))
+    if "rematted_computation" in op_name:
+        return f"again {path}"
+    if "jvp(" in op_name:
+        return ("backward " if "transpose(" in op_name else "forward ") + path
+    # Keras numbers the optimizers of a process.
+    return "update " + re.sub(r"^(\w+?)_\d+/", r"\1/", path) if "/" in op_name else path

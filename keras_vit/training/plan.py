@@ -176,10 +176,11 @@ class _Step:
         self.config, self.num_classes, self.report = config, num_classes, report
         self.strategy, self.sizes = parse_strategy(strategy, len(chips))
         self.count, parts = math.prod(self.sizes.values()), self.sizes[BATCH]
-        size = config.recipe.batch_size
+        size, parts = config.recipe.batch_size, parts * config.recipe.accumulation_steps
         if size % parts:
             raise ValueError(
-                f"batch_size must be a multiple of {parts}, the parts of a batch on these chips; got {size}"
+                f"batch_size must be a multiple of {parts}, the parts of a batch on these chips times the "
+                f"micro-batches; got {size}"
             )
         grid = mesh_utils.create_device_mesh(
             tuple(self.sizes.values()), chips[: self.count], allow_split_physical_axes=True

@@ -1,12 +1,14 @@
 """`keras-vit plan`, which compiles in a process of its own with JAX."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from keras_vit.cli.plan import as_text
+from keras_vit.cli.plan import JAX, LIBTPU, as_text
+from keras_vit.variants import cost
 
 FOUND = {
     "versions": {"keras_vit": "0.1.0", "jax": "0.10.2"},
@@ -89,3 +91,62 @@ def compiled(*options):
     pytest.importorskip("libtpu")
     command = [sys.executable, "-m", "keras_vit", "plan", *options, "--topology", "v5e:2x2", "--json"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options, mib",
+    [
+        # Both totals are of 64 images on a chip; that of L/16 was extrapolated from 2 and 4 blocks.
+        ("--model B/16 --recipe finetune", 4475),
+        ("--model L/16 --recipe pretrain_jft --num_classes 18291 --remat", 6336),
+    ],
+    ids=["B16", "L16"],
+)
+def test_a_compiled_step_has_the_memory_flops_and_collectives_of_data_parallelism(options, mib):
+    found = compiled(*options.split(), "--dtype", "mixed_bfloat16", "--batch_size", "256")
+    assert found["fits"] and found["chips"] == 4
+    assert found["memory"]["total"] / 2**20 == pytest.approx(mib, rel=0.15)
+    assert {*found["collectives"]} == {"all-reduce"}
+
+
+@pytest.mark.slow
+def test_a_small_model_is_divided_by_fsdp():
+    sizes = {"model": "mu/16", "image_size": 32, "batch_size": 64, "num_classes": 8, "strategy": "fsdp"}
+    found = compiled(*(str(part) for name, value in sizes.items() for part in (f"--{name}", value)))
+    parameters = cost("mu/16", 32, 8)["parameters"]
+    assert found["memory"]["weights"] == pytest.approx(parameters, rel=0.1)  # a quarter of 4 bytes each
+    assert found["memory"]["optimizer"] == pytest.approx(2 * parameters, rel=0.1)
+    assert "all-gather" in found["collectives"]
+
+
+FLOPS = """
+import types
+from keras_vit.training import plan
+from keras_vit.training.named_recipes import find_recipe
+
+chips = plan.find_chips("v5e:2x2")
+for variant in {variants}:
+    for changes in {changes}:
+        recipe = find_recipe("augreg").with_changes(batch_size=64, model={{"pooling": "gap"}}, **changes)
+        config = types.SimpleNamespace(
+            recipe=recipe, model=variant, weights=None, image_size=None, objective="classify"
+        )
+        step = plan._Step(config, 1000, chips, "auto", print)
+        print(variant, step.matmul_flops(step.build()) / 64)
+"""
+
+
+@pytest.mark.slow
+def test_the_flops_are_three_times_those_of_the_forward_pass():
+    pytest.importorskip("libtpu")
+    code = FLOPS.format(variants=("B/16", "L/16", "G/14"), changes=({}, {"accumulation_steps": 4}))
+    environment = {**os.environ, **JAX, **LIBTPU}
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert len(rows) == 6
+    for variant, flops in rows:
+        # Images need no gradient.
+        assert float(flops) == pytest.approx(3 * cost(variant, pooling="gap")["flops"], rel=0.02)
