@@ -3,12 +3,14 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 # The tests of a file run in one process, because they share fixtures.
 PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
-# On JAX the fast tests are the golden files and a sample of the contract of layers and models; test-full adds
-# layers, models, loading and saving.
-JAX_TESTS := tests/contract/test_contract.py \
+# On JAX the fast tests are the golden files, a run, and a sample of the contract of layers and models; test-full
+# adds layers, models, steps, loading and saving.
+JAX_TESTS := tests/contract/test_contract.py tests/training/test_jax_run.py \
+	tests/models/test_distributed.py::test_fine_tuning_follows_the_official_trajectory \
 	tests/weights/test_load.py::test_a_checkpoint_computes_what_its_authors_code_computes
-JAX_TESTS_FULL := tests/contract/test_contract.py tests/layers tests/test_seeds.py tests/weights/test_load.py \
-	tests/weights/test_save.py $(addprefix tests/models/test_,vit.py resnet_stem.py masked_patch.py saving.py)
+JAX_TESTS_FULL := tests/contract/test_contract.py tests/training/test_jax_run.py tests/layers tests/test_seeds.py \
+	tests/weights/test_load.py tests/weights/test_save.py \
+	$(addprefix tests/models/test_,vit.py resnet_stem.py masked_patch.py saving.py distributed.py)
 
 .PHONY: help quickstart lint test test-full benchmark docs docs-figures litert-js format url
 help:

@@ -155,16 +155,14 @@ def _keras_training(model, case, jit):
 
 def _keras_jax(case, folder):
     import jax
-    import keras
     import numpy as np
 
     model = _ours(case)
     images, labels = map(jax.numpy.asarray, case.data())
     if case.task == "training":
-        model.compile(
-            optimizer=keras.optimizers.SGD(1e-3, momentum=0.9, global_clipnorm=1.0),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
+        from keras_vit.training import compile_model
+
+        compile_model(model, "finetune")
         return lambda: model.train_on_batch(images, labels)
     state = [[v.value for v in vs] for vs in (model.trainable_variables, model.non_trainable_variables)]
     call = jax.jit(lambda state, images: model.stateless_call(*state, images, training=False)[0])

@@ -130,6 +130,12 @@ def _serialised(layer):
         ) from None
     if not isinstance(layer, keras.Layer):
         raise ValueError(f"layers must be Keras layers; got {config!r}")
+    # On other backends only Keras's layers for tf.data compute TensorFlow's tensors, which have this method.
+    if keras.backend.backend() != "tensorflow" and not hasattr(layer, "_get_seed_generator"):
+        raise ValueError(
+            "layers must be preprocessing layers of Keras, which tf.data computes, with KERAS_BACKEND="
+            f"{keras.backend.backend()}; got {type(layer).__name__}"
+        )
     if isinstance(layer, MIXING_LAYERS):
         raise ValueError(f"set mixup or cutmix instead of the layer {layer.name}, which changes labels")
     if layer.weights:

@@ -69,13 +69,13 @@ def random_moments(steps, seed=0):
     return [f"{kind} {rng.integers(1, steps)}" for kind in kinds]
 
 
-def start(folder, config, path, *, moment=None, worker=None, ports=(), **options):
-    """A process that trains; with ports it is one of as many workers."""
+def start(folder, config, path, *, moment=None, worker=None, ports=(), environment=(), **options):
+    """A process that trains; with ports it is one of as many workers. `environment` has more variables."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{worker}-{moment}".replace(" ", "-")
     (folder / name).write_bytes(pickle.dumps((config, path, moment, options)))
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **dict(environment)}
     environment.pop("TF_CONFIG", None)
     if ports:
         cluster = {"worker": [f"localhost:{port}" for port in ports]}
