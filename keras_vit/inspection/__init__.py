@@ -4,6 +4,7 @@ from keras_vit.inspection.attention import attention_maps as attention_maps
 from keras_vit.inspection.attention import attention_rollout as attention_rollout
 from keras_vit.inspection.attention import attention_scores as attention_scores
 from keras_vit.inspection.distance import attention_distance as attention_distance
+from keras_vit.inspection.feature_pca import feature_pca as feature_pca
 from keras_vit.inspection.filters import filter_components as filter_components
 from keras_vit.inspection.positions import position_similarity as position_similarity
 from keras_vit.inspection.similarity import patch_similarity as patch_similarity

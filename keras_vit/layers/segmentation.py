@@ -2,6 +2,7 @@
 
 import keras
 from keras import ops
+from keras.src import backend  # keras.ops.image.resize refuses sizes that only the graph knows
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.dense import CompositeLayer
@@ -20,7 +21,7 @@ def resize(x, size):
     [0.0, 0.25, 0.75, 1.0]
     """
     x = ops.cast(x, "float32")
-    return ops.image.resize(x, size, "bilinear", antialias=False, data_format="channels_last")
+    return backend.image.resize(x, size, "bilinear", antialias=False, data_format="channels_last")
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -3,6 +3,7 @@
 import keras
 
 from keras_vit.layers import TokensToGrid
+from keras_vit.rules import integer, items, optional
 
 
 def feature_extractor(model, stages, grid=False):
@@ -39,3 +40,46 @@ def feature_extractor(model, stages, grid=False):
             elif len(x.shape) != 4:
                 raise ValueError(f"stage {stage!r} holds no grid of tokens; its shape is {x.shape}")
     return keras.Model(model.input, outputs, name=f"{model.name}_features")
+
+
+def grids_of_blocks(encoder, blocks=None):
+    """The patch tokens (batch, rows, columns, channels) of blocks, each after the encoder's last norm.
+
+    Args:
+        encoder: A `VisionTransformer`.
+        blocks: Increasing numbers from 0; None for the last block.
+
+    Returns:
+        A list of symbolic tensors.
+
+    Raises:
+        ValueError: for a block that the encoder does not have.
+
+    Example:
+        >>> [grid.shape for grid in grids_of_blocks(model)]
+        [(None, 4, 4, 24)]
+    """
+    last = (encoder.num_layers or 1) - 1
+    optional(items(integer(at_least=0))).check("blocks", blocks)
+    blocks = (last,) if blocks is None else blocks
+    if not blocks or max(blocks) > last or sorted({*blocks}) != [*blocks]:
+        raise ValueError(f"blocks must be increasing numbers from 0 to {last}; got {blocks!r}")
+    outputs = [
+        encoder._stages["tokens"]
+        if block == last
+        else normalized(encoder, encoder.get_layer(f"encoder_block_{block}").output)
+        for block in blocks
+    ]
+    return [patch_grid(encoder, tokens) for tokens in outputs]
+
+
+def patch_grid(encoder, tokens):
+    """The patch tokens (batch, rows, columns, channels) among tokens."""
+    patches = encoder.get_layer("patch_embedding").output
+    return TokensToGrid(dtype=encoder.dtype_policy)(tokens, patches)
+
+
+def normalized(encoder, tokens):
+    """Tokens after the encoder's last norm, if it has one before the pooling."""
+    has_norm = any(layer.name == "encoder_norm" for layer in encoder.layers)
+    return encoder.get_layer("encoder_norm")(tokens) if has_norm else tokens

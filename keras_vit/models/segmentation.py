@@ -6,17 +6,18 @@ import math
 import keras
 from keras import ops
 
-from keras_vit.layers import ClassToken, LayerNormalization, TokensToGrid
+from keras_vit.layers import ClassToken, LayerNormalization
 from keras_vit.layers.dense import STATE, Dense, restoring, state_config
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.segmentation import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.distributed import DistributedModel
-from keras_vit.models.features import feature_extractor
+from keras_vit.models.features import feature_extractor, grids_of_blocks, normalized, patch_grid
 from keras_vit.models.mask_loss import query_loss
 from keras_vit.models.masked_patch import check_encoder, patch_pixels
 from keras_vit.models.vit import VisionTransformer
-from keras_vit.rules import boolean, integer, items, one_of, optional
+from keras_vit.models.windows import segment
+from keras_vit.rules import boolean, integer, one_of, optional
 from keras_vit.tasks.losses import MEAN
 
 HEADS = ("linear", "multi", "up", "mask")
@@ -115,7 +116,7 @@ class ImageSegmenter(DistributedModel):
         check_encoder(encoder)
         self.num_classes = _POSITIVE.check("num_classes", num_classes)
         self.head = one_of(HEADS).check("head", head)
-        self.blocks = _checked_blocks(blocks, encoder.num_layers)
+        self.blocks = blocks and tuple(blocks)
         self.head_norm = one_of(NORMS).check("head_norm", head_norm)
         self.decoder_size = _POSITIVE.check("decoder_size", decoder_size)
         self.num_queries = _POSITIVE.check("num_queries", num_queries)
@@ -200,6 +201,7 @@ class ImageSegmenter(DistributedModel):
         return ops.power(1 - ops.clip(progress, 0.0, 1.0), _ANNEALING_POWER)
 
     feature_extractor = feature_extractor
+    segment = segment
 
     @property
     def image_size(self):
@@ -305,13 +307,6 @@ class _QueryLoss(keras.losses.Loss):
         return sum(query_loss(*each, y_true, self.draw, self.num_points) for each in y_pred)
 
 
-def _checked_blocks(blocks, num_layers):
-    optional(items(integer(at_least=0))).check("blocks", blocks)
-    if blocks is not None and (not blocks or max(blocks) >= num_layers or sorted({*blocks}) != [*blocks]):
-        raise ValueError(f"blocks must be increasing numbers from 0 to {num_layers - 1}; got {blocks!r}")
-    return blocks and tuple(blocks)
-
-
 def _upscale_blocks(model, encoder):
     if model.upscale_blocks is not None:
         return model.upscale_blocks
@@ -324,17 +319,6 @@ def _activation(model, encoder):
     return model.head_activation or usual
 
 
-def _grid(encoder, tokens):
-    """The patch tokens (batch, rows, columns, channels) among the tokens."""
-    return TokensToGrid(dtype=encoder.dtype_policy)(tokens, encoder.get_layer("patch_embedding").output)
-
-
-def _norm(encoder, tokens):
-    """The tokens after the encoder's last norm, if it has one."""
-    has_norm = any(layer.name == "encoder_norm" for layer in encoder.layers)
-    return encoder.get_layer("encoder_norm")(tokens) if has_norm else tokens
-
-
 def _decoder(model, encoder, images):
     """The logits of the heads without queries."""
     policy, last = encoder.dtype_policy, encoder.num_layers - 1
@@ -343,16 +327,7 @@ def _decoder(model, encoder, images):
         "multi": range(max(last - 3, 0), last + 1),
         "up": [last - last * i // 4 for i in (3, 2, 1, 0)],
     }[model.head]
-    blocks = model.blocks or sorted({*default})
-    grids = [
-        _grid(
-            encoder,
-            encoder._stages["tokens"]
-            if block == last
-            else _norm(encoder, encoder.get_layer(f"encoder_block_{block}").output),
-        )
-        for block in blocks
-    ]
+    grids = grids_of_blocks(encoder, model.blocks or sorted({*default}))
     x = ops.concatenate(grids, axis=-1) if len(grids) > 1 else grids[0]  # (b, h, w, blocks · d)
     if model.head == "up":
         x = Dense(model.decoder_size, dtype=policy, name="head_projection")(x)
@@ -393,10 +368,10 @@ def _queries(model, encoder, images):
     class_head = Dense(model.num_classes + 1, dtype=float32, name="class_head")
 
     def predict(tokens):
-        x = queries = _norm(c, tokens)[:, : model.num_queries]
+        x = queries = normalized(c, tokens)[:, : model.num_queries]
         for layer in mask_head:
             x = layer(x)
-        grid = TokensToGrid(dtype=policy)(_norm(c, tokens), patches)
+        grid = patch_grid(c, normalized(c, tokens))
         for layer in upscale:
             grid = layer(grid)
         # (b, h', w', q) and (b, q, k + 1)

@@ -1,0 +1,174 @@
+"""Segmentation and dense features of images of any size, in overlapping windows."""
+
+import dataclasses
+
+import keras
+import numpy as np
+
+from keras_vit.models.config import is_dynamic
+from keras_vit.models.features import grids_of_blocks
+from keras_vit.models.masked_patch import patch_pixels
+from keras_vit.preprocessing.inputs import as_list, as_pixels
+from keras_vit.preprocessing.resizing import resize
+from keras_vit.rules import boolean, integer, items, number, optional
+
+_PAIR = optional(items(integer(at_least=1), 2))
+_OVERLAP = number(0, below=1)
+
+
+def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, value_range=None):
+    """The class of each pixel of images, at the images' own sizes.
+
+    An image is cut into overlapping windows of the model's size, whose logits are averaged; one that is
+    smaller is padded. Of a large image only the logits of the current row of windows are in memory. A model
+    for any size computes an image as one window unless `window` is given.
+
+    Args:
+        model: An `ImageSegmenter`.
+        images: What `model.preprocessing` takes: an array, a path, or a list of them.
+        whole: Whether to resize each image to the model's size instead, as `model.preprocessing` does, and
+            its logits back.
+        window: (height, width) of the windows in pixels, only for a model for any size.
+        overlap: The fraction of a window's side that it shares with the next one, in [0, 1).
+        batch_size: Number of windows that are computed at a time.
+        value_range: (lowest, highest) possible value of float images; None for (0, 1).
+
+    Returns:
+        A list of int32 arrays (height, width), one for each image.
+
+    Raises:
+        ValueError: for a window that patches do not divide, a window of a model with one size, `whole` for a
+            model without a size, or an image that cannot be read.
+
+    Example:
+        >>> encoder = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
+        >>> segmenter = keras_vit.ImageSegmenter(encoder, num_classes=4)
+        >>> [found.shape for found in segmenter.segment(np.zeros((2, 50, 70, 3), "uint8"))]
+        [(50, 70), (50, 70)]
+
+    Source: mmsegmentation's `slide_inference` and `whole_inference`.
+    """
+    boolean.check("whole", whole)
+    integer(at_least=1).check("batch_size", batch_size)
+    preprocessing = model.preprocessing
+    if whole and preprocessing.image_size is None:
+        raise ValueError("whole=True resizes images to the model's size; this model accepts any size")
+    if whole and preprocessing.resize == "crop":
+        preprocessing = dataclasses.replace(preprocessing, resize="squash")  # which keeps every pixel
+    maps = []
+    for image in as_list(images, preprocessing.channels):
+        pixels = as_pixels(image, preprocessing.channels, value_range)
+        height, width = pixels.shape[:2]
+        if whole:
+            logits = model.predict_on_batch(preprocessing.normalise(preprocessing.resized(pixels[None])))
+            bilinear = dataclasses.replace(preprocessing, interpolation="bilinear")
+            maps.append(resize(logits, (height, width), bilinear)[0].argmax(-1).astype("int32"))
+            continue
+        found = np.zeros((height, width), "int32")
+        for top, logits in _slide(
+            model, model.predict_on_batch, preprocessing.normalise(pixels), window, overlap, batch_size
+        ):
+            rows = logits[: height - top, :width]
+            found[top : top + len(rows)] = rows.argmax(-1)
+        maps.append(found)
+    return maps
+
+
+def dense_features(
+    model, images, blocks=None, size=None, window=None, overlap=0.5, batch_size=8, value_range=None
+):
+    """The patch tokens of images of any size, for heads of your own.
+
+    Images are padded at the bottom and right to whole patches. A model with one image size computes them
+    in overlapping windows of this size, whose features are averaged; a model for any size computes an image
+    as one window unless `window` is given.
+
+    Args:
+        model: A `VisionTransformer` or an `ImageSegmenter`.
+        images: What `model.preprocessing` takes: an array, a path, or a list of them.
+        blocks: Numbers of the blocks whose tokens are concatenated, each after the model's last norm; None
+            for the last block.
+        size: (height, width) in pixels to which images are resized before; None keeps their own sizes.
+        window, overlap, batch_size, value_range: As for `ImageSegmenter.segment`.
+
+    Returns:
+        A list of float32 arrays (rows, columns, channels · blocks), one for each image.
+
+    Raises:
+        ValueError: for a block that the model does not have, a window that patches do not divide or of a
+            model with one size, or an image that cannot be read.
+
+    Example:
+        >>> features = dense_features(model, np.zeros((2, 40, 50, 3), "uint8"))
+        >>> [grid.shape for grid in features]
+        [(5, 7, 24), (5, 7, 24)]
+
+    Source: `get_intermediate_layers` of DINOv2's code.
+    """
+    integer(at_least=1).check("batch_size", batch_size)
+    _PAIR.check("size", size)
+    encoder, preprocessing = getattr(model, "encoder", model), model.preprocessing
+    preprocessing = dataclasses.replace(preprocessing, image_size=size, resize="squash")
+    extractor = keras.Model(encoder.input, grids_of_blocks(encoder, blocks))
+
+    def compute(windows):
+        return np.concatenate(keras.tree.flatten(extractor.predict_on_batch(windows)), axis=-1)
+
+    found = []
+    for image in as_list(images, preprocessing.channels):
+        pixels = preprocessing.resized(as_pixels(image, preprocessing.channels, value_range))
+        patch = patch_pixels(encoder)
+        rows, columns = (-(-side // p) for side, p in zip(pixels.shape, patch))
+        x = preprocessing.normalise(pixels)
+        parts = [part for _, part in _slide(encoder, compute, x, window, overlap, batch_size, patch)]
+        found.append(np.concatenate(parts)[:rows, :columns].astype("float32"))
+    return found
+
+
+def _slide(model, compute, x, window, overlap, batch_size, scale=(1, 1)):
+    """The mean outputs of overlapping windows of one image, in bands of finished rows.
+
+    Args:
+        model: The model of the windows, whose size and patches they have.
+        compute: A function of a batch of windows (windows, height, width, channels).
+        x: Model input (height, width, channels).
+        window, overlap, batch_size: As for `segment`.
+        scale: The size in pixels of a position of the output.
+
+    Yields:
+        (first row, outputs (rows, columns, channels)), from top to bottom; they cover the padded image.
+    """
+    _PAIR.check("window", window)
+    _OVERLAP.check("overlap", overlap)
+    patch = patch_pixels(getattr(model, "encoder", model))
+    sides = [max(-(-side // p) * p, p) for side, p in zip(x.shape, patch)]
+    if is_dynamic(model.image_size):
+        window = [min(given, side) for given, side in zip(window or sides, sides)]
+    elif window is None:
+        window = model.image_size
+    else:
+        raise ValueError(f"the windows of this model have its size {model.image_size}; got window={window}")
+    if any(side % p for side, p in zip(window, patch)):
+        raise ValueError(f"expected a window divisible by {patch}; got {tuple(window)}")
+    sides = [max(side, least) for side, least in zip(sides, window)]
+    x = np.pad(x, [(0, side - given) for side, given in zip(sides, x.shape)] + [(0, 0)])
+    steps = [max(round(side * (1 - overlap) / p), 1) * p for side, p in zip(window, patch)]
+    tops, lefts = (
+        [*range(0, side - length, step), side - length] for side, length, step in zip(sides, window, steps)
+    )
+    total, count = None, np.zeros((window[0] // scale[0], sides[1] // scale[1], 1), "float32")
+    for top, below in zip(tops, [*tops[1:], sides[0]]):
+        for first in range(0, len(lefts), batch_size):
+            chosen = lefts[first : first + batch_size]
+            parts = np.stack([x[top : top + window[0], left : left + window[1]] for left in chosen])
+            for left, output in zip(chosen, np.asarray(compute(parts), "float32")):
+                if total is None:
+                    total = np.zeros((*count.shape[:2], output.shape[-1]), "float32")
+                columns = slice(left // scale[1], (left + window[1]) // scale[1])
+                total[:, columns] += output
+                count[:, columns] += 1
+        done = (below - top) // scale[0]
+        yield top // scale[0], total[:done] / count[:done]
+        for sums in (total, count):  # The rows that the next windows share move up.
+            sums[: len(sums) - done] = sums[done:].copy()
+            sums[len(sums) - done :] = 0

@@ -1,0 +1,119 @@
+"""Images of any size in windows: the same as one window where one suffices, and memory by the window."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from reference.comparing import assert_close, numpy, randomise
+from reference.small import SMALL
+
+from keras_vit import ImageSegmenter, VisionTransformer, dense_features
+
+ENCODER = {**SMALL, "num_classes": None}
+ANY = {**ENCODER, "image_size": (None, None), "position_embedding": "none", "rotary": "dinov3"}
+
+
+def segmenter(**encoder):
+    return randomise(ImageSegmenter(VisionTransformer(**{**ENCODER, **encoder}), 5))
+
+
+def photo(*shape):
+    return np.random.default_rng(0).integers(0, 256, (*shape, 3)).astype("uint8")
+
+
+def test_an_image_of_one_window_has_the_models_own_map():
+    model, image = segmenter(), photo(16, 16)
+    expected = numpy(model(model.preprocessing(image)))[0].argmax(-1)
+    for whole in (False, True):
+        (found,) = model.segment(image, whole=whole)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_windows_without_overlap_are_computed_alone():
+    model, image = segmenter(), photo(32, 48)
+    (found,) = model.segment(image, overlap=0.0, batch_size=2)
+    for top in (0, 16):
+        for left in (0, 16, 32):
+            part = np.s_[top : top + 16, left : left + 16]
+            np.testing.assert_array_equal(found[part], model.segment(image[part])[0])
+
+
+def test_overlapping_windows_have_the_mean_of_their_logits():
+    model, image = segmenter(), photo(16, 24)
+    first, second = numpy(model(model.preprocessing.normalise(np.stack([image[:, :16], image[:, 8:]]))))
+    expected = np.concatenate([first[:, :8], (first[:, 8:] + second[:, :8]) / 2, second[:, 8:]], axis=1)
+    np.testing.assert_array_equal(model.segment(image)[0], expected.argmax(-1))
+
+
+def test_maps_have_the_sizes_of_their_images():
+    images = [photo(7, 30), photo(40, 21)]
+    for model in (segmenter(), segmenter(**ANY)):
+        assert [found.shape for found in model.segment(images)] == [(7, 30), (40, 21)]
+    assert [found.shape for found in segmenter().segment(images, whole=True)] == [(7, 30), (40, 21)]
+
+
+def test_a_model_for_any_size_computes_windows_of_a_given_size():
+    model, image = segmenter(**ANY), photo(16, 32)
+    (found,) = model.segment(image, window=(16, 16), overlap=0.0)
+    expected = np.concatenate([model.segment(image[:, i : i + 16])[0] for i in (0, 16)], axis=1)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_memory_grows_with_the_width_and_not_with_the_height():
+    model = segmenter()
+    model.predict_on_batch = lambda batch: np.zeros((*batch.shape[:3], 50), "float32")
+    peaks = []
+    for height in (64, 512):
+        image = np.zeros((height, 64, 3), "uint8")
+        tracemalloc.start()
+        model.segment(image, overlap=0.0, batch_size=1)
+        peaks.append(tracemalloc.get_traced_memory()[1] - 40 * image.size)  # the image in float32, its map
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_dense_features_are_the_tokens_of_the_blocks():
+    model, image = randomise(VisionTransformer(**ENCODER)), photo(16, 16)
+    (found,) = dense_features(model, image, blocks=(0, 1))
+    stages = ["encoder_block_0", "tokens"]
+    grids = model.feature_extractor(stages, grid=True)(model.preprocessing(image))
+    first = model.get_layer("encoder_norm")(grids["encoder_block_0"])
+    assert_close(found, np.concatenate([numpy(first)[0], numpy(grids["tokens"])[0]], axis=-1))
+
+
+def test_dense_features_of_large_images_come_from_windows():
+    model, image = randomise(VisionTransformer(**ENCODER)), photo(16, 32)
+    (found,) = dense_features(model, image, overlap=0.0)
+    halves = dense_features(model, [image[:, :16], image[:, 16:]])
+    assert_close(found, np.concatenate(halves, axis=1))
+    assert dense_features(model, image, size=(24, 40))[0].shape == (3, 5, 12)
+
+
+@pytest.mark.parametrize("size, grid", [(None, (3, 5)), ((32, 16), (4, 2))])
+def test_a_model_for_any_size_computes_the_whole_image(size, grid):
+    model = randomise(VisionTransformer(**ANY))
+    assert dense_features(model, photo(20, 33), size=size)[0].shape == (*grid, 12)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"window": (16, 16)}, "the windows of this model have its size (16, 16); got window=(16, 16)"),
+        ({"overlap": 1.0}, "overlap must be a number in [0, 1); got 1.0"),
+        ({"batch_size": 0}, "batch_size must be a positive int; got 0"),
+    ],
+)
+def test_wrong_options_are_refused(options, message):
+    for compute in (ImageSegmenter.segment, dense_features):
+        with pytest.raises(ValueError) as error:
+            compute(segmenter(), photo(16, 16), **options)
+        assert message in str(error.value)
+
+
+def test_windows_that_patches_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="expected a window divisible by"):
+        segmenter(**ANY).segment(photo(32, 32), window=(12, 16))
+    with pytest.raises(ValueError, match="whole=True"):
+        segmenter(**ANY).segment(photo(32, 32), whole=True)
+    with pytest.raises(ValueError, match="blocks must be increasing numbers from 0 to 1"):
+        dense_features(segmenter(), photo(16, 16), blocks=(2,))
