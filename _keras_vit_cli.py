@@ -254,7 +254,11 @@ def _objective(add):
 
 
 def _dataset(add, required=True):
-    add("--dataset", required=required, help="digits, folder:PATH, tfds:NAME[/CONFIG] or vtab:TASK")
+    add(
+        "--dataset",
+        required=required,
+        help="digits, digits_scenes, folder:PATH, tfds:NAME[/CONFIG] or vtab:TASK",
+    )
     add("--data_dir", metavar="DIR", help="data folder of tfds: and vtab:")
 
 
@@ -273,7 +277,10 @@ def _on_bad_image(add):
 
 
 def _task(add):
-    add("--task", help="single_label, multi_label or regression (default: the run's, or single_label)")
+    add(
+        "--task",
+        help="single_label, multi_label, regression or segmentation (default: the run's, or single_label)",
+    )
 
 
 def _precisions(add):

@@ -1,12 +1,23 @@
 import numpy as np
 import pytest
+from made.encoded import encoded
 from made.folders import write_classes
 from made.unread import Unread
+from PIL import Image
 from reference.comparing import numpy
 from reference.small import small
 
+from keras_vit import Preprocessing
 from keras_vit.data.datasets import Samples, load_dataset
-from keras_vit.evaluation import evaluate, multi_label_scores, regression_scores
+from keras_vit.data.masks import MaskSamples
+from keras_vit.evaluation import (
+    evaluate,
+    multi_label_scores,
+    predict,
+    predict_maps,
+    regression_scores,
+    segmentation_scores,
+)
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -107,3 +118,52 @@ def test_other_tasks_have_their_own_scores(task, scores, samples, rng):
     found = evaluate(Fixed(logits), Samples(samples.images, tuple(map(tuple, rows.tolist()))), 8, task)
     assert found == pytest.approx(scores(logits, rows))
     assert found["samples"] == len(samples)
+
+
+class Brightest:
+    """A segmentation model of three classes, those of the brightest channel of a pixel."""
+
+    task, is_classifier, num_classes, class_names = "segmentation", False, 3, ("red", "green", "blue")
+    preprocessing = Preprocessing((8, 12))
+
+    def predict_on_batch(self, images):
+        return images
+
+
+def scenes(sizes):
+    """Images of pure colours of these sizes, and masks of their channels."""
+    rng, pictures, masks = np.random.default_rng(3), [], []
+    for height, width in sizes:
+        mask = rng.integers(0, 3, (height // 4, width // 4), "uint8").repeat(4, 0).repeat(4, 1)
+        pictures.append(encoded(Image.fromarray(255 * np.eye(3, dtype="uint8")[mask]), "PNG"))
+        mask[0, 0] = 255
+        masks.append(encoded(Image.fromarray(mask), "PNG"))
+    return MaskSamples(tuple(pictures), tuple(masks), exif=False)
+
+
+def test_class_maps_are_scored_at_the_images_own_sizes():
+    samples = scenes([(8, 12), (20, 28), (8, 24), (8, 12), (16, 12)])
+    predictions = predict(Brightest(), samples, 3, "segmentation")
+    sizes = np.array([96, 560, 192, 96, 192]) - 1
+    assert predictions.confusion_matrix.sum() == sizes.sum()
+    images = np.split(predictions.pairs, predictions.lengths.cumsum()[:-1])
+    assert [rows[:, 2].sum() for rows in images] == [*sizes]
+    assert predictions.image_iou[0] == predictions.image_iou[3] == 1
+    scores = evaluate(Brightest(), samples, 2, "segmentation")
+    assert scores["samples"] == 5 and 0.8 < scores["mean_iou"] <= scores["pixel_accuracy"] < 1
+    exact = predict_maps(lambda image: image.argmax(-1), samples, 3)
+    assert segmentation_scores(exact)["mean_iou"] == segmentation_scores(exact)["boundary_f"] == 1
+
+
+def test_class_maps_need_a_model_a_mask_and_a_map_of_the_same_classes():
+    samples = scenes([(8, 12)])
+    with pytest.raises(ValueError, match="a model whose outputs are class maps, for task 'segmentation'"):
+        predict(small(), samples, task="segmentation")
+    with pytest.raises(ValueError, match="expected at least one sample; got none"):
+        predict(Brightest(), samples.take([]), task="segmentation")
+    with pytest.raises(ValueError, match="expected at least one sample; got none"):
+        predict_maps(np.zeros_like, samples.take([]), 3)
+    with pytest.raises(ValueError, match="expected classes below 2, or 255 to ignore a pixel; got 2"):
+        predict_maps(lambda image: image[..., 0] * 0, samples, 2)
+    with pytest.raises(ValueError, match=r"of one size; got \(2, 2\) and \(8, 12\)"):
+        predict_maps(lambda image: np.zeros((2, 2)), samples, 3)
