@@ -16,6 +16,7 @@ import keras
 
 import keras_vit
 from keras_vit.lazy import optional_package
+from keras_vit.tasks import get_task
 from keras_vit.tasks.masked_patch import masked_patch_objective
 from keras_vit.training.building import build_model, trained_transformer
 from keras_vit.training.compiled import collectives, operations
@@ -24,7 +25,7 @@ from keras_vit.training.sharding import BATCH, Sharded, check_heads, parse_strat
 
 # Operations on bfloat16 per second at most, by Google's documentation of each TPU.
 PEAK_FLOPS = {"v5e": 197e12, "v5p": 459e12, "v6e": 918e12}
-SHORT = (2, 4)  # the depths from which `blocks` extrapolates
+SHORT = (2, 4)  # the depths from which plans of deeper models are extrapolated
 
 
 def plan(
@@ -86,8 +87,7 @@ def plan(
         depth = trained_transformer(built.model).num_layers
         if depth <= max(SHORT):
             raise ValueError(f"expected more than {max(SHORT)} blocks to extrapolate; got {depth}")
-        short = [step.compile(step.build(num_layers=blocks)) for blocks in SHORT]
-        measured = next((each for each in short if each["refusal"]), None) or _line(*short, depth)
+        measured = _line(*(step.compile(step.build(num_layers=blocks)) for blocks in SHORT), depth)
     available = available_memory(chips)
     total = measured.pop("total")
     memory |= {"activations": total - sum(memory.values()), "total": total, "available": available}
@@ -225,9 +225,10 @@ class _Step:
         size = recipe.batch_size
         images = self._shaped((size, *encoder.image_size, encoder.in_channels), "float32", parts)
         if self.config.objective == "classify":
-            if recipe.mixes or recipe.task != "single_label":
+            pixels = model.output_shape[1:-1]  # each with a class, in segmentation
+            if recipe.mixes or not (pixels or get_task(recipe.task).has_class_ids):
                 return images, self._shaped((size, self.num_classes), "float32", parts)
-            return images, self._shaped((size,), "int32", parts)
+            return images, self._shaped((size, *pixels), "int32", parts)
         targets = jax.eval_shape(model.patch_targets, images)
         losses = targets.shape if self.config.target != "pixels" else targets.shape[:-1]
         sources = self._shaped(targets.shape[:2], "int32", parts)
@@ -308,11 +309,14 @@ def _held(shapes):
 def _line(shallow, deep, depth):
     """Measurements of two depths as those of another depth, on the line through them."""
     few, more = SHORT
+    refusal = deep["refusal"] or shallow["refusal"]
 
     def at(a, b):
         return round(a + (b - a) * (depth - few) / (more - few))
 
     def rows(name):
+        if refusal:
+            return {}
         first, second = shallow[name], deep[name]
         zero = dict.fromkeys(next(iter({**first, **second}.values()), {}), 0)
         found = {
@@ -327,7 +331,7 @@ def _line(shallow, deep, depth):
         "collectives": rows("collectives"),
         "operations": dict(longest),
         "seconds": shallow["seconds"] + deep["seconds"],
-        "refusal": None,
+        "refusal": refusal,
     }
 
 

@@ -22,6 +22,9 @@ def measured(blocks):
 
 def test_the_line_through_two_depths_gives_a_deeper_model():
     assert planning._line(measured(2), measured(4), 48) == {**measured(48), "seconds": 2.0}
+    refused = {**measured(4), "collectives": {}, "operations": {}, "refusal": "out of memory"}
+    deep = planning._line(measured(2), refused, 48)
+    assert (deep["total"], deep["collectives"], deep["refusal"]) == (1000 + 30 * 48, {}, "out of memory")
 
 
 def found(strategy="data_parallel", remat=False, weights=10, optimizer=20, **mesh):
