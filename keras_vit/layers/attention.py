@@ -10,6 +10,7 @@ from keras_vit.layers.dense import CompositeLayer, EinsumDense
 from keras_vit.layers.layer_norm import make_norm
 from keras_vit.layers.relative_position_bias import RelativePositionBias
 from keras_vit.layers.rotary import rotate
+from keras_vit.layers.xla_form import XLA_FORM, fused_attention
 from keras_vit.rules import one_of, optional
 
 # The most scores of an image and head that are computed together: all of a 512-pixel image in patches of 16,
@@ -226,8 +227,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         for chunk in query_chunks(query.shape[1], key.shape[1]):
             # A chunk waits for the last but one, so that memory holds the scores of two at most.
             with after(outputs[-2:-1]):
-                scores = self.chunk_scores(query, key, chunk, positions, bias)
-                outputs.append(attend(self.dropout(scores, training=training), value))
+                outputs.append(self.chunk_output(query, key, value, chunk, positions, training, bias))
         x = ops.concatenate(outputs, axis=1)  # (batch, queries, heads, head size)
         if self.sub_norm is not None:
             shape = ops.shape(x)
@@ -240,13 +240,24 @@ class MultiHeadSelfAttention(CompositeLayer):
         query, key, _ = self.project(tokens, query, positions)
         return self.chunk_scores(query, key, slice(None), positions)
 
+    def chunk_output(self, query, key, value, chunk, positions=None, training=None, bias=None):
+        """The heads' outputs for the projected queries in a slice."""
+        if XLA_FORM and not (training and self.dropout_rate):
+            return fused_attention(query[:, chunk], key, value, self.chunk_bias(chunk, positions, bias))
+        scores = self.chunk_scores(query, key, chunk, positions, bias)
+        return attend(self.dropout(scores, training=training), value)
+
     def chunk_scores(self, query, key, chunk, positions=None, bias=None):
         """Attention weights of the projected queries in a slice."""
+        return attention_scores(query[:, chunk], key, self.chunk_bias(chunk, positions, bias))
+
+    def chunk_bias(self, chunk, positions=None, bias=None):
+        """What is added to the scores of the queries in a slice, or None."""
         bias = None if bias is None else bias[:, :, chunk]
-        if self.position_bias is not None:
-            position_bias = self.position_bias(positions[chunk])
-            bias = position_bias if bias is None else bias + ops.cast(position_bias, bias.dtype)
-        return attention_scores(query[:, chunk], key, bias)
+        if self.position_bias is None:
+            return bias
+        position_bias = self.position_bias(positions[chunk])
+        return position_bias if bias is None else bias + ops.cast(position_bias, bias.dtype)
 
     def compute_output_shape(self, tokens_shape, query_shape=None, positions_shape=None, bias_shape=None):
         return tokens_shape if query_shape is None else query_shape
@@ -289,6 +300,8 @@ class Projection(EinsumDense):
         super().__init__(equation, *args, **kwargs)
 
     def call(self, inputs, training=None):
+        if XLA_FORM:
+            return super().call(inputs)
         batch, tokens, *contracted = ops.shape(inputs)
         kernel = self.kernel
         kept = kernel.shape[len(contracted) :]

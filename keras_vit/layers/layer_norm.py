@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.xla_form import XLA_FORM, moments
 from keras_vit.rules import one_of
 
 
@@ -10,8 +11,9 @@ from keras_vit.rules import one_of
 class LayerNormalization(keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization` over the channels, with fewer passes over memory.
 
-    The input is centered once, and the variance is that of the centered values. Mean and variance are
-    computed in float32 at least. The class has Keras's name because files name layers by their classes.
+    The input is centered once, and the variance is that of the centered values; on JAX mean and variance of
+    an input of 16 bits are computed in one pass. Both are computed in float32 at least. The class has Keras's
+    name because files name layers by their classes.
 
     Args:
         epsilon: Added to the variance.
@@ -31,9 +33,15 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def call(self, inputs):
         x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
-        x = x - ops.mean(x, axis=-1, keepdims=True)
-        scale = ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + self.epsilon)
-        x = x * scale * ops.cast(self.gamma, x.dtype) + ops.cast(self.beta, x.dtype)
+        if XLA_FORM and x.dtype != inputs.dtype:
+            mean, variance = moments(x)
+            x = x - mean
+        else:
+            x = x - ops.mean(x, axis=-1, keepdims=True)
+            variance = ops.mean(ops.square(x), axis=-1, keepdims=True)
+        x = x * ops.rsqrt(variance + self.epsilon) * ops.cast(self.gamma, x.dtype) + ops.cast(
+            self.beta, x.dtype
+        )
         return ops.cast(x, self.compute_dtype)
 
     def get_config(self):

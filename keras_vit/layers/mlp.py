@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers.dense import CompositeLayer, Dense
 from keras_vit.layers.layer_norm import make_norm
+from keras_vit.layers.xla_form import merged_tokens
 from keras_vit.rules import one_of
 
 
@@ -107,11 +108,10 @@ class MlpBlock(CompositeLayer):
         self.dense_1.build(hidden_shape)
 
     def call(self, tokens, training=None):
-        # Tokens are flattened so that TensorFlow emits a 2-D MatMul, into which oneDNN fuses the bias and, at
-        # inference, the GELU. TensorFlow finds the GELU only if its name sorts after that of "dense_0".
-        shape = ops.shape(tokens)
-        rows = ops.reshape(tokens, (-1, shape[-1]))  # (batch · tokens, channels)
-        return self.dropout(ops.reshape(self.transform(rows, training), shape), training=training)
+        # Of merged tokens TensorFlow emits a 2-D MatMul, into which oneDNN fuses the bias and, at inference,
+        # the GELU. It finds the GELU only if its name sorts after that of "dense_0".
+        x = self.transform(merged_tokens(tokens), training)
+        return self.dropout(ops.reshape(x, ops.shape(tokens)), training=training)
 
     def transform(self, tokens, training=None):
         """The two layers, without the dropout after them, on (…, channels)."""

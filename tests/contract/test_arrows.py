@@ -30,6 +30,7 @@ BACKENDS = {"tensorflow", "jax", "torch"}
 NUMPY_AND_KERAS_ONLY = {"layers", "models", "weights", "tasks", "variants", "preprocessing"}
 TENSORFLOW_ALLOWED = {
     "keras_vit/layers/control_dependencies.py",
+    "keras_vit/layers/xla_form.py",  # jax, for a gradient
     "keras_vit/models/jax_step.py",
     "keras_vit/models/tensorflow_step.py",
     "keras_vit/weights/archive.py",  # torch, for torch's files
