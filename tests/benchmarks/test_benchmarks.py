@@ -18,6 +18,7 @@ import harness
 import ops
 import report
 import servers
+import tpu
 from systems import Case
 
 MEMORY = {"built": 100.0, "warming": 300.0, "running": 200.0, "device": None}
@@ -167,3 +168,24 @@ def test_a_server_is_compared_with_the_fastest_export():
     assert re.search(r"\| keras_vit OpenVINO int8 \| 20\.0 \|", text)
     assert re.search(r"\| timm OpenVINO int8 \| 1\.05 \|", text)
     assert re.search(r"\| timm ONNX Runtime int8 \| – \|", text)
+
+
+def test_loops_of_a_compiled_program_count_as_often_as_they_run():
+    program = """HloModule m
+%fused (x: f32[2]) -> f32[2] {
+  ROOT %a = f32[2]{0} add(%x, %x), backend_config={"estimated_cycles":"7"}
+}
+%body (x: f32[2]) -> f32[2] {
+  ROOT %copy.1 = f32[2]{0} copy(%x), metadata={op_name="step/mul"}, backend_config={"estimated_cycles":"5"}
+}
+ENTRY %main (x: f32[2]) -> f32[2] {
+  %f = (f32[2]{0}, f32[]) fusion(%x), calls=%fused, backend_config={"estimated_cycles":"100"}
+  ROOT %w = f32[2]{0} while(%f), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+}
+"""
+    listed = tpu.instructions(program)
+    assert listed == [("fusion", 1, 100, ""), ("copy", 3, 15, "step/mul")]
+
+
+def test_the_page_of_compiled_steps_is_that_of_the_stored_results():
+    assert tpu.PAGE.read_text() == tpu.report(json.loads(tpu.RESULTS.read_text()))
