@@ -5,6 +5,7 @@ import pytest
 from reference.comparing import arrays
 from reference.small import NEWER, SMALL, images_for, small
 
+from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
 from keras_vit.training import Recipe, building
 from keras_vit.training.building import build_model, finished_model, subset, trained_transformer
@@ -123,6 +124,13 @@ def samples(labels):
 
 def counts(taken):
     return {label: taken.labels.count(label) for label in set(taken.labels)}
+
+
+def test_a_subset_of_masks_is_random():
+    names = tuple(map(str, range(20)))
+    found = subset(MaskSamples(names, names), 5, seed=1)
+    assert len({*found.images}) == 5 and found.masks == found.images
+    assert found.images != subset(MaskSamples(names, names), 5, seed=2).images
 
 
 def test_a_subset_has_equal_numbers_from_each_class_as_far_as_possible():
