@@ -93,7 +93,9 @@ def _training(add, recipe, recipe_help):
     add("--image_size", type=image_size, help=SIZE)
     add("--total_steps", type=positive_int, help="steps of the run")
     add("--batch_size", type=positive_int, help="images per step, over all devices")
-    add("--strategy", default="auto", help="auto, single, mirrored, multi_worker (reads TF_CONFIG) or tpu")
+    on_jax = "on JAX single, data_parallel, fsdp or model_parallel=AxB"
+    known = f"auto, single, mirrored, multi_worker (reads TF_CONFIG) or tpu; {on_jax}"
+    add("--strategy", default="auto", help=known)
     _set(add, "FIELD", "any field of the recipe, as base_lr=0.01; pydoc keras_vit.training.Recipe lists them")
     _on_bad_image(add)
     add("--deterministic", action="store_true", help="bit-identical results on GPUs, too; slower")

@@ -118,6 +118,8 @@ def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=
     batches = _batched(records.map(sample, tf.data.AUTOTUNE), local)
     if 0 < len(samples) % batch_size <= first:
         batches = batches.concatenate(_empty(batches.element_spec))
+    if workers > 1:  # The filter hides their number, without which Keras warns on JAX that data ran out.
+        batches = batches.apply(tf.data.experimental.assert_cardinality(-(-len(samples) // batch_size)))
     return batches
 
 

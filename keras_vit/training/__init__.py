@@ -13,6 +13,7 @@ from keras_vit.training.optimizers import SGD as SGD
 from keras_vit.training.optimizers import AdamW as AdamW
 from keras_vit.training.recipes import Recipe as Recipe
 from keras_vit.training.schedules import WarmupDecay as WarmupDecay
+from keras_vit.training.sharding import make_distribution as make_distribution
 from keras_vit.training.workdir import Workdir as Workdir
 
 # These names need TensorFlow, which other Keras backends do without.

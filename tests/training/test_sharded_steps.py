@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.training import SGD, AdamW, SoftmaxCrossEntropy, WarmupDecay
+from keras_vit.training import RECIPES, SGD, AdamW, SoftmaxCrossEntropy, WarmupDecay
+from keras_vit.training.run import RunConfig, train
 from keras_vit.training.sharding import make_distribution
 
 DEVICES = "--xla_force_host_platform_device_count=8"
@@ -181,3 +182,21 @@ def test_model_parallel_gathers_nothing_in_attention_and_mlp(distributed):
     model, batch = trained(SGD(0.1))
     found = gathers(model, batch)
     assert not [(shape, op) for shape, op in found if "encoder_block" in op]
+
+
+@simulated
+@pytest.mark.parametrize(
+    "strategy, words",
+    [
+        ("mirrored", "strategy must be one of 'auto', 'single', 'data_parallel', .*; got 'mirrored'"),
+        ("model_parallel=2x3", "expected a mesh of all 8 devices; got 2x3, which is 6"),
+        ("model_parallel=2x4", "a model axis that divides the attention heads; got 4 for the 6 heads of enc"),
+    ],
+)
+def test_bad_input_is_refused_and_creates_no_folder(strategy, words, tmp_path):
+    model = {"patch_size": 8, "hidden_size": 24, "num_layers": 1, "mlp_dim": 8, "num_heads": 6}
+    recipe = RECIPES["digits"].with_changes(total_steps=2, batch_size=8)
+    config = RunConfig("digits", recipe, model, image_size=16)
+    with pytest.raises(ValueError, match=words):
+        train(config, tmp_path / "run", verbose=0, strategy=strategy)
+    assert not (tmp_path / "run").exists()

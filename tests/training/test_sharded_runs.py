@@ -1,0 +1,150 @@
+"""Runs on several simulated devices and in two processes of JAX: killed, resumed, on another mesh."""
+
+import signal
+
+import numpy as np
+import pytest
+from made.workers import end_of, finish, free_ports, output_of, random_moments, start
+
+from keras_vit.training import Recipe
+from keras_vit.training.run import RunConfig, train
+
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow_only("JAX runs in processes of its own")]
+MODEL = {"patch_size": 8, "hidden_size": 16, "num_layers": 2, "mlp_dim": 32, "num_heads": 4}
+RECIPE = Recipe(
+    "sgd",
+    0.1,
+    total_steps=14,
+    warmup_steps=2,
+    batch_size=8,
+    label_smoothing=0.1,
+    crop_area=(0.5, 1.0),
+    eval_every=4,
+    checkpoint_every=2,
+    seed=1,
+    dropout_rate=0.2,
+    stochastic_depth_rate=0.2,
+    ema=0.8,
+    accumulation_steps=2,
+    shift=0.1,
+    mixup=0.3,
+)
+CONFIG = RunConfig("digits", RECIPE, MODEL, image_size=16)
+# Of the random numbers only those of crops are the same on TensorFlow, and on any number of processes.
+PLAIN = RunConfig(
+    "digits",
+    RECIPE.with_changes(dropout_rate=0.0, stochastic_depth_rate=0.0, mixup=0.0),
+    MODEL,
+    image_size=16,
+)
+
+
+@pytest.fixture(scope="module")
+def on_jax(tmp_path_factory):
+    """A function that starts a run on so many simulated devices, with the programs that others compiled."""
+    pytest.importorskip("jax")
+    cache = str(tmp_path_factory.mktemp("cache"))
+
+    def start_run(folder, config, path, strategy, count=4, **options):
+        flags = f"--xla_force_host_platform_device_count={count} --xla_backend_optimization_level=0"
+        environment = {
+            "KERAS_BACKEND": "jax",
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"{flags} --xla_llvm_disable_expensive_passes=true",
+            "JAX_COMPILATION_CACHE_DIR": cache,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            **options.pop("environment", {}),
+        }
+        return start(folder, config, path, strategy=strategy, environment=environment, **options)
+
+    return start_run
+
+
+@pytest.fixture(scope="module")
+def whole(on_jax, tmp_path_factory):
+    """The state in which a run ends if nothing happens."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert finish([on_jax(folder, CONFIG, folder / "run", "data_parallel")], 500) == [0], output_of(folder)
+    return end_of(folder / "run")
+
+
+def assert_near(found, expected):
+    for row, wanted in zip(found[0], expected[0], strict=True):
+        assert row == pytest.approx(wanted, rel=1e-5, abs=1e-7)
+    for name, value in expected[1].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=0, atol=2e-5 * max(np.abs(value).max(), 1e-2))
+
+
+def test_a_run_that_is_killed_at_ten_moments_ends_bit_for_bit_as_if_it_had_not_been(whole, on_jax, tmp_path):
+    moments = sorted(
+        [*random_moments(14, 1), *random_moments(14, 2)[:4]], key=lambda moment: int(moment.split()[1])
+    )
+    for number, moment in enumerate(moments):
+        folder = tmp_path / str(number)
+        status = finish([on_jax(folder, CONFIG, tmp_path / "run", "data_parallel", moment=moment)], 500)
+        # A moment of a step that an earlier kill has left behind does not come again.
+        assert status in ([-signal.SIGKILL], [0]), output_of(folder, None, moment)
+    assert finish([on_jax(tmp_path, CONFIG, tmp_path / "run", "data_parallel")], 500) == [0]
+    for found, expected in zip(end_of(tmp_path / "run"), whole):
+        np.testing.assert_equal(found, expected)
+
+
+def test_a_run_is_resumed_on_other_meshes(whole, on_jax, tmp_path):
+    path = tmp_path / "run"
+    for strategy, moment in [("data_parallel", "step 5"), ("model_parallel=2x2", "step 9")]:
+        process = on_jax(tmp_path, CONFIG, path, strategy, moment=moment)
+        assert finish([process], 500) == [-signal.SIGKILL], output_of(tmp_path, None, moment)
+    assert finish([on_jax(tmp_path, CONFIG, path, "fsdp")], 500) == [0], output_of(tmp_path)
+    assert "from step 8 of 14" in output_of(tmp_path)
+    assert_near(end_of(path), whole)
+
+
+def start_both(on_jax, folder, config, path, strategy="fsdp", moments=(None, None)):
+    """Two processes of two devices each."""
+    (port,) = free_ports(1)
+    return [
+        on_jax(
+            folder,
+            config,
+            path,
+            strategy,
+            count=2,
+            moment=moment,
+            worker=worker,
+            environment={
+                "KERAS_DISTRIBUTION_JOB_ADDRESSES": f"localhost:{port}",
+                "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
+                "KERAS_DISTRIBUTION_PROCESS_ID": str(worker),
+            },
+        )
+        for worker, moment in enumerate(moments)
+    ]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The state in which TensorFlow's run ends."""
+    path = tmp_path_factory.mktemp("plain") / "run"
+    train(PLAIN, path, verbose=0)
+    return end_of(path)
+
+
+@pytest.mark.parametrize("strategy", ["data_parallel", "fsdp", "model_parallel=1x4"])
+def test_two_processes_train_as_one_of_tensorflow_does(strategy, plain, on_jax, tmp_path):
+    processes = start_both(on_jax, tmp_path, PLAIN, tmp_path / "run", strategy)
+    assert finish(processes, 500) == [0, 0], output_of(tmp_path, 0)
+    assert "ran out of data" not in output_of(tmp_path, 0)
+    assert_near(end_of(tmp_path / "run"), plain)
+
+
+def test_on_sigterm_in_any_process_both_stop_with_a_checkpoint_and_resume(plain, on_jax, tmp_path):
+    moments = None, "term 5"
+    processes = start_both(on_jax, tmp_path, PLAIN, tmp_path / "run", moments=moments)
+    assert finish(processes, 500) == [143, 143], output_of(tmp_path, 0)
+    assert "SIGTERM: the checkpoint of step 5 is written" in output_of(tmp_path, 0)
+    again = tmp_path / "again"
+    assert finish(start_both(on_jax, again, PLAIN, tmp_path / "run"), 500) == [0, 0], output_of(again, 0)
+    assert "from step 5 of 14" in output_of(again, 0)
+    assert_near(
+        [end_of(tmp_path / "run")[0][-1:], *end_of(tmp_path / "run")[1:]], [plain[0][-1:], *plain[1:]]
+    )
