@@ -209,8 +209,13 @@ def _check_all_read(model, stored):
 
 def _of_keras(path, variant=None):
     """The model of a `.keras` file as a `StoredModel`."""
-    model = read_model(path)
-    arrays = plain_arrays(model)
+    distribution = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)  # Its arrays are read, which one process could not of a mesh's.
+    try:
+        model = read_model(path)
+        arrays = plain_arrays(model)
+    finally:
+        keras.distribution.set_distribution(distribution)
     arguments = {name: value for name, value in model.get_config().items() if name in OPTIONS}
     with named(path):
         _merge_metadata(_of_variant(variant), ("it", arguments))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made.workers import end_of, finish, free_ports, output_of, random_moments, start
 
+import keras_vit
 from keras_vit.training import Recipe
 from keras_vit.training.run import RunConfig, train
 
@@ -30,13 +31,6 @@ RECIPE = Recipe(
     mixup=0.3,
 )
 CONFIG = RunConfig("digits", RECIPE, MODEL, image_size=16)
-# Of the random numbers only those of crops are the same on TensorFlow, and on any number of processes.
-PLAIN = RunConfig(
-    "digits",
-    RECIPE.with_changes(dropout_rate=0.0, stochastic_depth_rate=0.0, mixup=0.0),
-    MODEL,
-    image_size=16,
-)
 
 
 @pytest.fixture(scope="module")
@@ -123,28 +117,31 @@ def start_both(on_jax, folder, config, path, strategy="fsdp", moments=(None, Non
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """The state in which TensorFlow's run ends."""
-    path = tmp_path_factory.mktemp("plain") / "run"
-    train(PLAIN, path, verbose=0)
-    return end_of(path)
+    """A configuration whose steps are the same on TensorFlow and in any processes, and TensorFlow's end."""
+    folder = tmp_path_factory.mktemp("plain")
+    keras_vit.VisionTransformer(image_size=16, num_classes=10, **MODEL).save(folder / "start.keras")
+    recipe = RECIPE.with_changes(dropout_rate=0.0, stochastic_depth_rate=0.0, mixup=0.0)
+    config = RunConfig("digits", recipe, weights=str(folder / "start.keras"))
+    train(config, folder / "run", verbose=0)
+    return config, end_of(folder / "run")
 
 
 @pytest.mark.parametrize("strategy", ["data_parallel", "fsdp", "model_parallel=1x4"])
 def test_two_processes_train_as_one_of_tensorflow_does(strategy, plain, on_jax, tmp_path):
-    processes = start_both(on_jax, tmp_path, PLAIN, tmp_path / "run", strategy)
+    config, expected = plain
+    processes = start_both(on_jax, tmp_path, config, tmp_path / "run", strategy)
     assert finish(processes, 500) == [0, 0], output_of(tmp_path, 0)
     assert "ran out of data" not in output_of(tmp_path, 0)
-    assert_near(end_of(tmp_path / "run"), plain)
+    assert_near(end_of(tmp_path / "run"), expected)
 
 
 def test_on_sigterm_in_any_process_both_stop_with_a_checkpoint_and_resume(plain, on_jax, tmp_path):
-    moments = None, "term 5"
-    processes = start_both(on_jax, tmp_path, PLAIN, tmp_path / "run", moments=moments)
+    config, (rows, *expected) = plain
+    processes = start_both(on_jax, tmp_path, config, tmp_path / "run", moments=(None, "term 5"))
     assert finish(processes, 500) == [143, 143], output_of(tmp_path, 0)
     assert "SIGTERM: the checkpoint of step 5 is written" in output_of(tmp_path, 0)
     again = tmp_path / "again"
-    assert finish(start_both(on_jax, again, PLAIN, tmp_path / "run"), 500) == [0, 0], output_of(again, 0)
+    assert finish(start_both(on_jax, again, config, tmp_path / "run"), 500) == [0, 0], output_of(again, 0)
     assert "from step 5 of 14" in output_of(again, 0)
-    assert_near(
-        [end_of(tmp_path / "run")[0][-1:], *end_of(tmp_path / "run")[1:]], [plain[0][-1:], *plain[1:]]
-    )
+    found, *rest = end_of(tmp_path / "run")
+    assert_near([found[-1:], *rest], [rows[-1:], *expected])

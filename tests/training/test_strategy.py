@@ -60,6 +60,12 @@ def test_mirrored_uses_every_device_and_divides_a_batch_in_its_order():
         ("auto", "[1]", r"expected JSON of a cluster in TF_CONFIG; got '\[1\]'"),
         ("auto", cluster(["a:1", "b:1"], 2), "worker index below 2 in TF_CONFIG; got 2"),
         ("tpu", None, "no TPU can be reached"),
+        (
+            "fsdp",
+            None,
+            "--strategy fsdp needs KERAS_BACKEND=jax; got .tensorflow., whose strategies are auto, si",
+        ),
+        ("model_parallel=2x4", None, "--strategy model_parallel=2x4 needs KERAS_BACKEND=jax"),
     ],
 )
 def test_devices_that_do_not_exist_are_refused(name, config, words, monkeypatch):
