@@ -166,7 +166,8 @@ def _class_table(classes):
     title, rows = "Each class", classes
     if len(classes) > MAX_ROWS:
         score = "accuracy" if "accuracy" in classes[0] else "recall"
-        rows = sorted((row for row in classes if row["samples"]), key=lambda row: row[score])[:MAX_ROWS]
+        rows = sorted((row for row in classes if row[score] is not None), key=lambda row: row[score])
+        rows = rows[:MAX_ROWS]
         title = f"The {len(rows)} worst of {len(classes)} classes"
     columns = [name.replace("_", " ") for name in classes[0]]
     return table(title, columns, [tuple(row.values()) for row in rows])
