@@ -12,14 +12,15 @@ import subprocess
 import sys
 import tempfile
 
-from machine import circumstances, versions
+from machine import circumstances, installed, versions
 from report import machine_text, table
 
 HERE = pathlib.Path(__file__).resolve().parent
-THREADS = (1, 2, 4)
+THREADS = tuple(threads for threads in (1, 2, 4) if threads <= os.cpu_count())
 BATCHES = ("1", "16")
 PACKAGES = ("keras_vit", "keras", "tensorflow", "ai-edge-litert", "onnx", "onnxruntime", "tf2onnx")
-OPTIONS = ("--formats", "saved_model,tflite,onnx", "--precisions", "float32,float16,dynamic_int8,int8")
+PEERS = ("openvino", "nncf")
+FORMATS, PRECISIONS = "live,saved_model,tflite,onnx,onnx_int8", "float32,float16,dynamic_int8,int8"
 
 
 def main():
@@ -31,21 +32,25 @@ def main():
         "--output", default=HERE, type=pathlib.Path, help="folder of EXPORT.md and EXPORT.json"
     )
     args = parser.parse_args()
-    found = circumstances() | {"versions": versions(PACKAGES), "variant": args.variant, "threads": {}}
+    formats, precisions, packages = FORMATS, PRECISIONS, PACKAGES
+    if installed(*PEERS):
+        formats, precisions, packages = f"{formats},openvino", f"{precisions},bfloat16", (*packages, *PEERS)
+    options = ["--formats", formats, "--precisions", precisions]
+    found = circumstances() | {"versions": versions(packages), "variant": args.variant, "threads": {}}
     for threads in THREADS:
-        found["threads"][str(threads)] = _measured(threads, args)
+        found["threads"][str(threads)] = _measured(threads, args, options)
     text = report(found)
     print(text)
     (args.output / "EXPORT.json").write_text(json.dumps(found, indent=1) + "\n")
     (args.output / "EXPORT.md").write_text(text)
 
 
-def _measured(threads, args):
+def _measured(threads, args, options):
     """The rows of `keras-vit benchmark` with so many threads."""
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder, "found.json")
         options = ["--model", args.variant, "--image_size", args.image_size, "--rounds", args.rounds]
-        options += [*OPTIONS, "--threads", str(threads), "--batch_sizes", ",".join(BATCHES)]
+        options += [*options, "--threads", str(threads), "--batch_sizes", ",".join(BATCHES)]
         command = [sys.executable, "-m", "keras_vit", "benchmark", *options, "--output", output]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return json.loads(output.read_text())["rows"]

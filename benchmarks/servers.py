@@ -119,7 +119,7 @@ def write_ours(variant, folder):
     from keras_vit.export import export_onnx, export_openvino, export_saved_model, export_tflite
 
     folder = pathlib.Path(folder)
-    saved = export_saved_model(systems._ours(Case(variant)), folder / "saved_model", warmup=())
+    saved = export_saved_model(systems.keras_model(Case(variant)), folder / "saved_model", warmup=())
     writers = {".tflite": export_tflite, ".onnx": export_onnx, ".xml": export_openvino}
     noise = np.random.default_rng(0).random((CALIBRATION, 224, 224, 3), "float32")
     for file in OURS.values():
@@ -135,7 +135,7 @@ def write_peers(variant, folder):
     import torch
 
     systems.declare_torchvision()
-    model, folder = systems._timm(Case(variant)).eval(), pathlib.Path(folder)
+    model, folder = systems.timm_model(Case(variant)).eval(), pathlib.Path(folder)
     onnx = folder / "timm.onnx"
     axes = {"dynamic_axes": {"images": {0: "batch"}}, "input_names": ["images"]}
     torch.onnx.export(model, torch.zeros(1, 3, 224, 224), onnx, opset_version=17, dynamo=False, **axes)
@@ -160,9 +160,9 @@ def measure_runtime(name, variant, folder, threads):
     case, folder = Case(variant), pathlib.Path(folder)
     if name in OURS:
         os.environ["KERAS_BACKEND"] = "tensorflow"
-        return systems.timed(systems._exported(case, folder, OURS[name]))
+        return systems.timed(systems.runtime_step(case, folder, OURS[name]))
     if PEERS[name] is None:
-        return systems.timed(systems.torch_step(case, folder, systems._timm, compiled=True))
+        return systems.timed(systems.torch_step(case, folder, systems.timm_model, compiled=True))
     images, file = case.data()[0].transpose(0, 3, 1, 2).copy(), folder / PEERS[name]
     if file.suffix == ".onnx":
         import onnxruntime

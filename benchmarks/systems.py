@@ -85,7 +85,7 @@ def policy(case):
     return "mixed_bfloat16" if mixed else case.precision
 
 
-def _ours(case):
+def keras_model(case):
     import keras_vit
 
     return keras_vit.VisionTransformer.from_variant(
@@ -95,7 +95,7 @@ def _ours(case):
 
 def _keras_vit(case, folder, jit=None):
     """The default for users (`jit=None`), or a graph with or without XLA."""
-    model = _ours(case)
+    model = keras_model(case)
     if case.task == "training":
         from keras_vit.training import compile_model
 
@@ -157,7 +157,7 @@ def _keras_jax(case, folder):
     import jax
     import numpy as np
 
-    model = _ours(case)
+    model = keras_model(case)
     images, labels = map(jax.numpy.asarray, case.data())
     if case.task == "training":
         from keras_vit.training import compile_model
@@ -178,7 +178,9 @@ def export_formats(variant, image_size, folder):
     from keras_vit.export.saved_model import export_saved_model
     from keras_vit.export.tflite import export_tflite
 
-    saved = export_saved_model(_ours(Case(variant, image_size=image_size)), folder / FORMATS[0], warmup=())
+    saved = export_saved_model(
+        keras_model(Case(variant, image_size=image_size)), folder / FORMATS[0], warmup=()
+    )
     for file in FORMATS[1:]:
         try:
             if file.endswith(".tflite"):
@@ -196,7 +198,7 @@ def _saved_model(case, folder):
     return lambda: loaded(images).numpy()
 
 
-def _exported(case, folder, file):
+def runtime_step(case, folder, file):
     from keras_vit.export.exported_model import open_exported
 
     run, images = open_exported(folder / file, len(os.sched_getaffinity(0))).outputs, (case.data()[0] + 1) / 2
@@ -255,7 +257,7 @@ def _transformers(case):
     return ViTForImageClassification(config)
 
 
-def _timm(case):
+def timm_model(case):
     from timm.models.vision_transformer import VisionTransformer
 
     sizes = parse_variant(case.variant)
@@ -320,7 +322,7 @@ _FORMAT = {"tasks": ("inference",), "precisions": ("float32",)}
 
 
 def _file(file, *modules):
-    return System(functools.partial(_exported, file=file), (*_OURS, *modules), "runtime", **_FORMAT)
+    return System(functools.partial(runtime_step, file=file), (*_OURS, *modules), "runtime", **_FORMAT)
 
 
 def _on_torch(build, compiled, module):
@@ -341,7 +343,7 @@ SYSTEMS = {
     "KerasHub XLA": System(functools.partial(_keras_hub, jit=True), _HUB, "tensorflow", peer=True),
     "transformers": _on_torch(_transformers, False, "transformers"),
     "transformers compiled": _on_torch(_transformers, True, "transformers"),
-    "timm compiled": _on_torch(_timm, True, "timm"),
+    "timm compiled": _on_torch(timm_model, True, "timm"),
 }
 
 

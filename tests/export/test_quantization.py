@@ -1,5 +1,7 @@
 """The accuracy of each precision, the effect of calibration, and integer inputs and outputs."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
@@ -16,27 +18,61 @@ from keras_vit.export.folder import export_folder
 from keras_vit.export.tflite import export_tflite
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import RunConfig, train
+from keras_vit.variants import parse_variant
+
+SIZES = {name: MODEL[name] for name in ("patch_size", "hidden_size", "num_layers", "mlp_dim", "num_heads")}
+# Models of the size of the quickstart's, which all learn the digits.
+TRAINED = {
+    "gap": MODEL,
+    "token and registers": {**MODEL, "pooling": "token", "num_registers": 2, "layer_scale": 0.1},
+    "map": {**MODEL, "pooling": "map", "norm": "rms", "qk_norm": True},
+    "DINOv3": {**MODEL, **parse_variant("DINOv3-S/16"), **SIZES},
+    "EVA-02": {**MODEL, **parse_variant("EVA-02-S/14"), **SIZES},
+    "hybrid": {**MODEL, "patch_size": 1, "resnet": (1,), "resnet_width": 32},
+}
+
+
+@pytest.fixture(scope="module")
+def trained(shared_folder):
+    """A function name → the folder of a run that trained this model on the digits."""
+
+    def run(name):
+        config = RunConfig(dataset="digits", recipe=RECIPES["digits"], model=TRAINED[name])
+        folder = f"quantized_{name.replace(' ', '_')}"
+        return shared_folder(folder, lambda path: train(config, path / "run", verbose=0)) / "run"
+
+    return run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("integer_io", [None, "uint8"])
-def test_each_precision_keeps_the_accuracy_of_a_trained_model(integer_io, shared_folder, tmp_path):
-    config = RunConfig(dataset="digits", recipe=RECIPES["digits"], model=MODEL)
-    run = shared_folder("quantized_run", lambda folder: train(config, folder / "run", verbose=0)) / "run"
-    options = {"precisions": ("float32", "float16", "dynamic_int8", "int8"), "integer_io": integer_io}
-    model, dataset = open_model(run), load_dataset("digits", RECIPES["digits"].seed)
-    report = export_folder(model, tmp_path / "export", ("tflite",), dataset=dataset, **options)
+@pytest.mark.parametrize(
+    "name, integer_io", [*((name, None) for name in TRAINED), ("gap", "uint8")], ids=lambda value: str(value)
+)
+def test_each_precision_keeps_the_accuracy_of_a_trained_model(name, integer_io, trained, tmp_path):
+    model, dataset = open_model(trained(name)), load_dataset("digits", RECIPES["digits"].seed)
+    formats, precisions = ["tflite", "onnx_int8"], ["float32", "float16", "dynamic_int8", "int8"]
+    if importlib.util.find_spec("nncf"):
+        formats = [*formats, "openvino"]
+        if name == "map":  # Its RMS norms lose too much in OpenVINO's bfloat16.
+            with pytest.raises(ValueError, match="openvino_bfloat16 export is discarded: it agrees"):
+                export_folder(model, tmp_path / "e", ["openvino"], dataset=dataset, precisions=["bfloat16"])
+        else:
+            precisions = [*precisions, "bfloat16"]
+    options = {"precisions": precisions, "integer_io": integer_io}
+    report = export_folder(model, tmp_path / "export", formats, dataset=dataset, **options)
     live = report["live"]["score"]
-    assert live >= 0.98
-    for precision, width, bound, lost, agreement in (
-        ("float32", 4, 1e-5, 0.0, 1.0),
-        ("float16", 2, 5e-3, 0.003, 0.995),
-        ("dynamic_int8", 1, 0.06, 0.003, 0.99),
-        ("int8", 1, 0.25, 0.015, 0.98),
+    assert live >= 0.97
+    for row in report["formats"].values():
+        assert row["warning"] is None
+        assert row["agreement"] >= 0.99 and row["score"] >= live - 0.003
+    for precision, width, bound in (
+        ("float32", 4, 1e-5),
+        ("float16", 2, 5e-3),
+        ("dynamic_int8", 1, 0.06),
+        ("int8", 1, 0.25),
     ):
         row = report["formats"][f"tflite_{precision}"]
         assert row["max_logit_difference"] <= bound
-        assert row["score"] >= live - lost and row["agreement"] >= agreement
         weights = width * model.count_params()
         assert weights * 0.98 < row["bytes"] < weights * 1.1 + 100_000
 

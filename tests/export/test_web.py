@@ -19,6 +19,7 @@ from keras_vit.export import web
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.folder import export_folder
+from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.verify import normalised
 from keras_vit.inspection import attention_rollout
 from keras_vit.preprocessing import Preprocessing
@@ -329,17 +330,22 @@ def test_a_device_that_computes_something_else_is_not_used(single, tmp_path):
 
 
 @pytest.mark.slow
-def test_web_gpu_is_used_where_there_is_one(single, tmp_path):
+@pytest.mark.parametrize("pooling", ["token", "gap", "map"])
+@pytest.mark.parametrize("precision, bound", [("float32", 1e-4), ("float16", 5e-3), ("dynamic_int8", 0.1)])
+def test_web_gpu_is_used_where_there_is_one(pooling, precision, bound, tmp_path):
+    saved = export_saved_model(one_block(pooling=pooling), tmp_path / "1", warmup=())
+    options = {"precision": precision, "single_file": True, "attention": True}
+    page = web.export_web(saved, tmp_path / "web", **options)
     file = photo(tmp_path / "photo.png")
     with chromium(*WEBGPU) as browser:
-        tab, *_ = opened(browser, (single / "index.html").as_uri())
+        tab, *_ = opened(browser, (page / "index.html").as_uri())
         assert tab.inner_text("#status") == "Ready, on WebGPU."
         assert tab.locator("#accelerator option").all_inner_texts() == ["WebGPU", "WebAssembly"]
-        exported, found = open_exported(single), result_of(tab, file)
+        exported, found = open_exported(page), result_of(tab, file)
         assert found["accelerator"] == "webgpu"
         expected = exported.outputs(exported.preprocessing([file]))
         for name in ("logits", "rollout"):
-            assert_close(np.array([found["outputs"][name]]), expected[name], 1e-4)
+            assert_close(np.array([found["outputs"][name]]), expected[name], bound)
         tab.select_option("#accelerator", "wasm")
         tab.evaluate("last")
         assert tab.evaluate("result.accelerator") == "wasm"
