@@ -40,10 +40,11 @@ def write_run_report(config, workdir, record, data_dir=None):
     if config.objective == "classify":
         images, names = _add_test_split(report, config, workdir, model, record, data_dir)
     # Without labels, no image is computed.
-    subject = Subject(model, images[:MAX_INSPECTED], names[:MAX_INSPECTED])
+    encoder = getattr(model, "encoder", model)
+    subject = Subject(encoder, images[:MAX_INSPECTED], names[:MAX_INSPECTED])
     add_views(report, subject, VIEWS if images else VIEWS[1:])
     add_run(report, workdir.config, record)
-    add_configuration(report, model)
+    add_configuration(report, encoder)
 
     result = summary(record)
     words = [f"{result[0].upper()}{result[1:]}."]

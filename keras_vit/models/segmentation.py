@@ -242,10 +242,13 @@ class ImageSegmenter(DistributedModel):
         masks, classes = self._training.output[1][-1]
         return keras.Model(self.input, {"masks": masks, "classes": classes}, name="query_predictions")
 
-    def finished(self):
+    def finished(self, arrays=None):
         """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
 
         Masks do not restrict the attention of its queries if all probabilities have fallen below 0.5.
+
+        Args:
+            arrays: dict of the weights by path; None for the model's, with LoRA factors merged.
 
         Example:
             >>> segmenter = ImageSegmenter(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), num_classes=4)
@@ -259,7 +262,7 @@ class ImageSegmenter(DistributedModel):
         masked = any(float(layer.probability) >= 0.5 for layer in masks)
         config = {**self._config(), "encoder": encoder, "masked_attention": masked, "name": self.name}
         model = type(self)(**config)
-        arrays = plain_arrays(self)
+        arrays = plain_arrays(self) if arrays is None else arrays
         for weight in model.weights:
             if "float" in weight.dtype:
                 weight.assign(arrays[weight.path])

@@ -4,8 +4,9 @@ import collections
 
 import numpy as np
 
-from keras_vit.models import VisionTransformer
+from keras_vit.models import ImageSegmenter, VisionTransformer
 from keras_vit.models.masked_patch import MaskedPatchPredictor
+from keras_vit.tasks import get_task
 from keras_vit.training.sharding import whole
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights import from_pretrained
@@ -29,8 +30,9 @@ def build_model(config, dataset):
     }
     if config.image_size or recipe.image_size:
         options["image_size"] = config.image_size or recipe.image_size
-    if config.objective == "masked_patch":
-        # Without labels, no layers after the tokens are trained.
+    segments = config.objective == "classify" and get_task(recipe.task).has_class_maps
+    if config.objective == "masked_patch" or segments:
+        # No layers of the encoder after the tokens are trained.
         after = ("representation_size", "norm_after_pooling")
         sizes = {name: value for name, value in sizes.items() if name not in after}
         options = {name: value for name, value in options.items() if name not in after}
@@ -44,6 +46,9 @@ def build_model(config, dataset):
         model = _loaded(config, sizes, options)
     if config.objective == "masked_patch":
         return MaskedPatchPredictor(model, config.target)
+    if segments:
+        names = {"class_names": dataset.class_names, "split_seed": recipe.seed}
+        return ImageSegmenter(model, len(dataset.class_names), **{**names, **(recipe.segmenter or {})})
     if recipe.head_bias:
         for name in ("head", "head_distillation")[: 1 + model.distillation]:
             bias = model.get_layer(name).bias
@@ -69,12 +74,17 @@ def _loaded(config, sizes, options):
 
 
 def trained_transformer(model):
-    """The VisionTransformer in a run's model, which may be a MaskedPatchPredictor."""
-    return model.encoder if isinstance(model, MaskedPatchPredictor) else model
+    """The VisionTransformer in a run's model, which may be a MaskedPatchPredictor or an ImageSegmenter."""
+    return getattr(model, "encoder", model)
 
 
 def finished_model(model):
-    """The trained VisionTransformer on one device, in float32, without dropout, remat and frozen layers."""
+    """The trained model on one device, in float32, without dropout, remat and frozen layers.
+
+    It is an ImageSegmenter for segmentation, otherwise a VisionTransformer.
+    """
+    if isinstance(model, ImageSegmenter):
+        return model.finished({weight.path: whole(weight) for weight in model.weights})
     trained = trained_transformer(model)
     changes = {
         "dtype": "float32",

@@ -54,6 +54,7 @@ class Recipe(Augmentation):
         freeze: Name of the last frozen layer, such as "encoder_block_8"; "encoder_norm" for a linear probe;
             or None.
         model: Other arguments of `VisionTransformer`.
+        segmenter: Of segmentation: arguments of `ImageSegmenter`, such as its `head`; None for its defaults.
         image_size: (height, width) for training unless another is given, or None.
         dtype: "float32", "mixed_bfloat16" or "mixed_float16".
         remat: Whether to recompute the blocks in the backward pass instead of storing their activations.
@@ -100,6 +101,7 @@ class Recipe(Augmentation):
     remat: bool = field(rules.boolean, default=False)
     crop_area: tuple[float, float] | None = field(CROP_AREA, default=(0.05, 1.0), kw_only=True)
     flip: bool = field(rules.boolean, default=True, kw_only=True)
+    segmenter: dict | None = field(rules.optional(_ARGUMENTS), default=None)
     train_samples: int | None = field(rules.optional(_POSITIVE_INT), default=None)
     eval_every: int = field(_POSITIVE_INT, default=100)
     checkpoint_every: int | None = field(rules.optional(_POSITIVE_INT), default=None)

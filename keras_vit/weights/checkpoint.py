@@ -17,6 +17,7 @@ from keras_vit.layers.attention import check_heads
 from keras_vit.messages import listed
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
+from keras_vit.models.segmentation import ImageSegmenter
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights.architecture import infer_arguments
@@ -167,7 +168,7 @@ def not_finite(checkpoint):
 
 
 def read_model(path):
-    """Load the VisionTransformer of a `.keras` file, not compiled.
+    """Load the VisionTransformer or ImageSegmenter of a `.keras` file, not compiled.
 
     Raises:
         ValueError: if the file cannot be read or holds something else.
@@ -180,9 +181,11 @@ def read_model(path):
             config = json.loads(archive.read("config.json"))
             stored = check_hdf5(archive, "model.weights.h5")
         kind = keras.saving.get_registered_object(config["registered_name"])
-        is_ours = isinstance(kind, type) and issubclass(kind, VisionTransformer)
+        is_ours = isinstance(kind, type) and issubclass(kind, (VisionTransformer, ImageSegmenter))
         if is_ours:
-            declared = 4 * min_parameters({**DEFAULTS, **config["config"]})
+            options = config["config"]
+            options = options["encoder"] if issubclass(kind, ImageSegmenter) else options
+            declared = 4 * min_parameters({**DEFAULTS, **options})
             check_unpacked_size(declared, os.path.getsize(path))
             # Safe even after keras.config.enable_unsafe_deserialization().
             with serialization_lib.SafeModeScope(True):
@@ -213,6 +216,7 @@ def _of_keras(path, variant=None):
     keras.distribution.set_distribution(None)  # Its arrays are read, which one process could not of a mesh's.
     try:
         model = read_model(path)
+        model = getattr(model, "encoder", model)  # of a segmenter
         arrays = plain_arrays(model)
     finally:
         keras.distribution.set_distribution(distribution)

@@ -1,0 +1,67 @@
+"""Runs of segmentation: the model of a recipe, frozen backbones, the finished model, and resuming."""
+
+import shutil
+import types
+
+import numpy as np
+import pytest
+from reference.comparing import assert_close, numpy
+from reference.small import SMALL
+
+from keras_vit import ImageSegmenter
+from keras_vit.training.building import build_model, finished_model
+from keras_vit.training.compiling import compile_model
+from keras_vit.training.named_recipes import RECIPES
+from keras_vit.training.run import RunConfig, train
+from keras_vit.weights.checkpoint import read_model
+
+MODEL = {name: value for name, value in SMALL.items() if name != "num_classes"}
+QUERIES = {"head": "mask", "num_queries": 12, "query_blocks": 1, "loss_points": 16}
+
+
+def config(recipe="digits_scenes", model=MODEL, **changes):
+    return RunConfig("digits_scenes", RECIPES[recipe].with_changes(**changes), model=model)
+
+
+def built(*args, **changes):
+    dataset = types.SimpleNamespace(class_names=("background", *"0123456789"))
+    return build_model(config(*args, **changes), dataset)
+
+
+@pytest.mark.parametrize("segmenter", [None, {"head": "up", "decoder_size": 8}, QUERIES])
+def test_the_finished_model_is_a_segmenter_that_a_file_holds(segmenter, tmp_path):
+    model = built(segmenter=segmenter, dropout_rate=0.1)
+    assert isinstance(model, ImageSegmenter)
+    assert model.head == (segmenter or {"head": "linear"})["head"]
+    finished = finished_model(model)
+    assert (finished.encoder.dropout_rate, finished.split_seed, finished.num_classes) == (0, 0, 11)
+    finished.save(tmp_path / "model.keras")
+    images = np.random.default_rng(0).uniform(-1, 1, (1, 16, 16, 3)).astype("float32")
+    assert_close(read_model(tmp_path / "model.keras")(images), numpy(finished(images)))
+
+
+@pytest.mark.parametrize("head", ["linear", "multi"])
+def test_a_frozen_backbone_leaves_the_head(head):
+    model = built("segment_linear", image_size=None, segmenter={"head": head})
+    compile_model(model, RECIPES["segment_linear"])
+    trained = {variable.path.split("/")[0] for variable in model.trainable_variables}
+    assert trained == {"head_norm", "head"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("segmenter", [{"head": "up", "decoder_size": 8}, QUERIES])
+def test_a_resumed_run_is_the_uninterrupted_one(segmenter, tmp_path):
+    changes = {"total_steps": 4, "batch_size": 4, "eval_every": 2, "train_samples": 8, "dropout_rate": 0.1}
+    run = config(segmenter=segmenter, image_size=(16, 16), scale_jitter=(0.5, 2.0), **changes)
+    workdir, record = train(run, tmp_path / "whole", 0)
+    assert 0 <= record["test_mean_iou"] <= 1
+    shutil.copytree(tmp_path / "whole", tmp_path / "resumed")
+    for name in ("model.keras", "result.json"):
+        (tmp_path / "resumed" / name).unlink()
+    for path in (tmp_path / "resumed" / "checkpoints").glob("*4*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    resumed, again = train(run, tmp_path / "resumed", 0)
+    expected = read_model(workdir.model)
+    for weight, found in zip(expected.weights, read_model(resumed.model).weights):
+        np.testing.assert_array_equal(numpy(weight), numpy(found))
+    assert again["test_mean_iou"] == record["test_mean_iou"]
