@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
 # On JAX the fast tests are the golden files, a run, and a sample of the contract of layers and models; test-full
 # adds layers, models, steps, loading and saving.
-JAX_TESTS := tests/contract/test_contract.py tests/training/test_jax_run.py \
+JAX_TESTS := tests/contract/test_contract.py tests/layers/test_xla_form.py tests/training/test_jax_run.py \
 	tests/models/test_distributed.py::test_fine_tuning_follows_the_official_trajectory \
 	tests/weights/test_load.py::test_a_checkpoint_computes_what_its_authors_code_computes
 JAX_TESTS_FULL := tests/contract/test_contract.py tests/training/test_jax_run.py tests/layers tests/test_seeds.py \

@@ -41,6 +41,7 @@ setup(
         "requests",
         "safetensors",
         "scikit-learn",
+        "scipy",
         "tensorboard",
         "tensorflow>=2.19",
         "tensorflow-datasets",

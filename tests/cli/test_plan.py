@@ -65,6 +65,7 @@ def test_a_plan_that_does_not_fit_names_what_was_tried():
     assert as_text({**FOUND, **reason, "tried": tried}).splitlines()[-1].startswith("remat: fits")
 
 
+@pytest.mark.slow
 def test_bad_input_is_refused_in_one_line(keras_vit, refused):
     # The parent has Keras on TensorFlow.
     refused(keras_vit("plan", "--model", "B/16", "--topology", "v9:2x2"), "v5e:4x4", "'v9:2x2'")
@@ -97,16 +98,15 @@ def compiled(*options):
 @pytest.mark.parametrize(
     "options, mib",
     [
-        # Both totals are of 64 images on a chip; that of L/16 was extrapolated from 2 and 4 blocks.
-        ("--model B/16 --recipe finetune", 4475),
-        ("--model L/16 --recipe pretrain_jft --num_classes 18291 --remat", 6336),
+        ("--model B/16 --recipe finetune", 3966),
+        ("--model L/16 --recipe pretrain_jft --num_classes 18291 --remat", 5366),
     ],
     ids=["B16", "L16"],
 )
 def test_a_compiled_step_has_the_memory_flops_and_collectives_of_data_parallelism(options, mib):
     found = compiled(*options.split(), "--dtype", "mixed_bfloat16", "--batch_size", "256")
     assert found["fits"] and found["chips"] == 4
-    assert found["memory"]["total"] / 2**20 == pytest.approx(mib, rel=0.15)
+    assert found["memory"]["total"] / 2**20 == pytest.approx(mib, rel=0.05)
     assert {*found["collectives"]} == {"all-reduce"}
 
 

@@ -168,6 +168,7 @@ def test_a_smaller_image_is_padded_by_the_mean_colour():
     np.testing.assert_allclose(pixels.numpy()[outside], np.tile([51, 102, 153], (360, 1)), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_worker_resumes_with_its_part_of_the_rest():
     augmentation = Augmentation(scale_jitter=(0.5, 2.0), flip=True, shift=0.1, photometric=0.5)
     whole = batches(augmentation)

@@ -1,4 +1,4 @@
-"""The forms for XLA compute what the layers' own forms compute, on any backend."""
+"""The forms for XLA compute what the layers' own forms compute; `make test` runs this on JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from keras_vit.layers.xla_form import fused_attention, moments
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="for `make test` on JAX")
 
 
 def formula(query, key, value, bias=None):

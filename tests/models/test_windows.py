@@ -1,5 +1,6 @@
 """Images of any size in windows: the same as one window where one suffices, and memory by the window."""
 
+import functools
 import tracemalloc
 
 import numpy as np
@@ -13,8 +14,14 @@ ENCODER = {**SMALL, "num_classes": None}
 ANY = {**ENCODER, "image_size": (None, None), "position_embedding": "none", "rotary": "dinov3"}
 
 
-def segmenter(**encoder):
-    return randomise(ImageSegmenter(VisionTransformer(**{**ENCODER, **encoder}), 5))
+@functools.cache  # Each compiles its functions once.
+def encoder(any_size=False):
+    return randomise(VisionTransformer(**(ANY if any_size else ENCODER)))
+
+
+@functools.cache
+def segmenter(any_size=False):
+    return randomise(ImageSegmenter(VisionTransformer(**(ANY if any_size else ENCODER)), 5))
 
 
 def photo(*shape):
@@ -47,21 +54,21 @@ def test_overlapping_windows_have_the_mean_of_their_logits():
 
 def test_maps_have_the_sizes_of_their_images():
     images = [photo(7, 30), photo(40, 21)]
-    for model in (segmenter(), segmenter(**ANY)):
+    for model in (segmenter(), segmenter(any_size=True)):
         assert [found.shape for found in model.segment(images)] == [(7, 30), (40, 21)]
     assert [found.shape for found in segmenter().segment(images, whole=True)] == [(7, 30), (40, 21)]
 
 
 def test_a_model_for_any_size_computes_windows_of_a_given_size():
-    model, image = segmenter(**ANY), photo(16, 32)
+    model, image = segmenter(any_size=True), photo(16, 32)
     (found,) = model.segment(image, window=(16, 16), overlap=0.0)
     expected = np.concatenate([model.segment(image[:, i : i + 16])[0] for i in (0, 16)], axis=1)
     np.testing.assert_array_equal(found, expected)
 
 
-def test_memory_grows_with_the_width_and_not_with_the_height():
+def test_memory_grows_with_the_width_and_not_with_the_height(monkeypatch):
     model = segmenter()
-    model.predict_on_batch = lambda batch: np.zeros((*batch.shape[:3], 50), "float32")
+    monkeypatch.setattr(model, "predict_on_batch", lambda batch: np.zeros((*batch.shape[:3], 50), "float32"))
     peaks = []
     for height in (64, 512):
         image = np.zeros((height, 64, 3), "uint8")
@@ -73,7 +80,7 @@ def test_memory_grows_with_the_width_and_not_with_the_height():
 
 
 def test_dense_features_are_the_tokens_of_the_blocks():
-    model, image = randomise(VisionTransformer(**ENCODER)), photo(16, 16)
+    model, image = encoder(), photo(16, 16)
     (found,) = dense_features(model, image, blocks=(0, 1))
     stages = ["encoder_block_0", "tokens"]
     grids = model.feature_extractor(stages, grid=True)(model.preprocessing(image))
@@ -82,7 +89,7 @@ def test_dense_features_are_the_tokens_of_the_blocks():
 
 
 def test_dense_features_of_large_images_come_from_windows():
-    model, image = randomise(VisionTransformer(**ENCODER)), photo(16, 32)
+    model, image = encoder(), photo(16, 32)
     (found,) = dense_features(model, image, overlap=0.0)
     halves = dense_features(model, [image[:, :16], image[:, 16:]])
     assert_close(found, np.concatenate(halves, axis=1))
@@ -91,7 +98,7 @@ def test_dense_features_of_large_images_come_from_windows():
 
 @pytest.mark.parametrize("size, grid", [(None, (3, 5)), ((32, 16), (4, 2))])
 def test_a_model_for_any_size_computes_the_whole_image(size, grid):
-    model = randomise(VisionTransformer(**ANY))
+    model = encoder(any_size=True)
     assert dense_features(model, photo(20, 33), size=size)[0].shape == (*grid, 12)
 
 
@@ -112,8 +119,8 @@ def test_wrong_options_are_refused(options, message):
 
 def test_windows_that_patches_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="expected a window divisible by"):
-        segmenter(**ANY).segment(photo(32, 32), window=(12, 16))
+        segmenter(any_size=True).segment(photo(32, 32), window=(12, 16))
     with pytest.raises(ValueError, match="whole=True"):
-        segmenter(**ANY).segment(photo(32, 32), whole=True)
+        segmenter(any_size=True).segment(photo(32, 32), whole=True)
     with pytest.raises(ValueError, match="blocks must be increasing numbers from 0 to 1"):
         dense_features(segmenter(), photo(16, 16), blocks=(2,))

@@ -28,7 +28,15 @@ def built(*args, **changes):
     return build_model(config(*args, **changes), dataset)
 
 
-@pytest.mark.parametrize("segmenter", [None, {"head": "up", "decoder_size": 8}, QUERIES])
+@pytest.mark.parametrize(
+    "segmenter",
+    [
+        {"head": "up", "decoder_size": 8},
+        pytest.param(None, marks=pytest.mark.slow),
+        pytest.param(QUERIES, marks=pytest.mark.slow),
+    ],
+    ids=["up", "linear", "mask"],
+)
 def test_the_finished_model_is_a_segmenter_that_a_file_holds(segmenter, tmp_path):
     model = built(segmenter=segmenter, dropout_rate=0.1)
     assert isinstance(model, ImageSegmenter)
