@@ -36,6 +36,10 @@ from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import Rule, boolean, check_fields, integer, number, one_of, optional, text
 
 DYNAMIC_SIZE = (None, None)  # the image size of a model that accepts any
+# What a copy of a trained model changes for inference.
+INFERENCE = {"dtype": "float32"} | dict.fromkeys(
+    ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"), 0.0
+)
 POOLINGS = ("token", "gap", "token_gap", "map", None)
 
 

@@ -3,12 +3,11 @@
 import keras
 import numpy as np
 
-from keras_vit.layers.dense import STATE, EinsumDense, restoring, state_config
+from keras_vit.layers.dense import EinsumDense
 from keras_vit.layers.mask_tokens import MaskTokens
 from keras_vit.layers.patch_embedding import check_divisible, pair
 from keras_vit.models.adapting import plain_arrays
-from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
-from keras_vit.models.distributed import DistributedModel
+from keras_vit.models.encoder_model import EncoderModel, as_encoder, patch_pixels
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.preprocessing.tensors import backend_of
 from keras_vit.rules import one_of
@@ -19,7 +18,7 @@ LEVELS = 8  # per channel of a color: 3 bits
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MaskedPatchPredictor(DistributedModel):
+class MaskedPatchPredictor(EncoderModel):
     """Self-supervised training: predict the content of an image's corrupted patches.
 
     Some patch vectors are replaced by a learned mask token or by those of other patches before the encoder
@@ -55,10 +54,8 @@ class MaskedPatchPredictor(DistributedModel):
     """
 
     def __init__(self, encoder, target="mean_color", dtype=None, **kwargs):
-        if not isinstance(encoder, VisionTransformer):
-            encoder = VisionTransformer.from_config({"dtype": dtype, **encoder})
         one_of(TARGETS).check("target", target)
-        check_encoder(encoder)
+        encoder = as_encoder(encoder, dtype)
         start = encoder.get_layer("patch_embedding").output, encoder.get_layer("patch_tokens").output
         embed = keras.Model(encoder.input, start, name="embed")
         encode = keras.Model(start, encoder.feature_extractor("tokens").output["tokens"], name="encode")
@@ -123,21 +120,8 @@ class MaskedPatchPredictor(DistributedModel):
             weights[path].assign(array)
         return model
 
-    def get_config(self):
-        return {
-            "encoder": self.encoder.get_config(),
-            "target": self.target,
-            "name": self.name,
-            "trainable": self.trainable,
-            **state_config(self._own_layers()),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        with restoring(config) as freeze:
-            model = cls(**{name: value for name, value in config.items() if name not in STATE})
-            freeze(model._own_layers())
-        return model
+    def _config(self):
+        return {"target": self.target}
 
     def _own_layers(self):
         """The layers that are not in the encoder."""
@@ -191,16 +175,6 @@ def patch_targets(images, patch_size, target, preprocessing):
     return numpy.reshape(colors, (batch, rows * columns, *[side * side] * (side > 1)))
 
 
-def patch_pixels(model):
-    """(height, width) in pixels of the image region of one patch token.
-
-    >>> patch_pixels(model)
-    (8, 8)
-    """
-    stride = stem_stride(model.resnet)
-    return tuple(side * stride for side in model.patch_size)
-
-
 def _averaging(parts, pixels):
     """The (parts, pixels) matrix of the means over equal parts, whose edges may split pixels."""
     edges = np.linspace(0, pixels, parts + 1)[:, np.newaxis]
@@ -217,25 +191,3 @@ def _predictions(target, encoder):
         return (height * width * channels,)
     side = COLORS_PER_SIDE[target]
     return (*[side * side] * (side > 1), LEVELS**channels)
-
-
-def check_encoder(encoder):
-    """Raise ValueError unless a VisionTransformer ends with its tokens, and its patches fill its images.
-
-    >>> check_encoder(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3, num_classes=5))
-    Traceback (most recent call last):
-    ValueError: expected an encoder without layers after its tokens; got {'num_classes': 5}
-    """
-    if encoder.num_layers is None:
-        raise ValueError("expected an encoder with a Transformer; got one with num_layers=None")
-    after = {"pooling": "map"} if encoder.pooling == "map" else {}
-    for name in ("num_classes", "representation_size", "norm_after_pooling"):
-        if getattr(encoder, name):
-            after[name] = getattr(encoder, name)
-    if after:
-        raise ValueError(f"expected an encoder without layers after its tokens; got {after}")
-    patch = patch_pixels(encoder)
-    if encoder.image_size != DYNAMIC_SIZE and any(side % p for side, p in zip(encoder.image_size, patch)):
-        raise ValueError(
-            f"expected an image size divisible by a token's region of {patch}; got {encoder.image_size}"
-        )

@@ -7,15 +7,14 @@ import keras
 from keras import ops
 
 from keras_vit.layers import ClassToken, LayerNormalization
-from keras_vit.layers.dense import STATE, Dense, restoring, state_config
+from keras_vit.layers.dense import STATE, Dense
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.segmentation import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
 from keras_vit.models.adapting import plain_arrays
-from keras_vit.models.distributed import DistributedModel
+from keras_vit.models.config import INFERENCE
+from keras_vit.models.encoder_model import EncoderModel, as_encoder, patch_pixels
 from keras_vit.models.features import feature_extractor, grids_of_blocks, normalized, patch_grid
 from keras_vit.models.mask_loss import query_loss
-from keras_vit.models.masked_patch import check_encoder, patch_pixels
-from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.windows import segment
 from keras_vit.rules import boolean, integer, one_of, optional
 from keras_vit.tasks.losses import MEAN
@@ -31,7 +30,7 @@ _POSITIVE = integer(at_least=1)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ImageSegmenter(DistributedModel):
+class ImageSegmenter(EncoderModel):
     """Semantic segmentation with a plain Vision Transformer: the class of each pixel.
 
     The heads are
@@ -111,9 +110,7 @@ class ImageSegmenter(DistributedModel):
         dtype=None,
         **kwargs,
     ):
-        if not isinstance(encoder, VisionTransformer):
-            encoder = VisionTransformer.from_config({"dtype": dtype, **encoder})
-        check_encoder(encoder)
+        encoder = as_encoder(encoder, dtype)
         self.num_classes = _POSITIVE.check("num_classes", num_classes)
         self.head = one_of(HEADS).check("head", head)
         self.blocks = blocks and tuple(blocks)
@@ -255,8 +252,7 @@ class ImageSegmenter(DistributedModel):
             >>> segmenter.finished().encoder.dropout_rate
             0.0
         """
-        rates = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
-        encoder = {**self.encoder.get_config(), **dict.fromkeys(rates, 0.0), "dtype": "float32"}
+        encoder = {**self.encoder.get_config(), **INFERENCE}
         encoder = {name: value for name, value in encoder.items() if name not in STATE}
         masks = [layer for layer in self.layers if isinstance(layer, QueryAttentionBias)]
         masked = any(float(layer.probability) >= 0.5 for layer in masks)
@@ -270,22 +266,6 @@ class ImageSegmenter(DistributedModel):
 
     def _config(self):
         return {name: getattr(self, name) for name in _OPTIONS}
-
-    def get_config(self):
-        return {
-            "encoder": self.encoder.get_config(),
-            **self._config(),
-            "name": self.name,
-            "trainable": self.trainable,
-            **state_config(self._own_layers()),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        with restoring(config) as freeze:
-            model = cls(**{name: value for name, value in config.items() if name not in STATE})
-            freeze(model._own_layers())
-        return model
 
     def _own_layers(self):
         """The layers that are not in the encoder."""

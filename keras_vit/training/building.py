@@ -5,6 +5,7 @@ import collections
 import numpy as np
 
 from keras_vit.models import ImageSegmenter, VisionTransformer
+from keras_vit.models.config import INFERENCE
 from keras_vit.models.masked_patch import MaskedPatchPredictor
 from keras_vit.tasks import get_task
 from keras_vit.training.sharding import whole
@@ -86,14 +87,7 @@ def finished_model(model):
     if isinstance(model, ImageSegmenter):
         return model.finished({weight.path: whole(weight) for weight in model.weights})
     trained = trained_transformer(model)
-    changes = {
-        "dtype": "float32",
-        "dropout_rate": 0.0,
-        "attention_dropout_rate": 0.0,
-        "stochastic_depth_rate": 0.0,
-        "remat": (),
-    }
-    finished = VisionTransformer.from_config({**trained.get_config(), **changes})
+    finished = VisionTransformer.from_config({**trained.get_config(), **INFERENCE, "remat": ()})
     for layer in finished.layers:
         layer.trainable = True
     finished.set_weights([whole(weight) for weight in trained.weights])

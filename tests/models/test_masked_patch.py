@@ -6,7 +6,8 @@ from reference.comparing import assert_close, numpy, randomise
 from reference.small import HYBRID, NEWER, NO_TRANSFORMER, SMALL
 
 from keras_vit import Preprocessing, VisionTransformer
-from keras_vit.models.masked_patch import MaskedPatchPredictor, patch_pixels, patch_targets
+from keras_vit.models.encoder_model import patch_pixels
+from keras_vit.models.masked_patch import MaskedPatchPredictor, patch_targets
 
 ENCODER = {**SMALL, "num_classes": None}
 KINDS = {  # encoders that differ in what surrounds the patch tokens

@@ -1,0 +1,82 @@
+"""Models that add layers to the tokens of a VisionTransformer, their encoder."""
+
+from keras_vit.layers.dense import STATE, restoring, state_config
+from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
+from keras_vit.models.distributed import DistributedModel
+from keras_vit.models.vit import VisionTransformer
+
+
+class EncoderModel(DistributedModel):
+    """A model with an `encoder` and layers of its own, whose configuration has both.
+
+    A subclass has the attribute `encoder`, and the methods `_config`, the constructor's other arguments, and
+    `_own_layers`, the layers whose state is not the encoder's.
+    """
+
+    def get_config(self):
+        return {
+            "encoder": self.encoder.get_config(),
+            **self._config(),
+            "name": self.name,
+            "trainable": self.trainable,
+            **state_config(self._own_layers()),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        with restoring(config) as freeze:
+            model = cls(**{name: value for name, value in config.items() if name not in STATE})
+            freeze(model._own_layers())
+        return model
+
+
+def as_encoder(encoder, dtype=None):
+    """The encoder of a model, from its constructor argument.
+
+    Args:
+        encoder: A VisionTransformer, or its constructor arguments.
+        dtype: A dtype policy for an encoder that is given by its arguments.
+
+    Raises:
+        ValueError: as `check_encoder`.
+
+    Example:
+        >>> as_encoder({"image_size": 32, **keras_vit.variants.parse_variant("mu/16")}).patch_size
+        (16, 16)
+    """
+    if not isinstance(encoder, VisionTransformer):
+        encoder = VisionTransformer.from_config({"dtype": dtype, **encoder})
+    check_encoder(encoder)
+    return encoder
+
+
+def check_encoder(encoder):
+    """Raise ValueError unless a VisionTransformer ends with its tokens, and its patches fill its images.
+
+    >>> check_encoder(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3, num_classes=5))
+    Traceback (most recent call last):
+    ValueError: expected an encoder without layers after its tokens; got {'num_classes': 5}
+    """
+    if encoder.num_layers is None:
+        raise ValueError("expected an encoder with a Transformer; got one with num_layers=None")
+    after = {"pooling": "map"} if encoder.pooling == "map" else {}
+    for name in ("num_classes", "representation_size", "norm_after_pooling"):
+        if getattr(encoder, name):
+            after[name] = getattr(encoder, name)
+    if after:
+        raise ValueError(f"expected an encoder without layers after its tokens; got {after}")
+    patch = patch_pixels(encoder)
+    if encoder.image_size != DYNAMIC_SIZE and any(side % p for side, p in zip(encoder.image_size, patch)):
+        raise ValueError(
+            f"expected an image size divisible by a token's region of {patch}; got {encoder.image_size}"
+        )
+
+
+def patch_pixels(model):
+    """(height, width) in pixels of the image region of one patch token.
+
+    >>> patch_pixels(model)
+    (8, 8)
+    """
+    stride = stem_stride(model.resnet)
+    return tuple(side * stride for side in model.patch_size)
