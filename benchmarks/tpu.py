@@ -30,23 +30,15 @@ def instructions(text):
     Returns:
         A list of (operation, times that it runs, estimated cycles of all of them, its name in the program).
     """
-    from keras_vit.training.compiled import computations
+    from keras_vit.training.compiled import computations, runs
 
-    entry, found = computations(text)
     listed = []
-
-    def walk(name, times):
-        for _, _, operation, rest in found[name]:
-            if operation == "while":
-                count = re.search(r"known_trip_count\W+n\W+(\d+)", rest)
-                walk(re.search(r"body=%?([\w.-]+)", rest)[1], times * (int(count[1]) if count else 1))
-                continue
+    for (_, _, operation, rest), times in runs(*computations(text), within=False):
+        if operation != "while":  # The instructions of its body are listed.
             cycles = re.search(r'"estimated_cycles":"(\d+)"', rest)
             source = re.search(r'op_name="([^"]*)"', rest)
             cost, source = times * int(cycles[1]) if cycles else 0, source[1] if source else ""
             listed.append((operation, times, cost, source))
-
-    walk(entry, 1)
     return listed
 
 

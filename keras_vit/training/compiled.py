@@ -45,17 +45,23 @@ def shape_bytes(shape):
     return sizes
 
 
-def _runs(name, found, times=1):
-    """Each instruction that runs, with how many times: a loop's body as often as the loop."""
+def runs(name, found, times=1, within=True):
+    """Each instruction of a computation that runs, and the number of times: in a loop's body, of the loop.
+
+    Args:
+        name, found: The computation, and all of the program, as from `computations`.
+        times: The number of times that the computation runs.
+        within: Whether to include the instructions of called computations, such as fusions.
+    """
     for instruction in found.get(name, ()):
         yield instruction, times
         _, _, operation, rest = instruction
         if operation == "while":
             body = re.search(r"body=%?([^\s,}]+)", rest)[1]
-            yield from _runs(body, found, times * _trips(rest, found))
-        elif operation != "reduce":
+            yield from runs(body, found, times * _trips(rest, found), within)
+        elif within and operation != "reduce":
             for called in _CALLED.findall(rest):
-                yield from _runs(called, found, times)
+                yield from runs(called, found, times)
 
 
 def _trips(rest, found):
@@ -101,7 +107,7 @@ def collectives(text):
         if "all-reduce-scatter" in called or "reduce-scatter" in called
     }
     inside = {id(instruction): shape for called, shape in fused.items() for instruction in found[called]}
-    for instruction, times in _runs(entry, found):
+    for instruction, times in runs(entry, found):
         _, shape, operation, _ = instruction
         kind, start, _ = operation.partition("-start")
         if kind not in COLLECTIVES:
@@ -129,7 +135,7 @@ def operations(text):
     """
     entry, found = computations(text)
     groups = collections.defaultdict(lambda: {"count": 0, "cycles": 0})
-    for (_, _, operation, rest), times in _runs(entry, found):
+    for (_, _, operation, rest), times in runs(entry, found):
         cycles = re.search(r'"estimated_cycles":"(\d+)"', rest)
         if cycles and int(cycles[1]):
             named = re.search(r'op_name="([^"]*)"', rest)

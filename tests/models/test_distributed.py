@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from made.devices import data, devices
 from reference.comparing import arrays
+from reference.fine_tuning import compiled, fit, official
 from reference.small import small
 
 import keras_vit
 from keras_vit.models import DistributedModel
-from keras_vit.training import SGD, AdamW, SoftmaxCrossEntropy, WarmupDecay
+from keras_vit.training import SGD, AdamW, SoftmaxCrossEntropy
 
 ON_JAX = keras.backend.backend() == "jax"
 REPLICAS = 0 if ON_JAX else 2
@@ -33,43 +34,17 @@ def slow(*values):
 # The official trajectory --------------------------------------------------------------------------
 
 
-class Losses(keras.callbacks.Callback):
-    """The loss of each step, or the mean over those of one execution."""
-
-    def __init__(self):
-        super().__init__()
-        self.values = []
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.model.reset_metrics()
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.values.append(float(logs["loss"]))
-
-
 def check_official(golden, tmp_path, replicas=0, plain=False, steps_per_execution=1, **options):
     """Run the twelve steps of the official fine-tuning and compare losses and weights."""
     with scope_of(replicas):
-        model = keras_vit.from_pretrained(
-            golden / "token.npz", num_classes=5, head="reset", representation_size=None
+        model, trained = compiled(
+            golden, plain, metrics=["accuracy"], steps_per_execution=steps_per_execution, **options
         )
-        trained = keras.Model(model.inputs, model.outputs[0]) if plain else model
-        trained.compile(
-            SGD(WarmupDecay(0.3, 12, 3), 0.9, global_clipnorm=1.0),
-            SoftmaxCrossEntropy(),
-            metrics=["accuracy"],
-            steps_per_execution=steps_per_execution,
-            **options,
-        )
-    with np.load(golden / "finetune.expected.npz") as file:
-        expected = dict(file)
-    images = (expected["images"].reshape(-1, 32, 32, 3).astype("float32") - 127.5) / 127.5
-    losses = Losses()
-    labels = expected["labels"].reshape(-1)
-    trained.fit(images, labels, batch_size=8, verbose=0, callbacks=[losses], shuffle=False)
+    expected = official(golden)
+    losses = fit(trained, expected)
 
     expected_losses = expected["losses"].reshape(-1, steps_per_execution).mean(axis=1)
-    np.testing.assert_allclose(losses.values, expected_losses, rtol=1e-5)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
     keras_vit.save_weights(model, tmp_path / "final.npz", layout="vit_jax")
     finals = [key for key in expected if key.startswith("final/")]
     assert len(finals) == len(model.weights)
