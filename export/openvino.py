@@ -140,7 +140,7 @@ def check_options(precision, calibration=None):
     one_of(PRECISIONS).check("precision", precision)
     if (precision == "int8") != (calibration is not None):
         raise ValueError(
-            "int8 alone is calibrated on images, such as those of a data set with a train split; got "
+            "int8 alone is calibrated on images, such as images of a data set with a train split; got "
             f"precision {precision!r} {'without' if calibration is None else 'with'} images"
         )
 

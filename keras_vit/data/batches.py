@@ -124,7 +124,7 @@ def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=
 
 
 def filled_up(batches, size):
-    """Batches of one size, with samples of weight 0 after those of a smaller one.
+    """Batches of one size: samples of weight 0 are appended to smaller ones.
 
     Args:
         batches: tf.data.Dataset of (inputs, labels) or (inputs, labels, weights).

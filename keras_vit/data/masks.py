@@ -184,7 +184,7 @@ def mask_files(samples):
 
 
 def unreadable_masks(paths):
-    """Those of the masks that cannot be read, with the reason: a dict by path.
+    """The reason for each mask that cannot be read: a dict by path.
 
     >>> _ = (tmp / "text.png").write_text("no image")
     >>> [*unreadable_masks([str(tmp / "text.png")]).values()]

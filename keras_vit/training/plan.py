@@ -307,7 +307,7 @@ def _held(shapes):
 
 
 def _line(shallow, deep, depth):
-    """Measurements of two depths as those of another depth, on the line through them."""
+    """The measurements of another depth, on the line through the measurements of two."""
     few, more = SHORT
     refusal = deep["refusal"] or shallow["refusal"]
 

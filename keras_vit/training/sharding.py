@@ -215,7 +215,7 @@ def make_distribution(strategy="auto", devices=None):
 class Devices:
     """The devices of a run on JAX, of one process or several.
 
-    Several processes are those of `keras.distribution.initialize`, which reads the environment variables
+    Several processes are connected by `keras.distribution.initialize`, from the environment variables
     KERAS_DISTRIBUTION_JOB_ADDRESSES, KERAS_DISTRIBUTION_NUM_PROCESSES and KERAS_DISTRIBUTION_PROCESS_ID. Each
     reads the part of a batch that its devices compute. Where several processes compute the same part, each
     reads all of it.
@@ -250,7 +250,9 @@ class Devices:
                 f"by --strategy {strategy}"
             )
         self.worker, self.workers = self.distribution.data_shard_id, min(parts, processes)
-        self.is_chief = _process() == 0
+        import jax
+
+        self.is_chief = jax.process_index() == 0
 
     def scope(self):
         """A context in which models are built and trained on these devices."""
@@ -301,12 +303,6 @@ def _initialize():
         except RuntimeError as error:
             raise ValueError(f"the processes cannot be connected: {str(error).splitlines()[0]}") from None
     return jax.process_count()
-
-
-def _process():
-    import jax
-
-    return jax.process_index()
 
 
 def whole(variable):

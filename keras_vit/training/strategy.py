@@ -1,4 +1,4 @@
-"""The devices of a run: `tf.distribute` strategies by name, or those of `sharding` on JAX."""
+"""The devices of a run: `tf.distribute` strategies by name, or the strategies of `sharding` on JAX."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ def make_strategy(name="auto"):
         name: "single" (one device), "mirrored" (all GPUs of this machine, or without any all logical CPUs),
             "multi_worker" (all devices of the machines in the environment variable TF_CONFIG), "tpu" (the
             TPU of this environment), or "auto": "multi_worker" if TF_CONFIG has several workers, "mirrored"
-            if there are several GPUs, else "single". On JAX, where TensorFlow only reads the data, those of
+            if there are several GPUs, else "single". On JAX, where TensorFlow only reads the data, one of
             `sharding.parse_strategy`: "single", "data_parallel", "fsdp", "model_parallel=AxB" or "auto".
 
     Returns:

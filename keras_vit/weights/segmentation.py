@@ -14,7 +14,7 @@ _HEAD = re.compile(rf"(queries|mask_dense_\d|class_head|upscale_\d+)/.*|{MASK_PR
 
 
 def is_segmenter(arrays):
-    """Whether arrays by our names are those of an EoMT."""
+    """Whether the arrays, by our names, belong to an EoMT."""
     return "queries/token" in arrays and "class_head/kernel" in arrays
 
 

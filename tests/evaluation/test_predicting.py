@@ -121,7 +121,7 @@ def test_other_tasks_have_their_own_scores(task, scores, samples, rng):
 
 
 class Brightest:
-    """A segmentation model of three classes, those of the brightest channel of a pixel."""
+    """A segmentation model whose class of a pixel is its brightest channel."""
 
     task, is_classifier, num_classes, class_names = "segmentation", False, 3, ("red", "green", "blue")
     preprocessing = Preprocessing((8, 12))
