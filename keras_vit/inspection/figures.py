@@ -11,14 +11,19 @@ import unicodedata
 
 import numpy as np
 from matplotlib import rcParams
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.text import Text
 
+from keras_vit.inspection.class_maps import class_colors, class_overlay
 from keras_vit.messages import one_line
+from keras_vit.tasks.segmentation_scores import IGNORE
 
 BLUE, ORANGE = "#3b4cc0", "#d95f02"  # distinguishable with colour blindness and in greyscale
+YELLOW = "#f0e442"  # likewise from both
+MAX_LEGEND = 20  # classes
 TRAINING = {"color": BLUE, "linestyle": "-", "marker": "o", "label": "training"}
 VALIDATION = {"color": ORANGE, "linestyle": "--", "marker": "s", "label": "validation"}
 IMAGE, IMAGES, GRIDS = "height width colors", "n height width colors", "rows columns rows columns"
@@ -287,6 +292,8 @@ def distance_figure(distances, title):
 def confusion_figure(matrix, class_names, title):
     """Draw a confusion matrix as fractions of the true class; with up to 20 classes also the counts.
 
+    Counts above 100,000 are shown as percentages of the true class.
+
     Args:
         matrix: int (classes, classes): samples of the row's class that were predicted as the column's.
         class_names: One name per class; shown for up to 60 classes.
@@ -307,10 +314,114 @@ def confusion_figure(matrix, class_names, title):
         axes.set_xticks(range(classes), names, fontsize=fontsize, rotation=rotation)
         axes.set_yticks(range(classes), names, fontsize=fontsize)
     if classes <= 20:
+        is_large = matrix.max() >= 1e5  # as counts of pixels, for which a cell has no space
         for (row, column), count in np.ndenumerate(matrix):
             color = "black" if fractions[row, column] > 0.5 else "white"
-            axes.text(column, row, str(count), ha="center", va="center", color=color, fontsize=8)
+            words = f"{100 * fractions[row, column]:.1f}" if is_large else str(count)
+            axes.text(column, row, words, ha="center", va="center", color=color, fontsize=8)
     return _set_fonts(axes.figure)
+
+
+def segmentation_figure(images, predicted, truth, captions, class_names, title):
+    """Draw images, below each the predicted classes over it, and below these the true ones.
+
+    Args:
+        images: A list of (height, width, 3), of any sizes.
+        predicted: Class maps, ints (height, width), one per image.
+        truth: The labels, likewise, or None. Pixels that they ignore have the colour of class 255.
+        captions: One per image.
+        class_names: One name per class. The legend has the most frequent classes in the maps.
+        title: The figure's title.
+
+    Example:
+        >>> classes = np.eye(images.shape[1], dtype=int)
+        >>> figure = segmentation_figure(images[:1], [classes], None, ["photo"], ["sky", "line"], "A line")
+        >>> figure.savefig("segmented.png")
+    """
+    maps = {"predicted": predicted} | ({} if truth is None else {"true": truth})
+    for values in (captions, *maps.values()):
+        _check(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
+    columns = min(len(images), 6)
+    rows = (1 + len(maps)) * math.ceil(len(images) / columns)
+    figure, grid = _image_grid(title, images[0], rows, columns, words=2)
+    for i, (image, caption) in enumerate(zip(images, captions)):
+        first, column = (1 + len(maps)) * (i // columns), i % columns
+        _show(grid[first, column], image)
+        grid[first, column].set_title(_text(caption, 20, lines=2), fontsize=9)
+        for row, (name, found) in enumerate(maps.items(), 1):
+            _check(image=(image, IMAGE), classes=(found[i], "height width"))
+            _show(grid[first + row, column], class_overlay(np.asarray(image), found[i]))
+            grid[first + row, column].set_title(name, fontsize=8)
+    counts = sum(np.bincount(np.ravel(each), minlength=256) for found in maps.values() for each in found)
+    shown = [i for i in np.argsort(-counts, kind="stable") if counts[i] and i < len(class_names)]
+    colors = class_colors(len(class_names)) / 255
+    _color_legend(figure, {str(class_names[i]): colors[i] for i in sorted(shown[:MAX_LEGEND])})
+    return _set_fonts(figure)
+
+
+def class_example_figure(images, predicted, truth, numbers, captions, title):
+    """Draw an example for each of some classes: where it is found, where it is missed, and where it is not.
+
+    Args:
+        images: A list of (height, width, 3), of any sizes, one per class; drawn in grey.
+        predicted, truth: Class maps, ints (height, width), one per image; ignored pixels are not marked.
+        numbers: The classes.
+        captions: One per class.
+        title: The figure's title.
+
+    Example:
+        >>> classes = np.eye(images.shape[1], dtype=int)
+        >>> figure = class_example_figure(images[:1], [classes], [1 - classes], [1], ["line"], "All wrong")
+        >>> figure.savefig("examples.png")
+    """
+    per_image = {"predicted": predicted, "truth": truth, "numbers": numbers, "captions": captions}
+    for values in per_image.values():
+        _check(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
+    columns = min(len(images), 6)
+    figure, grid = _image_grid(title, images[0], math.ceil(len(images) / columns), columns, words=2)
+    colors = {"right": BLUE, "missed": ORANGE, "predicted wrongly": YELLOW}
+    for axes, image, found, label, number, caption in zip(grid.flat, images, *per_image.values()):
+        _check(image=(image, IMAGE), predicted=(found, "height width"), truth=(label, "height width"))
+        is_found, is_true = np.asarray(found) == number, np.asarray(label) == number
+        picture = np.repeat(np.mean(image, axis=-1, keepdims=True), 3, axis=-1)
+        wrongly = is_found & ~is_true & (np.asarray(label) != IGNORE)
+        for color, pixels in zip(colors.values(), (is_found & is_true, is_true & ~is_found, wrongly)):
+            picture[pixels] = 0.3 * picture[pixels] + 0.7 * np.array(to_rgb(color))
+        _show(axes, picture)
+        axes.set_title(_text(caption, 20, lines=2), fontsize=9)
+    _color_legend(figure, colors)
+    return _set_fonts(figure)
+
+
+def iou_figure(classes, title):
+    """Plot the intersection over union of each class; of more than 60 classes, of the lowest ones.
+
+    Args:
+        classes: Dicts with `name` and `iou`, as from `segmentation_classes`; classes without an IoU are left
+            out.
+        title: The figure's title.
+
+    Raises:
+        ValueError: if no class has an IoU.
+
+    Example:
+        >>> iou_figure([{"name": "sky", "iou": 0.9}, {"name": "line", "iou": 0.4}], "Two classes").savefig(
+        ...     "iou.png"
+        ... )
+    """
+    rows = [row for row in classes if row["iou"] is not None]
+    if not rows:
+        raise ValueError("expected a class with an IoU; got none")
+    if len(rows) > 60:
+        rows = sorted(rows, key=lambda row: row["iou"])[:60]
+    figure, grid = _subplots(title, 1, 1, (6.4, 0.6 + 0.22 * len(rows)))
+    axes, values = grid[0, 0], [row["iou"] for row in rows]
+    axes.barh(range(len(rows)), values, color=BLUE)
+    for y, value in enumerate(values):
+        axes.text(value + 0.01, y, f"{value:.2f}", va="center", fontsize=7)
+    axes.set_yticks(range(len(rows)), [_text(row["name"], 24) for row in rows], fontsize=7)
+    axes.set(xlabel="IoU", xlim=(0, 1.1), ylim=(len(rows) - 0.4, -0.6))
+    return _set_fonts(figure)
 
 
 def _check(**arrays):
@@ -417,6 +528,15 @@ def _legend(axes):
     """Add a grid, and the legend above the plot, where it covers no points."""
     axes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
     axes.grid(alpha=0.3)
+
+
+def _color_legend(figure, colors):
+    """Add a legend of colours by name below the panels."""
+    handles = [
+        Patch(facecolor=color, edgecolor="grey", label=_text(name, 18)) for name, color in colors.items()
+    ]
+    columns = min(len(handles), max(int(figure.get_figwidth() / 1.6), 1))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
 
 
 def _show(axes, image):

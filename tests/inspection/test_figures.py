@@ -5,16 +5,19 @@ from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from keras_vit.inspection import figures
+from keras_vit.inspection import class_overlay, figures
 from keras_vit.inspection.figures import (
     attention_overlay,
+    class_example_figure,
     confusion_figure,
     distance_figure,
     filter_figure,
     head_figure,
+    iou_figure,
     learning_curves,
     position_figure,
     prediction_grid,
+    segmentation_figure,
     similarity_figure,
 )
 
@@ -328,3 +331,50 @@ def test_missing_characters_are_boxes_unless_an_installed_font_has_them(monkeypa
     monkeypatch.setattr(figures, "FALLBACK_FONTS", ["STIXGeneral"])  # an installed font with more characters
     assert label("\u2a00 1").get_text() == "\u2a00 1" and "STIXGeneral" in label("a").get_fontfamily()
     assert "STIXGeneral" in {font.name for font in font_manager.fontManager.ttflist}
+
+
+@pytest.mark.parametrize("count, labelled", [(1, False), (8, True)])
+def test_class_maps_are_below_their_images_with_a_legend_of_their_classes(count, labelled):
+    images = [*pictures(count - 1), *pictures(1, 24, 16)] if count > 1 else pictures(1)
+    predicted = [np.full(image.shape[:2], 1) for image in images]
+    truth = (
+        [np.full(image.shape[:2], 255 if i else 4) for i, image in enumerate(images)] if labelled else None
+    )
+    names = [f"class {i}" for i in range(6)]
+    figure = segmentation_figure(images, predicted, truth, [f"name{i}" for i in range(count)], names, "Maps")
+    shown = [axes.images[0].get_array() for axes in panels(figure)]
+    expected = [*images, *map(class_overlay, images, predicted)]
+    expected += [*map(class_overlay, images, truth)] if labelled else []
+    assert len(shown) == len(expected)
+    for picture in expected:
+        assert any(np.shape(each) == picture.shape and np.allclose(each, picture) for each in shown)
+    words = drawn(figure)
+    assert [word for word in words if word.startswith("class ")] == ["class 1"] + ["class 4"] * labelled
+    with pytest.raises(ValueError, match="expected classes of shape"):
+        segmentation_figure(pictures(1), [np.zeros((3, 3), int)], None, ["x"], names, "t")
+
+
+def test_an_example_shows_where_a_class_is_right_missed_and_wrong():
+    image, truth, found = np.zeros((2, 2, 3)), [[1, 1], [0, 255]], [[1, 0], [1, 1]]
+    figure = class_example_figure([image], [found], [truth], [1], ["cat: IoU 0.33"], "Examples")
+    (axes,) = panels(figure)
+    (right, missed), (wrong, ignored) = axes.images[0].get_array()
+    assert len({(*map(float, color),) for color in (right, missed, wrong, ignored)}) == 4
+    assert not ignored.any()
+    assert {"cat: IoU 0.33", "right", "missed", "predicted wrongly"} <= {*drawn(figure)}
+
+
+@pytest.mark.parametrize("count", [2, 70])
+def test_each_class_has_a_bar_and_of_many_the_lowest_are_shown(count):
+    rows = [{"name": NAMES[i % 5], "iou": i / count} for i in range(count)] + [{"name": "none", "iou": None}]
+    figure = iou_figure(rows, "IoU")
+    widths = [bar.get_width() for bar in figure.axes[0].patches]
+    assert widths == [i / count for i in range(min(count, 60))]
+    drawn(figure)
+    with pytest.raises(ValueError, match="expected a class with an IoU"):
+        iou_figure(rows[-1:], "IoU")
+
+
+def test_large_counts_are_shown_as_percentages():
+    words = drawn(confusion_figure([[3_000_000, 1_000_000], [0, 5]], ["a", "b"], "Pixels"))
+    assert {"75.0", "25.0", "0.0", "100.0"} <= {*words}

@@ -1,0 +1,84 @@
+"""Class maps as pictures: the colours of the classes, palette PNG files, and maps over images."""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+VALUES = 256  # of a pixel in a palette PNG
+
+
+def class_colors(count=VALUES):
+    """The colours of the first classes, the same in every mask, overlay and figure: uint8 (count, 3).
+
+    They are the palette of VOC's masks, of which the first color is black and number 255, of ignored pixels,
+    is nearly white.
+
+    >>> class_colors(3).tolist()
+    [[0, 0, 0], [128, 0, 0], [0, 128, 0]]
+
+    Source: VOC's `labelcolormap`: bit 3 · i + c of a number is bit 7 - i of its color's channel c.
+    """
+    bits = np.arange(8)
+    numbers = np.arange(count)[:, np.newaxis, np.newaxis] >> (3 * bits + np.arange(3)[:, np.newaxis])
+    return ((numbers & 1) << (7 - bits)).sum(-1).astype("uint8")
+
+
+def palette_png(classes):
+    """A class map as a PNG file, whose values are the classes and whose palette has their colours.
+
+    `folder:` data sets read such files as masks.
+
+    Args:
+        classes: Ints (height, width) from 0 to 255.
+
+    Returns:
+        The file's content.
+
+    Raises:
+        ValueError: for other values.
+
+    Example:
+        >>> with Image.open(io.BytesIO(palette_png(np.array([[0, 2]])))) as mask:
+        ...     mask.mode, np.asarray(mask).tolist(), mask.getpalette()[:9]
+        ('P', [[0, 2]], [0, 0, 0, 128, 0, 0, 0, 128, 0])
+    """
+    classes = np.asarray(classes)
+    if classes.size and not 0 <= classes.min() <= classes.max() < VALUES:
+        raise ValueError(
+            f"expected classes from 0 to {VALUES - 1}, which a palette PNG holds; got classes from "
+            f"{classes.min()} to {classes.max()}"
+        )
+    image = Image.fromarray(classes.astype("uint8")).convert("L")
+    image.putpalette(class_colors().tobytes())
+    return png_bytes(image)
+
+
+def class_overlay(image, classes, opacity=0.5):
+    """An image with the colours of a class map over it.
+
+    Args:
+        image: (height, width, 3), or 1 channel shown in grey: uint8, or floats in [0, 1].
+        classes: Ints (height, width).
+        opacity: Of the colours, in [0, 1].
+
+    Returns:
+        An array (height, width, 3) of the image's type.
+
+    Example:
+        >>> class_overlay(np.full((1, 2, 3), 100, "uint8"), [[0, 1]]).tolist()
+        [[[50, 50, 50], [114, 50, 50]]]
+    """
+    image, classes = np.asarray(image), np.asarray(classes)
+    colors = class_colors(max(int(classes.max(initial=0)) + 1, 1)).astype("float32")
+    if image.dtype != np.uint8:
+        colors /= 255
+    mixed = (1 - opacity) * image + opacity * colors[classes]
+    return np.round(mixed).astype("uint8") if image.dtype == np.uint8 else mixed.astype(image.dtype)
+
+
+def png_bytes(image):
+    """The content of a PNG file of a Pillow image."""
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()

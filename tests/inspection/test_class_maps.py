@@ -1,0 +1,37 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit.data.masks import read_mask
+from keras_vit.inspection import class_colors, class_overlay, palette_png
+
+
+def test_the_colours_are_those_of_vocs_masks():
+    """Of the classes in its table, and of ignored pixels."""
+    colors = class_colors()
+    known = {8: (64, 0, 0), 15: (192, 128, 128), 20: (0, 64, 128), 255: (224, 224, 192)}
+    assert {number: (*colors[number].tolist(),) for number in known} == known
+    assert len({*map(bytes, colors)}) == 256
+
+
+def test_a_palette_png_is_read_as_the_mask_that_it_was(rng):
+    classes = rng.integers(0, 256, (5, 7))
+    content = palette_png(classes)
+    np.testing.assert_array_equal(read_mask(content), classes)
+    with Image.open(io.BytesIO(content)) as image:
+        np.testing.assert_array_equal(np.asarray(image.convert("RGB")), class_colors()[classes])
+    with pytest.raises(ValueError, match="expected classes from 0 to 255.*got classes from 0 to 256"):
+        palette_png([[0, 256]])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_overlay_mixes_the_image_and_the_colours(channels, rng):
+    image, classes = rng.integers(0, 256, (4, 6, channels), "uint8"), rng.integers(0, 9, (4, 6))
+    expected = 0.25 * image + 0.75 * class_colors(9)[classes]
+    found = class_overlay(image, classes, 0.75)
+    assert found.dtype == np.uint8
+    np.testing.assert_allclose(found, expected, atol=0.51)
+    floats = class_overlay(image.astype("float32") / 255, classes, 0.75)
+    np.testing.assert_allclose(255 * floats, expected, atol=1e-3)
