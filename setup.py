@@ -53,6 +53,8 @@ setup(
         "onnx": ["onnx", "onnxruntime>=1.27", "tf2onnx"],
         # For .xml files of OpenVINO; nncf for int8.
         "openvino": ["openvino", "nncf"],
+        "text": ["tokenizers", "sentencepiece"],  # for the text towers of image-text models
+        "search": ["usearch"],  # for keras-vit search
         "keras-cv": ["keras-cv"],  # augmentation layers
         # For keras-vit plan: libtpu is the compiler, and each version is made for one of JAX.
         "tpu": ["jax==0.10.2", "libtpu==0.0.52"],

@@ -7,6 +7,7 @@ from keras_vit.models.segmentation import ImageSegmenter as ImageSegmenter
 from keras_vit.models.vit import VisionTransformer as VisionTransformer
 from keras_vit.models.windows import dense_features as dense_features
 from keras_vit.preprocessing import Preprocessing as Preprocessing
+from keras_vit.preprocessing import TextPreprocessing as TextPreprocessing
 from keras_vit.weights.catalogue import list_models as list_models
 from keras_vit.weights.load import from_pretrained as from_pretrained
 from keras_vit.weights.push import push_to_hub as push_to_hub

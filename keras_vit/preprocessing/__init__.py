@@ -1,4 +1,4 @@
-"""Images or paths to model input: read, resize, scale."""
+"""Images, paths or texts to model input."""
 
 from keras_vit.preprocessing.bounds import MAX_BYTES as MAX_BYTES
 from keras_vit.preprocessing.bounds import MAX_PIXELS as MAX_PIXELS
@@ -6,3 +6,4 @@ from keras_vit.preprocessing.config import Preprocessing as Preprocessing
 from keras_vit.preprocessing.config import is_float32 as is_float32
 from keras_vit.preprocessing.image_files import read_image as read_image
 from keras_vit.preprocessing.layer import PreprocessingLayer as PreprocessingLayer
+from keras_vit.preprocessing.text import TextPreprocessing as TextPreprocessing

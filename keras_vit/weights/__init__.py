@@ -12,3 +12,4 @@ from keras_vit.weights.load import from_pretrained as from_pretrained
 from keras_vit.weights.push import push_to_hub as push_to_hub
 from keras_vit.weights.save import save_weights as save_weights
 from keras_vit.weights.show import show_checkpoint as show_checkpoint
+from keras_vit.weights.tokenizer import read_text_preprocessing as read_text_preprocessing

@@ -63,6 +63,47 @@ def fetch(source, *, sha256=None, size=None, trust=False):
     return path
 
 
+def beside(source):
+    """Return a function that finds the files next to a checkpoint's weights.
+
+    Args:
+        source: As for `fetch`.
+
+    Returns:
+        A function from a file's name to its local pathlib.Path, or None if there is none. All files of a
+        repository are of one version; weights at another URL have no files next to them.
+
+    Raises:
+        ValueError: if the source has an unknown form; the function, if the repository cannot be read.
+
+    Example:
+        >>> beside("tests/golden/hf_vit")("config.json").name
+        'config.json'
+    """
+    scheme, text = _scheme(os.fsdecode(source))
+    if scheme is None:
+        path = pathlib.Path(os.path.expanduser(text))
+        folder = path if path.is_dir() else path.parent
+        return lambda name: folder / name if (folder / name).is_file() else None
+    if scheme != "hf":
+        return lambda name: None
+    repo, version, names = _repository(text)
+    folder = posixpath.dirname(names[0])
+
+    def find(name):
+        nonlocal version
+        name = posixpath.join(folder, name)
+        try:
+            path = _cached(repo, name, version) or _download(repo, name, version)
+        except Exception as error:  # The library raises many kinds.
+            raise ValueError(one_line(f"{text}: {_hub_problem(error, repo)}")) from error
+        if path:
+            version = path.parents[name.count("/")].name
+        return path
+
+    return find
+
+
 def is_cached(source):
     """Return whether `fetch` needs no network for the weights of a source.
 

@@ -15,7 +15,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "seeds": (),
     "layers": ("rules", "seeds"),
     "variants": (),
-    "preprocessing": ("rules",),
+    "preprocessing": ("rules", "lazy"),
     "data": ("preprocessing", "messages", "lazy", "rules", "seeds", "tasks"),
     "models": ("layers", "variants", "preprocessing", "rules", "tasks"),
     "weights": ("models", "messages", "lazy", "writing"),

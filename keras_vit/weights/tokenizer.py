@@ -1,0 +1,42 @@
+"""Read the tokenizer of a checkpoint."""
+
+import pathlib
+
+from keras_vit.preprocessing.text import CONFIG, FILES, TextPreprocessing, family_of, read_config
+from keras_vit.weights.fetch import beside, fetch
+
+_NEXT_TO = {"vocab.json": "merges.txt"}
+
+
+def read_text_preprocessing(source, family=None, **options):
+    """Read a checkpoint's `TextPreprocessing` from the tokenizer's files next to its weights.
+
+    Args:
+        source: As for `from_pretrained`: a folder, a file in it, `hf://org/repo[@revision]`; or the path or
+            URL of a tokenizer's file itself.
+        family, **options: As for `TextPreprocessing.from_files`.
+
+    Returns:
+        TextPreprocessing; None if there are no such files.
+
+    Raises:
+        ValueError: if a file cannot be read, or the family is unknown and not given.
+
+    Example:
+        >>> _ = (tmp / "vocab.txt").write_text("[PAD]\\n[CLS]\\n[UNK]\\na\\ncat")
+        >>> read_text_preprocessing(tmp, "lit_bert", length=5)("a cat").tolist()
+        [[1, 3, 4, 0, 0]]
+    """
+    if pathlib.PurePath(source).suffix in (".model", ".txt") or str(source).endswith("tokenizer.json"):
+        return TextPreprocessing.from_files(fetch(source), family, **options)
+    find = beside(source)
+    config = find(CONFIG)
+    if family is None and config is None:
+        return None
+    family = family_of(read_config(config.parent) if config else {}, family)
+    path = next(filter(None, map(find, FILES[family])), None)
+    if path is None:
+        return None
+    if path.name in _NEXT_TO:
+        find(_NEXT_TO[path.name])
+    return TextPreprocessing.from_files(path, family, **options)

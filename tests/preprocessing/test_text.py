@@ -1,0 +1,155 @@
+import base64
+import copy
+import json
+import pickle
+import zlib
+
+import pytest
+from made import tokenizers
+from made.servers import asked_hub
+
+from keras_vit import TextPreprocessing
+from keras_vit.preprocessing import text
+from keras_vit.weights.tokenizer import read_text_preprocessing
+
+
+@pytest.fixture(scope="module")
+def files():
+    """By family, the files of a small tokenizer."""
+    return {family: make() for family, make in tokenizers.FILES.items()}
+
+
+@pytest.fixture(scope="module", params=sorted(text.FAMILIES))
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(family, files, tmp_path_factory):
+    path = tmp_path_factory.mktemp(family)
+    for name, content in files[family].items():
+        (path / name).write_bytes(content)
+    return path
+
+
+@pytest.fixture(scope="module")
+def prepare(family, folder):
+    return TextPreprocessing.from_files(folder, family)
+
+
+def test_ids_end_with_the_end_token_and_the_padding(family, prepare):
+    options = text.FAMILIES[family]
+    token = prepare._library.token_id
+    pad, start, end = (token(options[name]) if name in options else None for name in ("pad", "start", "end"))
+    nothing, short, long = prepare(["", "a red car", "cat " * 100]).tolist()
+    around = [[start] if start is not None else [], [end] if end is not None else []]
+    assert {len(row) for row in (nothing, short, long)} == {options["length"]}
+    assert nothing == [*around[0], *around[1]] + [pad] * (options["length"] - len(around[0] + around[1]))
+    assert pad not in short[: short.index(pad)] and short[: len(around[0])] == around[0]
+    assert pad == end or pad not in long
+    assert long[-1:] == around[1] or not around[1]
+    assert prepare("a red car").tolist() == [short] and prepare.vocabulary_size > max(short)
+
+
+@pytest.mark.parametrize("family", ["siglip", "siglip2", "clip", "lit_bert"], indirect=True, scope="module")
+def test_upper_case_has_the_ids_of_lower_case(prepare):
+    upper, lower = prepare(["A Red CAR", "a red car"])
+    assert upper.tolist() == lower.tolist()
+
+
+@pytest.mark.parametrize("family", ["siglip"], indirect=True, scope="module")
+def test_punctuation_is_removed_for_siglip(folder, prepare):
+    assert prepare("a red car!").tolist() == prepare("a  red, car").tolist() == prepare("a red car").tolist()
+    kept = TextPreprocessing.from_files(folder, remove_punctuation=False, length=5)
+    assert kept(["a!", "a"]).tolist()[0] != kept(["a!", "a"]).tolist()[1]
+
+
+def test_the_configuration_holds_the_tokenizer(prepare):
+    config = json.loads(json.dumps(prepare.get_config()))
+    again = TextPreprocessing(**config)
+    copies = [again, copy.deepcopy(prepare), pickle.loads(pickle.dumps(prepare))]
+    texts = tokenizers.difficult(60)
+    assert all(each == prepare and each(texts).tolist() == prepare(texts).tolist() for each in copies)
+    assert len(repr(prepare)) < 200
+
+
+def test_the_written_files_are_read_again(family, prepare, tmp_path):
+    for name, content in prepare.files().items():
+        (tmp_path / name).write_bytes(content)
+    again = TextPreprocessing.from_files(tmp_path, family)
+    assert again.files() == prepare.files() and again("It's a cat").tolist() == prepare("It's a cat").tolist()
+
+
+def test_a_repository_sends_only_the_files_of_its_tokenizer(family, files, prepare, tmp_path, monkeypatch):
+    with asked_hub(tmp_path / "hub", monkeypatch) as hub:
+        commit, stored = "a" * 40, {**files[family], "model.safetensors": b"weights"}
+        hub.repositories["org/vit"] = {"main": (commit, stored), commit: (commit, stored)}
+        hub.repositories["org/none"] = {"main": (commit, {}), commit: (commit, {})}
+        found = read_text_preprocessing("hf://org/vit", family)
+        assert found == prepare
+        sent = {path.rpartition("/")[2] for command, path, _ in hub.seen if command == "GET"}
+        assert "model.safetensors" not in sent and {*files[family]} <= sent
+        hub.seen.clear()
+        named = "tokenizer_config.json" in files[family]
+        assert read_text_preprocessing("hf://org/vit", None if named else family) == prepare
+        assert not [path for command, path, _ in hub.seen if command == "GET" and "none" not in path]
+        assert read_text_preprocessing("hf://org/none", family) is None
+
+
+def test_half_of_a_pair_of_surrogates_is_replaced(prepare):
+    assert prepare("a \ud83d cat").tolist() == prepare("a \ufffd cat").tolist()
+
+
+CONFIG = {"tokenizer": text.pack(b"{}"), "form": "tokenizers", "length": 4}
+BOMB = base64.b64encode(zlib.compress(bytes(1 << 20))).decode()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"length": 0}, "length must be a positive int; got 0"),
+        ({"start": "a", "end": "b", "length": 2}, "length must be at least 3; got 2"),
+        ({"form": "words"}, "form must be one of 'tokenizers', 'sentencepiece'; got 'words'"),
+        ({}, "not a tokenizer.json: "),
+        ({"form": "sentencepiece"}, "not a model of sentencepiece: "),
+        ({"tokenizer": "?"}, "tokenizer must be a tokenizer's file, compressed by zlib, in base 64: "),
+        ({"tokenizer": BOMB}, "tokenizer must be .*, of at most 1000 bytes"),
+    ],
+    ids=["no length", "short", "form", "json", "sentencepiece", "base 64", "large"],
+)
+def test_a_wrong_configuration_is_refused(options, message, monkeypatch):
+    monkeypatch.setattr(text, "LARGEST", 1000)
+    with pytest.raises(ValueError, match=message):
+        TextPreprocessing(**CONFIG | options)("a")
+
+
+@pytest.mark.parametrize(
+    "name, content, family, message",
+    [
+        ("tokenizer_config.json", "{}", None, "no known tokenizer_class .*; give family, one of 'siglip'"),
+        ("tokenizer_config.json", "{", None, "is not readable JSON"),
+        ("tokenizer_config.json", "[]", None, "must hold an object; got a list"),
+        ("other.txt", "", "clip", "holds no tokenizer.json or vocab.json"),
+        ("other.txt", "", "bert", "family must be one of"),
+        ("vocab.json", "{}", "clip", "merges.txt"),
+        ("tokenizer.json", "[]", "siglip2", "is no file of a tokenizer"),
+        ("vocab.txt", "a\nb", "lit_bert", "the tokenizer has no token '\\[CLS\\]'|'\\[UNK\\]'"),
+    ],
+)
+def test_wrong_files_are_refused(name, content, family, message, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        TextPreprocessing.from_files(tmp_path, family)
+
+
+def test_a_missing_library_is_named_at_the_first_call(monkeypatch):
+    prepare = TextPreprocessing(**CONFIG)
+    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+    with pytest.raises(ImportError, match="requires tokenizers: pip install tokenizers sentencepiece"):
+        prepare("a cat")
+
+
+def test_texts_must_be_text(prepare):
+    with pytest.raises(ValueError, match="texts must be a str or a list of them; got a int"):
+        prepare([3])
+    assert prepare([]).shape == (0, prepare.length)
