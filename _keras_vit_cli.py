@@ -161,10 +161,14 @@ def _predict(add):
     add("--format", default="table", help="what to print: table, csv, jsonl or json (default: table)")
     add("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     add("--output", metavar="FILE", help="also write a file, in the format of its suffix")
+    masks = "segmentation: folder to write, with masks as palette PNGs and overlays"
+    add("--masks", metavar="DIR", help=masks)
+    windows = "segmentation: at the images' own scale, in overlapping windows (default: resized as a whole)"
+    add("--windows", action="store_true", help=windows)
 
 
 def _inspect(add):
-    _model(add, exported=False)
+    _model(add)
     add("--image", nargs="+", action="extend", default=[], metavar="IMAGE", help="image files, or folders")
     _dataset(add, required=False)
     _split(add)
@@ -316,7 +320,7 @@ SUBCOMMANDS = {
     "plan": (_plan, "compile a training step for TPUs that are not there: memory, FLOPs, collectives"),
     "evaluate": (_evaluate, "accuracy of a model on a split of a data set"),
     "fewshot": (_fewshot, "accuracy of a linear classifier on features of a few images per class"),
-    "predict": (_predict, "classify images or folders of images"),
+    "predict": (_predict, "classify or segment images or folders of images"),
     "inspect": (_inspect, "figures and a report of what a model has learned and attends to"),
     "export": (_export, "write a model as SavedModel, LiteRT, ONNX, OpenVINO, Hub archive or web page"),
     "benchmark": (_benchmark, "images per second and peak memory of a model, live and in each format"),

@@ -2,10 +2,11 @@
 
 import pathlib
 
+from keras_vit.cli.evaluation_summary import matrix_of
 from keras_vit.cli.page import png_of
 from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.cli.source import open_dataset, open_model, task_of
-from keras_vit.evaluation import confusion_matrix, predict
+from keras_vit.evaluation import predict
 from keras_vit.evaluation.predicting import check_outputs
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
 from keras_vit.tasks import get_task
@@ -42,13 +43,16 @@ def run(args):
         report(args, value, text)
     finally:
         if args.confusion:
-            _draw(args.confusion, confusion_matrix(predictions), names, f"{args.dataset}, {args.split}")
+            matrix = matrix_of(predictions, task)
+            _draw(args.confusion, matrix, names, f"{args.dataset}, {args.split}")
 
 
 def _check(args, task):
     """Refuse impossible options before anything is computed."""
-    if task and not task.has_class_ids and (args.real or args.confusion):
-        raise ValueError(f"--real and --confusion need one label per image; got --task {task.name}")
+    if task and not task.has_class_ids and args.real:
+        raise ValueError(f"--real needs one label per image; got --task {task.name}")
+    if task and not (task.has_class_ids or task.has_class_maps) and args.confusion:
+        raise ValueError(f"--confusion needs one label per image or pixel; got --task {task.name}")
     if task and not task.per_class and args.per_class:
         raise ValueError(f"--per_class needs classes; got --task {task.name}")
     if args.confusion and pathlib.Path(args.confusion).suffix != ".png":

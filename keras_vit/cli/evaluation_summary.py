@@ -11,7 +11,12 @@ from keras_vit.cli.page import format_value, gallery, picture, table
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.samples import Samples
 from keras_vit.evaluation import confusion_matrix, predict
-from keras_vit.inspection.figures import confusion_figure
+from keras_vit.inspection.figures import (
+    class_example_figure,
+    confusion_figure,
+    iou_figure,
+    segmentation_figure,
+)
 from keras_vit.tasks import get_task
 
 MAX_IMAGES = 2000  # computed for a report
@@ -20,6 +25,7 @@ MAX_MATRIX = 60  # classes of a confusion matrix whose names are legible
 MAX_ROWS = 100  # classes in a table
 MAX_ERRORS = 10  # pairs of classes
 MAX_FILES = 3  # names of files for each pair
+MAX_EXAMPLES = 24  # classes of which an example is drawn
 THUMBNAIL = (192, 192)  # pixels
 
 
@@ -28,7 +34,7 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
 
     Args:
         report: Report.
-        model: A `VisionTransformer` with a head.
+        model: A `VisionTransformer` with a head, an `ImageSegmenter` or an `ExportedModel`.
         samples: A split of a `Dataset`.
         task: As for `evaluate`.
         split: Its title: "digits, test".
@@ -68,13 +74,26 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
     report.add("Scores", words, score_table(scores or own_scores, split if scores else sampled))
     if task.per_class:
         report.add("Scores", _class_table(result["classes"]))
+    if task.has_class_ids or task.has_class_maps:
+        _add_confusions(report, matrix_of(predictions, task), names, sampled)
     if task.has_class_ids:
-        _add_confusions(report, predictions, names, files, sampled)
+        _add_errors(report, predictions, names, files)
+    if task.has_class_maps:
+        _add_class_examples(report, model, subset, predictions, task, result["classes"], sampled)
 
     def add_pictures(heading, words, indices):
         shown = _read(model, subset, indices)
-        pictures = [_thumbnail(model, *pair, task, names, files[i]) for i, pair in zip(indices, shown)]
-        report.add(heading, words, gallery(pictures))
+        if task.has_class_maps:
+            scores = predictions.image_iou
+            captions = [": ".join(filter(None, (files[i], f"IoU {scores[i]:.2f}"))) for i in indices]
+            inputs, truth = zip(*shown)
+            predicted = predicted_maps(model, inputs, task)
+            figure = segmentation_figure(colors_of(model, inputs), predicted, truth, captions, names, heading)
+            report.add(heading, "Each image as the model receives it, with the mean IoU of its classes.")
+            report.draw(heading, heading.split()[0].lower(), figure, f"{heading} of {split}")
+        else:
+            pictures = [_thumbnail(model, *pair, task, names, files[i]) for i, pair in zip(indices, shown)]
+            report.add(heading, words, gallery(pictures))
         return shown
 
     order, correct = np.argsort(-task.errors(predictions), kind="stable"), task.correct(predictions)
@@ -85,6 +104,21 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
     if best:
         add_pictures("Best predictions", "The smallest losses of correct predictions first.", best)
     return result, [image for image, _ in shown], [task.format_label(label, names) for _, label in shown]
+
+
+def matrix_of(predictions, task):
+    """Return the confusion matrix of images, or of pixels."""
+    return predictions.confusion_matrix if task.has_class_maps else confusion_matrix(predictions)
+
+
+def predicted_maps(model, inputs, task):
+    """Return the class map of each model input, of any sizes."""
+    return [task.decide(model.predict_on_batch(image[np.newaxis]))[0] for image in inputs]
+
+
+def colors_of(model, inputs):
+    """Return the colours of model inputs, for figures."""
+    return [model.preprocessing.colors(image) for image in inputs]
 
 
 def score_table(scores, title):
@@ -126,13 +160,16 @@ def _read(model, samples, indices):
     return [(images[0].numpy(), labels[0].numpy()) for images, labels in batches]
 
 
-def _add_confusions(report, predictions, names, files, split):
-    """Add the confusion matrix, and the most frequent errors with the files of some."""
-    heading = "Confusions"
+def _add_confusions(report, matrix, names, split):
+    """Add the confusion matrix, unless its names would not be legible."""
     if len(names) <= MAX_MATRIX:
-        figure = confusion_figure(confusion_matrix(predictions), names, split)
-        report.add(heading, "Rows are true classes, columns predicted ones.")
-        report.draw(heading, "confusion", figure, f"Confusion matrix of {split}")
+        report.add("Confusions", "Rows are true classes, columns predicted ones.")
+        figure = confusion_figure(matrix, names, split)
+        report.draw("Confusions", "confusion", figure, f"Confusion matrix of {split}")
+
+
+def _add_errors(report, predictions, names, files):
+    """Add the most frequent errors with the files of some."""
     errors = collections.defaultdict(list)
     for true, predicted, file in zip(predictions.labels, predictions.best[:, 0], files):
         if true != predicted:
@@ -143,7 +180,30 @@ def _add_confusions(report, predictions, names, files, split):
         rows = [row[:3] for row in rows]
     if rows:
         columns = ("true class", "predicted", "images", "files")[: len(rows[0])]
-        report.add(heading, table("The most frequent errors", columns, rows))
+        report.add("Confusions", table("The most frequent errors", columns, rows))
+
+
+def _add_class_examples(report, model, subset, predictions, task, classes, split):
+    """Add the IoU of each class, and for each the image with most of its pixels."""
+    report.draw("Scores", "iou", iou_figure(classes, split), f"IoU of each class of {split}")
+    images = np.repeat(np.arange(len(predictions.lengths)), predictions.lengths)
+    true, predicted, pixels = predictions.pairs.T
+    labelled = [number for number, row in enumerate(classes) if row["pixels"]]
+    chosen = sorted(sorted(labelled, key=lambda number: classes[number]["iou"])[:MAX_EXAMPLES])
+    largest, captions = [], []
+    for number in chosen:
+        own, found = true == number, predicted == number
+        largest.append(np.bincount(images[own], pixels[own]).argmax())
+        here = pixels * (images == largest[-1])
+        iou = here[own & found].sum() / here[own | found].sum()
+        captions.append(f"{classes[number]['name']}: IoU {iou:.2f}")
+    inputs, truth = zip(*_read(model, subset, largest))
+    drawn = colors_of(model, inputs), predicted_maps(model, inputs, task), truth
+    heading = "Classes"
+    figure = class_example_figure(*drawn, chosen, captions, heading)
+    which = "each class" if len(chosen) == len(labelled) else f"the {len(chosen)} classes of lowest IoU"
+    report.add(heading, f"For {which}, the image with most of its pixels.")
+    report.draw(heading, "examples", figure, f"Examples of classes of {split}")
 
 
 def _thumbnail(model, image, label, task, names, file):

@@ -1,22 +1,29 @@
 """`keras-vit inspect`: what a model has learned and attends to, as figures and a report."""
 
 import contextlib
-import itertools
 import json
-import os
 import pathlib
 
 import numpy as np
 
 from keras_vit.cli import run_report
-from keras_vit.cli.evaluation_summary import MAX_ROWS, add_evaluation, sample_images
+from keras_vit.cli.evaluation_summary import (
+    MAX_ROWS,
+    add_evaluation,
+    colors_of,
+    predicted_maps,
+    sample_images,
+)
 from keras_vit.cli.page import Report, table
-from keras_vit.cli.predict import images_of, predicted
+from keras_vit.cli.predict import images_of, names_of, names_of_classes, predicted, segmented
 from keras_vit.cli.report import print_now, text_table
 from keras_vit.cli.run_report import MAX_INSPECTED, REPORT
-from keras_vit.cli.source import finished_run, open_dataset, open_live, task_of
+from keras_vit.cli.source import finished_run, open_dataset, open_live, open_model, task_of
 from keras_vit.cli.views import Subject, add_views
 from keras_vit.data.datasets import folder_of, title_of
+from keras_vit.evaluation.predicting import check_outputs
+from keras_vit.export.exported_model import ExportedModel
+from keras_vit.inspection.figures import segmentation_figure
 from keras_vit.tasks import TASKS, get_task
 from keras_vit.tasks.regression import REGRESSION
 from keras_vit.writing import atomic_path
@@ -44,39 +51,63 @@ def run(args):
 
 def _inspect(args, paths):
     """Return the values of result.json, the contents of the files by name, and (path, prediction) as text."""
-    model = open_live(args.model, args.image_size, trust=args.trust, sha256=args.sha256)
-    task = get_task(args.task or task_of(args.model, model)).name
-    blocks = model.num_layers or 0
+    trust = {"trust": args.trust, "sha256": args.sha256}
+    if args.image_size or args.block is not None:  # which exports do not have
+        model = open_live(args.model, args.image_size, **trust)
+    else:
+        model = open_model(args.model, **trust)
+    task = get_task(args.task or task_of(args.model, model))
+    encoder = None if isinstance(model, ExportedModel) else getattr(model, "encoder", model)
+    has_scores = model.is_classifier or task.has_class_maps
+    if has_scores:
+        check_outputs(model, task)
+    blocks = encoder.num_layers or 0 if encoder else 0
     if args.block is not None and args.block not in range(-blocks, blocks):
         raise ValueError(f"--block {args.block} is out of range: the model has {blocks} blocks")
-    if paths and args.dataset and not model.is_classifier:
+    if paths and args.dataset and not has_scores:
         raise ValueError("the model has no head to evaluate; give --image or --dataset, not both")
     value, report, predictions = {"model": args.model}, Report(), []
     names, source = names_of(paths), f"{len(paths)} given"
     inputs = [model.preprocessing([path])[0] for path in paths[:MAX_INSPECTED]]
-    if paths and model.is_classifier:
-        value["images"] = [*predicted(model, paths, task, TOP)]
+    if paths and has_scores:
+        found = (
+            segmented(model, paths, TOP) if task.has_class_maps else predicted(model, paths, task.name, TOP)
+        )
+        value["images"] = [*found]
         report.add("Predictions", _prediction_table(model, names, value["images"]))
+        if task.has_class_maps:
+            figure = segmentation_figure(
+                colors_of(model, inputs),
+                predicted_maps(model, inputs, task),
+                None,
+                names[:MAX_INSPECTED],
+                names_of_classes(model),
+                "Predicted classes",
+            )
+            report.draw("Predictions", "overlays", figure, "Predicted classes")
         predictions = [(found["image"], _words(model, found, 1)) for found in value["images"]]
     names = names[:MAX_INSPECTED]
     if args.dataset:
-        dataset = open_dataset(args, model, task)
+        dataset = open_dataset(args, model, task.name)
         samples, split = dataset.split(args.split), f"{title_of(args.dataset)}, {args.split}"
         class_names = model.class_names or dataset.class_names
-        if model.is_classifier:
+        if has_scores:
             value |= {"dataset": args.dataset, "split": args.split}
             class_names = class_names if len(class_names) == model.num_classes else None
-            data = samples, task, split, class_names, args.batch_size, folder_of(args.dataset)
+            data = samples, task.name, split, class_names, args.batch_size, folder_of(args.dataset)
             value |= add_evaluation(report, model, *data)[0]
         if not paths:
-            inputs, names = sample_images(model, samples, task, class_names, MAX_INSPECTED)
+            inputs, names = sample_images(model, samples, task.name, class_names, MAX_INSPECTED)
             source = f"{len(samples)} of {split}"
 
-    arrays, missing = add_views(report, Subject(model, inputs, names, args.block))
+    arrays, missing = {}, {}
+    if encoder:
+        arrays, missing = add_views(report, Subject(encoder, inputs, names, args.block))
     if finished := finished_run(args.model):
         run_report.add_curves(report, finished)
         run_report.add_run(report, finished.config, finished.result)
-    run_report.add_configuration(report, model)
+    if encoder:
+        run_report.add_configuration(report, encoder)
     if "distances" in arrays:
         value["mean_attention_distance"] = arrays["distances"].tolist()
     if "filters" in arrays:
@@ -85,19 +116,6 @@ def _inspect(args, paths):
     words = f"The figures are of {len(names)} of {source} images."
     text = report.page(f"Inside {run_report.name_of(args.model)}", words)
     return value, {**report.figures, REPORT: text.encode()}, predictions
-
-
-def names_of(paths):
-    """Return the shortest ends of paths that are unique, so that a report does not name folders.
-
-    >>> names_of(["a/1.png", "a/2.png"]), names_of(["a/1.png", "b/1.png"])
-    (['1.png', '2.png'], ['a/1.png', 'b/1.png'])
-    """
-    paths = [pathlib.PurePath(os.path.abspath(path)) for path in paths]
-    for count in itertools.count(1):
-        names = ["/".join(path.parts[-count:]) for path in paths]
-        if len({*names}) == len({*paths}):
-            return names
 
 
 def _prediction_table(model, names, predictions):
@@ -110,7 +128,8 @@ def _words(model, found, top):
     """Return a prediction as text."""
     if "values" in found:
         return REGRESSION.format_label(found["values"], model.class_names or range(model.num_classes))
-    return "; ".join(f"{row['name']} {row['probability']:.1%}" for row in found["classes"][:top])
+    scores = (row.values() for row in found["classes"][:top])
+    return "; ".join(f"{name} {score:.1%}" for name, score in scores)
 
 
 def _summary(value, predictions):

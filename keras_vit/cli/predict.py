@@ -1,20 +1,30 @@
 """`keras-vit predict`: what a model, live or exported, predicts for images."""
 
+import contextlib
 import itertools
 import os
 import pathlib
 import sys
 
+import numpy as np
 from tqdm import tqdm
 
 from keras_vit.cli.report import print_now
 from keras_vit.cli.rows import FORMATS
 from keras_vit.cli.source import open_model, task_of, with_class_names
 from keras_vit.data.folder import IMAGE_SUFFIXES, image_files
-from keras_vit.models.classifying import check_finite, check_head, classify
-from keras_vit.writing import atomic_open, check_writable
+from keras_vit.data.mask_folder import CLASSES, MASKS
+from keras_vit.evaluation.predicting import check_outputs
+from keras_vit.inspection.class_maps import class_overlay, palette_png, png_bytes
+from keras_vit.models.classifying import check_finite, classify
+from keras_vit.models.windows import segment
+from keras_vit.preprocessing.image_files import read_image
+from keras_vit.tasks import get_task
+from keras_vit.writing import atomic_open, atomic_path, check_writable
 
 BATCH = 32  # images read and computed at a time
+OVERLAYS = "overlays"
+MAX_CLASSES = 255  # in the masks of a data set
 
 
 def run(args):
@@ -26,23 +36,35 @@ def run(args):
             raise ValueError(f"expected --output to end in .csv, .jsonl or .json; got {args.output!r}")
         check_writable(args.output)
     paths = [path for argument in args.images for path in images_of(argument)]
+    files = mask_files(paths) if args.masks else None
     model = open_model(args.model, trust=args.trust, sha256=args.sha256)
     if args.class_names:
         model = with_class_names(model, args.class_names)
-    task = task_of(args.model, model)
-    check_head(model)
+    task = get_task(task_of(args.model, model))
+    check_outputs(model, task)
+    if (args.masks or args.windows) and not task.has_class_maps:
+        raise ValueError(
+            f"--masks and --windows need a model that segments images; this one's task is {task.name!r}"
+        )
     names = None
-    if task == "regression":
+    if task.name == "regression":
         names = model.class_names or [f"value {i}" for i in range(model.num_classes)]
     progress = args.format == "table" or not sys.stdout.isatty()
-    results = predicted(model, paths, task, args.top, progress)
-    if args.output is not None:
-        results, copy = itertools.tee(results)
-    for text in FORMATS[args.format](results, names):
-        print_now(text, end="")
-    if args.output is not None:
-        with atomic_open(args.output) as file:
-            file.writelines(FORMATS[suffix](copy, names))
+    with contextlib.ExitStack() as at_end:
+        write = None
+        if args.masks:
+            write = _writer(at_end.enter_context(atomic_path(args.masks, overwrite=False)), model, files)
+        if task.has_class_maps:
+            results = segmented(model, paths, args.top, args.windows, write, progress)
+        else:
+            results = predicted(model, paths, task.name, args.top, progress)
+        if args.output is not None:
+            results, copy = itertools.tee(results)
+        for text in FORMATS[args.format](results, names):
+            print_now(text, end="")
+        if args.output is not None:
+            with atomic_open(args.output) as file:
+                file.writelines(FORMATS[suffix](copy, names))
 
 
 def predicted(model, paths, task, top, progress=True):
@@ -70,6 +92,88 @@ def predicted(model, paths, task, top, progress=True):
             for path, best in zip(batch, classify(model, batch, top, task=task)):
                 classes = [{"name": name, "probability": score} for name, score in best]
                 yield {"image": path, "classes": classes}
+
+
+def segmented(model, paths, top, windows=False, write=None, progress=True):
+    """Segment image files: for each a dict of `image`, its path, and `classes`, the most frequent first.
+
+    Args:
+        model: An `ImageSegmenter`, or an `ExportedModel` of one.
+        paths: Of images.
+        top: The number of classes.
+        windows: Whether to compute images in windows at their own scale; otherwise each is resized to the
+            model's size, if it has one.
+        write: A function of a path, the image and its class map, or None.
+        progress: As for `predicted`.
+
+    Yields:
+        The dicts; each of the `classes` has its `name` and the `fraction` of the pixels.
+    """
+    names = names_of_classes(model)
+    whole = model.preprocessing.image_size is not None and not windows
+    for path in tqdm(paths, "segmenting", unit="image", delay=2, disable=None if progress else True):
+        image = read_image(path)
+        (classes,) = segment(model, [image], whole=whole)
+        if write:
+            write(path, image, classes)
+        counts = np.bincount(classes.ravel(), minlength=len(names))
+        best = [i for i in np.argsort(-counts, kind="stable")[:top] if counts[i]]
+        found = [{"name": names[i], "fraction": int(counts[i]) / classes.size} for i in best]
+        yield {"image": path, "classes": found}
+
+
+def names_of_classes(model):
+    """Return the names of a model's classes, numbers if they have none."""
+    return model.class_names or [str(i) for i in range(model.num_classes)]
+
+
+def mask_files(paths):
+    """Return the relative PNG file for the mask of each image: the image's name below what differs.
+
+    Raises:
+        ValueError: if two images have one name.
+
+    >>> mask_files(["a/1.jpg", "b/1.png"])
+    {'a/1.jpg': 'a/1.png', 'b/1.png': 'b/1.png'}
+    """
+    names = names_of([os.path.splitext(path)[0] for path in paths])
+    files = {path: f"{name.lstrip('/')}.png" for path, name in zip(paths, names)}
+    for file in {*files.values()}:
+        images = [path for path, own in files.items() if own == file]
+        if len({*map(os.path.abspath, images)}) > 1:
+            raise ValueError(f"expected one image for each mask {file!r}; got {', '.join(images)}")
+    return files
+
+
+def _writer(folder, model, files):
+    """Return a function that writes the mask and the overlay of an image into a new folder."""
+    if model.num_classes > MAX_CLASSES:
+        raise ValueError(f"masks have at most {MAX_CLASSES} classes; the model has {model.num_classes}")
+    folder.mkdir()
+    names = "".join(f"{name}\n" for name in names_of_classes(model))
+    (folder / CLASSES).write_text(names, encoding="utf-8")
+
+    def write(path, image, classes):
+        pictures = {MASKS: palette_png(classes), OVERLAYS: png_bytes(class_overlay(image, classes))}
+        for kind, content in pictures.items():
+            file = folder / kind / files[path]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+
+    return write
+
+
+def names_of(paths):
+    """Return the shortest ends of paths that are unique, so that reports and masks do not name folders.
+
+    >>> names_of(["a/1.png", "a/2.png"]), names_of(["a/1.png", "b/1.png"])
+    (['1.png', '2.png'], ['a/1.png', 'b/1.png'])
+    """
+    paths = [pathlib.PurePath(os.path.abspath(path)) for path in paths]
+    for count in itertools.count(1):
+        names = ["/".join(path.parts[-count:]) for path in paths]
+        if len({*names}) == len({*paths}):
+            return names
 
 
 def images_of(argument):

@@ -15,15 +15,16 @@ def _table(results, names):
         if names:
             rows.append((found["image"], *(f"{value:.4f}" for value in found["values"])))
         else:
-            best = [(row["name"], f"{row['probability']:7.2%}") for row in found["classes"]]
+            score = _score(found)
+            best = [(row["name"], f"{row[score]:7.2%}") for row in found["classes"]]
             rows += [(found["image"] if rank == 0 else "", *row) for rank, row in enumerate(best)]
         yield ""
-    yield text_table(rows, ("image", *(names or ("class", "probability")))) + "\n"
+    yield text_table(rows, ("image", *(names or ("class", score)))) + "\n"
 
 
 def _csv(results, names):
-    columns = ("image", *(names or ("rank", "class", "probability")))
     for number, found in enumerate(results):
+        columns = ("image", *(names or ("rank", "class", _score(found))))
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows([] if number else [columns])
@@ -31,7 +32,7 @@ def _csv(results, names):
             writer.writerow((found["image"], *found["values"]))
         else:
             best = enumerate(found["classes"], 1)
-            writer.writerows((found["image"], rank, row["name"], row["probability"]) for rank, row in best)
+            writer.writerows((found["image"], rank, *row.values()) for rank, row in best)
         yield text.getvalue()
 
 
@@ -45,6 +46,11 @@ def _json(results, names):
         text = textwrap.indent(json.dumps(found, indent=2, allow_nan=False), "  ")
         yield (",\n" if number else "[\n") + text
     yield "\n]\n"
+
+
+def _score(found):
+    """What is known of each class: its "probability", or in a class map its "fraction" of the pixels."""
+    return [*found["classes"][0]][1]
 
 
 # Each is a generator of text, as early as possible, from an iterator of what `predicted` yields and the names

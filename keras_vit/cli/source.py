@@ -11,7 +11,7 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation.predicting import check_classes
 from keras_vit.export.exported_model import ExportedModel, open_exported
 from keras_vit.export.formats import suffix_of
-from keras_vit.models import VisionTransformer
+from keras_vit.tasks import get_task
 from keras_vit.training.workdir import Workdir
 from keras_vit.variants import parse_variant
 from keras_vit.weights import from_pretrained
@@ -33,8 +33,8 @@ def open_model(source, trust=False, sha256=None):
         sha256: Expected digest of the file, or None.
 
     Returns:
-        VisionTransformer; or for a SavedModel (its folder, an export's, a `.tar.gz` or `.tgz`), a `.tflite`
-        or a `.onnx` file, each a path or a URL, an `ExportedModel`.
+        VisionTransformer or ImageSegmenter; or for a SavedModel (its folder, an export's, a `.tar.gz` or
+        `.tgz`), a `.tflite` or a `.onnx` file, each a path or a URL, an `ExportedModel`.
 
     Raises:
         ValueError: if there is none, or it holds no Vision Transformer.
@@ -57,14 +57,15 @@ def with_class_names(model, names):
     found = class_names(names)
     if len(found) != model.num_classes:
         raise ValueError(f"{names!r} has {len(found)} class names; the model has {model.num_classes} classes")
-    if isinstance(model, VisionTransformer):
-        model.class_names = found
-        return model
-    return dataclasses.replace(model, description=dataclasses.replace(model.description, class_names=found))
+    if isinstance(model, ExportedModel):
+        description = dataclasses.replace(model.description, class_names=found)
+        return dataclasses.replace(model, description=description)
+    model.class_names = found
+    return model
 
 
 def open_live(source, image_size=None, trust=False, sha256=None):
-    """Open the VisionTransformer of a run's folder, a `.keras` file or a checkpoint.
+    """Open the VisionTransformer or ImageSegmenter of a run's folder, a `.keras` file or a checkpoint.
 
     Args:
         source: What --model names.
@@ -186,12 +187,13 @@ def open_dataset(args, model, task):
     """Open the data set of --dataset, in the model's split unless --seed is given, and print its sizes.
 
     Raises:
-        ValueError: if a classifier does not have its classes.
+        ValueError: if a classifier or segmenter does not have its classes.
     """
     seed = getattr(args, "seed", None)
     seed = seed_of(args.model, model) if seed is None else seed
     dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task, data_dir=args.data_dir)
-    if model.is_classifier and not getattr(args, "representation", False):
+    has_classes = model.is_classifier or get_task(task).has_class_maps
+    if has_classes and not getattr(args, "representation", False):
         check_classes(model, dataset)
     introduce(args, dataset)
     return dataset

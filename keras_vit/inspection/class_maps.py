@@ -78,7 +78,7 @@ def class_overlay(image, classes, opacity=0.5):
 
 
 def png_bytes(image):
-    """The content of a PNG file of a Pillow image."""
+    """The content of a PNG file of a Pillow image, or of colours, uint8 (height, width, 3)."""
     file = io.BytesIO()
-    image.save(file, "PNG")
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, "PNG")
     return file.getvalue()

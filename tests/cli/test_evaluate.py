@@ -122,7 +122,7 @@ def test_other_tasks_have_their_scores(evaluated, tmp_path):
     "options, words",
     [
         (["--task", "detection"], "'detection'"),
-        (["--task", "multi_label", "--real", "real.json"], "--real and --confusion need one label per image"),
+        (["--task", "multi_label", "--real", "real.json"], "--real needs one label per image"),
         (["--task", "regression", "--per_class"], "--per_class needs classes"),
         (["--confusion", "confused.jpg"], "expected --confusion to be a .png file; got 'confused.jpg'"),
         (["--confusion", "no/such/confused.png"], "'no/such/confused.png' cannot be written: there is no"),

@@ -1,0 +1,223 @@
+"""Subcommands with models that segment images: files of masks, scores of pixels, figures, and refusals."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from made.folders import write_masks
+from made.pages import read_page
+from PIL import Image
+from reference.comparing import randomise
+from reference.small import SMALL, small
+
+from keras_vit import ImageSegmenter, VisionTransformer
+from keras_vit.cli.evaluation_summary import add_evaluation
+from keras_vit.cli.page import Report
+from keras_vit.cli.predict import mask_files
+from keras_vit.cli.run_report import write_run_report
+from keras_vit.cli.source import with_class_names
+from keras_vit.data.datasets import load_dataset
+from keras_vit.data.masks import read_mask
+from keras_vit.evaluation import predict, segmentation_scores
+from keras_vit.inspection import class_overlay
+from keras_vit.training.named_recipes import RECIPES
+from keras_vit.training.run import RunConfig
+from keras_vit.training.workdir import Workdir, save_model
+
+pytestmark = pytest.mark.usefixtures("eager")
+
+NAMES = ("sky", "tree", "road")
+
+
+@pytest.fixture(scope="module")
+def live(streets):
+    """A model that predicts every class somewhere in these images."""
+    encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
+    model = randomise(ImageSegmenter(encoder, 3, class_names=NAMES))
+    logits = model.predict_on_batch(model.preprocessing(sorted((streets / "images").iterdir())))
+    model.get_layer("head").bias.assign_sub(logits.mean((0, 1, 2)))
+    return model
+
+
+@pytest.fixture(scope="module")
+def model(live, tmp_path_factory):
+    path = tmp_path_factory.mktemp("segmenter") / "model.keras"
+    live.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def streets(tmp_path_factory):
+    """A data set of ten images with three classes."""
+    root = write_masks(tmp_path_factory.mktemp("data") / "streets")
+    (root / "classes.txt").write_text("\n".join(NAMES))
+    return root
+
+
+def test_masks_and_overlays_are_written_and_are_a_data_set(keras_vit, live, model, streets, tmp_path):
+    paths = sorted(map(str, (streets / "images").iterdir()))[:4]
+    given = ("predict", "--model", model, *paths, "--format", "csv", "--masks", tmp_path / "out")
+    done = keras_vit(*given)
+    assert (done.returncode, done.stderr) == (0, "")
+    maps = live.segment(paths, whole=True)
+    assert len({*np.concatenate([each.ravel() for each in maps])}) > 1
+    for path, classes in zip(paths, maps):
+        name = path.rpartition("/")[2]
+        np.testing.assert_array_equal(read_mask(str(tmp_path / "out" / "masks" / name)), classes)
+        image = np.asarray(Image.open(path))
+        with Image.open(tmp_path / "out" / "overlays" / name) as overlay:
+            np.testing.assert_array_equal(np.asarray(overlay), class_overlay(image, classes))
+    header, *rows = csv.reader(io.StringIO(done.stdout))
+    assert header == ["image", "rank", "class", "fraction"]
+    for path, classes in zip(paths, maps):
+        fractions = [float((classes == NAMES.index(row[2])).mean()) for row in rows if row[0] == path]
+        assert sum(fractions) == pytest.approx(1) and fractions == sorted(fractions, reverse=True)
+        assert fractions == pytest.approx([float(row[3]) for row in rows if row[0] == path])
+    (tmp_path / "out" / "overlays").rename(tmp_path / "out" / "images")
+    assert load_dataset(f"folder:{tmp_path}/out", task="segmentation").class_names == NAMES
+
+
+def test_windows_keep_the_images_scale(keras_vit, live, model, streets):
+    path = str(streets / "images" / "00.png")
+    done = keras_vit(
+        "predict", "--model", model, path, "--windows", "--json", "--class_names", streets / "classes.txt"
+    )
+    (found,) = json.loads(done.stdout)
+    (classes,) = live.segment([path])
+    expected = {name: float((classes == number).mean()) for number, name in enumerate(NAMES)}
+    assert {row["name"]: row["fraction"] for row in found["classes"]} == pytest.approx(
+        {name: fraction for name, fraction in expected.items() if fraction}
+    )
+
+
+def test_a_split_is_evaluated_for_each_class(keras_vit, live, model, streets, tmp_path):
+    given = ("--dataset", f"folder:{streets}", "--per_class", "--json", "--confusion", tmp_path / "c.png")
+    done = keras_vit("evaluate", "--model", model, *given)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    samples = load_dataset(f"folder:{streets}", task="segmentation").split("test")
+    expected = segmentation_scores(predict(live, samples, task="segmentation"))
+    assert expected.items() <= found.items()
+    assert [row["name"] for row in found["classes"]] == [*NAMES]
+    with Image.open(tmp_path / "c.png") as figure:
+        figure.verify()
+
+
+def test_an_evaluation_shows_classes_and_the_worst_images_by_iou(live, streets):
+    report = Report()
+    samples = load_dataset(f"folder:{streets}", task="segmentation").split("train")
+    data = report, live, samples, "segmentation", "streets, train", NAMES
+    result, images, labels = add_evaluation(*data, folder=streets)
+    iou = predict(live, samples, task="segmentation").image_iou
+    worst = np.argsort(iou, kind="stable")[: len(images)]
+    for found, number in zip(images, worst, strict=True):
+        np.testing.assert_allclose(found, live.preprocessing(samples.images[number])[0], atol=1e-6)
+    assert {*labels[0].split(", ")} <= {*NAMES}
+    assert [*report.sections] == ["Scores", "Confusions", "Classes", "Worst predictions", "Best predictions"]
+    assert [*report.figures] == ["confusion.png", "iou.png", "examples.png", "worst.png", "best.png"]
+    assert result["drawn_from"] == len(samples) and [row["name"] for row in result["classes"]] == [*NAMES]
+
+
+@pytest.fixture(scope="module")
+def inspected(keras_vit, model, streets, tmp_path_factory):
+    out = tmp_path_factory.mktemp("inspected") / "out"
+    data = ("--dataset", f"folder:{streets}", "--split", "train", "--output", out)
+    done = keras_vit("inspect", "--model", model, "--image", streets / "images" / "00.png", *data)
+    assert (done.returncode, done.stderr) == (0, "")
+    return out, json.loads((out / "result.json").read_text())
+
+
+@pytest.mark.slow
+def test_a_report_has_overlays_classes_and_the_worst_images_by_iou(inspected, streets):
+    folder, result = inspected
+    maps = ["overlays.png", "confusion.png", "iou.png", "examples.png", "worst.png", "best.png"]
+    assert sorted(result["figures"][:6]) == sorted(maps)
+    assert "rollout.png" in result["figures"]
+    page = read_page((folder / "report.html").read_text())
+    sections = ["Predictions", "Scores", "Confusions", "Classes", "Worst predictions", "Best predictions"]
+    assert page.headings[:6] == sections
+    assert "mean iou" in page.text and str(streets) not in page.text
+    for name in maps:
+        with Image.open(folder / name) as figure:
+            assert np.asarray(figure.convert("L")).std() > 5
+    assert [row["name"] for row in result["classes"]] == [*NAMES]
+    assert {row["name"] for row in result["images"][0]["classes"]} <= {*NAMES}
+
+
+@pytest.mark.slow
+def test_a_runs_report_has_the_same_figures(live, streets, tmp_path):
+    recipe = RECIPES["digits_scenes"].with_changes(total_steps=3, warmup_steps=1, batch_size=4)
+    config = RunConfig(f"folder:{streets}", recipe, model={"image_size": 16, "patch_size": 8})
+    workdir = Workdir(tmp_path / "run", config.as_json())
+    workdir.make()
+    workdir.write_metrics([{"step": 3, "loss": 1.0, "val_mean_iou": 0.3, "mean_iou": 0.2}])
+    save_model(live, workdir.model)
+    record = {
+        "steps": 3,
+        "train_seconds": 3.0,
+        "best_step": 3,
+        "bad_images": [],
+        "replicas": 1,
+        "test_mean_iou": 0.25,
+    }
+    workdir.write_result(record | {"test_samples": 2})
+    write_run_report(config, workdir, workdir.result)
+    names = {path.stem for path in workdir.figures.iterdir()}
+    assert {"curves", "iou", "confusion", "examples", "worst", "rollout"} <= names
+    page = read_page((workdir.path / "report.html").read_text())
+    assert "Test mean iou 0.2500 on 2 images" in page.text and "hidden_size 12" in page.text
+
+
+def test_class_names_may_be_given(live, tmp_path):
+    (tmp_path / "names.txt").write_text("a\nb\nc\n")
+    renamed = ImageSegmenter.from_config(live.get_config())
+    assert with_class_names(renamed, tmp_path / "names.txt").class_names == ("a", "b", "c")
+
+
+def test_masks_have_the_names_of_the_images_below_what_differs():
+    assert mask_files(["/1.jpg", "/a/2.png"]) == {"/1.jpg": "1.png", "/a/2.png": "2.png"}
+    assert mask_files(["/0.jpg", "/a/0.png"]) == {"/0.jpg": "0.png", "/a/0.png": "a/0.png"}
+    with pytest.raises(ValueError, match="one image for each mask '0.png'; got a/0.jpg, a/0.png"):
+        mask_files(["a/0.jpg", "a/0.png"])
+
+
+REFUSED = {
+    "an existing folder": (["--masks", "{path}"], ["exists", "is free"]),
+    "no segmenter": (
+        ["--model", "{path}/classes.keras", "--masks", "{path}/out"],
+        ["--masks and --windows need a model that segments images", "'single_label'"],
+    ),
+    "other names": (["--class_names", "imagenet_1k"], ["1000 class names; the model has 3 classes"]),
+    "too many classes": (
+        ["--model", "{path}/many.keras", "--masks", "{path}/out"],
+        ["masks have at most 255 classes; the model has 300"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused_in_one_line_and_leaves_nothing(
+    case, keras_vit, refused, model, streets, tmp_path
+):
+    options, words = REFUSED[case]
+    if case == "no segmenter":
+        small(num_layers=1).save(tmp_path / "classes.keras")
+    if case == "too many classes":
+        encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
+        ImageSegmenter(encoder, 300).save(tmp_path / "many.keras")
+    before = {*tmp_path.rglob("*")}
+    image = streets / "images" / "00.png"
+    refused(
+        keras_vit("predict", image, "--model", model, *(o.format(path=tmp_path) for o in options)), *words
+    )
+    assert {*tmp_path.rglob("*")} == before
+
+
+def test_a_data_set_with_other_classes_is_refused(keras_vit, refused, model, tmp_path):
+    write_masks(tmp_path, 4, classes=2)
+    done = keras_vit("evaluate", "--model", model, "--dataset", f"folder:{tmp_path}")
+    refused(
+        done, "expected a model with the data set's 2 classes", "got one with 3 outputs (sky, tree, road)"
+    )
