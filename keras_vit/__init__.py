@@ -2,8 +2,10 @@
 
 from keras_vit import training as training
 from keras_vit.lazy import lazy_names
+from keras_vit.models.image_text import ImageTextModel as ImageTextModel
 from keras_vit.models.masked_patch import MaskedPatchPredictor as MaskedPatchPredictor
 from keras_vit.models.segmentation import ImageSegmenter as ImageSegmenter
+from keras_vit.models.text import TextTransformer as TextTransformer
 from keras_vit.models.vit import VisionTransformer as VisionTransformer
 from keras_vit.models.windows import dense_features as dense_features
 from keras_vit.preprocessing import Preprocessing as Preprocessing

@@ -10,6 +10,7 @@ from keras_vit.layers.encoder_block import LayerScale as LayerScale
 from keras_vit.layers.encoder_block import StochasticDepth as StochasticDepth
 from keras_vit.layers.layer_norm import LayerNormalization as LayerNormalization
 from keras_vit.layers.layer_norm import RMSNormalization as RMSNormalization
+from keras_vit.layers.logit_factors import LogitFactors as LogitFactors
 from keras_vit.layers.mask_tokens import MaskTokens as MaskTokens
 from keras_vit.layers.mlp import MlpBlock as MlpBlock
 from keras_vit.layers.patch_embedding import PatchEmbedding as PatchEmbedding
@@ -22,5 +23,8 @@ from keras_vit.layers.relative_position_bias import RelativePositionIndex as Rel
 from keras_vit.layers.rotary import RotaryPositions as RotaryPositions
 from keras_vit.layers.rotary import rotate as rotate
 from keras_vit.layers.std_conv import StdConv2D as StdConv2D
+from keras_vit.layers.text import CausalBias as CausalBias
+from keras_vit.layers.text import TokenEmbedding as TokenEmbedding
+from keras_vit.layers.text import TokenPooling as TokenPooling
 from keras_vit.layers.token_grid import GridToTokens as GridToTokens
 from keras_vit.layers.token_grid import TokensToGrid as TokensToGrid

@@ -17,6 +17,7 @@ from keras_vit.rules import one_of, optional
 # or those of about 280 queries of a 1,024-pixel image. Smaller chunks take less memory but more operations.
 MAX_CHUNK_SCORES = 1_200_000
 ROTATIONS = ("interleaved", "half")
+MASKED = -1e9  # added to the score of a token that a query does not attend to
 
 
 def attention_scores(query, key, bias=None):

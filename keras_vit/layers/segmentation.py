@@ -4,13 +4,13 @@ import keras
 from keras import ops
 from keras.src import backend  # keras.ops.image.resize refuses sizes that only the graph knows
 
+from keras_vit.layers.attention import MASKED
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.dense import CompositeLayer
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.rules import one_of
 
-_MASKED = -1e9  # added to the score of a token that a query does not attend to
 _SMALLEST = 1e-12  # of a score whose logarithm is taken
 
 
@@ -140,7 +140,7 @@ class QueryAttentionBias(Configurable):
         else:
             masked = probability >= 0.5
         attends = ops.logical_or(inside, ops.logical_not(masked))
-        bias = ops.transpose(ops.where(attends, 0.0, _MASKED), (0, 2, 1))  # (b, q, n)
+        bias = ops.transpose(ops.where(attends, 0.0, MASKED), (0, 2, 1))  # (b, q, n)
         before = queries + self.num_prefix_tokens
         bias = ops.pad(bias, ((0, 0), (0, self.num_prefix_tokens + rows * columns), (before, 0)))
         return ops.expand_dims(bias, 1)

@@ -87,6 +87,15 @@ def test_step(model, state, data):
     return logs, (trainable, others, metrics_values)
 
 
+def gathered(x):
+    """The rows of the global batch, in each device."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return x
+    layout = keras.distribution.TensorLayout([None] * x.ndim, distribution.device_mesh)
+    return keras.distribution.distribute_tensor(x, layout)
+
+
 def _accumulated(model, micro_step, trainable):
     """`micro_step` for the micro-batches of a batch, one after the other to save memory.
 

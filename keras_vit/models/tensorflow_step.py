@@ -68,6 +68,14 @@ def test_step(model, data):
     return _logs(update_metrics(model, loss, weight, images, labels, predicted, sample_weight))
 
 
+def gathered(x):
+    """The rows of all replicas, in each of them, without a gradient."""
+    replica = tf.distribute.get_replica_context()
+    if replica is None or replica.num_replicas_in_sync == 1:
+        return x
+    return replica.all_gather(tf.stop_gradient(x), axis=0)
+
+
 def _accumulated(model, micro_step, variables):
     """`micro_step` for the micro-batches of a batch, one after the other to save memory."""
     count = model.accumulation_steps

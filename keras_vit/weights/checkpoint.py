@@ -17,7 +17,9 @@ from keras_vit.layers.attention import check_heads
 from keras_vit.messages import listed
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
+from keras_vit.models.image_text import ImageTextModel
 from keras_vit.models.segmentation import ImageSegmenter
+from keras_vit.models.text import min_text_parameters
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights.architecture import infer_arguments
@@ -30,6 +32,8 @@ from keras_vit.weights.layouts import LAYOUTS, detect_layout
 from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
 
+# The part of the configuration with the options of the VisionTransformer that is in a model.
+_INSIDE = {VisionTransformer: None, ImageSegmenter: "encoder", ImageTextModel: "image"}
 _ATTENTION = re.compile(r".*attention/(query|key|value|out)/(kernel|bias)")
 # Inferred options that may differ from the metadata: an argument may replace the grid, and no array holds the
 # scale's initial value.
@@ -168,7 +172,7 @@ def not_finite(checkpoint):
 
 
 def read_model(path):
-    """Load the VisionTransformer or ImageSegmenter of a `.keras` file, not compiled.
+    """Load the VisionTransformer, ImageSegmenter or ImageTextModel of a `.keras` file, not compiled.
 
     Raises:
         ValueError: if the file cannot be read or holds something else.
@@ -181,12 +185,14 @@ def read_model(path):
             config = json.loads(archive.read("config.json"))
             stored = check_hdf5(archive, "model.weights.h5")
         kind = keras.saving.get_registered_object(config["registered_name"])
-        is_ours = isinstance(kind, type) and issubclass(kind, (VisionTransformer, ImageSegmenter))
+        is_ours = isinstance(kind, type) and issubclass(kind, (*_INSIDE,))
         if is_ours:
             options = config["config"]
-            options = options["encoder"] if issubclass(kind, ImageSegmenter) else options
-            declared = 4 * min_parameters({**DEFAULTS, **options})
-            check_unpacked_size(declared, os.path.getsize(path))
+            inside = next(name for cls, name in _INSIDE.items() if issubclass(kind, cls))
+            declared = min_parameters({**DEFAULTS, **(options[inside] if inside else options)})
+            if issubclass(kind, ImageTextModel):
+                declared += min_text_parameters(options["text"])
+            check_unpacked_size(4 * declared, os.path.getsize(path))
             # Safe even after keras.config.enable_unsafe_deserialization().
             with serialization_lib.SafeModeScope(True):
                 model = keras.saving.load_model(path, compile=False, safe_mode=True)
@@ -216,7 +222,8 @@ def _of_keras(path, variant=None):
     keras.distribution.set_distribution(None)  # Its arrays are read, which one process could not of a mesh's.
     try:
         model = read_model(path)
-        model = getattr(model, "encoder", model)  # of a segmenter
+        # Of a segmenter, or of a model with two towers.
+        model = getattr(model, "encoder", getattr(model, "image", model))
         arrays = plain_arrays(model)
     finally:
         keras.distribution.set_distribution(distribution)

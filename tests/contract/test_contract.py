@@ -26,13 +26,24 @@ class Sources(tuple):
     dtype = "int32"
 
 
+class Ids(tuple):
+    """The shape of token ids up to 10."""
+
+    dtype = "int64"
+
+
 class Pixels(tuple):
     """The shape of an image of integers up to 255."""
 
     dtype = "uint8"
 
 
-BOUNDS = {"float32": (-1, 1), Sources.dtype: (-1, 1), Pixels.dtype: (0, 256)}  # of random inputs
+BOUNDS = {
+    "float32": (-1, 1),
+    Sources.dtype: (-1, 1),
+    Ids.dtype: (0, 11),
+    Pixels.dtype: (0, 256),
+}  # of random inputs
 
 BLOCK = {"num_heads": 2, "mlp_dim": 12}
 LAYERS = [
@@ -46,6 +57,7 @@ LAYERS = [
     (layers.GridToTokens, {}, [GRID]),
     (layers.LayerNormalization, {"epsilon": 1e-5}, [TOKENS]),
     (layers.LayerScale, {"value": 0.5}, [TOKENS]),
+    (layers.LogitFactors, {"objective": "softmax"}, [(8,), (8,)]),
     (layers.MaskTokens, {"initializer": "ones"}, [TOKENS, Sources((5,))]),
     (layers.MlpBlock, {"mlp_dim": 12, "activation": "quick_gelu", "dropout_rate": 0.1}, [TOKENS]),
     (layers.MultiHeadSelfAttention, {"num_heads": 2, "qkv_bias": False}, [TOKENS]),
@@ -62,6 +74,9 @@ LAYERS = [
     (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (5, 6), "crop": True}, [IMAGE]),
     (layers.StdConv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}, [IMAGE]),
     (layers.StochasticDepth, {"rate": 0.3, "seed": 1}, [TOKENS]),
+    (layers.CausalBias, {}, [TOKENS]),
+    (layers.TokenEmbedding, {"vocabulary_size": 11, "channels": 8}, [Ids((5,))]),
+    (layers.TokenPooling, {"token": "eos", "eos_id": 3}, [TOKENS, Ids((5,))]),
     (layers.TokensToGrid, {}, [(7, 8), GRID]),
     (preprocessing.PreprocessingLayer, {"preprocessing": {"image_size": (8, 6)}}, [Pixels(IMAGE)]),
 ]
@@ -109,6 +124,12 @@ MODELS += [
         [IMAGE],
     ),
     (keras_vit.ImageSegmenter, QUERIES, [IMAGE]),
+]
+TEXT = {"vocabulary_size": 11, "length": 5, "hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+TOWERS = {"image": ENCODER, "text": TEXT, "text_projection": 12, "projection_bias": True}
+MODELS += [
+    (keras_vit.TextTransformer, {**TEXT, "causal": True, "pooling": "argmax"}, [Ids((5,))]),
+    (keras_vit.ImageTextModel, TOWERS, [{"images": IMAGE, "ids": Ids((5,))}]),
 ]
 CASES = LAYERS + MODELS
 IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
@@ -249,7 +270,10 @@ def test_mixed_precision_computes_in_16_bits_and_stays_finite(cls, arguments, sh
     layer, inputs = ready(cls, arguments, shapes, dtype=f"mixed_{compute}")
     output = layer(*inputs)
     assert {w.dtype for w in float_weights(layer)} <= {"float32"}
-    for_losses = arguments.get("num_classes") or cls is keras_vit.MaskedPatchPredictor
+    for_losses = arguments.get("num_classes") or cls in (
+        keras_vit.MaskedPatchPredictor,
+        keras_vit.ImageTextModel,
+    )
     final = "float32" if for_losses else compute
     assert keras.backend.standardize_dtype(output.dtype) == final
     output = numpy(keras.ops.cast(output, "float32"))

@@ -1,0 +1,122 @@
+"""The layers of a text tower: embeddings of token ids, a causal mask, and the choice of a token."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.attention import MASKED
+from keras_vit.layers.configurable import Configurable
+from keras_vit.rules import integer, one_of
+
+TOKENS = ("first", "last", "argmax", "eos")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class TokenEmbedding(Configurable):
+    """A learned vector for each token id.
+
+    Args:
+        vocabulary_size: Number of ids.
+        channels: Size of a vector.
+
+    Input shape: (batch, tokens), ids from 0 to `vocabulary_size` - 1.
+    Output shape: (batch, tokens, channels).
+
+    Example:
+        >>> TokenEmbedding(100, 8)(np.zeros((2, 5), "int32")).shape
+        TensorShape([2, 5, 8])
+
+    Source: Vaswani et al. 2017, section 3.4, without its factor.
+    """
+
+    def __init__(self, vocabulary_size, channels, **kwargs):
+        super().__init__(**kwargs)
+        self.vocabulary_size = integer(at_least=1).check("vocabulary_size", vocabulary_size)
+        self.channels = integer(at_least=1).check("channels", channels)
+
+    def build(self, input_shape):
+        self.table = self.add_weight(
+            shape=(self.vocabulary_size, self.channels),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            name="table",
+        )
+
+    def call(self, ids):
+        return ops.take(self.table, ops.cast(ids, "int32"), axis=0)
+
+    def compute_output_spec(self, ids):
+        return keras.KerasTensor((*ids.shape, self.channels), self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class CausalBias(Configurable):
+    """A bias of the attention's scores, by which each token attends to itself and those before it.
+
+    Input shape: (batch, tokens, …), of which only the shape is used.
+    Output shape: (batch, 1, tokens, tokens), float32: 0, or a large negative number for later tokens.
+
+    Example:
+        >>> CausalBias()(np.zeros((1, 2)))[0, 0].numpy().tolist()
+        [[0.0, -1000000000.0], [0.0, 0.0]]
+
+    Source: Vaswani et al. 2017, section 3.2.3; Radford et al. 2021 (CLIP), section 2.4.
+    """
+
+    def call(self, tokens):
+        batch, length = ops.shape(tokens)[:2]
+        number = ops.arange(length)
+        later = ops.expand_dims(number, 0) > ops.expand_dims(number, 1)
+        bias = ops.where(later, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32"))
+        return ops.broadcast_to(ops.reshape(bias, (1, 1, length, length)), (batch, 1, length, length))
+
+    def compute_output_spec(self, tokens):
+        batch, length = tokens.shape[:2]
+        return keras.KerasTensor((batch, 1, length, length), "float32")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class TokenPooling(Configurable):
+    """The vector of one token of each text.
+
+    Args:
+        token: "first"; "last", padding or not (SigLIP); "eos", the first with the id `eos_id`, or the first
+            of all without one (CLIP); "argmax", the one with the highest id, which ends a text in CLIP's
+            vocabulary.
+        eos_id: Id of the token that ends a text, for "eos".
+
+    Call arguments:
+        tokens: (batch, tokens, channels).
+        ids: (batch, tokens).
+
+    Output shape: (batch, channels).
+
+    Raises:
+        ValueError: for an unknown token, or "eos" without its id.
+
+    Example:
+        >>> tokens = np.arange(4.0).reshape(1, 4, 1)
+        >>> float(TokenPooling("eos", 7)(tokens, np.array([[3, 7, 7, 9]]))[0, 0])
+        1.0
+
+    Source: `CLIPTextTransformer` of transformers; `text_transformer.py` of big_vision.
+    """
+
+    def __init__(self, token="last", eos_id=None, **kwargs):
+        super().__init__(**kwargs)
+        self.token = one_of(TOKENS).check("token", token)
+        self.eos_id = eos_id
+        if token == "eos":
+            integer(at_least=0).check("eos_id", eos_id)
+
+    def call(self, tokens, ids):
+        batch, length, channels = ops.shape(tokens)
+        if self.token in ("first", "last"):
+            chosen = tokens[:, :1] if self.token == "first" else tokens[:, length - 1 :]
+        else:
+            ids = ops.cast(ids, "int32")
+            marks = ids if self.token == "argmax" else ops.cast(ids == self.eos_id, "int32")
+            weights = ops.one_hot(ops.argmax(marks, axis=1), length, dtype=tokens.dtype)
+            chosen = ops.matmul(ops.expand_dims(weights, 1), tokens)
+        return ops.reshape(chosen, (batch, channels))
+
+    def compute_output_shape(self, tokens_shape, ids_shape=None):
+        return (tokens_shape[0], tokens_shape[-1])

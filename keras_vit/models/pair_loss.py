@@ -1,0 +1,147 @@
+"""The contrastive losses of image-text pairs, over all pairs of a global batch.
+
+Each replica computes the logits of its images with all texts, and of its texts with all images, in chunks.
+The gradient is computed in chunks, too, from the embeddings: memory holds the embeddings of the global batch,
+and the logits of the local batch with one chunk. A replica then has the whole gradient of its own embeddings,
+so that only embeddings, and for "softmax" the norms of rows and columns, are sent between replicas.
+"""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.attention import MASKED
+from keras_vit.layers.control_dependencies import after
+
+CHUNK = 1024  # the most images or texts with which the local batch is compared at a time
+
+
+def pair_loss(pairs, objective, chunk=None):
+    """The mean loss of pairs, each compared with all pairs of the global batch.
+
+    Args:
+        pairs: (batch, 2, size), as of `LogitFactors`: of a replica, or on JAX of the global batch.
+        objective: "sigmoid": the sum over the texts of the binary cross-entropy of an image's logits; or
+            "softmax": the mean of the cross-entropies of an image with all texts and a text with all images.
+        chunk: The most images or texts that are compared at a time; None for `CHUNK`.
+
+    Returns:
+        A scalar. The mean over the replicas, weighted by their pairs, is the loss of the global batch.
+
+    Example:
+        >>> pairs = np.stack([np.eye(2), np.eye(2)], axis=1)
+        >>> round(float(pair_loss(pairs, "softmax")), 4)
+        0.3133
+
+    Source: Zhai et al. 2023 (SigLIP, arXiv 2303.15343), algorithm 1 and section 3.3; Radford et al. 2021
+    (CLIP, arXiv 2103.00020), figure 3.
+    """
+    chunk = CHUNK if chunk is None else chunk
+
+    @ops.custom_gradient
+    def mean_loss(pairs):
+        everyone = gathered(pairs)
+        count = ops.maximum(ops.cast(ops.shape(pairs)[0], pairs.dtype), 1)
+        # (queries, keys): own images with all texts, own texts with all images.
+        sides = [(pairs[:, side], everyone[:, 1 - side]) for side in (0, 1)]
+        norms = every_norm = None
+        if objective == "softmax":
+            norms = ops.stack([_norms(*side, chunk) for side in sides], axis=1)  # (b, 2)
+            every_norm = gathered(norms)
+            total = ops.sum(norms) / 2
+        else:
+            total = _sum_of_softplus(*sides[0], chunk)
+        value = (total - ops.sum(pairs[:, 0] * pairs[:, 1])) / count
+
+        def gradient(upstream, **_):
+            of_sides = []
+            for side, (queries, keys) in enumerate(sides):
+                probability = _sigmoid
+                if objective == "softmax":
+                    probability = _mean_of_softmaxes(norms[:, side], every_norm[:, 1 - side])
+
+                def add(sums, logits, part, index, probability=probability):
+                    return sums + ops.matmul(probability(logits, index), part)
+
+                sums = _fold(add, ops.zeros_like(queries), queries, keys, chunk)
+                of_sides.append(sums - pairs[:, 1 - side])
+            return ops.stack(of_sides, axis=1) * (upstream / count)
+
+        return value, gradient
+
+    return mean_loss(ops.convert_to_tensor(pairs))
+
+
+def gathered(x):
+    """The rows of all replicas, in each of them."""
+    if keras.backend.backend() == "tensorflow":
+        from keras_vit.models import tensorflow_step
+
+        return tensorflow_step.gathered(x)
+    if keras.backend.backend() == "jax":
+        from keras_vit.models import jax_step
+
+        return jax_step.gathered(x)
+    return x
+
+
+def _norms(queries, keys, chunk):
+    """The logarithm of the sum of exponentials of each query's logits."""
+    start = ops.full_like(queries[:, 0], MASKED)
+    return _fold(
+        lambda sums, logits, *_: ops.logaddexp(sums, ops.logsumexp(logits, axis=1)),
+        start,
+        queries,
+        keys,
+        chunk,
+    )
+
+
+def _sum_of_softplus(queries, keys, chunk):
+    start = ops.zeros_like(queries[:, 0])
+    sums = _fold(
+        lambda sums, logits, *_: sums + ops.sum(ops.softplus(logits), axis=1), start, queries, keys, chunk
+    )
+    return ops.sum(sums)
+
+
+def _sigmoid(logits, index):
+    return ops.sigmoid(logits)
+
+
+def _mean_of_softmaxes(norms, every_norm):
+    """The function of logits, over the keys and over the queries, that is half the sum of their softmaxes."""
+    rows = ops.expand_dims(norms, 1)
+
+    def mean(logits, index):
+        columns = ops.expand_dims(ops.take(every_norm, index), 0)
+        return (ops.exp(logits - rows) + ops.exp(logits - columns)) / 2
+
+    return mean
+
+
+def _fold(step, start, queries, keys, chunk):
+    """Reduce the logits of queries with keys, chunk by chunk.
+
+    Args:
+        step: Function (carry, logits, keys of the chunk, their indices) → new carry. The logits of what fills
+            up the last chunk are `MASKED`.
+        start: The first carry, a tensor.
+        queries, keys: (batch, size) and (global batch, size).
+        chunk: Number of keys of a chunk.
+    """
+    count = ops.shape(keys)[0]
+    is_one = isinstance(count, int) and count <= chunk
+    chunk = count if is_one else chunk
+
+    def body(number, carry):
+        with after([carry]):  # or memory would hold the logits of several chunks
+            index = number * chunk + ops.arange(chunk)
+            inside = index < count
+            index = ops.minimum(index, count - 1)
+            part = ops.take(keys, index, axis=0)
+            logits = ops.where(inside, ops.matmul(queries, ops.transpose(part)), MASKED)
+            return number + 1, step(carry, logits, part, index)
+
+    if is_one:
+        return body(0, start)[1]
+    return ops.while_loop(lambda number, _: number * chunk < count, body, (0, start))[1]

@@ -1,0 +1,129 @@
+"""The text tower of an image-text model: token ids → tokens → encoder → one vector."""
+
+import keras
+
+from keras_vit.layers import AddPositionEmbs, EncoderBlock
+from keras_vit.layers.dense import STATE, restoring, state_config
+from keras_vit.layers.layer_norm import LayerNormalization
+from keras_vit.layers.mlp import ACTIVATIONS
+from keras_vit.layers.text import TOKENS, CausalBias, TokenEmbedding, TokenPooling
+from keras_vit.models.distributed import DistributedModel
+from keras_vit.rules import boolean, integer, number, one_of, optional
+
+_POSITIVE = integer(at_least=1)
+_RULES = {  # of the constructor's arguments
+    **dict.fromkeys(("vocabulary_size", "length", "hidden_size"), _POSITIVE),
+    **dict.fromkeys(("num_layers", "mlp_dim", "num_heads"), _POSITIVE),
+    "causal": boolean,
+    "pooling": one_of(TOKENS),
+    "eos_id": optional(integer(at_least=0)),
+    "activation": one_of(ACTIVATIONS),
+    "norm_epsilon": number(above=0),
+    "dropout_rate": number(0, below=1),
+}
+SCOPE = "text"  # begins the paths of the weights, which differ from those of an image tower
+
+
+def min_text_parameters(options):
+    """A lower bound of a text tower's number of parameters, by its configuration: kernels and tables.
+
+    >>> sizes = {"hidden_size": 24, "num_layers": 2, "mlp_dim": 48, "num_heads": 3}
+    >>> min_text_parameters({"vocabulary_size": 100, "length": 8, **sizes})
+    11808
+    """
+    c = options
+    blocks = c["num_layers"] * (4 * c["hidden_size"] + 2 * c["mlp_dim"])
+    return c["hidden_size"] * (c["vocabulary_size"] + c["length"] + blocks)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class TextTransformer(DistributedModel):
+    """The text tower of SigLIP, CLIP and LiT: a Transformer on token ids, of the image tower's blocks.
+
+    There is no mask of padding: SigLIP attends to it, and with a causal mask no token before it does.
+
+    Args:
+        vocabulary_size: Number of token ids.
+        length: Number of tokens of a text, with padding.
+        hidden_size, num_layers, mlp_dim, num_heads: As for `VisionTransformer`.
+        causal: Whether each token attends only to itself and those before it (CLIP).
+        pooling: The token that is the output, as in `TokenPooling`: "last" (SigLIP), "eos" or "argmax" (CLIP)
+            or "first".
+        eos_id: Id of the token that ends a text, for pooling "eos".
+        activation, norm_epsilon, dropout_rate: As for `VisionTransformer`.
+        dtype: A dtype policy, such as "mixed_bfloat16".
+
+    Input: `ids`, int32 (batch, length).
+    Output: (batch, hidden_size).
+
+    Raises:
+        ValueError: for a wrong value, or heads that do not divide the hidden size.
+
+    Example:
+        >>> text = TextTransformer(100, 8, hidden_size=24, num_layers=2, mlp_dim=48, num_heads=3)
+        >>> text(np.zeros((2, 8), "int32")).shape
+        TensorShape([2, 24])
+
+    Source: `text_transformer.py` of big_vision; Radford et al. 2021 (CLIP, arXiv 2103.00020), section 2.4.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        length,
+        hidden_size,
+        num_layers,
+        mlp_dim,
+        num_heads,
+        causal=False,
+        pooling="last",
+        eos_id=None,
+        activation="gelu_tanh",
+        norm_epsilon=1e-6,
+        dropout_rate=0.0,
+        dtype=None,
+        **kwargs,
+    ):
+        given = locals()
+        options = {name: rule.check(name, given[name]) for name, rule in _RULES.items()}
+        dtype = keras.dtype_policies.get(dtype)
+        with keras.name_scope(SCOPE):
+            ids = keras.Input((length,), dtype="int32", name="ids")  # (b, n)
+            x = TokenEmbedding(vocabulary_size, hidden_size, dtype=dtype, name="token_embedding")(ids)
+            x = AddPositionEmbs("learned", (1, length), dtype=dtype, name="position_embedding")(
+                x
+            )  # (b, n, d)
+            bias = CausalBias(dtype=dtype, name="causal_bias")(x) if causal else None
+            for i in range(num_layers):
+                x = EncoderBlock(
+                    num_heads,
+                    mlp_dim,
+                    activation,
+                    norm_epsilon,
+                    dropout_rate=dropout_rate,
+                    dtype=dtype,
+                    name=f"encoder_block_{i}",
+                )(x, bias=bias)
+            x = LayerNormalization(norm_epsilon, dtype=dtype, name="encoder_norm")(x)
+            x = TokenPooling(pooling, eos_id, dtype=dtype, name="pooled")(x, ids)  # (b, d)
+        super().__init__(inputs=ids, outputs=x, **kwargs)
+        self.dtype_policy = dtype
+        self.input_spec = keras.InputSpec(shape=ids.shape)
+        for name, value in options.items():
+            setattr(self, name, value)
+
+    def get_config(self):
+        return {
+            **{name: getattr(self, name) for name in _RULES},
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            "name": self.name,
+            "trainable": self.trainable,
+            **state_config(self.layers),
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        with restoring(config) as freeze:
+            model = cls(**{name: value for name, value in config.items() if name not in STATE})
+            freeze(model.layers)
+        return model

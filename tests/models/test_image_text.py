@@ -1,0 +1,157 @@
+"""Image-text models: embeddings, zero-shot labels, files, and training on pairs."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+from made.devices import devices
+from reference.comparing import arrays, assert_close, numpy, randomise
+from reference.small import SMALL
+
+import keras_vit
+from keras_vit import ImageTextModel, TextTransformer
+from keras_vit.training import SGD
+from keras_vit.weights.checkpoint import read_model
+
+ON_JAX = keras.backend.backend() == "jax"
+TEXT = {
+    **{"vocabulary_size": 11, "length": 6, "hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2},
+    "pooling": "last",
+}
+IMAGE = {**SMALL, "num_classes": None, "num_layers": 1, "pooling": "gap"}
+
+
+def two_towers(**options):
+    return randomise(
+        ImageTextModel(IMAGE, TEXT, **{"text_projection": 12, "projection_bias": True} | options)
+    )
+
+
+def pairs(count):
+    rng = np.random.default_rng(0)
+    images = rng.uniform(-1, 1, (count, 16, 16, 3)).astype("float32")
+    return {"images": images, "ids": rng.integers(0, 11, (count, 6)).astype("int32")}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return two_towers()
+
+
+def test_the_output_has_the_logits_that_similarity_computes(model):
+    batch = pairs(3)
+    vectors = numpy(model(batch))
+    images = model.image_encoder(batch["images"])
+    found = model.similarity(numpy(images), batch["ids"])
+    assert_close(found, vectors[:, 0] @ vectors[:, 1].T, 1e-6)
+    np.testing.assert_allclose(np.linalg.norm(images, axis=1), 1, rtol=1e-6)
+    bias = float(model.get_layer("logit_factors").bias)
+    scale = np.exp(float(model.get_layer("logit_factors").scale))
+    assert_close(found, numpy(images) @ model.encode_text(batch["ids"]).T * scale + bias, 1e-6)
+
+
+def test_zero_shot_orders_the_labels_by_their_probabilities(model):
+    batch = pairs(4)
+    model.text_preprocessing = lambda texts: np.array([batch["ids"][int(text)] for text in texts])
+    photos = (batch["images"] + 1) / 2
+    logits = model.similarity(photos, ["0", "1", "2"])
+    found = model.zero_shot(photos, ["0", "1", "2"], top=2)
+    assert [len(one) for one in found] == [2] * 4
+    for row, one in zip(logits, found):
+        assert [label for label, _ in one] == [str(i) for i in np.argsort(-row)[:2]]
+        np.testing.assert_allclose([p for _, p in one], 1 / (1 + np.exp(np.sort(-row)[:2])), rtol=1e-5)
+    names, vectors = model.class_vectors({"a": "0", "b": ["1", "2"]})
+    mean = model.encode_text(["1", "2"]).mean(axis=0)
+    assert names == ["a", "b"]
+    assert_close(vectors[1], mean / np.linalg.norm(mean), 1e-6)
+    model.text_preprocessing = None
+
+
+@pytest.mark.parametrize(
+    "texts, message",
+    [
+        (["a cat"], "no text_preprocessing"),
+        (np.zeros((2, 5), "int32"), r"\(texts, 6\)"),
+        (np.zeros((2, 6)), "as ints"),
+    ],
+)
+def test_texts_that_the_tower_cannot_read_are_refused(model, texts, message):
+    with pytest.raises(ValueError, match=message):
+        model.encode_text(texts)
+
+
+def test_options_that_contradict_each_other_are_refused():
+    for options, message in (
+        ({"text_projection": None}, "one size of both towers; got 12 and 8"),
+        ({"objective": "triplet"}, "objective must be one of"),
+        ({"image": {**IMAGE, "num_classes": 3}}, "image tower without a head"),
+        ({"text": {**TEXT, "pooling": "eos"}}, "eos_id must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ImageTextModel(**{"image": IMAGE, "text": TEXT, "text_projection": 12} | options)
+    for options, message in (({"loss": "mse"}, "loss=None"), ({"accumulation_steps": 2}, "steps=1")):
+        with pytest.raises(ValueError, match=message):
+            two_towers().compile("sgd", **options)
+
+
+def test_with_a_causal_mask_what_follows_the_end_of_a_text_has_no_effect():
+    causal = {**TEXT, "num_layers": 2, "causal": True}
+    text = randomise(TextTransformer(**{**causal, "pooling": "eos", "eos_id": 10}))
+    ids = np.array([[1, 2, 10, 3, 4, 10], [1, 2, 10, 7, 7, 7]])
+    vectors = numpy(text(ids))
+    assert_close(vectors[0], vectors[1], 1e-6)
+    highest = TextTransformer(**{**causal, "pooling": "argmax"})
+    highest.set_weights(text.get_weights())
+    assert_close(highest(ids), vectors, 1e-6)
+
+
+def trained(replicas=0, freeze=False, **options):
+    """(losses, weights) of two steps on one batch, whose parts on two replicas differ in size."""
+    with contextlib.nullcontext() if ON_JAX else devices(replicas).scope():
+        model = two_towers(**options)
+        model.image.trainable = not freeze
+        model.compile(SGD(0.05))
+    history = model.fit(pairs(5), batch_size=5, epochs=2, verbose=0, shuffle=False)
+    return history.history["loss"], arrays(model)
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only("on JAX tests/training divides the batch among devices")
+@pytest.mark.parametrize("replicas, objective", [(2, "sigmoid"), (2, "softmax"), (4, "sigmoid")])
+def test_training_on_several_replicas_is_that_on_one_device(replicas, objective):
+    losses, weights = trained(0, objective=objective)
+    found_losses, found = trained(replicas, objective=objective)
+    assert losses[1] < losses[0]
+    np.testing.assert_allclose(found_losses, losses, rtol=1e-5)
+    for path, weight in weights.items():
+        assert_close(found[path], weight, 2e-5)
+
+
+@pytest.fixture
+def quick(request):
+    """Eager steps on TensorFlow."""
+    return None if ON_JAX else request.getfixturevalue("eager")
+
+
+def test_a_frozen_image_tower_stays_as_it_was(quick):
+    before, (_, after) = arrays(two_towers()), trained(freeze=True)
+    changed = {path for path, weight in before.items() if not np.array_equal(weight, after[path])}
+    assert all(path.startswith(("text", "logit_factors")) for path in changed)
+    assert {"text_projection/kernel", "text/token_embedding/table", "logit_factors/scale"} <= changed
+
+
+def test_a_file_keeps_the_towers_and_what_was_frozen(model, tmp_path):
+    copy = ImageTextModel.from_config(model.get_config())
+    copy.set_weights(model.get_weights())
+    copy.image.trainable = False
+    copy.save(tmp_path / "model.keras")
+    loaded = read_model(tmp_path / "model.keras")
+    assert not loaded.image.trainable_variables and loaded.text.trainable_variables
+    batch = pairs(2)
+    np.testing.assert_array_equal(numpy(loaded(batch)), numpy(model(batch)))
+    image = keras_vit.from_pretrained(tmp_path / "model.keras")
+    assert_close(image(batch["images"]), numpy(model.image(batch["images"])), 1e-6)
+    finished = copy.finished()
+    assert finished.image.trainable_variables
+    assert_close(finished(batch), numpy(model(batch)), 1e-6)
