@@ -19,6 +19,7 @@ from absl.flags import argparse_flags
 
 CHECKPOINT = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name listed by `keras-vit models`"
 EXPORT = "what keras-vit export wrote (SavedModel folder, .tar.gz, .tflite, .onnx)"
+PATHS = "image files, folders of them, or - for a list of both on standard input, one per line"
 SIZE = "side in pixels, or HEIGHTxWIDTH"
 
 # What subcommands, options and fields of recipes are called in other tools. {} is the given value.
@@ -154,8 +155,7 @@ def _fewshot(add):
 
 def _predict(add):
     _model(add)
-    paths = "image files, folders of them, or - for a list of both on standard input, one per line"
-    add("images", nargs="+", help=paths)
+    add("images", nargs="+", help=PATHS)
     add("--top", type=positive_int, default=5, help="classes listed for each image (default: 5)")
     add("--class_names", metavar="NAMES", help="imagenet_1k, or a text file with one name per line")
     add("--format", default="table", help="what to print: table, csv, jsonl or json (default: table)")
@@ -165,6 +165,28 @@ def _predict(add):
     add("--masks", metavar="DIR", help=masks)
     windows = "segmentation: at the images' own scale, in overlapping windows (default: resized as a whole)"
     add("--windows", action="store_true", help=windows)
+
+
+def _search_index(add):
+    _model(add, exported=False)
+    add("images", nargs="+", help=PATHS)
+    add(
+        "--index",
+        required=True,
+        metavar="DIR",
+        help="folder of the index; one that exists is brought up to date",
+    )
+    _on_bad_image(add)
+    _output(add)
+
+
+def _search_query(add):
+    add("query", nargs="+", help="an image file; or words, for an image-text model")
+    add("--index", required=True, metavar="DIR", help="folder that keras-vit search index has written")
+    add("--top", type=positive_int, default=10, help="images listed (default: 10)")
+    add("--model", help="the index's model, if it is elsewhere now")
+    _trust(add)
+    _output(add)
 
 
 def _inspect(add):
@@ -321,6 +343,9 @@ SUBCOMMANDS = {
     "evaluate": (_evaluate, "accuracy of a model on a split of a data set"),
     "fewshot": (_fewshot, "accuracy of a linear classifier on features of a few images per class"),
     "predict": (_predict, "classify or segment images or folders of images"),
+    "search": (None, "find pictures by a picture, or by words"),
+    "search index": (_search_index, "make or update an index of pictures: new, changed and removed ones"),
+    "search query": (_search_query, "list the pictures of an index that are most like a picture or words"),
     "inspect": (_inspect, "figures and a report of what a model has learned and attends to"),
     "export": (_export, "write a model as SavedModel, LiteRT, ONNX, OpenVINO, Hub archive or web page"),
     "benchmark": (_benchmark, "images per second and peak memory of a model, live and in each format"),

@@ -17,5 +17,5 @@ from keras_vit.weights.save import save_weights as save_weights
 
 __version__ = "0.1.0"
 
-LAZY = {"data": None, "evaluation": None, "export": None, "inspection": None}
+LAZY = {"data": None, "evaluation": None, "export": None, "inspection": None, "search": None}
 __getattr__, __dir__ = lazy_names(__name__, LAZY)

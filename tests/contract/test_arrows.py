@@ -21,9 +21,10 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "weights": ("models", "messages", "lazy", "writing"),
     "inspection": ("models", "messages", "lazy"),
     "evaluation": ("weights", "data"),
+    "search": ("lazy", "writing"),
     "training": ("evaluation", "lazy"),
     "export": ("evaluation", "inspection", "lazy"),
-    "cli": ("training", "export", "inspection"),
+    "cli": ("training", "export", "inspection", "search"),
     "": ("cli",),  # the package's own __init__, and the console script
 }
 BACKENDS = {"tensorflow", "jax", "torch"}

@@ -17,7 +17,7 @@ import keras_vit
 PACKAGES = (
     *("layers", "models", "weights", "variants", "preprocessing"),
     *("data", "training", "evaluation", "inspection", "cli", "export", "tasks"),
-    *("lazy", "messages", "rules", "seeds", "writing"),
+    *("lazy", "messages", "rules", "search", "seeds", "writing"),
 )
 
 

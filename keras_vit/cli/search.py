@@ -1,0 +1,144 @@
+"""`keras-vit search index|query`: find pictures by a picture, or by words with an image-text model."""
+
+import concurrent.futures
+import hashlib
+import itertools
+import os
+import time
+
+import numpy as np
+from tqdm import tqdm
+
+from keras_vit.cli.predict import BATCH, images_of
+from keras_vit.cli.report import check_output, report, text_table
+from keras_vit.cli.source import open_live
+from keras_vit.data.folder import IMAGE_SUFFIXES
+from keras_vit.evaluation.few_shot import encoder_of
+from keras_vit.models.classifying import check_finite
+from keras_vit.search import MANIFEST, ImageIndex, locked, open_index
+
+SAVE_SECONDS = 60  # between two saves, from which an interrupted run continues
+
+
+def run(args):
+    check_output(args)
+    return {"index": _index, "query": _query}[args.action](args)
+
+
+def _index(args):
+    paths = [path for argument in args.images for path in images_of(argument)]
+    model = open_live(args.model, trust=args.trust, sha256=args.sha256)
+    source = os.path.abspath(args.model) if os.path.exists(args.model) else args.model
+    digest, size = digest_of(model), encoder_of(model)[1]
+    with locked(args.index):
+        index = ImageIndex(args.index, source, digest, size)
+        new = index.changed(paths)
+        roots = [os.path.join(os.path.abspath(path), "") for path in args.images if os.path.isdir(path)]
+        gone = [p for p in index.files if p.startswith(tuple(roots)) and not os.path.exists(p)]
+        index.remove(gone)
+        skipped = add_images(index, model, new, args.on_bad_image, save=bool(gone))
+    value = {
+        **{"index": args.index, "model": args.model, "images": len(index)},
+        **{"added": len(new) - len(skipped), "removed": len(gone), "bad_images": skipped},
+    }
+    rows = [(name, number) for name, number in value.items() if name != "bad_images"]
+    report(args, value, text_table(rows + [("unreadable image", path) for path in skipped]))
+
+
+def add_images(index, model, states, on_bad_image="fail", save=False):
+    """Add the vectors of image files to an index, and save it every minute and at the end.
+
+    Whatever ends the run, what was computed before is saved, so another run continues from there.
+
+    Args:
+        index: An `ImageIndex` of the model.
+        model: A VisionTransformer or ImageTextModel.
+        states: As `ImageIndex.changed` returns it.
+        on_bad_image: "fail", or "skip" unreadable images.
+        save: Whether to save if nothing is added.
+
+    Returns:
+        List of the paths of skipped images.
+
+    Raises:
+        ValueError: for an unreadable image, unless they are skipped.
+    """
+    if on_bad_image not in ("fail", "skip"):
+        raise ValueError(f"expected --on_bad_image to be fail or skip; got {on_bad_image!r}")
+    encode, _ = encoder_of(model)
+    size = BATCH if model.preprocessing.image_size else 1  # images of different sizes cannot be batched
+
+    def prepare(path):
+        try:
+            return model.preprocessing(path)[0]
+        except ValueError:
+            if on_bad_image == "fail":
+                raise
+            return None
+
+    paths, skipped, saved = [*states], [], time.monotonic()
+    batches = [paths[start : start + size] for start in range(0, len(paths), size)]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        prepared = _ahead(lambda batch: [pool.submit(prepare, path) for path in batch], batches)
+        try:
+            for batch, futures in tqdm(
+                prepared, "indexing", len(batches), unit="batch", delay=2, disable=None
+            ):
+                images = dict(zip(batch, (future.result() for future in futures)))
+                skipped += [path for path, image in images.items() if image is None]
+                images = {path: image for path, image in images.items() if image is not None}
+                if images:
+                    vectors = check_finite(encode(np.stack([*images.values()])))
+                    index.add({path: states[path] for path in images}, vectors)
+                    save = True
+                if time.monotonic() - saved > SAVE_SECONDS:
+                    index.save()
+                    saved, save = time.monotonic(), False
+        finally:
+            pool.shutdown(cancel_futures=True)
+            if save:
+                index.save()
+    if not (index.folder / MANIFEST).exists():
+        index.save()
+    return skipped
+
+
+def _ahead(start, batches):
+    """Yield each batch with what `start` returned for it, after the start of the next one."""
+    started = ((batch, start(batch)) for batch in batches)
+    for pair in itertools.pairwise(itertools.chain(started, [None])):
+        yield pair[0]
+
+
+def _query(args):
+    words = " ".join(args.query)
+    is_image = words.lower().endswith(IMAGE_SUFFIXES) or os.path.isfile(words)
+    if is_image and not os.path.isfile(words):
+        raise ValueError(f"no such image file: {words}")
+    index = open_index(args.index)
+    source = args.model or index.model
+    model = open_live(source, trust=args.trust, sha256=args.sha256)
+    if digest_of(model) != index.digest:
+        raise ValueError(f"{args.index!r} holds vectors of {index.model}; got another model, {source}")
+    if is_image:
+        (vector,) = check_finite(encoder_of(model)[0](model.preprocessing(words)))
+    elif not hasattr(model, "encode_text"):
+        raise ValueError(f"{source} has no text tower, so it searches by an image file only; got {words!r}")
+    else:
+        (vector,) = model.encode_text([words])
+    found = index.query(vector, args.top)
+    value = {
+        **{"index": args.index, "query": words},
+        "images": [{"image": path, "similarity": round(score, 6)} for path, score in found],
+    }
+    rows = [(row["image"], f"{row['similarity']:.4f}") for row in value["images"]]
+    report(args, value, text_table(rows, ("image", "similarity")) if rows else "no images")
+
+
+def digest_of(model):
+    """A digest of a model's weights, in hexadecimal."""
+    digest = hashlib.sha256()
+    for weight in model.weights:
+        if "float" in weight.dtype:
+            digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
+    return digest.hexdigest()

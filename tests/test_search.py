@@ -1,0 +1,175 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("usearch")  # requirements-dev.txt
+
+from keras_vit.search import EXACT, ImageIndex, locked, open_index
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = [tmp_path / f"{i}.png" for i in range(6)]
+    for path in paths:
+        path.write_bytes(b"image")
+    return paths
+
+
+def vectors_of(count, size=16, seed=0):
+    return np.random.default_rng(seed).standard_normal((count, size)).astype("float32")
+
+
+@pytest.fixture
+def index(files, tmp_path):
+    index = ImageIndex(tmp_path / "index", "model", "digest", 16)
+    index.add(index.changed(files), vectors_of(6))
+    index.save()
+    return index
+
+
+def test_the_most_similar_files_come_first_with_their_cosine(index, files, tmp_path):
+    vectors, query = vectors_of(6), vectors_of(1, seed=1)[0]
+    cosines = vectors @ query / np.linalg.norm(vectors, axis=1) / np.linalg.norm(query)
+    order = np.argsort(-cosines)[:4]
+    found = open_index(tmp_path / "index").query(query, top=4)
+    assert [path for path, _ in found] == [str(files[i]) for i in order]
+    np.testing.assert_allclose([score for _, score in found], cosines[order], atol=2e-3)
+    assert len(index.query(query, top=99)) == 6
+
+
+def test_new_changed_and_removed_files(index, files, tmp_path):
+    again = ImageIndex(tmp_path / "index", "moved", "digest", 16)
+    assert again.changed(files) == {} and again.model == "moved"
+    files[2].write_bytes(b"another image")
+    assert [*again.changed(files)] == [str(files[2])]
+    replaced = vectors_of(1, seed=2)
+    again.add(again.changed(files), replaced)
+    again.remove([str(files[0])])
+    again.save()
+    found = open_index(tmp_path / "index").query(replaced[0], top=9)
+    assert found[0] == (str(files[2]), pytest.approx(1, abs=1e-3))
+    assert sorted(path for path, _ in found) == [str(path) for path in files[1:]]
+    assert len([*(tmp_path / "index").iterdir()]) == 2, "the earlier vectors are removed"
+
+
+def test_an_empty_index_finds_nothing(tmp_path):
+    index = ImageIndex(tmp_path / "index", "model", "digest", 4)
+    index.save()
+    assert open_index(tmp_path / "index").query(np.ones(4)) == []
+
+
+@pytest.mark.parametrize("stage", ["vectors", "manifest"])
+def test_a_write_that_fails_leaves_the_index_as_it_was(stage, index, files, tmp_path, monkeypatch):
+    """After the vectors, too, the index that `index.json` names is whole."""
+    real, folder = os.replace, tmp_path / "index"
+
+    def replace(source, target):
+        if (os.path.basename(target) == "index.json") == (stage == "manifest"):
+            raise OSError(28, "No space left on device")
+        real(source, target)
+
+    before = open_index(folder).query(np.ones(16))
+    monkeypatch.setattr(os, "replace", replace)
+    index.remove([str(files[0])])
+    with pytest.raises(OSError, match="cannot be written: No space left"):
+        index.save()
+    monkeypatch.undo()
+    assert open_index(folder).query(np.ones(16)) == before and len(before) == 6
+    ImageIndex(folder, "model", "digest", 16).save()
+    assert len([*folder.iterdir()]) == 2, "what the failed write left is removed"
+
+
+def damaged(folder, **changes):
+    manifest = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps({**manifest, **changes}))
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda folder: (folder / "index.json").unlink(), "holds no index.json; make it with"),
+        (lambda folder: (folder / "index.json").write_text("{"), "is no whole index"),
+        (lambda folder: (folder / "index.json").write_text("[]"), "is no whole index"),
+        (lambda folder: damaged(folder, format="2"), "its format is '2'; expected"),
+        (lambda folder: damaged(folder, size=3), "holds no vectors of 3 numbers"),
+        (lambda folder: damaged(folder, vectors="none"), "there is no none"),
+        (lambda folder: os.truncate(next(folder.glob("vectors*")), 100), "is not whole"),
+    ],
+    ids=["none", "json", "list", "format", "size", "no vectors", "cut off"],
+)
+def test_what_is_no_whole_index_is_refused(damage, message, index, tmp_path):
+    damage(tmp_path / "index")
+    with pytest.raises(ValueError, match=message):
+        open_index(tmp_path / "index")
+
+
+def test_wrong_vectors_models_and_folders_are_refused(index, files, tmp_path):
+    folder = tmp_path / "index"
+    for digest, size in (("other", 16), ("digest", 8)):
+        with pytest.raises(ValueError, match="holds vectors of model; expected an index of this model"):
+            ImageIndex(folder, "model", digest, size)
+    with pytest.raises(ValueError, match="holds no index.json; expected a new or empty folder"):
+        ImageIndex(tmp_path, "model", "digest", 16)
+    with pytest.raises(ValueError, match=r"expected vectors of the shape \(0, 16\); got \(2, 16\)"):
+        index.add({}, np.ones((2, 16)))
+    with pytest.raises(ValueError, match=r"expected a vector of the shape \(16,\); got \(1, 16\)"):
+        index.query(np.ones((1, 16)))
+    with locked(folder), pytest.raises(ValueError, match="another process changes"), locked(folder):
+        pass
+    with pytest.raises(KeyError), locked(tmp_path / "new"):
+        raise KeyError
+    assert not (tmp_path / "new").exists(), "nothing was saved"
+
+
+@pytest.mark.slow
+def test_100_000_vectors_of_768_answer_in_20_ms(tmp_path):
+    vectors = vectors_of(100_000, 768)
+    index = ImageIndex(tmp_path / "index", "model", "digest", 768)
+    index.add({f"/{i}.png": (1, 1) for i in range(len(vectors))}, vectors)
+    assert len(index) > EXACT
+    index.save()
+    opened = open_index(tmp_path / "index")
+    queries = vectors[::1000] + 0.3 * vectors_of(100, 768, seed=1)
+    opened.query(queries[0])
+    times, best = [], []
+    for query in queries:
+        start = time.perf_counter()
+        best.append(opened.query(query, top=10)[0][0])
+        times.append(time.perf_counter() - start)
+    print(f"{np.median(times) * 1e3:.1f} ms, {np.max(times) * 1e3:.1f} at most")
+    assert np.mean([path == f"/{i}.png" for path, i in zip(best, range(0, 100_000, 1000))]) >= 0.99
+    assert np.median(times) < 0.02
+
+
+WRITER = """
+import sys, numpy as np
+from keras_vit.search import ImageIndex
+index = ImageIndex(sys.argv[1], "model", "digest", 64)
+print("ready", flush=True)
+rng = np.random.default_rng(0)
+for i in range(10_000):
+    index.add({f"/{i}-{j}.png": (1, 1) for j in range(50)}, rng.standard_normal((50, 64)))
+    index.save()
+"""
+
+
+@pytest.mark.slow
+def test_ten_kills_leave_a_whole_index_each_time(tmp_path):
+    folder, counts = tmp_path / "index", [0]
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, folder], stdout=subprocess.PIPE)
+        writer.stdout.readline()
+        time.sleep(rng.uniform(0.3, 1.5))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        index = open_index(folder)
+        assert len(index.query(np.ones(64), top=len(index))) == len(index) and len(index) % 50 == 0
+        counts.append(len(index))
+    assert max(counts) > 0
