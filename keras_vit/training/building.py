@@ -41,25 +41,27 @@ def build_model(config, dataset):
     else:
         options["num_classes"] = len(dataset.class_names)
         options["class_names"] = dataset.class_names
-    if config.weights is None:
-        model = VisionTransformer(**{"image_size": 224, **sizes, **options})
+    head = None
+    if segments:
+        head = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
+        head |= {"split_seed": recipe.seed, **(recipe.segmenter or {})}
+    if config.weights is not None:
+        model = _loaded(config, sizes, options, head)
     else:
-        model = _loaded(config, sizes, options)
+        model = VisionTransformer(**{"image_size": 224, **sizes, **options})
+        model = ImageSegmenter(model, **head) if segments else model
     if config.objective == "masked_patch":
         return MaskedPatchPredictor(model, config.target)
-    if segments:
-        names = {"class_names": dataset.class_names, "split_seed": recipe.seed}
-        return ImageSegmenter(model, len(dataset.class_names), **{**names, **(recipe.segmenter or {})})
-    if recipe.head_bias:
+    if recipe.head_bias and not segments:
         for name in ("head", "head_distillation")[: 1 + model.distillation]:
             bias = model.get_layer(name).bias
             bias.assign(np.full(bias.shape, recipe.head_bias, "float32"))
     return model
 
 
-def _loaded(config, sizes, options):
+def _loaded(config, sizes, options, segmenter):
     classes = options.pop("num_classes") or 0  # 0 drops the file's head.
-    head = {"head": "reset"} if classes else {}
+    head = {"head": "reset"} if classes else {"segmenter": segmenter}
     model = from_pretrained(
         config.weights,
         sha256=config.sha256,
@@ -68,7 +70,7 @@ def _loaded(config, sizes, options):
     for name, value in sizes.items():
         if name in CHOICES and isinstance(config.model, str):
             continue
-        loaded = getattr(model, name)
+        loaded = getattr(trained_transformer(model), name)
         if loaded not in (value, (value, value)):
             raise ValueError(f"expected {name} {value} for {config.model}; {config.weights} has {loaded}")
     return model

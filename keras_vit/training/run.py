@@ -62,8 +62,8 @@ class RunConfig:
         model: A variant such as "B/16", or constructor arguments of `VisionTransformer`. It may be None if
             there are `weights`; otherwise the checkpoint must have these sizes.
         weights: The checkpoint to start from: its source, or a `.keras` file or run of this package. Its
-            `pre_logits` is dropped and the head is initialised, as in official fine-tuning. None: random
-            weights.
+            `pre_logits` is dropped and the head is initialised, as in official fine-tuning; the head of a
+            segmenter is kept as by `from_pretrained(segmenter=…)`. None: random weights.
         image_size: (height, width); None: the recipe's, the checkpoint's, or the model's own.
         on_bad_image: "fail" or "skip".
         objective: "classify", for any task of the recipe, or "masked_patch", which needs no labels and

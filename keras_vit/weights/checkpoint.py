@@ -54,6 +54,7 @@ class StoredModel:
         arguments: dict of `VisionTransformer` arguments of the stored model; without `image_size`
             if it is unknown.
         configuration: Name of the metadata file that was read, or None.
+        segmenter: dict of `ImageSegmenter` arguments of a `.keras` file with one, or None.
         position_resize: How the model resizes its position table to the image size of the metadata, as for
             `from_pretrained`, or None if it does not.
     """
@@ -67,6 +68,7 @@ class StoredModel:
     arguments: dict
     configuration: str | None = None
     position_resize: str | None = None
+    segmenter: dict | None = None
 
     def mismatches(self, shapes):
         """Compare the arrays with the expected shapes by our names: three lists of differences by title."""
@@ -222,9 +224,10 @@ def _of_keras(path, variant=None):
     keras.distribution.set_distribution(None)  # Its arrays are read, which one process could not of a mesh's.
     try:
         model = read_model(path)
-        # Of a segmenter, or of a model with two towers.
-        model = getattr(model, "encoder", getattr(model, "image", model))
+        model = getattr(model, "image", model)  # of a model with two towers
         arrays = plain_arrays(model)
+        segmenter = model._config() if isinstance(model, ImageSegmenter) else None
+        model = getattr(model, "encoder", model)
     finally:
         keras.distribution.set_distribution(distribution)
     arguments = {name: value for name, value in model.get_config().items() if name in OPTIONS}
@@ -233,7 +236,8 @@ def _of_keras(path, variant=None):
     if "position_embedding/table" in arrays:
         arguments["position_grid"] = model.get_layer("position_embedding").grid_size
     arguments = with_own_size(arguments)
-    return StoredModel(path, "keras", arrays, {name: name for name in arrays}, [], [], arguments)
+    keys = {name: name for name in arrays}
+    return StoredModel(path, "keras", arrays, keys, [], [], arguments, segmenter=segmenter)
 
 
 def _of_variant(variant):

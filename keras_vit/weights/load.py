@@ -6,10 +6,11 @@ import keras
 import numpy as np
 
 from keras_vit.messages import listed
-from keras_vit.models import VisionTransformer
+from keras_vit.models import ImageSegmenter, VisionTransformer
 from keras_vit.models.config import grid_shape, is_dynamic, prefix_tokens
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
+from keras_vit.weights import segmentation
 from keras_vit.weights.checkpoint import named, not_finite, read_checkpoint
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.resizing import (
@@ -19,7 +20,6 @@ from keras_vit.weights.resizing import (
     resized_positions,
     resized_relative_positions,
 )
-from keras_vit.weights.segmentation import drop_segmentation, is_segmenter, reset_classes, segmenter
 
 HEADS = ("auto", "keep", "reset")
 # Arguments that describe the stored model, too, where the file is ambiguous.
@@ -42,6 +42,7 @@ def from_pretrained(
     sha256=None,
     trust=False,
     check_finite=True,
+    segmenter=None,
     **overrides,
 ):
     """Load a Vision Transformer with the weights of a checkpoint.
@@ -74,6 +75,9 @@ def from_pretrained(
             read whose digest the file holds, as `save_weights` writes it.
         trust: Whether plain `http://` is accepted from another machine without a digest.
         check_finite: Whether to refuse arrays with NaN or infinity.
+        segmenter: dict of `ImageSegmenter` arguments: such a model around the encoder, instead of a head of
+            its own. If the file is of a segmenter whose head has the same options, its weights are loaded,
+            too, those for the classes if there are as many of the same names.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `class_names` may
             also be "imagenet_1k" or "imagenet_1k_synsets", or the path of a text file with one name a line.
             `patch_size` resizes the patch kernel as FlexiViT does, `in_channels` sums or repeats its
@@ -81,8 +85,8 @@ def from_pretrained(
             `prefix_positions` also describe the stored model where the file is ambiguous.
 
     Returns:
-        VisionTransformer, or the `ImageSegmenter` of a transformers EoMT; its `preprocessing` and
-        `class_names` are those the weights were trained with, if known.
+        VisionTransformer, or the `ImageSegmenter` of `segmenter`, a `.keras` file or a transformers EoMT; its
+        `preprocessing` and `class_names` are those the weights were trained with, if known.
 
     Raises:
         ValueError: if the source cannot be read; if the file is damaged, holds pickled objects or a
@@ -120,11 +124,13 @@ def from_pretrained(
             config.pop("class_token", None)
     if representation_size != "auto":
         config["representation_size"] = representation_size
-    segments, names = is_segmenter(checkpoint.arrays), None
+    segments, names = segmentation.is_segmenter(checkpoint), None
     if segments:
-        names = config.pop("class_names", None)
-        if num_classes == 0:
-            segments = drop_segmentation(checkpoint.arrays)
+        names = config.pop("class_names", None) or (checkpoint.segmenter or {}).get("class_names")
+        if num_classes == 0 and segmenter is None:
+            segments = segmentation.drop_segmentation(checkpoint.arrays)
+    elif segmenter is not None:
+        config["num_classes"] = None
     elif num_classes is not None:
         config["num_classes"] = num_classes or None
     if image_size is not None:
@@ -157,8 +163,10 @@ def from_pretrained(
 
     with named(checkpoint.path):
         encoder = model = VisionTransformer(**config)
-        if segments:
-            model = segmenter(checkpoint, encoder, num_classes, names)
+        if segmenter is not None:
+            model = ImageSegmenter(encoder, **segmenter)
+        elif segments:
+            model = segmentation.segmenter(checkpoint, encoder, num_classes, names)
     arrays = checkpoint.arrays
     if check_finite and (bad := not_finite(checkpoint)):
         raise ValueError(
@@ -166,8 +174,10 @@ def from_pretrained(
             "training diverged"
         )
     reset = _drop(arrays, encoder, stored, head)
-    if segments:
-        reset += reset_classes(checkpoint, model, head)
+    if segmenter is not None:
+        reset += segmentation.reset_head(checkpoint, model, names, head)
+    elif segments:
+        reset += segmentation.reset_classes(checkpoint, model, head)
     _resize(arrays, encoder, stored, stored_grid, resize)
     _assign(checkpoint, model, reset)
     return model

@@ -1,4 +1,4 @@
-"""Segmenters in transformers' layout, EoMT: their options from the arrays, and their arrays for a file."""
+"""Segmenters in checkpoints: their heads, and the options and arrays of transformers' EoMT."""
 
 import re
 
@@ -8,33 +8,51 @@ from keras_vit.layers.segmentation import QueryAttentionBias
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.mask_loss import NO_OBJECT_WEIGHT
 from keras_vit.models.segmentation import ImageSegmenter
+from keras_vit.weights.class_names import is_same_class
 from keras_vit.weights.layouts.huggingface_types import MASK_PROBABILITIES
 
-_HEAD = re.compile(rf"(queries|mask_dense_\d|class_head|upscale_\d+)/.*|{MASK_PROBABILITIES}")
+_CLASSES = ("head", "class_head")  # the layers whose shapes depend on the classes
+_LAYERS = rf"queries|mask_dense_\d|{'|'.join(_CLASSES)}|head_norm|head_projection|upscale_\d+|query_mask_\d+"
+_HEAD = re.compile(rf"({_LAYERS})/.*|{MASK_PROBABILITIES}")
 
 
-def is_segmenter(arrays):
-    """Whether the arrays, by our names, belong to an EoMT."""
-    return "queries/token" in arrays and "class_head/kernel" in arrays
+def is_segmenter(checkpoint):
+    """Whether a `StoredModel` is a segmenter: a `.keras` file of one, or an EoMT."""
+    arrays = checkpoint.arrays
+    return checkpoint.segmenter is not None or {"queries/token", "class_head/kernel"} <= arrays.keys()
 
 
 def drop_segmentation(arrays):
-    """Remove the arrays of an EoMT's head, which leaves its encoder; return False."""
+    """Remove the arrays of a segmenter's head, which leaves its encoder; return False."""
     for name in [name for name in arrays if _HEAD.fullmatch(name)]:
         del arrays[name]
     return False
 
 
 def segmenter(checkpoint, encoder, num_classes=None, class_names=None):
-    """The `ImageSegmenter` of an EoMT's arrays, with new weights.
+    """The `ImageSegmenter` of a file, with new weights.
 
     Args:
-        checkpoint: `StoredModel`. Its array of all probabilities is replaced by one for each block with
-            queries, or removed if no block masks.
-        encoder: `VisionTransformer`.
+        checkpoint, encoder: As for `_options`.
         num_classes: Other than the file's, or None.
         class_names: The file's, or None.
     """
+    options = {**_options(checkpoint, encoder), "class_names": class_names}
+    if num_classes not in (None, options["num_classes"]):
+        options |= {"num_classes": num_classes, "class_names": None}
+    return ImageSegmenter(encoder, **options)
+
+
+def _options(checkpoint, encoder):
+    """The arguments of the `ImageSegmenter` of a file.
+
+    Args:
+        checkpoint: `StoredModel`. An EoMT's array of all probabilities is replaced by one for each block
+            with queries, or removed if no block masks.
+        encoder: `VisionTransformer`.
+    """
+    if checkpoint.segmenter is not None:
+        return dict(checkpoint.segmenter)
     arrays, keys = checkpoint.arrays, checkpoint.keys
     stored = arrays["class_head/kernel"].shape[-1] - 1
     probabilities = arrays.pop(MASK_PROBABILITIES, np.zeros(0))
@@ -43,35 +61,95 @@ def segmenter(checkpoint, encoder, num_classes=None, class_names=None):
     for i, probability in enumerate(probabilities if masked else ()):
         name = f"query_mask_{first + i}/probability"
         arrays[name], keys[name] = np.asarray(probability), keys[MASK_PROBABILITIES]
-    return ImageSegmenter(
-        encoder,
-        num_classes or stored,
-        head="mask",
-        num_queries=arrays["queries/token"].shape[-2],
-        query_blocks=max(len(probabilities), 1),
-        upscale_blocks=sum(name.endswith("/depthwise/kernel") for name in arrays),
+    return {
+        "num_classes": stored,
+        "head": "mask",
+        "num_queries": arrays["queries/token"].shape[-2],
+        "query_blocks": max(len(probabilities), 1),
+        "upscale_blocks": sum(name.endswith("/depthwise/kernel") for name in arrays),
         # Theirs with DINOv2's gated MLPs has another activation in the head.
-        head_activation=encoder.activation if encoder.rotary else None,
-        masked_attention=masked,
-        class_names=class_names if num_classes in (None, stored) else None,
-    )
+        "head_activation": encoder.activation if encoder.rotary else None,
+        "masked_attention": masked,
+    }
 
 
 def reset_classes(checkpoint, model, head):
-    """Remove the class predictor if it is reset; return the names of its variables.
+    """Remove the layer with the classes if it is reset; return the names of its variables.
 
     Args:
         checkpoint: `StoredModel`.
         model: `ImageSegmenter`.
         head: As for `from_pretrained`.
     """
-    names = [f"class_head/{leaf}" for leaf in ("kernel", "bias")]
-    same = checkpoint.arrays[names[0]].shape[-1] == model.num_classes + 1
+    names = _class_variables(model)
+    same = all(checkpoint.arrays[path].shape == shape for path, shape in names.items())
     if head == "keep" or (head == "auto" and same):
         return []
     for name in names:
         del checkpoint.arrays[name]
-    return names
+    return [*names]
+
+
+def reset_head(checkpoint, model, class_names, head):
+    """Remove what a new head cannot have of a file's: all of it, or the classes.
+
+    Its annealing of masks begins anew in any case.
+
+    Args:
+        checkpoint: `StoredModel` of any model.
+        model: `ImageSegmenter`, with the file's encoder.
+        class_names: The file's, or None.
+        head: As for `from_pretrained`.
+
+    Returns:
+        The names of the variables that keep their initial values.
+
+    Raises:
+        ValueError: if `head` is "keep" and the file's head or its classes are others.
+    """
+    arrays = checkpoint.arrays
+    weights = [weight for layer in model._own_layers() for weight in layer.weights]
+    own = [weight.path for weight in weights if "float" in weight.dtype]
+    new = [path for path in own if path.startswith("query_mask")]
+    if head == "reset" or not is_segmenter(checkpoint) or not _has_head_of(checkpoint, model):
+        differs, new = "head", own
+    elif _has_classes_of(checkpoint, model, class_names):
+        differs = ""
+    else:
+        differs, new = "classes", [*new, *_class_variables(model)]
+    if head == "keep" and differs:
+        raise ValueError(f"{checkpoint.path}: expected a segmenter with the same {differs}, for head='keep'")
+    if differs == "head" and is_segmenter(checkpoint):
+        drop_segmentation(arrays)
+    for name in [name for name in arrays if name in new or name.startswith("query_mask")]:
+        del arrays[name]
+    return new
+
+
+def _class_variables(model):
+    """The shapes of the variables of the layer with the classes, by path."""
+    layers = [layer for layer in model._own_layers() if layer.name in _CLASSES]
+    return {weight.path: tuple(weight.shape) for layer in layers for weight in layer.weights}
+
+
+def _has_head_of(checkpoint, model):
+    """Whether the heads of a file and of a model differ in nothing but the classes."""
+    stored = ImageSegmenter(model.encoder, **_options(checkpoint, model.encoder))
+    return _head(stored) == _head(model)
+
+
+def _head(model):
+    changing = (*_CLASSES, *(layer.name for layer in model.layers if isinstance(layer, QueryAttentionBias)))
+    layers = [layer for layer in model._own_layers() if layer.weights and layer.name not in changing]
+    return model.head, model.blocks, [layer.get_config() for layer in layers]
+
+
+def _has_classes_of(checkpoint, model, class_names):
+    variables, arrays = _class_variables(model), checkpoint.arrays
+    if any(arrays[path].shape != shape for path, shape in variables.items()):
+        return False
+    pairs = zip(class_names or (), model.class_names or ())
+    return all(is_same_class(*pair) for pair in pairs)
 
 
 def written_segmenter(model):

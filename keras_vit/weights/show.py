@@ -5,6 +5,7 @@ import math
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import variant_of
 from keras_vit.weights.checkpoint import not_finite, read_checkpoint
+from keras_vit.weights.segmentation import drop_segmentation, is_segmenter
 
 
 def show_checkpoint(source, **given):
@@ -30,16 +31,20 @@ def show_checkpoint(source, **given):
     checkpoint = read_checkpoint(source, **given)
     arguments, arrays = dict(checkpoint.arguments), checkpoint.arrays
     grid = arguments.pop("position_grid", None)
+    parameters = sum(math.prod(array.shape) for array in arrays.values())
+    bad = not_finite(checkpoint)
+    if is_segmenter(checkpoint):  # Its head is not among the arrays of a VisionTransformer.
+        drop_segmentation(arrays)
     return {
         "file": str(checkpoint.path),
         "layout": checkpoint.layout,
         "variant": variant_of(arguments),
         "arguments": arguments,
         "grid": grid,
-        "parameters": sum(math.prod(array.shape) for array in arrays.values()),
+        "parameters": parameters,
         "dtypes": sorted({array.dtype.name for array in arrays.values()}),
         **checkpoint.mismatches(expected_shapes(arguments, grid)),
-        "not_finite": not_finite(checkpoint),
+        "not_finite": bad,
         "left_out": sorted(checkpoint.skipped),
         "configuration": checkpoint.configuration,
     }

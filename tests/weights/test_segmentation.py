@@ -6,6 +6,7 @@ from reference.comparing import assert_close, numpy, randomise
 from reference.small import SMALL
 
 from keras_vit import ImageSegmenter, VisionTransformer, from_pretrained, save_weights
+from keras_vit.weights.show import show_checkpoint
 
 ENCODER = {**SMALL, "num_classes": None, "layer_scale": 0.1, "activation": "gelu_erf", "mlp_dim": 24}
 QUERIES = {"head": "mask", "num_queries": 6, "query_blocks": 1}
@@ -51,3 +52,78 @@ def test_a_segmenter_that_the_layout_cannot_express_is_refused(encoder, options,
         save_weights(made(encoder, **options), tmp_path / "model", "huggingface")
     assert message in str(error.value)
     assert not [*tmp_path.iterdir()]
+
+
+HEADS = {
+    "linear": {"head": "linear", "head_norm": "batch"},
+    "up": {"head": "up", "decoder_size": 8},
+    "mask": QUERIES,
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "mask",
+        pytest.param("up", marks=pytest.mark.slow),
+        pytest.param("linear", marks=pytest.mark.slow),
+    ],
+)
+def stored(request, tmp_path_factory):
+    """A model with this head, and its file."""
+    model = made(**HEADS[request.param], class_names=[*"abcde"])
+    path = tmp_path_factory.mktemp("segmenter") / "model.keras"
+    model.save(path)
+    return model, path
+
+
+def own_arrays(model):
+    own = [weight for layer in model._own_layers() for weight in layer.weights if "float" in weight.dtype]
+    return {weight.path: numpy(weight) for weight in own}
+
+
+def test_a_keras_file_is_loaded_at_another_size_and_shown(stored):
+    model, path = stored
+    found = from_pretrained(path, image_size=24)
+    assert (found.image_size, found.head, found.class_names) == ((24, 24), model.head, (*"abcde",))
+    expected = own_arrays(model)
+    for name, array in own_arrays(found).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+    assert isinstance(from_pretrained(path, num_classes=0), VisionTransformer)
+    shown = show_checkpoint(path)
+    assert not any(shown[name] for name in ("only_in_file", "only_in_model", "wrong_shape"))
+    assert shown["parameters"] == sum(w.numpy().size for w in model.weights if "float" in w.dtype)
+
+
+def test_a_new_head_has_the_weights_of_the_same_one(stored):
+    """Without the classes, if they are others; and a mask's annealing begins anew."""
+    model, path = stored
+    options, expected = HEADS[model.head], own_arrays(model)
+    for names, kept in (("abcde", True), ("abcdf", False), ("abcd", False)):
+        head = {"num_classes": len(names), "class_names": [*names], **options}
+        found = from_pretrained(path, segmenter=head)
+        assert found.class_names == (*names,)
+        for name, array in own_arrays(found).items():
+            if name.startswith("query_mask"):
+                assert array == 1
+            elif kept or name.split("/")[0] not in ("head", "class_head"):
+                np.testing.assert_array_equal(array, expected[name], err_msg=name)
+            else:
+                assert array.shape != expected[name].shape or np.abs(array - expected[name]).max() > 1e-3
+    with pytest.raises(ValueError, match="expected a segmenter with the same classes, for head='keep'"):
+        from_pretrained(path, segmenter={"num_classes": 4, **options}, head="keep")
+
+
+def test_another_head_is_new(stored):
+    model, path = stored
+    other = from_pretrained(path, segmenter={"num_classes": 5, "head": "multi", "head_norm": None})
+    assert other.head == "multi" and not numpy(other.get_layer("head").kernel).any()
+    tokens = [numpy(each.encoder.get_layer("class_token").token) for each in (other, model)]
+    np.testing.assert_array_equal(*tokens)
+    with pytest.raises(ValueError, match="expected a segmenter with the same head, for head='keep'"):
+        from_pretrained(path, segmenter={"num_classes": 5, "head": "multi"}, head="keep")
+
+
+def test_a_classifier_gets_a_new_head(golden):
+    found = from_pretrained(golden / "token.npz", segmenter={"num_classes": 3, **HEADS["up"]})
+    assert found.num_classes == 3 and found.encoder.num_classes is None
