@@ -73,3 +73,17 @@ def test_a_resumed_run_is_the_uninterrupted_one(segmenter, tmp_path):
     for weight, found in zip(expected.weights, read_model(resumed.model).weights):
         np.testing.assert_array_equal(numpy(weight), numpy(found))
     assert again["test_mean_iou"] == record["test_mean_iou"]
+
+
+def test_a_run_starts_from_the_head_of_its_weights(tmp_path):
+    trained = finished_model(built(segmenter={"head": "up", "decoder_size": 8}))
+    trained.get_layer("head").bias.assign(np.arange(11.0))
+    trained.class_names = ("background", *"0123456789")
+    trained.save(tmp_path / "model.keras")
+    names = types.SimpleNamespace(class_names=trained.class_names)
+    for size, expected in ((8, np.arange(11)), (4, np.zeros(11))):
+        recipe = RECIPES["digits_scenes"].with_changes(segmenter={"head": "up", "decoder_size": size})
+        start = RunConfig("digits_scenes", recipe, weights=str(tmp_path / "model.keras"))
+        model = build_model(start, names)
+        np.testing.assert_array_equal(numpy(model.get_layer("head").bias), expected)
+        assert model.split_seed == recipe.seed
