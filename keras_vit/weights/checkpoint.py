@@ -28,6 +28,7 @@ from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import find, licence_note, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
+from keras_vit.weights.image_text import TwoTowers, read_towers
 from keras_vit.weights.layouts import LAYOUTS, detect_layout
 from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
@@ -57,6 +58,7 @@ class StoredModel:
         segmenter: dict of `ImageSegmenter` arguments of a `.keras` file with one, or None.
         position_resize: How the model resizes its position table to the image size of the metadata, as for
             `from_pretrained`, or None if it does not.
+        towers: What a file with two towers holds beside the image tower, if it was asked for.
     """
 
     path: pathlib.Path
@@ -69,6 +71,7 @@ class StoredModel:
     configuration: str | None = None
     position_resize: str | None = None
     segmenter: dict | None = None
+    towers: TwoTowers | None = None
 
     def mismatches(self, shapes):
         """Compare the arrays with the expected shapes by our names: three lists of differences by title."""
@@ -84,13 +87,14 @@ class StoredModel:
         }
 
 
-def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
+def read_checkpoint(source, *, variant=None, sha256=None, trust=False, text_tower=False, **given):
     """Read a checkpoint and infer the model that it belongs to.
 
     Args:
         source: As for `from_pretrained`.
         variant: Name of a variant that the file must hold; supplies the options that are not stored.
         sha256, trust: As for `from_pretrained`.
+        text_tower: Whether to read a text tower, too.
         **given: `VisionTransformer` arguments of the stored model, such as `num_heads` or `position_grid`.
 
     Returns:
@@ -125,6 +129,10 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
     with named(path):
         layout = detect_layout(arrays)
         skipped = {*layout.skipped_keys(arrays)} if layout else ()
+    others = {}
+    if text_tower:
+        of_others = {key: arrays[key] for key in skipped if not key.endswith("position_ids")}
+        others = float_arrays(of_others, path)
     arrays = float_arrays({key: array for key, array in arrays.items() if key not in skipped}, path)
     with named(path):
         if layout is None:
@@ -149,12 +157,14 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, **given):
             raise ValueError(f"{error}{unknown}") from None
         check_unpacked_size(4 * min_parameters({**DEFAULTS, **arguments}), stored_size(path))
         if not layout.split_heads and arguments["num_layers"]:
-            _split_heads(mapped, arguments)
+            split_heads(mapped, arguments)
     arrays, keys, unknown, left_out, _ = mapped
     left_out = [*left_out, *sorted(skipped)]
-    return StoredModel(
-        path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, position_resize=resize
-    )
+    stored = StoredModel(path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, resize)
+    if text_tower:
+        with named(path):
+            stored.towers = read_towers(stored, others, split_heads, described=digest is None)
+    return stored
 
 
 @contextlib.contextmanager
@@ -300,7 +310,7 @@ def _infer(layout, mapped, metadata, given):
     return arguments
 
 
-def _split_heads(mapped, arguments):
+def split_heads(mapped, arguments):
     """Split the axis of all heads' channels in the attention arrays into two: heads and channels."""
     size, heads = arguments["hidden_size"], arguments["num_heads"]
     pooling_heads = arguments.get("pooling_heads") or heads

@@ -6,13 +6,16 @@ import keras
 import numpy as np
 
 from keras_vit.messages import listed
-from keras_vit.models import ImageSegmenter, VisionTransformer
+from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.config import grid_shape, is_dynamic, prefix_tokens
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
 from keras_vit.weights import segmentation
-from keras_vit.weights.checkpoint import named, not_finite, read_checkpoint
+from keras_vit.weights.catalogue import resolve
+from keras_vit.weights.checkpoint import named, not_finite, read_checkpoint, read_model
 from keras_vit.weights.class_names import class_names
+from keras_vit.weights.fetch import fetch
+from keras_vit.weights.image_text import image_text_model
 from keras_vit.weights.resizing import (
     POSITION_RESIZES,
     adapted_channels,
@@ -20,6 +23,7 @@ from keras_vit.weights.resizing import (
     resized_positions,
     resized_relative_positions,
 )
+from keras_vit.weights.tokenizer import read_text_preprocessing
 
 HEADS = ("auto", "keep", "reset")
 # Arguments that describe the stored model, too, where the file is ambiguous.
@@ -43,6 +47,7 @@ def from_pretrained(
     trust=False,
     check_finite=True,
     segmenter=None,
+    text_tower=False,
     **overrides,
 ):
     """Load a Vision Transformer with the weights of a checkpoint.
@@ -78,6 +83,8 @@ def from_pretrained(
         segmenter: dict of `ImageSegmenter` arguments: such a model around the encoder, instead of a head of
             its own. If the file is of a segmenter whose head has the same options, its weights are loaded,
             too, those for the classes if there are as many of the same names.
+        text_tower: Whether to load a SigLIP, SigLIP 2, CLIP or LiT as an `ImageTextModel`, with its text
+            tower and its tokenizer; False: its image tower.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `class_names` may
             also be "imagenet_1k" or "imagenet_1k_synsets", or the path of a text file with one name a line.
             `patch_size` resizes the patch kernel as FlexiViT does, `in_channels` sums or repeats its
@@ -85,8 +92,9 @@ def from_pretrained(
             `prefix_positions` also describe the stored model where the file is ambiguous.
 
     Returns:
-        VisionTransformer, or the `ImageSegmenter` of `segmenter`, a `.keras` file or a transformers EoMT; its
-        `preprocessing` and `class_names` are those the weights were trained with, if known.
+        VisionTransformer, the `ImageSegmenter` of `segmenter`, a `.keras` file or a transformers EoMT, or the
+        `ImageTextModel` of `text_tower`; its `preprocessing` and `class_names` are those the weights were
+        trained with, if known.
 
     Raises:
         ValueError: if the source cannot be read; if the file is damaged, holds pickled objects or a
@@ -112,7 +120,15 @@ def from_pretrained(
     if isinstance(overrides.get("class_names"), str | os.PathLike):
         overrides["class_names"] = class_names(overrides["class_names"])
     known = {name: overrides[name] for name in _STORED if name in overrides}
-    checkpoint = read_checkpoint(source, variant=variant, sha256=sha256, trust=trust, **known)
+    if text_tower:
+        if num_classes or head != "auto" or segmenter is not None:
+            raise ValueError("a model with a text tower has no head; got num_classes, head or segmenter")
+        num_classes = 0
+        if os.fspath(source).endswith(".keras"):
+            return _two_towers_of_keras(fetch(resolve(source), sha256=sha256, trust=trust))
+    checkpoint = read_checkpoint(
+        source, variant=variant, sha256=sha256, trust=trust, text_tower=text_tower, **known
+    )
     stored = checkpoint.arguments
     stored_grid = stored.pop("position_grid", None)
     overrides.pop("position_grid", None)
@@ -167,6 +183,9 @@ def from_pretrained(
             model = ImageSegmenter(encoder, **segmenter)
         elif segments:
             model = segmentation.segmenter(checkpoint, encoder, num_classes, names)
+        elif text_tower:
+            model = image_text_model(checkpoint, encoder)
+            model.text_preprocessing = read_text_preprocessing(resolve(source))
     arrays = checkpoint.arrays
     if check_finite and (bad := not_finite(checkpoint)):
         raise ValueError(
@@ -180,6 +199,13 @@ def from_pretrained(
         reset += segmentation.reset_classes(checkpoint, model, head)
     _resize(arrays, encoder, stored, stored_grid, resize)
     _assign(checkpoint, model, reset)
+    return model
+
+
+def _two_towers_of_keras(path):
+    model = read_model(path)
+    if not isinstance(model, ImageTextModel):
+        raise ValueError(f"{str(path)!r} holds a {type(model).__name__}; expected one with a text tower")
     return model
 
 

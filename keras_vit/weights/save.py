@@ -6,12 +6,13 @@ import pathlib
 import numpy as np
 
 from keras_vit.layers.dense import STATE
-from keras_vit.models import ImageSegmenter, VisionTransformer
+from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DEFAULTS, prefix_tokens
 from keras_vit.rules import one_of
 from keras_vit.weights.archive import FLOATS, write_arrays
 from keras_vit.weights.checkpoint import merged_heads
+from keras_vit.weights.image_text import split_arrays, towers_config, towers_conflicts, written_towers
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.metadata import configuration_digest, sidecar_text
 from keras_vit.weights.segmentation import written_segmenter
@@ -31,7 +32,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     quantized kernels are dequantized.
 
     Args:
-        model: VisionTransformer; for "huggingface" also an `ImageSegmenter` with head "mask".
+        model: VisionTransformer; for "huggingface" also an `ImageSegmenter` with head "mask"; an
+            `ImageTextModel` for all layouts but "timm".
         path: File to write: `.npz` for "vit_jax" and "big_vision", `.safetensors` for "timm"; for
             "huggingface" a folder, in which `model.safetensors` is written.
         layout: "vit_jax", "big_vision", "timm" or "huggingface", which chooses the model type that expresses
@@ -53,30 +55,42 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
         True
     """
     segments = isinstance(model, ImageSegmenter) and layout == "huggingface"
-    if not isinstance(model, VisionTransformer) and not segments:
+    towers = model if isinstance(model, ImageTextModel) else None
+    if not isinstance(model, VisionTransformer) and not segments and not towers:
         raise ValueError(f"expected a VisionTransformer; got a {type(model).__name__}")
     one_of(LAYOUTS).check("layout", layout)
     one_of(FLOATS).check("dtype", dtype)
     name, layout = layout, LAYOUTS[layout]
     if segments:
         stored, config, more = written_segmenter(model)
+    elif towers:
+        (stored, others), config, more = split_arrays(model), model.image.get_config(), {}
+        model = model.image
     else:
         stored, config, more = plain_arrays(model), model.get_config(), {}
     if unknown := options.keys() - layout.write_options:
         known = ", ".join(layout.write_options) or "none"
         raise ValueError(f"the layout {name!r} has the options {known}; got {', '.join(sorted(unknown))}")
-    if reasons := cannot_express(name, config) or layout.array_conflicts(stored, config):
+    reasons = cannot_express(name, config) or layout.array_conflicts(stored, config)
+    if reasons := reasons or (towers_conflicts(towers, name) if towers else []):
         raise ValueError(f"the layout {name!r} cannot express this model: {'; '.join(reasons)}")
     file, *sidecars = files_to_write(path, name, overwrite)
 
     prefix_positions = layout.prefix_positions and not segments
     arrays, config = _with_prefix_positions(stored, config, prefix_positions)
     arrays, config = layout.adapted(arrays, config)
-    written = layout.write(arrays if layout.split_heads else merged_heads(arrays), config, **options) | more
+    form = (lambda arrays: arrays) if layout.split_heads else merged_heads
+    written = layout.write(form(arrays), config, **options) | more
+    if towers:
+        written = written_towers(towers, name, written, form(others), **options)
     head = {"num_classes": model.num_classes, "class_names": model.class_names}
     config = {**config, "class_names": model.class_names}
+    if towers:  # Without the text tower, the layer after the image tower is its head.
+        config["num_classes"] = towers.image_projection
     digest = configuration_digest(config)
     configs = layout.write_config({**config, **head}) if layout.in_folder else ()
+    if towers and configs:
+        configs[0] = towers_config(towers, configs[0])
     texts = [sidecar_text(config, name, digest), *configs]
     new_folder = not file.parent.exists()
     file.parent.mkdir(exist_ok=True)

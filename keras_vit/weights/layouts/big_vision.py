@@ -39,16 +39,8 @@ class BigVision(VitJax):
         return self.family(keys) == "big_vision"
 
     def read(self, arrays):
-        prefix = self.prefix(arrays) or ""
-        unstacked, stored_in = {}, {}
-        for key, array in arrays.items():
-            is_stack = key.removeprefix(prefix).startswith(_STACKED) and array.ndim and len(array)
-            for i, part in enumerate(array) if is_stack else [(None, array)]:
-                name = key if i is None else key.replace("/encoderblock/", f"/encoderblock_{i}/", 1)
-                if name in unstacked:
-                    raise ValueError(f"{key} and {stored_in[name]} both hold {name}")
-                unstacked[name], stored_in[name] = part, key
-        mapped = super().read(unstacked)
+        parts, stored_in = unstacked(arrays, (self.prefix(arrays) or "") + _STACKED)
+        mapped = super().read(parts)
         return mapped._replace(
             keys={name: stored_in[key] for name, key in mapped.keys.items()},
             unknown=list(dict.fromkeys(stored_in[key] for key in mapped.unknown)),
@@ -56,15 +48,50 @@ class BigVision(VitJax):
 
     def write(self, arrays, config, scan=False):
         written = super().write(arrays, config)
-        if scan:
-            blocks = {}
-            for key in [key for key in written if key.startswith("Transformer/encoderblock_")]:
-                number, leaf = key.removeprefix("Transformer/encoderblock_").split("/", 1)
-                blocks.setdefault(leaf, {})[int(number)] = written.pop(key)
-            for leaf, by_number in blocks.items():
-                written[_STACKED + leaf] = np.stack([by_number[i] for i in sorted(by_number)])
+        written = stacked(written, "Transformer/encoderblock_") if scan else written
         return {f"params/{key}": array for key, array in written.items()}
 
     def implied(self, keys, metadata):
         implied = super().implied(keys, metadata)
         return {**implied, "prefix_positions": False, "position_embedding": "sincos2d"}
+
+
+def unstacked(arrays, start):
+    """The arrays with those of all blocks, whose keys begin with `start`, as one array for each block.
+
+    Args:
+        arrays: dict of arrays by key.
+        start: Such as "Transformer/encoderblock/".
+
+    Returns:
+        (dict of arrays by key, dict from these keys to the given ones).
+
+    Raises:
+        ValueError: if a block's array is there both ways.
+
+    Example:
+        >>> sorted(unstacked({"encoderblock/bias": np.zeros((2, 3))}, "encoderblock/")[0])
+        ['encoderblock_0/bias', 'encoderblock_1/bias']
+    """
+    parts, stored_in = {}, {}
+    for key, array in arrays.items():
+        is_stack = key.startswith(start) and array.ndim and len(array)
+        for i, part in enumerate(array) if is_stack else [(None, array)]:
+            name = key if i is None else f"{start[:-1]}_{i}/{key.removeprefix(start)}"
+            if name in parts:
+                raise ValueError(f"{key} and {stored_in[name]} both hold {name}")
+            parts[name], stored_in[name] = part, key
+    return parts, stored_in
+
+
+def stacked(arrays, start):
+    """The inverse of `unstacked`: `start` ends with "_", before the number of a block."""
+    others, blocks = {}, {}
+    for key, array in arrays.items():
+        if key.startswith(start):
+            number, leaf = key.removeprefix(start).split("/", 1)
+            blocks.setdefault(leaf, {})[int(number)] = array
+        else:
+            others[key] = array
+    stacks = {leaf: np.stack([parts[i] for i in sorted(parts)]) for leaf, parts in blocks.items()}
+    return {**others, **{f"{start[:-1]}/{leaf}": stack for leaf, stack in stacks.items()}}

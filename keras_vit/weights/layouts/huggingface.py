@@ -81,7 +81,7 @@ class HuggingFace(Layout):
         return mapped
 
     def adapted(self, arrays, config):
-        kind, arrays = self._written_type(config), dict(arrays)
+        kind, arrays = self.written_type(config), dict(arrays)
         if kind.name == "clip_vision_model" and not config["norm_after_pooling"]:
             # The same outputs; of the last tokens transformers normalizes only the pooled one.
             for leaf in ("gamma", "beta"):
@@ -96,7 +96,7 @@ class HuggingFace(Layout):
 
     def write(self, arrays, config):
         """Map arrays to the file's keys; a register becomes a DeiT's distillation token without a head."""
-        kind, arrays = self._written_type(config), dict(arrays)
+        kind, arrays = self.written_type(config), dict(arrays)
         hidden = (1, 0, config["hidden_size"])
         if kind.name == "deit" and "register_tokens/token" in arrays:
             arrays["distillation_token/token"] = arrays.pop("register_tokens/token")
@@ -143,7 +143,7 @@ class HuggingFace(Layout):
 
     def conflicts(self, config):
         height, width = config["patch_size"]
-        kind = self._written_type(config)
+        kind = self.written_type(config)
         conflicts = super().conflicts(config)
         conflicts += [
             f"as {kind.name!r}: {reason}" for reasons in kind.refusals(config) for reason in reasons
@@ -153,18 +153,18 @@ class HuggingFace(Layout):
         return conflicts
 
     def array_conflicts(self, arrays, config):
-        kind = self._written_type(config)
+        kind = self.written_type(config)
         if kind.name == "clip_vision_model" and np.any(arrays.get("head/bias", 0)):
             return ["a head with a bias (CLIP's projection has none)"]
         return []
 
     def config_conflicts(self, config):
-        kind = self._written_type(config)
+        kind = self.written_type(config)
         if kind.name == "clip_vision_model" and config["num_classes"]:
             return ["a head (transformers classifies by CLIP's tokens before the last norm)"]
         return []
 
-    def _written_type(self, config):
+    def written_type(self, config):
         """The first `ModelType` that expresses the model, or nearly does."""
         kinds = [kind for kind in TYPES.values() if kind.segments == ("segmentation" in config)]
         return min(kinds, key=lambda kind: [*map(len, kind.refusals(config))])
@@ -173,7 +173,7 @@ class HuggingFace(Layout):
         return huggingface_config.read(folder)
 
     def write_config(self, config):
-        return huggingface_config.written(config, self._written_type(config))
+        return huggingface_config.written(config, self.written_type(config))
 
 
 def _in_model(keys):

@@ -12,7 +12,7 @@ from keras_vit.weights.layouts.huggingface_types import IMAGENET, TOWERS, TYPES
 from keras_vit.weights.metadata import checked_options, read_json
 
 FILES = (CONFIG, PREPROCESSOR)
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "gelu_erf": "gelu",
     "gelu_tanh": "gelu_pytorch_tanh",
     "quick_gelu": "quick_gelu",
@@ -106,7 +106,7 @@ def written(config, kind):
         "architectures": [architecture if config["num_classes"] else kind.model],
         "model_type": kind.name,
         **{theirs: config[ours] for theirs, ours in kind.options.items()},
-        "hidden_act": _ACTIVATIONS[config.get("segmentation", config)["activation"]],
+        "hidden_act": ACTIVATIONS[config.get("segmentation", config)["activation"]],
         "image_size": size[0] if size[0] == size[1] else list(size),
         "patch_size": config["patch_size"][0],
         **{theirs: function(config) for theirs, function in kind.written.items()},

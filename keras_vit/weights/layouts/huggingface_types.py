@@ -178,7 +178,7 @@ _EOMT_DINOV3_ROWS = (
     *_EOMT_HEAD,
 )
 
-_TOWER_BLOCK = {
+TOWER_BLOCK = {
     "attention_norm": "layer_norm1",
     **{f"attention/{name}": f"self_attn.{name[0]}_proj" for name in ("query", "key", "value")},
     "attention/out": "self_attn.out_proj",
@@ -188,7 +188,7 @@ _TOWER_BLOCK = {
 _TOWER_ROWS = (
     *torch_rows({"patch_embedding": "embeddings.patch_embedding"}, axes=CONV),
     Row("position_embedding/table", "embeddings.position_embedding.weight", leading=1),
-    *torch_rows(_TOWER_BLOCK, _BLOCK, "encoder.layers.{i}."),
+    *torch_rows(TOWER_BLOCK, _BLOCK, "encoder.layers.{i}."),
 )
 _PROBE = {"probe": "probe", "attention/out": "attention.out_proj", "mlp_norm": "layernorm", **_MLP}
 _IN_PROJECTION = {"kernel": "_weight", "bias": "_bias"}

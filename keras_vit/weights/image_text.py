@@ -1,0 +1,262 @@
+"""Models with two towers in checkpoints: the arrays and options of the text tower, read and written."""
+
+import json
+import re
+from typing import NamedTuple
+
+from keras_vit.models.adapting import plain_arrays
+from keras_vit.models.image_text import ImageTextModel
+from keras_vit.models.text import TextTransformer
+from keras_vit.rules import integer, number
+from keras_vit.variants import VARIANTS
+from keras_vit.weights.layouts import LAYOUTS, hub_config
+from keras_vit.weights.layouts.big_vision import stacked, unstacked
+from keras_vit.weights.layouts.huggingface_config import ACTIVATIONS
+from keras_vit.weights.layouts.table import MappedArrays
+from keras_vit.weights.layouts.text_towers import FLAX, LEGACY_EOS, OPTIONS, TYPES
+from keras_vit.weights.metadata import read_json
+
+_OURS = re.compile(r"(text|text_projection|image_projection|logit_factors)/.*")
+_FLAX_KEYS = re.compile(r"(params/)?(txt/.*|t|b)")
+_NUMBERS = ("logit_factors/scale", "logit_factors/bias")
+_HEAD_SIZE = 64  # of every published text tower whose sizes are no variant's: CLIP's
+_OF_FLAX = {"activation": "gelu_tanh", "norm_epsilon": 1e-6, "causal": False, "pooling": "last"}
+
+
+class TwoTowers(NamedTuple):
+    """What a checkpoint holds beside the image tower.
+
+    Attributes:
+        mapped: `MappedArrays` of what is not the image tower's.
+        text: dict of `TextTransformer` arguments.
+        options: dict of `ImageTextModel` arguments, without the towers.
+    """
+
+    mapped: MappedArrays
+    text: dict
+    options: dict
+
+
+def read_towers(checkpoint, others, split_heads, described=True):
+    """Read the text tower of a checkpoint, and take a linear layer after the image tower from its head.
+
+    Args:
+        checkpoint: `StoredModel` of the image tower; its head is removed.
+        others: dict of the arrays by the file's keys that do not belong to the image tower.
+        split_heads: Function that splits the heads' axis in the attention arrays of a `MappedArrays`, by
+            the options of its tower.
+        described: Whether the configuration file next to the weights is read.
+
+    Returns:
+        TwoTowers.
+
+    Raises:
+        ValueError: if the file holds no text tower, or one that `TextTransformer` cannot express.
+    """
+    read = _read_huggingface if checkpoint.layout == "huggingface" else _read_flax
+    mapped, options = read(checkpoint.path, others, described)
+    arrays, keys = mapped.arrays, mapped.keys
+    if "text/token_embedding/table" not in arrays:
+        raise ValueError("it holds no text tower that TextTransformer can express")
+    arrays.update({name: arrays[name].reshape(()) for name in _NUMBERS if name in arrays})
+    for leaf in ("kernel", "bias"):
+        array, key = checkpoint.arrays.pop(f"head/{leaf}", None), checkpoint.keys.pop(f"head/{leaf}", None)
+        is_own = leaf == "kernel" or key != keys.get("image_projection/kernel")
+        if array is not None and is_own:  # CLIP's projection has no bias; a VisionTransformer's head has.
+            arrays[f"image_projection/{leaf}"], keys[f"image_projection/{leaf}"] = array, key
+    text = {**_sizes(arrays, keys), **options}
+    if checkpoint.layout == "huggingface":
+        if "num_heads" not in text:
+            text["num_heads"] = _usual_heads(text)
+        split_heads(mapped, text)
+    else:
+        query = "text/encoder_block_0/attention/query/kernel"
+        if query not in arrays or arrays[query].ndim != 3:
+            raise ValueError(f"expected 3 axes of the checkpoint's {query}")
+        text["num_heads"] = arrays[query].shape[1]
+    return TwoTowers(mapped, text, _between(arrays))
+
+
+def _sizes(arrays, keys):
+    """The options of the text tower that the arrays show."""
+
+    def shape(name, ndim):
+        if name not in arrays or arrays[name].ndim != ndim or 0 in arrays[name].shape:
+            found = arrays[name].shape if name in arrays else "no such array"
+            raise ValueError(f"expected {ndim} axes of the checkpoint's {keys.get(name, name)}; got {found}")
+        return arrays[name].shape
+
+    vocabulary_size, hidden_size = shape("text/token_embedding/table", 2)
+    found = (re.match(r"text/encoder_block_(\d+)/", name) for name in arrays)
+    return {
+        "vocabulary_size": vocabulary_size,
+        "length": shape("text/position_embedding/table", 3)[1],
+        "hidden_size": hidden_size,
+        "num_layers": 1 + max(int(match[1]) for match in found if match),
+        "mlp_dim": shape("text/encoder_block_0/mlp/dense_0/kernel", 2)[1],
+    }
+
+
+def _between(arrays):
+    """The arguments of `ImageTextModel`, without the towers."""
+    sizes, biases = {}, set()
+    for name in ("image_projection", "text_projection"):
+        if f"{name}/kernel" in arrays:
+            sizes[name] = arrays[f"{name}/kernel"].shape[-1]
+            biases.add(f"{name}/bias" in arrays)
+    if len(biases) > 1:
+        raise ValueError("expected a bias in both projections or in neither")
+    objective = "sigmoid" if "logit_factors/bias" in arrays else "softmax"
+    return {"objective": objective, **sizes, "projection_bias": biases == {True}}
+
+
+def _read_flax(path, others, described):
+    """(`MappedArrays`, options) of a file of big_vision or of LiT."""
+    inside = {k.removeprefix("params/"): a for k, a in others.items() if _FLAX_KEYS.fullmatch(k)}
+    keys = {k.removeprefix("params/"): k for k in others if _FLAX_KEYS.fullmatch(k)}
+    parts, stored_in = unstacked(inside, "txt/Encoder_0/encoderblock/")
+    mapped = FLAX.read(parts)
+    mapped = mapped._replace(
+        keys={name: keys[stored_in[key]] for name, key in mapped.keys.items()},
+        unknown=sorted({keys[stored_in[key]] for key in mapped.unknown}),
+    )
+    return mapped, dict(_OF_FLAX)
+
+
+def _read_huggingface(path, others, described):
+    """(`MappedArrays`, options) of transformers' files."""
+    kind = TYPES["clip" if "text_projection.weight" in others else "siglip"]
+    mapped = kind.table.read(others)
+    config = path.with_name(hub_config.CONFIG)
+    stored = read_json(config) if described and config.is_file() else {}
+    # Of the two, transformers ignores the second.
+    found = stored.get("text_config_dict") or stored.get("text_config")
+    values = {**kind.defaults, **(found or {})}
+    for name in ("num_attention_heads", "hidden_size", "max_position_embeddings"):
+        if name in values:
+            integer(at_least=1).check(f"{hub_config.CONFIG}: {name}", values[name])
+    number(above=0).check(f"{hub_config.CONFIG}: layer_norm_eps", values["layer_norm_eps"])
+    options = {
+        "activation": hub_config.activation(values["hidden_act"]),
+        "norm_epsilon": values["layer_norm_eps"],
+        "causal": kind.causal,
+        "pooling": kind.poolings[0],
+    }
+    if found is not None:
+        options["num_heads"] = values["num_attention_heads"]
+    if kind.causal:
+        end = values["eos_token_id"]
+        integer(at_least=0).check(f"{hub_config.CONFIG}: eos_token_id", end)
+        options |= {"pooling": "argmax"} if end == LEGACY_EOS else {"eos_id": end}
+    return mapped, options
+
+
+def _usual_heads(text):
+    """The number of heads of a tower without a configuration file."""
+    sizes = tuple(text[name] for name in ("hidden_size", "num_layers", "mlp_dim"))
+    found = {heads for (*known, heads) in VARIANTS.values() if tuple(known) == sizes}
+    return found.pop() if len(found) == 1 else max(text["hidden_size"] // _HEAD_SIZE, 1)
+
+
+def image_text_model(checkpoint, image):
+    """The `ImageTextModel` of a checkpoint with two towers, with new weights.
+
+    Args:
+        checkpoint: `StoredModel` with `towers`, whose arrays join those of the image tower.
+        image: VisionTransformer.
+    """
+    mapped, options, between = checkpoint.towers
+    checkpoint.arrays.update(mapped.arrays)
+    checkpoint.keys.update(mapped.keys)
+    checkpoint.unknown += mapped.unknown
+    return ImageTextModel(image, TextTransformer(**options, dtype=image.dtype_policy), **between)
+
+
+def split_arrays(model):
+    """(the image tower's arrays, the others), by our names, of an `ImageTextModel`."""
+    arrays = plain_arrays(model)
+    others = {name: array for name, array in arrays.items() if _OURS.fullmatch(name)}
+    return {name: array for name, array in arrays.items() if name not in others}, others
+
+
+def written_towers(model, layout, image, others, scan=False):
+    """The arrays of a model with two towers, for a file.
+
+    Args:
+        model: `ImageTextModel`.
+        layout: "huggingface", "big_vision" or "vit_jax".
+        image: dict of the image tower's arrays by the file's keys for that tower alone.
+        others: As of `split_arrays`, for "huggingface" with the heads' axes merged.
+        scan: Whether the blocks of "big_vision" are stacked.
+
+    Returns:
+        dict of arrays by the file's keys.
+    """
+    if layout == "huggingface":
+        kind = TYPES[_type_of(model)]
+        shape = (1,) if kind.objective == "sigmoid" else ()
+        written = kind.table.write(others)
+        keys = [key for key in written if key.startswith("logit_")]
+        return image | written | {key: written[key].reshape(shape) for key in keys}
+    written = FLAX.write(others)  # in which a number has one axis
+    if layout == "big_vision":
+        written = stacked(written, "txt/Encoder_0/encoderblock_") if scan else written
+        image = {key.removeprefix("params/"): array for key, array in image.items()}
+    prefix = "params/" if layout == "big_vision" else ""
+    written |= {f"img/{key}": array for key, array in image.items()}
+    return {prefix + key: array for key, array in written.items()}
+
+
+def towers_conflicts(model, layout):
+    """List why a layout cannot express an `ImageTextModel`, apart from its image tower."""
+    if layout == "timm":
+        return ["a text tower"]
+    text = model.text
+    if layout != "huggingface":
+        return [
+            f"the text tower's {name}={getattr(text, name)!r} (supported: {value!r})"
+            for name, value in _OF_FLAX.items()
+            if getattr(text, name) != value
+        ]
+    kind = TYPES[_type_of(model)]
+    projections = (model.image_projection is not None, model.text_projection is not None)
+    reasons = {
+        f"the text tower's causal={text.causal}": text.causal != kind.causal,
+        f"the text tower's pooling={text.pooling!r} (supported: {' or '.join(map(repr, kind.poolings))})": (
+            text.pooling not in kind.poolings
+        ),
+        "other projections than the type's": projections != kind.projections
+        or model.projection_bias != kind.projection_bias,
+        f"eos_id={LEGACY_EOS}": text.pooling == "eos" and text.eos_id == LEGACY_EOS,
+    }
+    image = LAYOUTS[layout].written_type(model.image.get_config()).name
+    reasons[f"an image tower of the type {image!r} with a text tower of {kind.model}"] = image != kind.image
+    return [reason for reason, is_so in reasons.items() if is_so]
+
+
+def _type_of(model):
+    return "siglip" if model.objective == "sigmoid" else "clip"
+
+
+def towers_config(model, vision):
+    """The text of transformers' config.json of a model with two towers.
+
+    Args:
+        model: `ImageTextModel`.
+        vision: The text of that of its image tower.
+    """
+    name, text = _type_of(model), model.text
+    vision = json.loads(vision)
+    own = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}
+    for key in ("architectures", "id2label", "label2id"):
+        vision.pop(key)
+    options = {theirs: getattr(text, ours) for theirs, ours in OPTIONS.items()}
+    options |= {"model_type": f"{name}_text_model", "hidden_act": ACTIVATIONS[text.activation]}
+    config = {"architectures": [TYPES[name].model], "model_type": name}
+    if name == "clip":
+        options["eos_token_id"] = LEGACY_EOS if text.pooling == "argmax" else text.eos_id
+        for part in (config, options, vision):
+            part["projection_dim"] = model.text_projection
+    else:
+        options["projection_size"] = model.text_projection
+    return json.dumps({**config, **own, "text_config": options, "vision_config": vision}, indent=2) + "\n"

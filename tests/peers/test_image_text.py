@@ -1,0 +1,131 @@
+"""transformers' models with two towers and ours: embeddings, logits, losses, gradients and files."""
+
+import json
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed; see requirements-peers.txt"
+)
+
+from peers.torch_models import channels_first, images_of, randomised  # noqa: E402
+from reference.comparing import assert_close, float_weights, numpy  # noqa: E402
+
+from keras_vit import from_pretrained, save_weights  # noqa: E402
+
+SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 40, "num_attention_heads": 3}
+TEXT = {**SIZES, "num_hidden_layers": 3, "vocab_size": 21, "max_position_embeddings": 7}
+VISION = {**SIZES, "image_size": 32, "patch_size": 8}
+NAFLEX = {**SIZES, "num_patches": 16, "patch_size": 8}
+MODELS = {
+    "SigLIP": ("SiglipModel", {}, VISION),
+    "SigLIP, wider image tower": ("SiglipModel", {"projection_size": 36}, {**VISION, "hidden_size": 36}),
+    "SigLIP 2, NaFlex": ("Siglip2Model", {}, NAFLEX),
+    "CLIP": ("CLIPModel", {"eos_token_id": 19}, VISION),
+    "CLIP, highest id": (
+        "CLIPModel",
+        {"eos_token_id": 2, "hidden_act": "gelu"},
+        {**VISION, "hidden_act": "gelu"},
+    ),
+}
+every_model = pytest.mark.parametrize("name", MODELS)
+PAIRS = 4
+
+
+def made(name):
+    kind, text, vision = MODELS[name]
+    kind = getattr(transformers, kind)
+    more = {"projection_dim": 10} if "CLIP" in name else {}
+    config = {"text_config": {**TEXT, **text}, "vision_config": vision, **more}
+    model = randomised(kind(kind.config_class(**json.loads(json.dumps(config)))))
+    with torch.no_grad():
+        model.logit_scale.fill_(1.5)
+    return model
+
+
+def inputs():
+    ids = np.random.default_rng(1).integers(3, 19, (PAIRS, 7))
+    ids[range(PAIRS), [2, 6, 4, 3]] = 19  # the end of a text
+    return images_of(32, 32, batch=PAIRS), ids.astype("int32")
+
+
+def theirs_of(theirs, images, ids):
+    if isinstance(theirs, transformers.Siglip2Model):
+        from peers.test_transformers import naflex_inputs
+
+        pixels = naflex_inputs(images)
+        return theirs(input_ids=torch.from_numpy(ids).long(), **pixels, return_loss=True)
+    return theirs(
+        input_ids=torch.from_numpy(ids).long(), pixel_values=channels_first(images), return_loss=True
+    )
+
+
+def load(theirs, folder):
+    theirs.save_pretrained(folder)
+    image_size = {"image_size": 32} if isinstance(theirs, transformers.Siglip2Model) else {}
+    return from_pretrained(folder, text_tower=True, **image_size)
+
+
+def step(model, images, ids):
+    """(loss, gradients by our names) of our loss."""
+    import tensorflow as tf
+
+    weights = float_weights(model)
+    with tf.GradientTape() as tape:
+        loss = model.compute_loss(y_pred=model({"images": images, "ids": ids}))
+    return loss, dict(zip([w.path for w in weights], tape.gradient(loss, [w.value for w in weights])))
+
+
+@every_model
+def test_embeddings_logits_loss_and_gradients_are_theirs(name, tmp_path):
+    theirs, (images, ids) = made(name), inputs()
+    model = load(theirs, tmp_path)
+    expected = theirs_of(theirs, images, ids)
+    assert_close(model.image_encoder(images), expected.image_embeds.detach().numpy())
+    assert_close(model.text_encoder(ids), expected.text_embeds.detach().numpy())
+    pairs = numpy(model({"images": images, "ids": ids}))
+    assert_close(pairs[:, 0] @ pairs[:, 1].T, expected.logits_per_image.detach().numpy())
+
+    loss, gradients = step(model, images, ids)
+    assert_close(loss, expected.loss.detach().numpy())
+    expected.loss.backward()
+    # The gradients as their parameters' values: files map them to our names.
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.copy_(parameter.grad if parameter.grad is not None else 0 * parameter)
+    by_name = {weight.path: numpy(weight) for weight in float_weights(load(theirs, tmp_path / "gradients"))}
+    largest = max(np.abs(gradient).max() for gradient in by_name.values())
+    for path, gradient in by_name.items():
+        error = np.abs(numpy(gradients[path]) - gradient).max()
+        assert error <= 3e-6 * largest, path
+
+
+@every_model
+def test_a_model_of_ours_is_loaded_by_them(name, tmp_path):
+    theirs, (images, ids) = made(name), inputs()
+    model = load(theirs, tmp_path / "theirs")
+    save_weights(model, tmp_path / "ours", "huggingface")
+    kind = transformers.CLIPModel if "CLIP" in name else transformers.SiglipModel  # of one size
+    again, report = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not {what: keys for what, keys in report.items() if keys}
+    expected = theirs_of(theirs, images, ids).logits_per_image.detach().numpy()
+    assert_close(theirs_of(again.eval(), images, ids).logits_per_image.detach().numpy(), expected)
+    pairs = from_pretrained(tmp_path / "ours", text_tower=True)({"images": images, "ids": ids})
+    assert_close(numpy(pairs[:, 0]) @ numpy(pairs[:, 1]).T, expected)
+
+
+@pytest.mark.parametrize(
+    "name, layout", [("SigLIP", "big_vision"), ("SigLIP, wider image tower", "big_vision")]
+)
+def test_the_npz_files_of_big_vision_hold_the_same_models(name, layout, tmp_path):
+    model, (images, ids) = load(made(name), tmp_path / "theirs"), inputs()
+    for scan in (False, True):
+        path = save_weights(model, tmp_path / f"{scan}.npz", layout, scan=scan)
+        with np.load(path) as arrays:
+            assert {"params/t", "params/b", "params/img/embedding/kernel"} <= {*arrays}
+        again = from_pretrained(path, text_tower=True)
+        np.testing.assert_array_equal(
+            again({"images": images, "ids": ids}), model({"images": images, "ids": ids})
+        )

@@ -1,0 +1,134 @@
+"""Files with two towers: the image tower alone, both towers, and damaged or other text towers."""
+
+import json
+
+import numpy as np
+import pytest
+from reference.comparing import arrays, assert_same_arrays, randomise
+from reference.small import SMALL
+
+from keras_vit import ImageTextModel, VisionTransformer, from_pretrained, save_weights
+from keras_vit.weights.archive import read_arrays, write_arrays
+
+TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+IMAGE = {**SMALL, "num_classes": None, "num_layers": 1, "prefix_positions": False}
+SIGLIP = {"image": {**IMAGE, "pooling": "map"}, "text": TEXT, "text_projection": 12, "projection_bias": True}
+CLIP = {
+    "image": {
+        **IMAGE,
+        "prefix_positions": True,
+        "pre_norm": True,
+        "norm_after_pooling": True,
+        "norm_epsilon": 1e-5,
+    },
+    "text": {
+        **{**TEXT, "causal": True, "pooling": "eos", "eos_id": 8},
+        **{"activation": "quick_gelu", "norm_epsilon": 1e-5},
+    },
+    **{"objective": "softmax", "image_projection": 6, "text_projection": 6},
+}
+LIT = {**SIGLIP, "image": {**IMAGE, "prefix_positions": True}, "objective": "softmax"}
+FILES = {
+    "huggingface, SigLIP": ("folder", "huggingface", SIGLIP),
+    "huggingface, CLIP": ("folder", "huggingface", CLIP),
+    "big_vision": ("model.npz", "big_vision", SIGLIP),
+    "LiT": ("model.npz", "vit_jax", {**LIT, "image_projection": 6, "text_projection": 6}),
+}
+FILE = {"timm": "m.safetensors", "big_vision": "m.npz", "huggingface": "m"}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A function from the name of a file to (path, the saved model), which writes each once."""
+    made = {}
+
+    def write(name):
+        if name not in made:
+            file, layout, arguments = FILES[name]
+            model = randomise(ImageTextModel(**arguments))
+            made[name] = save_weights(model, tmp_path_factory.mktemp("two") / file, layout), model
+        return made[name]
+
+    return write
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_both_towers_are_restored_with_their_options(name, written):
+    path, model = written(name)
+    again = from_pretrained(path, text_tower=True)
+    assert_same_arrays(arrays(again), arrays(model))
+    assert again.text.get_config() == {**model.text.get_config(), "name": again.text.name}
+    for option in ("objective", "image_projection", "text_projection", "projection_bias"):
+        assert getattr(again, option) == getattr(model, option)
+    stored = read_arrays(path)
+    numbers = {"t", "params/t", "params/b", "logit_scale"} & {*stored}
+    assert {stored[key].shape for key in numbers} == {() if "CLIP" in name else (1,)}
+
+
+def test_without_text_tower_the_image_tower_is_loaded(written):
+    path, model = written("big_vision")
+    image = from_pretrained(path)
+    assert isinstance(image, VisionTransformer)
+    assert_same_arrays(arrays(image), arrays(model.image))
+    clip, _ = written("huggingface, CLIP")
+    assert from_pretrained(clip).num_classes == 6  # its projection
+
+
+def changed(path, folder, change):
+    stored = read_arrays(path)
+    change(stored)
+    write_arrays(stored, folder / path.name)
+    for other in path.parent.glob("*.json"):
+        config = json.loads(other.read_text())
+        config.pop("digest", None)
+        (folder / other.name).write_text(json.dumps(config))
+    return folder / path.name
+
+
+def test_a_file_without_a_fitting_text_tower_is_refused(written, tmp_path):
+    path, _ = written("big_vision")
+
+    def no_tower(stored):
+        for key in [key for key in stored if key.startswith("params/txt/")]:
+            del stored[key]
+
+    def bert(stored):
+        stored["params/txt/BertEncoder_0/embedder/embedding"] = np.zeros((3, 2), "float32")
+
+    def no_norm(stored):
+        del stored["params/txt/Encoder_0/encoder_norm/scale"]
+
+    for change, message in (
+        (no_tower, "holds no text tower"),
+        (bert, "BertEncoder_0/embedder/embedding"),
+        (no_norm, "only in model: text/encoder_norm/gamma"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            from_pretrained(changed(path, tmp_path, change), text_tower=True)
+    with pytest.raises(ValueError, match="no text tower"):
+        from_pretrained("tests/golden/token.npz", text_tower=True)
+    with pytest.raises(ValueError, match="has no head"):
+        from_pretrained(path, text_tower=True, num_classes=3)
+
+
+def test_a_keras_file_is_loaded_with_both_towers(written, tmp_path):
+    _, model = written("big_vision")
+    model.save(tmp_path / "model.keras")
+    again = from_pretrained(tmp_path / "model.keras", text_tower=True)
+    assert_same_arrays(arrays(again), arrays(model))
+    model.image.save(tmp_path / "image.keras")
+    with pytest.raises(ValueError, match="expected one with a text tower"):
+        from_pretrained(tmp_path / "image.keras", text_tower=True)
+
+
+def test_a_model_that_a_layout_cannot_express_is_refused(tmp_path):
+    for arguments, layout, message in (
+        (SIGLIP, "timm", "a text tower"),
+        (CLIP, "big_vision", "pre_norm"),
+        ({**SIGLIP, "text": CLIP["text"]}, "big_vision", "text tower's activation='quick_gelu'"),
+        ({**SIGLIP, "text": CLIP["text"]}, "huggingface", "causal=True; .*pooling='eos'"),
+        ({**SIGLIP, "objective": "softmax"}, "huggingface", "other projections.*'siglip_vision_model'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            save_weights(ImageTextModel(**arguments), tmp_path / FILE[layout], layout)
+        assert not [*tmp_path.iterdir()]
