@@ -20,6 +20,7 @@ from absl.flags import argparse_flags
 CHECKPOINT = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name listed by `keras-vit models`"
 EXPORT = "what keras-vit export wrote (SavedModel folder, .tar.gz, .tflite, .onnx)"
 PATHS = "image files, folders of them, or - for a list of both on standard input, one per line"
+LABELS = "a .json file of the texts of each class, or a text file with one class a line"
 SIZE = "side in pixels, or HEIGHTxWIDTH"
 
 # What subcommands, options and fields of recipes are called in other tools. {} is the given value.
@@ -139,6 +140,8 @@ def _evaluate(add):
     _task(add)
     add("--per_class", action="store_true", help="add a row for each class")
     add("--confusion", metavar="FILE.png", help="draw the confusion matrix")
+    add("--zero_shot", metavar="FILE", help=f"image-text models: {LABELS}")
+    _prompts(add)
     add("--real", metavar="FILE.json", help="ReaL labels of ImageNet's validation images")
     _output(add)
 
@@ -158,6 +161,8 @@ def _predict(add):
     add("images", nargs="+", help=PATHS)
     add("--top", type=positive_int, default=5, help="classes listed for each image (default: 5)")
     add("--class_names", metavar="NAMES", help="imagenet_1k, or a text file with one name per line")
+    add("--labels", help=f"image-text models: {LABELS}, or names separated by commas: cat,dog,'a red car'")
+    _prompts(add)
     add("--format", default="table", help="what to print: table, csv, jsonl or json (default: table)")
     add("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     add("--output", metavar="FILE", help="also write a file, in the format of its suffix")
@@ -274,6 +279,10 @@ def _weights_push(add):
     add("--private", action="store_true", help="make a new repository private")
     add("--licence", help="of the weights: apache-2.0, … (default: the catalogue's)")
     add("--trained_on", metavar="DATASET", help="in words, or its name on Hugging Face (default: the run's)")
+
+
+def _prompts(add):
+    add("--prompts", metavar="FILE", help="one template a line, as 'a photo of a {}', for each class")
 
 
 def _objective(add):

@@ -3,6 +3,7 @@
 import pathlib
 
 from keras_vit.cli.evaluation_summary import matrix_of
+from keras_vit.cli.labels import with_labels
 from keras_vit.cli.page import png_of
 from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.cli.source import open_dataset, open_model, task_of
@@ -17,6 +18,7 @@ def run(args):
     _check(args, args.task and get_task(args.task))
     real = read_real_labels(args.real) if args.real else None
     model = open_model(args.model, trust=args.trust, sha256=args.sha256)
+    model = with_labels(model, args.zero_shot, args.prompts, "--zero_shot")
     task = get_task(args.task or task_of(args.model, model))
     if args.task is None:
         _check(args, task)

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 from tqdm import tqdm
 
+from keras_vit.cli.labels import with_labels
 from keras_vit.cli.report import print_now
 from keras_vit.cli.rows import FORMATS
 from keras_vit.cli.source import open_model, task_of, with_class_names
@@ -38,9 +39,10 @@ def run(args):
     paths = [path for argument in args.images for path in images_of(argument)]
     files = mask_files(paths) if args.masks else None
     model = open_model(args.model, trust=args.trust, sha256=args.sha256)
+    model = with_labels(model, args.labels, args.prompts, "--labels")
     if args.class_names:
         model = with_class_names(model, args.class_names)
-    task = get_task(task_of(args.model, model))
+    task = get_task(getattr(model, "probabilities", None) or task_of(args.model, model))
     check_outputs(model, task)
     if (args.masks or args.windows) and not task.has_class_maps:
         raise ValueError(

@@ -11,12 +11,13 @@ from keras_vit import preprocessing
 from keras_vit.layers.dense import STATE, Dense, restoring, state_config
 from keras_vit.layers.logit_factors import OBJECTIVES, LogitFactors
 from keras_vit.models.adapting import plain_arrays
-from keras_vit.models.classifying import check_finite, check_size
+from keras_vit.models.classifying import check_finite, check_size, classify
 from keras_vit.models.config import INFERENCE
 from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.pair_loss import pair_loss
 from keras_vit.models.text import TextTransformer
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.models.zero_shot import ZeroShotClassifier
 from keras_vit.rules import boolean, integer, one_of, optional
 
 _TEXT_INFERENCE = {"dtype": "float32", "dropout_rate": 0.0}
@@ -254,13 +255,8 @@ class ImageTextModel(DistributedModel):
 
         Source: Radford et al. 2021 (CLIP), section 3.1; ensembles of prompts: section 3.1.4.
         """
-        integer(at_least=1).check("top", top)
-        names, vectors = self.class_vectors(labels)
-        logits = self.similarity(self.encode_images(images, batch_size, value_range), vectors)
-        probability = ops.sigmoid if self.objective == "sigmoid" else ops.softmax
-        found = ops.convert_to_numpy(probability(logits))
-        best = np.argsort(-logits, axis=1, kind="stable")[:, :top]
-        return [[(names[i], float(row[i])) for i in order] for row, order in zip(found, best)]
+        classifier = ZeroShotClassifier(self, labels)
+        return classify(classifier, images, top, batch_size, classifier.probabilities, value_range)
 
     def finished(self, arrays=None):
         """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.

@@ -1,0 +1,110 @@
+"""Labels of --labels and --zero_shot: classes, and the texts that describe them to an image-text model."""
+
+import csv
+import json
+import os
+import pathlib
+
+from keras_vit.models import ImageTextModel
+from keras_vit.models.zero_shot import ZeroShotClassifier
+from keras_vit.weights.cache import LARGEST_SIDECAR
+from keras_vit.weights.class_names import class_names
+
+
+def with_labels(model, labels, prompts, option):
+    """Return an image-text model as a classifier, and another model as it is.
+
+    Args:
+        model: What `open_model` returns.
+        labels: The value of --labels or --zero_shot, or None.
+        prompts: The value of --prompts, or None.
+        option: Name of the option, for messages.
+
+    Raises:
+        ValueError: if an image-text model has no labels, or another model has some.
+    """
+    if not isinstance(model, ImageTextModel):
+        if labels or prompts:
+            raise ValueError(f"{option} and --prompts need an image-text model, such as SigLIP or CLIP")
+        return model
+    if not labels:
+        raise ValueError(f"this model compares images with texts; give {option}")
+    if model.text_preprocessing is None:
+        raise ValueError(f"this model has no tokenizer, which {option} needs")
+    return ZeroShotClassifier(model, read_labels(labels, read_prompts(prompts)))
+
+
+def read_labels(text, prompts=("{}",)):
+    """Read the texts of each class.
+
+    Args:
+        text: Labels separated by commas, with quotes where they hold one; or a `.json` file of an object from
+            classes to a text or a list of texts; or what `keras_vit.weights.class_names` takes: a text file
+            with one class a line, or "imagenet_1k".
+        prompts: Templates into each of which each text is put, for {}.
+
+    Returns:
+        dict from classes to lists of texts. In a class that is its own text, _ becomes a space.
+
+    Raises:
+        ValueError: if a file cannot be read or has another form, or a class is there twice.
+
+    Example:
+        >>> read_labels('cat,"black, white",red_car')
+        {'cat': ['cat'], 'black, white': ['black, white'], 'red_car': ['red car']}
+        >>> read_labels("cat", ["a photo of a {}", "a drawing of a {}"])
+        {'cat': ['a photo of a cat', 'a drawing of a cat']}
+    """
+    path = pathlib.Path(text).expanduser()
+    if path.suffix == ".json":
+        found = _read_json(path)
+    else:
+        names = class_names(path) if path.suffix == ".txt" else next(csv.reader([text]), [])
+        names = [name.strip() for name in names]
+        found = {name: [name.replace("_", " ")] for name in names if name}
+        if len(found) != len(names):
+            raise ValueError(f"expected different labels, none of them empty; got {text!r}")
+    texts = {
+        name: [prompt.replace("{}", each) for prompt in prompts for each in of] for name, of in found.items()
+    }
+    if not texts:
+        raise ValueError(f"expected one label or more; got {text!r}")
+    return texts
+
+
+def read_prompts(path):
+    """Read templates of prompts, one a line; None is the text alone.
+
+    >>> _ = (tmp / "prompts.txt").write_text("a photo of a {}.\\n\\nart of a {}.\\n")
+    >>> read_prompts(tmp / "prompts.txt")
+    ['a photo of a {}.', 'art of a {}.']
+    """
+    if path is None:
+        return ["{}"]
+    found = [line.strip() for line in _read(pathlib.Path(path).expanduser()).splitlines() if line.strip()]
+    if not found or not all("{}" in line for line in found):
+        raise ValueError(f"{os.fspath(path)!r} must hold a prompt with {{}} on each line")
+    return found
+
+
+def _read_json(path):
+    try:
+        found = json.loads(_read(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{os.fspath(path)!r} is not readable JSON: {error}") from None
+    if isinstance(found, dict):
+        found = {name: [of] if isinstance(of, str) else of for name, of in found.items()}
+        if all(isinstance(of, list) and of and all(isinstance(t, str) for t in of) for of in found.values()):
+            return found
+    raise ValueError(f"{os.fspath(path)!r} must hold an object from classes to a text or a list of texts")
+
+
+def _read(path):
+    if not path.is_file():
+        raise ValueError(f"no such file: {os.fspath(path)!r}")
+    if path.stat().st_size > LARGEST_SIDECAR:
+        raise ValueError(f"{os.fspath(path)!r} has more than {LARGEST_SIDECAR} bytes")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{os.fspath(path)!r} is not UTF-8 text: {error}") from None

@@ -1,0 +1,129 @@
+import json
+
+import numpy as np
+import pytest
+from made import tokenizers
+from reference.comparing import randomise
+
+from keras_vit import ImageTextModel, TextPreprocessing
+from keras_vit.cli.labels import read_labels, read_prompts
+from keras_vit.models.zero_shot import ZeroShotClassifier
+from keras_vit.weights.checkpoint import read_model
+
+pytestmark = pytest.mark.usefixtures("eager")
+
+
+@pytest.fixture(scope="module")
+def two_towers(tmp_path_factory):
+    """A `.keras` file of an image-text model with its tokenizer, and the model."""
+    folder = tmp_path_factory.mktemp("two towers")
+    (folder / "vocab.txt").write_bytes(tokenizers.bert_vocabulary())
+    prepare = TextPreprocessing.from_files(folder, "lit_bert", length=8)
+    sizes = {"hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+    text = {"vocabulary_size": prepare.vocabulary_size, "length": 8, "pooling": "first", **sizes}
+    image = {"image_size": 16, "patch_size": 8, **sizes, "pooling": "gap", "position_embedding": "learned"}
+    model = randomise(ImageTextModel(image, text, text_preprocessing=prepare))
+    model.save(folder / "two.keras")
+    return folder / "two.keras", model
+
+
+def probabilities(text, paths):
+    """The probability of each class of each image, in the JSON that `predict` prints."""
+    found = {row["image"]: row["classes"] for row in json.loads(text)}
+    return [{one["name"]: one["probability"] for one in found[str(path)]} for path in paths]
+
+
+def test_the_tokenizer_is_in_the_file(two_towers):
+    path, model = two_towers
+    loaded = read_model(path)
+    assert loaded.text_preprocessing == model.text_preprocessing
+    texts = ["a red car", "", "a photo of the cat!"]
+    np.testing.assert_array_equal(loaded.encode_text(texts), model.encode_text(texts))
+
+
+def test_labels_classify_images(two_towers, images, keras_vit):
+    path, model = two_towers
+    photos = [images / "cat" / "00.png", images / "dog" / "00.png"]
+    done = keras_vit("predict", "--model", path, "--labels", 'cat,"a red, car"', *photos, "--json")
+    assert done.returncode == 0, done.stderr
+    logits = model.similarity(list(map(str, photos)), ["cat", "a red, car"])
+    for found, row in zip(probabilities(done.stdout, photos), logits):
+        np.testing.assert_allclose([found["cat"], found["a red, car"]], 1 / (1 + np.exp(-row)), rtol=1e-4)
+
+
+def test_prompts_of_classes_are_scored_on_a_data_set(two_towers, images, keras_vit, tmp_path):
+    path, model = two_towers
+    (tmp_path / "classes.json").write_text('{"cat": ["cat", "kitten"], "dog": "a dog"}')
+    (tmp_path / "prompts.txt").write_text("a photo of a {}\na small {}\n")
+    options = ("--zero_shot", tmp_path / "classes.json", "--prompts", tmp_path / "prompts.txt")
+    done = keras_vit("evaluate", "--model", path, "--dataset", f"folder:{images}", *options, "--json")
+    assert done.returncode == 0, done.stderr
+    texts = read_labels(str(tmp_path / "classes.json"), ["a photo of a {}", "a small {}"])
+    assert [len(of) for of in texts.values()] == [4, 2]
+    classifier = ZeroShotClassifier(model, texts)
+    vectors = model.encode_text(texts["cat"]).mean(axis=0)
+    np.testing.assert_allclose(classifier.vectors[0], vectors / np.linalg.norm(vectors), rtol=1e-5)
+    assert json.loads(done.stdout)["samples"] == 4
+
+
+def test_words_find_pictures(two_towers, images, keras_vit, tmp_path):
+    pytest.importorskip("usearch")  # requirements-dev.txt
+    path, model = two_towers
+    index = ("--index", tmp_path / "index")
+    assert keras_vit("search", "index", images, "--model", path, *index).returncode == 0
+    done = keras_vit("search", "query", "a", "red", "car", *index, "--top", 20, "--json")
+    found = [row["image"] for row in json.loads(done.stdout)["images"]]
+    assert len({*found}) == 20
+    cosines = model.encode_images(found) @ model.encode_text(["a red car"])[0]
+    assert (np.diff(cosines) < 2e-3).all()  # The vectors are float16.
+
+
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        ("predict {image}", "this model compares images with texts; give --labels"),
+        ("evaluate --dataset digits", "this model compares images with texts; give --zero_shot"),
+    ],
+)
+def test_what_is_wrong_is_one_line(command, message, two_towers, images, keras_vit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [word.format(image=images / "cat" / "00.png") for word in command.split()]
+    done = keras_vit(words[0], "--model", two_towers[0], *words[1:])
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        ("cat,cat", "expected different labels, none of them empty; got 'cat,cat'"),
+        ("", "expected one label or more; got ''"),
+        ("none.json", "no such file: 'none.json'"),
+        ("list.json", "'list.json' must hold an object from classes to a text or a list of texts"),
+        ("half.json", "'half.json' is not readable JSON"),
+    ],
+)
+def test_wrong_labels_are_refused(labels, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.json").write_text('{"cat": []}')
+    (tmp_path / "half.json").write_text('{"cat": ')
+    with pytest.raises(ValueError, match=message):
+        read_labels(labels)
+
+
+def test_prompts_have_a_place_for_the_text(tmp_path):
+    (tmp_path / "words.txt").write_text("a photo\n")
+    with pytest.raises(ValueError, match="must hold a prompt with {} on each line"):
+        read_prompts(tmp_path / "words.txt")
+
+
+def test_a_model_without_words_has_no_labels(weights, images, keras_vit):
+    done = keras_vit("predict", "--model", weights, "--labels", "a,b", images / "cat" / "00.png")
+    assert done.returncode == 2 and "--labels and --prompts need an image-text model" in done.stderr
+
+
+def test_with_softmax_the_probabilities_of_all_labels_sum_to_1(two_towers, images):
+    _, model = two_towers
+    config = {**model.get_config(), "objective": "softmax"}
+    softmax = ImageTextModel.from_config(config)
+    found = softmax.zero_shot(str(images / "cat" / "00.png"), ["cat", "a red car", "dog"])
+    assert sum(probability for _, probability in found[0]) == pytest.approx(1)
