@@ -12,11 +12,12 @@ import keras
 import nbformat
 import numpy as np
 import pytest
-from made.folders import write_classes
+from made.folders import write_classes, write_masks
 from made.notebooks import executed
 from reference.comparing import randomise
 
 from keras_vit import VisionTransformer, save_weights
+from keras_vit.data.masks import read_mask
 from keras_vit.variants import cost
 from keras_vit.weights.catalogue import CATALOGUE
 from keras_vit.weights.class_names import class_names
@@ -218,6 +219,19 @@ def test_frozen_features_take_a_published_backbone_and_a_folder(tmp_path):
     assert done.warnings == []
     assert done.printed("train").count("\n") == 1  # nothing to train
     assert sum(done.figures.values()) == 2
+
+
+@pytest.mark.slow
+def test_segment_starts_from_a_folder_and_writes_masks(tmp_path):
+    streets = {"FOLDER": str(write_masks(tmp_path / "streets")), "STEPS": 8, "BATCH": 4, "HEAD": "linear"}
+    done = run("06_segment", tmp_path, again={**streets, "IMAGE_SIZE": 32})
+    assert done.warnings == []
+    assert done.figures == {"worst-images": 1, "segment": 1}
+    assert "2 classes (background, digit): 280 train" in done.printed("write-folder")
+    assert "3 classes (0, 1, 2)" in done.printed("again-write-folder")
+    assert done.fraction("train", "mean IoU") > 0.9
+    assert done.fraction("worst-images", "digit") > 0.85
+    assert {*np.unique(read_mask(str(done.folder / "mask.png")))} <= {0, 1, 2}
 
 
 @each
