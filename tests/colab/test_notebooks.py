@@ -227,7 +227,7 @@ def test_segment_starts_from_a_folder_and_writes_masks(tmp_path):
     done = run("06_segment", tmp_path, again={**streets, "IMAGE_SIZE": 32})
     assert done.warnings == []
     assert done.figures == {"worst-images": 1, "segment": 1}
-    assert "2 classes (background, digit): 280 train" in done.printed("write-folder")
+    assert "2 classes (background, digit): 288 train" in done.printed("write-folder")
     assert "3 classes (0, 1, 2)" in done.printed("again-write-folder")
     assert done.fraction("train", "mean IoU") > 0.9
     assert done.fraction("worst-images", "digit") > 0.85
