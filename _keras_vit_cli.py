@@ -294,7 +294,7 @@ def _dataset(add, required=True):
     add(
         "--dataset",
         required=required,
-        help="digits, digits_scenes, folder:PATH, tfds:NAME[/CONFIG] or vtab:TASK",
+        help="digits, digits_scenes, digits_words, folder:PATH, tfds:NAME[/CONFIG] or vtab:TASK",
     )
     add("--data_dir", metavar="DIR", help="data folder of tfds: and vtab:")
 

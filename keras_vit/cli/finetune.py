@@ -18,7 +18,7 @@ from keras_vit.weights.catalogue import resolve
 
 
 def run(args):
-    if not (args.model or args.weights):
+    if not (args.model or args.weights or has_sizes(args)):
         raise ValueError(
             "expected --model, a variant such as B/16, to train from random weights, or --weights, a "
             "checkpoint to start from"
@@ -26,6 +26,11 @@ def run(args):
     if args.weights:
         check_weights(args.weights)
     train_and_report(args, weights=args.weights and _absolute_weights(args.weights), sha256=args.sha256)
+
+
+def has_sizes(args):
+    """Whether the recipe has the sizes of a model, so that none need be given."""
+    return args.recipe is not None and find_recipe(args.recipe).with_changes(**settings(args.set)).has_sizes
 
 
 def train_and_report(args, **options):

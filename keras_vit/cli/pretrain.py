@@ -1,9 +1,9 @@
 """`keras-vit pretrain`: train from random weights, with labels or by masked patch prediction."""
 
-from keras_vit.cli.finetune import train_and_report
+from keras_vit.cli.finetune import has_sizes, train_and_report
 
 
 def run(args):
-    if not args.model:
+    if not (args.model or has_sizes(args)):
         raise ValueError("expected --model, a variant such as B/16, to train from random weights")
     train_and_report(args, objective=args.objective, target=args.target)

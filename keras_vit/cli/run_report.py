@@ -13,6 +13,8 @@ from keras_vit.export.description import NOT_ARCHITECTURE
 from keras_vit.inspection.figures import learning_curves
 from keras_vit.models.config import OPTIONS
 from keras_vit.tasks import TASKS
+from keras_vit.training.building import trained_transformer
+from keras_vit.training.run import test_classifier
 from keras_vit.writing import atomic_write
 
 REPORT = "report.html"
@@ -40,7 +42,7 @@ def write_run_report(config, workdir, record, data_dir=None):
     if config.objective == "classify":
         images, names = _add_test_split(report, config, workdir, model, record, data_dir)
     # Without labels, no image is computed.
-    encoder = getattr(model, "encoder", model)
+    encoder = trained_transformer(model)
     subject = Subject(encoder, images[:MAX_INSPECTED], names[:MAX_INSPECTED])
     add_views(report, subject, VIEWS if images else VIEWS[1:])
     add_run(report, workdir.config, record)
@@ -140,6 +142,7 @@ def _add_test_split(report, config, workdir, model, record, data_dir):
         report.add("Scores", words, score_table(scores, split))
         return [], []
     samples, folder = dataset.split("test"), folder_of(config.dataset)
+    model = test_classifier(model, dataset)
     names, batch_size = dataset.class_names, recipe.batch_size
     _, *worst = add_evaluation(report, model, samples, recipe.task, split, names, batch_size, folder, scores)
     return worst

@@ -8,9 +8,11 @@ LAZY = {
     "Dataset": "datasets",
     "MaskSamples": "masks",
     "Samples": "samples",
+    "Texts": "pairs",
     "evaluation_batches": "batches",
     "load_dataset": "datasets",
     "masked_patch_batches": "masking",
+    "pair_batches": "pairs",
     "training_batches": "batches",
 }
 __getattr__, __dir__ = lazy_names(__name__, LAZY)

@@ -24,6 +24,7 @@ class Dataset:
         ignored_files: Paths of a folder's other files, except hidden ones.
         empty_folders: Paths of its subfolders without images.
         version: The name and version of a data set of TensorFlow Datasets; None for others.
+        texts: `Texts` that describe the classes; None for others than data sets of images and texts.
 
     Example:
         >>> print(load_dataset("digits").summary())
@@ -38,6 +39,7 @@ class Dataset:
     ignored_files: tuple[str, ...] = ()
     empty_folders: tuple[str, ...] = ()
     version: str | None = None
+    texts: Any = None
 
     def summary(self):
         """The classes, the sample count of each split, and what was skipped, in one line.

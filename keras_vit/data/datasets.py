@@ -37,6 +37,7 @@ class Source:
 SOURCES = {
     "digits": Source("scikit-learn's scanned digits", None, ("single_label",)),
     "digits_scenes": Source("scenes of these digits", None, ("segmentation",)),
+    "digits_words": Source("the digits with words for them", None, ("single_label",)),
     # Other readers get no path, which may be private.
     "folder": Source("images in files", "PATH", title=lambda path: pathlib.PurePath(path).name),
     "tfds": Source("TensorFlow Datasets", "NAME"),
@@ -51,6 +52,8 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
         name: One of
             "digits": scikit-learn's 1797 scanned digits of 8×8 pixels, no download.
             "digits_scenes": for "segmentation", 1560 scenes of 64×64 pixels in which these digits overlap.
+            "digits_words": "digits" with texts for recipes with `image_text`: words and numbers in several
+            wordings, others in each split. Needs the package tokenizers.
             "folder:PATH": PATH/CLASS/*, or PATH/{train,val,test}/CLASS/* (val and test may be missing; val
             may be valid or validation, in any case), or PATH/labels.csv with the columns `file` or
             `filename`, `label` and `split` (train, val or test; may be missing). For other tasks than

@@ -17,7 +17,8 @@ MEAN = "mean_with_sample_weight"
 
 def loss_weight(model, images, sample_weight):
     """The denominator of the loss: the sum of the sample weights or, for most losses, the sample count."""
-    if sample_weight is not None and getattr(model.loss, "reduction", None) == MEAN:
+    reduction = getattr(model.loss or model, "reduction", None)  # of a model that has its own loss
+    if sample_weight is not None and reduction == MEAN:
         return ops.sum(ops.cast(sample_weight, "float32"))
     return ops.convert_to_tensor(ops.shape(keras.tree.flatten(images)[0])[0], "float32")
 

@@ -14,6 +14,7 @@ from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.classifying import check_finite, check_size, classify
 from keras_vit.models.config import INFERENCE
 from keras_vit.models.distributed import DistributedModel
+from keras_vit.models.distributed_step import MEAN
 from keras_vit.models.pair_loss import pair_loss
 from keras_vit.models.text import TextTransformer
 from keras_vit.models.vit import VisionTransformer
@@ -30,7 +31,8 @@ class ImageTextModel(DistributedModel):
     """Two towers, one for images and one for texts, as in SigLIP, CLIP and LiT.
 
     The vectors of both, of length 1, have a logit for each pair of an image and a text. `fit` takes pairs
-    without labels, and compares each with all pairs of the global batch, on any number of devices. For a
+    without labels, and compares each with all pairs of the global batch, on any number of devices; a pair of
+    sample weight 0 is left out, and other weights count as 1. For a
     frozen image tower (LiT), set `model.image.trainable = False` and compile.
 
     Args:
@@ -68,6 +70,7 @@ class ImageTextModel(DistributedModel):
 
     task = "image_text"
     is_classifier = False
+    reduction = MEAN  # of its loss
     without_head = "this model compares images with texts; use its `zero_shot` method"
 
     def __init__(
@@ -138,9 +141,9 @@ class ImageTextModel(DistributedModel):
         super().compile(optimizer, None, *args, accumulation_steps=1, **kwargs)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        if sample_weight is not None:
-            raise ValueError("expected pairs without sample weights")
-        loss = scale_loss_for_distribution(pair_loss(y_pred, self.objective))
+        # Filled up batches have pairs of weight 0.
+        counted = None if sample_weight is None else ops.not_equal(sample_weight, 0)
+        loss = scale_loss_for_distribution(pair_loss(y_pred, self.objective, counted=counted))
         return ops.sum([loss, *(self._aggregate_additional_loss(each) for each in self.losses)])
 
     @property

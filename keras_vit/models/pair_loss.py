@@ -15,7 +15,7 @@ from keras_vit.layers.control_dependencies import after
 CHUNK = 1024  # the most images or texts with which the local batch is compared at a time
 
 
-def pair_loss(pairs, objective, chunk=None):
+def pair_loss(pairs, objective, chunk=None, counted=None):
     """The mean loss of pairs, each compared with all pairs of the global batch.
 
     Args:
@@ -23,9 +23,11 @@ def pair_loss(pairs, objective, chunk=None):
         objective: "sigmoid": the sum over the texts of the binary cross-entropy of an image's logits; or
             "softmax": the mean of the cross-entropies of an image with all texts and a text with all images.
         chunk: The most images or texts that are compared at a time; None for `CHUNK`.
+        counted: (batch,), 0 for pairs that fill a batch up, which are compared with nothing; None: all count.
 
     Returns:
-        A scalar. The mean over the replicas, weighted by their pairs, is the loss of the global batch.
+        A scalar. The mean over the replicas, weighted by the pairs that count, is the loss of the global
+        batch.
 
     Example:
         >>> pairs = np.stack([np.eye(2), np.eye(2)], axis=1)
@@ -36,21 +38,24 @@ def pair_loss(pairs, objective, chunk=None):
     (CLIP, arXiv 2103.00020), figure 3.
     """
     chunk = CHUNK if chunk is None else chunk
+    pairs = ops.convert_to_tensor(pairs)
+    own = ops.ones_like(pairs[:, 0, 0]) if counted is None else ops.cast(counted, pairs.dtype)
+    kept = None if counted is None else gathered(own)
 
     @ops.custom_gradient
     def mean_loss(pairs):
         everyone = gathered(pairs)
-        count = ops.maximum(ops.cast(ops.shape(pairs)[0], pairs.dtype), 1)
+        count = ops.maximum(ops.sum(own), 1)
         # (queries, keys): own images with all texts, own texts with all images.
         sides = [(pairs[:, side], everyone[:, 1 - side]) for side in (0, 1)]
         norms = every_norm = None
         if objective == "softmax":
-            norms = ops.stack([_norms(*side, chunk) for side in sides], axis=1)  # (b, 2)
+            norms = ops.stack([_norms(*side, chunk, kept) for side in sides], axis=1)  # (b, 2)
             every_norm = gathered(norms)
-            total = ops.sum(norms) / 2
+            losses = ops.mean(norms, axis=1)
         else:
-            total = _sum_of_softplus(*sides[0], chunk)
-        value = (total - ops.sum(pairs[:, 0] * pairs[:, 1])) / count
+            losses = _sums_of_softplus(*sides[0], chunk, kept)
+        value = ops.sum(own * (losses - ops.sum(pairs[:, 0] * pairs[:, 1], axis=1))) / count
 
         def gradient(upstream, **_):
             of_sides = []
@@ -62,13 +67,13 @@ def pair_loss(pairs, objective, chunk=None):
                 def add(sums, logits, part, index, probability=probability):
                     return sums + ops.matmul(probability(logits, index), part)
 
-                sums = _fold(add, ops.zeros_like(queries), queries, keys, chunk)
+                sums = _fold(add, ops.zeros_like(queries), queries, keys, chunk, kept)
                 of_sides.append(sums - pairs[:, 1 - side])
-            return ops.stack(of_sides, axis=1) * (upstream / count)
+            return ops.stack(of_sides, axis=1) * ops.reshape(own * (upstream / count), (-1, 1, 1))
 
         return value, gradient
 
-    return mean_loss(ops.convert_to_tensor(pairs))
+    return mean_loss(pairs)
 
 
 def gathered(x):
@@ -84,7 +89,7 @@ def gathered(x):
     return x
 
 
-def _norms(queries, keys, chunk):
+def _norms(queries, keys, chunk, kept):
     """The logarithm of the sum of exponentials of each query's logits."""
     start = ops.full_like(queries[:, 0], MASKED)
     return _fold(
@@ -93,15 +98,20 @@ def _norms(queries, keys, chunk):
         queries,
         keys,
         chunk,
+        kept,
     )
 
 
-def _sum_of_softplus(queries, keys, chunk):
-    start = ops.zeros_like(queries[:, 0])
-    sums = _fold(
-        lambda sums, logits, *_: sums + ops.sum(ops.softplus(logits), axis=1), start, queries, keys, chunk
+def _sums_of_softplus(queries, keys, chunk, kept):
+    """The sum of the softplus of each query's logits."""
+    return _fold(
+        lambda sums, logits, *_: sums + ops.sum(ops.softplus(logits), axis=1),
+        ops.zeros_like(queries[:, 0]),
+        queries,
+        keys,
+        chunk,
+        kept,
     )
-    return ops.sum(sums)
 
 
 def _sigmoid(logits, index):
@@ -119,15 +129,16 @@ def _mean_of_softmaxes(norms, every_norm):
     return mean
 
 
-def _fold(step, start, queries, keys, chunk):
+def _fold(step, start, queries, keys, chunk, kept=None):
     """Reduce the logits of queries with keys, chunk by chunk.
 
     Args:
         step: Function (carry, logits, keys of the chunk, their indices) → new carry. The logits of what fills
-            up the last chunk are `MASKED`.
+            up the last chunk, and of keys that are not kept, are `MASKED`.
         start: The first carry, a tensor.
         queries, keys: (batch, size) and (global batch, size).
         chunk: Number of keys of a chunk.
+        kept: float (global batch,), 1 for the keys that are kept; None: all.
     """
     count = ops.shape(keys)[0]
     is_one = isinstance(count, int) and count <= chunk
@@ -138,6 +149,8 @@ def _fold(step, start, queries, keys, chunk):
             index = number * chunk + ops.arange(chunk)
             inside = index < count
             index = ops.minimum(index, count - 1)
+            if kept is not None:
+                inside = ops.logical_and(inside, ops.take(kept, index) != 0)
             part = ops.take(keys, index, axis=0)
             logits = ops.where(inside, ops.matmul(queries, ops.transpose(part)), MASKED)
             return number + 1, step(carry, logits, part, index)

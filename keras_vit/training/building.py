@@ -4,12 +4,12 @@ import collections
 
 import numpy as np
 
-from keras_vit.models import ImageSegmenter, VisionTransformer
+from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.config import INFERENCE
 from keras_vit.models.masked_patch import MaskedPatchPredictor
 from keras_vit.tasks import get_task
 from keras_vit.training.sharding import whole
-from keras_vit.variants import CHOICES, parse_variant
+from keras_vit.variants import CHOICES, SIZES, parse_variant
 from keras_vit.weights import from_pretrained
 
 
@@ -21,8 +21,11 @@ def build_model(config, dataset):
     """
     recipe = config.recipe
     sizes = parse_variant(config.model) if isinstance(config.model, str) else dict(config.model or {})
+    own = recipe.model
+    if config.model or config.weights:
+        own = {name: value for name, value in own.items() if name not in (*SIZES, "patch_size")}
     options = {
-        **recipe.model,
+        **own,
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
         "dtype": recipe.dtype,
@@ -38,6 +41,10 @@ def build_model(config, dataset):
         sizes = {name: value for name, value in sizes.items() if name not in after}
         options = {name: value for name, value in options.items() if name not in after}
         options["num_classes"] = None
+    elif recipe.image_text is not None:
+        if getattr(dataset, "texts", None) is None:
+            raise ValueError("a recipe with image_text needs a data set with texts, such as digits_words")
+        options["num_classes"] = None
     else:
         options["num_classes"] = len(dataset.class_names)
         options["class_names"] = dataset.class_names
@@ -52,11 +59,29 @@ def build_model(config, dataset):
         model = ImageSegmenter(model, **head) if segments else model
     if config.objective == "masked_patch":
         return MaskedPatchPredictor(model, config.target)
+    if recipe.image_text is not None:
+        return _with_texts(model, recipe, dataset.texts.preprocessing)
     if recipe.head_bias and not segments:
         for name in ("head", "head_distillation")[: 1 + model.distillation]:
             bias = model.get_layer(name).bias
             bias.assign(np.full(bias.shape, recipe.head_bias, "float32"))
     return model
+
+
+def _with_texts(tower, recipe, preprocessing):
+    """An `ImageTextModel` of an image tower, with a new text tower for some tokens."""
+    text = {
+        "vocabulary_size": preprocessing.vocabulary_size,
+        "length": preprocessing.length,
+        "dropout_rate": recipe.dropout_rate,
+        **recipe.image_text.get("text", {}),
+        "dtype": recipe.dtype,
+    }
+    given = {**recipe.image_text, "text": text, "text_preprocessing": preprocessing}
+    try:
+        return ImageTextModel(tower, **given)
+    except TypeError as error:
+        raise ValueError(f"the recipe's image_text is incomplete: {error}") from None
 
 
 def _loaded(config, sizes, options, segmenter):
@@ -77,16 +102,16 @@ def _loaded(config, sizes, options, segmenter):
 
 
 def trained_transformer(model):
-    """The VisionTransformer in a run's model, which may be a MaskedPatchPredictor or an ImageSegmenter."""
-    return getattr(model, "encoder", model)
+    """The VisionTransformer in a run's model, which may be trained with a head or a text tower on it."""
+    return model.image if isinstance(model, ImageTextModel) else getattr(model, "encoder", model)
 
 
 def finished_model(model):
     """The trained model on one device, in float32, without dropout, remat and frozen layers.
 
-    It is an ImageSegmenter for segmentation, otherwise a VisionTransformer.
+    It is an ImageSegmenter for segmentation, an ImageTextModel for pairs, otherwise a VisionTransformer.
     """
-    if isinstance(model, ImageSegmenter):
+    if isinstance(model, ImageSegmenter | ImageTextModel):
         return model.finished({weight.path: whole(weight) for weight in model.weights})
     trained = trained_transformer(model)
     finished = VisionTransformer.from_config({**trained.get_config(), **INFERENCE, "remat": ()})

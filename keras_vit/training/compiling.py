@@ -92,7 +92,8 @@ def freeze(model, up_to="encoder_norm"):
     """Make a model's first layers untrainable; call it before `compile`.
 
     Args:
-        model: A `VisionTransformer`, or any Keras model. Of a model with an `encoder` the layers are its.
+        model: A `VisionTransformer`, or any Keras model. Of a model with an `encoder`, or an image tower, the
+            layers are its.
         up_to: Name of the last frozen layer: "encoder_block_8" for partial fine-tuning, "encoder_norm" for a
             linear probe; in a model without this norm it stands for the last block. Later layers are not
             changed.
@@ -105,7 +106,7 @@ def freeze(model, up_to="encoder_norm"):
         >>> [variable.path for variable in model.trainable_variables]
         ['head/kernel', 'head/bias']
     """
-    layers = getattr(model, "encoder", model).layers
+    layers = getattr(model, "encoder", getattr(model, "image", model)).layers
     names = [layer.name for layer in layers]
     if up_to == "encoder_norm" and up_to not in names and "tokens" in names:
         up_to = "tokens"

@@ -212,6 +212,32 @@ RECIPES = {
         cost="1,600 steps of 32 images, 7 minutes of processor time with a model in patches of 8",
         result="not run at this length; a run of 600 steps, of 4 blocks of width 128, came to mean IoU 0.32",
     ),
+    # Two towers from scratch, for zero-shot labels in wordings that were not in training.
+    "digits_words": Recipe(
+        optimizer="adamw",
+        base_lr=2e-3,
+        total_steps=800,
+        warmup_steps=80,
+        batch_size=64,
+        weight_decay=0.5,
+        image_size=(16, 16),
+        model={
+            **{"patch_size": 2, "hidden_size": 64, "num_layers": 2, "mlp_dim": 128, "num_heads": 4},
+            "pooling": "gap",
+        },
+        image_text={
+            "text": {"hidden_size": 64, "num_layers": 1, "mlp_dim": 128, "num_heads": 4},
+            "objective": "softmax",
+            "image_projection": 64,
+            "text_projection": 64,
+        },
+        crop_area=None,
+        shift=0.1,
+        flip=False,
+        source="this package: scanned digits with words from scratch, `digits_words`",
+        cost="800 steps of 64 images with a text each, 105 seconds of processor time",
+        result="97.2 % of 355 held-out digits, by wordings that are in no training text",
+    ),
     # Table 3. The rate is B's; L/32 6e-4, L/16 4e-4, H/14 3e-4 (14 passes), R50+L/32 2e-4.
     "pretrain_jft": _pretrain(
         7,

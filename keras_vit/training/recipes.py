@@ -8,6 +8,7 @@ from keras_vit.rules import field
 from keras_vit.tasks import TASKS, get_task
 from keras_vit.training.optimizers import LAYER_DECAY
 from keras_vit.training.schedules import DECAYS
+from keras_vit.variants import SIZES as SIZES_OF_MODEL
 
 OPTIMIZERS = ("sgd", "adamw")
 LOSSES = ("softmax", "sigmoid")
@@ -53,8 +54,10 @@ class Recipe(Augmentation):
         head_bias: Initial value of a new head's biases.
         freeze: Name of the last frozen layer, such as "encoder_block_8"; "encoder_norm" for a linear probe;
             or None.
-        model: Other arguments of `VisionTransformer`.
+        model: Other arguments of `VisionTransformer`. Its sizes are for runs without a model and weights.
         segmenter: Of segmentation: arguments of `ImageSegmenter`, such as its `head`; None for its defaults.
+        image_text: Arguments of `ImageTextModel` besides the image tower, to train it on a data set with
+            texts, which determines the vocabulary and the length of `text`; None for another model.
         image_size: (height, width) for training unless another is given, or None.
         dtype: "float32", "mixed_bfloat16" or "mixed_float16".
         remat: Whether to recompute the blocks in the backward pass instead of storing their activations.
@@ -102,6 +105,7 @@ class Recipe(Augmentation):
     crop_area: tuple[float, float] | None = field(CROP_AREA, default=(0.05, 1.0), kw_only=True)
     flip: bool = field(rules.boolean, default=True, kw_only=True)
     segmenter: dict | None = field(rules.optional(_ARGUMENTS), default=None)
+    image_text: dict | None = field(rules.optional(_ARGUMENTS), default=None)
     train_samples: int | None = field(rules.optional(_POSITIVE_INT), default=None)
     eval_every: int = field(_POSITIVE_INT, default=100)
     checkpoint_every: int | None = field(rules.optional(_POSITIVE_INT), default=None)
@@ -122,6 +126,18 @@ class Recipe(Augmentation):
             self.check_moves_masks()
         if not get_task(self.task).has_class_ids and (self.label_smoothing or self.mixes):
             raise ValueError(f"label_smoothing, mixup and cutmix need single labels; got task {self.task!r}")
+        if self.image_text is not None and (
+            self.task != "single_label" or self.label_smoothing or self.mixes or self.accumulation_steps > 1
+        ):
+            raise ValueError(
+                "image_text compares whole batches of pairs: expected no other task, label_smoothing, mixup, "
+                "cutmix or accumulation_steps"
+            )
+
+    @property
+    def has_sizes(self):
+        """Whether `model` has all sizes of a model, so that a run needs no other."""
+        return all(name in self.model for name in (*SIZES_OF_MODEL, "patch_size"))
 
     @property
     def checkpoint_steps(self):

@@ -16,9 +16,12 @@ from keras_vit.data.fingerprint import fingerprint
 from keras_vit.data.folder import file_orientations
 from keras_vit.data.masking import masked_patch_batches
 from keras_vit.data.masks import mask_files, unreadable_masks, with_pixel_weights
+from keras_vit.data.pairs import pair_batches
 from keras_vit.evaluation import evaluate
 from keras_vit.messages import listed
-from keras_vit.tasks import get_task
+from keras_vit.models import ImageTextModel
+from keras_vit.models.zero_shot import ZeroShotClassifier
+from keras_vit.tasks import PAIRS, get_task
 from keras_vit.tasks.masked_patch import masked_patch_objective
 from keras_vit.training.building import build_model, finished_model, subset, trained_transformer
 from keras_vit.training.callbacks import CheckpointCallback, EvaluateAverage, JoinCheckpoints, Progress
@@ -60,7 +63,7 @@ class RunConfig:
         dataset: A name, as for `load_dataset`.
         recipe: The hyperparameters.
         model: A variant such as "B/16", or constructor arguments of `VisionTransformer`. It may be None if
-            there are `weights`; otherwise the checkpoint must have these sizes.
+            there are `weights`, or sizes in the recipe's `model`; the checkpoint must have these sizes.
         weights: The checkpoint to start from: its source, or a `.keras` file or run of this package. Its
             `pre_logits` is dropped and the head is initialised, as in official fine-tuning; the head of a
             segmenter is kept as by `from_pretrained(segmenter=…)`. None: random weights.
@@ -84,15 +87,15 @@ class RunConfig:
 
     def __post_init__(self):
         rules.check_fields(self)
-        if self.model is None and self.weights is None:
+        if self.model is None and self.weights is None and not self.recipe.has_sizes:
             raise ValueError("expected a model, to train from random weights, or weights; got neither")
 
     @property
     def task(self):
-        """The task of the labels, or the objective of masked patches."""
-        if self.objective == "classify":
-            return get_task(self.recipe.task)
-        return masked_patch_objective(self.target)
+        """The task of the labels, or the objective of masked patches, or of pairs of images and texts."""
+        if self.objective == "masked_patch":
+            return masked_patch_objective(self.target)
+        return get_task(self.recipe.task) if self.recipe.image_text is None else PAIRS
 
     def as_json(self):
         """The configuration as JSON values, without the recipe's informational fields."""
@@ -237,9 +240,17 @@ def _test(config, model, dataset):
     """The scores of the finished model on the test split, each with the prefix `test_`."""
     if config.objective == "masked_patch":
         return {}
+    model = test_classifier(model, dataset)
     with _unreadable_images(dataset):
         scores = evaluate(model, dataset.split("test"), config.recipe.batch_size, config.recipe.task)
     return {f"test_{name}": value for name, value in scores.items()}
+
+
+def test_classifier(model, dataset):
+    """A finished model, or one of images and texts as a classifier by the wordings of the test split."""
+    if not isinstance(model, ImageTextModel):
+        return model
+    return ZeroShotClassifier(model, dict(zip(dataset.class_names, dataset.texts.wordings["test"])))
 
 
 def load_data(config, data_dir=None):
@@ -333,10 +344,13 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
             )
         else:
             batches = evaluation_batches(samples, preprocessing, recipe.batch_size, **part)
+        # Each validation masks the same patches, or has the same texts, by another seed than training does.
+        seeds = {"seed": recipe.seed + (not trains), "first_step": first_step or 0}
         if config.objective == "masked_patch":
-            # Each validation masks the same patches, by another seed than training does.
-            seeds = {"seed": recipe.seed + (not trains), "first_step": first_step or 0}
             batches = masked_patch_batches(batches, model.patch_targets, **seeds, **part)
+        elif config.task is PAIRS:
+            split = "train" if trains else "validation"
+            batches = pair_batches(batches, dataset.texts, split, **seeds, **part)
         elif config.task.has_class_maps:
             batches = with_pixel_weights(batches)
         micro_batches = recipe.accumulation_steps if trains else None

@@ -52,6 +52,16 @@ def test_the_loss_and_its_gradient_are_those_of_all_logits(objective, chunk):
     assert_close(gradient, numpy(true_gradient), 1e-6)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_pairs_that_fill_a_batch_up_do_not_count(objective):
+    pairs, counted = made(5), np.array([1.0, 0, 1, 1, 0], "float32")
+    loss, gradient = with_gradient(lambda x: pair_loss(x, objective, 2, counted), pairs)
+    true_loss, true_gradient = with_gradient(lambda x: expected(x, objective), pairs[counted > 0])
+    assert_close(loss, numpy(true_loss), 1e-6)
+    assert_close(numpy(gradient)[counted > 0], numpy(true_gradient), 1e-6)
+    assert not numpy(gradient)[counted == 0].any()
+
+
 def test_large_logits_overflow_nothing():
     for objective in OBJECTIVES:
         loss, gradient = with_gradient(lambda x: pair_loss(x, objective, 2), 100 * made(3))  # noqa: B023

@@ -1,0 +1,67 @@
+"""Pairs of images and texts: the wording of each image's text is a function of (seed, step)."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.samples import not_converted
+
+STREAM = 0x74657874  # makes the random numbers independent of others of the same seed and step
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """The texts that describe the classes of a data set.
+
+    Args:
+        wordings: The texts of each class, by split: tuples of tuples of str.
+        preprocessing: `TextPreprocessing`.
+    """
+
+    wordings: dict[str, tuple[tuple[str, ...], ...]]
+    preprocessing: Any
+
+
+def pair_batches(batches, texts, split, *, seed, first_step=0, worker=0, workers=1):
+    """Convert batches of images and classes to batches for `ImageTextModel.fit`.
+
+    Args:
+        batches: tf.data.Dataset of (images, class indices).
+        texts: `Texts`.
+        split: The split whose wordings are used.
+        seed: An int.
+        first_step: The step of the first batch.
+        worker, workers: The worker's index, and the number of workers, each with a part of the global batch.
+
+    Returns:
+        tf.data.Dataset of (inputs, class indices): inputs are a dict of `images` and `ids`, int32 (batch,
+        length), the token ids of one of the texts of each image's class.
+
+    Example:
+        >>> digits = load_dataset("digits_words")
+        >>> batches = tf.data.Dataset.from_tensors((images, np.array([7, 7, 1, 2])))
+        >>> inputs, classes = next(iter(pair_batches(batches, digits.texts, "train", seed=0)))
+        >>> inputs["ids"].shape
+        TensorShape([4, 12])
+    """
+    wordings = texts.wordings[split]
+    counts = [len(of_class) for of_class in wordings]
+    starts = tf.constant([0, *itertools.accumulate(counts)][:-1], tf.int32)
+    counts = tf.constant(counts, tf.int32)
+    ids = tf.constant(texts.preprocessing(np.concatenate([[*of] for of in wordings]).tolist()))
+
+    @not_converted
+    def paired(step, batch):
+        images, classes = batch
+        here = tf.shape(classes)[0]
+        drawn = tf.random.experimental.stateless_fold_in(tf.cast(tf.stack([seed, step]), tf.int64), STREAM)
+        drawn = tf.random.stateless_uniform((here * workers,), drawn, 0, tf.int32.max, tf.int32)
+        drawn = drawn[worker * here : (worker + 1) * here] % tf.gather(counts, classes)
+        chosen = tf.gather(ids, tf.gather(starts, classes) + drawn)
+        return {"images": images, "ids": chosen}, classes
+
+    steps = tf.data.Dataset.counter(first_step)
+    return tf.data.Dataset.zip(steps, batches).map(paired, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)

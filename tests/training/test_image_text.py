@@ -1,0 +1,152 @@
+"""Runs of image-text models: pairs by (seed, step), the scores of zero-shot labels, and resuming."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from reference.comparing import assert_close, numpy
+from reference.small import SMALL
+
+from keras_vit import ImageTextModel, from_pretrained
+from keras_vit.data import load_dataset, pair_batches
+from keras_vit.models.zero_shot import ZeroShotClassifier
+from keras_vit.training.named_recipes import RECIPES
+from keras_vit.training.run import RunConfig, train
+from keras_vit.weights.checkpoint import read_model
+
+SIZES = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}
+TEXT = {"hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+RECIPE = RECIPES["digits_words"].with_changes(
+    total_steps=2,
+    batch_size=70,
+    eval_every=2,
+    checkpoint_every=1,
+    train_samples=100,
+    dropout_rate=0.1,
+    image_text={"text": TEXT, "objective": "sigmoid", "image_projection": 8, "text_projection": 8},
+)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_dataset("digits_words")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, eager):
+    return train(RunConfig("digits_words", RECIPE, SIZES), tmp_path_factory.mktemp("image_text") / "run", 0)
+
+
+def test_no_wording_is_in_two_splits_and_all_fit_the_length(digits):
+    wordings, prepare = digits.texts.wordings, digits.texts.preprocessing
+    for number in range(10):
+        texts = [{*wordings[split][number]} for split in ("train", "validation", "test")]
+        assert sum(map(len, texts)) == len(set.union(*texts)), number
+    every = [text for of_split in wordings.values() for of_class in of_split for text in of_class]
+    assert len({*every}) == len(every), "each text belongs to one class"
+    assert (prepare(every)[:, -1] == 0).all()
+
+
+def batches_of(digits, split="train", steps=4, **options):
+    classes = np.arange(steps * 6).reshape(steps, 6) % 10
+    found = tf.data.Dataset.from_tensor_slices((np.zeros((steps, 6, 2), "float32"), classes))
+    worker, workers = options.get("worker", 0), options.get("workers", 1)
+    part = slice(worker * 6 // workers, (worker + 1) * 6 // workers)
+    found = found.map(lambda images, classes: (images[part], classes[part]))
+    found = found.skip(options.get("first_step", 0))
+    return [
+        (inputs["ids"].numpy(), classes.numpy())
+        for inputs, classes in pair_batches(found, digits.texts, split, seed=3, **options)
+    ]
+
+
+def test_each_text_is_a_wording_of_its_class_by_seed_and_step(digits):
+    whole = batches_of(digits)
+    own = [{row.tobytes() for row in digits.texts.preprocessing(of)} for of in digits.texts.wordings["train"]]
+    for ids, classes in whole:
+        assert all(row.tobytes() in own[number] for row, number in zip(ids, classes))
+    assert len({ids.tobytes() for ids, _ in whole}) == len(whole)
+    resumed = batches_of(digits, first_step=2)
+    workers = [batches_of(digits, worker=worker, workers=2) for worker in (0, 1)]
+    for (ids, _), (again, _) in zip(whole[2:], resumed, strict=True):
+        np.testing.assert_array_equal(ids, again)
+    for (ids, _), *parts in zip(whole, *workers, strict=True):
+        np.testing.assert_array_equal(ids, np.concatenate([part for part, _ in parts]))
+
+
+def test_a_finished_run_is_an_image_text_model_with_its_tokenizer(finished, digits):
+    workdir, record = finished
+    model = read_model(workdir.model)
+    assert isinstance(model, ImageTextModel) and model.objective == "sigmoid"
+    assert model.text_preprocessing == digits.texts.preprocessing
+    assert (model.image.dropout_rate, model.text.dropout_rate) == (0, 0)
+    assert {"val_accuracy", "val_loss", "accuracy"} <= workdir.metrics()[-1].keys()
+    samples = digits.split("test")
+    assert record["test_samples"] == len(samples)
+    labels = dict(zip(digits.class_names, digits.texts.wordings["test"]))
+    best = [found[0][0] for found in model.zero_shot(_pixels(samples), labels, top=1, batch_size=355)]
+    right = np.mean([int(name) == label for name, label in zip(best, samples.labels)])
+    assert record["test_accuracy"] == pytest.approx(right)
+
+
+def _pixels(samples):
+    return [np.repeat(tf.io.decode_png(each).numpy(), 3, axis=-1) for each in samples.images]
+
+
+def test_its_image_tower_is_weights_for_other_runs(finished):
+    model = read_model(finished[0].model)
+    tower = from_pretrained(finished[0].model, num_classes=3)
+    assert tower.num_classes == 3
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 16, 16, 3)).astype("float32")
+    found = tower.feature_extractor("representation")(images)["representation"]
+    assert_close(found, numpy(model.image(images)), 1e-6)
+
+
+@pytest.mark.parametrize(
+    "dataset, changes, message",
+    [
+        ("digits", {}, "needs a data set with texts, such as digits_words"),
+        ("digits_words", {"mixup": 0.2}, "image_text compares whole batches of pairs"),
+        ("digits_words", {"accumulation_steps": 2}, "image_text compares whole batches of pairs"),
+        ("digits_words", {"image_text": {"text": {}}}, "image_text is incomplete: .*hidden_size"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(dataset, changes, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        train(RunConfig(dataset, RECIPE.with_changes(**changes), SIZES), tmp_path / "run", 0)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
+    workdir, record = train(RunConfig("digits_words", RECIPE, SIZES), tmp_path / "whole", 0)
+    shutil.copytree(workdir.path, tmp_path / "resumed")
+    for name in ("model.keras", "result.json"):
+        (tmp_path / "resumed" / name).unlink()
+    for path in (tmp_path / "resumed" / "checkpoints").glob("*2*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    resumed, again = train(RunConfig("digits_words", RECIPE, SIZES), tmp_path / "resumed", 0)
+    for weight, found in zip(read_model(workdir.model).weights, read_model(resumed.model).weights):
+        np.testing.assert_array_equal(numpy(weight), numpy(found))
+    assert again["test_accuracy"] == record["test_accuracy"]
+
+
+@pytest.mark.slow
+def test_one_command_learns_words_for_wordings_that_it_has_not_seen(tmp_path, digits):
+    command = ["pretrain", "--dataset", "digits_words", "--recipe", "digits_words", "--workdir", "words"]
+    code = "import sys; from _keras_vit_cli import main; sys.exit(main())"
+    subprocess.run([sys.executable, "-c", code, *command], cwd=tmp_path, check=True)
+    result = json.loads((tmp_path / "words/result.json").read_text())
+    assert result["test_accuracy"] >= 0.95
+    assert "Worst predictions" in (tmp_path / "words/report.html").read_text()
+    model = read_model(tmp_path / "words/model.keras")
+    images = _pixels(digits.split("test"))
+    vectors = model.encode_images(images, batch_size=355)
+    for texts in zip(*digits.texts.wordings["test"]):  # each wording alone
+        found = model.similarity(vectors, model.encode_text(texts)).argmax(axis=1)
+        assert np.mean(found == digits.split("test").labels) >= 0.95, texts[7]
+    assert ZeroShotClassifier(model, ["seven", "eight"]).num_classes == 2
