@@ -7,6 +7,7 @@ import pathlib
 
 import keras_vit
 from keras_vit.messages import one_line
+from keras_vit.models import ImageSegmenter
 from keras_vit.models.config import DYNAMIC_SIZE, OPTIONS, ViTConfig, stem_stride
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer, items, one_of, optional, text
@@ -23,18 +24,19 @@ class Description:
     """The description of an exported model.
 
     Args:
-        task: "single_label", "multi_label" or "regression".
+        task: "single_label", "multi_label", "regression" or "segmentation".
         image_size: (height, width) of its images; (None, None) for any.
         channels: The number of channels of its images.
-        num_outputs: Outputs per image: classes, or channels of the representation.
+        num_outputs: Outputs per image, of a segmenter per pixel: classes, or channels of the representation.
         class_names: One name per class, or None.
         resize, crop_fraction, interpolation, antialias: How images are resized, as in `Preprocessing`.
         parameters: The number of its parameters.
-        architecture: The constructor arguments of the `VisionTransformer`.
+        architecture: The constructor arguments of the `VisionTransformer`, maybe the encoder of a segmenter.
         version: The version of keras_vit that exported it.
         seed: The seed of the split of the data that it was trained on, if the data set has no test split.
         mean, std: By channel, how the exported model normalises the pixels itself; None in files of version
             0.1.0.
+        segmenter: The other constructor arguments of an `ImageSegmenter`; None for other models.
 
     Example:
         >>> describe(model).output, describe(model).preprocessing.mean
@@ -56,16 +58,21 @@ class Description:
     seed: int = 0
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    segmenter: dict | None = None
 
     @property
     def is_classifier(self):
         """Whether the output is one row of class scores for each image."""
-        return self.num_classes is not None and self.architecture["pooling"] is not None
+        has_rows = self.segmenter is None and self.architecture["pooling"] is not None
+        return has_rows and self.num_classes is not None
+
+    patch_size = property(lambda self: tuple(self.architecture["patch_size"]))
+    resnet = property(lambda self: self.architecture["resnet"])
 
     @property
     def num_classes(self):
         """Size of the head, None without one."""
-        return self.architecture["num_classes"]
+        return (self.segmenter or self.architecture)["num_classes"]
 
     @property
     def output(self):
@@ -131,30 +138,34 @@ class Description:
         return {FILE: self.as_json(), **labels}
 
 
-def describe(model, task="single_label", seed=0):
-    """The Description of a `VisionTransformer` to export.
+def describe(model, task=None, seed=0):
+    """The Description of a model to export.
 
     Args:
-        model: A `VisionTransformer`.
-        task: The task of its head.
+        model: A `VisionTransformer` or an `ImageSegmenter`.
+        task: The task of its head; None for "segmentation" of a segmenter, and "single_label" of others.
         seed: The seed of the split that it was trained on.
 
     Raises:
-        ValueError: if the task is unknown or not one of whole images, or a class name has several lines.
+        ValueError: if the task is unknown or not the model's, or a class name has several lines.
 
     Example:
         >>> describe(model, "multi_label").labels[:2]
         ('0', '1')
     """
-    if get_task(task).has_class_maps:
-        raise ValueError(f"expected a task with one output per image; got {task!r}, which is not exported")
+    segments = isinstance(model, ImageSegmenter)
+    encoder = model.encoder if segments else model
+    task = get_task(task or (model.task if segments else "single_label"))
+    if segments != task.has_class_maps:
+        expected = f"the task {model.task!r}" if segments else "a task with one output per image"
+        raise ValueError(f"expected {expected}; got {task.name!r}")
     broken = [name for name in model.class_names or () if name.splitlines() not in ([], [name])]
     if broken:
         raise ValueError(f"class names must be one line each for {LABELS}; got {broken[0]!r}")
-    config = json.loads(json.dumps(model.get_config()))  # tuples become lists, as when it is read
+    config = json.loads(json.dumps(encoder.get_config()))  # tuples become lists, as when it is read
     prepare = config["preprocessing"]
     return Description(
-        task=get_task(task).name,
+        task=task.name,
         image_size=tuple(model.image_size),
         channels=model.in_channels,
         num_outputs=model.output.shape[-1],
@@ -163,9 +174,16 @@ def describe(model, task="single_label", seed=0):
         architecture={name: config[name] for name in OPTIONS if name not in NOT_ARCHITECTURE},
         version=keras_vit.__version__,
         seed=seed,
+        segmenter=_arguments(model) if segments else None,
         **{name: prepare[name] for name in ("resize", "crop_fraction", "interpolation", "antialias")},
         **{name: tuple(prepare[name]) for name in ("mean", "std")},
     )
+
+
+def _arguments(segmenter):
+    """The constructor arguments of a segmenter, without its encoder and what else a Description has."""
+    config = json.loads(json.dumps(segmenter._config()))
+    return {name: value for name, value in config.items() if name not in NOT_ARCHITECTURE}
 
 
 def parse_description(text, path):
@@ -195,19 +213,22 @@ def parse_description(text, path):
 def _check(description):
     """Raise an error unless this describes a model, and its fields agree with each other."""
     d = description
-    config = ViTConfig(**{**d.architecture, "class_names": d.class_names})
+    names = d.class_names if d.segmenter is None else None
+    config = ViTConfig(**{**d.architecture, "class_names": names})
     expected = {"channels": config.in_channels}
     if config.image_size != DYNAMIC_SIZE:  # A LiteRT file may fix a size that the model leaves open.
         expected["image_size"] = config.image_size
     if d.output != "representation":
-        expected["num_outputs"] = config.num_classes
+        expected["num_outputs"] = integer(at_least=1).check("num_classes", d.num_classes)
     for name, value in expected.items():
         one_of([value]).check(name, getattr(d, name))
     for name in ("num_outputs", "parameters", "seed"):
         integer().check(name, getattr(d, name))
     text.check("version", d.version)
     optional(items(text)).check("class_names", d.class_names)
-    get_task(d.task)
+    if d.class_names is not None:
+        one_of([d.num_classes]).check("number of class names", len(d.class_names))
+    one_of([d.segmenter is not None]).check("segmenter", get_task(d.task).has_class_maps)
     # The constructor of Preprocessing checks these fields.
     given = d.preprocessing if d.mean is d.std is None else d.live_preprocessing
     one_of([config.in_channels]).check("channels of mean and std", given.channels)

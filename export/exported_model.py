@@ -8,9 +8,11 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_vit.export import archive, openvino
+from keras_vit.export.class_maps import MAP, one_hot
 from keras_vit.export.description import Description
 from keras_vit.export.formats import SAVED_MODEL, format_of, suffix_of, suffixes
 from keras_vit.models.classifying import classify
+from keras_vit.models.windows import segment
 from keras_vit.rules import integer, optional
 from keras_vit.weights.fetch import fetch
 
@@ -39,16 +41,19 @@ class ExportedModel:
     batch_size: int | None = None
 
     preprocessing = property(lambda self: self.description.preprocessing)
+    task = property(lambda self: self.description.task)
     class_names = property(lambda self: self.description.class_names)
     num_classes = property(lambda self: self.description.num_classes)
     is_classifier = property(lambda self: self.description.is_classifier)
     image_size = property(lambda self: self.description.image_size)
-    patch_size = property(lambda self: tuple(self.description.architecture["patch_size"]))
-    resnet = property(lambda self: self.description.architecture["resnet"])
+    patch_size = property(lambda self: self.description.patch_size)
+    resnet = property(lambda self: self.description.resnet)
 
     @property
     def without_head(self):
         """The message of `check_head` for an export that is no classifier."""
+        if self.description.segmenter is not None:
+            return "this export segments images; use its `segment` method"
         output = "tokens" if self.description.architecture["pooling"] is None else self.description.output
         return (
             f"this export has no classification head: its output is {output} of "
@@ -72,13 +77,44 @@ class ExportedModel:
         batches = [self.compute(padded[i : i + size]) for i in range(0, len(padded), size)]
         return {name: np.concatenate([b[name] for b in batches])[: len(images)] for name in batches[0]}
 
+    def main_output(self, images):
+        """The output that is compared with the live model's: logits, values or representation.
+
+        A segmenter in LiteRT has only a class map, which is returned then.
+        """
+        outputs = self.outputs(images)
+        return outputs.get(self.description.output, outputs.get(MAP))
+
     def predict_on_batch(self, images):
-        """The output that is the live model's: logits, values or representation."""
-        return self.outputs(images)[self.description.output]
+        """The output that is the live model's; for a class map the classes, one-hot, in place of logits.
+
+        Their mean over windows or their resized form then has the highest value at the class that is most
+        frequent.
+        """
+        output = self.main_output(images)
+        if self.description.segmenter is None or output.ndim == 4:
+            return output
+        return one_hot(output, self.num_classes)
+
+    def segment(self, images, **options):
+        """As `ImageSegmenter.segment`."""
+        if self.description.segmenter is None:
+            raise ValueError("this export classifies images; use its `classify` method")
+        return segment(_OfModelInput(**vars(self)), images, **options)
 
     def classify(self, images, top=5, batch_size=32):
         """As `VisionTransformer.classify`, with the probabilities of the task that it was exported for."""
         return classify(self, images, top, batch_size, self.description.task)
+
+
+class _OfModelInput(ExportedModel):
+    """The same of the live model's input, in which windows are padded by 0, the mean colour."""
+
+    preprocessing = property(lambda self: self.description.live_preprocessing)
+
+    def predict_on_batch(self, images):
+        std, mean = (np.float32(values) for values in (self.preprocessing.std, self.preprocessing.mean))
+        return super().predict_on_batch(images * std + mean)
 
 
 def open_exported(path, threads=None, *, trust=False, sha256=None):

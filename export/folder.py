@@ -24,6 +24,7 @@ from keras_vit.export.verify import (
     live_run,
     sample_images,
 )
+from keras_vit.models import ImageSegmenter
 from keras_vit.models.config import DYNAMIC_SIZE
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path, free_path
@@ -63,15 +64,15 @@ def export_folder(
     if anything fails, none.
 
     Args:
-        model: A `VisionTransformer` on the TensorFlow backend.
+        model: A `VisionTransformer` or an `ImageSegmenter` on the TensorFlow backend.
         path: Folder to write; it must not exist. Only another version of the SavedModel alone is added to
             an existing folder, with `verification-VERSION.json`.
         formats: Any of "saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub" and "web".
         precisions: Any of LiteRT's, "float32", "float16", "dynamic_int8" and "int8", and of OpenVINO's,
             "float32", "bfloat16" and "int8". A web page has one model: "dynamic_int8" if it is among them,
             otherwise the first.
-        task: What the outputs mean: "single_label", "multi_label" or "regression"; None for the
-            data set's, or the first.
+        task: What the outputs mean: "single_label", "multi_label", "regression" or "segmentation"; None for
+            the data set's, or as for `export_saved_model`.
         representation: Whether to export the representation instead of the head's output.
         dataset: A `Dataset` to verify on, whose training split calibrates "int8". None for noise, on
             which only the numerical error of the float formats can be measured.
@@ -109,13 +110,19 @@ def export_folder(
     start = time.perf_counter()
     path = pathlib.Path(path).expanduser()
     chosen = choose_formats(formats, precisions)
-    task = task or (dataset.task if dataset else "single_label")
-    live = model
-    if representation or model.dtype_policy.name != "float32" or "dense_layers" in model.get_config():
+    task = task or (dataset.task if dataset else None)
+    live, segments = model, isinstance(model, ImageSegmenter)
+    if (
+        segments
+        or representation
+        or model.dtype_policy.name != "float32"
+        or "dense_layers" in model.get_config()
+    ):
         live = float32_copy(model, representation)  # Exports compute in float32, with plain kernels.
     description = describe(live, task)
+    task = description.task
     description = description.with_size(image_size or description.usual_size)
-    if dataset and live.is_classifier:
+    if dataset and (segments or live.is_classifier):
         check_classes(live, dataset)
     if dataset and dataset.task != task:
         raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
@@ -177,7 +184,9 @@ def calibration_images(dataset, description):
     """Images of the train split for the calibration of int8, in a list; None if there is no such split."""
     if dataset is None or "train" not in dataset.splits:
         return None
-    images, _ = sample_images(dataset.split("train"), description.preprocessing, CALIBRATION_IMAGES)
+    has_class_maps = get_task(dataset.task).has_class_maps
+    split, prepare = dataset.split("train"), description.preprocessing
+    images, _ = sample_images(split, prepare, CALIBRATION_IMAGES, has_class_maps)
     return [images]
 
 
@@ -186,9 +195,11 @@ def _export(format, job, target, reference):
     start = time.perf_counter()
     format.write(job, target)
     seconds = time.perf_counter() - start
-    row = reference.measure(ExportedModel(*format.open(target, None)).predict_on_batch, target)
+    row = reference.measure(ExportedModel(*format.open(target, None)).main_output, target)
+    images = len(reference.images)
+    pixels = reference.outputs[..., 0].size if reference.description.segmenter is not None else None
     try:
-        warning = check_tolerance(format.tolerance, row, len(reference.images))
+        warning = check_tolerance(format.tolerance, row, images, pixels)
     except ValueError as error:
         raise ValueError(f"the {format.name} export is discarded: {error}") from None
     return {**row, "export_seconds": seconds, "warning": warning, "delegates": format.delegates}

@@ -16,7 +16,7 @@ from keras_vit.export import archive, hub, onnx, openvino, saved_model, tflite, 
 from keras_vit.export.description import describe
 from keras_vit.export.hub import Facts
 from keras_vit.export.verify import Tolerance
-from keras_vit.models import VisionTransformer
+from keras_vit.models import ImageSegmenter, VisionTransformer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ExportJob:
     """A model and the options of every format; each format reads what concerns it.
 
     Args:
-        model: A `VisionTransformer` on the TensorFlow backend.
+        model: A `VisionTransformer` or an `ImageSegmenter` on the TensorFlow backend.
         saved_model: Folder of its SavedModel, which all other formats are converted from; None while options
             are checked.
         task, representation, seed: As for `export_saved_model`.
@@ -34,9 +34,9 @@ class ExportJob:
         page_precision, single_file, drawing, attention: Of a web page, as for `export_web`.
     """
 
-    model: VisionTransformer
+    model: VisionTransformer | ImageSegmenter
     saved_model: pathlib.Path | None = None
-    task: str = "single_label"
+    task: str | None = None
     representation: bool = False
     seed: int = 0
     batch_size: int = 1
@@ -171,7 +171,7 @@ def _check_web(job):
     web.check_model(describe(job.model, job.task), job.representation, job.attention)
 
 
-_EXACT = Tolerance("max_logit_difference", 1e-5)
+_EXACT = Tolerance("max_logit_difference", 1e-5, pixels=1.0)
 _AGREEING = Tolerance("agreement", 0.99)
 SAVED_MODEL = Format(
     option="saved_model",

@@ -10,6 +10,7 @@ from keras_vit.layers import AttentionPooling, MlpBlock, MultiHeadSelfAttention,
 from keras_vit.layers.attention import Projection, attend
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.layer_norm import LayerNormalization
+from keras_vit.layers.segmentation import ResizeToImage, SemanticScores, resize
 
 
 def litert_form(model):
@@ -20,7 +21,9 @@ def litert_form(model):
     layers multiply them, are no batch, and its outputs are wrong then.
 
     Args:
-        model: A `VisionTransformer` for this purpose only, since its layers and weights are changed.
+        model: A `VisionTransformer` or an `ImageSegmenter` for this purpose only, since its layers and
+            weights are changed. The logits of a segmenter get more channels, see `_padded_classes`, and those
+            of "mask" are probabilities then.
 
     Example:
         >>> copy = keras_vit.VisionTransformer.from_config(model.get_config())
@@ -109,6 +112,34 @@ def _group_norm(layer, x):
     return tf.reshape(grouped, x.shape) * layer.gamma + layer.beta
 
 
+def _padded_classes(scores):
+    """Scores with the first classes repeated until the classes are a multiple of four.
+
+    ML Drift stores channels in fours and fills them up with 0, which its argmax takes for scores of classes.
+    Of equal scores, argmax takes the first.
+    """
+    missing = -scores.shape[-1] % 4
+    return tf.concat([scores] + [scores[..., :1]] * missing, axis=-1) if missing else scores
+
+
+def _resize_to_image(layer, grid, images):
+    return resize(_padded_classes(grid), images.shape[1:3])
+
+
+def _semantic_scores(layer, masks, classes, images):
+    """Without the logarithm, which does not change the order of the classes.
+
+    ML Drift computes products of tensors with different numbers of axes wrongly, and the converter removes a
+    reshape to three axes; hence an axis of one matrix.
+    """
+    batch, height, width, _ = images.shape
+    inside = tf.sigmoid(resize(masks, (height, width)))
+    inside = tf.reshape(inside, (batch, 1, height * width, inside.shape[-1]))
+    probabilities = tf.expand_dims(_padded_classes(tf.nn.softmax(classes)[..., :-1]), 1)
+    scores = tf.matmul(inside, probabilities)
+    return tf.reshape(scores, (batch, height, width, scores.shape[-1]))
+
+
 _CALLS = {
     PatchEmbedding: _patches,
     Dense: _dense,
@@ -116,6 +147,8 @@ _CALLS = {
     MlpBlock: _mlp,
     StdConv2D: _convolution,
     AttentionPooling: _attention_pooling,
+    ResizeToImage: _resize_to_image,
+    SemanticScores: _semantic_scores,
     LayerNormalization: _layer_norm,
     keras.layers.GroupNormalization: _group_norm,
 }

@@ -5,8 +5,9 @@ from ai_edge_litert import schema_py_generated as schema
 MAX_RANK = 4
 # Those that exports of this package have been compared with the live model in, by LiteRT.js on WebGPU.
 OPERATIONS = """
-ADD BATCH_MATMUL CONCATENATION CONV_2D DEQUANTIZE FULLY_CONNECTED GELU LOGISTIC MAX_POOL_2D MEAN MUL PACK
-QUANTIZE RESHAPE RSQRT SOFTMAX SQUARE SQUARED_DIFFERENCE STRIDED_SLICE SUB TANH TILE TRANSPOSE
+ADD ARG_MAX BATCH_MATMUL CAST CONCATENATION CONV_2D DEPTHWISE_CONV_2D DEQUANTIZE FULLY_CONNECTED GELU GREATER
+LOGISTIC MAX_POOL_2D MEAN MUL PACK PAD QUANTIZE RESHAPE RESIZE_BILINEAR RSQRT SELECT_V2 SOFTMAX SQUARE
+SQUARED_DIFFERENCE STRIDED_SLICE SUB TANH TILE TRANSPOSE TRANSPOSE_CONV
 """
 _NAMES = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
 
@@ -66,6 +67,10 @@ def _reasons(name, operation, shapes, kernel, first_is_constant, batch):
             yield f"its tensors begin with the batch of {batch}, {got}"
     if name == "BATCH_MATMUL" and first_is_constant:
         yield "it multiplies constants from the right only"
+    if name == "BATCH_MATMUL" and len({len(shape) for shape in shapes}) > 1:
+        yield "it multiplies tensors with as many axes as each other"
+    if name == "ARG_MAX" and shapes[0][-1] % 4:
+        yield f"its argmax is of channels in fours, not of {shapes[0][-1]}"
     if name == "CONV_2D" and kernel[1:3] == [1, 1]:
         options = schema.Conv2DOptions()
         options.Init(table.Bytes, table.Pos)

@@ -32,8 +32,9 @@ def model_card(description, facts, where):
     stem = f"ResNet stem of {c['resnet']} units, " if c["resnet"] is not None else ""
     blocks = f"{c['num_layers']} blocks of {c['num_heads']} heads, " if c["num_layers"] else ""
     patch = " × ".join(map(str, c["patch_size"]))
+    end = f"head {d.segmenter['head']}" if d.segmenter else f"pooling {c['pooling']}"
     rows = {
-        "Architecture": f"{stem}patches of {patch}, {blocks}width {c['hidden_size']}, pooling {c['pooling']}",
+        "Architecture": f"{stem}patches of {patch}, {blocks}width {c['hidden_size']}, {end}",
         "Parameters": f"{d.parameters:,}",
     }
     if d.labels:
@@ -136,11 +137,20 @@ def _input(description):
 
 def _output(description):
     count = f"{description.num_outputs:,}"
-    if description.output != "logits":
+    if description.segmenter is not None:
+        text = (
+            f"`logits` of {count} classes for each pixel (batch, height, width, {count}). The signature "
+            "`serving_default` returns them with `class_map`, the class of each pixel, and `scores`, its "
+            "probability; `serving_bytes` makes of encoded images `mask_bytes`, PNG files of the images' "
+            "sizes whose grey values are the classes. `assets/labels.txt` names the classes in this order, "
+            "one a line."
+        )
+    elif description.output != "logits":
         return f"`{description.output}`: {count} numbers."
-    text = (
-        f"`logits` of {count} classes; {get_task(description.task).activation} turns them into "
-        "probabilities. `assets/labels.txt` names the classes in this order, one a line."
-    )
+    else:
+        text = (
+            f"`logits` of {count} classes; {get_task(description.task).activation} turns them into "
+            "probabilities. `assets/labels.txt` names the classes in this order, one a line."
+        )
     names = [plain(name) for name in description.class_names or ()]
     return f"{text} They are: {listed(names, SHOWN)}." if names else text

@@ -8,10 +8,10 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from keras_vit.export import signatures
+from keras_vit.export import class_maps, signatures
 from keras_vit.export.description import FILE, LABELS, damaged, describe, read_description
 from keras_vit.export.warmup import warmup_requests, write_warmup
-from keras_vit.models import VisionTransformer
+from keras_vit.models import ImageSegmenter, VisionTransformer
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DYNAMIC_SIZE
 from keras_vit.rules import integer, items
@@ -20,7 +20,7 @@ from keras_vit.writing import atomic_path
 ASSETS = {FILE: "description", LABELS: "labels"}  # attributes of the exported object, by file
 
 
-def export_saved_model(model, path, *, task="single_label", representation=False, warmup=(1,), seed=0):
+def export_saved_model(model, path, *, task=None, representation=False, warmup=(1,), seed=0):
     """Write a model as a SavedModel that TensorFlow, TF Hub and TF Serving load.
 
     It takes float32 images in [0, 1], normalises the pixels itself, and computes in float32 whatever the
@@ -40,12 +40,22 @@ def export_saved_model(model, path, *, task="single_label", representation=False
       the outputs of `serving_default` if there are no classes. It requires 1 or 3 channels, and pooling or a
       fixed image size.
 
+    Of an `ImageSegmenter`, in the form of its `finished()`, the object returns logits of the pixels, and the
+    signatures are
+
+    * `serving_default`: `images` to `class_map` (batch, height, width), uint8; `scores`, the probability of
+      the class of each pixel; and `logits` (batch, height, width, classes);
+    * `serving_uint8`: uint8 `images` of any height and width, resized, to the same at the images' size;
+    * `serving_bytes`: `image_bytes` to `mask_bytes`, PNG files of the images' sizes whose grey values are the
+      classes.
+
     A model of any size, `image_size=(None, None)`, computes each image at its own size.
 
     Args:
-        model: A `VisionTransformer` on the TensorFlow backend. It is not changed.
+        model: A `VisionTransformer` or `ImageSegmenter` on the TensorFlow backend. It is not changed.
         path: Folder to write; it must not exist. For TF Serving its name must be a number.
-        task: "single_label" (the probabilities are a softmax), "multi_label" (sigmoids) or "regression".
+        task: "single_label" (the probabilities are a softmax), "multi_label" (sigmoids), "regression" or, of
+            a segmenter, "segmentation"; None: that of a segmenter, "single_label" of others.
         representation: Whether to drop the head, so that the feature vector is the output.
         warmup: Batch sizes of the requests that TF Serving sends itself before it serves; () for none.
         seed: The seed of the split of the data that the model was trained on; stored in the `Description`.
@@ -127,8 +137,9 @@ def _check(model, warmup):
             f"SavedModels are written on the TensorFlow backend, not on {keras.backend.backend()}: save the "
             "model as .keras, and load it where KERAS_BACKEND=tensorflow"
         )
-    if not isinstance(model, VisionTransformer):
-        raise ValueError(f"expected a VisionTransformer to export; got {type(model).__name__}")
+    if not isinstance(model, VisionTransformer | ImageSegmenter):
+        expected = "a VisionTransformer or an ImageSegmenter"
+        raise ValueError(f"expected {expected} to export; got {type(model).__name__}")
     items(integer(at_least=1)).check("warmup", warmup)
     bad = [weight.path for weight in model.weights if not ops.all(ops.isfinite(weight))]
     if bad:
@@ -140,13 +151,21 @@ def float32_copy(model, representation=False):
 
     Args:
         model: A `VisionTransformer`; its dropout, frozen weights and weight penalties are kept, quantized
-            kernels are dequantized, and LoRA factors are merged.
+            kernels are dequantized, and LoRA factors are merged. Or an `ImageSegmenter`, as its `finished()`.
         representation: Whether to drop the head.
+
+    Raises:
+        ValueError: if the representation of a segmenter is asked for.
 
     Example:
         >>> float32_copy(model, representation=True).output.shape
         (None, 24)
     """
+    if isinstance(model, ImageSegmenter):
+        if representation:
+            raise ValueError("a segmenter has no representation of whole images: export its encoder")
+        with tf.device("cpu:0"):
+            return model.finished()
     changes = {"dtype": "float32", "name": "vision_transformer"}
     if representation:
         changes |= {"num_classes": None, "class_names": None}
@@ -168,6 +187,7 @@ def _exported(model, description):
     are saved through a Keras variable.
     """
     forward = signatures.forward(model)
+    segments = isinstance(model, ImageSegmenter)
     output = "representation" if model.num_classes is None else "logits"
     channels, any_size = model.in_channels, model.image_size == DYNAMIC_SIZE
 
@@ -183,16 +203,27 @@ def _exported(model, description):
     def call(inputs, training=False):
         return forward(inputs, training)[output]
 
+    def logits(images):  # The graph of "mask" knows no shape if it takes images of any size.
+        return tf.ensure_shape(
+            forward(images, False)["logits"], (*spec("images").shape[:3], model.num_classes)
+        )
+
     def serving_default(images):
+        if segments:
+            return class_maps.map_outputs(logits(images))
         return signatures.named_outputs(forward(images, False), description)
 
     def image_feature_vector(images):
         return {"representation": forward(images, False)["representation"]}
 
     def serving_uint8(images):
+        if segments:
+            return class_maps.maps_of_uint8(images, logits, description)
         return serving_default(signatures.from_uint8(images, description))
 
     def serving_bytes(image_bytes):
+        if segments:
+            return class_maps.masks_of_bytes(image_bytes, logits, description)
         if any_size:
             outputs = signatures.compute_each(image_bytes, exported.serving_default, description)
         else:
@@ -212,10 +243,11 @@ def _exported(model, description):
     exported.serve_training = function(lambda inputs: call(inputs, True), spec("inputs"))
     served = {
         "serving_default": function(serving_default, spec("images")),
-        "image_feature_vector": function(image_feature_vector, spec("images")),
         "serving_uint8": function(serving_uint8, spec("images", tf.uint8, (None, None, None, channels))),
     }
-    if channels in (1, 3) and (model.pooling is not None or not any_size):
+    if not segments:
+        served["image_feature_vector"] = function(image_feature_vector, spec("images"))
+    if channels in (1, 3) and (segments or model.pooling is not None or not any_size):
         served["serving_bytes"] = function(serving_bytes, spec("image_bytes", tf.string, (None,)))
     for name, signature in served.items():
         setattr(exported, name, signature)

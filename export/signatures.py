@@ -6,6 +6,7 @@ import tensorflow as tf
 from keras_vit.data.formats import is_bounded
 from keras_vit.data.images import decode, with_channels
 from keras_vit.inspection.attention import rollout_outputs, rollout_tensor
+from keras_vit.models import ImageSegmenter
 from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
 from keras_vit.preprocessing import bounds
 from keras_vit.tasks import get_task
@@ -21,18 +22,19 @@ def forward(model, rollout=False):
     for training.
 
     Args:
-        model: A `VisionTransformer`.
+        model: A `VisionTransformer` or an `ImageSegmenter`.
         rollout: Whether to compute attention rollout, too, for batches of one image.
 
     Returns:
         tf.function (images, training) → dict of `representation`, if there is a head `logits`, and `rollout`
-        if it is asked for.
+        if it is asked for; of a segmenter of `logits`.
 
     Example:
         >>> sorted(forward(model)(tf.constant(images), False))
         ['logits', 'representation']
     """
-    stages = model.feature_extractor(["representation"] + ["logits"] * (model.num_classes is not None))
+    names = [] if isinstance(model, ImageSegmenter) else ["representation"]
+    stages = model.feature_extractor(names + ["logits"] * (model.num_classes is not None))
 
     if rollout:
         stages = keras.Model(model.input, {**stages.output, **rollout_outputs(model)})
@@ -45,7 +47,7 @@ def forward(model, rollout=False):
 
 
 def named_outputs(stages, description):
-    """The outputs of `serving_default`.
+    """The outputs of `serving_default` of a model of whole images.
 
     Args:
         stages: The outputs of `forward`.
@@ -109,10 +111,8 @@ def from_uint8(images, description):
     """
     if description.image_size == DYNAMIC_SIZE:
         with tf.control_dependencies([_assert_divisible(images, description)]):
-            return tf.cast(images, tf.float32) / 255.0
-    return tf.map_fn(
-        lambda image: _resized(image, description), images, fn_output_signature=_image_spec(description)
-    )
+            return resized(images, description.preprocessing)
+    return resized(images, description.preprocessing)
 
 
 def from_bytes(image_bytes, description):
@@ -166,9 +166,6 @@ def compute_each(image_bytes, compute, description):
         TensorShape([2, 3])
     """
 
-    def read(encoded):  # Images of different sizes do not stack, but their serializations do.
-        return tf.io.serialize_tensor(with_channels(decode(encoded), description.channels))
-
     def compute_one(serialized):
         image = tf.io.parse_tensor(serialized, tf.uint8 if description.channels == 3 else tf.float32)
         images = tf.expand_dims(_resized(tf.ensure_shape(image, spec.shape[1:]), description), 0)
@@ -178,8 +175,35 @@ def compute_each(image_bytes, compute, description):
     spec = tf.TensorSpec((None, None, None, description.channels), tf.float32)
     batched = compute.get_concrete_function(spec).structured_outputs
     single = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), batched)
-    images = _read_each(image_bytes, read, tf.TensorSpec((), tf.string))
+    images = decoded_images(image_bytes, description.channels)
     return tf.map_fn(compute_one, images, fn_output_signature=single, parallel_iterations=_PARALLEL)
+
+
+def decoded_images(image_bytes, channels):
+    """Encoded images of mixed formats and sizes as serialized tensors, which stack: uint8, grey float32.
+
+    Args:
+        image_bytes: As for `from_bytes`.
+        channels: Of the images.
+    """
+
+    def read(encoded):
+        return tf.io.serialize_tensor(with_channels(decode(encoded), channels))
+
+    return _read_each(image_bytes, read, tf.TensorSpec((), tf.string))
+
+
+def resized(images, preprocessing):
+    """Images (batch, height, width, channels) in 0…255 of one size as float32 ones in [0, 1] of the model's.
+
+    Args:
+        images: A tensor.
+        preprocessing: `Preprocessing`; without an `image_size` the images keep theirs.
+    """
+    if preprocessing.image_size is None:
+        return tf.cast(images, tf.float32) / 255.0
+    spec = tf.TensorSpec((*preprocessing.image_size, preprocessing.channels), tf.float32)
+    return tf.map_fn(lambda image: preprocessing.resized(image) / 255.0, images, fn_output_signature=spec)
 
 
 def _read_each(image_bytes, read, spec):

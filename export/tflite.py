@@ -9,12 +9,12 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 from _keras_vit_cli import quiet_startup_logs
-from keras_vit.export import ml_drift, signatures
+from keras_vit.export import class_maps, ml_drift, signatures
 from keras_vit.export.description import damaged, read_description
 from keras_vit.export.litert_form import litert_form
 from keras_vit.export.tflite_metadata import read_tflite_description, write_tflite
 from keras_vit.messages import one_line
-from keras_vit.models import VisionTransformer
+from keras_vit.models import ImageSegmenter, VisionTransformer
 from keras_vit.rules import integer, one_of, optional
 from keras_vit.writing import atomic_path
 
@@ -41,7 +41,8 @@ def export_tflite(
 ):
     """Write the model of a SavedModel for LiteRT, with the signature `serving_default`.
 
-    Images go in as float32 in [0, 1]; the outputs have the SavedModel's names. The file contains the class
+    Images go in as float32 in [0, 1]; the outputs have the SavedModel's names. Of a segmenter the only output
+    is `class_map`, so that bytes are read and not the logits of all pixels. The file contains the class
     names and the `Description`, see `tflite_metadata`. CPUs (XNNPACK) and GPUs (ML Drift: Android, and
     WebGPU in browsers) compute it; see `litert_form`.
 
@@ -136,7 +137,7 @@ def _quantize(images, tensor):
 
 def _dequantize(values, tensor):
     """The integers of a quantized LiteRT tensor as float32."""
-    if not np.issubdtype(tensor["dtype"], np.integer):
+    if not np.issubdtype(tensor["dtype"], np.integer) or tensor["quantization"] == (0.0, 0):  # class numbers
         return values
     scale, zero = tensor["quantization"]
     return (values.astype("float32") - zero) * np.float32(scale)
@@ -166,11 +167,13 @@ def _model(saved_model, description):
     """A SavedModel's model in LiteRT's form: built from its description, with its variables."""
     prepare = description.live_preprocessing
     with tf.device("cpu:0"):
-        model = VisionTransformer(**description.architecture, preprocessing=prepare, dtype="float32")
         try:
+            model = VisionTransformer(**description.architecture, preprocessing=prepare, dtype="float32")
+            if description.segmenter is not None:
+                model = ImageSegmenter(model, **description.segmenter)
             stored = _variables(model).restore(os.fspath(saved_model / "variables" / "variables"))
             stored.assert_existing_objects_matched()
-        except (tf.errors.OpError, AssertionError, ValueError) as error:
+        except (tf.errors.OpError, AssertionError, ValueError, TypeError) as error:
             raise damaged(saved_model, error) from None
         litert_form(model)
     return model
@@ -190,6 +193,8 @@ def _converter(model, description, shape, rollout):
     compute = signatures.forward(model, rollout)
 
     def serve(images):
+        if description.segmenter is not None:
+            return {class_maps.MAP: class_maps.class_map(compute(images, False)["logits"])}
         return signatures.named_outputs(compute(images, False), description)
 
     spec = tf.TensorSpec(shape, tf.float32, name="images")

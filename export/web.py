@@ -1,4 +1,4 @@
-"""A model as a web page that classifies pictures in the browser, by LiteRT.js."""
+"""A model as a web page that classifies or segments pictures in the browser, by LiteRT.js."""
 
 import base64
 import gzip
@@ -13,8 +13,10 @@ import tempfile
 
 import numpy as np
 
+from keras_vit.export.class_maps import MAP
 from keras_vit.export.description import damaged, read_description
 from keras_vit.export.tflite import PRECISIONS, export_tflite, open_tflite
+from keras_vit.inspection.class_maps import class_colors
 from keras_vit.models.config import grid_shape
 from keras_vit.rules import boolean, integer, one_of, optional
 from keras_vit.writing import atomic_path
@@ -29,6 +31,7 @@ DELEGATES = {
     "XNNPACK (CPU)": "run by Python; in the browser the page checks its outputs",
     "ML Drift (WebGPU)": "not run; the page checks its outputs before it uses it",
 }
+MAX_CHECKED = 4096  # pixels of a class map that the page knows
 MAX_SINGLE_FILE = 2**28  # bytes of a model; the strings of browsers are limited
 
 
@@ -48,10 +51,12 @@ def export_web(
     A picture is chosen, dropped, pasted or taken by the camera; the page prepares it as the model's
     `preprocessing` does, and shows the best classes. It requests nothing but its own files. It computes with
     WebGPU where available, otherwise with WebAssembly. When it is opened, it computes a test image and uses
-    WebGPU only if its outputs agree with Python's.
+    WebGPU only if its outputs agree with Python's. The page of a segmenter shows the classes over the
+    picture, and over what the camera shows while it is on.
 
     Args:
-        saved_model: Folder that `export_saved_model` wrote, of a model with a head and pooled tokens.
+        saved_model: Folder that `export_saved_model` wrote, of a segmenter, or of a model with a head and
+            pooled tokens.
         path: Folder to write; it must not exist. Any web server can serve it; its page is `index.html`.
         precision: Of the LiteRT model in it, as for `export_tflite`, but not "int8".
         image_size: (height, width) to fix for a model of any size; None: the size that its position grid
@@ -149,8 +154,12 @@ def check_page(precision="dynamic_int8", drawing=None, single_file=False, attent
 
 def check_model(description, representation=False, attention=False):
     """Raise ValueError unless a page can show what this model computes of pictures."""
-    if representation or not description.is_classifier:
+    if representation or not (description.is_classifier or description.segmenter):
         raise ValueError("a web page shows one row of class scores or values; this model has none")
+    if attention and description.segmenter is not None:
+        raise ValueError(
+            "attention rollout is shown on the pages of models of whole images, not of segmenters"
+        )
     if attention and description.architecture["num_layers"] is None:
         raise ValueError("attention rollout needs an encoder, which this model has not")
     one_of(CHANNELS).check("the channels of a web page's pictures", description.channels)
@@ -159,18 +168,30 @@ def check_model(description, representation=False, attention=False):
 def _facts(description, model, drawing):
     """What the page reads: the preprocessing, the class names, and outputs to compare its own with."""
     prepare = description.preprocessing
-    values = open_tflite(model)[1](check_input(description))[description.output][0]
     names = ("resize", "interpolation", "antialias", "image_size", "channels", "before_crop")
+    options = {name: getattr(prepare, name) for name in names}
+    segments = description.segmenter is not None
     return {
-        "preprocessing": {name: getattr(prepare, name) for name in names},
+        "preprocessing": options | ({"resize": "squash"} if segments else {}),  # Each pixel gets a class.
         "grid": grid_shape(
             description.image_size, description.architecture["patch_size"], description.architecture["resnet"]
         ),
         "labels": description.labels,
-        "check": {"output": description.output, "values": [float(f"{value:.7g}") for value in values]},
+        "colors": class_colors(description.num_classes).tolist() if segments else None,
+        "check": _check(description, open_tflite(model)[1](check_input(description))),
         "drawing": drawing,
         "files": {"model": MODEL, **RUNTIME},
     }
+
+
+def _check(description, outputs):
+    """What the page compares its outputs for `check_input` with: of a class map every `step`-th pixel."""
+    if description.segmenter is None:
+        values = [float(f"{value:.7g}") for value in outputs[description.output][0]]
+        return {"output": description.output, "values": values}
+    pixels = outputs[MAP].ravel()
+    step = -(-len(pixels) // MAX_CHECKED)
+    return {"output": MAP, "values": pixels[::step].tolist(), "step": step}
 
 
 def check_input(description):
@@ -193,6 +214,8 @@ def _page(title, summary, facts, assets):
         lines.append(f"<!-- LiteRT.js:\n{(PARTS / 'litert' / LICENCE).read_text()}-->\n")
     return string.Template(texts["page.html"]).substitute(
         title=html.escape(title),
+        done="segmented" if facts["colors"] else "classified",
+        overlay="Show the classes" if facts["colors"] else "Show where the model looked (attention rollout)",
         summary=html.escape(summary),
         style=texts["page.css"],
         version=LITERT_VERSION,

@@ -1,10 +1,13 @@
-// The page: loads the model, checks what this device computes with it, and classifies pictures.
+// The page: loads the model, checks what this device computes with it, and classifies or segments pictures.
 
 const page = JSON.parse(document.getElementById("page").textContent);
 const NAMES = {webgpu: "WebGPU", wasm: "WebAssembly"};
 const TOP = 5;
 const MAX_PIXELS = 2 ** 24; // Some browsers have no larger canvas.
-const CHECK_BOUND = 0.05; // of the largest output: wrong results differ by about as much as they are.
+// Of the largest output, or of the pixels: wrong results differ by about as much as they are.
+const CHECK_BOUND = 0.05;
+const OPACITY = 128; // of the classes' colours, of 255
+const PAUSE = 1000; // milliseconds between two messages about the pictures of the camera
 const $ = id => document.getElementById(id);
 
 /** The bytes of a file: inside the page, or next to it; unpacked if it is gzipped. */
@@ -41,7 +44,8 @@ async function run({model}, input) {
   const outputs = {};
   for (const [i, {name}] of model.getOutputDetails().entries()) {
     const host = found[i].accelerator === "wasm" ? found[i] : await found[i].moveTo("wasm");
-    outputs[name] = Array.from(host.toTypedArray());
+    const values = host.toTypedArray();
+    outputs[name] = page.colors ? values.slice() : Array.from(values);
     host.delete();
   }
   tensor.delete();
@@ -55,6 +59,14 @@ function checkInput() {
   return values.map((_, i) => (Math.imul(i, 2654435761) >>> 0) / 2 ** 32);
 }
 
+/** How far the outputs for the check's input are from those that the page knows, relative to all. */
+function checkError(outputs) {
+  const {output, values, step} = page.check, found = outputs[output];
+  if (page.colors) return values.filter((value, i) => value !== found[i * step]).length / values.length;
+  const errors = values.map((value, i) => Math.abs(value - found[i]));
+  return Math.max(...errors) / Math.max(...values.map(Math.abs));
+}
+
 /** Compiles the model; raises an error if this device computes something else than was exported. */
 async function compile(accelerator) {
   const model = await LiteRT.loadAndCompile(files.model, {accelerator});
@@ -64,9 +76,7 @@ async function compile(accelerator) {
   }
   const found = {model, accelerator};
   const {outputs} = await run(found, checkInput());
-  const scale = Math.max(...page.check.values.map(Math.abs));
-  const errors = page.check.values.map((value, i) => Math.abs(value - outputs[page.check.output][i]));
-  if (!(Math.max(...errors) <= CHECK_BOUND * scale)) {
+  if (!(checkError(outputs) <= CHECK_BOUND)) {
     model.delete();
     throw new Error("it computes something else than the exported model");
   }
@@ -101,12 +111,20 @@ function queue(task) {
   return last;
 }
 
-function showClasses(outputs) {
-  const rows = outputs.probabilities
-    ? outputs.probabilities.map((value, i) => [page.labels[i], value, `${(100 * value).toFixed(1)} %`])
-    : outputs.values.map((value, i) => [page.labels[i] ?? `value ${i}`, null, value.toPrecision(4)]);
-  if (outputs.probabilities) rows.sort((a, b) => b[1] - a[1]);
-  $("classes").replaceChildren(...rows.slice(0, TOP).map(([name, fraction, text]) => {
+/** The classes in a map, and the fractions of its pixels. */
+function areas(map) {
+  const counts = new Map();
+  for (const number of map) counts.set(number, (counts.get(number) ?? 0) + 1);
+  return [...counts].map(([number, count]) => [number, count / map.length]);
+}
+
+function showClasses({class_map: map, probabilities, values}) {
+  const fractions = map ? areas(map) : probabilities?.map((value, i) => [i, value]);
+  const rows = fractions
+    ? fractions.map(([i, value]) => [page.labels[i], value, `${(100 * value).toFixed(1)} %`, page.colors?.[i]])
+    : values.map((value, i) => [page.labels[i] ?? `value ${i}`, null, value.toPrecision(4)]);
+  if (fractions) rows.sort((a, b) => b[1] - a[1]);
+  $("classes").replaceChildren(...rows.slice(0, map ? rows.length : TOP).map(([name, fraction, text, color]) => {
     const item = document.createElement("li"), line = document.createElement("div");
     line.className = "name";
     for (const [kind, words] of [["label", name], ["value", text]]) {
@@ -121,11 +139,30 @@ function showClasses(outputs) {
       bar.className = "bar";
       bar.ariaHidden = "true";
       filled.style.width = `${100 * fraction}%`;
+      if (color) {
+        const key = document.createElement("span");
+        key.className = "key";
+        key.ariaHidden = "true";
+        key.style.background = `rgb(${color})`;
+        line.firstChild.prepend(key, " ");
+      }
       bar.append(filled);
       item.append(bar);
     }
     return item;
   }));
+}
+
+/** Draws the colours of the classes over the picture. */
+function showMap(map) {
+  const {image_size: [height, width]} = page.preprocessing, canvas = $("attention");
+  [canvas.width, canvas.height] = [width, height];
+  const colours = new ImageData(width, height), pixels = new DataView(colours.data.buffer);
+  const packed = page.colors.map(([red, green, blue]) => red * 2 ** 24 + green * 2 ** 16 + blue * 2 ** 8 + OPACITY);
+  map.forEach((number, i) => pixels.setUint32(4 * i, packed[number]));
+  canvas.getContext("2d").putImageData(colours, 0, 0);
+  $("overlay-choice").hidden = false;
+  canvas.hidden = !$("overlay").checked;
 }
 
 /** Draws how much each patch contributed over the part of the picture that the model saw. */
@@ -147,16 +184,17 @@ function showAttention(rollout, picture) {
   canvas.hidden = !$("overlay").checked;
 }
 
-/** Classifies an `ImageData`; the last result is also kept for tests. */
-async function classify(picture) {
+/** Classifies or segments an `ImageData`; the last result is also kept for tests. */
+async function classify(picture, isQuiet = false) {
   if (!compiled) throw new Error("The model is not loaded.");
   const start = performance.now();
   const input = preprocess(picture, page.preprocessing);
   const preparing = performance.now() - start;
   const {outputs, milliseconds} = await run(compiled, input);
   showClasses(outputs);
-  showAttention(outputs.rollout, picture);
-  say(`${milliseconds.toFixed(1)} ms on ${NAMES[compiled.accelerator]}, and ${preparing.toFixed(1)} ms to prepare the picture.`);
+  if (page.colors) showMap(outputs.class_map);
+  else showAttention(outputs.rollout, picture);
+  if (!isQuiet) say(`${milliseconds.toFixed(1)} ms on ${NAMES[compiled.accelerator]}, and ${preparing.toFixed(1)} ms to prepare the picture.`);
   window.result = {outputs, milliseconds, accelerator: compiled.accelerator, picture, input};
 }
 
@@ -199,6 +237,27 @@ async function startCamera() {
   await video.play();
   $("frame").hidden = video.hidden = $("shutter").hidden = false;
   $("picture").hidden = $("attention").hidden = $("camera").hidden = true;
+  if (page.colors) follow();
+}
+
+/** Segments what the camera shows, one picture after another, until it is stopped. */
+let lastSaid = 0;
+function follow() {
+  queue(async () => {
+    if (!$("video").srcObject) return;
+    const isQuiet = performance.now() - lastSaid < PAUSE;
+    if (!isQuiet) lastSaid = performance.now();
+    await classify(cameraPicture(), isQuiet);
+    requestAnimationFrame(follow);
+  });
+}
+
+/** The pixels that the camera shows, of which the page itself shows the video. */
+function cameraPicture() {
+  const video = $("video"), {videoWidth: width, videoHeight: height} = video;
+  const context = new OffscreenCanvas(width, height).getContext("2d", {willReadFrequently: true});
+  context.drawImage(video, 0, 0);
+  return context.getImageData(0, 0, width, height);
 }
 
 function stopCamera() {
@@ -331,7 +390,7 @@ document.addEventListener("drop", event => {
 $("camera").addEventListener("click", () => queue(startCamera));
 $("shutter").addEventListener("click", () => queue(takePicture));
 $("overlay").addEventListener("change", () => {
-  $("attention").hidden = !$("overlay").checked || $("picture").hidden;
+  $("attention").hidden = !$("overlay").checked || (page.colors ? $("frame") : $("picture")).hidden;
 });
 $("accelerator").addEventListener("change", event => queue(async () => {
   const problem = await use(event.target.value);

@@ -259,7 +259,7 @@ def _open(path, threads, image_size):
     imports, live = peak_memory(), None
     if path.suffix != ".keras":  # an export takes images in [0, 1]
         exported = ExportedModel(*format_of(path).open(path, threads))
-        prepare, compute, description = np.asarray, exported.predict_on_batch, exported.description
+        prepare, compute, description = np.asarray, exported.main_output, exported.description
     else:
         set_threads(threads)
         model = read_model(path)

@@ -18,7 +18,6 @@ from keras_vit.data.mask_folder import CLASSES, MASKS
 from keras_vit.evaluation.predicting import check_outputs
 from keras_vit.inspection.class_maps import class_overlay, palette_png, png_bytes
 from keras_vit.models.classifying import check_finite, classify
-from keras_vit.models.windows import segment
 from keras_vit.preprocessing.image_files import read_image
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_open, atomic_path, check_writable
@@ -115,7 +114,7 @@ def segmented(model, paths, top, windows=False, write=None, progress=True):
     whole = model.preprocessing.image_size is not None and not windows
     for path in tqdm(paths, "segmenting", unit="image", delay=2, disable=None if progress else True):
         image = read_image(path)
-        (classes,) = segment(model, [image], whole=whole)
+        (classes,) = model.segment([image], whole=whole)
         if write:
             write(path, image, classes)
         counts = np.bincount(classes.ravel(), minlength=len(names))

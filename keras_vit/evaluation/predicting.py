@@ -80,14 +80,34 @@ def _predicted_maps(model, samples, batch_size, task):
     batches = mask_batches(samples, model.preprocessing, batch_size)
     for images, masks, sizes in tqdm(batches, "evaluating", unit="batch", delay=2, disable=None):
         logits = check_finite(np.asarray(model.predict_on_batch(np.asarray(images))))
-        labels = [mask[:height, :width] for mask, (height, width) in zip(masks.numpy(), sizes.numpy())]
-        predicted = []
-        for scores, label in zip(logits, labels):
+        labels = unpadded(masks.numpy(), sizes.numpy())
+        for label in labels:
             task.check_labels(label[np.newaxis], model.num_classes)
-            if label.shape != scores.shape[:2]:
-                scores = tf.image.resize(scores, label.shape).numpy()
-            predicted.append(task.decide(scores))
-        yield SegmentationPredictions.of_maps(predicted, labels, model.num_classes)
+        yield predictions_of_maps(logits, labels)
+
+
+def unpadded(masks, sizes):
+    """The masks of a batch of `mask_batches`, each of its own size."""
+    return [mask[:height, :width] for mask, (height, width) in zip(masks, sizes)]
+
+
+def predictions_of_maps(logits, labels):
+    """SegmentationPredictions of logits, resized to the masks' sizes.
+
+    Args:
+        logits: Of each image, (height, width, classes).
+        labels: The class map of each image, of any size.
+
+    Example:
+        >>> predictions_of_maps(np.zeros((1, 2, 2, 3)), [np.zeros((4, 4), int)]).pairs.tolist()
+        [[0, 0, 16]]
+    """
+    predicted = []
+    for scores, label in zip(logits, labels):
+        if label.shape != scores.shape[:2]:
+            scores = tf.image.resize(scores, label.shape).numpy()
+        predicted.append(scores.argmax(-1))
+    return SegmentationPredictions.of_maps(predicted, labels, logits.shape[-1])
 
 
 def predict_maps(segment, samples, num_classes):

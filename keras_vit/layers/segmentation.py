@@ -132,7 +132,7 @@ class QueryAttentionBias(Configurable):
 
     def call(self, masks, grid, training=None):
         batch, rows, columns = ops.shape(grid)[:3]
-        queries = masks.shape[-1]
+        queries = ops.shape(masks)[-1]
         inside = ops.reshape(resize(masks, (rows, columns)) > 0, (batch, rows * columns, queries))
         probability = ops.cast(self.probability, "float32")
         if training:

@@ -6,7 +6,7 @@ import math
 import keras
 from keras import ops
 
-from keras_vit.layers import ClassToken, LayerNormalization
+from keras_vit.layers import ClassToken, GridToTokens, LayerNormalization, TokensToGrid
 from keras_vit.layers.dense import STATE, Dense
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.segmentation import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
@@ -357,8 +357,10 @@ def _queries(model, encoder, images):
         grid = patch_grid(c, normalized(c, tokens))
         for layer in upscale:
             grid = layer(grid)
+        # With three axes each, as LiteRT's delegate for GPUs needs them.
+        masks = ops.einsum("bnc,bqc->bnq", GridToTokens()(grid), x)
         # (b, h', w', q) and (b, q, k + 1)
-        return ops.einsum("bhwc,bqc->bhwq", grid, x), class_head(queries)
+        return TokensToGrid()(masks, grid), class_head(queries)
 
     first = c.num_layers - model.query_blocks
     tokens, *positions = keras.tree.flatten(c.get_layer(f"encoder_block_{first}").input)

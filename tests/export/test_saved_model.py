@@ -132,7 +132,9 @@ def test_wrong_arguments_models_and_backends_are_refused(model, tmp_path, monkey
         export_saved_model(model, tmp_path / "1", warmup=(0,))
     with pytest.raises(ValueError, match="task must be one of .*; got 'words'"):
         export_saved_model(model, tmp_path / "1", task="words")
-    with pytest.raises(ValueError, match="expected a VisionTransformer to export; got Sequential"):
+    with pytest.raises(
+        ValueError, match="expected a VisionTransformer or an ImageSegmenter to export; got Seq"
+    ):
         export_saved_model(keras.Sequential([keras.layers.Dense(2)]), tmp_path / "1")
     monkeypatch.setattr(exporting.keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="^SavedModels are written on the TensorFlow backend, not on jax"):

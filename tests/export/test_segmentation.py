@@ -1,0 +1,305 @@
+"""Exports of segmenters: class maps in every format."""
+
+import dataclasses
+import io
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+from made.browser import CAMERA, WEBGPU, chromium, served
+from made.exports import pixels
+from PIL import Image
+from reference.comparing import assert_close
+
+import keras_vit
+from keras_vit.data.masks import MaskSamples
+from keras_vit.evaluation import evaluate
+from keras_vit.export.class_maps import one_hot
+from keras_vit.export.description import describe, parse_description
+from keras_vit.export.exported_model import open_exported
+from keras_vit.export.folder import export_folder
+from keras_vit.export.hub import Facts
+from keras_vit.export.model_card import model_card
+from keras_vit.export.onnx import export_onnx
+from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.tflite import export_tflite
+from keras_vit.export.verify import Reference, Tolerance, check_tolerance, live_reference
+from keras_vit.export.web import export_web
+from keras_vit.inspection.class_maps import class_colors
+
+SLOW = pytest.mark.slow
+NAMES = ("sky", "tree", "road", "car", "lake")
+HEADS = {
+    "linear": {},
+    "multi": {"head_norm": "batch"},
+    "up": {},
+    "mask": {},
+    "annealed": {"head": "mask"},
+}
+
+
+def segmenter(head="up", size=(16, 24)):
+    """A small model of random weights; "annealed" is one whose masks do not restrict the attention."""
+    parts = {"patch_size": 8, "hidden_size": 24, "num_layers": 2, "mlp_dim": 48, "num_heads": 3}
+    parts |= {"position_grid": (2, 3), "pooling": None, "dropout_rate": 0.5}
+    options = {"head": head, "decoder_size": 8, "num_queries": 7, "query_blocks": 1, **HEADS[head]}
+    encoder = keras_vit.VisionTransformer(size, **parts)
+    model = keras_vit.ImageSegmenter(encoder, len(NAMES), class_names=NAMES, **options)
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        if "probability" in weight.path:
+            weight.assign(float(head != "annealed"))
+        elif "float" in weight.dtype:
+            weight.assign(
+                rng.normal("gamma" in weight.path or "variance" in weight.path, 0.2, weight.shape) ** 2
+            )
+            weight.assign(weight * rng.choice([-1, 1], weight.shape) ** ("variance" not in weight.path))
+    return model
+
+
+def live_logits(model, images):
+    return np.asarray(model.predict_on_batch(model.preprocessing.normalise(images * np.float32(255))))
+
+
+def photos(*sizes):
+    small = np.random.default_rng(1).integers(0, 256, (5, 7, 3), "uint8")
+    return [np.asarray(Image.fromarray(small).resize(size[::-1], Image.Resampling.BICUBIC)) for size in sizes]
+
+
+def encoded(images):
+    return tf.stack([tf.io.encode_png(image) for image in images])
+
+
+def masks_of(loaded, images):
+    found = loaded.signatures["serving_bytes"](image_bytes=encoded(images))
+    assert [*found] == ["mask_bytes"]
+    return [np.asarray(Image.open(io.BytesIO(content))) for content in found["mask_bytes"].numpy()]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return segmenter()
+
+
+@pytest.fixture(scope="module")
+def saved(model, tmp_path_factory):
+    return export_saved_model(model, tmp_path_factory.mktemp("segmenter") / "1")
+
+
+@pytest.fixture(scope="module")
+def loaded(saved):
+    return tf.saved_model.load(saved)
+
+
+@pytest.fixture(scope="module")
+def litert(saved, tmp_path_factory):
+    return export_tflite(saved, tmp_path_factory.mktemp("litert") / "m.tflite", precision="float32")
+
+
+def test_serving_gives_maps_scores_and_logits(model, loaded):
+    images = pixels(3, (16, 24))
+    found = {name: x.numpy() for name, x in loaded.signatures["serving_default"](images=images).items()}
+    assert {*found} == {"class_map", "scores", "logits"}
+    logits = live_logits(model, images)
+    assert_close(found["logits"], logits, 1e-5)
+    assert_close(loaded(images), logits, 1e-5)
+    assert found["class_map"].dtype == "uint8"
+    np.testing.assert_array_equal(found["class_map"], found["logits"].argmax(-1))
+    np.testing.assert_allclose(found["scores"], keras.ops.softmax(logits).numpy().max(-1), atol=1e-5)
+    assert "image_feature_vector" not in loaded.signatures
+
+
+def test_masks_have_the_sizes_of_the_images(model, loaded):
+    images = photos((40, 31), (16, 24))
+    for mask, expected in zip(masks_of(loaded, images), model.segment(images, whole=True)):
+        np.testing.assert_array_equal(mask, expected)
+    found = loaded.signatures["serving_uint8"](images=images[0][np.newaxis])
+    np.testing.assert_array_equal(found["class_map"][0], model.segment(images[0], whole=True)[0])
+    assert loaded.signatures["serving_bytes"](image_bytes=tf.constant([], tf.string))["mask_bytes"].shape == (
+        0,
+    )
+
+
+def test_litert_gives_bytes_that_are_the_live_maps(model, litert):
+    runner = Interpreter(model_path=str(litert)).get_signature_runner("serving_default")
+    details = runner.get_output_details()
+    assert [*details] == ["class_map"] and details["class_map"]["dtype"] is np.uint8
+    images, exported = pixels(3, (16, 24)), open_exported(litert)
+    classes = live_logits(model, images).argmax(-1)
+    assert len(np.unique(classes)) > 2
+    np.testing.assert_array_equal(exported.outputs(images)["class_map"], classes)
+    np.testing.assert_array_equal(exported.predict_on_batch(images).argmax(-1), classes)
+
+
+def test_opened_exports_are_evaluated_and_segment_like_the_live_model(model, saved, litert):
+    """At the model's size a class map is as good as logits."""
+    images = photos((40, 31), (16, 24))
+    masks = [image[..., :1] // 52 for image in images]
+    samples = MaskSamples(*(tuple(encoded(each).numpy().tolist()) for each in (images, masks)))
+    expected = evaluate(model, samples, task="segmentation")
+    assert evaluate(open_exported(saved), samples, task="segmentation") == expected
+    found = evaluate(open_exported(litert), samples, task="segmentation")
+    assert found["pixel_accuracy"] == pytest.approx(expected["pixel_accuracy"], abs=0.1)
+    photo, small = images
+    np.testing.assert_array_equal(open_exported(saved).segment(photo)[0], model.segment(photo)[0])
+    np.testing.assert_array_equal(open_exported(litert).segment(small)[0], model.segment(small)[0])
+    with pytest.raises(ValueError, match="this export segments images; use its `segment` method"):
+        open_exported(litert).classify(photo)
+
+
+def test_the_description_builds_the_segmenter(model):
+    description = describe(model, seed=3)
+    assert parse_description(description.as_json(), "m.onnx") == description
+    assert (description.task, description.output, description.labels) == ("segmentation", "logits", NAMES)
+    assert description.segmenter["head"] == "up" and not description.is_classifier
+    with pytest.raises(ValueError, match="expected the task 'segmentation'; got 'single_label'"):
+        describe(model, "single_label")
+    with pytest.raises(ValueError, match="a segmenter has no representation of whole images"):
+        export_folder(model, "export", representation=True)
+    wrong = {"task": "single_label", "segmenter": None, "num_outputs": 4, "class_names": ["a"]}
+    for change in [*wrong.items(), ("segmenter", []), ("segmenter", {"num_classes": 0})]:
+        text = json.dumps({**json.loads(description.as_json()), **dict([change])})
+        with pytest.raises(ValueError, match="'m.onnx' is damaged"):
+            parse_description(text, "m.onnx")
+    card = model_card(description, Facts(), "vit")
+    assert "semantic segmentation" in card and "`class_map`" in card
+
+
+LIVE = np.array([[[0.0, 1.0, 0.5], [3.0, 1.0, 3.0]]], "float32")[np.newaxis]  # (1, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "classes, agreement, score",
+    [([[1, 0]], 1.0, 1.0), ([[1, 2]], 1.0, 1 / 3), ([[2, 0]], 0.5, 1 / 3), ([[7, 1]], 0.0, 0.0)],
+    ids=str,
+)
+def test_pixels_agree_if_their_class_has_the_highest_live_logit(classes, agreement, score, model):
+    reference = Reference(describe(model), np.zeros((1, 1, 2, 3)), [np.array([[1, 0]])], LIVE, None)
+    found = reference.compare(np.uint8([classes]))
+    assert found["agreement"] == agreement and found["max_logit_difference"] is None
+    assert found["score"] == pytest.approx(score)
+    if max(classes[0]) < 3:
+        logits = reference.compare(LIVE + np.float32(0.3) * one_hot(np.uint8([classes]), 3))
+        assert logits["max_logit_difference"] == pytest.approx(0.1)
+
+
+def test_class_maps_have_tolerances_of_their_own():
+    exact, agreeing = Tolerance("max_logit_difference", 1e-5, pixels=1.0), Tolerance("agreement", 0.99)
+
+    def row(agreement, difference=None, score=0.5):
+        found = {"max_logit_difference": difference, "mean_logit_difference": difference}
+        return {**found, "agreement": agreement, "score": score}
+
+    for noise in (None, 0.5):
+        assert check_tolerance(exact, row(1.0, score=noise), 16, 1000) is None
+        with pytest.raises(ValueError, match="on 99.99% of 1,000 pixels; the bound is 100.0%"):
+            check_tolerance(exact, row(0.9999, score=noise), 16, 1000)
+    assert check_tolerance(exact, row(1.0, 1e-3), 16, 1000) is None
+    with pytest.raises(ValueError, match="NaN"):
+        check_tolerance(exact, row(1.0, np.nan), 16, 1000)
+    assert check_tolerance(agreeing, row(0.995), 300, 1000) is None
+    assert "1,000,000 or more pixels of a data set" in check_tolerance(agreeing, row(0.9), 16, 1000)
+    for images, count in ((256, 1000), (6, 1_000_000)):
+        with pytest.raises(ValueError, match="on 99.40% of .* pixels; the bound is 99.5%"):
+            check_tolerance(agreeing, row(0.994), images, count)
+
+
+@SLOW
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("size", [(16, 24), (None, None)], ids=["fixed", "any"])
+def test_every_head_is_exported(head, size, tmp_path):
+    model = segmenter(head, size)
+    saved = export_saved_model(model, tmp_path / "1")
+    loaded = tf.saved_model.load(saved)
+    images = [pixels(2, (16, 24))] + ([pixels(2, (32, 16))] if size[0] is None else [])
+    files = [saved, export_onnx(saved, tmp_path / "m.onnx")]
+    for batch in images:
+        for file in files:
+            found, logits = open_exported(file).outputs(batch), live_logits(model, batch)
+            assert_close(found["logits"], logits, 1e-5)
+            np.testing.assert_array_equal(found["class_map"], found["logits"].argmax(-1))
+    many = photos((40, 31), (13, 20))
+    for mask, expected in zip(masks_of(loaded, many), model.segment(many, whole=size[0] is not None)):
+        assert np.mean(mask == expected) > 0.999 and mask.shape == expected.shape
+    reference = live_reference(model.finished(), describe(model).with_size((16, 24)))
+    for precision, bound in (("float32", 1), ("float16", 0.98), ("dynamic_int8", 0.8), ("int8", 0.7)):
+        options = {"calibration": pixels(9, (16, 24))} if precision == "int8" else {}
+        path = export_tflite(
+            saved, tmp_path / f"{precision}.tflite", precision=precision, batch_size=2, **options
+        )
+        assert reference.compare(open_exported(path).main_output(reference.images))["agreement"] >= bound
+
+
+@SLOW
+def test_integers_go_in_where_they_are_asked_for(model, saved, tmp_path):
+    options = {"calibration": pixels(9, (16, 24)), "integer_io": "uint8", "precision": "int8"}
+    path = export_tflite(saved, tmp_path / "m.tflite", **options)
+    runner = Interpreter(model_path=str(path)).get_signature_runner("serving_default")
+    assert runner.get_input_details()["images"]["dtype"] is np.uint8
+    found = open_exported(path).outputs(pixels(3, (16, 24)))["class_map"]
+    assert np.mean(found == live_logits(model, pixels(3, (16, 24))).argmax(-1)) > 0.7
+
+
+def opened(browser, url):
+    """A page with the camera that has loaded its model, and its errors so far, which go on."""
+    tab, errors = browser.new_page(permissions=["camera"]), []
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.goto(url)
+    tab.evaluate("ready")
+    return tab, errors
+
+
+def wait(tab, condition):
+    """Playwright's own function evaluates a string, which the page does not allow."""
+    pause = "await new Promise(done => setTimeout(done, 20))"
+    tab.evaluate(f"async () => {{ while (!({condition})) {pause}; }}")
+
+
+@SLOW
+@pytest.mark.parametrize("head", HEADS)
+def test_pages_show_the_classes_over_pictures_and_the_camera(head, tmp_path):
+    saved = export_saved_model(segmenter(head), tmp_path / "1", warmup=())
+    page = export_web(saved, tmp_path / "web", precision="float32", title="Roads")
+    file = tmp_path / "photo.png"
+    Image.fromarray(photos((48, 36))[0]).save(file)
+    exported = open_exported(page)
+    images = dataclasses.replace(exported.preprocessing, resize="squash")([file])
+    expected = exported.outputs(images)["class_map"][0]
+    with served(page) as url, chromium(*WEBGPU, *CAMERA) as browser:
+        for accelerator in ("webgpu", "wasm"):
+            tab, errors = opened(browser, f"{url}/#{accelerator}")
+            name = {"webgpu": "WebGPU", "wasm": "WebAssembly"}[accelerator]
+            assert tab.inner_text("#status") == f"Ready, on {name}."
+            tab.set_input_files("#file", file)
+            tab.evaluate("last")
+            found = tab.evaluate("Array.from(result.outputs.class_map)")
+            assert np.mean(np.reshape(found, expected.shape) == expected) > 0.999
+            numbers, counts = np.unique(found, return_counts=True)
+            order = np.argsort(-counts, kind="stable")
+            labels = tab.locator("#classes .label").all_inner_texts()
+            assert {text.strip() for text in labels} == {NAMES[number] for number in numbers}
+            assert labels[0].strip() == NAMES[numbers[order[0]]]
+            drawn = tab.evaluate(
+                "Array.from($('attention').getContext('2d').getImageData(0, 0, 24, 16).data)"
+            )
+            drawn = np.reshape(drawn, (16, 24, 4))
+            assert (
+                np.abs(drawn[..., :3] - class_colors(5)[np.reshape(found, (16, 24))].astype(int)).max() <= 1
+            )
+            assert tab.is_visible("#attention")
+            tab.uncheck("#overlay")
+            assert tab.is_hidden("#attention")
+            tab.check("#overlay")
+            tab.click("#camera")
+            wait(tab, "!$('video').hidden && result.picture.width > 100")
+            tab.evaluate("window.result = null")
+            wait(tab, "window.result")  # the next picture of the camera
+            assert tab.is_visible("#attention") and tab.is_visible("#video")
+            tab.click("#shutter")
+            wait(tab, "$('video').hidden && !$('picture').hidden")
+            tab.evaluate("last")
+            assert not errors
+            tab.close()
