@@ -92,3 +92,19 @@ def test_replicas_have_the_loss_and_the_gradients_of_one_device(objective, sizes
     found = [np.concatenate([np.atleast_1d(x) for x in one.values]) for one in (loss, gradient)]
     assert_close(found[0].sum(), numpy(true_loss), 1e-6)
     assert_close(found[1], numpy(true_gradient), 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ON_JAX, reason="XLA plans the memory before a program runs")
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_memory_grows_with_the_batch_and_not_with_its_square(objective):
+    import jax
+
+    def planned(count):
+        loss = jax.jit(jax.value_and_grad(lambda x: pair_loss(x, objective, chunk=256)))
+        program = loss.lower(jax.ShapeDtypeStruct((count, 2, 64), "float32")).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    sizes = {count: planned(count) for count in (1024, 2048, 4096)}
+    assert sizes[4096] <= 2.1 * sizes[2048] <= 4.5 * sizes[1024]
+    assert sizes[4096] < 4 * 4096**2 / 4  # of all logits

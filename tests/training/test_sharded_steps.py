@@ -88,6 +88,35 @@ def test_fine_tuning_follows_the_official_trajectory(
         assert np.abs(weights[path] - value).max() <= 2e-5 * np.abs(value).max(), path
 
 
+def trained_on_pairs(objective):
+    """(losses, weights) of two steps of a model with two towers."""
+    keras.utils.set_random_seed(0)
+    rng = np.random.default_rng(0)
+    text = {"vocabulary_size": 16, "length": 8, "hidden_size": 32, "num_layers": 1, "mlp_dim": 64}
+    image = keras_vit.VisionTransformer(16, 8, 32, 1, 64, 4, pooling="gap")
+    model = keras_vit.ImageTextModel(image, {**text, "num_heads": 4}, objective)
+    model.compile(SGD(0.1))
+    images = rng.normal(size=(16, 16, 16, 3)).astype("float32")
+    pairs = {"images": images, "ids": rng.integers(0, 16, (16, 8)).astype("int32")}
+    history = model.fit(pairs, batch_size=16, epochs=2, verbose=0, shuffle=False)
+    return history.history["loss"], {variable.path: np.asarray(variable) for variable in model.weights}
+
+
+@simulated
+@pytest.mark.parametrize("objective", ["sigmoid", "softmax"])
+def test_pairs_are_compared_with_those_of_all_devices(objective, distributed, monkeypatch):
+    losses, weights = trained_on_pairs(objective)
+    monkeypatch.setattr("keras_vit.models.pair_loss.CHUNK", 3)
+    for strategy, count in (("data_parallel", 2), ("data_parallel", 4), ("fsdp", 8)):
+        distributed(strategy, count)
+        found_losses, found = trained_on_pairs(objective)
+        np.testing.assert_allclose(found_losses, losses, rtol=1e-5)
+        for path, value in weights.items():
+            if not path.endswith("key/bias"):  # Its gradient is zero but for rounding.
+                assert np.abs(found[path] - value).max() <= 2e-5 * np.abs(value).max(), path
+        keras.distribution.set_distribution(None)
+
+
 def trained(optimizer):
     """A model of 4 heads after a step, and its batch."""
     model = keras_vit.VisionTransformer(32, 8, 48, 3, 160, 4, num_classes=16)
