@@ -12,10 +12,11 @@ The rows are in `catalogue.csv`, sorted by name. A name has these parts:
             augreg_in21k_ft_in1k      training data and method: timm's tag, without "fb_"
                                  384  side of the image in pixels, or "1024x768", unless it is 224
 
-"_hf" precedes the tag of Google's and Meta's own repositories, which use transformers' layout. "_npz" ends
-the names of the authors' .npz files, whose buckets have required credentials since 2026-02; the name
-without it is public. For AugReg it may be another run than the file that the authors recommend. CLIP weights
-trained with quick_gelu are listed with that activation only.
+"_hf" precedes the tag of Google's, Meta's and OpenAI's own repositories, which use transformers' layout;
+those of SigLIP and CLIP also hold the text tower. "_npz" ends the names of the authors' .npz files, whose
+buckets have required credentials since 2026-02; the name without it is public. For AugReg it may be another
+run than the file that the authors recommend. CLIP weights trained with quick_gelu are listed with that
+activation only.
 
 The columns and their sources:
 
@@ -65,7 +66,8 @@ NORMS = {
 }
 LICENCE_SOURCES = {
     "hf://timm/": "timm 1.0.31, configuration of the weights",
-    "hf://google/siglip2-": "model cards",
+    "hf://google/siglip": "model cards",
+    "hf://openai/": "LICENSE of openai/CLIP",
     "hf://google/": "model cards, LICENSE of google-research/vision_transformer",
     "hf://facebook/dinov3-": "LICENSE.md of facebookresearch/dinov3",
     "hf://facebook/": "model cards, README of facebookresearch/deit",

@@ -18,13 +18,16 @@ def test_names_and_sources_are_unique_and_names_sorted():
     assert len({row.source for row in ROWS}) == len(ROWS) == len(lines) > 300
 
 
+OWN = ("hf://google/", "hf://facebook/", "hf://openai/")  # repositories of the authors
+
+
 def test_names_tell_source_size_and_classes():
-    sources = r"hf://(timm|google|facebook)/[\w.-]+|gs://(vit_models|big_vision)/[\w.+/-]+\.npz"
+    sources = r"hf://(timm|google|facebook|openai)/[\w.-]+|gs://(vit_models|big_vision)/[\w.+/-]+\.npz"
     for row in ROWS:
         assert re.fullmatch(PREFIXES + r"(_[a-z0-9_]+)?", row.name), row.name
         assert re.fullmatch(sources, row.source), row.name
         assert row.source.startswith("gs://") == row.name.endswith("_npz"), row.name
-        assert row.source.startswith(("hf://google/", "hf://facebook/")) == ("_hf_" in row.name), row.name
+        assert row.source.startswith(OWN) == ("_hf_" in row.name), row.name
         size = re.search(r"_(\d{3,})(?:x(\d+))?(_npz)?$", row.name)
         sides = (int(size[1]), int(size[2] or size[1])) if size else (224, 224)
         assert row.image_size == sides, row.name
