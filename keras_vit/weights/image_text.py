@@ -7,7 +7,7 @@ from typing import NamedTuple
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.image_text import ImageTextModel
 from keras_vit.models.text import TextTransformer
-from keras_vit.rules import integer, number
+from keras_vit.rules import integer, number, text
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.layouts import LAYOUTS, hub_config
 from keras_vit.weights.layouts.big_vision import stacked, unstacked
@@ -131,7 +131,10 @@ def _read_huggingface(path, others, described):
     stored = read_json(config) if described and config.is_file() else {}
     # Of the two, transformers ignores the second.
     found = stored.get("text_config_dict") or stored.get("text_config")
+    if not isinstance(found, dict | None):
+        raise ValueError(f"{hub_config.CONFIG}: text_config must be an object; got {found!r}")
     values = {**kind.defaults, **(found or {})}
+    text.check(f"{hub_config.CONFIG}: hidden_act", values["hidden_act"])
     for name in ("num_attention_heads", "hidden_size", "max_position_embeddings"):
         if name in values:
             integer(at_least=1).check(f"{hub_config.CONFIG}: {name}", values[name])

@@ -132,3 +132,23 @@ def test_a_model_that_a_layout_cannot_express_is_refused(tmp_path):
         with pytest.raises(ValueError, match=message):
             save_weights(ImageTextModel(**arguments), tmp_path / FILE[layout], layout)
         assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ([1], "text_config must be an object"),
+        ({"hidden_act": ["gelu"]}, "hidden_act must be a str"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be a positive int"),
+        ({"num_attention_heads": 5}, "num_heads must be an int that divides hidden_size 8"),
+        ({"eos_token_id": [2]}, "eos_token_id must be an int"),
+    ],
+)
+def test_a_wrong_configuration_of_the_text_tower_is_one_clear_message(wrong, message, written, tmp_path):
+    path, _ = written("huggingface, CLIP")
+    changed(path, tmp_path, lambda stored: None)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"] = {**config["text_config"], **wrong} if isinstance(wrong, dict) else wrong
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        from_pretrained(tmp_path, text_tower=True)
