@@ -41,9 +41,9 @@ HEADS = {
 }
 
 
-def segmenter(head="up", size=(16, 24)):
+def segmenter(head="up", size=(16, 24), layers=2):
     """A small model of random weights; "annealed" is one whose masks do not restrict the attention."""
-    parts = {"patch_size": 8, "hidden_size": 24, "num_layers": 2, "mlp_dim": 48, "num_heads": 3}
+    parts = {"patch_size": 8, "hidden_size": 24, "num_layers": layers, "mlp_dim": 48, "num_heads": 3}
     parts |= {"position_grid": (2, 3), "pooling": None, "dropout_rate": 0.5}
     options = {"head": head, "decoder_size": 8, "num_queries": 7, "query_blocks": 1, **HEADS[head]}
     encoder = keras_vit.VisionTransformer(size, **parts)
@@ -80,13 +80,13 @@ def masks_of(loaded, images):
 
 
 @pytest.fixture(scope="module")
-def model():
-    return segmenter()
+def model(eager):
+    return segmenter(layers=1)
 
 
 @pytest.fixture(scope="module")
 def saved(model, tmp_path_factory):
-    return export_saved_model(model, tmp_path_factory.mktemp("segmenter") / "1")
+    return export_saved_model(model, tmp_path_factory.mktemp("segmenter") / "1", warmup=())
 
 
 @pytest.fixture(scope="module")
