@@ -21,6 +21,7 @@ from keras_vit.cli.source import with_class_names
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.masks import read_mask
 from keras_vit.evaluation import predict, segmentation_scores
+from keras_vit.export.folder import export_folder
 from keras_vit.inspection import class_overlay
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import RunConfig
@@ -168,6 +169,35 @@ def test_a_runs_report_has_the_same_figures(live, streets, tmp_path):
     assert {"curves", "iou", "confusion", "examples", "worst", "rollout"} <= names
     page = read_page((workdir.path / "report.html").read_text())
     assert "Test mean iou 0.2500 on 2 images" in page.text and "hidden_size 12" in page.text
+
+
+@pytest.fixture(scope="module")
+def exported(live, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "out"
+    export_folder(live, folder, precisions=("float32",))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["saved_model", "model_float32.tflite"])
+def test_exports_are_evaluated_predicted_and_inspected(name, exported, keras_vit, live, streets, tmp_path):
+    path, file = str(streets / "images" / "00.png"), exported / name
+    given = ("--model", file, "--dataset", f"folder:{streets}")
+    evaluated = json.loads(keras_vit("evaluate", *given, "--json").stdout)
+    samples = load_dataset(f"folder:{streets}", task="segmentation").split("test")
+    expected = segmentation_scores(predict(live, samples, task="segmentation"))
+    assert evaluated["pixel_accuracy"] == pytest.approx(expected["pixel_accuracy"], abs=0.1)
+    done = keras_vit("predict", "--model", file, path, "--masks", tmp_path / "masks", "--json")
+    assert done.returncode == 0, done.stderr
+    found = read_mask(str(tmp_path / "masks" / "masks" / "00.png"))
+    # Of LiteRT's maps, not of logits, the size is changed.
+    agreement = np.mean(found == live.segment([path], whole=True)[0])
+    assert agreement == 1 if name == "saved_model" else agreement > 0.9
+    done = keras_vit("inspect", *given, "--image", path, "--output", tmp_path / "inside")
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "inside" / "result.json").read_text())
+    maps = ["overlays.png", "confusion.png", "iou.png", "examples.png", "worst.png", "best.png"]
+    assert sorted(result["figures"]) == sorted(maps)
 
 
 def test_class_names_may_be_given(live, tmp_path):
