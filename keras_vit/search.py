@@ -14,7 +14,8 @@ from keras_vit.writing import atomic_path, atomic_write
 
 FORMAT = "keras_vit search 1"
 MANIFEST, LOCK = "index.json", "index.lock"
-EXACT = 20_000  # Of so many vectors, each is compared; in larger indices, those of a graph's neighbours.
+EXACT = 100_000  # Of so many vectors, each is compared; in larger indices, those that a graph leads to.
+EXPANSION = 256  # vectors that the search of the graph keeps; usearch's 64 miss more
 
 
 class ImageIndex:
@@ -121,6 +122,7 @@ class ImageIndex:
         vector = vector / max(np.linalg.norm(vector), 1e-12)
         if not self.files:
             return []
+        self._vectors.expansion_search = EXPANSION
         found = self._vectors.search(vector, min(top, len(self)), exact=len(self) <= EXACT)
         pairs = zip(map(int, found.keys), found.distances.tolist())
         # An interrupt may have come between a vector and its path.

@@ -17,7 +17,7 @@ from keras_vit.writing import atomic_write, check_writable
 def run(args):
     _check(args, args.task and get_task(args.task))
     real = read_real_labels(args.real) if args.real else None
-    model = open_model(args.model, trust=args.trust, sha256=args.sha256)
+    model = open_model(args.model, args.trust, args.sha256, text_tower=bool(args.zero_shot))
     model = with_labels(model, args.zero_shot, args.prompts, "--zero_shot")
     task = get_task(args.task or task_of(args.model, model))
     if args.task is None:

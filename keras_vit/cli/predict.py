@@ -37,7 +37,7 @@ def run(args):
         check_writable(args.output)
     paths = [path for argument in args.images for path in images_of(argument)]
     files = mask_files(paths) if args.masks else None
-    model = open_model(args.model, trust=args.trust, sha256=args.sha256)
+    model = open_model(args.model, args.trust, args.sha256, text_tower=bool(args.labels))
     model = with_labels(model, args.labels, args.prompts, "--labels")
     if args.class_names:
         model = with_class_names(model, args.class_names)

@@ -24,13 +24,14 @@ VERIFICATION = "verification.json"  # in the folder of every export
 HUBS = r"https?://(www\.)?(tfhub\.dev|kaggle\.com/models)/"  # whose URLs have no suffix
 
 
-def open_model(source, trust=False, sha256=None):
+def open_model(source, trust=False, sha256=None, text_tower=False):
     """Open the model of a run's folder, a `.keras` file or a checkpoint, or an exported model.
 
     Args:
         source: What --model names.
         trust: Whether a program or plain `http://` is accepted from another machine.
         sha256: Expected digest of the file, or None.
+        text_tower: As for `from_pretrained`, of a checkpoint.
 
     Returns:
         VisionTransformer or ImageSegmenter; or for a SavedModel (its folder, an export's, a `.tar.gz` or
@@ -40,7 +41,7 @@ def open_model(source, trust=False, sha256=None):
         ValueError: if there is none, or it holds no Vision Transformer.
     """
     if not is_exported(source):
-        return open_live(source, trust=trust, sha256=sha256)
+        return open_live(source, trust=trust, sha256=sha256, text_tower=text_tower)
     return open_exported(source, trust=trust, sha256=sha256)
 
 
@@ -64,13 +65,13 @@ def with_class_names(model, names):
     return model
 
 
-def open_live(source, image_size=None, trust=False, sha256=None):
+def open_live(source, image_size=None, trust=False, sha256=None, text_tower=False):
     """Open the VisionTransformer or ImageSegmenter of a run's folder, a `.keras` file or a checkpoint.
 
     Args:
         source: What --model names.
         image_size: (height, width) to which its positions are resized; None: the model's.
-        trust, sha256: As for `open_model`.
+        trust, sha256, text_tower: As for `open_model`.
 
     Raises:
         ValueError: if there is none, or it is an exported model.
@@ -91,7 +92,8 @@ def open_live(source, image_size=None, trust=False, sha256=None):
             raise ValueError(f"no such model file: {source!r}")
         if not image_size:
             return read_model(fetch(path, sha256=sha256))
-    return from_pretrained(trained_file(source), image_size=image_size, trust=trust, sha256=sha256)
+    options = {"trust": trust, "sha256": sha256, "text_tower": text_tower}
+    return from_pretrained(trained_file(source), image_size=image_size, **options)
 
 
 def check_weights(source):

@@ -127,6 +127,11 @@ class TextPreprocessing:
         path = pathlib.Path(path).expanduser()
         config = read_config(path if path.is_dir() else path.parent)
         family = family_of(config, family)
+        if family is None:
+            name, known = config.get("tokenizer_class"), ", ".join(map(repr, FAMILIES))
+            raise ValueError(
+                f"{CONFIG} names no known tokenizer_class (got {name}); give family, one of {known}"
+            )
         if path.is_dir():
             names = FILES[family]
             path, folder = next((path / name for name in names if (path / name).is_file()), None), path
@@ -266,18 +271,14 @@ def unpack(packed):
 
 
 def family_of(config, family=None):
-    """The family of a tokenizer, from an argument or its configuration.
+    """The family of a tokenizer, from an argument or its configuration; None if neither names a known one.
 
     >>> family_of({"tokenizer_class": "CLIPTokenizerFast"})
     'clip'
     """
     if family is not None:
         return one_of(FAMILIES).check("family", family)
-    name = str(config.get("tokenizer_class"))
-    if name.removesuffix("Fast") not in _CLASSES:
-        known = ", ".join(map(repr, FAMILIES))
-        raise ValueError(f"{CONFIG} names no known tokenizer_class (got {name}); give family, one of {known}")
-    return _CLASSES[name.removesuffix("Fast")]
+    return _CLASSES.get(str(config.get("tokenizer_class")).removesuffix("Fast"))
 
 
 def read_config(folder):

@@ -77,7 +77,7 @@ def from_pretrained(
             (NaFlex), and "bilinear" for all other models.
         variant: A name such as "B/16" that the file must agree with.
         sha256: Hexadecimal digest that the file must have. Of the metadata files only a `NAME.json` is then
-            read whose digest the file holds, as `save_weights` writes it.
+            read whose digest the file holds, as `save_weights` writes it; a tokenizer is not read.
         trust: Whether plain `http://` is accepted from another machine without a digest.
         check_finite: Whether to refuse arrays with NaN or infinity.
         segmenter: dict of `ImageSegmenter` arguments: such a model around the encoder, instead of a head of
@@ -185,7 +185,8 @@ def from_pretrained(
             model = segmentation.segmenter(checkpoint, encoder, num_classes, names)
         elif text_tower:
             model = image_text_model(checkpoint, encoder)
-            model.text_preprocessing = read_text_preprocessing(resolve(source))
+            # No digest covers the tokenizer's files.
+            model.text_preprocessing = None if sha256 else read_text_preprocessing(resolve(source))
     arrays = checkpoint.arrays
     if check_finite and (bad := not_finite(checkpoint)):
         raise ValueError(

@@ -75,6 +75,11 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     if reasons := reasons or (towers_conflicts(towers, name) if towers else []):
         raise ValueError(f"the layout {name!r} cannot express this model: {'; '.join(reasons)}")
     file, *sidecars = files_to_write(path, name, overwrite)
+    tokenizer = {}
+    if towers and layout.in_folder and towers.text_preprocessing:
+        tokenizer = {file.with_name(of): text for of, text in towers.text_preprocessing.files().items()}
+        if not overwrite and (existing := [each for each in tokenizer if each.exists()]):
+            raise ValueError(f"{str(existing[0])!r} exists; give another name or overwrite=True")
 
     prefix_positions = layout.prefix_positions and not segments
     arrays, config = _with_prefix_positions(stored, config, prefix_positions)
@@ -102,6 +107,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
             weights, *others = [stack.enter_context(atomic_path(path)) for path in (file, *sidecars)]
             for other, text in zip(others, texts, strict=True):
                 other.write_text(text)
+            for other, content in tokenizer.items():
+                stack.enter_context(atomic_path(other)).write_bytes(content)
             write_arrays(written, weights, dtype, digest)
     finally:
         if new_folder and not any(file.parent.iterdir()):

@@ -17,10 +17,10 @@ def read_text_preprocessing(source, family=None, **options):
         family, **options: As for `TextPreprocessing.from_files`.
 
     Returns:
-        TextPreprocessing; None if there are no such files.
+        TextPreprocessing; None if there are no such files, or the family is neither known nor given.
 
     Raises:
-        ValueError: if a file cannot be read, or the family is unknown and not given.
+        ValueError: if a file cannot be read.
 
     Example:
         >>> _ = (tmp / "vocab.txt").write_text("[PAD]\\n[CLS]\\n[UNK]\\na\\ncat")
@@ -31,9 +31,9 @@ def read_text_preprocessing(source, family=None, **options):
         return TextPreprocessing.from_files(fetch(source), family, **options)
     find = beside(source)
     config = find(CONFIG)
-    if family is None and config is None:
-        return None
     family = family_of(read_config(config.parent) if config else {}, family)
+    if family is None:
+        return None
     path = next(filter(None, map(find, FILES[family])), None)
     if path is None:
         return None

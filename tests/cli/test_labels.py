@@ -1,3 +1,5 @@
+import argparse
+import hashlib
 import json
 
 import numpy as np
@@ -5,7 +7,8 @@ import pytest
 from made import tokenizers
 from reference.comparing import randomise
 
-from keras_vit import ImageTextModel, TextPreprocessing
+from keras_vit import ImageTextModel, TextPreprocessing, from_pretrained, save_weights
+from keras_vit.cli import search
 from keras_vit.cli.labels import read_labels, read_prompts
 from keras_vit.models.zero_shot import ZeroShotClassifier
 from keras_vit.weights.checkpoint import read_model
@@ -116,9 +119,10 @@ def test_prompts_have_a_place_for_the_text(tmp_path):
         read_prompts(tmp_path / "words.txt")
 
 
-def test_a_model_without_words_has_no_labels(weights, images, keras_vit):
-    done = keras_vit("predict", "--model", weights, "--labels", "a,b", images / "cat" / "00.png")
-    assert done.returncode == 2 and "--labels and --prompts need an image-text model" in done.stderr
+def test_a_model_without_words_has_no_labels(model, weights, images, keras_vit):
+    for path, message in ((model, "--labels and --prompts need an image-text"), (weights, "no text tower")):
+        done = keras_vit("predict", "--model", path, "--labels", "a,b", images / "cat" / "00.png")
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_with_softmax_the_probabilities_of_all_labels_sum_to_1(two_towers, images):
@@ -127,3 +131,40 @@ def test_with_softmax_the_probabilities_of_all_labels_sum_to_1(two_towers, image
     softmax = ImageTextModel.from_config(config)
     found = softmax.zero_shot(str(images / "cat" / "00.png"), ["cat", "a red car", "dog"])
     assert sum(probability for _, probability in found[0]) == pytest.approx(1)
+
+
+@pytest.fixture(scope="module")
+def siglip(tmp_path_factory):
+    """A folder of transformers' files of a SigLIP with its tokenizer, and the model."""
+    folder = tmp_path_factory.mktemp("siglip")
+    (folder / "spiece.model").write_bytes(tokenizers.sentencepiece_model())
+    prepare = TextPreprocessing.from_files(folder, "siglip", length=8)
+    sizes = {"hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+    image = {"image_size": 16, "patch_size": 8, **sizes, "pooling": "map", "prefix_positions": False}
+    text = {"vocabulary_size": prepare.vocabulary_size, "length": 8, **sizes}
+    options = {"text_projection": 12, "projection_bias": True, "text_preprocessing": prepare}
+    model = randomise(ImageTextModel(image, text, **options))
+    save_weights(model, folder / "saved", "huggingface")
+    return folder / "saved", model
+
+
+def test_a_checkpoint_has_its_tokenizer_next_to_it(siglip, images, keras_vit):
+    path, model = siglip
+    assert from_pretrained(path, text_tower=True).text_preprocessing == model.text_preprocessing
+    digest = hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
+    covered = from_pretrained(path / "model.safetensors", text_tower=True, sha256=digest)
+    assert covered.text_preprocessing is None, "no digest covers it"
+    photo = images / "cat" / "00.png"
+    done = keras_vit("predict", "--model", path, "--labels", "a cat,a car", photo, "--json")
+    assert done.returncode == 0, done.stderr
+    (found,) = probabilities(done.stdout, [photo])
+    expected = dict(model.zero_shot(str(photo), ["a cat", "a car"])[0])
+    assert found == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ValueError, match="exists; give another name"):
+        save_weights(model, path, "huggingface")
+
+
+def test_the_text_tower_of_a_checkpoint_is_opened_for_a_search(siglip, weights):
+    args = argparse.Namespace(trust=False, sha256=None)
+    assert search._open(str(siglip[0]), args).encode_text(["a cat"]).shape == (1, 12)
+    assert not hasattr(search._open(str(weights), args), "encode_text")
