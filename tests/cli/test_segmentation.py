@@ -93,6 +93,7 @@ def test_windows_keep_the_images_scale(keras_vit, live, model, streets):
     )
 
 
+@pytest.mark.slow
 def test_a_split_is_evaluated_for_each_class(keras_vit, live, model, streets, tmp_path):
     given = ("--dataset", f"folder:{streets}", "--per_class", "--json", "--confusion", tmp_path / "c.png")
     done = keras_vit("evaluate", "--model", model, *given)

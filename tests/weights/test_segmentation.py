@@ -82,6 +82,7 @@ def own_arrays(model):
     return {weight.path: numpy(weight) for weight in own}
 
 
+@pytest.mark.slow
 def test_a_keras_file_is_loaded_at_another_size_and_shown(stored):
     model, path = stored
     found = from_pretrained(path, image_size=24)
@@ -114,6 +115,7 @@ def test_a_new_head_has_the_weights_of_the_same_one(stored):
         from_pretrained(path, segmenter={"num_classes": 4, **options}, head="keep")
 
 
+@pytest.mark.slow
 def test_another_head_is_new(stored):
     model, path = stored
     other = from_pretrained(path, segmenter={"num_classes": 5, "head": "multi", "head_norm": None})
