@@ -14,9 +14,14 @@ CLASS_WEIGHT, MASK_WEIGHT, DICE_WEIGHT, NO_OBJECT_WEIGHT = 2.0, 5.0, 5.0, 0.1
 def query_loss(masks, classes, labels, draw=keras.random.uniform, num_points=12544):
     """The loss of one prediction of queries against maps of class numbers.
 
-    Each class of an image is one target mask, which is matched with the query of the least cost. Masks are
-    compared at random points, most of them where the prediction is uncertain; points in ignored pixels do
-    not count. As in `SegmentationCrossEntropy`, a class out of range makes the loss NaN.
+    Each class of an image is one target mask, which is matched with the query of the least cost; of more
+    classes than queries, those with the most pixels are. Masks are compared at random points, most of them
+    where the prediction is uncertain; points in ignored pixels do not count. As in
+    `SegmentationCrossEntropy`, a class out of range makes the loss NaN.
+
+    The masks of an image are compared one after the other, and each one's gradient is computed with it. So
+    the time grows with the largest number of classes in an image, and the memory is that of one mask of each
+    image, of two arrays (batch, num_points, queries), and of the gradient, which has the size of `masks`.
 
     Args:
         masks: Logits (batch, height, width, queries).
@@ -38,27 +43,24 @@ def query_loss(masks, classes, labels, draw=keras.random.uniform, num_points=125
     Source: Kerssies et al. 2025 (EoMT), section 3.1; Cheng et al. 2022 (Mask2Former), sections 3.3 and 4.1.
     """
     masks, classes = ops.cast(masks, "float32"), ops.cast(classes, "float32")
-    count = classes.shape[-1] - 1
+    num_queries, count = classes.shape[1], classes.shape[-1] - 1
     labels = ops.cast(labels, "int32")
     is_class = (labels >= 0) & (labels < count)
     is_wrong = ops.any(~is_class & (labels != IGNORE), axis=(1, 2))
     labels = ops.where(is_class, labels, count)
-    batch, height, width, _ = ops.shape(masks)
+    batch = ops.shape(masks)[0]
 
-    # Slots: the classes of an image, those that it has first.
-    numbers = ops.arange(count, dtype="int32")
-    is_present = _present(labels, count)  # (b, k)
-    slots = ops.argsort(ops.where(is_present, numbers, numbers + count), axis=1)
+    # Slots: the classes of an image, the largest first.
+    pixels, slots = ops.top_k(_pixels(labels, count), min(count, num_queries))
     slots = ops.cast(slots, "int32")  # (b, t): the class of each slot
-    present = ops.take_along_axis(ops.cast(is_present, "float32"), slots, axis=1)
-    total = ops.sum(present, axis=1)
+    total = ops.sum(ops.cast(pixels > 0, "int32"), axis=1)
 
     points = draw((batch, num_points, 2))
-    costs = _costs(masks, classes, labels, slots, points)
-    queries = assign(ops.stop_gradient(costs), ops.cast(total, "int32"))  # (b, t), or -1
-    chosen = ops.one_hot(queries, classes.shape[1], dtype="float32")  # (b, t, q)
+    costs = _costs(ops.stop_gradient(masks), ops.stop_gradient(classes), labels, slots, total, points)
+    queries = assign(costs, total)  # (b, t), or -1
 
     # Classes
+    chosen = ops.one_hot(queries, num_queries, dtype="float32")  # (b, t, q)
     has_mask = ops.sum(chosen, axis=1)
     target = ops.sum(chosen * ops.cast(ops.expand_dims(slots, 2), "float32"), axis=1)
     target = ops.where(has_mask > 0, ops.cast(target, "int32"), count)
@@ -67,24 +69,41 @@ def query_loss(masks, classes, labels, draw=keras.random.uniform, num_points=125
     found = ops.take_along_axis(log_probabilities, ops.expand_dims(target, 2), axis=2)[..., 0]
     class_loss = -ops.sum(weight * found, axis=1) / ops.sum(weight, axis=1)
 
-    # Masks, each with points of its own
-    matched = ops.einsum("btq,bhwq->bthw", chosen, masks)
-    matched = ops.reshape(matched, (batch * count, height, width, 1))
-    points = _uncertain_points(ops.stop_gradient(matched), draw, (batch, count), num_points)
-    logits = ops.reshape(sample(matched, points), (batch, count, num_points))
-    points = ops.reshape(points, (batch, count * num_points, 2))
-    inside, valid = 0.0, 1.0
-    for number, share in _neighbours(labels, points):
-        number, share = (ops.reshape(x, (batch, count, num_points)) for x in (number, share))
-        inside += share * ops.cast(number == ops.expand_dims(slots, 2), "float32")
-        valid -= share * ops.cast(number == count, "float32")
-    entropy = inside * ops.softplus(-logits) + (valid - inside) * ops.softplus(logits)
-    entropy = ops.sum(entropy, axis=2) / ops.maximum(ops.sum(valid, axis=2), 1e-6)
-    probability = ops.sigmoid(logits)
-    overlap = 2 * ops.sum(probability * inside, axis=2)
-    dice = 1 - (overlap + 1) / (ops.sum(probability * valid, axis=2) + ops.sum(inside, axis=2) + 1)
-    mask_loss = ops.sum(present * (MASK_WEIGHT * entropy + DICE_WEIGHT * dice), axis=1)
-    loss = CLASS_WEIGHT * class_loss + mask_loss / ops.maximum(total, 1.0)
+    # Masks. Each has other points: the image's, moved by a shift of its own around the edges.
+    kept = int(IMPORTANT * num_points)
+    candidates = draw((batch, OVERSAMPLING * num_points, 2))
+    others = draw((batch, num_points - kept, 2))
+    shifts = ops.convert_to_tensor(draw((batch, slots.shape[1], 2)))
+
+    @ops.custom_gradient
+    def mask_loss(masks):
+        def compare(slot, loss, gradient):
+            query, number = queries[:, slot], slots[:, slot]
+            chosen = ops.one_hot(query, num_queries, dtype="float32")  # (b, q), 0 without a class
+            matched = ops.expand_dims(ops.einsum("bhwq,bq->bhw", masks, chosen), 3)
+            shift = ops.expand_dims(shifts[:, slot], 1)
+            drawn = (candidates + shift) % 1.0
+            _, index = ops.top_k(-ops.abs(sample(matched, drawn)[..., 0]), kept)
+            uncertain = ops.take_along_axis(drawn, ops.expand_dims(ops.cast(index, "int32"), 2), axis=1)
+            points = ops.concatenate([uncertain, (others + shift) % 1.0], axis=1)
+            logits = sample(matched, points)[..., 0]
+            value, slope = _compared(logits, *_targets(labels, points, number, count))
+            is_present = ops.cast(slot < total, "float32")
+            slope = _spread(slope * ops.expand_dims(is_present, 1), points, matched)
+            slope = slope * ops.reshape(chosen, (batch, 1, 1, num_queries))
+            return loss + is_present * value, gradient + slope
+
+        start = ops.zeros_like(masks[:, 0, 0, 0]), ops.zeros_like(masks)
+        loss, gradient = _for_each_slot(total, compare, *start)
+        divisor = ops.cast(ops.maximum(total, 1), "float32")
+
+        def gradients(*args, upstream=None):
+            upstream = args[0] if upstream is None else upstream
+            return gradient * ops.reshape(upstream / divisor, (batch, 1, 1, 1))
+
+        return loss / divisor, gradients
+
+    loss = CLASS_WEIGHT * class_loss + mask_loss(masks)
     return ops.where(is_wrong, float("nan"), loss)
 
 
@@ -108,11 +127,26 @@ def sample(maps, points):
     return sum(value * ops.expand_dims(share, 2) for value, share in _neighbours(maps, points))
 
 
+def _spread(values, points, maps):
+    """The gradient of `sample` for maps of one channel: from values (batch, points) to that of the maps."""
+    batch, height, width, _ = ops.shape(maps)
+    corners = [*_corners(batch, height, width, points)]
+    index = ops.reshape(ops.concatenate([index for index, _ in corners], axis=1), (-1, 1))
+    shares = ops.reshape(ops.concatenate([share * values for _, share in corners], axis=1), (-1,))
+    return ops.reshape(ops.scatter(index, shares, (batch * height * width,)), (batch, height, width, 1))
+
+
 def _neighbours(maps, points):
     """The values of the four pixels around each point, and their shares, which are 0 outside the map."""
     maps = ops.convert_to_tensor(maps)
     batch, height, width, *channels = ops.shape(maps)
     rows = ops.reshape(maps, (batch * height * width, *channels))
+    for index, share in _corners(batch, height, width, points):
+        yield ops.take(rows, index, axis=0), share
+
+
+def _corners(batch, height, width, points):
+    """The numbers of the four pixels around each point among those of all maps, and their shares."""
     first = ops.expand_dims(ops.arange(batch, dtype="int32") * (height * width), 1)
     x = points[..., 0] * ops.cast(width, "float32") - 0.5
     y = points[..., 1] * ops.cast(height, "float32") - 0.5
@@ -123,52 +157,73 @@ def _neighbours(maps, points):
             share = (x - left if right else 1 - x + left) * (y - top if below else 1 - y + top)
             is_inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
             column, row = ops.clip(column, 0, width - 1), ops.clip(row, 0, height - 1)
-            value = ops.take(rows, first + row * width + column, axis=0)
-            yield value, ops.where(is_inside, share, 0.0)
+            yield first + row * width + column, ops.where(is_inside, share, 0.0)
 
 
-def _present(labels, count):
-    """Whether each image has each class, bool (batch, classes); `count` stands for no class."""
+def _pixels(labels, count):
+    """The number of pixels of each class, int32 (batch, classes); `count` stands for no class."""
     batch = ops.shape(labels)[0]
     labels = ops.reshape(labels, (batch, -1))
     index = labels + ops.expand_dims(ops.arange(batch, dtype="int32") * (count + 1), 1)
     index = ops.reshape(index, (-1, 1))
     pixels = ops.scatter(index, ops.ones_like(index[:, 0]), (batch * (count + 1),))
-    return ops.reshape(pixels, (batch, count + 1))[:, :count] > 0
+    return ops.reshape(pixels, (batch, count + 1))[:, :count]
 
 
-def _costs(masks, classes, labels, slots, points):
+def _for_each_slot(total, body, *start):
+    """The values after a function of a slot and values for each slot that an image of the batch has."""
+    most = ops.max(total, initial=0)
+    slot = ops.convert_to_tensor(0, "int32")
+    return ops.while_loop(
+        lambda slot, *_: slot < most, lambda slot, *values: (slot + 1, *body(slot, *values)), (slot, *start)
+    )[1:]
+
+
+def _targets(labels, points, number, count):
+    """How much of each point is in a class of each image, and in any: both (batch, points)."""
+    inside, valid, number = 0.0, 1.0, ops.expand_dims(number, 1)
+    for found, share in _neighbours(labels, points):
+        inside += share * ops.cast(found == number, "float32")
+        valid -= share * ops.cast(found == count, "float32")
+    return inside, valid
+
+
+def _compared(logits, inside, valid):
+    """The loss (batch,) of logits (batch, points) of one mask of each image, and its derivatives."""
+    points = ops.maximum(ops.sum(valid, axis=1, keepdims=True), 1e-6)
+    entropy = valid * ops.softplus(logits) - inside * logits
+    probability = ops.sigmoid(logits)
+    numerator = 2 * ops.sum(probability * inside, axis=1, keepdims=True) + 1
+    denominator = ops.sum(probability * valid + inside, axis=1, keepdims=True) + 1
+    value = MASK_WEIGHT * ops.sum(entropy, axis=1, keepdims=True) / points
+    value += DICE_WEIGHT * (1 - numerator / denominator)
+    slope = MASK_WEIGHT * (valid * probability - inside) / points
+    dice_slope = (numerator / denominator * valid - 2 * inside) / denominator
+    return value[:, 0], slope + DICE_WEIGHT * dice_slope * probability * (1 - probability)
+
+
+def _costs(masks, classes, labels, slots, total, points):
     """The cost (batch, slots, queries) of matching each class of an image with each query."""
     count = classes.shape[-1] - 1
     logits = sample(masks, points)  # (b, p, q)
-    inside, valid = 0.0, 1.0
-    for number, share in _neighbours(labels, points):
-        inside += ops.expand_dims(share, 2) * ops.one_hot(number, count, dtype="float32")
-        valid -= share * ops.cast(number == count, "float32")
-    inside = ops.take_along_axis(inside, ops.expand_dims(slots, 1), axis=2)  # (b, p, t)
-    valid = ops.expand_dims(valid, 2)
-    size = ops.maximum(ops.transpose(ops.sum(valid, axis=1, keepdims=True), (0, 2, 1)), 1e-6)
-    outside = valid - inside
-    entropy = ops.einsum("bpt,bpq->btq", inside, ops.softplus(-logits))
-    entropy += ops.einsum("bpt,bpq->btq", outside, ops.softplus(logits))
     probability = ops.sigmoid(logits)
-    overlap = 2 * ops.einsum("bpt,bpq->btq", inside, probability)
-    sizes = ops.expand_dims(ops.sum(probability * valid, axis=1), 1)
-    sizes += ops.expand_dims(ops.sum(inside, axis=1), 2)
-    dice = 1 - (overlap + 1) / (sizes + 1)
-    probabilities = ops.take_along_axis(ops.softmax(classes), ops.expand_dims(slots, 1), axis=2)
-    likely = ops.transpose(probabilities, (0, 2, 1))
-    return MASK_WEIGHT * entropy / size + DICE_WEIGHT * dice - CLASS_WEIGHT * likely
+    likely = ops.softmax(classes)[..., :-1]
+    _, valid = _targets(labels, points, slots[:, 0], count)
+    size = ops.maximum(ops.sum(valid, axis=1, keepdims=True), 1e-6)
+    softplus = ops.einsum("bp,bpq->bq", valid, ops.softplus(logits))
+    areas = ops.einsum("bp,bpq->bq", valid, probability)
 
+    def add(slot, costs):
+        inside, _ = _targets(labels, points, slots[:, slot], count)
+        entropy = (softplus - ops.einsum("bp,bpq->bq", inside, logits)) / size
+        overlap = 2 * ops.einsum("bp,bpq->bq", inside, probability)
+        dice = 1 - (overlap + 1) / (areas + ops.sum(inside, axis=1, keepdims=True) + 1)
+        number = ops.reshape(slots[:, slot], (-1, 1, 1))
+        right = ops.take_along_axis(likely, number, axis=2)[..., 0]
+        cost = MASK_WEIGHT * entropy + DICE_WEIGHT * dice - CLASS_WEIGHT * right
+        is_slot = ops.reshape(ops.arange(slots.shape[1], dtype="int32") == slot, (1, -1, 1))
+        return (ops.where(is_slot, ops.expand_dims(cost, 1), costs),)
 
-def _uncertain_points(masks, draw, slots, num_points):
-    """Points (batch · slots, num_points, 2), most of them where the logits are closest to 0."""
-    batch, count = slots
-    drawn = draw((batch, count, OVERSAMPLING * num_points, 2))
-    drawn = ops.reshape(drawn, (batch * count, OVERSAMPLING * num_points, 2))
-    kept = int(IMPORTANT * num_points)
-    _, index = ops.top_k(-ops.abs(sample(masks, drawn)[..., 0]), kept)
-    uncertain = ops.take_along_axis(drawn, ops.expand_dims(ops.cast(index, "int32"), 2), axis=1)
-    others = draw((batch, count, num_points - kept, 2))
-    others = ops.reshape(others, (batch * count, num_points - kept, 2))
-    return ops.concatenate([uncertain, others], axis=1)
+    start = ops.zeros((ops.shape(slots)[0], slots.shape[1], classes.shape[1]))
+    (costs,) = _for_each_slot(total, add, start)
+    return costs

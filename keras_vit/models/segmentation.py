@@ -55,9 +55,10 @@ class ImageSegmenter(EncoderModel):
         head: "linear", "multi", "up" or "mask".
         blocks: Numbers of the blocks, from 0, whose tokens are read. None: the last one for "linear", the
             last four for "multi", four at equal distances for "up". "mask" reads none of these.
-        head_norm: "layer", "batch" or None: the norm before the linear layer of "linear" and "multi".
+        head_norm: "layer", "batch" or None: the norm before the linear layer of "linear" and "multi". "batch"
+            is of the batch on all devices, and not defined for `accumulation_steps` above 1.
         decoder_size: Channels of the convolutions of "up".
-        num_queries: Number of queries of "mask", at least `num_classes`.
+        num_queries: Number of queries of "mask", of masks that an image can have.
         query_blocks: Number of blocks that have the queries.
         upscale_blocks: Number of `UpscaleBlock`s of "up" and "mask"; None: to 4 pixels a position, at
             least 1.
@@ -71,12 +72,13 @@ class ImageSegmenter(EncoderModel):
         dtype: A dtype policy for an encoder that is given by its arguments.
 
     Input: `images`, float32 (batch, height, width, in_channels), as for the encoder.
-    Output: float32 (batch, height, width, num_classes), logits.
+    Output: float32 (batch, height, width, num_classes), logits. With `training=True`, "mask" returns a list
+    of them and the queries' predictions.
 
     Raises:
-        ValueError: for an unknown head or norm, blocks that the encoder does not have, fewer queries than
-            classes, an encoder with layers after its tokens or without a Transformer, "mask" with relative
-            positions, or image sides that patches do not divide.
+        ValueError: for an unknown head or norm, blocks that the encoder does not have, an encoder with
+            layers after its tokens or without a Transformer, "mask" with relative positions, or image sides
+            that patches do not divide; by `compile` for micro-batches of a batch norm.
 
     Example:
         >>> segmenter = ImageSegmenter(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), num_classes=4)
@@ -138,22 +140,32 @@ class ImageSegmenter(EncoderModel):
         vars(self)["encoder"] = encoder
         vars(self)["_stages"] = {**encoder._stages, "logits": logits}
         vars(self)["_training"] = predictions and keras.Model(images, [logits, predictions])
-        self._predictions = None
         # A seed generator of the model itself: `override_seeds` and checkpoints see it.
         self._point_seeds = keras.random.SeedGenerator() if predictions else None
         self._query_loss = _QueryLoss(self._point_seeds, loss_points) if predictions else None
 
+    def compile(self, *args, accumulation_steps=1, **kwargs):
+        has_batch_norm = any(isinstance(layer, keras.layers.BatchNormalization) for layer in self.layers)
+        if accumulation_steps > 1 and has_batch_norm:
+            raise ValueError(
+                "head_norm='batch' needs the whole batch at once, accumulation_steps=1 or head_norm='layer'; "
+                f"got accumulation_steps={accumulation_steps}"
+            )
+        super().compile(*args, accumulation_steps=accumulation_steps, **kwargs)
+
     def call(self, inputs, training=None, mask=None):
-        if not (training and self._training):
-            return super().call(inputs, training=training, mask=mask)
-        # Kept for `compute_loss`, which gets only the logits.
-        logits, self._predictions = self._training(inputs, training=True)
-        return logits
+        if training and self._training:
+            return self._training(inputs, training=True)
+        return super().call(inputs, training=training, mask=mask)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        logits, _ = _logits_and_queries(y_pred)
+        return super().compute_metrics(x, y, logits, sample_weight)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        predictions, self._predictions = self._predictions, None
-        if not (training and predictions):
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        logits, predictions = _logits_and_queries(y_pred)
+        if predictions is None:
+            return super().compute_loss(x, y, logits, sample_weight, training)
         return ops.sum(
             [
                 self._query_loss(y, predictions, sample_weight),
@@ -290,6 +302,11 @@ class _QueryLoss(keras.losses.Loss):
         return sum(query_loss(*each, y_true, self.draw, self.num_points) for each in y_pred)
 
 
+def _logits_and_queries(outputs):
+    """The parts of a model's outputs: in training, the head "mask" returns both, others only logits."""
+    return outputs if isinstance(outputs, (list, tuple)) else (outputs, None)
+
+
 def _upscale_blocks(model, encoder):
     if model.upscale_blocks is not None:
         return model.upscale_blocks
@@ -319,8 +336,9 @@ def _decoder(model, encoder, images):
     elif model.head_norm == "layer":
         x = LayerNormalization(dtype=policy, name="head_norm")(x)
     elif model.head_norm == "batch":
-        # torch's momentum of 0.1 and epsilon.
-        x = keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5, dtype=policy, name="head_norm")(x)
+        # torch's momentum of 0.1 and epsilon. On JAX the batch is that of all devices anyway.
+        options = {"momentum": 0.9, "epsilon": 1e-5, "synchronized": keras.backend.backend() == "tensorflow"}
+        x = keras.layers.BatchNormalization(**options, dtype=policy, name="head_norm")(x)
     head = {"kernel_initializer": "zeros", "dtype": policy.variable_dtype, "name": "head"}
     x = Dense(model.num_classes, **head)(x)  # (b, h', w', k)
     return ResizeToImage(dtype=policy.variable_dtype, name="resize")(x, images), None
@@ -333,10 +351,6 @@ def _queries(model, encoder, images):
         raise ValueError("head='mask' adds queries to the tokens, for which there are no relative positions")
     if model.query_blocks > c.num_layers:
         raise ValueError(f"query_blocks must be at most num_layers={c.num_layers}; got {model.query_blocks}")
-    if model.num_queries < model.num_classes:
-        raise ValueError(
-            f"num_queries must be at least num_classes={model.num_classes}; got {model.num_queries}"
-        )
     patches = c.get_layer("patch_embedding").output
     float32 = policy.variable_dtype
     activation = _activation(model, c)

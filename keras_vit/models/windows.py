@@ -1,6 +1,7 @@
 """Segmentation and dense features of images of any size, in overlapping windows."""
 
 import dataclasses
+import tempfile
 
 import keras
 import numpy as np
@@ -14,14 +15,16 @@ from keras_vit.rules import boolean, integer, items, number, optional
 
 _PAIR = optional(items(integer(at_least=1), 2))
 _OVERLAP = number(0, below=1)
+_IN_MEMORY = 2**25  # bytes of either of two temporary files; more are on disk
 
 
 def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, value_range=None):
     """The class of each pixel of images, at the images' own sizes.
 
     An image is cut into overlapping windows of the model's size, whose logits are averaged; one that is
-    smaller is padded. Of a large image only the logits of the current row of windows are in memory. A model
-    for any size computes an image as one window unless `window` is given.
+    smaller is padded. In memory are the image in float32, its map, and the logits of `batch_size` windows; of
+    those that the next row of windows shares 64 MiB are, and the rest is in a temporary file. A model for any
+    size computes an image as one window unless `window` is given.
 
     Args:
         model: An `ImageSegmenter`.
@@ -65,11 +68,9 @@ def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, 
             maps.append(resize(logits, (height, width), bilinear)[0].argmax(-1).astype("int32"))
             continue
         found = np.zeros((height, width), "int32")
-        for top, logits in _slide(
-            model, model.predict_on_batch, preprocessing.normalise(pixels), window, overlap, batch_size
-        ):
-            rows = logits[: height - top, :width]
-            found[top : top + len(rows)] = rows.argmax(-1)
+        for top, left, logits in _slide(model, model.predict_on_batch, pixels, window, overlap, batch_size):
+            part = found[top : top + logits.shape[0], left : left + logits.shape[1]]
+            part[:] = logits[: part.shape[0], : part.shape[1]].argmax(-1)
         maps.append(found)
     return maps
 
@@ -119,29 +120,31 @@ def dense_features(
         pixels = preprocessing.resized(as_pixels(image, preprocessing.channels, value_range))
         patch = patch_pixels(encoder)
         rows, columns = (-(-side // p) for side, p in zip(pixels.shape, patch))
-        x = preprocessing.normalise(pixels)
-        parts = [part for _, part in _slide(encoder, compute, x, window, overlap, batch_size, patch)]
-        found.append(np.concatenate(parts)[:rows, :columns].astype("float32"))
+        grid = np.zeros((rows, columns, sum(output.shape[-1] for output in extractor.outputs)), "float32")
+        for top, left, features in _slide(model, compute, pixels, window, overlap, batch_size, patch):
+            part = grid[top : top + features.shape[0], left : left + features.shape[1]]
+            part[:] = features[: part.shape[0], : part.shape[1]]
+        found.append(grid)
     return found
 
 
-def _slide(model, compute, x, window, overlap, batch_size, scale=(1, 1)):
-    """The mean outputs of overlapping windows of one image, in bands of finished rows.
+def _slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1)):
+    """The mean outputs of overlapping windows of one image, in blocks that are finished.
 
     Args:
-        model: The model of the windows, whose size and patches they have.
+        model: The model of the windows, whose size, patches and preprocessing they have.
         compute: A function of a batch of windows (windows, height, width, channels).
-        x: Model input (height, width, channels).
+        pixels: An image (height, width, channels).
         window, overlap, batch_size: As for `segment`.
         scale: The size in pixels of a position of the output.
 
     Yields:
-        (first row, outputs (rows, columns, channels)), from top to bottom; they cover the padded image.
+        (first row, first column, outputs (rows, columns, channels)); they cover the padded image.
     """
     _PAIR.check("window", window)
     _OVERLAP.check("overlap", overlap)
     patch = patch_pixels(getattr(model, "encoder", model))
-    sides = [max(-(-side // p) * p, p) for side, p in zip(x.shape, patch)]
+    sides = [max(-(-side // p) * p, p) for side, p in zip(pixels.shape, patch)]
     if is_dynamic(model.image_size):
         window = [min(given, side) for given, side in zip(window or sides, sides)]
     elif window is None:
@@ -151,24 +154,52 @@ def _slide(model, compute, x, window, overlap, batch_size, scale=(1, 1)):
     if any(side % p for side, p in zip(window, patch)):
         raise ValueError(f"expected a window divisible by {patch}; got {tuple(window)}")
     sides = [max(side, least) for side, least in zip(sides, window)]
-    x = np.pad(x, [(0, side - given) for side, given in zip(sides, x.shape)] + [(0, 0)])
     steps = [max(round(side * (1 - overlap) / p), 1) * p for side, p in zip(window, patch)]
     tops, lefts = (
         [*range(0, side - length, step), side - length] for side, length, step in zip(sides, window, steps)
     )
-    total, count = None, np.zeros((window[0] // scale[0], sides[1] // scale[1], 1), "float32")
-    for top, below in zip(tops, [*tops[1:], sides[0]]):
+
+    def outputs(top):
+        """The outputs of the windows of a row, from left to right."""
         for first in range(0, len(lefts), batch_size):
-            chosen = lefts[first : first + batch_size]
-            parts = np.stack([x[top : top + window[0], left : left + window[1]] for left in chosen])
-            for left, output in zip(chosen, np.asarray(compute(parts), "float32")):
-                if total is None:
-                    total = np.zeros((*count.shape[:2], output.shape[-1]), "float32")
-                columns = slice(left // scale[1], (left + window[1]) // scale[1])
-                total[:, columns] += output
-                count[:, columns] += 1
-        done = (below - top) // scale[0]
-        yield top // scale[0], total[:done] / count[:done]
-        for sums in (total, count):  # The rows that the next windows share move up.
-            sums[: len(sums) - done] = sums[done:].copy()
-            sums[len(sums) - done :] = 0
+            parts = []
+            for left in lefts[first : first + batch_size]:
+                part = pixels[top : top + window[0], left : left + window[1]]
+                # Pixels outside of the image are 0 after the normalisation.
+                missing = [(0, side - given) for side, given in zip(window, part.shape)]
+                parts.append(np.pad(model.preprocessing.normalise(part), [*missing, (0, 0)]))
+            yield from np.asarray(compute(np.stack(parts)), "float32")
+
+    height, width = (side // s for side, s in zip(window, scale))
+    rows, columns = ([start // s for start in starts] for starts, s in zip((tops, lefts), scale))
+    row_counts, column_counts = _counts(rows, height), _counts(columns, width)
+    with _temporary() as first, _temporary() as second:
+        # The sums of earlier windows, for the first `shared` rows of these and for those of the next ones.
+        above, beneath, shared = first, second, 0
+        for top, row, end in zip(tops, rows, [*rows[1:], rows[-1] + height]):
+            above.seek(0)
+            sums = 0
+            for column, stop, output in zip(columns, [*columns[1:], columns[-1] + width], outputs(top)):
+                sums = sums + output
+                done = stop - column
+                block, sums = sums[:, :done].copy(), np.pad(sums[:, done:], ((0, 0), (0, done), (0, 0)))
+                stored = above.read(shared * block[0].nbytes)
+                block[:shared] += np.frombuffer(stored, "float32").reshape(shared, *block.shape[1:])
+                beneath.write(block[end - row :].tobytes())
+                count = np.multiply.outer(row_counts[row:end], column_counts[column:stop])
+                yield row, column, block[: end - row] / count[..., np.newaxis]
+            above.seek(0)
+            above.truncate()
+            above, beneath, shared = beneath, above, height - (end - row)
+
+
+def _temporary():
+    return tempfile.SpooledTemporaryFile(_IN_MEMORY)
+
+
+def _counts(starts, length):
+    """How many windows of a length cover each position, float32."""
+    counts = np.zeros(starts[-1] + length, "float32")
+    for start in starts:
+        counts[start : start + length] += 1
+    return counts

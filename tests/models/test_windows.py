@@ -9,6 +9,7 @@ from reference.comparing import assert_close, numpy, randomise
 from reference.small import SMALL
 
 from keras_vit import ImageSegmenter, VisionTransformer, dense_features
+from keras_vit.models import windows
 
 ENCODER = {**SMALL, "num_classes": None}
 ANY = {**ENCODER, "image_size": (None, None), "position_embedding": "none", "rotary": "dinov3"}
@@ -66,17 +67,30 @@ def test_a_model_for_any_size_computes_windows_of_a_given_size():
     np.testing.assert_array_equal(found, expected)
 
 
-def test_memory_grows_with_the_width_and_not_with_the_height(monkeypatch):
+def test_memory_does_not_grow_with_the_image(monkeypatch):
     model = segmenter()
+    monkeypatch.setattr(windows, "_IN_MEMORY", 2**14)
     monkeypatch.setattr(model, "predict_on_batch", lambda batch: np.zeros((*batch.shape[:3], 50), "float32"))
     peaks = []
-    for height in (64, 512):
-        image = np.zeros((height, 64, 3), "uint8")
+    for sides in ((48, 48), (96, 160)):
+        image = np.zeros((*sides, 3), "uint8")
         tracemalloc.start()
-        model.segment(image, overlap=0.0, batch_size=1)
-        peaks.append(tracemalloc.get_traced_memory()[1] - 40 * image.size)  # the image in float32, its map
+        model.segment(image, batch_size=1)
+        peaks.append(tracemalloc.get_traced_memory()[1] - 16 * image[..., 0].size)  # in float32, and its map
         tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_windows_above_each_other_and_side_by_side_have_the_mean_of_their_logits():
+    model, image = segmenter(), photo(40, 33)
+    padded = np.pad(model.preprocessing.normalise(image), ((0, 0), (0, 7), (0, 0)))
+    parts = [np.s_[top : top + 16, left : left + 16] for top in range(0, 25, 8) for left in range(0, 25, 8)]
+    total, count = np.zeros((40, 40, 5)), np.zeros((40, 40, 1))
+    for part, logits in zip(parts, numpy(model(np.stack([padded[part] for part in parts])))):
+        total[part] += logits
+        count[part] += 1
+    expected = (total / count).argmax(-1)[:, :33]
+    assert (model.segment(image, batch_size=3)[0] == expected).mean() > 0.999
 
 
 def test_dense_features_are_the_tokens_of_the_blocks():
