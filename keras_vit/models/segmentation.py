@@ -15,6 +15,7 @@ from keras_vit.models.config import INFERENCE
 from keras_vit.models.encoder_model import EncoderModel, as_encoder, patch_pixels
 from keras_vit.models.features import feature_extractor, grids_of_blocks, normalized, patch_grid
 from keras_vit.models.mask_loss import query_loss
+from keras_vit.models.panoptic import panoptic
 from keras_vit.models.windows import segment
 from keras_vit.rules import boolean, integer, one_of, optional
 from keras_vit.tasks.losses import MEAN
@@ -211,6 +212,7 @@ class ImageSegmenter(EncoderModel):
 
     feature_extractor = feature_extractor
     segment = segment
+    panoptic = panoptic
 
     @property
     def image_size(self):

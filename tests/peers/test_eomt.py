@@ -14,6 +14,7 @@ from reference.comparing import assert_close, numpy  # noqa: E402
 
 from keras_vit import VisionTransformer, from_pretrained, save_weights  # noqa: E402
 from keras_vit.models.mask_loss import query_loss  # noqa: E402
+from keras_vit.models.panoptic import segments  # noqa: E402
 
 SIZES = {
     **{"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 32},
@@ -194,3 +195,20 @@ def test_the_gradients_of_a_training_step_are_theirs(name, tmp_path, monkeypatch
     }
     for path, gradient in pairs.items():
         assert_close(gradients[path], gradient, 1e-4)
+
+
+@pytest.mark.parametrize("things", [None, (0, 2)])
+def test_panoptic_segments_are_theirs(things, rng):
+    theirs = pytest.importorskip("transformers.models.eomt.image_processing_eomt")
+    for _ in range(100):
+        coarse = rng.standard_normal((7, 4, 5)).astype("float32")
+        logits = np.kron(coarse, np.ones((1, 3, 3), "float32")) + 0.3
+        scores, classes = rng.uniform(0.5, 1, 7).astype("float32"), rng.integers(0, 4, 7)
+        stuff = [] if things is None else [1, 3]
+        expected, details = theirs.compute_segments(
+            *map(torch.from_numpy, (logits, scores, classes)), stuff, overlap_mask_area_threshold=0.61
+        )
+        found = segments(1 / (1 + np.exp(-logits.transpose(1, 2, 0))), scores, classes, things, 0.61)
+        np.testing.assert_array_equal(found[..., 1], expected.numpy() + 1)
+        names = {each["id"] + 1: each["label_id"] for each in details} | {0: 255}
+        np.testing.assert_array_equal(found[..., 0], np.vectorize(names.get)(found[..., 1]))
