@@ -69,8 +69,10 @@ def test_panoptic_quality_is_torchmetrics(classes, ignored, rng):
     total = np.zeros((classes, 4))
     for _ in range(200):
         label = panoptic_map(rng, tuple(rng.integers(1, 7, 2)), classes, ignored)
-        other = panoptic_map(rng, tuple(side // 3 for side in label.shape[:2]), classes, 0.05)
-        predicted = np.where(rng.random((*label.shape[:2], 1)) < 0.8, label, other)
+        # Predicted for each pixel: torchmetrics also ignores pixels that are predicted to have no class.
+        other = panoptic_map(rng, tuple(side // 3 for side in label.shape[:2]), classes, 0.0)
+        is_kept = (rng.random(label.shape[:2]) < 0.8) & (label[..., 0] != 255)
+        predicted = np.where(is_kept[..., np.newaxis], label, other)
         total += panoptic_counts(predicted, label, classes, things)
         metric.update(*(torch.from_numpy(each[np.newaxis]) for each in (predicted, label)))
     scores = panoptic_quality(total, things)
