@@ -29,20 +29,7 @@ from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.preemption import LeaveAfterFirstWorker, note_sigterm, stop
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.strategy import (
-    STRATEGIES,
-    check_batch_size,
-    check_model,
-    distribute,
-    fill_up,
-    is_chief,
-    is_stopping,
-    make_deterministic,
-    make_strategy,
-    raise_on_lost_worker,
-    smallest,
-    training_scope,
-)
+from keras_vit.training.strategy import STRATEGIES, make_deterministic, make_devices
 from keras_vit.training.workdir import Workdir, save_model
 
 OBJECTIVES = ("classify", "masked_patch")
@@ -169,8 +156,8 @@ def train(
     checkpoints = Checkpoints(workdir.checkpoints, f"val_{task.validation_metric}", task.higher_is_better)
     if deterministic:
         make_deterministic()
-    devices = make_strategy(strategy)
-    chief = is_chief(devices)
+    devices = make_devices(strategy)
+    chief = devices.is_chief
     if verbose == "auto":
         verbose = 1 if sys.stdout.isatty() else 2
     verbose = verbose if chief else 0
@@ -178,7 +165,7 @@ def train(
     if workdir.result:
         report(f"{str(workdir.model)!r} is missing and is rebuilt from the last checkpoint")
     replicas = devices.num_replicas_in_sync
-    check_batch_size(devices, recipe.batch_size)
+    devices.check_batch_size(recipe.batch_size)
     dataset = dataset or load_data(config, data_dir)
     data, samples = fingerprint(dataset), dataset.split("train")
     if recipe.train_samples is not None:
@@ -186,7 +173,7 @@ def train(
     keras.utils.set_random_seed(recipe.seed)
     with devices.scope():
         model = build_model(config, dataset)
-        check_model(devices, model)
+        devices.check_model(model)
         # A run weights samples only to fill batches up, with weight 0.
         compile_model(model, recipe, task=task, weighted_metrics=True)
         model.total_steps = None  # Each call of `fit` is only a segment of the run.
@@ -196,16 +183,16 @@ def train(
         if chief:
             workdir.make()
             workdir.record_data(data)
-        with note_sigterm() as sigterm, raise_on_lost_worker(devices, sigterm), _unreadable_images(dataset):
-            smallest(devices, 0)  # The first worker has recorded the data that the others compare with.
+        with note_sigterm() as sigterm, devices.raise_on_lost_worker(sigterm), _unreadable_images(dataset):
+            devices.smallest(0)  # The first worker has recorded the data that the others compare with.
             workdir.check_data(data)
             random = "some augmentation layers have random state: a resumed run sees other images"
             for line in (dataset.summary(), note, None if recipe.is_exact else random):
                 if line:
                     report(line)
-            with training_scope(devices):
+            with devices.training_scope():
                 _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose, report, sigterm)
-        if is_stopping(devices, sigterm):
+        if devices.is_stopping(sigterm):
             stop("all steps are done")
 
         # If there are averaged weights, `fit` has left them in the model.
@@ -265,17 +252,17 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
     every, total, batch_size = recipe.checkpoint_steps, recipe.total_steps, recipe.batch_size
     ends = range(every, total + every, every)  # the steps of the checkpoints, the last one being `total`
     evaluated = [n for n, end in enumerate(ends, 1) if end % recipe.eval_every == 0 or end >= total]
-    done = smallest(devices, checkpoints.newest(report) or 0)
-    stopping = functools.partial(is_stopping, devices, sigterm)
+    done = devices.smallest(checkpoints.newest(report) or 0)
+    stopping = functools.partial(devices.is_stopping, sigterm)
     if done:
         report(f"resuming {workdir.path} from step {done} of {total}")
     while done < total:
         epoch, epochs, steps = next_segment(done, every, total)
-        smallest(devices, 0)  # All workers have arrived here, so the first one has written the checkpoint.
+        devices.smallest(0)  # All workers have arrived here, so the first one has written the checkpoint.
         if done:  # A finished `fit` leaves averaged weights in the model, not the trained ones.
             checkpoints.restore(model, done)
         callbacks = [Progress(total, done, batch_size, verbose == 1)] if verbose else []
-        if is_chief(devices):
+        if devices.is_chief:
             callbacks.append(CheckpointCallback(workdir, checkpoints, done, batch_size, total, stopping))
         elif keras.backend.backend() == "jax":
             callbacks.append(JoinCheckpoints(checkpoints, stopping))
@@ -353,10 +340,9 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
             batches = pair_batches(batches, dataset.texts, split, **seeds, **part)
         elif config.task.has_class_maps:
             batches = with_pixel_weights(batches)
-        micro_batches = recipe.accumulation_steps if trains else None
-        return fill_up(devices, batches, recipe.batch_size, micro_batches)
+        return batches
 
-    return distribute(devices, of_worker, recipe.batch_size)
+    return devices.distribute(of_worker, recipe.batch_size, recipe.accumulation_steps if trains else None)
 
 
 @contextlib.contextmanager

@@ -212,6 +212,12 @@ def make_distribution(strategy="auto", devices=None):
     return Sharded(strategy, mesh, devices)
 
 
+def check_batch_size(batch_size, parts):
+    """Raise ValueError if a batch cannot be divided into so many parts."""
+    if batch_size % parts:
+        raise ValueError(f"batch_size must be a multiple of {parts}, the devices; got {batch_size}")
+
+
 class Devices:
     """The devices of a run on JAX, of one process or several.
 
@@ -258,12 +264,44 @@ class Devices:
         """A context in which models are built and trained on these devices."""
         return self.distribution.scope() if self.distribution else contextlib.nullcontext()
 
-    def check(self, model):
+    training_scope = scope
+
+    def check_batch_size(self, batch_size):
+        """Raise ValueError if the workers do not divide the batch size; `distribute` fills their parts up."""
+        check_batch_size(batch_size, self.workers)
+
+    def check_model(self, model):
         """Raise ValueError if the mesh does not divide the model's heads."""
         if self.distribution:
             check_heads(
                 [(variable.path, variable.shape) for variable in model.weights], self.distribution.mesh
             )
+
+    def distribute(self, batches, batch_size, accumulation_steps=None):
+        """A dataset for `fit` of this worker's part of each batch.
+
+        Samples of weight 0 fill it up to a size that its devices and micro-batches divide. Evaluation batches
+        are also of one size, so that one compiled step fits all.
+
+        Args:
+            batches: A function (worker, workers) → tf.data.Dataset of that worker's part of each batch.
+            batch_size: The global batch size.
+            accumulation_steps: The number of micro-batches; None for evaluation batches.
+        """
+        from keras_vit.data.batches import filled_up  # needs TensorFlow
+
+        size = batch_size // self.workers
+        filled = size + -size % (self.num_replicas_in_sync // self.workers * (accumulation_steps or 1))
+        part = batches(self.worker, self.workers)
+        return part if accumulation_steps and filled == size else filled_up(part, filled)
+
+    def is_stopping(self, sigterm):
+        """Whether a run ends after this step: on SIGTERM in any process, all of which have to ask.
+
+        Args:
+            sigterm: The list of `note_sigterm`.
+        """
+        return self.smallest(-bool(sigterm)) < 0
 
     def smallest(self, value):
         """The minimum of an int over all processes, which all of them wait for."""
@@ -274,8 +312,12 @@ class Devices:
         return int(multihost_utils.process_allgather(np.array(value, "int32")).min())
 
     @contextlib.contextmanager
-    def raise_on_lost_worker(self):
-        """Turn JAX's error after the loss of a process into a ConnectionError of a single line."""
+    def raise_on_lost_worker(self, sigterm=()):
+        """Turn JAX's error after the loss of a process into a ConnectionError of a single line.
+
+        Args:
+            sigterm: For `TensorFlowDevices`; here all processes stop together.
+        """
         if self.processes == 1:
             yield
             return

@@ -7,7 +7,6 @@ import os
 import keras
 import tensorflow as tf
 
-from keras_vit.data.batches import filled_up
 from keras_vit.rules import one_of
 from keras_vit.training import sharding
 from keras_vit.training.preemption import stop
@@ -48,7 +47,7 @@ def make_strategy(name="auto"):
         >>> make_strategy("single").num_replicas_in_sync
         1
     """
-    if _on_jax():
+    if keras.backend.backend() == "jax":
         if tf.config.get_visible_devices("GPU"):
             tf.config.set_visible_devices([], "GPU")  # It would take their memory.
         return sharding.Devices(name)
@@ -78,17 +77,125 @@ def make_strategy(name="auto"):
     return tf.distribute.get_strategy()
 
 
+def make_devices(name="auto"):
+    """The devices of a run by the name of a strategy, as for `make_strategy`.
+
+    Returns:
+        `TensorFlowDevices`, or on JAX `sharding.Devices`, which have the same methods.
+    """
+    strategy = make_strategy(name)
+    return TensorFlowDevices(strategy) if isinstance(strategy, tf.distribute.Strategy) else strategy
+
+
+def is_chief(name):
+    """Whether this process writes the files that all workers share: the first worker, or the only one.
+
+    Args:
+        name: As for `make_strategy`. On TensorFlow the strategy is not made, since its workers would connect
+            again.
+    """
+    if keras.backend.backend() == "jax":
+        return make_strategy(name).is_chief
+    return name not in ("auto", "multi_worker") or _cluster()[1] == 0  # 0 if "auto" is another
+
+
+class TensorFlowDevices:
+    """The devices of a run on TensorFlow, with the methods of `sharding.Devices`.
+
+    Args:
+        strategy: tf.distribute.Strategy.
+    """
+
+    def __init__(self, strategy):
+        self.strategy = strategy
+        self.num_replicas_in_sync = strategy.num_replicas_in_sync
+        self.several_workers = _is_multi_worker(strategy)
+        self.is_chief = not self.several_workers or _cluster()[1] == 0
+
+    def scope(self):
+        """A context in which models are built on these devices."""
+        return self.strategy.scope()
+
+    def training_scope(self):
+        """A context for `fit`: none, since Keras enters the strategy's scope itself."""
+        return contextlib.nullcontext()
+
+    def check_batch_size(self, batch_size):
+        """Raise ValueError if the replicas do not divide the batch size."""
+        sharding.check_batch_size(batch_size, self.num_replicas_in_sync)
+
+    def check_model(self, model):
+        """Accept every model, since each replica has all of it."""
+
+    def distribute(self, batches, batch_size, accumulation_steps=None):
+        """A dataset for `fit` of which each worker reads its part of each batch.
+
+        Args:
+            batches: A function (worker, workers) → tf.data.Dataset of that worker's part of each batch.
+            batch_size: The global batch size.
+            accumulation_steps: For `sharding.Devices`; here the steps divide batches of any size.
+        """
+        if self.num_replicas_in_sync == 1:
+            return batches(0, 1)
+
+        def of_worker(context):
+            part = batches(context.input_pipeline_id, context.num_input_pipelines)
+            return part.rebatch(batch_size // context.num_replicas_in_sync)
+
+        return self.strategy.distribute_datasets_from_function(of_worker)
+
+    def is_stopping(self, sigterm):
+        """Whether a run ends after this step: on SIGTERM in this process.
+
+        Args:
+            sigterm: The list of `note_sigterm`.
+        """
+        return bool(sigterm)
+
+    def smallest(self, value):
+        """The minimum of an int over all workers, which all of them wait for."""
+        if not self.several_workers:
+            return value
+
+        @tf.function
+        def gather():
+            return self.strategy.run(of_replica)
+
+        def of_replica():
+            return tf.distribute.get_replica_context().all_gather(tf.constant([value], tf.int64), axis=0)
+
+        return int(tf.reduce_min(self.strategy.experimental_local_results(gather())[0]))
+
+    @contextlib.contextmanager
+    def raise_on_lost_worker(self, sigterm=()):
+        """Turn TensorFlow's errors after the loss of a worker into one of a single line.
+
+        Args:
+            sigterm: The list of `note_sigterm`. After SIGTERM the first worker is expected to exit.
+
+        Raises:
+            ConnectionError: if another worker has stopped; SystemExit after SIGTERM.
+        """
+        try:
+            yield
+        except LOST_WORKER as error:
+            if not self.several_workers:
+                raise
+            if sigterm:
+                stop("another worker has stopped, so this one stops too")
+            raise ConnectionError(
+                "another worker has stopped, so this one stops too; start the same command on every worker "
+                f"to resume from the last checkpoint ({str(error).strip().splitlines()[0][:200]})"
+            ) from None
+
+
 def make_deterministic():
     """Make GPUs compute the same bits each time."""
-    if _on_jax():
+    if keras.backend.backend() == "jax":
         flags = os.environ.get("XLA_FLAGS", ""), "--xla_gpu_deterministic_ops=true"
         os.environ["XLA_FLAGS"] = " ".join(flags).strip()
     else:
         tf.config.experimental.enable_op_determinism()
-
-
-def _on_jax():
-    return keras.backend.backend() == "jax"
 
 
 def _cluster():
@@ -140,130 +247,3 @@ def bfloat16_initial_values():
         yield
     finally:
         del extended._get_variable_creator_initial_value
-
-
-def is_chief(strategy):
-    """Whether this process writes the files that all workers share: the first worker, or the only one.
-
-    Args:
-        strategy: What `make_strategy` returns, or its name for it.
-    """
-    if _on_jax():
-        return (make_strategy(strategy) if isinstance(strategy, str) else strategy).is_chief
-    if isinstance(strategy, str):
-        several = strategy in ("auto", "multi_worker")  # _cluster() is empty if "auto" is another.
-    else:
-        several = _is_multi_worker(strategy)
-    return not several or _cluster()[1] == 0
-
-
-def distribute(strategy, batches, batch_size):
-    """A dataset for `fit` of which each worker reads its part of each batch.
-
-    Args:
-        strategy: tf.distribute.Strategy.
-        batches: A function (worker, workers) → tf.data.Dataset of that worker's part of each batch.
-        batch_size: The global batch size.
-    """
-    if _on_jax():
-        return batches(strategy.worker, strategy.workers)
-    if strategy.num_replicas_in_sync == 1:
-        return batches(0, 1)
-
-    def of_worker(context):
-        part = batches(context.input_pipeline_id, context.num_input_pipelines)
-        return part.rebatch(batch_size // context.num_replicas_in_sync)
-
-    return strategy.distribute_datasets_from_function(of_worker)
-
-
-def fill_up(strategy, batches, batch_size, accumulation_steps=None):
-    """Batches of a size that the devices and micro-batches divide, on JAX; others as they are.
-
-    Samples of weight 0 fill them up. Evaluation batches, which have no micro-batches, are also of one size,
-    so that one compiled step fits all.
-
-    Args:
-        strategy: What `make_strategy` returns.
-        batches: tf.data.Dataset of a worker's parts of the batches.
-        batch_size: The global batch size.
-        accumulation_steps: The number of micro-batches; None for evaluation batches.
-    """
-    if not _on_jax():
-        return batches
-    size = batch_size // strategy.workers
-    filled = size + -size % (strategy.num_replicas_in_sync // strategy.workers * (accumulation_steps or 1))
-    return batches if accumulation_steps and filled == size else filled_up(batches, filled)
-
-
-def check_batch_size(strategy, batch_size):
-    """Raise ValueError if the devices do not divide the batch size; on JAX the workers have to."""
-    parts = strategy.workers if _on_jax() else strategy.num_replicas_in_sync
-    if batch_size % parts:
-        raise ValueError(f"batch_size must be a multiple of {parts}, the devices; got {batch_size}")
-
-
-def check_model(strategy, model):
-    """Raise ValueError if the devices cannot divide the model."""
-    if _on_jax():
-        strategy.check(model)
-
-
-def training_scope(strategy):
-    """A context for `fit` on the devices; Keras enters a `tf.distribute` scope itself."""
-    return strategy.scope() if _on_jax() else contextlib.nullcontext()
-
-
-def is_stopping(strategy, sigterm):
-    """Whether a run ends after this step: on SIGTERM, in any process on JAX, whose processes all ask.
-
-    Args:
-        strategy: What `make_strategy` returns.
-        sigterm: The list of `note_sigterm`.
-    """
-    return strategy.smallest(-bool(sigterm)) < 0 if _on_jax() else bool(sigterm)
-
-
-def smallest(strategy, value):
-    """The minimum of an int over all workers, which all of them wait for."""
-    if _on_jax():
-        return strategy.smallest(value)
-    if not _is_multi_worker(strategy):
-        return value
-
-    @tf.function
-    def gather():
-        return strategy.run(of_replica)
-
-    def of_replica():
-        return tf.distribute.get_replica_context().all_gather(tf.constant([value], tf.int64), axis=0)
-
-    return int(tf.reduce_min(strategy.experimental_local_results(gather())[0]))
-
-
-@contextlib.contextmanager
-def raise_on_lost_worker(strategy, sigterm=()):
-    """Turn TensorFlow's errors after the loss of a worker into one of a single line.
-
-    Args:
-        strategy: tf.distribute.Strategy.
-        sigterm: The list of `note_sigterm`. After SIGTERM the first worker is expected to exit.
-
-    Raises:
-        ConnectionError: if another worker has stopped; SystemExit after SIGTERM.
-    """
-    if _on_jax():
-        with strategy.raise_on_lost_worker():
-            yield
-        return
-    try:
-        yield
-    except LOST_WORKER as error:
-        if not _is_multi_worker(strategy):
-            raise
-        if sigterm:
-            stop("another worker has stopped, so this one stops too")
-        raise ConnectionError(
-            "another worker has stopped, so this one stops too; start the same command on every worker to "
-            f"resume from the last checkpoint ({str(error).strip().splitlines()[0][:200]})"
-        ) from None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.training.strategy import distribute, is_chief, make_strategy, smallest
+from keras_vit.training.strategy import is_chief, make_devices, make_strategy
 
 
 @pytest.fixture(autouse=True)
@@ -30,24 +30,24 @@ def numbers(batch_size):
 def test_alone_there_is_one_device_and_no_scope(name):
     if name == "auto" and len(tf.config.list_logical_devices("GPU")) > 1:
         pytest.skip("several GPUs")
-    strategy = make_strategy(name)
-    assert strategy.num_replicas_in_sync == 1
-    assert is_chief(strategy) and smallest(strategy, 7) == 7
-    with strategy.scope():
+    devices = make_devices(name)
+    assert devices.num_replicas_in_sync == 1
+    assert devices.is_chief and devices.smallest(7) == 7
+    with devices.scope():
         assert not tf.distribute.has_strategy()
-    assert next(iter(distribute(strategy, numbers(4), 4))).numpy().tolist() == [0, 1, 2, 3]
+    assert next(iter(devices.distribute(numbers(4), 4))).numpy().tolist() == [0, 1, 2, 3]
 
 
 def test_mirrored_uses_every_device_and_divides_a_batch_in_its_order():
-    mirrored = make_strategy("mirrored")
+    mirrored = make_devices("mirrored")
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     count = mirrored.num_replicas_in_sync
     assert count == len(tf.config.list_logical_devices(kind))
-    assert is_chief(mirrored) and smallest(mirrored, 7) == 7
-    batches = [*distribute(mirrored, numbers(2 * count), 2 * count)]
+    assert mirrored.is_chief and mirrored.smallest(7) == 7
+    batches = [*mirrored.distribute(numbers(2 * count), 2 * count)]
     assert len(batches) == 4
     for number, batch in enumerate(batches):
-        parts = [part.numpy().tolist() for part in mirrored.experimental_local_results(batch)]
+        parts = [part.numpy().tolist() for part in mirrored.strategy.experimental_local_results(batch)]
         assert [len(part) for part in parts] == [2] * count
         assert sum(parts, []) == [*range(2 * count * number, 2 * count * (number + 1))]
 
