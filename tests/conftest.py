@@ -56,6 +56,10 @@ def pytest_configure(config):
         # Four devices to distribute over; later they cannot be changed.
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+        if config.option.markexpr == "not slow":
+            # Graphs run as they are: optimizing them takes longer than a few batches of small images. With
+            # the slow tests, the same tests run optimized graphs.
+            tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -101,17 +105,7 @@ def _seed():
 
 
 @pytest.fixture(scope="module")
-def without_grappler():
-    """TensorFlow runs graphs as they are: optimizing them takes longer than a few batches of small images."""
-    import tensorflow as tf
-
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-
-
-@pytest.fixture(scope="module")
-def eager(without_grappler):
+def eager():
     """Keras runs steps eagerly, without tracing. Trainings in graphs are tested elsewhere, also by README."""
     import keras
 

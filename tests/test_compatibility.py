@@ -136,6 +136,7 @@ def test_a_finished_run_gives_its_logits(written, expected):
 
 @tensorflow_only
 @pytest.mark.parametrize("name", [pytest.param("finished", marks=pytest.mark.slow), "unfinished"])
+@pytest.mark.usefixtures("eager")
 def test_a_run_ends_with_its_model(name, written, expected, tmp_path):
     """The unfinished run has 4 of 6 steps; of the finished one `model.keras` is lost and rebuilt."""
     from keras_vit.training import train

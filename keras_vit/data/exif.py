@@ -44,6 +44,11 @@ def orientation(encoded):
 
     Source: the standards JEITA CP-3451 (EXIF), ITU-T T.81 (JPEG), ISO/IEC 15948 (PNG) and RFC 9649 (WebP).
     """
+    return _orientation(tf.convert_to_tensor(encoded))
+
+
+@tf.function(autograph=False, experimental_attributes={"_noinline": True})  # traced once for all pipelines
+def _orientation(encoded):
     exif = _exif_data(encoded)
     return tf.cond(tf.strings.length(exif) > 0, lambda: _orientation_tag(exif), lambda: tf.constant(1))
 

@@ -41,7 +41,12 @@ def decode_stored(encoded):
         >>> decode_stored(tf.io.encode_png(tf.zeros((8, 9, 3), tf.uint8))).shape
         TensorShape([8, 9, 3])
     """
-    encoded = tf.convert_to_tensor(encoded)
+    return _decode_stored(tf.convert_to_tensor(encoded))
+
+
+# Every pipeline calls the same functions, which are traced once.
+@tf.function(autograph=False, experimental_attributes={"_noinline": True})
+def _decode_stored(encoded):
     with tf.control_dependencies([assert_bounded(_size(encoded))]):
         return _by_format(
             encoded,

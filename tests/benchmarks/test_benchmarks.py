@@ -147,10 +147,19 @@ def test_time_in_which_two_operations_run_counts_once():
     assert ops.busy([("a", 0, 2), ("b", 1, 3), ("c", 5, 6)]) == 4
 
 
+@pytest.fixture
+def grappler():
+    """TensorFlow optimizes graphs, which the fast tests leave as they are."""
+    options = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    tf.config.optimizer.set_experimental_options(options)
+
+
 @pytest.mark.tensorflow_only("TensorFlow's profiler")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="TensorFlow computes with oneDNN there")
 @pytest.mark.parametrize("activation", ["gelu_tanh", "gelu_erf"])
-def test_a_profile_shows_that_the_matmul_fuses_its_gelu(activation):
+def test_a_profile_shows_that_the_matmul_fuses_its_gelu(activation, grappler):
     layer = MlpBlock(64, activation)
     layer.build((None, 5, 32))
     compute, tokens = tf.function(layer), tf.ones((2, 5, 32))

@@ -167,6 +167,7 @@ class _Source(list):
 
 def test_a_large_split_is_sampled_and_other_images_are_not_read(model, monkeypatch):
     monkeypatch.setattr(evaluation_summary, "MAX_IMAGES", 20)
+    monkeypatch.setattr(evaluation_summary, "MAX_PICTURES", 2)
     samples, _ = labelled("single_label", 200)
     source = _Source(samples.images)
     table = tf.constant(samples.labels)

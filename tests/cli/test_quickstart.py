@@ -18,7 +18,7 @@ from keras_vit.export.exported_model import open_exported
 from keras_vit.training.named_recipes import RECIPES
 
 README = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
-# A sixth of the steps on a quarter of the tokens.
+# An eighth of the steps on a quarter of the tokens.
 PATCH, STEPS = 4, {"total_steps": 150, "warmup_steps": 15}
 ARGUMENTS = ("quickstart", "--workdir", "run")
 

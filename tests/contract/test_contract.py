@@ -142,7 +142,7 @@ PARAMETERS = [
     pytest.param(*case, id=name, marks=[pytest.mark.slow] * (case[1] is QUERIES))
     for case, name in zip(CASES, IDS)
 ]
-every_case = pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 8 if ON_JAX else 1))
+every_case = pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 16 if ON_JAX else 1))
 
 
 def public(module):
@@ -213,7 +213,7 @@ def test_the_configuration_has_every_argument_and_restores_the_layer(cls, argume
     assert {*arguments} <= {*config}
 
 
-@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 8 if ON_JAX else 2))
+@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 16 if ON_JAX else 3))
 def test_eager_compiled_and_symbolic_calls_agree(cls, arguments, shapes):
     layer, inputs = ready(cls, arguments, shapes)
     eager = numpy(layer(*inputs))
@@ -282,7 +282,7 @@ def test_mixed_precision_computes_in_16_bits_and_stays_finite(cls, arguments, sh
     assert_close(output, numpy(exact(*inputs)), 0.15)
 
 
-@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 10 if ON_JAX else 2))
+@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 10 if ON_JAX else 3))
 def test_a_saved_file_loads_in_safe_mode_and_computes_the_same(cls, arguments, shapes, tmp_path):
     layer, inputs = ready(cls, arguments, shapes)
     is_model = isinstance(layer, keras.Model)

@@ -27,14 +27,23 @@ def test_the_folder_holds_every_format_and_the_report(exported, report):
     assert {"keras_vit", "keras", "tensorflow"} <= report["versions"].keys()
 
 
+@pytest.fixture(scope="module")
+def verified(exported, model):
+    """The images on which the export was verified, their labels, and the live model's logits."""
+    preprocessing = open_exported(exported / FILES["tflite_float32"]).preprocessing
+    images, labels = sample_images(digits(40).split("test"), preprocessing, 40)
+    return images, labels, run_live(model, images), preprocessing
+
+
 @pytest.mark.parametrize("name", FILES)
-def test_a_row_says_what_its_file_computes(name, exported, report, model):
+def test_a_row_says_what_its_file_computes(name, exported, report, verified):
     row = report["formats"][name]
     opened = open_exported(exported / FILES[name])
-    images, labels = sample_images(digits(40).split("test"), opened.preprocessing, 40)
+    images, labels, live, preprocessing = verified
+    assert opened.preprocessing == preprocessing
     # Images of a batch share the scales of activations that ONNX Runtime rounds.
     batches = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
-    live, outputs = run_live(model, images), np.concatenate([*map(opened.predict_on_batch, batches)])
+    outputs = np.concatenate([*map(opened.predict_on_batch, batches)])
     difference = np.abs(outputs - live).max() / np.abs(live).max()
     assert row["max_logit_difference"] == pytest.approx(difference, rel=0.05, abs=1e-6)
     assert row["score"] == np.mean(outputs.argmax(-1) == labels)

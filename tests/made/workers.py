@@ -11,6 +11,7 @@ import sys
 
 import keras
 import numpy as np
+import tensorflow as tf
 from reference.comparing import arrays
 
 from keras_vit.training.workdir import Workdir
@@ -19,13 +20,13 @@ from keras_vit.training.workdir import Workdir
 # checkpoint from a step on is written, "values N", or before old ones are removed, "remove N".
 SCRIPT = """
 import os, pathlib, pickle, signal, sys
-config, path, moment, options = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
+config, path, moment, graphs, options = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 kind, _, number = (moment or "").partition(" ")
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-import keras, numpy as np
+import keras, numpy as np, tensorflow as tf
 from keras_vit.models import DistributedModel
 from keras_vit.training import checkpoints, run
 
@@ -58,6 +59,7 @@ def remove_and_die(self):
         die()
     remove_old(self)
 np.savez, checkpoints.Checkpoints._remove_old = savez_and_die, remove_and_die
+tf.config.optimizer.set_experimental_options(graphs)
 run.train(config, path, verbose=2, **options)
 """
 
@@ -74,7 +76,8 @@ def start(folder, config, path, *, moment=None, worker=None, ports=(), environme
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{worker}-{moment}".replace(" ", "-")
-    (folder / name).write_bytes(pickle.dumps((config, path, moment, options)))
+    graphs = tf.config.optimizer.get_experimental_options()  # An optimized graph computes other bits.
+    (folder / name).write_bytes(pickle.dumps((config, path, moment, graphs, options)))
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **dict(environment)}
     environment.pop("TF_CONFIG", None)
     if ports:

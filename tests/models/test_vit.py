@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from made.devices import devices
-from made.sampling import some, some_on_jax
+from made.sampling import some_on_jax
 from reference.comparing import arrays, assert_close, numpy
 from reference.small import NEWER, NO_TRANSFORMER, SMALL, assert_same_as_numpy, images_for, small
 
@@ -351,7 +351,8 @@ def compiled(**options):
 
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")  # Keras's own default
-@pytest.mark.parametrize("replicas", some([None, 2], 2))
+@pytest.mark.slow  # README, runs and test_distributed.py also fit arrays and data sets
+@pytest.mark.parametrize("replicas", [None, 2])
 def test_fit_learns_from_arrays_and_from_a_dataset(replicas):
     scope = contextlib.nullcontext()
     if replicas:

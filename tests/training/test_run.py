@@ -77,9 +77,33 @@ def test_a_finished_run_returns_its_result_and_trains_nothing(finished, monkeypa
     assert (again.path, found) == (workdir.path, workdir.result)
 
 
-@pytest.mark.parametrize(
-    "moment", [pytest.param(moment, marks=[slow] * (i > 0)) for i, moment in enumerate(random_moments(14))]
-)
+class Stopped(BaseException):
+    """An end that no code expects."""
+
+
+def test_a_run_that_ends_while_it_writes_a_checkpoint_resumes_as_if_it_had_not(
+    finished, tmp_path, monkeypatch
+):
+    """In this process, which saves the imports; below processes are killed."""
+    config, expected = finished
+    savez = np.savez
+
+    def savez_in_part(path, **values):
+        if values["optimizer/0"] == 10:
+            path.write_bytes(b"the first half")
+            raise Stopped
+        savez(path, **values)
+
+    with monkeypatch.context() as changes, pytest.raises(Stopped):
+        changes.setattr(np, "savez", savez_in_part)
+        train(config, tmp_path / "run", verbose=0)
+    workdir, record = train(config, tmp_path / "run", verbose=0)
+    assert record["steps"] == 14
+    assert_same_end(workdir, expected)
+
+
+@slow
+@pytest.mark.parametrize("moment", random_moments(14))
 def test_a_killed_run_resumes_and_ends_as_if_it_had_not_been(moment, finished, tmp_path):
     config, expected = finished
     path = tmp_path / "run"
