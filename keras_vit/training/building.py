@@ -22,8 +22,9 @@ def build_model(config, dataset):
     recipe = config.recipe
     sizes = parse_variant(config.model) if isinstance(config.model, str) else dict(config.model or {})
     own = recipe.model
-    if config.model or config.weights:
-        own = {name: value for name, value in own.items() if name not in (*SIZES, "patch_size")}
+    if recipe.has_sizes:
+        given = (*SIZES, "patch_size") if config.weights else sizes
+        own = {name: value for name, value in own.items() if name not in given}
     options = {
         **own,
         "dropout_rate": recipe.dropout_rate,
