@@ -23,7 +23,7 @@ def build_model(config, dataset):
     sizes = parse_variant(config.model) if isinstance(config.model, str) else dict(config.model or {})
     own = recipe.model
     if recipe.has_sizes:
-        given = (*SIZES, "patch_size") if config.weights else sizes
+        given = {*SIZES, "patch_size"} & (own.keys() if config.weights else sizes.keys())
         own = {name: value for name, value in own.items() if name not in given}
     options = {
         **own,

@@ -236,6 +236,17 @@ def test_segment_starts_from_a_folder_and_writes_masks(tmp_path):
     assert "(64, 64) of uint8" in done.printed("use-litert")
 
 
+@pytest.mark.slow
+def test_words_classify_and_find_digits(tmp_path):
+    done = run("07_images_and_words", tmp_path)
+    assert done.warnings == []
+    assert done.figures == {"similarity-figure": 1, "search-figure": 1}
+    assert done.fraction("train") > 0.93
+    assert len(re.findall(r"^\w+ [\d.]+%, \w+ [\d.]+%$", done.printed("zero-shot"), re.MULTILINE)) == 4
+    assert done.fraction("similarity-figure") >= 0.9
+    assert done.fraction("search-figure") >= 0.75
+
+
 @each
 def test_it_is_a_notebook_without_outputs(path):
     stored = json.loads(path.read_text())
