@@ -164,11 +164,10 @@ def test_ten_kills_leave_a_whole_index_each_time(tmp_path):
     folder, counts = tmp_path / "index", [0]
     rng = np.random.default_rng(0)
     for _ in range(10):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, folder], stdout=subprocess.PIPE)
-        writer.stdout.readline()
-        time.sleep(rng.uniform(0.3, 1.5))
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
+        with subprocess.Popen([sys.executable, "-c", WRITER, folder], stdout=subprocess.PIPE) as writer:
+            writer.stdout.readline()
+            time.sleep(rng.uniform(0.3, 1.5))
+            writer.send_signal(signal.SIGKILL)
         index = open_index(folder)
         assert len(index.query(np.ones(64), top=len(index))) == len(index) and len(index) % 50 == 0
         counts.append(len(index))
