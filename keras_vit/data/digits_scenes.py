@@ -1,4 +1,4 @@
-"""Scenes of scanned digits: several on a canvas, some of them behind others."""
+"""Scenes of scanned digits: several on a canvas, in corners of their own that overlap."""
 
 import io
 
@@ -8,11 +8,12 @@ from keras_vit.data.digits import load_digits
 from keras_vit.data.masks import MaskSamples
 
 SIDE = 64  # pixels of a scene
-DIGITS = (2, 5)  # the fewest and the most that are tried in a scene
-SIDES = (24, 34)  # the smallest and the largest digit, in pixels
-VISIBLE = 0.7  # of a digit's ink, at least
+DIGITS = (2, 4)  # the fewest and the most that are tried in a scene, each in a corner of its own
+SIDES = (30, 34)  # the smallest and the largest digit, in pixels
+INWARDS = 4  # the largest distance of a digit from the two edges of its corner, in pixels
+VISIBLE = 0.9  # of a digit's ink, at least
 INK = 0.4  # of the largest brightness: what is brighter is part of the digit
-COUNTS = {"train": 1200, "validation": 120, "test": 240}
+COUNTS = {"train": 2400, "validation": 120, "test": 240}
 
 
 def load_digits_scenes(argument=None, *, seed, **options):
@@ -54,20 +55,22 @@ def scene(scans, labels, seed):
     from PIL import Image
 
     rng = np.random.default_rng(seed)
-    corners = rng.uniform(20, 90, (2, 2, 3)).astype(
-        "float32"
-    )  # A gradient from corner to corner, with noise.
+    # A gradient from corner to corner, with noise.
+    colours = rng.uniform(20, 90, (2, 2, 3)).astype("float32")
     across = np.linspace(0, 1, SIDE, dtype="float32")
-    rows = corners[0] + across[:, np.newaxis, np.newaxis] * (corners[1] - corners[0])
+    rows = colours[0] + across[:, np.newaxis, np.newaxis] * (colours[1] - colours[0])
     picture = rows[:, :1] + across[:, np.newaxis] * (rows[:, 1:] - rows[:, :1])
     picture = picture + 6 * rng.standard_normal(picture.shape, "float32")
     mask, inks = np.zeros((SIDE, SIDE), "uint8"), []
     owner = np.full((SIDE, SIDE), -1)  # which of the digits is in front
-    for _ in range(rng.integers(DIGITS[0], DIGITS[1] + 1)):
+    corners = rng.permutation(4)[: rng.integers(DIGITS[0], DIGITS[1] + 1)]
+    for is_lower, is_right in zip(corners // 2, corners % 2):
         chosen, side = rng.integers(len(scans)), int(rng.integers(SIDES[0], SIDES[1] + 1))
         scaled = Image.fromarray(scans[chosen]).resize((side, side), Image.Resampling.BICUBIC)
         ink = np.clip(np.asarray(scaled), 0, 1)[..., np.newaxis]
-        top, left = rng.integers(0, SIDE - side + 1, 2)
+        down, right = rng.integers(0, INWARDS + 1, 2)
+        top = SIDE - side - down if is_lower else down
+        left = SIDE - side - right if is_right else right
         window = slice(top, top + side), slice(left, left + side)
         is_ink = ink[..., 0] > INK * 0.7
         hidden = np.bincount(owner[window][is_ink & (owner[window] >= 0)], minlength=len(inks))
@@ -76,7 +79,7 @@ def scene(scans, labels, seed):
             continue  # Little of a digit is another digit.
         colour = rng.uniform(150, 255, 3).astype("float32")
         cover = np.clip(ink / INK, 0, 1) ** 2  # Its edge is soft, and what is behind the digit is hidden.
-        picture[window] = picture[window] * (1 - cover) + cover * colour * (0.7 + 0.3 * ink)
+        picture[window] = picture[window] * (1 - cover) + cover * colour * (0.3 + 0.7 * ink)
         mask[window][is_ink], owner[window][is_ink] = labels[chosen] + 1, len(inks)
         inks.append(int(is_ink.sum()))
     return np.clip(np.round(picture), 0, 255).astype("uint8"), mask

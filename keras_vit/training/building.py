@@ -21,12 +21,9 @@ def build_model(config, dataset):
     """
     recipe = config.recipe
     sizes = parse_variant(config.model) if isinstance(config.model, str) else dict(config.model or {})
-    own = recipe.model
-    if recipe.has_sizes:
-        given = {*SIZES, "patch_size"} & (own.keys() if config.weights else sizes.keys())
-        own = {name: value for name, value in own.items() if name not in given}
+    is_whole = config.weights or {*SIZES, "patch_size"} <= sizes.keys()
     options = {
-        **own,
+        **({} if recipe.has_sizes and is_whole else recipe.model),
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
         "dtype": recipe.dtype,

@@ -54,7 +54,8 @@ class Recipe(Augmentation):
         head_bias: Initial value of a new head's biases.
         freeze: Name of the last frozen layer, such as "encoder_block_8"; "encoder_norm" for a linear probe;
             or None.
-        model: Other arguments of `VisionTransformer`. If it has all sizes, a run needs no others.
+        model: Other arguments of `VisionTransformer`. If they have all sizes, they are for runs without
+            weights and without all sizes of another model.
         segmenter: Of segmentation: arguments of `ImageSegmenter`, such as its `head`; None for its defaults.
         image_text: Arguments of `ImageTextModel` besides the image tower, to train it on a data set with
             texts, which determines the vocabulary and the length of `text`; None for another model.

@@ -48,6 +48,14 @@ def test_the_finished_model_is_a_segmenter_that_a_file_holds(segmenter, tmp_path
     assert_close(read_model(tmp_path / "model.keras")(images), numpy(finished(images)))
 
 
+def test_the_recipes_whole_model_is_used_unless_a_run_has_another():
+    own, given = built(model=None).encoder, built().encoder
+    assert (own.image_size, own.hidden_size, own.rotary["kind"]) == ((64, 64), 128, "axial")
+    assert (given.hidden_size, given.rotary) == (MODEL["hidden_size"], None)
+    with pytest.raises(ValueError, match="expected a model, to train from random weights, or weights"):
+        config("segment", model=None)
+
+
 @pytest.mark.parametrize("head", ["linear", "multi"])
 def test_a_frozen_backbone_leaves_the_head(head):
     model = built("segment_linear", image_size=None, segmenter={"head": head})
