@@ -95,10 +95,10 @@ def test_the_wheel_requires_what_the_package_imports(wheel):
     outside = {
         names.get(name, name) for name in found - {*sys.stdlib_module_names} - {"keras_vit", "_keras_vit_cli"}
     }
-    # Needed by Keras's TensorBoard callback, TensorFlow Datasets, users' layers and files of ONNX and
-    # OpenVINO, and for plans, without an import statement of ours.
+    # Needed by Keras's TensorBoard callback, TensorFlow Datasets, users' layers, files of ONNX and OpenVINO,
+    # tokenizers, indices of pictures and plans, without an import statement of ours.
     by_name = {"tensorboard", "importlib-resources", "keras-cv", "onnx", "onnxruntime", "tf2onnx"}
-    by_name |= {"openvino", "nncf", "libtpu"}
+    by_name |= {"openvino", "nncf", "tokenizers", "sentencepiece", "usearch", "libtpu"}
     assert outside | by_name == asked
 
 
