@@ -62,6 +62,7 @@ def run_pages(pages, folder):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow_only("README trains and exports")
 def test_every_block_of_readme_runs(tmp_path):
     ((folder, failure),) = run_pages(["README.md"], tmp_path).values()

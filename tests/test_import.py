@@ -60,6 +60,7 @@ def found():
     return functools.cache(imported)
 
 
+@pytest.mark.slow
 def test_importing_costs_at_most_a_tenth_more_than_keras(found):
     # Processor time, since other processes run too; what looks slow is measured again.
     ratio = found("tensorflow")["ratio"]

@@ -6,6 +6,7 @@ import tempfile
 import keras
 import numpy as np
 
+from keras_vit.models.classifying import check_finite
 from keras_vit.models.config import is_dynamic
 from keras_vit.models.encoder_model import patch_pixels
 from keras_vit.models.features import grids_of_blocks
@@ -41,7 +42,7 @@ def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, 
 
     Raises:
         ValueError: for a window that patches do not divide, a window of a model with one size, `whole` for a
-            model without a size, or an image that cannot be read.
+            model without a size, an image that cannot be read, or a model that computes NaN.
 
     Example:
         >>> encoder = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
@@ -63,7 +64,8 @@ def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, 
         pixels = as_pixels(image, preprocessing.channels, value_range)
         height, width = pixels.shape[:2]
         if whole:
-            logits = model.predict_on_batch(preprocessing.normalise(preprocessing.resized(pixels[None])))
+            inputs = preprocessing.normalise(preprocessing.resized(pixels[None]))
+            logits = check_finite(np.asarray(model.predict_on_batch(inputs)))
             bilinear = dataclasses.replace(preprocessing, interpolation="bilinear")
             maps.append(resize(logits, (height, width), bilinear)[0].argmax(-1).astype("int32"))
             continue
@@ -97,7 +99,7 @@ def dense_features(
 
     Raises:
         ValueError: for a block that the model does not have, a window that patches do not divide or of a
-            model with one size, or an image that cannot be read.
+            model with one size, an image that cannot be read, or a model that computes NaN.
 
     Example:
         >>> features = dense_features(model, np.zeros((2, 40, 50, 3), "uint8"))
@@ -168,7 +170,7 @@ def _slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1)):
                 # Pixels outside of the image are 0 after the normalisation.
                 missing = [(0, side - given) for side, given in zip(window, part.shape)]
                 parts.append(np.pad(model.preprocessing.normalise(part), [*missing, (0, 0)]))
-            yield from np.asarray(compute(np.stack(parts)), "float32")
+            yield from check_finite(np.asarray(compute(np.stack(parts)), "float32"))
 
     height, width = (side // s for side, s in zip(window, scale))
     rows, columns = ([start // s for start in starts] for starts, s in zip((tops, lefts), scale))

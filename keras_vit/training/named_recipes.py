@@ -220,8 +220,8 @@ RECIPES = {
         flip=False,
         eval_every=250,
         source="this package: scenes of scanned digits from scratch, `digits_scenes`",
-        cost="1,500 steps of 24 images, less than 6 minutes of processor time",
-        result="mean IoU about 0.89 on 240 test scenes",
+        cost="1,500 steps of 24 images, 5 to 6 minutes of processor time",
+        result="mean IoU 0.88 on 240 test scenes (seed 0)",
     ),
     # Two towers from scratch, for zero-shot labels in wordings that were not in training.
     "digits_words": Recipe(

@@ -192,6 +192,7 @@ def test_only_correct_predictions_are_best_and_there_may_be_none(model):
     assert len(pictures["Worst"]) == 3 and "Best predictions" not in text
 
 
+@pytest.mark.slow
 def test_pictures_and_errors_name_their_files_below_the_data_sets_folder(tmp_path, model):
     root = write_classes(tmp_path / "data", names=("a", "b"), count=4)
     outside = write_classes(tmp_path / "elsewhere", names=("c",), count=1)

@@ -76,6 +76,7 @@ def test_the_result_is_the_models(inspected, images, model):
     np.testing.assert_allclose(result["explained_variance"], filter_components(live)[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_without_head_or_positions_is_inspected_on_grey_images_of_several_sizes(keras_vit, tmp_path):
     grey = Preprocessing(None, mean=(0.5,), std=(0.25,))
     options = {"image_size": (None, None), "position_embedding": "none", "in_channels": 1}

@@ -54,6 +54,7 @@ def test_labels_classify_images(two_towers, images, keras_vit):
         np.testing.assert_allclose([found["cat"], found["a red, car"]], 1 / (1 + np.exp(-row)), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_prompts_of_classes_are_scored_on_a_data_set(two_towers, images, keras_vit, tmp_path):
     path, model = two_towers
     (tmp_path / "classes.json").write_text('{"cat": ["cat", "kitten"], "dog": "a dog"}')

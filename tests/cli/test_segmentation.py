@@ -107,6 +107,7 @@ def test_a_split_is_evaluated_for_each_class(keras_vit, live, model, streets, tm
         figure.verify()
 
 
+@pytest.mark.slow
 def test_an_evaluation_shows_classes_and_the_worst_images_by_iou(live, streets):
     report = Report()
     samples = load_dataset(f"folder:{streets}", task="segmentation").split("train")

@@ -64,7 +64,7 @@ def convert(saved, folder, precisions, calibration, onnx=True):
 
 
 @pytest.mark.parametrize(
-    "names", [FAST, ALSO, *(pytest.param((name,), marks=pytest.mark.slow) for name in MODELS)]
+    "names", [FAST, *(pytest.param(names, marks=pytest.mark.slow) for names in (ALSO, *zip(MODELS)))]
 )
 def test_litert_and_onnx_compute_what_the_model_does(names, tmp_path, monkeypatch):
     if "chunked attention" in names:

@@ -68,6 +68,7 @@ def test_keras_loads_it_as_a_layer(model, saved_model):
     assert len(layer.trainable_weights) == len(model.trainable_weights)
 
 
+@pytest.mark.slow
 def test_a_representation_is_exported_without_the_head(tmp_path):
     model = one_block(distillation=True, class_names=("red", "green", "blue", "grey", "pink"))
     folder = export_saved_model(model, tmp_path / "1", representation=True, warmup=())
@@ -84,6 +85,7 @@ def test_a_representation_is_exported_without_the_head(tmp_path):
 COLORS = ("red", "green", "blau", "größer", "pink")
 
 
+@pytest.mark.slow
 def test_a_frozen_model_in_float16_is_exported_in_float32_and_not_changed(tmp_path):
     model = one_block(dtype="float16", dropout_rate=0.5, class_names=COLORS)
     model.get_layer("encoder_block_0").mlp.trainable = False

@@ -134,6 +134,7 @@ def test_litert_gives_bytes_that_are_the_live_maps(model, litert):
     np.testing.assert_array_equal(exported.predict_on_batch(images).argmax(-1), classes)
 
 
+@pytest.mark.slow
 def test_opened_exports_are_evaluated_and_segment_like_the_live_model(model, saved, litert):
     """At the model's size a class map is as good as logits."""
     images = photos((40, 31), (16, 24))

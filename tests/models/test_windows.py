@@ -131,6 +131,14 @@ def test_wrong_options_are_refused(options, message):
         assert message in str(error.value)
 
 
+def test_nan_is_refused():
+    model = ImageSegmenter(VisionTransformer(**ENCODER), 5)
+    model.get_layer("head").bias.assign([np.nan] * 5)
+    for whole in (False, True):
+        with pytest.raises(ValueError, match="the model computes NaN or infinity"):
+            model.segment(photo(16, 16), whole=whole)
+
+
 def test_windows_that_patches_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="expected a window divisible by"):
         segmenter(any_size=True).segment(photo(32, 32), window=(12, 16))

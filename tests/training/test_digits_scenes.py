@@ -33,4 +33,4 @@ def test_a_linear_head_takes_a_fifth_of_the_backbones_time():
 
 def test_the_recipe_segments_scenes(tmp_path):
     _, record = train(RunConfig("digits_scenes", RECIPES["digits_scenes"]), tmp_path / "run", 0)
-    assert record["test_mean_iou"] >= 0.87
+    assert record["test_mean_iou"] >= 0.86
