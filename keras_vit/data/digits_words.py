@@ -9,7 +9,7 @@ from keras_vit.preprocessing.text import PACKAGES, TextPreprocessing, pack
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 NAMES = ("{word}", "{number}", "the digit {word}", "the number {word}", "digit {number}", "number {number}")
-# The wordings of a split are in no other split, and those of "test" also have words that "train" lacks.
+# No two splits share a wording, and the wordings of "test" also have words that "train" lacks.
 TEMPLATES = {
     "train": (
         *("{}", "a {}", "a photo of {}", "a scan of {}", "a picture of {}", "an image of {}"),

@@ -251,7 +251,7 @@ class ImageTextModel(DistributedModel):
         Returns:
             For each image a list of (label, probability), most probable first, as `classify` of a
             VisionTransformer. With the objective "sigmoid" each probability is that of the label alone; with
-            "softmax" those of all labels sum to 1.
+            "softmax" the probabilities of all labels sum to 1.
 
         Raises:
             ValueError: as `encode_images` and `class_vectors`.

@@ -146,7 +146,7 @@ def _neighbours(maps, points):
 
 
 def _corners(batch, height, width, points):
-    """The numbers of the four pixels around each point among those of all maps, and their shares."""
+    """The indices, in all maps, of the four pixels around each point, and their bilinear weights."""
     first = ops.expand_dims(ops.arange(batch, dtype="int32") * (height * width), 1)
     x = points[..., 0] * ops.cast(width, "float32") - 0.5
     y = points[..., 1] * ops.cast(height, "float32") - 0.5

@@ -21,7 +21,7 @@ _RULES = {  # of the constructor's arguments
     "norm_epsilon": number(above=0),
     "dropout_rate": number(0, below=1),
 }
-SCOPE = "text"  # begins the paths of the weights, which differ from those of an image tower
+SCOPE = "text"  # begins the paths of the weights, unlike an image tower's
 
 
 def min_text_parameters(options):
