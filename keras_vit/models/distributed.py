@@ -44,6 +44,7 @@ class DistributedModel(keras.Model):
     """
 
     total_steps = None
+    is_segment = False  # whether a call of `fit` is a part of the training, of which it does not warn
 
     def compile(self, *args, accumulation_steps=1, seed=None, total_steps=None, **kwargs):
         """Configure the model for training, as `keras.Model.compile`, with three more arguments.
@@ -90,7 +91,7 @@ class DistributedModel(keras.Model):
         if self.compiled and not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = keras.tree.flatten(callbacks) if callbacks else []
             check_callbacks(self.optimizer, callbacks)
-            if self.total_steps is not None:
+            if self.total_steps is not None and not self.is_segment:
                 callbacks = [*callbacks, ScheduleLength(self.total_steps)]
         return super().fit(x, y, batch_size, epochs, verbose, callbacks, *args, **kwargs)
 

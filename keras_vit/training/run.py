@@ -176,7 +176,7 @@ def train(
         devices.check_model(model)
         # A run weights samples only to fill batches up, with weight 0.
         compile_model(model, recipe, task=task, weighted_metrics=True)
-        model.total_steps = None  # Each call of `fit` is only a segment of the run.
+        model.is_segment = True  # Each call of `fit` is only a segment of the run.
         model.optimizer.build(model.trainable_variables)
     # Invalid input has been refused by now, so that it creates no folder.
     with workdir.locked() if chief else contextlib.nullcontext():
