@@ -53,7 +53,8 @@ def predict(model, samples, batch_size=64, task="single_label"):
 
     Returns:
         Predictions; for segmentation SegmentationPredictions, of maps of the images' own sizes, to which the
-        logits are resized bilinearly; for the other tasks an object with the arrays `outputs` and `labels`.
+        logits are resized bilinearly, and at which a model for any size computes; for the other tasks an
+        object with the arrays `outputs` and `labels`.
 
     Raises:
         ValueError: as `evaluate`.
@@ -64,6 +65,9 @@ def predict(model, samples, batch_size=64, task="single_label"):
     """
     task = get_task(task)
     check_outputs(model, task)
+    if task.has_class_maps and model.preprocessing.image_size is None:
+        # In a batch, images would be padded to one size, which their tokens would attend to.
+        return predict_maps(lambda image: model.segment([image])[0], samples, model.num_classes)
     if task.has_class_maps:
         return concatenate([*_predicted_maps(model, samples, batch_size, task)])
     if samples.labels:  # Some data sets know their labels before they read the images.

@@ -4,10 +4,10 @@ from made.encoded import encoded
 from made.folders import write_classes
 from made.unread import Unread
 from PIL import Image
-from reference.comparing import numpy
-from reference.small import small
+from reference.comparing import numpy, randomise
+from reference.small import SMALL, small
 
-from keras_vit import Preprocessing
+from keras_vit import ImageSegmenter, Preprocessing, VisionTransformer
 from keras_vit.data.datasets import Samples, load_dataset
 from keras_vit.data.masks import MaskSamples
 from keras_vit.evaluation import (
@@ -153,6 +153,16 @@ def test_class_maps_are_scored_at_the_images_own_sizes():
     assert scores["samples"] == 5 and 0.8 < scores["mean_iou"] <= scores["pixel_accuracy"] < 1
     exact = predict_maps(lambda image: image.argmax(-1), samples, 3)
     assert segmentation_scores(exact)["mean_iou"] == segmentation_scores(exact)["boundary_f"] == 1
+
+
+def test_a_model_for_any_size_computes_each_image_at_its_own():
+    options = {**SMALL, "image_size": (None, None), "position_grid": (2, 2), "num_classes": None}
+    model = randomise(ImageSegmenter(VisionTransformer(**{**options, "num_layers": 1}), 3))
+    samples = scenes([(16, 12), (20, 28), (8, 12)])
+    predictions = predict(model, samples, 3, "segmentation")
+    alone = [predict(model, samples.take([i]), task="segmentation").pairs for i in range(3)]
+    np.testing.assert_array_equal(predictions.pairs, np.concatenate(alone))
+    assert len({*predictions.pairs[:, 1]}) > 1
 
 
 def test_class_maps_need_a_model_a_mask_and_a_map_of_the_same_classes():
