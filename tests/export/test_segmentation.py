@@ -202,8 +202,8 @@ def test_class_maps_have_tolerances_of_their_own():
     with pytest.raises(ValueError, match="NaN"):
         check_tolerance(exact, row(1.0, np.nan), 16, 1000)
     assert check_tolerance(agreeing, row(0.995), 300, 1000) is None
-    assert "1,000,000 or more pixels of a data set" in check_tolerance(agreeing, row(0.9), 16, 1000)
-    for images, count in ((256, 1000), (6, 1_000_000)):
+    assert "32 or more images, or 1,000,000 or" in check_tolerance(agreeing, row(0.9), 31, 999_999)
+    for images, count in ((32, 1000), (6, 1_000_000)):
         with pytest.raises(ValueError, match="on 99.40% of .* pixels; the bound is 99.5%"):
             check_tolerance(agreeing, row(0.994), images, count)
 
