@@ -154,7 +154,11 @@ def _read_classes(root):
     path = root / CLASSES
     if not path.is_file():
         return None, None
-    lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").rstrip().splitlines()]
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{os.fspath(path)!r} is not a readable text file: {error}") from None
+    lines = [line.strip() for line in text.rstrip().splitlines()]
     names = [line for line in lines if line != NO_CLASS]
     if len(lines) > IGNORE or len({*names}) < len(names) or "" in lines or not names:
         raise ValueError(

@@ -1,4 +1,5 @@
 import os
+import re
 
 import numpy as np
 import pytest
@@ -97,6 +98,10 @@ def damage_classes(root):
     (root / "classes.txt").write_text("sky\nsky\n")
 
 
+def damage_encoding(root):
+    (root / "classes.txt").write_text("himmel\nstraße\nhaus\n", encoding="latin-1")
+
+
 def damage_one_class(root):
     for path in (root / "masks").iterdir():
         save_mask(path, np.full((32, 24), 0))
@@ -119,33 +124,45 @@ def damage_layout(root):
     (root / "images").rename(root / "pictures")
 
 
-NOT_GREY = "(expected a palette or grey PNG of up to 8 bits; got one of Pillow's mode"
-REFUSED = {  # the table of docs/segmentation.md
-    damage_missing: "1 image(s) in '{root}' have no mask: images/03.png; expected images/NAME.jpg with",
-    damage_mask: "1 image(s) or mask(s) cannot be read: {root}/masks/03.png (",
-    damage_image: "1 image(s) or mask(s) cannot be read: {root}/images/03.png; remove them or give",
-    damage_colour: f"03.png {NOT_GREY} RGB)",
-    damage_depth: f"03.png {NOT_GREY} I;16)",
-    damage_size: "1 mask(s) have another size than their image: {root}/masks/03.png (32×24 pixels, but its "
-    "image has 24×32 pixels)",
-    damage_value: "1 mask(s) have values without a class: {root}/masks/03.png (7); classes.txt names those "
-    "from 0 to 2, and 255 is ignored",
-    damage_classes: "{root}/classes.txt: expected up to 255 lines, each with the name of another class, or ",
-    damage_one_class: "the masks in '{root}' have one class only: '0'; expected two or more values",
-    damage_twice: "expected one image for each mask; got images/03.jpg, images/03.png",
-    damage_train: "'{root}' has no images to train on; it has test",
-    damage_layout: "no images and masks in '{root}'; expected images/NAME.jpg with masks/NAME.png, both ",
+DAMAGES = {  # by the first cell of the manual's table
+    "no `images` and `masks`": damage_layout,
+    "an image without a mask": damage_missing,
+    "two images for a mask": damage_twice,
+    "no training images": damage_train,
+    "a damaged image": damage_image,
+    "a damaged mask": damage_mask,
+    "a mask in colours": damage_colour,
+    "a mask of 16 bits": damage_depth,
+    "a mask of another size": damage_size,
+    "a value without a class": damage_value,
+    "equal names of classes": damage_classes,
+    "`classes.txt` of another encoding": damage_encoding,
+    "one class only": damage_one_class,
 }
 
 
-@pytest.mark.parametrize("damage", REFUSED, ids=lambda damage: damage.__name__)
-def test_a_wrong_folder_is_refused_with_what_is_wrong(damage, tmp_path):
+@pytest.fixture(scope="module")
+def messages(repository):
+    """The rows of the manual's table: what is wrong, and the message, in which "…" is any text."""
+    page = (repository / "docs/segmentation.md").read_text(encoding="utf-8")
+    section = page.partition("### What is refused")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    return {wrong: message for wrong, message in rows[1:]}
+
+
+def test_the_manual_lists_what_is_refused(messages):
+    assert [*messages] == [*DAMAGES]
+
+
+@pytest.mark.parametrize("wrong", DAMAGES)
+def test_a_wrong_folder_is_refused_with_the_message_of_the_manual(wrong, messages, tmp_path):
     write_masks(tmp_path, 5)
-    damage(tmp_path)
+    DAMAGES[wrong](tmp_path)
     with pytest.raises(ValueError) as error:
         load(tmp_path)
-    assert REFUSED[damage].format(root=tmp_path) in str(error.value)
-    assert len(str(error.value).splitlines()) == 1
+    expected = messages[wrong].replace("PATH", str(tmp_path))
+    parts = (re.escape(part.strip()) for part in expected.split("…"))
+    assert re.fullmatch(" ?.* ?".join(parts), str(error.value)), (expected, str(error.value))
 
 
 def test_unreadable_images_and_masks_can_be_skipped(tmp_path):
