@@ -60,6 +60,11 @@ def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, **opt
     rows = _read_rows(root / TABLE)
     if task.has_class_ids and not (rows and "label" in rows[0][1]):
         names, found, empty = _read_classes(root, files)
+        if {*names} == {"images", "masks"}:
+            raise ValueError(
+                f"{os.fspath(root)!r} has images and masks, for the task 'segmentation' (--recipe segment); "
+                f"the task is {task.name!r}"
+            )
         used = set()
     elif not rows:
         raise ValueError(f"task {task.name!r} needs the table {table!r}, which is missing or empty")

@@ -165,6 +165,12 @@ def test_a_wrong_folder_is_refused_with_the_message_of_the_manual(wrong, message
     assert re.fullmatch(" ?.* ?".join(parts), str(error.value)), (expected, str(error.value))
 
 
+def test_images_and_masks_are_no_classes(tmp_path):
+    write_masks(tmp_path, 3)
+    with pytest.raises(ValueError, match="for the task 'segmentation' .*; the task is 'single_label'$"):
+        load_dataset(f"folder:{tmp_path}")
+
+
 def test_unreadable_images_and_masks_can_be_skipped(tmp_path):
     write_masks(tmp_path, 20)
     bad = (
