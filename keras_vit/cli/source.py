@@ -10,7 +10,7 @@ from keras_vit.cli.report import introduce
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation.predicting import check_classes
 from keras_vit.export.exported_model import ExportedModel, open_exported
-from keras_vit.export.formats import suffix_of
+from keras_vit.export.formats import SAVED_MODEL, format_of, suffix_of
 from keras_vit.tasks import get_task
 from keras_vit.training.workdir import Workdir
 from keras_vit.variants import parse_variant
@@ -35,7 +35,8 @@ def open_model(source, trust=False, sha256=None, text_tower=False):
 
     Returns:
         VisionTransformer or ImageSegmenter; or for a SavedModel (its folder, an export's, a `.tar.gz` or
-        `.tgz`), a `.tflite` or a `.onnx` file, each a path or a URL, an `ExportedModel`.
+        `.tgz`), a `.tflite` or a `.onnx` file, each a path or a URL, or the folder of a web page, an
+        `ExportedModel`.
 
     Raises:
         ValueError: if there is none, or it holds no Vision Transformer.
@@ -118,6 +119,8 @@ def is_exported(source):
     if suffix_of(source) or re.match(HUBS, os.fspath(source)):
         return True
     path = pathlib.Path(source).expanduser()
+    if path.is_dir() and format_of(path) is not SAVED_MODEL:  # a web page
+        return True
     # Weights have precedence: they are data, and a SavedModel next to them is a program.
     programs = ("saved_model.pb", "[0-9]*/saved_model.pb", "saved_model", VERIFICATION)
     return not _has_weights(path) and any(next(path.glob(pattern), None) for pattern in programs)

@@ -14,6 +14,7 @@ from keras_vit.export import archive
 from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
+from keras_vit.export.web import PAGE
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -74,6 +75,11 @@ def test_of_an_export_without_a_saved_model_the_files_are_named(saved, tmp_path)
     (tmp_path / "saved_model").mkdir()
     shutil.copytree(saved, tmp_path / "saved_model" / "1")
     assert isinstance(open_model(tmp_path), ExportedModel)
+
+
+def test_the_folder_of_a_page_is_an_export(tmp_path):
+    (tmp_path / PAGE).write_text("<html></html>")
+    assert is_exported(tmp_path)
 
 
 def test_a_folder_with_weights_and_a_program_is_its_weights(saved, tmp_path):
