@@ -163,7 +163,10 @@ def _page(job):
 
 
 def _write_web(job, path):
-    web.export_web(job.saved_model, path, image_size=job.image_size, title=job.name, **_page(job))
+    model = path.with_name(f"model_{job.page_precision}.tflite")
+    is_same = model.exists() and job.batch_size == 1 and not job.attention
+    options = {"image_size": job.image_size, "title": job.name, "model": model if is_same else None}
+    web.export_web(job.saved_model, path, **options, **_page(job))
 
 
 def _check_web(job):

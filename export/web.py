@@ -45,6 +45,7 @@ def export_web(
     drawing=None,
     single_file=False,
     attention=False,
+    model=None,
 ):
     """Write a page that classifies pictures in the browser, on the device that shows it.
 
@@ -67,6 +68,8 @@ def export_web(
         single_file: Whether `index.html` contains everything. It then also works without a server, opened
             from the file system.
         attention: Whether it shows attention rollout over the picture, which takes about a fifth more time.
+        model: The file that `export_tflite` wrote with the same options and batches of one image, which is
+            copied; None to convert the SavedModel.
 
     Returns:
         pathlib.Path of the folder.
@@ -92,13 +95,11 @@ def export_web(
     description = description.with_size(image_size or description.usual_size)
     with atomic_path(path, overwrite=False) as folder:
         folder.mkdir()
-        model = export_tflite(
-            saved_model,
-            folder / MODEL,
-            precision=precision,
-            image_size=description.image_size,
-            rollout=attention,
-        )
+        if model is None:
+            options = {"image_size": description.image_size, "rollout": attention}
+            model = export_tflite(saved_model, folder / MODEL, precision=precision, **options)
+        else:
+            model = pathlib.Path(shutil.copyfile(model, folder / MODEL))
         if single_file and model.stat().st_size > MAX_SINGLE_FILE:
             raise ValueError(
                 f"a page in a single file holds a model of at most {MAX_SINGLE_FILE:,} bytes; got one of "

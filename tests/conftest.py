@@ -95,6 +95,13 @@ def pytest_runtest_setup(item):
             pytest.skip(f"TensorFlow only: {mark.args[0]}")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _without_fsync():
+    """Files need not outlive a loss of power; tests/test_writing.py checks that users' files do."""
+    with mock.patch("os.fsync"):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     import keras

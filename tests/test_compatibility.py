@@ -135,8 +135,26 @@ def test_a_finished_run_gives_its_logits(written, expected):
 
 
 @tensorflow_only
-@pytest.mark.parametrize("name", [pytest.param("finished", marks=pytest.mark.slow), "unfinished"])
-@pytest.mark.usefixtures("eager")
+def test_a_checkpoint_of_an_unfinished_run_is_restored(written, tmp_path, monkeypatch):
+    from keras_vit.training import run
+    from keras_vit.training.checkpoints import step_of
+
+    class Restored(Exception):
+        pass
+
+    def restore(config, model, dataset, samples, workdir, checkpoints, *_):
+        checkpoints.restore(model, checkpoints.newest())
+        raise Restored(step_of(model))
+
+    monkeypatch.setattr(run, "_fit", restore)
+    shutil.copytree(written / "workdirs" / "unfinished", tmp_path / "run")
+    with pytest.raises(Restored, match="^4$"):
+        run.train(config(), tmp_path / "run", 0)
+
+
+@tensorflow_only
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["finished", "unfinished"])
 def test_a_run_ends_with_its_model(name, written, expected, tmp_path):
     """The unfinished run has 4 of 6 steps; of the finished one `model.keras` is lost and rebuilt."""
     from keras_vit.training import train

@@ -81,8 +81,7 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
     if task.has_class_maps:
         _add_class_examples(report, model, subset, predictions, task, result["classes"], sampled)
 
-    def add_pictures(heading, words, indices):
-        shown = _read(model, subset, indices)
+    def add_pictures(heading, words, indices, shown):
         if task.has_class_maps:
             scores = predictions.image_iou
             captions = [": ".join(filter(None, (files[i], f"IoU {scores[i]:.2f}"))) for i in indices]
@@ -92,17 +91,21 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
             report.add(heading, "Each image as the model receives it, with the mean IoU of its classes.")
             report.draw(heading, heading.split()[0].lower(), figure, f"{heading} of {split}")
         else:
-            pictures = [_thumbnail(model, *pair, task, names, files[i]) for i, pair in zip(indices, shown)]
+            outputs = _outputs(model, [image for image, _ in shown])
+            pairs = zip(shown, outputs, indices)
+            pictures = [_thumbnail(model, *pair, output, task, names, files[i]) for pair, output, i in pairs]
             report.add(heading, words, gallery(pictures))
-        return shown
 
     order, correct = np.argsort(-task.errors(predictions), kind="stable"), task.correct(predictions)
     worst = order[: min(MAX_PICTURES, (len(order) + 1) // 2)]
     best = [i for i in order[len(worst) :][::-1] if correct[i]][:MAX_PICTURES]
+    read = _read(model, subset, [*worst, *best])
+    shown = read[: len(worst)]
     words = "The largest losses first. A wrong prediction is followed by the true label."
-    shown = add_pictures("Worst predictions", words, worst)
+    add_pictures("Worst predictions", words, worst, shown)
     if best:
-        add_pictures("Best predictions", "The smallest losses of correct predictions first.", best)
+        words = "The smallest losses of correct predictions first."
+        add_pictures("Best predictions", words, best, read[len(worst) :])
     return result, [image for image, _ in shown], [task.format_label(label, names) for _, label in shown]
 
 
@@ -206,9 +209,14 @@ def _add_class_examples(report, model, subset, predictions, task, classes, split
     report.draw(heading, "examples", figure, f"Examples of classes of {split}")
 
 
-def _thumbnail(model, image, label, task, names, file):
+def _outputs(model, images):
+    """Return the output for each model input, computed together where all have one size."""
+    batches = [images] if len({image.shape for image in images}) == 1 else [[image] for image in images]
+    return np.concatenate([model.predict_on_batch(np.stack(batch)) for batch in batches]).astype("float64")
+
+
+def _thumbnail(model, image, label, output, task, names, file):
     """Return a small picture with the prediction, and the truth where it differs."""
-    output = model.predict_on_batch(image[np.newaxis])[0].astype("float64")
     predicted, true = task.decide(output), task.format_label(label, names)
     caption = task.format_label(predicted, names)
     if task.has_class_ids:

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tempfile
 import types
+from unittest import mock
 
 import pytest
 from made.folders import write_classes
+from PIL import Image
 from reference.small import one_block
 
 import _keras_vit_cli
@@ -69,6 +71,15 @@ def refused():
         assert done.stdout == ""
 
     return check
+
+
+@pytest.fixture(scope="module")
+def undrawn():
+    """Figures are made and not drawn, for tests that look at no pixel: tests/inspection draws them all."""
+    png = io.BytesIO()
+    Image.new("L", (1, 1)).save(png, "PNG")
+    with mock.patch("keras_vit.cli.page.png_of", lambda figure: png.getvalue()):
+        yield
 
 
 @pytest.fixture(scope="session")

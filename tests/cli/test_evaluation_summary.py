@@ -19,7 +19,7 @@ from keras_vit.data.samples import IndexedRecords, Samples
 from keras_vit.evaluation import evaluate
 from keras_vit.tasks import TASKS
 
-pytestmark = pytest.mark.usefixtures("eager")
+pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import RunConfig
 from keras_vit.training.workdir import Workdir, save_model
 
-pytestmark = pytest.mark.usefixtures("eager")
+pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 
 CURVES = "Training"
 EVALUATED = ["Scores", "Confusions", "Worst predictions", "Best predictions"]

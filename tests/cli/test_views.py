@@ -17,6 +17,7 @@ WITHOUT_TRANSFORMER = {
     "positions": "no position",
 }
 slow = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.mark.parametrize(

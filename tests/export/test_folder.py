@@ -20,6 +20,8 @@ def test_the_folder_holds_every_format_and_the_report(exported, report):
         "verification.json",
     }
     assert [*exported.parent.iterdir()] == [exported]
+    page = (exported / "web" / "model.tflite").read_bytes()
+    assert page == (exported / FILES["tflite_dynamic_int8"]).read_bytes()  # It is not converted again.
     assert {n: row["path"] for n, row in report["formats"].items()} == {
         name: str(exported / file) for name, file in FILES.items()
     }

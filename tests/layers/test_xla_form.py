@@ -8,6 +8,7 @@ import pytest
 
 from keras_vit.layers.xla_form import fused_attention, moments
 
+slow = pytest.mark.slow
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="for `make test` on JAX")
 
 
@@ -28,7 +29,7 @@ def with_gradients(function, inputs, gradient):
     return [outputs, *(x for x in backward(gradient.astype(outputs.dtype)) if x is not None)]
 
 
-@pytest.mark.parametrize("bias_shape", [None, (3, 5, 7), (2, 1, 5, 7)])
+@pytest.mark.parametrize("bias_shape", [None, pytest.param((3, 5, 7), marks=slow), (2, 1, 5, 7)])
 def test_fused_attention_and_its_gradients_equal_the_formula(bias_shape, rng):
     inputs, gradient = arrays(rng, bias_shape)
     found = with_gradients(fused_attention, inputs, gradient)
@@ -38,6 +39,7 @@ def test_fused_attention_and_its_gradients_equal_the_formula(bias_shape, rng):
         np.testing.assert_allclose(actual, wanted, rtol=2e-5, atol=5e-6)
 
 
+@slow
 def test_in_bfloat16_fused_attention_is_as_precise_as_the_formula(rng):
     inputs, gradient = arrays(rng, dtype="bfloat16")
     exact = with_gradients(formula, [x if x is None else x.astype("float32") for x in inputs], gradient)

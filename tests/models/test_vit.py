@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from made.devices import devices
-from made.sampling import some_on_jax
+from made.sampling import some, some_on_jax
 from reference.comparing import arrays, assert_close, numpy
 from reference.small import NEWER, NO_TRANSFORMER, SMALL, assert_same_as_numpy, images_for, small
 
@@ -196,7 +196,7 @@ SIZES = [(24, 24), (16, 40)]
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
-@pytest.mark.parametrize("options, size", some_on_jax(product(OTHER_GRIDS, SIZES), 5), ids=str)
+@pytest.mark.parametrize("options, size", some(product(OTHER_GRIDS, SIZES), 5), ids=str)
 def test_the_position_table_is_resized_to_the_grid_of_the_images(options, size, dynamic):
     model = small(**{**options, "image_size": (None, None) if dynamic else size, "position_grid": (3, 2)})
     expected = small(**{**options, "image_size": size})

@@ -1,5 +1,8 @@
 """Random weights for what starts at zero, weights by name, and the bound of the golden tests."""
 
+import contextlib
+from unittest import mock
+
 import keras
 import numpy as np
 
@@ -13,6 +16,18 @@ def randomise(model, scale=0.3, seed=1):
         start = 1.0 if weight.name == "gamma" else 0.0
         weight.assign(start + scale * rng.standard_normal(weight.shape))
     return model
+
+
+@contextlib.contextmanager
+def without_initial_values():
+    """Weights start at 0, for models to which `randomise` is applied: computing random ones takes longer."""
+    initialize = keras.Variable._initialize_with_initializer
+
+    def initialize_with_zeros(variable, initializer):
+        initialize(variable, np.zeros if variable.dtype == "float32" else initializer)
+
+    with mock.patch.object(keras.Variable, "_initialize_with_initializer", initialize_with_zeros):
+        yield
 
 
 def float_weights(model):

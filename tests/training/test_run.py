@@ -81,6 +81,15 @@ class Stopped(BaseException):
     """An end that no code expects."""
 
 
+def test_a_run_resumes_from_its_newest_whole_checkpoint_as_if_it_had_not_ended(unfinished, finished):
+    config, path = unfinished
+    (path / "checkpoints" / "step-00000014" / "values.npz").write_bytes(b"the first half")
+    workdir, record = train(config, path, verbose=0)
+    assert record["steps"] == 14
+    assert_same_end(workdir, finished[1])
+
+
+@slow
 def test_a_run_that_ends_while_it_writes_a_checkpoint_resumes_as_if_it_had_not(
     finished, tmp_path, monkeypatch
 ):
