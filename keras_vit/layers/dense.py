@@ -160,6 +160,15 @@ def adaptable_layers(layer):
     return [part for part in layer._flatten_layers() if isinstance(part, _Adaptable)]
 
 
+def without_state(config):
+    """The entries of a model's configuration that are arguments of its constructor.
+
+    >>> without_state({"hidden_size": 8, "remat": ["encoder_block_0"]})
+    {'hidden_size': 8}
+    """
+    return {name: value for name, value in config.items() if name not in STATE}
+
+
 def state_config(layers):
     """The state that layers got after they were built, as entries of a configuration.
 

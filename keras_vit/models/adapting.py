@@ -112,6 +112,22 @@ def plain_arrays(model):
     return {path: ops.convert_to_numpy(value) for path, value in {**weights, **kernels}.items()}
 
 
+def copy_with_weights(model, config, arrays=None):
+    """A model of the same class with the constructor's arguments `config`, and the weights of this one.
+
+    Args:
+        model: A `DistributedModel`.
+        config: The arguments, with which it has the same weights.
+        arrays: dict of the weights by path; None for the model's, as `plain_arrays` returns them.
+    """
+    copy = type(model)(**config)
+    arrays = plain_arrays(model) if arrays is None else arrays
+    for weight in copy.weights:
+        if "float" in weight.dtype:
+            weight.assign(arrays[weight.path])
+    return copy
+
+
 def _unfreeze(model):
     # On TensorFlow, setting a model's `trainable` has no effect if it is already True.
     for layer in model._flatten_layers():

@@ -1,12 +1,11 @@
 """Models that add layers to the tokens of a VisionTransformer, their encoder."""
 
-from keras_vit.layers.dense import STATE, restoring, state_config
 from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
-from keras_vit.models.distributed import DistributedModel
+from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.vit import VisionTransformer
 
 
-class EncoderModel(DistributedModel):
+class EncoderModel(ConfiguredModel):
     """A model with an `encoder` and layers of its own, whose configuration has both.
 
     A subclass has the attribute `encoder`, and the methods `_config`, the constructor's other arguments, and
@@ -14,20 +13,7 @@ class EncoderModel(DistributedModel):
     """
 
     def get_config(self):
-        return {
-            "encoder": self.encoder.get_config(),
-            **self._config(),
-            "name": self.name,
-            "trainable": self.trainable,
-            **state_config(self._own_layers()),
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        with restoring(config) as freeze:
-            model = cls(**{name: value for name, value in config.items() if name not in STATE})
-            freeze(model._own_layers())
-        return model
+        return {"encoder": self.encoder.get_config(), **self._config(), **super().get_config()}
 
 
 def as_encoder(encoder, dtype=None):

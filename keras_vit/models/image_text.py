@@ -8,12 +8,12 @@ from keras import ops
 from keras.src.losses.loss import scale_loss_for_distribution  # Keras's trainer expects it
 
 from keras_vit import preprocessing
-from keras_vit.layers.dense import STATE, Dense, restoring, state_config
+from keras_vit.layers.dense import Dense, without_state
 from keras_vit.layers.logit_factors import OBJECTIVES, LogitFactors
-from keras_vit.models.adapting import plain_arrays
+from keras_vit.models.adapting import copy_with_weights
 from keras_vit.models.classifying import check_finite, check_size, classify
 from keras_vit.models.config import INFERENCE
-from keras_vit.models.distributed import DistributedModel
+from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.distributed_step import MEAN
 from keras_vit.models.pair_loss import pair_loss
 from keras_vit.models.text import TextTransformer
@@ -27,7 +27,7 @@ _OPTIONS = ("objective", "image_projection", "text_projection", "projection_bias
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ImageTextModel(DistributedModel):
+class ImageTextModel(ConfiguredModel):
     """Two towers, one for images and one for texts, as in SigLIP, CLIP and LiT.
 
     The vectors of both, of length 1, have a logit for each pair of an image and a text. `fit` takes pairs
@@ -267,16 +267,10 @@ class ImageTextModel(DistributedModel):
         Args:
             arrays: dict of the weights by path; None for the model's, with LoRA factors merged.
         """
-        config = {name: value for name, value in self.get_config().items() if name not in STATE}
+        config = {**without_state(self.get_config()), "trainable": True}
         for tower, inference in (("image", INFERENCE), ("text", _TEXT_INFERENCE)):
-            kept = {name: value for name, value in config[tower].items() if name not in STATE}
-            config[tower] = {**kept, **inference, "trainable": True}
-        model = type(self)(**{**config, "trainable": True})
-        arrays = plain_arrays(self) if arrays is None else arrays
-        for weight in model.weights:
-            if "float" in weight.dtype:
-                weight.assign(arrays[weight.path])
-        return model
+            config[tower] = {**without_state(config[tower]), **inference, "trainable": True}
+        return copy_with_weights(self, config, arrays)
 
     def _ids(self, texts):
         texts = [texts] if isinstance(texts, str) else texts
@@ -303,17 +297,8 @@ class ImageTextModel(DistributedModel):
             "text": self.text.get_config(),
             **{name: getattr(self, name) for name in _OPTIONS},
             "text_preprocessing": texts and texts.get_config(),
-            "name": self.name,
-            "trainable": self.trainable,
-            **state_config(self._own_layers()),
+            **super().get_config(),
         }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        with restoring(config) as freeze:
-            model = cls(**{name: value for name, value in config.items() if name not in STATE})
-            freeze(model._own_layers())
-        return model
 
     def _own_layers(self):
         """The layers that are not in the towers."""

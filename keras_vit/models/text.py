@@ -3,11 +3,10 @@
 import keras
 
 from keras_vit.layers import AddPositionEmbs, EncoderBlock
-from keras_vit.layers.dense import STATE, restoring, state_config
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.text import TOKENS, CausalBias, TokenEmbedding, TokenPooling
-from keras_vit.models.distributed import DistributedModel
+from keras_vit.models.configured import ConfiguredModel
 from keras_vit.rules import boolean, integer, number, one_of, optional
 
 _POSITIVE = integer(at_least=1)
@@ -37,7 +36,7 @@ def min_text_parameters(options):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class TextTransformer(DistributedModel):
+class TextTransformer(ConfiguredModel):
     """The text tower of SigLIP, CLIP and LiT: a Transformer on token ids, of the image tower's blocks.
 
     There is no mask of padding: SigLIP attends to it, and with a causal mask no token before it does.
@@ -116,14 +115,5 @@ class TextTransformer(DistributedModel):
         return {
             **{name: getattr(self, name) for name in _RULES},
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
-            "name": self.name,
-            "trainable": self.trainable,
-            **state_config(self.layers),
+            **super().get_config(),
         }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        with restoring(config) as freeze:
-            model = cls(**{name: value for name, value in config.items() if name not in STATE})
-            freeze(model.layers)
-        return model

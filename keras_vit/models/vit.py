@@ -11,7 +11,7 @@ from keras_vit.layers import (
     GridToTokens,
     PatchEmbedding,
 )
-from keras_vit.layers.dense import STATE, Dense, restoring, state_config
+from keras_vit.layers.dense import Dense
 from keras_vit.models.classifying import classify
 from keras_vit.models.config import (
     OPTIONS,
@@ -22,7 +22,7 @@ from keras_vit.models.config import (
     stem_stride,
     with_options,
 )
-from keras_vit.models.distributed import DistributedModel
+from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.encoder import block_positions, encoder_block, norm_layer
 from keras_vit.models.features import feature_extractor
 from keras_vit.models.resnet_stem import resnet_stem
@@ -31,7 +31,7 @@ from keras_vit.variants import parse_variant
 
 @keras.saving.register_keras_serializable("keras_vit")
 @with_options
-class VisionTransformer(DistributedModel):
+class VisionTransformer(ConfiguredModel):
     """A Vision Transformer or ResNet+ViT hybrid as a functional Keras model.
 
     Args:
@@ -242,17 +242,8 @@ class VisionTransformer(DistributedModel):
             **self._config(),
             "preprocessing": self.preprocessing.get_config(),
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
-            "name": self.name,
-            "trainable": self.trainable,
-            **state_config(self.layers),
+            **super().get_config(),
         }
 
     def _config(self):
         return {name: getattr(self, name) for name in OPTIONS}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        with restoring(config) as freeze:
-            model = cls(**{name: value for name, value in config.items() if name not in STATE})
-            freeze(model.layers)
-        return model
