@@ -32,7 +32,7 @@ def feature_pca(features, count=3):
     Source: Oquab et al. 2023 (DINOv2), section 7.5 and figure 1.
     """
     single = isinstance(features, np.ndarray) and features.ndim == 3
-    grids = [np.asarray(grid, "float64") for grid in ([features] if single else features)]
+    grids = [np.asarray(grid) for grid in ([features] if single else features)]
     if not grids or {grid.ndim for grid in grids} != {3} or len({grid.shape[-1] for grid in grids}) > 1:
         raise ValueError(
             "expected arrays (rows, columns, channels) with the same channels; got shapes "
@@ -41,14 +41,17 @@ def feature_pca(features, count=3):
     channels = grids[0].shape[-1]
     if integer(at_least=1).check("count", count) > channels:
         raise ValueError(f"expected at most {channels} components, the channels; got {count}")
-    samples = np.concatenate([grid.reshape(-1, channels) for grid in grids])
-    mean = samples.mean(axis=0)
-    _, vectors = np.linalg.eigh((samples - mean).T @ (samples - mean))
+    mean = sum(grid.sum((0, 1), "float64") for grid in grids) / sum(grid[..., 0].size for grid in grids)
+    # Of large images only a row of positions is in float64 at a time.
+    rows = (row - mean for grid in grids for row in grid)
+    _, vectors = np.linalg.eigh(sum(row.T @ row for row in rows))
     components = vectors[:, ::-1][:, :count]
     # The sign of a component is arbitrary; this makes it the same on every machine.
     largest = np.abs(components).argmax(axis=0)
     components = components * np.sign(components[largest, np.arange(count)])
-    low, high = np.percentile((samples - mean) @ components, (_CUT, 100 - _CUT), axis=0)
+    projected = [np.stack([(row - mean) @ components for row in grid]) for grid in grids]
+    values = np.concatenate([grid.reshape(-1, count) for grid in projected])
+    low, high = np.percentile(values, (_CUT, 100 - _CUT), axis=0)
     scale = np.where(high > low, high - low, 1)
-    pictures = [np.clip(((grid - mean) @ components - low) / scale, 0, 1).astype("float32") for grid in grids]
+    pictures = [np.clip((grid - low) / scale, 0, 1).astype("float32") for grid in projected]
     return pictures[0] if single else pictures
