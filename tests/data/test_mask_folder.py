@@ -1,5 +1,6 @@
 import os
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -124,7 +125,12 @@ def damage_layout(root):
     (root / "images").rename(root / "pictures")
 
 
-DAMAGES = {  # by the first cell of the manual's table
+def name_digits(root):
+    return "digits"
+
+
+DAMAGES = {  # by the first cell of the manual's table; some return another data set
+    "no folder": shutil.rmtree,
     "no `images` and `masks`": damage_layout,
     "an image without a mask": damage_missing,
     "two images for a mask": damage_twice,
@@ -138,6 +144,7 @@ DAMAGES = {  # by the first cell of the manual's table
     "equal names of classes": damage_classes,
     "`classes.txt` of another encoding": damage_encoding,
     "one class only": damage_one_class,
+    "a data set without masks": name_digits,
 }
 
 
@@ -157,9 +164,9 @@ def test_the_manual_lists_what_is_refused(messages):
 @pytest.mark.parametrize("wrong", DAMAGES)
 def test_a_wrong_folder_is_refused_with_the_message_of_the_manual(wrong, messages, tmp_path):
     write_masks(tmp_path, 5)
-    DAMAGES[wrong](tmp_path)
+    name = DAMAGES[wrong](tmp_path) or f"folder:{tmp_path}"
     with pytest.raises(ValueError) as error:
-        load(tmp_path)
+        load_dataset(name, task="segmentation")
     expected = messages[wrong].replace("PATH", str(tmp_path))
     parts = (re.escape(part.strip()) for part in expected.split("…"))
     assert re.fullmatch(" ?.* ?".join(parts), str(error.value)), (expected, str(error.value))
