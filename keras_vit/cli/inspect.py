@@ -57,6 +57,8 @@ def _inspect(args, paths):
     else:
         model = open_model(args.model, **trust)
     task = get_task(args.task or task_of(args.model, model))
+    if task.has_class_maps and model.preprocessing.image_size is None:
+        raise ValueError("this model segments images of any size; give --image_size, a size for the figures")
     encoder = None if isinstance(model, ExportedModel) else getattr(model, "encoder", model)
     has_scores = model.is_classifier or task.has_class_maps
     if has_scores:

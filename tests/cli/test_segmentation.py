@@ -247,6 +247,14 @@ def test_bad_input_is_refused_in_one_line_and_leaves_nothing(
     assert {*tmp_path.rglob("*")} == before
 
 
+def test_the_figures_of_a_model_for_any_size_need_one(keras_vit, refused, streets, tmp_path):
+    options = {**SMALL, "image_size": (None, None), "position_grid": (2, 2), "num_classes": None}
+    encoder = VisionTransformer(**{**options, "num_layers": 1})
+    ImageSegmenter(encoder, 3).save(tmp_path / "any.keras")
+    given = ("--image", streets / "images" / "00.png", "--output", tmp_path / "inside")
+    refused(keras_vit("inspect", "--model", tmp_path / "any.keras", *given), "any size; give --image_size")
+
+
 def test_a_data_set_with_other_classes_is_refused(keras_vit, refused, model, tmp_path):
     write_masks(tmp_path, 4, classes=2)
     done = keras_vit("evaluate", "--model", model, "--dataset", f"folder:{tmp_path}")
