@@ -73,12 +73,18 @@ def refused():
     return check
 
 
-@pytest.fixture(scope="module")
-def undrawn():
-    """Figures are made and not drawn, for tests that look at no pixel: tests/inspection draws them all."""
+@contextlib.contextmanager
+def _undrawn():
     png = io.BytesIO()
     Image.new("L", (1, 1)).save(png, "PNG")
     with mock.patch("keras_vit.cli.page.png_of", lambda figure: png.getvalue()):
+        yield
+
+
+@pytest.fixture(scope="module")
+def undrawn():
+    """Figures are made and not drawn, for tests that look at no pixel: tests/inspection draws them all."""
+    with _undrawn():
         yield
 
 
@@ -118,7 +124,8 @@ def run(shared_folder, keras_vit, finetune):
     """A finished run's folder, and what the command printed."""
 
     def make(folder):
-        done = keras_vit(*finetune, "--workdir", folder / "run")
+        with _undrawn():
+            done = keras_vit(*finetune, "--workdir", folder / "run")
         (folder / "done.json").write_text(json.dumps(vars(done)))
 
     folder = shared_folder("finetuned", make)

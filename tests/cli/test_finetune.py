@@ -10,7 +10,7 @@ from PIL import Image
 from keras_vit.cli import finetune as module
 from keras_vit.training.workdir import Workdir
 
-pytestmark = pytest.mark.usefixtures("eager")
+pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 
 
 def test_it_trains_draws_and_prints_where_everything_is(run):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from made.pages import read_page
 
-pytestmark = pytest.mark.usefixtures("eager")
+pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 
 SHORT = ("--total_steps", 2, "--batch_size", 4, "--set", "eval_every=2", "--set", "warmup_steps=1")
 SHORT = (*SHORT, "--set", "checkpoint_every=1", "--set", "base_lr=0.01")

@@ -34,7 +34,8 @@ def live(model):
 PICTURES = [np.random.default_rng(i).integers(0, 256, (20 + i, 30, 3)).astype("uint8") for i in range(3)]
 
 
-@pytest.mark.parametrize("name", RUNTIMES)
+# tests/cli/test_export.py evaluates a SavedModel among the fast tests.
+@pytest.mark.parametrize("name", [pytest.param(RUNTIMES[0], marks=SLOW), *RUNTIMES[1:]])
 def test_an_exported_model_is_evaluated_and_classifies_like_the_live_one(name, model, live, opened):
     exported, (samples, scores, classified) = opened[name], live
     for batch in (1, 5, 0):

@@ -97,6 +97,7 @@ def test_recomputation_in_the_backward_pass_does_not_change_training(accumulatio
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             accumulation_steps=accumulation_steps,
             seed=0,
+            run_eagerly=not remat,  # Tracing takes longer.
         )
         images, labels = images_for(model, 8), np.arange(8) % 5
         found = [arrays(model), *found]

@@ -268,7 +268,7 @@ def test_an_unknown_stage_is_refused(stages, grid, message):
 # Classification ----------------------------------------------------------------------------------
 
 
-def test_classify_lists_the_most_probable_classes_first():
+def test_classify_lists_the_most_probable_classes_first(eager):
     model = small(class_names=["ant", "bee", "cat", "dog", "eel"])
     pictures = np.random.default_rng(1).integers(0, 256, (3, 20, 30, 3)).astype("uint8")
     logits = numpy(model(model.preprocessing(pictures))).astype("float64")
