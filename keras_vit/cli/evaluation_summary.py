@@ -11,12 +11,8 @@ from keras_vit.cli.page import format_value, gallery, picture, table
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.samples import Samples
 from keras_vit.evaluation import confusion_matrix, predict
-from keras_vit.inspection.figures import (
-    class_example_figure,
-    confusion_figure,
-    iou_figure,
-    segmentation_figure,
-)
+from keras_vit.inspection.class_map_figures import class_example_figure, iou_figure, segmentation_figure
+from keras_vit.inspection.figures import confusion_figure
 from keras_vit.tasks import get_task
 
 MAX_IMAGES = 2000  # computed for a report

@@ -23,7 +23,7 @@ from keras_vit.cli.views import Subject, add_views
 from keras_vit.data.datasets import folder_of, title_of
 from keras_vit.evaluation.predicting import check_outputs
 from keras_vit.export.exported_model import ExportedModel
-from keras_vit.inspection.figures import segmentation_figure
+from keras_vit.inspection.class_map_figures import segmentation_figure
 from keras_vit.tasks import TASKS, get_task
 from keras_vit.tasks.regression import REGRESSION
 from keras_vit.writing import atomic_path

@@ -6,33 +6,26 @@ font has are drawn as "□"; `matplotlib.rcParams["font.family"]` selects the fo
 """
 
 import math
-import textwrap
-import unicodedata
 
 import numpy as np
-from matplotlib import rcParams
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
-from matplotlib.patches import Patch, Rectangle
-from matplotlib.text import Text
+from matplotlib.patches import Rectangle
 
-from keras_vit.inspection.class_maps import class_colors, class_overlay
-from keras_vit.messages import one_line
-from keras_vit.tasks.segmentation_scores import IGNORE
+from keras_vit.inspection.drawing import (
+    BLUE,
+    IMAGE,
+    ORANGE,
+    check_shapes,
+    image_grid,
+    set_fonts,
+    show,
+    subplots,
+    wrapped,
+)
 
-BLUE, ORANGE = "#3b4cc0", "#d95f02"  # distinguishable with colour blindness and in greyscale
-YELLOW = "#f0e442"  # likewise from both
-MAX_LEGEND = 20  # classes
 TRAINING = {"color": BLUE, "linestyle": "-", "marker": "o", "label": "training"}
 VALIDATION = {"color": ORANGE, "linestyle": "--", "marker": "s", "label": "validation"}
-IMAGE, IMAGES, GRIDS = "height width colors", "n height width colors", "rows columns rows columns"
+IMAGES, GRIDS = "n height width colors", "rows columns rows columns"
 UNIFORM = "1 is uniform attention over all patches"
-# matplotlib's default font lacks these scripts; the first installed fonts are used for them.
-FALLBACK_FONTS = [
-    *("Noto Sans CJK JP", "Hiragino Sans", "PingFang SC", "Microsoft YaHei", "Malgun Gothic", "Nirmala UI"),
-    *("Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai", "Arial Unicode MS"),
-]
 
 
 def learning_curves(rows, title, steps=()):
@@ -57,7 +50,7 @@ def learning_curves(rows, title, steps=()):
     excluded = ("step", "seconds", "images_per_second")
     names = dict.fromkeys(key.removeprefix("val_") for row in rows for key in row if key not in excluded)
     names = sorted(names, key=lambda name: (name != "loss") + 2 * (name == "learning_rate"))
-    figure, grid = _subplots(title, math.ceil(len(names) / 3), min(len(names), 3), (4.2, 3.0))
+    figure, grid = subplots(title, math.ceil(len(names) / 3), min(len(names), 3), (4.2, 3.0))
     for axes in grid.flat[len(names) :]:
         axes.remove()
     for axes, name in zip(grid.flat, names):
@@ -66,10 +59,10 @@ def learning_curves(rows, title, steps=()):
             points = [(row["step"], row[key]) for row in table if key in row]
             if points:
                 axes.plot(*zip(*points), **style | ({"marker": None} if len(points) > 40 else {}))
-        axes.set(xlabel="step", ylabel=_text(name.replace("_", " "), 30))
+        axes.set(xlabel="step", ylabel=wrapped(name.replace("_", " "), 30))
         axes.locator_params(axis="x", nbins=6, integer=True)
         _legend(axes)
-    return _set_fonts(figure)
+    return set_fonts(figure)
 
 
 def prediction_grid(images, predicted, confidence, truth, title):
@@ -86,16 +79,16 @@ def prediction_grid(images, predicted, confidence, truth, title):
         >>> prediction_grid(images[:1], ["cat"], [0.9], ["dog"], "One image").savefig("grid.png")
     """
     per_image = {"predicted": predicted, "confidence": confidence, "truth": truth}
-    _check(images=(images, IMAGES), **{name: (values, "n") for name, values in per_image.items()})
+    check_shapes(images=(images, IMAGES), **{name: (values, "n") for name, values in per_image.items()})
     columns = math.ceil(math.sqrt(len(images)))
-    figure, grid = _image_grid(title, images[0], math.ceil(len(images) / columns), columns, words=3)
+    figure, grid = image_grid(title, images[0], math.ceil(len(images) / columns), columns, words=3)
     for axes, image, name, probability, true in zip(grid.flat, images, predicted, confidence, truth):
         wrong = true not in (name, None)
-        text = f"{_text(name, 14, lines=2)} ({probability:.0%})"
-        text += f"\n{_text(f'is {true}', 20)}" if wrong else ""
-        _show(axes, image)
+        text = f"{wrapped(name, 14, lines=2)} ({probability:.0%})"
+        text += f"\n{wrapped(f'is {true}', 20)}" if wrong else ""
+        show(axes, image)
         axes.set_title(text, color=ORANGE if wrong else "black", fontsize=9)
-    return _set_fonts(figure)
+    return set_fonts(figure)
 
 
 def attention_overlay(images, maps, names, title):
@@ -113,19 +106,19 @@ def attention_overlay(images, maps, names, title):
 
     Source: Dosovitskiy et al. 2021, figure 6.
     """
-    _check(images=(images, IMAGES), maps=(maps, "n rows columns"), names=(names, "n"))
+    check_shapes(images=(images, IMAGES), maps=(maps, "n rows columns"), names=(names, "n"))
     columns = min(len(images), 6)
     rows = math.ceil(len(images) / columns)
-    figure, grid = _image_grid(title, images[0], 2 * rows, columns, words=2)
+    figure, grid = image_grid(title, images[0], 2 * rows, columns, words=2)
     maps, limits = _relative(maps)
     for image_axes, map_axes, image, attention, name in zip(
         grid[::2].flat, grid[1::2].flat, images, maps, names
     ):
-        _show(image_axes, image)
-        image_axes.set_title(_text(name, 20, lines=2), fontsize=9)
+        show(image_axes, image)
+        image_axes.set_title(wrapped(name, 20, lines=2), fontsize=9)
         heat = _overlay(map_axes, image, attention, limits)
     _attention_bar(figure, heat, grid, maps)
-    return _set_fonts(figure)
+    return set_fonts(figure)
 
 
 def head_figure(image, maps, title):
@@ -142,14 +135,14 @@ def head_figure(image, maps, title):
 
     Source: Dosovitskiy et al. 2021, appendix D.8, per head.
     """
-    _check(image=(image, IMAGE), maps=(maps, "heads rows columns"))
+    check_shapes(image=(image, IMAGE), maps=(maps, "heads rows columns"))
     maps, limits = _relative(maps)
     figure, grid = _image_and_maps(title, image, len(maps), "image")
     for head, (axes, attention) in enumerate(zip(grid.flat[1:], maps)):
         axes.set_title(f"head {head}", fontsize=9)
         heat = _overlay(axes, image, attention, limits)
     _attention_bar(figure, heat, grid, maps)
-    return _set_fonts(figure)
+    return set_fonts(figure)
 
 
 def similarity_figure(image, similarity, cells, title):
@@ -168,7 +161,7 @@ def similarity_figure(image, similarity, cells, title):
         >>> identity = np.eye(16).reshape(4, 4, 4, 4)
         >>> similarity_figure(images[0], identity, [(1, 2)], "Similar to nothing else").savefig("similar.png")
     """
-    _check(image=(image, IMAGE), similarity=(similarity, GRIDS))
+    check_shapes(image=(image, IMAGE), similarity=(similarity, GRIDS))
     grid_size = np.shape(similarity)[:2]
     if not cells or not all(0 <= row < grid_size[0] and 0 <= column < grid_size[1] for row, column in cells):
         raise ValueError(
@@ -185,7 +178,7 @@ def similarity_figure(image, similarity, cells, title):
         box = {"boxstyle": "square,pad=0.1", "facecolor": "black", "edgecolor": "none"}
         first.text(*middle, number, color="white", fontsize=7, ha="center", va="center", bbox=box)
     _color_bar(figure, heat, grid, "cosine similarity")
-    return _set_fonts(figure)
+    return set_fonts(figure)
 
 
 def filter_figure(components, explained, title):
@@ -207,19 +200,19 @@ def filter_figure(components, explained, title):
 
     Source: Dosovitskiy et al. 2021, figure 7 left.
     """
-    _check(components=(components, "n height width channels"), explained=(explained, "n"))
+    check_shapes(components=(components, "n height width channels"), explained=(explained, "n"))
     components, explained = np.asarray(components), np.asarray(explained)
     if components.shape[-1] not in (1, 3):
         raise ValueError(f"expected filters of 1 or 3 channels; got {components.shape[-1]}")
     largest = np.abs(components).max(axis=(1, 2, 3), keepdims=True)
     images = 0.5 + components / np.where(largest > 0, 2 * largest, 1)
     columns = min(len(images), 7)
-    figure, grid = _image_grid(title, images[0], math.ceil(len(images) / columns), columns, inches=0.8)
+    figure, grid = image_grid(title, images[0], math.ceil(len(images) / columns), columns, inches=0.8)
     for axes, image, fraction in zip(grid.flat, images, explained):
-        _show(axes, image)
+        show(axes, image)
         axes.set_title(f"{fraction:.1%}", fontsize=8)
     figure.supxlabel(f"grey is 0; fraction of the variance, {explained.sum():.1%} in total", fontsize=9)
-    return _set_fonts(figure)
+    return set_fonts(figure)
 
 
 def position_figure(similarity, title):
@@ -238,7 +231,7 @@ def position_figure(similarity, title):
 
     Source: Dosovitskiy et al. 2021, figure 7 centre.
     """
-    _check(similarity=(similarity, GRIDS))
+    check_shapes(similarity=(similarity, GRIDS))
     rows, columns = np.shape(similarity)[:2]
     every, gap = (math.ceil(max(rows, columns) / n) for n in (16, 12))
     tiles = np.asarray(similarity, float)[::every, ::every]
@@ -256,7 +249,7 @@ def position_figure(similarity, title):
     axes.set(xlabel="patch column", ylabel="patch row")
     if every > 1:
         axes.set_title(f"one of every {every} rows and columns of the {rows} × {columns} grid", fontsize=9)
-    return _set_fonts(axes.figure)
+    return set_fonts(axes.figure)
 
 
 def distance_figure(distances, title):
@@ -274,10 +267,10 @@ def distance_figure(distances, title):
 
     Source: Dosovitskiy et al. 2021, figure 7 right, and appendix D.7.
     """
-    _check(distances=(distances, "images blocks heads" if np.ndim(distances) == 3 else "blocks heads"))
+    check_shapes(distances=(distances, "images blocks heads" if np.ndim(distances) == 3 else "blocks heads"))
     means = np.mean(distances, axis=0) if np.ndim(distances) == 3 else np.asarray(distances)
     blocks, heads = means.shape
-    figure, grid = _subplots(title, 1, 1, (6.4, 3.8))
+    figure, grid = subplots(title, 1, 1, (6.4, 3.8))
     axes = grid[0, 0]
     axes.plot(range(blocks), means.mean(axis=1), color=ORANGE, marker="D", label="mean of the heads")
     points = np.repeat(np.arange(blocks), heads), means.ravel()
@@ -286,7 +279,7 @@ def distance_figure(distances, title):
     axes.set_ylim(0, 1.08 * means.max() or 1)
     axes.set_xticks(range(0, blocks, math.ceil(blocks / 24)))
     _legend(axes)
-    return _set_fonts(figure)
+    return set_fonts(figure)
 
 
 def confusion_figure(matrix, class_names, title):
@@ -302,14 +295,14 @@ def confusion_figure(matrix, class_names, title):
     Example:
         >>> confusion_figure([[9, 1], [0, 5]], ["cat", "dog"], "Two classes").savefig("confusion.png")
     """
-    _check(matrix=(matrix, "classes classes"), class_names=(class_names, "classes"))
+    check_shapes(matrix=(matrix, "classes classes"), class_names=(class_names, "classes"))
     matrix, classes = np.asarray(matrix), len(matrix)
     fractions = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     inches = min(max(0.45 * classes, 2.4), 12)
     axes = _heatmap(title, fractions, (0, 1), "fraction of the true class", inches)
     axes.set(xlabel="predicted", ylabel="true")
     if classes <= 60:
-        names = [_text(name, 24) for name in class_names]
+        names = [wrapped(name, 24) for name in class_names]
         fontsize, rotation = (9 if classes <= 20 else 7), 90 if max(map(len, names)) > 4 else 0
         axes.set_xticks(range(classes), names, fontsize=fontsize, rotation=rotation)
         axes.set_yticks(range(classes), names, fontsize=fontsize)
@@ -319,185 +312,14 @@ def confusion_figure(matrix, class_names, title):
             color = "black" if fractions[row, column] > 0.5 else "white"
             words = f"{100 * fractions[row, column]:.1f}" if is_large else str(count)
             axes.text(column, row, words, ha="center", va="center", color=color, fontsize=8)
-    return _set_fonts(axes.figure)
-
-
-def segmentation_figure(images, predicted, truth, captions, class_names, title):
-    """Draw images, below each the predicted classes over it, and below these the true ones.
-
-    Args:
-        images: A list of (height, width, 3), of any sizes.
-        predicted: Class maps, ints (height, width), one per image.
-        truth: The labels, likewise, or None. Pixels that they ignore have the colour of class 255.
-        captions: One per image.
-        class_names: One name per class. The legend has the most frequent classes in the maps.
-        title: The figure's title.
-
-    Example:
-        >>> classes = np.eye(images.shape[1], dtype=int)
-        >>> figure = segmentation_figure(images[:1], [classes], None, ["photo"], ["sky", "line"], "A line")
-        >>> figure.savefig("segmented.png")
-    """
-    maps = {"predicted": predicted} | ({} if truth is None else {"true": truth})
-    for values in (captions, *maps.values()):
-        _check(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
-    columns = min(len(images), 6)
-    rows = (1 + len(maps)) * math.ceil(len(images) / columns)
-    figure, grid = _image_grid(title, images[0], rows, columns, words=2)
-    for i, (image, caption) in enumerate(zip(images, captions)):
-        first, column = (1 + len(maps)) * (i // columns), i % columns
-        _show(grid[first, column], image)
-        grid[first, column].set_title(_text(caption, 20, lines=2), fontsize=9)
-        for row, (name, found) in enumerate(maps.items(), 1):
-            _check(image=(image, IMAGE), classes=(found[i], "height width"))
-            _show(grid[first + row, column], class_overlay(np.asarray(image), found[i]))
-            grid[first + row, column].set_title(name, fontsize=8)
-    counts = sum(np.bincount(np.ravel(each), minlength=256) for found in maps.values() for each in found)
-    shown = [i for i in np.argsort(-counts, kind="stable") if counts[i] and i < len(class_names)]
-    colors = class_colors(len(class_names)) / 255
-    _color_legend(figure, {str(class_names[i]): colors[i] for i in sorted(shown[:MAX_LEGEND])})
-    return _set_fonts(figure)
-
-
-def class_example_figure(images, predicted, truth, numbers, captions, title):
-    """Draw an example for each of some classes: where it is found, where it is missed, and where it is not.
-
-    Args:
-        images: A list of (height, width, 3), of any sizes, one per class; drawn in grey.
-        predicted, truth: Class maps, ints (height, width), one per image; ignored pixels are not marked.
-        numbers: The classes.
-        captions: One per class.
-        title: The figure's title.
-
-    Example:
-        >>> classes = np.eye(images.shape[1], dtype=int)
-        >>> figure = class_example_figure(images[:1], [classes], [1 - classes], [1], ["line"], "All wrong")
-        >>> figure.savefig("examples.png")
-    """
-    per_image = {"predicted": predicted, "truth": truth, "numbers": numbers, "captions": captions}
-    for values in per_image.values():
-        _check(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
-    columns = min(len(images), 6)
-    figure, grid = _image_grid(title, images[0], math.ceil(len(images) / columns), columns, words=2)
-    colors = {"right": BLUE, "missed": ORANGE, "predicted wrongly": YELLOW}
-    for axes, image, found, label, number, caption in zip(grid.flat, images, *per_image.values()):
-        _check(image=(image, IMAGE), predicted=(found, "height width"), truth=(label, "height width"))
-        is_found, is_true = np.asarray(found) == number, np.asarray(label) == number
-        picture = np.repeat(np.mean(image, axis=-1, keepdims=True), 3, axis=-1)
-        wrongly = is_found & ~is_true & (np.asarray(label) != IGNORE)
-        for color, pixels in zip(colors.values(), (is_found & is_true, is_true & ~is_found, wrongly)):
-            picture[pixels] = 0.3 * picture[pixels] + 0.7 * np.array(to_rgb(color))
-        _show(axes, picture)
-        axes.set_title(_text(caption, 20, lines=2), fontsize=9)
-    _color_legend(figure, colors)
-    return _set_fonts(figure)
-
-
-def iou_figure(classes, title):
-    """Plot the intersection over union of each class; of more than 60 classes, of the lowest ones.
-
-    Args:
-        classes: Dicts with `name` and `iou`, as from `segmentation_classes`; classes without an IoU are left
-            out.
-        title: The figure's title.
-
-    Raises:
-        ValueError: if no class has an IoU.
-
-    Example:
-        >>> iou_figure([{"name": "sky", "iou": 0.9}, {"name": "line", "iou": 0.4}], "Two classes").savefig(
-        ...     "iou.png"
-        ... )
-    """
-    rows = [row for row in classes if row["iou"] is not None]
-    if not rows:
-        raise ValueError("expected a class with an IoU; got none")
-    if len(rows) > 60:
-        rows = sorted(rows, key=lambda row: row["iou"])[:60]
-    figure, grid = _subplots(title, 1, 1, (6.4, 0.6 + 0.22 * len(rows)))
-    axes, values = grid[0, 0], [row["iou"] for row in rows]
-    axes.barh(range(len(rows)), values, color=BLUE)
-    for y, value in enumerate(values):
-        axes.text(value + 0.01, y, f"{value:.2f}", va="center", fontsize=7)
-    axes.set_yticks(range(len(rows)), [_text(row["name"], 24) for row in rows], fontsize=7)
-    axes.set(xlabel="IoU", xlim=(0, 1.1), ylim=(len(rows) - 0.4, -0.6))
-    return _set_fonts(figure)
-
-
-def _check(**arrays):
-    """Raise ValueError unless the arrays' shapes match and images are floats in [0, 1].
-
-    Args:
-        arrays: By name (array, axes), such as "n height width colors": axes of the same name have the same
-            size in all arrays; an array with `colors` is an image.
-    """
-    sizes = {}
-    for name, (values, axes) in arrays.items():
-        shape, axes, known = np.shape(values), axes.split(), dict(sizes)
-        pairs = zip(axes, shape)
-        if len(shape) != len(axes) or not all(n and n == sizes.setdefault(axis, n) for axis, n in pairs):
-            expected = ", ".join(f"{axis}={known[axis]}" if axis in known else axis for axis in axes)
-            raise ValueError(f"expected {name} of shape ({expected}), not empty; got {shape}")
-        if "colors" in axes:
-            values = np.asarray(values)
-            # Resizing overshoots [0, 1] slightly; uint8 and normalized images exceed it by far.
-            in_range = values.dtype.kind == "f" and -0.5 < values.min() <= values.max() < 1.5
-            if not in_range or shape[-1] not in (1, 3):
-                raise ValueError(
-                    f"expected {name} with 1 or 3 channels of floats in [0, 1]; got {shape[-1]} channels of "
-                    f"{values.dtype} from {values.min():.3g} to {values.max():.3g}"
-                )
-
-
-def _text(text, width, lines=1):
-    """Wrap a name to lines of `width` characters and truncate it; replace what cannot be drawn."""
-    fonts = [get_font(findfont(FontProperties(family=[family]))) for family in _font_families()]
-    words = one_line(text)
-    words = "".join(c if any(font.get_char_index(ord(c)) for font in fonts) else "□" for c in words)
-    if any(unicodedata.east_asian_width(c) in "WF" for c in words):
-        width //= 2
-    rows = textwrap.wrap(words, width)
-    if len(rows) > lines:
-        rows[lines - 1 :] = [rows[lines - 1][: width - 1] + "…"]
-    return "\n".join(rows).replace("$", r"\$")  # not a formula
-
-
-def _font_families():
-    installed = {font.name for font in fontManager.ttflist}
-    return [*rcParams["font.family"], *(family for family in FALLBACK_FONTS if family in installed)]
-
-
-def _set_fonts(figure):
-    families = _font_families()
-    for text in figure.findobj(Text):
-        text.set_fontfamily(families)
-    return figure
-
-
-def _subplots(title, rows, columns, inches, layout="constrained"):
-    """Return a figure and its axes (rows, columns), each of about `inches` (width, height)."""
-    width, height = max(inches[0] * columns, 4), inches[1] * rows + 0.6
-    figure = Figure(figsize=(width, height), layout=layout)
-    figure.suptitle(_text(title, int(10 * width), lines=3), fontsize=12)
-    return figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def _image_grid(title, image, rows, columns, words=1, inches=1.8):
-    """Return a figure and its axes for images whose longer side is `inches`, below lines of words."""
-    height, width = np.shape(image)[:2]
-    scale = inches / max(height, width)
-    panel = max(width * scale, 0.75 * inches), height * scale + 0.15 * words
-    figure, grid = _subplots(title, rows, columns, panel, "compressed")
-    for axes in grid.flat:
-        axes.axis("off")
-    return figure, grid
+    return set_fonts(axes.figure)
 
 
 def _image_and_maps(title, image, count, label):
     """Return a figure and its axes, the first with an image, for `count` maps of it."""
     columns = min(count + 1, 6)
-    figure, grid = _image_grid(title, image, math.ceil((count + 1) / columns), columns)
-    _show(grid.flat[0], image)
+    figure, grid = image_grid(title, image, math.ceil((count + 1) / columns), columns)
+    show(grid.flat[0], image)
     grid.flat[0].set_title(label, fontsize=9)
     return figure, grid
 
@@ -505,7 +327,7 @@ def _image_and_maps(title, image, count, label):
 def _heatmap(title, values, limits, label, inches):
     """Return the axes of a new figure of values as colours, whose longer side is `inches`."""
     height, width = (inches * side / max(values.shape) for side in values.shape)
-    figure, grid = _subplots(title, 1, 1, (width + 2, max(height + 1, 2)))
+    figure, grid = subplots(title, 1, 1, (width + 2, max(height + 1, 2)))
     low, high = limits
     heat = grid[0, 0].imshow(values, cmap="viridis", vmin=low, vmax=high, interpolation="nearest")
     _color_bar(figure, heat, grid, label)
@@ -528,20 +350,6 @@ def _legend(axes):
     """Add a grid, and the legend above the plot, where it covers no points."""
     axes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
     axes.grid(alpha=0.3)
-
-
-def _color_legend(figure, colors):
-    """Add a legend of colours by name below the panels."""
-    handles = [
-        Patch(facecolor=color, edgecolor="grey", label=_text(name, 18)) for name, color in colors.items()
-    ]
-    columns = min(len(handles), max(int(figure.get_figwidth() / 1.6), 1))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
-
-
-def _show(axes, image):
-    height, width, _ = np.shape(image)
-    axes.imshow(np.clip(np.broadcast_to(image, (height, width, 3)), 0, 1), interpolation="nearest")
 
 
 def _overlay(axes, image, values, limits):

@@ -5,19 +5,17 @@ from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from keras_vit.inspection import class_overlay, figures
+from keras_vit.inspection import class_overlay, drawing
+from keras_vit.inspection.class_map_figures import class_example_figure, iou_figure, segmentation_figure
 from keras_vit.inspection.figures import (
     attention_overlay,
-    class_example_figure,
     confusion_figure,
     distance_figure,
     filter_figure,
     head_figure,
-    iou_figure,
     learning_curves,
     position_figure,
     prediction_grid,
-    segmentation_figure,
     similarity_figure,
 )
 
@@ -326,9 +324,9 @@ def test_missing_characters_are_boxes_unless_an_installed_font_has_them(monkeypa
     def label(name):
         return confusion_figure(np.eye(1, dtype=int), [name], "").axes[0].get_xticklabels()[0]
 
-    monkeypatch.setattr(figures, "FALLBACK_FONTS", ["No such font"])
+    monkeypatch.setattr(drawing, "FALLBACK_FONTS", ["No such font"])
     assert label("サメ 1 ₂").get_text() == "□□ 1 ₂"
-    monkeypatch.setattr(figures, "FALLBACK_FONTS", ["STIXGeneral"])  # an installed font with more characters
+    monkeypatch.setattr(drawing, "FALLBACK_FONTS", ["STIXGeneral"])  # an installed font with more characters
     assert label("\u2a00 1").get_text() == "\u2a00 1" and "STIXGeneral" in label("a").get_fontfamily()
     assert "STIXGeneral" in {font.name for font in font_manager.fontManager.ttflist}
 

@@ -1,0 +1,126 @@
+"""Figures of class maps; each function returns a matplotlib Figure, as those of `figures`."""
+
+import math
+
+import numpy as np
+from matplotlib.colors import to_rgb
+
+from keras_vit.inspection.class_maps import class_colors, class_overlay
+from keras_vit.inspection.drawing import (
+    BLUE,
+    IMAGE,
+    ORANGE,
+    YELLOW,
+    check_shapes,
+    color_legend,
+    image_grid,
+    set_fonts,
+    show,
+    subplots,
+    wrapped,
+)
+from keras_vit.tasks.segmentation_scores import IGNORE
+
+MAX_LEGEND = 20  # classes
+
+
+def segmentation_figure(images, predicted, truth, captions, class_names, title):
+    """Draw images, below each the predicted classes over it, and below these the true ones.
+
+    Args:
+        images: A list of (height, width, 3), of any sizes.
+        predicted: Class maps, ints (height, width), one per image.
+        truth: The labels, likewise, or None. Pixels that they ignore have the colour of class 255.
+        captions: One per image.
+        class_names: One name per class. The legend has the most frequent classes in the maps.
+        title: The figure's title.
+
+    Example:
+        >>> classes = np.eye(images.shape[1], dtype=int)
+        >>> figure = segmentation_figure(images[:1], [classes], None, ["photo"], ["sky", "line"], "A line")
+        >>> figure.savefig("segmented.png")
+    """
+    maps = {"predicted": predicted} | ({} if truth is None else {"true": truth})
+    for values in (captions, *maps.values()):
+        check_shapes(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
+    columns = min(len(images), 6)
+    rows = (1 + len(maps)) * math.ceil(len(images) / columns)
+    figure, grid = image_grid(title, images[0], rows, columns, words=2)
+    for i, (image, caption) in enumerate(zip(images, captions)):
+        first, column = (1 + len(maps)) * (i // columns), i % columns
+        show(grid[first, column], image)
+        grid[first, column].set_title(wrapped(caption, 20, lines=2), fontsize=9)
+        for row, (name, found) in enumerate(maps.items(), 1):
+            check_shapes(image=(image, IMAGE), classes=(found[i], "height width"))
+            show(grid[first + row, column], class_overlay(np.asarray(image), found[i]))
+            grid[first + row, column].set_title(name, fontsize=8)
+    counts = sum(np.bincount(np.ravel(each), minlength=256) for found in maps.values() for each in found)
+    shown = [i for i in np.argsort(-counts, kind="stable") if counts[i] and i < len(class_names)]
+    colors = class_colors(len(class_names)) / 255
+    color_legend(figure, {str(class_names[i]): colors[i] for i in sorted(shown[:MAX_LEGEND])})
+    return set_fonts(figure)
+
+
+def class_example_figure(images, predicted, truth, numbers, captions, title):
+    """Draw an example for each of some classes: where it is found, where it is missed, and where it is not.
+
+    Args:
+        images: A list of (height, width, 3), of any sizes, one per class; drawn in grey.
+        predicted, truth: Class maps, ints (height, width), one per image; ignored pixels are not marked.
+        numbers: The classes.
+        captions: One per class.
+        title: The figure's title.
+
+    Example:
+        >>> classes = np.eye(images.shape[1], dtype=int)
+        >>> figure = class_example_figure(images[:1], [classes], [1 - classes], [1], ["line"], "All wrong")
+        >>> figure.savefig("examples.png")
+    """
+    per_image = {"predicted": predicted, "truth": truth, "numbers": numbers, "captions": captions}
+    for values in per_image.values():
+        check_shapes(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
+    columns = min(len(images), 6)
+    figure, grid = image_grid(title, images[0], math.ceil(len(images) / columns), columns, words=2)
+    colors = {"right": BLUE, "missed": ORANGE, "predicted wrongly": YELLOW}
+    for axes, image, found, label, number, caption in zip(grid.flat, images, *per_image.values()):
+        check_shapes(image=(image, IMAGE), predicted=(found, "height width"), truth=(label, "height width"))
+        is_found, is_true = np.asarray(found) == number, np.asarray(label) == number
+        picture = np.repeat(np.mean(image, axis=-1, keepdims=True), 3, axis=-1)
+        wrongly = is_found & ~is_true & (np.asarray(label) != IGNORE)
+        for color, pixels in zip(colors.values(), (is_found & is_true, is_true & ~is_found, wrongly)):
+            picture[pixels] = 0.3 * picture[pixels] + 0.7 * np.array(to_rgb(color))
+        show(axes, picture)
+        axes.set_title(wrapped(caption, 20, lines=2), fontsize=9)
+    color_legend(figure, colors)
+    return set_fonts(figure)
+
+
+def iou_figure(classes, title):
+    """Plot the intersection over union of each class; of more than 60 classes, of the lowest ones.
+
+    Args:
+        classes: Dicts with `name` and `iou`, as from `segmentation_classes`; classes without an IoU are left
+            out.
+        title: The figure's title.
+
+    Raises:
+        ValueError: if no class has an IoU.
+
+    Example:
+        >>> iou_figure([{"name": "sky", "iou": 0.9}, {"name": "line", "iou": 0.4}], "Two classes").savefig(
+        ...     "iou.png"
+        ... )
+    """
+    rows = [row for row in classes if row["iou"] is not None]
+    if not rows:
+        raise ValueError("expected a class with an IoU; got none")
+    if len(rows) > 60:
+        rows = sorted(rows, key=lambda row: row["iou"])[:60]
+    figure, grid = subplots(title, 1, 1, (6.4, 0.6 + 0.22 * len(rows)))
+    axes, values = grid[0, 0], [row["iou"] for row in rows]
+    axes.barh(range(len(rows)), values, color=BLUE)
+    for y, value in enumerate(values):
+        axes.text(value + 0.01, y, f"{value:.2f}", va="center", fontsize=7)
+    axes.set_yticks(range(len(rows)), [wrapped(row["name"], 24) for row in rows], fontsize=7)
+    axes.set(xlabel="IoU", xlim=(0, 1.1), ylim=(len(rows) - 0.4, -0.6))
+    return set_fonts(figure)

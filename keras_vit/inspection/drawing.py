@@ -1,0 +1,105 @@
+"""What the figures share: panels of images, text that fits and is drawn in any script, and colours."""
+
+import textwrap
+import unicodedata
+
+import numpy as np
+from matplotlib import rcParams
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+from matplotlib.patches import Patch
+from matplotlib.text import Text
+
+from keras_vit.messages import one_line
+
+BLUE, ORANGE = "#3b4cc0", "#d95f02"  # distinguishable with colour blindness and in greyscale
+YELLOW = "#f0e442"  # likewise from both
+IMAGE = "height width colors"  # the axes of an image, for `check_shapes`
+# matplotlib's default font lacks these scripts; the first installed fonts are used for them.
+FALLBACK_FONTS = [
+    *("Noto Sans CJK JP", "Hiragino Sans", "PingFang SC", "Microsoft YaHei", "Malgun Gothic", "Nirmala UI"),
+    *("Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai", "Arial Unicode MS"),
+]
+
+
+def check_shapes(**arrays):
+    """Raise ValueError unless the arrays' shapes match and images are floats in [0, 1].
+
+    Args:
+        arrays: By name (array, axes), such as "n height width colors": axes of the same name have the same
+            size in all arrays; an array with `colors` is an image.
+    """
+    sizes = {}
+    for name, (values, axes) in arrays.items():
+        shape, axes, known = np.shape(values), axes.split(), dict(sizes)
+        pairs = zip(axes, shape)
+        if len(shape) != len(axes) or not all(n and n == sizes.setdefault(axis, n) for axis, n in pairs):
+            expected = ", ".join(f"{axis}={known[axis]}" if axis in known else axis for axis in axes)
+            raise ValueError(f"expected {name} of shape ({expected}), not empty; got {shape}")
+        if "colors" in axes:
+            values = np.asarray(values)
+            # Resizing overshoots [0, 1] slightly; uint8 and normalized images exceed it by far.
+            in_range = values.dtype.kind == "f" and -0.5 < values.min() <= values.max() < 1.5
+            if not in_range or shape[-1] not in (1, 3):
+                raise ValueError(
+                    f"expected {name} with 1 or 3 channels of floats in [0, 1]; got {shape[-1]} channels of "
+                    f"{values.dtype} from {values.min():.3g} to {values.max():.3g}"
+                )
+
+
+def wrapped(text, width, lines=1):
+    """Wrap a name to lines of `width` characters and truncate it; replace what cannot be drawn."""
+    fonts = [get_font(findfont(FontProperties(family=[family]))) for family in _font_families()]
+    words = one_line(text)
+    words = "".join(c if any(font.get_char_index(ord(c)) for font in fonts) else "□" for c in words)
+    if any(unicodedata.east_asian_width(c) in "WF" for c in words):
+        width //= 2
+    rows = textwrap.wrap(words, width)
+    if len(rows) > lines:
+        rows[lines - 1 :] = [rows[lines - 1][: width - 1] + "…"]
+    return "\n".join(rows).replace("$", r"\$")  # not a formula
+
+
+def _font_families():
+    installed = {font.name for font in fontManager.ttflist}
+    return [*rcParams["font.family"], *(family for family in FALLBACK_FONTS if family in installed)]
+
+
+def set_fonts(figure):
+    families = _font_families()
+    for text in figure.findobj(Text):
+        text.set_fontfamily(families)
+    return figure
+
+
+def subplots(title, rows, columns, inches, layout="constrained"):
+    """Return a figure and its axes (rows, columns), each of about `inches` (width, height)."""
+    width, height = max(inches[0] * columns, 4), inches[1] * rows + 0.6
+    figure = Figure(figsize=(width, height), layout=layout)
+    figure.suptitle(wrapped(title, int(10 * width), lines=3), fontsize=12)
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def image_grid(title, image, rows, columns, words=1, inches=1.8):
+    """Return a figure and its axes for images whose longer side is `inches`, below lines of words."""
+    height, width = np.shape(image)[:2]
+    scale = inches / max(height, width)
+    panel = max(width * scale, 0.75 * inches), height * scale + 0.15 * words
+    figure, grid = subplots(title, rows, columns, panel, "compressed")
+    for axes in grid.flat:
+        axes.axis("off")
+    return figure, grid
+
+
+def color_legend(figure, colors):
+    """Add a legend of colours by name below the panels."""
+    handles = [
+        Patch(facecolor=color, edgecolor="grey", label=wrapped(name, 18)) for name, color in colors.items()
+    ]
+    columns = min(len(handles), max(int(figure.get_figwidth() / 1.6), 1))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+
+
+def show(axes, image):
+    height, width, _ = np.shape(image)
+    axes.imshow(np.clip(np.broadcast_to(image, (height, width, 3)), 0, 1), interpolation="nearest")
