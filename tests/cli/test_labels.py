@@ -14,6 +14,12 @@ from keras_vit.models.zero_shot import ZeroShotClassifier
 from keras_vit.weights.checkpoint import read_model
 
 pytestmark = pytest.mark.usefixtures("eager")
+BLOCK = {"hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+IMAGE = {"image_size": 16, "patch_size": 8, **BLOCK}
+
+
+def text_tower(prepare):
+    return {"vocabulary_size": prepare.vocabulary_size, "length": 8, **BLOCK}
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +28,7 @@ def two_towers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two towers")
     (folder / "vocab.txt").write_bytes(tokenizers.bert_vocabulary())
     prepare = TextPreprocessing.from_files(folder, "lit_bert", length=8)
-    sizes = {"hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
-    text = {"vocabulary_size": prepare.vocabulary_size, "length": 8, "pooling": "first", **sizes}
-    image = {"image_size": 16, "patch_size": 8, **sizes, "pooling": "gap", "position_embedding": "learned"}
+    image, text = {**IMAGE, "pooling": "gap"}, {**text_tower(prepare), "pooling": "first"}
     model = randomise(ImageTextModel(image, text, text_preprocessing=prepare))
     model.save(folder / "two.keras")
     return folder / "two.keras", model
@@ -140,11 +144,9 @@ def siglip(tmp_path_factory):
     folder = tmp_path_factory.mktemp("siglip")
     (folder / "spiece.model").write_bytes(tokenizers.sentencepiece_model())
     prepare = TextPreprocessing.from_files(folder, "siglip", length=8)
-    sizes = {"hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
-    image = {"image_size": 16, "patch_size": 8, **sizes, "pooling": "map", "prefix_positions": False}
-    text = {"vocabulary_size": prepare.vocabulary_size, "length": 8, **sizes}
+    image = {**IMAGE, "pooling": "map", "prefix_positions": False}
     options = {"text_projection": 12, "projection_bias": True, "text_preprocessing": prepare}
-    model = randomise(ImageTextModel(image, text, **options))
+    model = randomise(ImageTextModel(image, text_tower(prepare), **options))
     save_weights(model, folder / "saved", "huggingface")
     return folder / "saved", model
 
