@@ -23,6 +23,7 @@ from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_open, atomic_path, check_writable
 
 BATCH = 32  # images read and computed at a time
+SEGMENTED = 8  # the same with class maps, whose logits are of the images' size
 OVERLAYS = "overlays"
 MAX_CLASSES = 255  # in the masks of a data set
 
@@ -47,6 +48,8 @@ def run(args):
         raise ValueError(
             f"--masks and --windows need a model that segments images; this one's task is {task.name!r}"
         )
+    if args.windows and model.preprocessing.image_size is None:
+        print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
     names = None
     if task.name == "regression":
         names = model.class_names or [f"value {i}" for i in range(model.num_classes)]
@@ -112,15 +115,18 @@ def segmented(model, paths, top, windows=False, write=None, progress=True):
     """
     names = names_of_classes(model)
     whole = model.preprocessing.image_size is not None and not windows
-    for path in tqdm(paths, "segmenting", unit="image", delay=2, disable=None if progress else True):
-        image = read_image(path)
-        (classes,) = model.segment([image], whole=whole)
-        if write:
-            write(path, image, classes)
-        counts = np.bincount(classes.ravel(), minlength=len(names))
-        best = [i for i in np.argsort(-counts, kind="stable")[:top] if counts[i]]
-        found = [{"name": names[i], "fraction": int(counts[i]) / classes.size} for i in best]
-        yield {"image": path, "classes": found}
+    size = SEGMENTED if whole else 1
+    starts, disable = range(0, len(paths), size), None if progress else True
+    for start in tqdm(starts, "segmenting", unit="batch", delay=2, disable=disable):
+        batch = paths[start : start + size]
+        images = [read_image(path) for path in batch]
+        for path, image, classes in zip(batch, images, model.segment(images, whole=whole)):
+            if write:
+                write(path, image, classes)
+            counts = np.bincount(classes.ravel(), minlength=len(names))
+            best = [i for i in np.argsort(-counts, kind="stable")[:top] if counts[i]]
+            found = [{"name": names[i], "fraction": int(counts[i]) / classes.size} for i in best]
+            yield {"image": path, "classes": found}
 
 
 def names_of_classes(model):

@@ -97,6 +97,11 @@ class Augmentation:
         """Whether images are blended with others, which needs labels of one number per class."""
         return bool(self.mixup or self.cutmix)
 
+    @property
+    def changes_images(self):
+        """Whether there is any random change."""
+        return any(getattr(self, each.name) != each.default for each in dataclasses.fields(Augmentation))
+
     def check_moves_masks(self):
         """Raise ValueError for a change of images that would leave a mask as it is, or blend labels."""
         if names := [name for name in IMAGES_ONLY if getattr(self, name)]:

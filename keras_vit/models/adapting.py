@@ -102,14 +102,14 @@ def plain_arrays(model):
     True
     """
     changed = [layer for layer in adaptable_layers(model) if layer.lora_enabled or layer.quantization_mode]
-    kernels = {layer._kernel.path: float_kernel(layer) for layer in changed}
+    kernels = {layer._kernel.path: ops.convert_to_numpy(float_kernel(layer)) for layer in changed}
     own = {weight.path for layer in changed for weight in layer.weights if weight is not layer.bias}
     weights = {
-        weight.path: weight.value
+        weight.path: weight.numpy()  # On several devices the value itself is no array.
         for weight in model.weights
         if weight.path not in own and "float" in weight.dtype
     }
-    return {path: ops.convert_to_numpy(value) for path, value in {**weights, **kernels}.items()}
+    return {**weights, **kernels}
 
 
 def copy_with_weights(model, config, arrays=None):

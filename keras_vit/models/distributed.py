@@ -103,6 +103,20 @@ class DistributedModel(keras.Model):
             )
         return super().make_train_function(force)
 
+    def train_on_features(self, head):
+        """From now on take features of images in place of images, for `fit`.
+
+        Args:
+            head: A function (features, training) → outputs, of layers of this model.
+        """
+        self.input_spec = None
+        vars(self)["_head_on_features"] = head  # Keras would track the layers again.
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        if head := vars(self).get("_head_on_features"):
+            return head(inputs, training=training)
+        return super().call(inputs, training=training, mask=mask, **kwargs)
+
     enable_lora = enable_lora
     merge_lora = merge_lora
 

@@ -132,7 +132,7 @@ class ImageSegmenter(EncoderModel):
 
         images = encoder.input
         build = _queries if head == "mask" else _decoder
-        logits, predictions = build(self, encoder, images)
+        logits, predictions, head_inputs = build(self, encoder, images)
         logits = keras.layers.Identity(dtype=encoder.dtype_policy.variable_dtype, name="logits")(logits)
         super().__init__(inputs=images, outputs=logits, **kwargs)
         self.dtype_policy = encoder.dtype_policy
@@ -140,6 +140,7 @@ class ImageSegmenter(EncoderModel):
         # Keras would take them for layers of this model, which has theirs already.
         vars(self)["encoder"] = encoder
         vars(self)["_stages"] = {**encoder._stages, "logits": logits}
+        vars(self)["head_inputs"] = head_inputs
         vars(self)["_training"] = predictions and keras.Model(images, [logits, predictions])
         # A seed generator of the model itself: `override_seeds` and checkpoints see it.
         self._point_seeds = keras.random.SeedGenerator() if predictions else None
@@ -268,7 +269,7 @@ class ImageSegmenter(EncoderModel):
         """
         encoder = without_state({**self.encoder.get_config(), **INFERENCE})
         masks = [layer for layer in self.layers if isinstance(layer, QueryAttentionBias)]
-        masked = any(float(layer.probability) >= 0.5 for layer in masks)
+        masked = any(float(layer.probability.numpy()) >= 0.5 for layer in masks)
         config = {**self._config(), "encoder": encoder, "masked_attention": masked, "name": self.name}
         return copy_with_weights(self, config, arrays)
 
@@ -316,7 +317,7 @@ def _activation(model, encoder):
 
 
 def _decoder(model, encoder, images):
-    """The logits of the heads without queries."""
+    """The logits of the heads without queries, and as `head_inputs` the tokens that they read."""
     policy, last = encoder.dtype_policy, encoder.num_layers - 1
     default = {
         "linear": [last],
@@ -337,7 +338,7 @@ def _decoder(model, encoder, images):
         x = keras.layers.BatchNormalization(**options, dtype=policy, name="head_norm")(x)
     head = {"kernel_initializer": "zeros", "dtype": policy.variable_dtype, "name": "head"}
     x = Dense(model.num_classes, **head)(x)  # (b, h', w', k)
-    return ResizeToImage(dtype=policy.variable_dtype, name="resize")(x, images), None
+    return ResizeToImage(dtype=policy.variable_dtype, name="resize")(x, images), None, grids
 
 
 def _queries(model, encoder, images):
@@ -388,4 +389,4 @@ def _queries(model, encoder, images):
         tokens = block(tokens, *positions, bias=bias)
     predictions.append(predict(tokens))
     masks, classes = predictions[-1]
-    return SemanticScores(dtype=float32, name="scores")(masks, classes, images), predictions
+    return SemanticScores(dtype=float32, name="scores")(masks, classes, images), predictions, None

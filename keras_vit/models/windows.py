@@ -17,6 +17,7 @@ from keras_vit.rules import boolean, integer, items, number, optional
 _PAIR = optional(items(integer(at_least=1), 2))
 _OVERLAP = number(0, below=1)
 _IN_MEMORY = 2**25  # bytes of either of two temporary files; more are on disk
+_AT_ONCE = 2**24  # logits of a whole image that are resized at once, at least of one class
 
 
 def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, value_range=None):
@@ -25,7 +26,8 @@ def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, 
     An image is cut into overlapping windows of the model's size, whose logits are averaged; one that is
     smaller is padded. In memory are the image in float32, its map, and the logits of `batch_size` windows; of
     those that the next row of windows shares 64 MiB are, and the rest is in a temporary file. A model for any
-    size computes an image as one window unless `window` is given.
+    size computes an image as one window unless `window` is given. With `whole` there are `batch_size` images
+    at a time, and the logits of a few classes of an image are resized at once.
 
     Args:
         model: An `ImageSegmenter`.
@@ -34,7 +36,7 @@ def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, 
             its logits back.
         window: (height, width) of the windows in pixels, only for a model for any size.
         overlap: The fraction of a window's side that it shares with the next one, in [0, 1).
-        batch_size: Number of windows that are computed at a time.
+        batch_size: Number of windows, or of whole images, that are computed at a time.
         value_range: (lowest, highest) possible value of float images; None for (0, 1).
 
     Returns:
@@ -59,22 +61,35 @@ def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, 
         raise ValueError("whole=True resizes images to the model's size; this model accepts any size")
     if whole and preprocessing.resize == "crop":
         preprocessing = dataclasses.replace(preprocessing, resize="squash")  # which keeps every pixel
-    maps = []
-    for image in as_list(images, preprocessing.channels):
+    maps, images = [], as_list(images, preprocessing.channels)
+    for first in range(0, len(images), batch_size) if whole else ():
+        sizes, inputs = [], []
+        for image in images[first : first + batch_size]:
+            pixels = as_pixels(image, preprocessing.channels, value_range)
+            sizes.append(pixels.shape[:2])
+            inputs.append(preprocessing.normalise(preprocessing.resized(pixels)))
+        logits = check_finite(np.asarray(model.predict_on_batch(np.stack(inputs))))
+        maps += [_classes_of(each, size, preprocessing) for each, size in zip(logits, sizes)]
+    for image in () if whole else images:
         pixels = as_pixels(image, preprocessing.channels, value_range)
-        height, width = pixels.shape[:2]
-        if whole:
-            inputs = preprocessing.normalise(preprocessing.resized(pixels[None]))
-            logits = check_finite(np.asarray(model.predict_on_batch(inputs)))
-            bilinear = dataclasses.replace(preprocessing, interpolation="bilinear")
-            maps.append(resize(logits, (height, width), bilinear)[0].argmax(-1).astype("int32"))
-            continue
-        found = np.zeros((height, width), "int32")
+        found = np.zeros(pixels.shape[:2], "int32")
         for top, left, logits in _slide(model, model.predict_on_batch, pixels, window, overlap, batch_size):
             part = found[top : top + logits.shape[0], left : left + logits.shape[1]]
             part[:] = logits[: part.shape[0], : part.shape[1]].argmax(-1)
         maps.append(found)
     return maps
+
+
+def _classes_of(logits, size, preprocessing):
+    """The class of each pixel of an image, from logits (rows, columns, classes) that are resized to it."""
+    preprocessing = dataclasses.replace(preprocessing, interpolation="bilinear")
+    count = max(_AT_ONCE // (size[0] * size[1]), 1)
+    highest, found = np.full(size, -np.inf, "float32"), np.zeros(size, "int32")
+    for first in range(0, logits.shape[-1], count):
+        part = resize(logits[..., first : first + count], size, preprocessing)
+        found = np.where(part.max(-1) > highest, first + part.argmax(-1), found).astype("int32")
+        highest = np.maximum(highest, part.max(-1))
+    return found
 
 
 def dense_features(

@@ -4,6 +4,7 @@ import collections
 
 import numpy as np
 
+from keras_vit.messages import listed
 from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.config import INFERENCE
 from keras_vit.models.masked_patch import MaskedPatchPredictor
@@ -117,6 +118,17 @@ def finished_model(model):
         layer.trainable = True
     finished.set_weights([whole(weight) for weight in trained.weights])
     return finished
+
+
+def head_note(model):
+    """A line that says which layers of a segmenter's head are those of the weights; None for other models."""
+    new = getattr(model, "initial_weights", None)
+    if new is None or not isinstance(model, ImageSegmenter):
+        return None
+    weights = [weight for layer in model._own_layers() for weight in layer.weights if "float" in weight.dtype]
+    layers = {weight.path.partition("/")[0]: weight.path in new for weight in weights}
+    loaded, new = ([name for name in layers if layers[name] == is_new] for is_new in (False, True))
+    return f"layers of the head from the weights: {listed(loaded) or 'none'}; new: {listed(new) or 'none'}"
 
 
 def subset(samples, count, seed):

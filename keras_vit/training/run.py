@@ -23,10 +23,11 @@ from keras_vit.models import ImageTextModel
 from keras_vit.models.zero_shot import ZeroShotClassifier
 from keras_vit.tasks import PAIRS, get_task
 from keras_vit.tasks.masked_patch import masked_patch_objective
-from keras_vit.training.building import build_model, finished_model, subset, trained_transformer
+from keras_vit.training.building import build_model, finished_model, head_note, subset, trained_transformer
 from keras_vit.training.callbacks import CheckpointCallback, EvaluateAverage, JoinCheckpoints, Progress
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_model
+from keras_vit.training.features import FeatureSamples, feature_samples
 from keras_vit.training.preemption import LeaveAfterFirstWorker, note_sigterm, stop
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.strategy import STRATEGIES, make_deterministic, make_devices
@@ -254,8 +255,16 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
     evaluated = [n for n, end in enumerate(ends, 1) if end % recipe.eval_every == 0 or end >= total]
     done = devices.smallest(checkpoints.newest(report) or 0)
     stopping = functools.partial(devices.is_stopping, sigterm)
+    validation = dataset.split("validation")
     if done:
         report(f"resuming {workdir.path} from step {done} of {total}")
+    elif line := head_note(model):
+        report(line)
+    if done < total and devices.is_one_device:
+        found = feature_samples(model, recipe, samples, validation)
+        if found is not None:
+            report("the frozen layers compute each image once")
+            samples, validation = found
     while done < total:
         epoch, epochs, steps = next_segment(done, every, total)
         devices.smallest(0)  # All workers have arrived here, so the first one has written the checkpoint.
@@ -275,7 +284,7 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
             initial_epoch=epoch,
             epochs=epochs,
             steps_per_epoch=steps,
-            validation_data=_batches(config, model, dataset, dataset.split("validation"), devices),
+            validation_data=_batches(config, model, dataset, validation, devices),
             validation_freq=evaluated,
             callbacks=callbacks,
             shuffle=False,
@@ -317,7 +326,9 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
 
     def of_worker(worker, workers):
         part = {"worker": worker, "workers": workers}
-        if trains:
+        if isinstance(samples, FeatureSamples):
+            batches = samples.batches(recipe.batch_size, recipe.seed, recipe.total_steps, first_step)
+        elif trains:
             batches = training_batches(
                 samples,
                 preprocessing,

@@ -245,6 +245,7 @@ class Devices:
             self.processes = _initialize()
         self.distribution = make_distribution(strategy)
         self.num_replicas_in_sync = self.distribution.mesh[BATCH] if self.distribution else 1
+        self.is_one_device = self.distribution is None
         if self.processes == 1:
             return
         if self.distribution is None:

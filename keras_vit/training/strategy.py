@@ -109,6 +109,7 @@ class TensorFlowDevices:
     def __init__(self, strategy):
         self.strategy = strategy
         self.num_replicas_in_sync = strategy.num_replicas_in_sync
+        self.is_one_device = self.num_replicas_in_sync == 1
         self.several_workers = _is_multi_worker(strategy)
         self.is_chief = not self.several_workers or _cluster()[1] == 0
 

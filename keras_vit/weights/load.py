@@ -94,7 +94,7 @@ def from_pretrained(
     Returns:
         VisionTransformer, the `ImageSegmenter` of `segmenter`, a `.keras` file or a transformers EoMT, or the
         `ImageTextModel` of `text_tower`; its `preprocessing` and `class_names` are those the weights were
-        trained with, if known.
+        trained with, if known. Its `initial_weights` are the paths of those that are not of the file.
 
     Raises:
         ValueError: if the source cannot be read; if the file is damaged, holds pickled objects or a
@@ -200,6 +200,7 @@ def from_pretrained(
         reset += segmentation.reset_classes(checkpoint, model, head)
     _resize(arrays, encoder, stored, stored_grid, resize)
     _assign(checkpoint, model, reset)
+    model.initial_weights = tuple(reset)
     return model
 
 

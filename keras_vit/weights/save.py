@@ -56,9 +56,14 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     """
     segments = isinstance(model, ImageSegmenter) and layout == "huggingface"
     towers = model if isinstance(model, ImageTextModel) else None
+    one_of(LAYOUTS).check("layout", layout)
+    if isinstance(model, ImageSegmenter) and not (segments and model.head == "mask"):
+        raise ValueError(
+            "of segmenters only head='mask' has a layout, 'huggingface'; save its `encoder` "
+            f"(num_classes=0 of a file), or all of it as .keras; got head={model.head!r} and {layout!r}"
+        )
     if not isinstance(model, VisionTransformer) and not segments and not towers:
         raise ValueError(f"expected a VisionTransformer; got a {type(model).__name__}")
-    one_of(LAYOUTS).check("layout", layout)
     one_of(FLOATS).check("dtype", dtype)
     name, layout = layout, LAYOUTS[layout]
     if segments:

@@ -153,17 +153,12 @@ def _has_classes_of(checkpoint, model, class_names):
 
 
 def written_segmenter(model):
-    """The arrays and the configuration of a segmenter, for the layout of transformers.
+    """The arrays and the configuration of a segmenter with head="mask", for the layout of transformers.
 
     Returns:
         (arrays by our names, `get_config()` of the encoder with the head's options under "segmentation",
         further arrays by the file's keys).
-
-    Raises:
-        ValueError: for another head than "mask".
     """
-    if model.head != "mask":
-        raise ValueError(f"the layout 'huggingface' has segmenters with head='mask'; got {model.head!r}")
     arrays = plain_arrays(model)
     masks = [layer for layer in model.layers if isinstance(layer, QueryAttentionBias)]
     for layer in masks:
@@ -176,7 +171,7 @@ def written_segmenter(model):
         "activation": model.get_layer("upscale_0").activation if upscale else model.encoder.activation,
     }
     config = {**model.encoder.get_config(), "segmentation": options}
-    probabilities = [float(layer.probability) for layer in masks] or [0.0] * model.query_blocks
+    probabilities = [float(layer.probability.numpy()) for layer in masks] or [0.0] * model.query_blocks
     arrays[MASK_PROBABILITIES] = np.array(probabilities, "float32")
     weights = np.ones(model.num_classes + 1, "float32")
     weights[-1] = NO_OBJECT_WEIGHT

@@ -261,3 +261,14 @@ def test_a_data_set_with_other_classes_is_refused(keras_vit, refused, model, tmp
     refused(
         done, "expected a model with the data set's 2 classes", "got one with 3 outputs (sky, tree, road)"
     )
+
+
+@pytest.mark.slow
+def test_windows_of_a_model_for_any_size_change_nothing_and_say_so(keras_vit, streets, tmp_path):
+    encoder = {**SMALL, "num_classes": None, "num_layers": 1, "image_size": (None, None)}
+    encoder |= {"position_embedding": "none", "rotary": "dinov3"}
+    ImageSegmenter(VisionTransformer(**encoder), 3).save(tmp_path / "any.keras")
+    given = ("predict", streets / "images" / "00.png", "--model", tmp_path / "any.keras", "--json")
+    plain, windows = keras_vit(*given), keras_vit(*given, "--windows")
+    assert plain.stdout == windows.stdout != ""
+    assert "--windows changes nothing" in windows.stderr and "--windows" not in plain.stderr

@@ -20,13 +20,18 @@ from keras_vit.training.workdir import Workdir
 # checkpoint from a step on is written, "values N", or before old ones are removed, "remove N".
 SCRIPT = """
 import os, pathlib, pickle, signal, sys
-config, path, moment, graphs, options = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
+config, path, moment, fixed, graphs, options = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 kind, _, number = (moment or "").partition(" ")
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 import keras, numpy as np, tensorflow as tf
+if fixed:
+    def uniform(shape, *args, **options):
+        values = np.random.default_rng(len(shape)).uniform(size=shape[-2:]).astype("float32")
+        return keras.ops.broadcast_to(values, shape)
+    keras.random.uniform = uniform
 from keras_vit.models import DistributedModel
 from keras_vit.training import checkpoints, run
 
@@ -71,13 +76,29 @@ def random_moments(steps, seed=0):
     return [f"{kind} {rng.integers(1, steps)}" for kind in kinds]
 
 
-def start(folder, config, path, *, moment=None, worker=None, ports=(), environment=(), **options):
-    """A process that trains; with ports it is one of as many workers. `environment` has more variables."""
+def moments_in_turn(steps, every, count, seed=0):
+    """Moments to kill a run at in turn, each in another interval between checkpoints."""
+    rng = np.random.default_rng(seed)
+    intervals = sorted(rng.choice(steps // every - 1, count, replace=False))
+    return [
+        f"{rng.choice(['step', 'values', 'remove'])} {i * every + rng.integers(1, every + 1)}"
+        for i in intervals
+    ]
+
+
+def start(
+    folder, config, path, *, moment=None, fixed=False, worker=None, ports=(), environment=(), **options
+):
+    """A process that trains; with ports it is one of as many workers.
+
+    `environment` has more variables. With `fixed`, the points at which masks are compared are the same in
+    each image and step, so that they do not depend on the backend and the devices.
+    """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{worker}-{moment}".replace(" ", "-")
     graphs = tf.config.optimizer.get_experimental_options()  # An optimized graph computes other bits.
-    (folder / name).write_bytes(pickle.dumps((config, path, moment, graphs, options)))
+    (folder / name).write_bytes(pickle.dumps((config, path, moment, fixed, graphs, options)))
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **dict(environment)}
     environment.pop("TF_CONFIG", None)
     if ports:
@@ -113,7 +134,7 @@ def free_ports(count):
     return ports
 
 
-def finish(processes, timeout=120):
+def finish(processes, timeout=500):
     """The exit statuses; what still runs after `timeout` seconds is killed, and fails."""
     try:
         return [process.wait(timeout) for process in processes]

@@ -62,6 +62,8 @@ def test_a_fit_that_ends_far_from_its_schedule_warns_before_the_first_step(epoch
     with pytest.raises(UserWarning, match=expected):  # an error here stops the fit before it starts
         model.fit(X, Y, 2, epochs, verbose=0, callbacks=count)
     assert steps == []
+    model.is_segment = True
+    model.fit(X, Y, 2, epochs, verbose=0)
 
 
 def test_a_resumed_fit_counts_earlier_steps():

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from made.devices import devices
 from made.sampling import some
 from reference.comparing import assert_close, numpy, randomise
 from reference.small import HYBRID, NEWER, SMALL
@@ -10,7 +11,8 @@ from reference.small import HYBRID, NEWER, SMALL
 from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.layers.segmentation import QueryAttentionBias, resize
 from keras_vit.models.mask_loss import query_loss, sample
-from keras_vit.tasks.segmentation import SegmentationCrossEntropy
+from keras_vit.tasks.segmentation import SegmentationCrossEntropy, pixel_weights
+from keras_vit.training import SGD
 
 ENCODER = {**SMALL, "num_classes": None}
 QUERIES = {"head": "mask", "num_queries": 6, "query_blocks": 1, "loss_points": 32}
@@ -169,26 +171,35 @@ def test_a_batch_norm_refuses_micro_batches():
         model.compile("sgd", SegmentationCrossEntropy(), accumulation_steps=2)
 
 
+# Replicas and micro-batches; a batch norm has no micro-batches.
+PARTS = [(head, replicas, steps) for head in HEADS for replicas, steps in ((0, 2), (2, 1), (2, 2))]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("head", HEADS)
-def test_a_step_of_micro_batches_is_that_of_the_batch(head, eager):
-    images = images_for(made(), 4)
+@pytest.mark.tensorflow_only("JAX has one program, whose devices tests/training divides")
+@pytest.mark.parametrize("head, replicas, accumulation_steps", [*PARTS, ("batch", 2, 1)])
+def test_a_step_of_parts_is_that_of_the_batch(head, replicas, accumulation_steps):
+    """Of five images, of which one has no labelled pixel."""
+    images = images_for(made(), 5)
     labels = labels_for(images)
+    labels[1], labels[2, :8] = 255, 255
     trained = []
-    for accumulation_steps in (1, 2):
-        model = made(**HEADS[head])
-        if model._query_loss:
-            model._query_loss.draw = _same_points
-        options = {"accumulation_steps": accumulation_steps, "seed": 0}
-        optimizer = keras.optimizers.SGD(0.1)
-        optimizer.iterations.assign(3)
-        model.compile(optimizer, SegmentationCrossEntropy(), total_steps=4, **options)
-        model.fit(images, labels, batch_size=4, verbose=0)
+    for parts in ((0, 1), (replicas, accumulation_steps)):
+        with devices(parts[0]).scope():
+            model = made(**(HEADS | {"batch": {"head_norm": "batch"}})[head])
+            if model._query_loss:
+                model._query_loss.draw = _same_points
+            optimizer = SGD(0.1)
+            model.compile(
+                optimizer, SegmentationCrossEntropy(), accumulation_steps=parts[1], seed=0, total_steps=4
+            )
+            optimizer.iterations.assign(3)
+        model.fit(images, labels, sample_weight=pixel_weights(labels), batch_size=5, verbose=0)
         trained.append(model)
     for first, second in zip(trained[0].weights, trained[1].weights):
         assert_close(numpy(first), numpy(second), 2e-5)
     assert {
-        float(mask.probability) for mask in trained[0].layers if isinstance(mask, QueryAttentionBias)
+        float(mask.probability) for mask in trained[1].layers if isinstance(mask, QueryAttentionBias)
     } <= {0}
 
 

@@ -60,6 +60,17 @@ def test_maps_have_the_sizes_of_their_images():
     assert [found.shape for found in segmenter().segment(images, whole=True)] == [(7, 30), (40, 21)]
 
 
+def test_whole_images_are_computed_together_and_their_classes_resized_one_by_one(monkeypatch):
+    model, images = segmenter(), [photo(20, 33), photo(40, 21), photo(9, 9)]
+    preprocessing = model.preprocessing
+    logits = model.predict_on_batch(np.concatenate([preprocessing(image) for image in images]))
+    monkeypatch.setattr(windows, "_AT_ONCE", 1)
+    maps = model.segment(images, whole=True, batch_size=2)
+    for image, each, found in zip(images, logits, maps, strict=True):
+        expected = windows.resize(each, image.shape[:2], preprocessing)
+        np.testing.assert_array_equal(found, expected.argmax(-1))
+
+
 def test_a_model_for_any_size_computes_windows_of_a_given_size():
     model, image = segmenter(any_size=True), photo(16, 32)
     (found,) = model.segment(image, window=(16, 16), overlap=0.0)

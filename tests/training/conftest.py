@@ -4,7 +4,8 @@ import json
 import pathlib
 
 import pytest
-from made.folders import write_classes
+from made.folders import write_classes, write_masks
+from reference.comparing import randomise
 from reference.small import SMALL
 
 from keras_vit.training import Recipe
@@ -37,6 +38,48 @@ RECIPE = Recipe(
     shift=0.1,
     mixup=0.3,
 )
+
+SEGMENTERS = {
+    "up": {"head": "up", "decoder_size": 8},
+    "mask": {"head": "mask", "num_queries": 6, "query_blocks": 1, "loss_points": 32},
+}
+SEGMENTATION = Recipe(
+    "sgd",
+    0.1,
+    total_steps=24,
+    warmup_steps=2,
+    batch_size=4,
+    task="segmentation",
+    crop_area=None,
+    scale_jitter=(0.5, 2.0),
+    photometric=0.5,
+    eval_every=4,
+    checkpoint_every=2,
+    seed=1,
+    ema=0.8,
+    accumulation_steps=2,
+    dropout_rate=0.2,
+)
+
+
+@pytest.fixture(scope="session")
+def segmenting(tmp_path_factory):
+    """A function from a head to the RunConfig of a run with it, from the same weights on every backend."""
+    from keras_vit import ImageSegmenter, VisionTransformer
+    from keras_vit.training.run import RunConfig
+
+    folder = tmp_path_factory.mktemp("segmenting")
+    write_masks(folder / "data", count=12, size=(16, 16))
+
+    def configure(head, **changes):
+        file = folder / f"{head}.keras"
+        if not file.exists():
+            encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
+            randomise(ImageSegmenter(encoder, 3, **SEGMENTERS[head])).save(file)
+        recipe = SEGMENTATION.with_changes(segmenter=SEGMENTERS[head], **changes)
+        return RunConfig(f"folder:{folder / 'data'}", recipe, weights=str(file))
+
+    return configure
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Runs of segmentation: the model of a recipe, frozen backbones, the finished model, and resuming."""
 
-import shutil
 import types
 
 import numpy as np
@@ -9,10 +8,10 @@ from reference.comparing import assert_close, numpy
 from reference.small import SMALL
 
 from keras_vit import ImageSegmenter
-from keras_vit.training.building import build_model, finished_model
+from keras_vit.training.building import build_model, finished_model, head_note
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.run import RunConfig, train
+from keras_vit.training.run import RunConfig
 from keras_vit.weights.checkpoint import read_model
 
 MODEL = {name: value for name, value in SMALL.items() if name != "num_classes"}
@@ -64,36 +63,20 @@ def test_a_frozen_backbone_leaves_the_head(head):
     assert trained == {"head_norm", "head"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("segmenter", [{"head": "up", "decoder_size": 8}, QUERIES])
-def test_a_resumed_run_is_the_uninterrupted_one(segmenter, tmp_path):
-    changes = {"total_steps": 4, "batch_size": 4, "eval_every": 2, "train_samples": 8, "dropout_rate": 0.1}
-    run = config(segmenter=segmenter, image_size=(16, 16), scale_jitter=(0.5, 2.0), **changes)
-    workdir, record = train(run, tmp_path / "whole", 0)
-    assert 0 <= record["test_mean_iou"] <= 1
-    shutil.copytree(tmp_path / "whole", tmp_path / "resumed")
-    for name in ("model.keras", "result.json"):
-        (tmp_path / "resumed" / name).unlink()
-    for path in (tmp_path / "resumed" / "checkpoints").glob("*4*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    resumed, again = train(run, tmp_path / "resumed", 0)
-    expected = read_model(workdir.model)
-    # All masks of the attention have ended in the run.
-    assert expected.head != "mask" or not expected.masked_attention
-    for weight, found in zip(expected.weights, read_model(resumed.model).weights):
-        np.testing.assert_array_equal(numpy(weight), numpy(found))
-    assert again["test_mean_iou"] == record["test_mean_iou"]
-
-
 def test_a_run_starts_from_the_head_of_its_weights(tmp_path):
     trained = finished_model(built(segmenter={"head": "up", "decoder_size": 8}))
     trained.get_layer("head").bias.assign(np.arange(11.0))
     trained.class_names = ("background", *"0123456789")
     trained.save(tmp_path / "model.keras")
     names = types.SimpleNamespace(class_names=trained.class_names)
-    for size, expected in ((8, np.arange(11)), (4, np.zeros(11))):
+    every = "head_projection, upscale_0, head"
+    for size, expected, line in (
+        (8, np.arange(11), f"{every}; new: none"),
+        (4, np.zeros(11), f"none; new: {every}"),
+    ):
         recipe = RECIPES["digits_scenes"].with_changes(segmenter={"head": "up", "decoder_size": size})
         start = RunConfig("digits_scenes", recipe, weights=str(tmp_path / "model.keras"))
         model = build_model(start, names)
         np.testing.assert_array_equal(numpy(model.get_layer("head").bias), expected)
         assert model.split_seed == recipe.seed
+        assert head_note(model) == f"layers of the head from the weights: {line}"

@@ -58,7 +58,7 @@ def on_jax(tmp_path_factory):
 def whole(on_jax, tmp_path_factory):
     """The state in which a run ends if nothing happens."""
     folder = tmp_path_factory.mktemp("whole")
-    assert finish([on_jax(folder, CONFIG, folder / "run", "data_parallel")], 500) == [0], output_of(folder)
+    assert finish([on_jax(folder, CONFIG, folder / "run", "data_parallel")]) == [0], output_of(folder)
     return end_of(folder / "run")
 
 
@@ -75,10 +75,10 @@ def test_a_run_that_is_killed_at_ten_moments_ends_bit_for_bit_as_if_it_had_not_b
     )
     for number, moment in enumerate(moments):
         folder = tmp_path / str(number)
-        status = finish([on_jax(folder, CONFIG, tmp_path / "run", "data_parallel", moment=moment)], 500)
+        status = finish([on_jax(folder, CONFIG, tmp_path / "run", "data_parallel", moment=moment)])
         # A moment of a step that an earlier kill has left behind does not come again.
         assert status in ([-signal.SIGKILL], [0]), output_of(folder, None, moment)
-    assert finish([on_jax(tmp_path, CONFIG, tmp_path / "run", "data_parallel")], 500) == [0]
+    assert finish([on_jax(tmp_path, CONFIG, tmp_path / "run", "data_parallel")]) == [0]
     for found, expected in zip(end_of(tmp_path / "run"), whole):
         np.testing.assert_equal(found, expected)
 
@@ -87,8 +87,8 @@ def test_a_run_is_resumed_on_other_meshes(whole, on_jax, tmp_path):
     path = tmp_path / "run"
     for strategy, moment in [("data_parallel", "step 5"), ("model_parallel=2x2", "step 9")]:
         process = on_jax(tmp_path, CONFIG, path, strategy, moment=moment)
-        assert finish([process], 500) == [-signal.SIGKILL], output_of(tmp_path, None, moment)
-    assert finish([on_jax(tmp_path, CONFIG, path, "fsdp")], 500) == [0], output_of(tmp_path)
+        assert finish([process]) == [-signal.SIGKILL], output_of(tmp_path, None, moment)
+    assert finish([on_jax(tmp_path, CONFIG, path, "fsdp")]) == [0], output_of(tmp_path)
     assert "from step 8 of 14" in output_of(tmp_path)
     assert_near(end_of(path), whole)
 
@@ -130,7 +130,7 @@ def plain(tmp_path_factory):
 def test_two_processes_train_as_one_of_tensorflow_does(strategy, plain, on_jax, tmp_path):
     config, expected = plain
     processes = start_both(on_jax, tmp_path, config, tmp_path / "run", strategy)
-    assert finish(processes, 500) == [0, 0], output_of(tmp_path, 0)
+    assert finish(processes) == [0, 0], output_of(tmp_path, 0)
     assert "ran out of data" not in output_of(tmp_path, 0)
     assert_near(end_of(tmp_path / "run"), expected)
 
@@ -138,10 +138,10 @@ def test_two_processes_train_as_one_of_tensorflow_does(strategy, plain, on_jax, 
 def test_on_sigterm_in_any_process_both_stop_with_a_checkpoint_and_resume(plain, on_jax, tmp_path):
     config, (rows, *expected) = plain
     processes = start_both(on_jax, tmp_path, config, tmp_path / "run", moments=(None, "term 5"))
-    assert finish(processes, 500) == [143, 143], output_of(tmp_path, 0)
+    assert finish(processes) == [143, 143], output_of(tmp_path, 0)
     assert "SIGTERM: the checkpoint of step 5 is written" in output_of(tmp_path, 0)
     again = tmp_path / "again"
-    assert finish(start_both(on_jax, again, config, tmp_path / "run"), 500) == [0, 0], output_of(again, 0)
+    assert finish(start_both(on_jax, again, config, tmp_path / "run")) == [0, 0], output_of(again, 0)
     assert "from step 5 of 14" in output_of(again, 0)
     found, *rest = end_of(tmp_path / "run")
     assert_near([found[-1:], *rest], [rows[-1:], *expected])

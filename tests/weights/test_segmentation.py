@@ -42,7 +42,11 @@ def test_a_segmenter_is_written_and_read(encoder, options, tmp_path):
 @pytest.mark.parametrize(
     "encoder, options, message",
     [
-        ({}, {"head": "up"}, "the layout 'huggingface' has segmenters with head='mask'; got 'up'"),
+        (
+            {},
+            {"head": "up"},
+            "of segmenters only head='mask' has a layout, 'huggingface'; save its `encoder`",
+        ),
         ({"layer_scale": None}, {}, "as 'eomt': layer_scale=None"),
         ({}, {"head_activation": "silu"}, "as 'eomt': head_activation='silu' (supported: the encoder's)"),
     ],

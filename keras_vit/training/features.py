@@ -1,0 +1,121 @@
+"""What the frozen layers of a model compute for the images of a split, once for all steps of a run."""
+
+import dataclasses
+import math
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from keras_vit.data.batches import evaluation_batches
+from keras_vit.data.masks import MaskSamples
+from keras_vit.data.samples import IndexedRecords, Samples, not_converted, positions, shuffled
+from keras_vit.models import ImageSegmenter, VisionTransformer
+
+LIMIT = 2**32  # bytes of the features of a run, which are in memory
+_ORDERED = (Samples, MaskSamples, IndexedRecords)  # whose samples are read by index
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSamples:
+    """The features of a split's images, and its labels.
+
+    Args:
+        features: Arrays (samples, …).
+        labels: An array (samples, …).
+    """
+
+    features: tuple[np.ndarray, ...]
+    labels: np.ndarray
+
+    def batches(self, batch_size, seed, steps, first_step=None):
+        """The batches of features and labels whose images `training_batches` has with no augmentation.
+
+        Args:
+            batch_size, seed, steps, first_step: As for `training_batches`; without a first step, the batches
+                are those of `evaluation_batches`.
+
+        Returns:
+            tf.data.Dataset of (tuple of features, labels).
+        """
+        count, arrays = len(self.labels), (*self.features, self.labels)
+        if first_step is None:
+            indices = tf.data.Dataset.range(count).batch(batch_size)
+        else:
+            own = positions(first_step, steps, batch_size, worker=0, workers=1)
+            indices = own.map(not_converted(lambda position: shuffled(position, count, seed)))
+            indices = indices.batch(batch_size, drop_remainder=True)
+
+        @not_converted
+        def take(indices):
+            found = tf.numpy_function(
+                lambda indices: [array[indices] for array in arrays],
+                [indices],
+                [array.dtype for array in arrays],
+                stateful=False,
+            )
+            shapes = [(*indices.shape, *array.shape[1:]) for array in arrays]
+            *features, labels = map(tf.ensure_shape, found, shapes)
+            return tuple(features), labels
+
+        return indices.map(take, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def feature_samples(model, recipe, *splits):
+    """The features of splits of a data set, and the model prepared to be trained on them.
+
+    Args:
+        model: The compiled model of a run.
+        recipe: `Recipe`.
+        *splits: Splits of a `Dataset`.
+
+    Returns:
+        `FeatureSamples` of each split. None if the features differ from step to step, since their layers are
+        trained, images are augmented or a layer is random, or if they are more than `LIMIT` bytes.
+    """
+    parts = frozen_parts(model)
+    if parts is None or recipe.changes_images or recipe.dtype != "float32":
+        return None
+    backbone, head = parts
+    size = 4 * sum(map(len, splits)) * sum(math.prod(output.shape[1:]) for output in backbone.outputs)
+    if size > LIMIT or not all(isinstance(split, _ORDERED) for split in splits):
+        return None
+    found = []
+    for split in splits:
+        batches, rows = evaluation_batches(split, model.preprocessing, recipe.batch_size), []
+        for images, labels in batches.as_numpy_iterator():
+            rows.append([*keras.tree.flatten(backbone.predict_on_batch(images)), labels])
+        *features, labels = map(np.concatenate, zip(*rows))
+        found.append(FeatureSamples(tuple(features), labels))
+    model.train_on_features(head)
+    return found
+
+
+def frozen_parts(model):
+    """The frozen layers of a model below its head.
+
+    Returns:
+        (model from images to features, function from a list of these to the model's outputs), or None if
+        layers below the head are trained or random, or images have no fixed size.
+    """
+    if isinstance(model, ImageSegmenter):
+        features, shape = model.head_inputs, model.input.shape[1:]
+    elif isinstance(model, VisionTransformer) and model.num_classes and not model.distillation:
+        features, shape = [model._stages["representation"]], None
+    else:
+        return None
+    if not features or None in model.input.shape[1:]:
+        return None
+    backbone = keras.Model(model.input, features)
+    is_random = any(layer._seed_generators for layer in backbone._flatten_layers())
+    if is_random or backbone.trainable_variables:
+        return None
+    # A segmenter's head reads the shape of the images, too.
+    rest = keras.Model([*features, model.input] if shape else features, model.output)
+
+    def head(features, training=None):
+        images = [ops.zeros((ops.shape(features[0])[0], *shape))] if shape else []
+        return rest([*features, *images], training=training)
+
+    return backbone, head
