@@ -139,8 +139,9 @@ class QueryAttentionBias(Configurable):
             masked = keras.random.uniform((batch, 1, queries), seed=self.seed_generator) <= probability
         else:
             masked = probability >= 0.5
-        attends = ops.logical_or(inside, ops.logical_not(masked))
-        bias = ops.transpose(ops.where(attends, 0.0, MASKED), (0, 2, 1))  # (b, q, n)
+        # Of booleans LiteRT's delegate for GPUs has only the choice.
+        outside = ops.where(masked, MASKED, 0.0)
+        bias = ops.transpose(ops.where(inside, 0.0, outside), (0, 2, 1))  # (b, q, n)
         before = queries + self.num_prefix_tokens
         bias = ops.pad(bias, ((0, 0), (0, self.num_prefix_tokens + rows * columns), (before, 0)))
         return ops.expand_dims(bias, 1)
