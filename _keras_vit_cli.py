@@ -161,8 +161,7 @@ def _predict(add):
     add("images", nargs="+", help=PATHS)
     add("--top", type=positive_int, default=5, help="classes listed for each image (default: 5)")
     add("--class_names", metavar="NAMES", help="imagenet_1k, or a text file with one name per line")
-    add("--labels", help=f"image-text models: {LABELS}, or names separated by commas: cat,dog,'a red car'")
-    _prompts(add)
+    _labels(add)
     add("--format", default="table", help="what to print: table, csv, jsonl or json (default: table)")
     add("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     add("--output", metavar="FILE", help="also write a file, in the format of its suffix")
@@ -219,6 +218,7 @@ def _export(add):
     add("--images", type=positive_int, default=512, help="maximum number of images of it (default: 512)")
     _on_bad_image(add)
     _task(add)
+    _labels(add)
     add("--representation", action="store_true", help="export feature vectors instead of class scores")
     add("--image_size", type=image_size, help=f"{SIZE} (default: the model's)")
     add(
@@ -279,6 +279,11 @@ def _weights_push(add):
     add("--private", action="store_true", help="make a new repository private")
     add("--licence", help="of the weights: apache-2.0, … (default: the catalogue's)")
     add("--trained_on", metavar="DATASET", help="in words, or its name on Hugging Face (default: the run's)")
+
+
+def _labels(add):
+    add("--labels", help=f"image-text models: {LABELS}, or names separated by commas: cat,dog,'a red car'")
+    _prompts(add)
 
 
 def _prompts(add):

@@ -102,6 +102,12 @@ def _layer_norm(layer, x):
     return x * scale * layer.gamma + layer.beta
 
 
+def _unit_norm(layer, x):
+    """The mean of the squares, since ML Drift has no sum and no minimum."""
+    mean = tf.reduce_mean(x * x, -1, keepdims=True)
+    return x * tf.math.rsqrt(mean * x.shape[-1] + keras.config.epsilon() ** 2)
+
+
 def _group_norm(layer, x):
     """Keras's groups are a fifth axis."""
     batch, height, width, channels = x.shape
@@ -151,6 +157,7 @@ _CALLS = {
     SemanticScores: _semantic_scores,
     LayerNormalization: _layer_norm,
     keras.layers.GroupNormalization: _group_norm,
+    keras.layers.UnitNormalization: _unit_norm,
 }
 
 

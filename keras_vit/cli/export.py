@@ -3,16 +3,20 @@
 import pathlib
 import re
 
+from keras_vit.cli.labels import with_labels
 from keras_vit.cli.report import report, text_table
 from keras_vit.cli.source import open_dataset, open_live, run_of, seed_of, task_of
 from keras_vit.data.datasets import title_of
 from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
+from keras_vit.models import ImageTextModel
 from keras_vit.weights.catalogue import find
 
 
 def run(args):
-    model = open_live(args.model, args.image_size, trust=args.trust, sha256=args.sha256)
+    towers = {"text_tower": bool(args.labels)}
+    model = open_live(args.model, args.image_size, trust=args.trust, sha256=args.sha256, **towers)
+    model = with_labels(model, args.labels, args.prompts, "--labels", ImageTextModel.vision_transformer)
     task = args.task or task_of(args.model, model)
     dataset = open_dataset(args, model, task) if args.dataset else None
     same = ("precisions", "representation", "split", "images", "batch_size", "integer_io", "version")

@@ -11,7 +11,7 @@ from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.class_names import class_names
 
 
-def with_labels(model, labels, prompts, option):
+def with_labels(model, labels, prompts, option, classifier=ZeroShotClassifier):
     """Return an image-text model as a classifier, and another model as it is.
 
     Args:
@@ -19,6 +19,7 @@ def with_labels(model, labels, prompts, option):
         labels: The value of --labels or --zero_shot, or None.
         prompts: The value of --prompts, or None.
         option: Name of the option, for messages.
+        classifier: A function of the model and the texts of each class.
 
     Raises:
         ValueError: if an image-text model has no labels, or another model has some.
@@ -31,7 +32,7 @@ def with_labels(model, labels, prompts, option):
         raise ValueError(f"this model compares images with texts; give {option}")
     if model.text_preprocessing is None:
         raise ValueError(f"this model has no tokenizer, which {option} needs")
-    return ZeroShotClassifier(model, read_labels(labels, read_prompts(prompts)))
+    return classifier(model, read_labels(labels, read_prompts(prompts)))
 
 
 def read_labels(text, prompts=("{}",)):

@@ -169,8 +169,20 @@ class ViTConfig:
     representation_size: int | None = option(
         "size",
         optional(_positive),
-        "Size of a tanh layer `pre_logits` before the head, or None.",
+        "Size of a layer `pre_logits` before the head, or None.",
         default=None,
+    )
+    representation_activation: str | None = option(
+        "architecture",
+        one_of(("tanh", None)),
+        'Activation of `pre_logits`: "tanh", or None in the projection of an image-text model.',
+        default="tanh",
+    )
+    unit_representation: bool = option(
+        "architecture",
+        boolean,
+        "Whether the representation is divided by its length, as in an image-text model.",
+        default=False,
     )
     resnet: tuple | None = option(
         "architecture",

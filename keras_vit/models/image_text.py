@@ -10,7 +10,7 @@ from keras.src.losses.loss import scale_loss_for_distribution  # Keras's trainer
 from keras_vit import preprocessing
 from keras_vit.layers.dense import Dense, without_state
 from keras_vit.layers.logit_factors import OBJECTIVES, LogitFactors
-from keras_vit.models.adapting import copy_with_weights
+from keras_vit.models.adapting import copy_with_weights, plain_arrays
 from keras_vit.models.classifying import check_finite, check_size, classify
 from keras_vit.models.config import INFERENCE
 from keras_vit.models.configured import ConfiguredModel
@@ -210,10 +210,13 @@ class ImageTextModel(ConfiguredModel):
         """
         images = images if _are_embeddings(images) else self.encode_images(images)
         texts = texts if _are_embeddings(texts) else self.encode_text(texts)
+        scale, bias = self._scale_and_bias()
+        return (images @ texts.T * scale + bias).astype("float32")
+
+    def _scale_and_bias(self):
         factors = self.get_layer("logit_factors")
         bias = 0.0 if factors.bias is None else float(ops.convert_to_numpy(factors.bias.value))
-        scale = np.exp(ops.convert_to_numpy(factors.scale.value))
-        return (images @ texts.T * scale + bias).astype("float32")
+        return np.exp(ops.convert_to_numpy(factors.scale.value)), bias
 
     def class_vectors(self, labels, batch_size=256):
         """The vector of each class, which is the mean over its texts.
@@ -260,6 +263,49 @@ class ImageTextModel(ConfiguredModel):
         """
         classifier = ZeroShotClassifier(self, labels)
         return classify(classifier, images, top, batch_size, classifier.probabilities, value_range)
+
+    def vision_transformer(self, labels=None):
+        """The image tower as a VisionTransformer, which needs no texts and is exported in every format.
+
+        Args:
+            labels: As for `class_vectors`: the classes of a classifier whose head has the vectors of their
+                texts. None: the model outputs the vectors of images, as `encode_images`.
+
+        Returns:
+            A VisionTransformer, a copy for inference. The task of a classifier is "multi_label" with the
+            objective "sigmoid", and "single_label" with "softmax".
+
+        Raises:
+            ValueError: as `class_vectors`, or if both the tower and this model project.
+
+        Example:
+            >>> image = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
+            >>> text = {"vocabulary_size": 9, "length": 4, "hidden_size": 24, "num_layers": 1}
+            >>> model = keras_vit.ImageTextModel(image, {**text, "mlp_dim": 48, "num_heads": 3})
+            >>> model.text_preprocessing = lambda texts: np.array([[len(text) % 9] * 4 for text in texts])
+            >>> classifier = model.vision_transformer(["cat", "mouse"])
+            >>> classifier.class_names, classifier(np.zeros((1, 32, 32, 3))).shape
+            (('cat', 'mouse'), TensorShape([1, 2]))
+
+        Source: Radford et al. 2021 (CLIP), section 3.1.2: the text tower generates a linear classifier.
+        """
+        config = {**without_state(self.image.get_config()), **INFERENCE, "trainable": True}
+        config["unit_representation"] = True
+        arrays = plain_arrays(self)
+        if self.image_projection is not None:
+            if self.image.representation_size is not None:
+                raise ValueError("expected an image tower without representation_size before a projection")
+            size = self.image_projection
+            config |= {"representation_size": size, "representation_activation": None}
+            arrays["pre_logits/kernel"] = arrays["image_projection/kernel"]
+            arrays["pre_logits/bias"] = arrays.get("image_projection/bias", np.zeros(size))
+        if labels is not None:
+            names, vectors = self.class_vectors(labels)
+            task = "multi_label" if self.objective == "sigmoid" else "single_label"
+            config |= {"num_classes": len(names), "class_names": names, "task": task}
+            scale, bias = self._scale_and_bias()
+            arrays |= {"head/kernel": scale * vectors.T, "head/bias": np.full(len(names), bias)}
+        return copy_with_weights(self.image, config, arrays)
 
     def finished(self, arrays=None):
         """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.

@@ -156,11 +156,13 @@ class VisionTransformer(ConfiguredModel):
         if c.representation_size is not None:
             x = Dense(
                 c.representation_size,
-                activation="tanh",
+                activation=c.representation_activation,
                 kernel_initializer="lecun_normal",
                 dtype=dtype,
                 name="pre_logits",
             )(x)
+        if c.unit_representation:
+            x = keras.layers.UnitNormalization(dtype=dtype.variable_dtype, name="unit_representation")(x)
         x = stage("representation", x)  # (b, r)
 
         if c.num_classes is not None:

@@ -59,6 +59,25 @@ def test_labels_classify_images(two_towers, images, keras_vit):
 
 
 @pytest.mark.slow
+def test_an_export_has_the_labels(two_towers, images, keras_vit, tmp_path):
+    """The exported classifier, and a page, need no text tower."""
+    path, _ = two_towers
+    labels = ("--labels", 'cat,"a red, car"')
+    to = tmp_path / "export"
+    formats = ("--formats", "saved_model,tflite,onnx,web", "--precisions", "float32,dynamic_int8")
+    done = keras_vit("export", "--model", path, *labels, *formats, "--output", to)
+    assert done.returncode == 0, done.stderr
+    photo = images / "cat" / "00.png"
+    wanted = keras_vit("predict", "--model", path, *labels, photo, "--json")
+    for exported in (to / "saved_model" / "1", to / "model_float32.tflite", to / "model.onnx"):
+        found = keras_vit("predict", "--model", exported, photo, "--json")
+        assert found.returncode == 0, found.stderr
+        (one,), (other,) = (probabilities(each.stdout, [photo]) for each in (found, wanted))
+        assert one == pytest.approx(other, abs=1e-5)
+    assert (to / "web" / "index.html").is_file()
+
+
+@pytest.mark.slow
 def test_prompts_of_classes_are_scored_on_a_data_set(two_towers, images, keras_vit, tmp_path):
     path, model = two_towers
     (tmp_path / "classes.json").write_text('{"cat": ["cat", "kitten"], "dog": "a dog"}')

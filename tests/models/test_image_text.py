@@ -81,6 +81,27 @@ def test_texts_that_the_tower_cannot_read_are_refused(model, texts, message):
         model.encode_text(texts)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"objective": "softmax", "image_projection": 5, "text_projection": 5, "projection_bias": False},
+        pytest.param({"image_projection": 5, "text_projection": 5}, marks=pytest.mark.slow),
+    ],
+    ids=["sigmoid", "softmax", "projection with a bias"],
+)
+def test_a_vision_transformer_has_the_logits_of_labels(options):
+    towers, batch = two_towers(**options), pairs(4)
+    towers.text_preprocessing = lambda texts: np.array([batch["ids"][int(text)] for text in texts])
+    classifier = towers.vision_transformer({"first": ["0", "1"], "second": "2"})
+    vectors = towers.class_vectors({"first": ["0", "1"], "second": "2"})[1]
+    embeddings = numpy(towers.image_encoder(batch["images"]))
+    assert_close(numpy(classifier(batch["images"])), towers.similarity(embeddings, vectors), 1e-6)
+    task = "single_label" if options.get("objective") == "softmax" else "multi_label"
+    assert (classifier.class_names, classifier.task) == (("first", "second"), task)
+    assert_close(numpy(towers.vision_transformer()(batch["images"])), embeddings, 1e-6)
+
+
 def test_options_that_contradict_each_other_are_refused():
     for options, message in (
         ({"text_projection": None}, "one size of both towers; got 12 and 8"),
