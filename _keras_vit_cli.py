@@ -267,7 +267,7 @@ def _weights(add):
 def _weights_convert(add):
     _weights(add)
     add("destination", help="file to write (.npz, .safetensors); a folder for huggingface")
-    add("--layout", required=True, help="vit_jax, big_vision, timm or huggingface")
+    add("--layout", required=True, help="vit_jax, big_vision, timm, huggingface or open_clip")
     add("--dtype", default="float32", help="float32, float16, bfloat16 or float64 (default: float32)")
     add("--overwrite", action="store_true", help="replace an existing file")
 

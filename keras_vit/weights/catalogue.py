@@ -12,11 +12,11 @@ The rows are in `catalogue.csv`, sorted by name. A name has these parts:
             augreg_in21k_ft_in1k      training data and method: timm's tag, without "fb_"
                                  384  side of the image in pixels, or "1024x768", unless it is 224
 
-"_hf" precedes the tag of Google's, Meta's and OpenAI's own repositories, which use transformers' layout;
-those of SigLIP and CLIP also hold the text tower. "_npz" ends the names of the authors' .npz files, whose
-buckets have required credentials since 2026-02; the name without it is public. For AugReg it may be another
-run than the file that the authors recommend. CLIP weights trained with quick_gelu are listed with that
-activation only.
+"_hf" precedes the tag of Google's, Meta's, OpenAI's and LAION's own repositories, which use transformers'
+layout; those of SigLIP and CLIP also hold the text tower. "_npz" ends the names of the authors' .npz files,
+whose buckets have required credentials since 2026-02; the name without it is public. For AugReg it may be
+another run than the file that the authors recommend. CLIP weights trained with quick_gelu are listed with
+that activation only.
 
 The columns and their sources:
 
@@ -27,9 +27,10 @@ The columns and their sources:
 * `prepare`: resize, interpolation, and the mean and std of `NORMS`. timm and transformers resize with Pillow,
   which antialiases; "aliased" rows do not. timm's rows follow its own configurations (where it squashes to an
   image 1/0.95 as large and crops, only the squashing is kept), Google's repositories their
-  `preprocessor_config.json`, and Meta's `datasets.py` of facebookresearch/deit (the repositories of the
-  undistilled models state another mean). big_vision's S/16 was resized by area, which antialiased bilinear
-  approximates.
+  `preprocessor_config.json` or, for SigLIP, `convert_siglip_to_hf.py` of transformers, LAION's
+  `pretrained.py` of open_clip 3.3.0, and Meta's `datasets.py` of facebookresearch/deit (the repositories of
+  the undistilled models state another mean). big_vision's S/16 was resized by area, which antialiased
+  bilinear approximates.
   The repositories of DINOv3 follow `convert_dinov3_vit_to_hf.py` of transformers, and for SAT-493M the README
   of facebookresearch/dinov3.
 * `pretrained_on`: the names that the authors' papers, model cards or READMEs give their data.
@@ -68,6 +69,7 @@ LICENCE_SOURCES = {
     "hf://timm/": "timm 1.0.31, configuration of the weights",
     "hf://google/siglip": "model cards",
     "hf://openai/": "LICENSE of openai/CLIP",
+    "hf://laion/": "model cards",
     "hf://google/": "model cards, LICENSE of google-research/vision_transformer",
     "hf://facebook/dinov3-": "LICENSE.md of facebookresearch/dinov3",
     "hf://facebook/": "model cards, README of facebookresearch/deit",

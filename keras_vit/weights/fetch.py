@@ -13,9 +13,11 @@ from keras_vit.rules import integer, optional
 from keras_vit.weights.cache import cached_path, check_file
 from keras_vit.weights.shards import INDEX, is_index, shards_of
 
-WEIGHTS = ("model.safetensors", INDEX, "pytorch_model.bin")  # as Hugging Face names them, the preferred first
+# As Hugging Face and open_clip name them, the preferred first.
+WEIGHTS = ("model.safetensors", INDEX, "pytorch_model.bin", "open_clip_model.safetensors")
 LOCAL_WEIGHTS = ("model.keras", *WEIGHTS)  # in a local folder, such as that of a run
 SIDECARS = ("config.json", "preprocessor_config.json")
+SIDECARS_OF_OPEN_CLIP = ("open_clip_config.json",)
 LOG_IN = "log in ('hf auth login', or HF_TOKEN) with an account that may read it"
 
 
@@ -28,7 +30,8 @@ def fetch(source, *, sha256=None, size=None, trust=False):
 
     Args:
         source: Path of a file, or of a folder that holds `model.keras` (a finished run),
-            `model.safetensors`, its index `model.safetensors.index.json`, or `pytorch_model.bin`;
+            `model.safetensors`, its index `model.safetensors.index.json`, `pytorch_model.bin` or
+            `open_clip_model.safetensors`;
             `hf://org/repo[@revision][/file]`; `https://…`, `http://…`; `gs://bucket/file`, which
             TensorFlow reads with the caller's Google Cloud credentials.
         sha256: Expected SHA-256 of the file in hexadecimal; None: any.
@@ -184,7 +187,8 @@ def _from_hub(text):
             shard = posixpath.join(folder, shard)
             if not (_cached(repo, shard, commit) or _download(repo, shard, commit)):
                 raise ValueError(f"the repository has no {shard}, which {name} lists")
-        for sidecar in SIDECARS if names is WEIGHTS else (*SIDECARS, f"{posixpath.splitext(file)[0]}.json"):
+        sidecars = SIDECARS_OF_OPEN_CLIP if file == WEIGHTS[-1] else SIDECARS
+        for sidecar in sidecars if names is WEIGHTS else (*sidecars, f"{posixpath.splitext(file)[0]}.json"):
             sidecar = posixpath.join(folder, sidecar)
             if try_to_load_from_cache(repo, sidecar, revision=commit) is None:  # nor known to be missing
                 try:

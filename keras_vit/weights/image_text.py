@@ -9,7 +9,7 @@ from keras_vit.models.image_text import ImageTextModel
 from keras_vit.models.text import TextTransformer
 from keras_vit.rules import integer, number, text
 from keras_vit.variants import VARIANTS
-from keras_vit.weights.layouts import LAYOUTS, hub_config
+from keras_vit.weights.layouts import LAYOUTS, hub_config, open_clip
 from keras_vit.weights.layouts.big_vision import stacked, unstacked
 from keras_vit.weights.layouts.huggingface_config import ACTIVATIONS
 from keras_vit.weights.layouts.table import MappedArrays
@@ -53,8 +53,8 @@ def read_towers(checkpoint, others, split_heads, described=True):
     Raises:
         ValueError: if the file holds no text tower, or one that `TextTransformer` cannot express.
     """
-    read = _read_huggingface if checkpoint.layout == "huggingface" else _read_flax
-    mapped, options = read(checkpoint.path, others, described)
+    read = {"huggingface": _read_huggingface, "open_clip": _read_open_clip}.get(checkpoint.layout, _read_flax)
+    mapped, options = read(checkpoint, others, described)
     arrays, keys = mapped.arrays, mapped.keys
     if "text/token_embedding/table" not in arrays:
         raise ValueError("it holds no text tower that TextTransformer can express")
@@ -65,7 +65,7 @@ def read_towers(checkpoint, others, split_heads, described=True):
         if array is not None and is_own:  # CLIP's projection has no bias; a VisionTransformer's head has.
             arrays[f"image_projection/{leaf}"], keys[f"image_projection/{leaf}"] = array, key
     text = {**_sizes(arrays, keys), **options}
-    if checkpoint.layout == "huggingface":
+    if not LAYOUTS[checkpoint.layout].split_heads:
         if "num_heads" not in text:
             text["num_heads"] = _usual_heads(text)
         split_heads(mapped, text)
@@ -110,7 +110,7 @@ def _between(arrays):
     return {"objective": objective, **sizes, "projection_bias": biases == {True}}
 
 
-def _read_flax(path, others, described):
+def _read_flax(checkpoint, others, described):
     """(`MappedArrays`, options) of a file of big_vision or of LiT."""
     inside = {k.removeprefix("params/"): a for k, a in others.items() if _FLAX_KEYS.fullmatch(k)}
     keys = {k.removeprefix("params/"): k for k in others if _FLAX_KEYS.fullmatch(k)}
@@ -123,11 +123,11 @@ def _read_flax(path, others, described):
     return mapped, dict(_OF_FLAX)
 
 
-def _read_huggingface(path, others, described):
+def _read_huggingface(checkpoint, others, described):
     """(`MappedArrays`, options) of transformers' files."""
     kind = TYPES["clip" if "text_projection.weight" in others else "siglip"]
     mapped = kind.table.read(others)
-    config = path.with_name(hub_config.CONFIG)
+    config = checkpoint.path.with_name(hub_config.CONFIG)
     stored = read_json(config) if described and config.is_file() else {}
     # Of the two, transformers ignores the second.
     found = stored.get("text_config_dict") or stored.get("text_config")
@@ -152,6 +152,21 @@ def _read_huggingface(path, others, described):
         integer(at_least=0).check(f"{hub_config.CONFIG}: eos_token_id", end)
         options |= {"pooling": "argmax"} if end == LEGACY_EOS else {"eos_id": end}
     return mapped, options
+
+
+def _read_open_clip(checkpoint, others, described):
+    """(`MappedArrays`, options) of open_clip's files."""
+    mapped = open_clip.TEXT.read(others, lambda key: key.removeprefix("text."))
+    folder = checkpoint.path.parent
+    if described and (folder / open_clip.CONFIG).is_file():
+        try:
+            return mapped, open_clip.text_options(folder)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{open_clip.CONFIG} is not in the format of open_clip: {error!r}") from None
+    if checkpoint.arguments["pooling"] != "token":
+        raise ValueError(f"no array shows the text tower's options; put {open_clip.CONFIG} next to the file")
+    activation = checkpoint.arguments["activation"]
+    return mapped, {"activation": activation, "norm_epsilon": 1e-5, "causal": True, "pooling": "argmax"}
 
 
 def _usual_heads(text):
@@ -187,14 +202,16 @@ def written_towers(model, layout, image, others, scan=False):
 
     Args:
         model: `ImageTextModel`.
-        layout: "huggingface", "big_vision" or "vit_jax".
+        layout: "huggingface", "open_clip", "big_vision" or "vit_jax".
         image: dict of the image tower's arrays by the file's keys for that tower alone.
-        others: As of `split_arrays`, for "huggingface" with the heads' axes merged.
+        others: As of `split_arrays`, for torch's layouts with the heads' axes merged.
         scan: Whether the blocks of "big_vision" are stacked.
 
     Returns:
         dict of arrays by the file's keys.
     """
+    if layout == "open_clip":
+        return image | open_clip.written_text(model, others)
     if layout == "huggingface":
         kind = TYPES[_type_of(model)]
         shape = (1,) if kind.objective == "sigmoid" else ()
@@ -214,6 +231,8 @@ def towers_conflicts(model, layout):
     """List why a layout cannot express an `ImageTextModel`, apart from its image tower."""
     if layout == "timm":
         return ["a text tower"]
+    if layout == "open_clip":
+        return open_clip.text_conflicts(model)
     text = model.text
     if layout != "huggingface":
         return [
@@ -241,13 +260,16 @@ def _type_of(model):
     return "siglip" if model.objective == "sigmoid" else "clip"
 
 
-def towers_config(model, vision):
-    """The text of transformers' config.json of a model with two towers.
+def towers_config(model, layout, vision):
+    """The text of the configuration file of a model with two towers.
 
     Args:
         model: `ImageTextModel`.
+        layout: "huggingface" or "open_clip".
         vision: The text of that of its image tower.
     """
+    if layout == "open_clip":
+        return open_clip.written_config(model, vision)
     name, text = _type_of(model), model.text
     vision = json.loads(vision)
     own = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}

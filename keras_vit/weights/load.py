@@ -60,8 +60,8 @@ def from_pretrained(
     Args:
         source: A path; the folder of a finished run; `hf://org/repo[@revision][/file]`, `https://…`,
             `gs://…`; a short name of the catalogue (`list_models`), or the name in timm or on Hugging
-            Face, such as "google/vit-base-patch16-224". Official `.npz` files, big_vision's, timm's
-            and Hugging Face's (safetensors, or `.bin` and `.pth` if torch is installed) and
+            Face, such as "google/vit-base-patch16-224". Official `.npz` files, big_vision's, timm's,
+            Hugging Face's and open_clip's (safetensors, or `.bin` and `.pth` if torch is installed) and
             `.keras` files are supported; "file.npz:img" is the subtree of a file under that name.
         image_size: (height, width) or one int; None: as in the file. The position grid is resized
             to it. (None, None) accepts any size at call time.

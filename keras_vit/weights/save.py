@@ -27,17 +27,18 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
 
     Options that the arrays do not determine (activation, epsilon, preprocessing, class names) are saved in
     `NAME.json` next to `NAME.npz`, which `from_pretrained` reads; Hugging Face's layout also gets its own
-    `config.json` and `preprocessor_config.json`. The weights and `NAME.json` hold the same digest, by which
-    `from_pretrained` refuses a pair of an interrupted save. LoRA factors are merged into their kernels, and
-    quantized kernels are dequantized.
+    `config.json` and `preprocessor_config.json`, and open_clip's its `open_clip_config.json`. The weights and
+    `NAME.json` hold the same digest, by which `from_pretrained` refuses a pair of an interrupted save. LoRA
+    factors are merged into their kernels, and quantized kernels are dequantized.
 
     Args:
         model: VisionTransformer; for "huggingface" also an `ImageSegmenter` with head "mask"; an
             `ImageTextModel` for all layouts but "timm".
         path: File to write: `.npz` for "vit_jax" and "big_vision", `.safetensors` for "timm"; for
-            "huggingface" a folder, in which `model.safetensors` is written.
-        layout: "vit_jax", "big_vision", "timm" or "huggingface", which chooses the model type that expresses
-            the model.
+            "huggingface" and "open_clip" a folder, in which `model.safetensors` or
+            `open_clip_model.safetensors` is written.
+        layout: "vit_jax", "big_vision", "timm", "huggingface", which chooses the model type that expresses
+            the model, or "open_clip", for an `ImageTextModel` only.
         dtype: Stored type: "float32", "float16", "bfloat16" or "float64".
         overwrite: Whether to replace existing files.
         **options: `scan=True` stacks the blocks of "big_vision" along a first axis.
@@ -77,6 +78,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
         known = ", ".join(layout.write_options) or "none"
         raise ValueError(f"the layout {name!r} has the options {known}; got {', '.join(sorted(unknown))}")
     reasons = cannot_express(name, config) or layout.array_conflicts(stored, config)
+    if layout.two_towers and not towers:
+        reasons = ["no text tower"]
     if reasons := reasons or (towers_conflicts(towers, name) if towers else []):
         raise ValueError(f"the layout {name!r} cannot express this model: {'; '.join(reasons)}")
     file, *sidecars = files_to_write(path, name, overwrite)
@@ -100,7 +103,7 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     digest = configuration_digest(config)
     configs = layout.write_config({**config, **head}) if layout.in_folder else ()
     if towers and configs:
-        configs[0] = towers_config(towers, configs[0])
+        configs[0] = towers_config(towers, name, configs[0])
     texts = [sidecar_text(config, name, digest), *configs]
     new_folder = not file.parent.exists()
     file.parent.mkdir(exist_ok=True)
@@ -149,7 +152,8 @@ def _files(path, layout):
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {str(path.parent)!r} to write into")
     if layout.in_folder:
-        return tuple(path / name for name in (f"model{layout.suffix}", "model.json", *layout.config_files))
+        weights = path / layout.file
+        return weights, weights.with_suffix(".json"), *(path / name for name in layout.config_files)
     return path, path.with_suffix(".json")
 
 

@@ -18,11 +18,11 @@ def test_names_and_sources_are_unique_and_names_sorted():
     assert len({row.source for row in ROWS}) == len(ROWS) == len(lines) > 300
 
 
-OWN = ("hf://google/", "hf://facebook/", "hf://openai/")  # repositories of the authors
+OWN = ("hf://google/", "hf://facebook/", "hf://openai/", "hf://laion/")  # repositories of the authors
 
 
 def test_names_tell_source_size_and_classes():
-    sources = r"hf://(timm|google|facebook|openai)/[\w.-]+|gs://(vit_models|big_vision)/[\w.+/-]+\.npz"
+    sources = r"hf://(timm|google|facebook|openai|laion)/[\w.-]+|gs://(vit_models|big_vision)/[\w.+/-]+\.npz"
     for row in ROWS:
         assert re.fullmatch(PREFIXES + r"(_[a-z0-9_]+)?", row.name), row.name
         assert re.fullmatch(sources, row.source), row.name

@@ -81,7 +81,8 @@ def test_a_path_without_a_file_is_refused(source, tmp_path, monkeypatch):
 
 
 def test_a_folder_is_its_weights(tmp_path):
-    names = "model.keras, model.safetensors, model.safetensors.index.json, pytorch_model.bin"
+    names = "model.keras, model.safetensors, model.safetensors.index.json, pytorch_model.bin, "
+    names += "open_clip_model.safetensors"
     assert refusal(tmp_path).endswith(f"is a folder without {names}; give the checkpoint file")
     assert not is_cached(tmp_path)
     for name in ("pytorch_model.bin", "model.safetensors", "model.keras"):  # the last is preferred
@@ -474,7 +475,9 @@ def hub(tmp_path, monkeypatch):
         old = (OLDER, {"old/vit.npz": b"old", "old/vit.json": b"{}"})
         versions = {"main": (COMMIT, FILES), COMMIT: (COMMIT, FILES), "v1": old, OLDER: old, "a%2Fb": old}
         torch = (COMMIT, {"pytorch_model.bin": b"pickle", "other.txt": b"x"})
+        clip = (COMMIT, {"open_clip_model.safetensors": b"two", "open_clip_config.json": b"{}"})
         server.repositories |= {"org/vit": versions, "org/torch": {"main": torch, COMMIT: torch}}
+        server.repositories["org/clip"] = {"main": clip, COMMIT: clip}
         yield server
 
 
@@ -494,6 +497,13 @@ def test_the_second_name_is_used_where_the_first_is_missing(hub):
     assert path.read_bytes() == b"pickle"
     assert [p.name for p in path.parent.iterdir()] == ["pytorch_model.bin"]
     assert is_cached("HF://org/torch")
+
+
+@pytest.mark.parametrize("file", ["", "/open_clip_model.safetensors"])
+def test_the_weights_of_open_clip_have_a_sidecar_of_their_own(file, hub):
+    path = fetch(f"hf://org/clip{file}")
+    assert path.read_bytes() == b"two"
+    assert {p.name for p in path.parent.iterdir()} == {"open_clip_model.safetensors", "open_clip_config.json"}
 
 
 @pytest.mark.parametrize("revision", ["v1", OLDER, "a%2Fb"])
@@ -538,7 +548,8 @@ def test_a_file_that_another_tool_cached_is_used_with_a_warning(hub):
         ("hf://org/vit@v9", "404 Client Error. Revision Not Found for url: "),
         (
             "hf://org/vit@v1",
-            "the repository has no model.safetensors or model.safetensors.index.json or pytorch_model.bin;",
+            "the repository has no model.safetensors or model.safetensors.index.json or pytorch_model.bin or "
+            "open_clip_model.safetensors;",
         ),
         (f"hf://org/vit@{OLDER}/old", "the repository has no old; name a file"),
         ("hf://org/vit/../vit.npz", "Invalid filename '../vit.npz'"),

@@ -27,14 +27,19 @@ CLIP = {
     },
     **{"objective": "softmax", "image_projection": 6, "text_projection": 6},
 }
+OPEN_CLIP = {
+    **{**CLIP, "objective": "sigmoid"},
+    "image": {**CLIP["image"], "norm_after_pooling": False, "activation": "quick_gelu"},
+}
 LIT = {**SIGLIP, "image": {**IMAGE, "prefix_positions": True}, "objective": "softmax"}
 FILES = {
     "huggingface, SigLIP": ("folder", "huggingface", SIGLIP),
     "huggingface, CLIP": ("folder", "huggingface", CLIP),
+    "open_clip, CLIP": ("folder", "open_clip", OPEN_CLIP),
     "big_vision": ("model.npz", "big_vision", SIGLIP),
     "LiT": ("model.npz", "vit_jax", {**LIT, "image_projection": 6, "text_projection": 6}),
 }
-FILE = {"timm": "m.safetensors", "big_vision": "m.npz", "huggingface": "m"}
+FILE = {"timm": "m.safetensors", "big_vision": "m.npz", "huggingface": "m", "open_clip": "m"}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +66,7 @@ def test_both_towers_are_restored_with_their_options(name, written):
     for option in ("objective", "image_projection", "text_projection", "projection_bias"):
         assert getattr(again, option) == getattr(model, option)
     stored = read_arrays(path)
-    numbers = {"t", "params/t", "params/b", "logit_scale"} & {*stored}
+    numbers = {"t", "params/t", "params/b", "logit_scale", "logit_bias"} & {*stored}
     assert {stored[key].shape for key in numbers} == {() if "CLIP" in name else (1,)}
 
 
@@ -127,6 +132,9 @@ def test_a_model_that_a_layout_cannot_express_is_refused(tmp_path):
         (CLIP, "big_vision", "pre_norm"),
         ({**SIGLIP, "text": CLIP["text"]}, "big_vision", "text tower's activation='quick_gelu'"),
         ({**SIGLIP, "text": CLIP["text"]}, "huggingface", "causal=True; .*pooling='eos'"),
+        ({**CLIP, "image_projection": None, "text_projection": 12}, "open_clip", "image_projection=None"),
+        (CLIP, "open_clip", "quick_gelu in one tower"),
+        (SIGLIP, "open_clip", "of none of timm's SigLIP models"),
         ({**SIGLIP, "objective": "softmax"}, "huggingface", "other projections.*'siglip_vision_model'"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -152,3 +160,41 @@ def test_a_wrong_configuration_of_the_text_tower_is_one_clear_message(wrong, mes
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
         from_pretrained(tmp_path, text_tower=True)
+
+
+@pytest.mark.parametrize(
+    "part, wrong, message",
+    [
+        ("text_cfg", {"qk_norm": True}, "no tower of ours has qk_norm=True of text_cfg"),
+        ("text_cfg", {"hf_model_name": "roberta-base"}, "hf_model_name='roberta-base'"),
+        ("text_cfg", {"pool_type": "mean"}, "pooling must be one of"),
+        ("text_cfg", {"norm_kwargs": 1}, "not in the format of open_clip"),
+        ("vision_cfg", {"pool_type": "avg"}, "no tower of ours has pool_type='avg' of vision_cfg"),
+        ("preprocess_cfg", {"resize_mode": "longest"}, "resize_mode must be one of shortest, squash"),
+    ],
+)
+def test_an_open_clip_config_that_our_towers_cannot_express_is_refused(
+    part, wrong, message, written, tmp_path
+):
+    path, _ = written("open_clip, CLIP")
+    changed(path, tmp_path, lambda stored: None)
+    (tmp_path / "open_clip_model.json").unlink()  # which has the image tower's options, too
+    config = json.loads((tmp_path / "open_clip_config.json").read_text())
+    (config if part in config else config["model_cfg"])[part] |= wrong
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        from_pretrained(tmp_path, text_tower=True)
+
+
+def test_without_its_configuration_a_clip_of_open_clip_is_read_as_openais(written, tmp_path):
+    path, model = written("open_clip, CLIP")
+    path = changed(path, tmp_path, lambda stored: None)
+    for file in tmp_path.glob("*.json"):
+        file.unlink()
+    with pytest.raises(ValueError, match="give activation="):
+        from_pretrained(path, text_tower=True, num_heads=3)
+    again = from_pretrained(path, text_tower=True, num_heads=3, activation="quick_gelu")
+    assert_same_arrays(arrays(again.image), arrays(model.image))
+    assert (again.text.causal, again.text.pooling, again.text.num_heads) == (True, "argmax", 1)
+    with pytest.raises(ValueError, match="'open_clip' cannot express this model: no text tower"):
+        save_weights(model.image, tmp_path / "image", "open_clip")

@@ -2,10 +2,11 @@
 
 from keras_vit.weights.layouts.big_vision import BigVision
 from keras_vit.weights.layouts.huggingface import HuggingFace
+from keras_vit.weights.layouts.open_clip import OpenClip
 from keras_vit.weights.layouts.timm import Timm
 from keras_vit.weights.layouts.vit_jax import VitJax
 
-LAYOUTS = {layout.name: layout for layout in (VitJax(), BigVision(), Timm(), HuggingFace())}
+LAYOUTS = {layout.name: layout for layout in (VitJax(), BigVision(), Timm(), HuggingFace(), OpenClip())}
 
 
 def detect_layout(keys):

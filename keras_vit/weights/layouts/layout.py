@@ -31,7 +31,9 @@ class Layout:
     Attributes:
         name: Name in `LAYOUTS`.
         suffix: Suffix of the files.
+        file: Name of the weights in a folder.
         in_folder: Whether `save_weights` writes a folder, with the project's own configuration files.
+        two_towers: Whether a file always has a text tower, too.
         config_files: Names of those files; `write_config` returns their texts.
         table: `Table` of the arrays.
         anchors: Keys of which every file has one.
@@ -46,7 +48,9 @@ class Layout:
 
     name = None
     suffix = ".safetensors"
+    file = "model.safetensors"
     in_folder = False
+    two_towers = False
     config_files = ()
     table = None
     anchors = ()

@@ -82,7 +82,12 @@ _ROTARY_KINDS = {"cat": "axial", "mixed": "mixed", "dinov3": "dinov3"}
 
 def read(folder):
     """The options in config.json, for `Layout.read_config`."""
-    config, name, arguments = _read(folder)
+    return options_of(read_json(folder / CONFIG))
+
+
+def options_of(config):
+    """The options in the contents of a config.json, of which only `architecture` is needed."""
+    name, arguments = _described(config)
     details = {**config.get("pretrained_cfg", {}), **config}
     pooling = config.get("global_pool")
     prefix = arguments.get("pool_include_prefix") and pooling != "map"
@@ -143,9 +148,8 @@ def _position_resize(arguments):
     return _RESIZES[way]
 
 
-def _read(folder):
-    """(contents, name of the architecture, arguments of timm's constructor) of config.json."""
-    config = read_json(folder / CONFIG)
+def _described(config):
+    """(name of the architecture, arguments of timm's constructor) of the contents of config.json."""
     name, given = config["architecture"], config.get("model_args") or {}
     if not _KNOWN.match(name) or _FOREIGN.search(name):
         raise ValueError(f"{CONFIG} describes timm's {name!r}, which VisionTransformer cannot express")
@@ -161,7 +165,7 @@ def _read(folder):
     # The name says on which grid Perception Encoder's positions were first trained.
     if match := re.search(r"_pe_\w+_patch(\d+)_(\d+)", name):
         arguments["ref_feat_shape"] = int(match[2]) // int(match[1])
-    return config, name, {**arguments, **{key: value for key, value in given.items() if value is not None}}
+    return name, {**arguments, **{key: value for key, value in given.items() if value is not None}}
 
 
 def _rotary(arguments):
@@ -288,7 +292,7 @@ def written(config):
             **{theirs: config[ours] for theirs, ours in {**_ARGUMENTS, **own}.items()},
             "img_size": size,
             "global_pool": pooling,
-            "mlp_ratio": _ratio(config["mlp_dim"], hidden_size),
+            "mlp_ratio": ratio(config["mlp_dim"], hidden_size),
             "no_embed_class": not config["prefix_positions"],
             **(_only_eva(config) if eva else _only_vit(config)),
         },
@@ -366,7 +370,7 @@ def _only_eva(config):
         "swiglu_align_to": 0,
         "use_post_transformer_norm": c["final_norm"] and not c["norm_after_pooling"],
         "attn_pool_num_heads": c["pooling_heads"] or c["num_heads"],
-        "attn_pool_mlp_ratio": _ratio(c["pooling_mlp_dim"] or c["mlp_dim"], c["hidden_size"]),
+        "attn_pool_mlp_ratio": ratio(c["pooling_mlp_dim"] or c["mlp_dim"], c["hidden_size"]),
         "dynamic_img_size": False,
         "use_abs_pos_emb": c["position_embedding"] == "learned",
         "use_rot_pos_emb": rotary is not None,
@@ -385,7 +389,7 @@ def _only_eva(config):
     }
 
 
-def _ratio(mlp_dim, hidden_size):
+def ratio(mlp_dim, hidden_size):
     """The ratio from which timm computes the size of the hidden layer."""
     ratio = mlp_dim / hidden_size
     return ratio if int(hidden_size * ratio) == mlp_dim else math.nextafter(ratio, math.inf)

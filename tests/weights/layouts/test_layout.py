@@ -78,7 +78,7 @@ UNKNOWN = {
     ],
     "huggingface": ["embeddings.cls_token", "vit.embeddings.mask_token", "vit.classifier.bias"],
 }
-every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+every_layout = pytest.mark.parametrize("layout", PUBLISHED)
 every_golden = pytest.mark.parametrize("name", GOLDENS)
 
 

@@ -13,7 +13,9 @@ def test_arrays_are_read_as_they_were_written(layout, rng):
     """All of a table at once, so that no two names or keys are the same."""
     table = LAYOUTS[layout].table
     ours = {
-        row.ours.format(**INDICES): rng.standard_normal((2, 3, 4, 5)[: len(row.axes or "x")])
+        row.ours.format(**INDICES): rng.standard_normal(
+            (1,) * row.leading + (2, 3, 4, 5)[: len(row.axes or "x")]
+        )
         for row in table.rows
     }
     written = table.write(ours)
