@@ -14,8 +14,9 @@ from keras_vit.data.datasets import title_of
 from keras_vit.evaluation.predicting import check_classes
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import ExportedModel
-from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, in_order
+from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, in_order, tower_formats
 from keras_vit.export.hub import Facts, Measurement
+from keras_vit.export.image_text import references, text_files
 from keras_vit.export.saved_model import float32_copy
 from keras_vit.export.verify import (
     check_tolerance,
@@ -24,7 +25,7 @@ from keras_vit.export.verify import (
     live_run,
     sample_images,
 )
-from keras_vit.models import ImageSegmenter
+from keras_vit.models import ImageSegmenter, ImageTextModel
 from keras_vit.models.config import DYNAMIC_SIZE
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path, free_path
@@ -64,9 +65,13 @@ def export_folder(
     if anything fails, none.
 
     Args:
-        model: A `VisionTransformer` or an `ImageSegmenter` on the TensorFlow backend.
+        model: A `VisionTransformer` or an `ImageSegmenter` on the TensorFlow backend. Or an `ImageTextModel`:
+            these are then files of its image tower, as `vision_transformer()` returns it, and for the formats
+            "saved_model" and "tflite" there are `text/saved_model/1/` and `text/model_float32.tflite` of its
+            text tower, as `export_image_text` and `export_text_tflite` write them, next to the tokenizer and
+            `image_text.json`, and `image_text/saved_model/1/` of both towers.
         path: Folder to write; it must not exist. Only another version of the SavedModel alone is added to
-            an existing folder, with `verification-VERSION.json`.
+            an existing folder, with `verification-VERSION.json`; not of an `ImageTextModel`.
         formats: Any of "saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub" and "web".
         precisions: Any of LiteRT's, "float32", "float16", "dynamic_int8" and "int8", and of OpenVINO's,
             "float32", "bfloat16" and "int8". A web page has one model: "dynamic_int8" if it is among them,
@@ -109,7 +114,10 @@ def export_folder(
     """
     start = time.perf_counter()
     path = pathlib.Path(path).expanduser()
-    chosen = choose_formats(formats, precisions)
+    chosen, of_towers, towers = choose_formats(formats, precisions), [], None
+    if isinstance(model, ImageTextModel):
+        of_towers = tower_formats(formats, precisions)
+        towers, model = model, model.vision_transformer()
     task = task or (dataset.task if dataset else None)
     live, segments = model, isinstance(model, ImageSegmenter)
     if (
@@ -146,10 +154,12 @@ def export_folder(
         single_file=single_file,
         drawing=drawing,
         attention=attention,
+        towers=towers,
     )
     for format in chosen:
         format.check(job)
-    with _new_folder(path, formats, version) as folder, full_precision_matmul():
+    adds = tuple(formats) == ("saved_model",) and towers is None
+    with _new_folder(path, adds, version) as folder, full_precision_matmul():
         reference = live_reference(live, description, dataset and dataset.split(split), images)
         live_row = reference.measure(reference.run if representation else live_run(model))
         known = job.facts
@@ -160,13 +170,17 @@ def export_folder(
             known = dataclasses.replace(known, accuracy=(*known.accuracy, measured))
         job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job), facts=known)
         rows = {}
-        for format in tqdm(in_order(chosen), "exporting", unit="format", delay=2, disable=None):
+        compared = {"": reference, **(references(towers, reference) if of_towers else {})}
+        written = [*in_order(chosen), *of_towers]
+        for format in tqdm(written, "exporting", unit="format", delay=2, disable=None):
             target = format.target(folder, job)
-            row = _export(format, job, target, reference)
+            row = _export(format, job, target, compared[format.part])
             rows[format.name] = {"path": str(path / target.relative_to(folder)), **row}
         if SAVED_MODEL not in chosen:
             shutil.rmtree(job.saved_model.parent)
             del rows[SAVED_MODEL.name]
+        for name, content in text_files(towers).items() if of_towers else ():
+            (folder / "text" / name).write_bytes(content)
         report = {
             "dataset": dataset and f"{title_of(dataset.name)}, {split}",
             "images": len(reference.images),
@@ -195,7 +209,8 @@ def _export(format, job, target, reference):
     start = time.perf_counter()
     format.write(job, target)
     seconds = time.perf_counter() - start
-    row = reference.measure(ExportedModel(*format.open(target, None)).main_output, target)
+    opened = format.open(target, None)
+    row = reference.measure(opened if callable(opened) else ExportedModel(*opened).main_output, target)
     images = len(reference.images)
     pixels = reference.outputs[..., 0].size if reference.description.segmenter is not None else None
     try:
@@ -206,13 +221,13 @@ def _export(format, job, target, reference):
 
 
 @contextlib.contextmanager
-def _new_folder(path, formats, version):
-    """A temporary folder that becomes `path`, or whose SavedModel becomes a new version in it.
+def _new_folder(path, adds, version):
+    """A temporary folder that becomes `path`, or if it adds, whose SavedModel becomes a new version in it.
 
     The latter is for TF Serving, which watches `path / "saved_model"`.
     """
     versions = path / "saved_model"
-    if not (versions.is_dir() and tuple(formats) == ("saved_model",)):
+    if not (versions.is_dir() and adds):
         with atomic_path(path, overwrite=False) as folder:
             folder.mkdir()
             yield folder

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from keras_vit.export import archive, hub, onnx, openvino, saved_model, tflite, web
+from keras_vit.export import archive, hub, image_text, onnx, openvino, saved_model, tflite, web
 from keras_vit.export.description import describe
 from keras_vit.export.hub import Facts
 from keras_vit.export.verify import Tolerance
-from keras_vit.models import ImageSegmenter, VisionTransformer
+from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,7 @@ class ExportJob:
             concern other precisions than int8.
         name, publisher, version, facts: As for `export_hub`; the name is also a web page's title.
         page_precision, single_file, drawing, attention: Of a web page, as for `export_web`.
+        towers: The `ImageTextModel` whose image tower the model is, or None.
     """
 
     model: VisionTransformer | ImageSegmenter
@@ -51,6 +52,7 @@ class ExportJob:
     single_file: bool = False
     drawing: int | None = None
     attention: bool = False
+    towers: ImageTextModel | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +64,15 @@ class Format:
         path: Where it lies in an export folder, with fields of the `ExportJob` in braces.
         suffix: Of its file; "" for a folder.
         write: Function of (ExportJob, path to write).
-        open: Function of (path, threads or None) that returns the arguments of `ExportedModel`.
+        open: Function of (path, threads or None) that returns the arguments of `ExportedModel`, or of
+            another part its function from inputs to outputs.
         tolerance: `Tolerance` of its outputs.
         check: Function of an ExportJob that raises an error for options that this format cannot be written
             with, before anything is written.
         precision: Its name in `precisions=` and `--precisions`, if the format has several.
         holds: A file by which its folder is recognised; "" for a SavedModel.
         delegates: Of a runtime with several, by name: whether the export is run on each, for its report.
+        part: Of the two towers, "text" or "image_text", as in `image_text.references`; "" of other exports.
     """
 
     option: str
@@ -81,11 +85,12 @@ class Format:
     precision: str | None = None
     holds: str = ""
     delegates: dict = dataclasses.field(default_factory=dict)
+    part: str = ""
 
     @property
     def name(self):
         """Its key in reports, such as "tflite_int8"."""
-        return f"{self.option}_{self.precision}" if self.precision else self.option
+        return "_".join(filter(None, (self.part, self.option, self.precision)))
 
     def target(self, folder, job):
         """Its path in an export folder."""
@@ -228,6 +233,42 @@ FORMATS = (
         delegates=web.DELEGATES,
     ),
 )
+
+
+def _towers(part, signatures, opened):
+    def write(job, path):
+        image_text.export_image_text(job.towers, path, signatures)
+
+    path = f"{part}/saved_model/{{version}}"
+    return Format("saved_model", path, "", write, opened, _EXACT, part=part)
+
+
+def _text_litert(precision, tolerance):
+    def write(job, path):
+        image_text.export_text_tflite(job.towers, path, precision=precision)
+
+    about = {"precision": precision, "delegates": image_text.DELEGATES, "part": "text"}
+    path = f"text/model_{precision}.tflite"
+    return Format("tflite", path, ".tflite", write, image_text.open_text, tolerance, **about)
+
+
+TOWER_FORMATS = (  # in addition to those of the image tower
+    _towers("text", image_text.TEXT, image_text.open_text),
+    _towers("image_text", image_text.SIGNATURES, image_text.open_zero_shot),
+    _text_litert("float32", _EXACT),
+    _text_litert("float16", Tolerance("max_logit_difference", 5e-3)),
+    _text_litert("dynamic_int8", Tolerance("max_logit_difference", 0.1, required=False)),
+)
+
+
+def tower_formats(formats, precisions):
+    """The `Format`s of the text tower, and of both towers, with one of these options and precisions.
+
+    Example:
+        >>> [format.name for format in tower_formats(("tflite", "onnx"), ("float32", "int8"))]
+        ['text_tflite_float32']
+    """
+    return [f for f in TOWER_FORMATS if f.option in formats and f.precision in (None, *precisions)]
 
 
 def choose_formats(formats, precisions):

@@ -89,14 +89,24 @@ def export_saved_model(model, path, *, task=None, representation=False, warmup=(
             asset = temporary.with_name(file)
             asset.write_text(text, encoding="utf-8")
             setattr(exported, ASSETS[file], tf.saved_model.Asset(os.fspath(asset)))
-        try:
-            tf.saved_model.save(exported, os.fspath(temporary), signatures=served)
-            if warmup:
-                write_warmup(temporary, warmup_requests(description, warmup, "serving_bytes" in served))
-        except tf.errors.OpError as error:
-            reason = re.sub(r"\{\{.*?\}\} *", "", error.message.splitlines()[0])  # without graph nodes
-            raise OSError(reason) from None
+        requests = warmup_requests(description, warmup, "serving_bytes" in served) if warmup else None
+        save(exported, temporary, served, requests)
     return path
+
+
+def save(exported, path, served, requests=None):
+    """Write an object with its signatures and, if there are some, TF Serving's warm-up requests.
+
+    Raises:
+        OSError: if it cannot be written, with the reason in one line.
+    """
+    try:
+        tf.saved_model.save(exported, os.fspath(path), signatures=served)
+        if requests:
+            write_warmup(path, requests)
+    except tf.errors.OpError as error:
+        reason = re.sub(r"\{\{.*?\}\} *", "", error.message.splitlines()[0])  # without graph nodes
+        raise OSError(reason) from None
 
 
 def set_threads(threads):
@@ -132,15 +142,20 @@ def open_saved_model(path, threads=None):
 
 
 def _check(model, warmup):
+    if not isinstance(model, VisionTransformer | ImageSegmenter):
+        expected = "a VisionTransformer or an ImageSegmenter"
+        raise ValueError(f"expected {expected} to export; got {type(model).__name__}")
+    items(integer(at_least=1)).check("warmup", warmup)
+    check_weights(model)
+
+
+def check_weights(model):
+    """Raise ValueError on another backend than TensorFlow, or if a weight of the model is not finite."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             f"SavedModels are written on the TensorFlow backend, not on {keras.backend.backend()}: save the "
             "model as .keras, and load it where KERAS_BACKEND=tensorflow"
         )
-    if not isinstance(model, VisionTransformer | ImageSegmenter):
-        expected = "a VisionTransformer or an ImageSegmenter"
-        raise ValueError(f"expected {expected} to export; got {type(model).__name__}")
-    items(integer(at_least=1)).check("warmup", warmup)
     bad = [weight.path for weight in model.weights if not ops.all(ops.isfinite(weight))]
     if bad:
         raise ValueError(f"these weights are not finite, so the model is not exported: {', '.join(bad)}")

@@ -83,35 +83,27 @@ def export_tflite(
     Source: LiteRT's conversion and quantisation guides.
     """
     saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
-    if path.suffix != ".tflite":
-        raise ValueError(f"the name of a LiteRT file must end in .tflite; got {os.fspath(path)!r}")
+    check_name(path)
     check_options(precision, batch_size, calibration, integer_io)
     description = read_description(saved_model)
     description = description.with_size(image_size or description.usual_size)
-    _check_size(description.parameters, precision)
+    check_parameters(description.parameters, precision)
     shape = (batch_size, *description.image_size, description.channels)
     samples = [*calibration_samples(calibration, shape)] if precision == "int8" else None
     with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
         converter = _converter(_model(saved_model, description), description, shape, rollout)
-        content = _convert(converter, precision, integer_io, samples)
+        content = convert(converter, precision, integer_io, samples)
         if refused := ml_drift.refusals(content):
             raise ValueError(f"LiteRT's delegate for GPUs cannot compute this model: {'; '.join(refused)}")
         write_tflite(temporary, content, description)
-        _check_outputs(temporary)
+        check_outputs(temporary)
     return path
 
 
 def open_tflite(path, threads=None):
     """The arguments of `ExportedModel` for a `.tflite` file."""
     description = read_tflite_description(path)
-    try:
-        with quiet_startup_logs(drop_on_error=True):
-            # LiteRT's default is one thread, whereas TensorFlow and onnxruntime use all cores.
-            interpreter = Interpreter(model_path=os.fspath(path), num_threads=threads or os.cpu_count())
-            interpreter.allocate_tensors()  # This creates its delegate, which writes to the log.
-            runner = interpreter.get_signature_runner("serving_default")
-    except (ValueError, RuntimeError) as error:
-        raise damaged(path, error) from None
+    runner = open_runner(path, threads)
     source = runner.get_input_details()["images"]
     results = runner.get_output_details()
     batch = int(source["shape_signature"][0])
@@ -124,6 +116,18 @@ def open_tflite(path, threads=None):
         return {name: _dequantize(values, results[name]) for name, values in found.items()}
 
     return description, compute, None if batch < 0 else batch
+
+
+def open_runner(path, threads=None):
+    """The function of a `.tflite` file in LiteRT's interpreter; ValueError for a damaged file."""
+    try:
+        with quiet_startup_logs(drop_on_error=True):
+            # LiteRT's default is one thread, whereas TensorFlow and onnxruntime use all cores.
+            interpreter = Interpreter(model_path=os.fspath(path), num_threads=threads or os.cpu_count())
+            interpreter.allocate_tensors()  # This creates its delegate, which writes to the log.
+            return interpreter.get_signature_runner("serving_default")
+    except (ValueError, RuntimeError) as error:
+        raise damaged(path, error) from None
 
 
 def _quantize(images, tensor):
@@ -143,6 +147,12 @@ def _dequantize(values, tensor):
     return (values.astype("float32") - zero) * np.float32(scale)
 
 
+def check_name(path):
+    """Raise ValueError for the name of another file."""
+    if path.suffix != ".tflite":
+        raise ValueError(f"the name of a LiteRT file must end in .tflite; got {os.fspath(path)!r}")
+
+
 def check_options(precision, batch_size=1, calibration=None, integer_io=None):
     """Raise ValueError for options of `export_tflite` that do not fit together."""
     one_of(PRECISIONS).check("precision", precision)
@@ -154,7 +164,8 @@ def check_options(precision, batch_size=1, calibration=None, integer_io=None):
         raise ValueError(f"calibration and integer_io are options of int8 only; got precision {precision!r}")
 
 
-def _check_size(parameters, precision):
+def check_parameters(parameters, precision):
+    """Raise ValueError for more parameters than a LiteRT file holds."""
     fitting = [name for name, width in PRECISIONS.items() if parameters * width < _LIMIT]
     if precision not in fitting:
         raise ValueError(
@@ -171,7 +182,7 @@ def _model(saved_model, description):
             model = VisionTransformer(**description.architecture, preprocessing=prepare, dtype="float32")
             if description.segmenter is not None:
                 model = ImageSegmenter(model, **description.segmenter)
-            stored = _variables(model).restore(os.fspath(saved_model / "variables" / "variables"))
+            stored = variables(model).restore(os.fspath(saved_model / "variables" / "variables"))
             stored.assert_existing_objects_matched()
         except (tf.errors.OpError, AssertionError, ValueError, TypeError) as error:
             raise damaged(saved_model, error) from None
@@ -179,7 +190,7 @@ def _model(saved_model, description):
     return model
 
 
-def _variables(model):
+def variables(model):
     """TensorFlow's variables in a list, as in the SavedModel."""
     return tf.train.Checkpoint(variables=[variable.value for variable in model.variables])
 
@@ -200,12 +211,12 @@ def _converter(model, description, shape, rollout):
     spec = tf.TensorSpec(shape, tf.float32, name="images")
     function = tf.function(serve, input_signature=[spec], autograph=False)
     return tf.lite.TFLiteConverter.from_concrete_functions(
-        [function.get_concrete_function()], _variables(model)
+        [function.get_concrete_function()], variables(model)
     )
 
 
-def _convert(converter, precision, integer_io, samples):
-    """The bytes of the flatbuffer."""
+def convert(converter, precision, integer_io=None, samples=None):
+    """The bytes of the flatbuffer, or ValueError."""
     converter.exclude_conversion_metadata = True  # Adding it would unpack all weights in Python.
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
     if precision != "float32":
@@ -249,11 +260,11 @@ def calibration_samples(calibration, shape):
         raise ValueError("expected 100 to 500 calibration images; got none")
 
 
-def _check_outputs(path):
+def check_outputs(path):
     """Run the file once: its outputs must be finite."""
     runner = Interpreter(model_path=os.fspath(path)).get_signature_runner("serving_default")
-    (details,) = runner.get_input_details().values()
-    outputs = runner(images=np.ones(details["shape"], details["dtype"]))
+    inputs = runner.get_input_details().items()
+    outputs = runner(**{name: np.ones(each["shape"], each["dtype"]) for name, each in inputs})
     broken = [name for name, values in outputs.items() if not np.isfinite(values).all()]
     if broken:
         raise ValueError(f"the converted LiteRT model computes NaN or infinite {', '.join(sorted(broken))}")

@@ -5,7 +5,7 @@ import re
 
 from keras_vit.cli.labels import with_labels
 from keras_vit.cli.report import report, text_table
-from keras_vit.cli.source import open_dataset, open_live, run_of, seed_of, task_of
+from keras_vit.cli.source import open_dataset, open_live, open_towers, run_of, seed_of, task_of
 from keras_vit.data.datasets import title_of
 from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
@@ -14,11 +14,15 @@ from keras_vit.weights.catalogue import find
 
 
 def run(args):
-    towers = {"text_tower": bool(args.labels)}
-    model = open_live(args.model, args.image_size, trust=args.trust, sha256=args.sha256, **towers)
-    model = with_labels(model, args.labels, args.prompts, "--labels", ImageTextModel.vision_transformer)
-    task = args.task or task_of(args.model, model)
-    dataset = open_dataset(args, model, task) if args.dataset else None
+    options = {"image_size": args.image_size, "trust": args.trust, "sha256": args.sha256}
+    if args.labels or args.prompts:
+        model = open_live(args.model, text_tower=True, **options)
+        model = with_labels(model, args.labels, args.prompts, "--labels", ImageTextModel.vision_transformer)
+    else:
+        model = (open_live if args.representation else open_towers)(args.model, **options)
+    images = model.image if isinstance(model, ImageTextModel) else model
+    task = args.task or task_of(args.model, images)
+    dataset = open_dataset(args, images, task) if args.dataset else None
     same = ("precisions", "representation", "split", "images", "batch_size", "integer_io", "version")
     page = ("single_file", "drawing", "attention")
     found = export_folder(
@@ -27,7 +31,7 @@ def run(args):
         args.formats,
         task=task,
         dataset=dataset,
-        seed=seed_of(args.model, model),
+        seed=seed_of(args.model, images),
         name=args.name or _name(args.model),
         publisher=args.publisher,
         facts=_facts(args),

@@ -1,4 +1,3 @@
-import argparse
 import hashlib
 import json
 
@@ -8,8 +7,9 @@ from made import tokenizers
 from reference.comparing import randomise
 
 from keras_vit import ImageTextModel, TextPreprocessing, from_pretrained, save_weights
-from keras_vit.cli import search
 from keras_vit.cli.labels import read_labels, read_prompts
+from keras_vit.cli.source import open_towers
+from keras_vit.export import open_text
 from keras_vit.models.zero_shot import ZeroShotClassifier
 from keras_vit.weights.checkpoint import read_model
 
@@ -187,6 +187,22 @@ def test_a_checkpoint_has_its_tokenizer_next_to_it(siglip, images, keras_vit):
 
 
 def test_the_text_tower_of_a_checkpoint_is_opened_for_a_search(siglip, weights):
-    args = argparse.Namespace(trust=False, sha256=None)
-    assert search._open(str(siglip[0]), args).encode_text(["a cat"]).shape == (1, 12)
-    assert not hasattr(search._open(str(weights), args), "encode_text")
+    assert open_towers(siglip[0]).encode_text(["a cat"]).shape == (1, 12)
+    assert not hasattr(open_towers(weights), "encode_text")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fixture", ["two_towers", "siglip"], ids=["keras", "checkpoint"])
+def test_an_export_without_labels_has_both_towers(fixture, request, images, keras_vit, tmp_path):
+    path, model = request.getfixturevalue(fixture)
+    to = tmp_path / "export"
+    options = ("--precisions", "float32", "--dataset", f"folder:{images}", "--output", to, "--json")
+    done = keras_vit("export", "--model", path, *options)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["formats"]
+    assert len(found) == 5 and all(row["max_logit_difference"] < 1e-5 for row in found.values())
+    ids = model.text_preprocessing(["a cat", "a red car"])
+    vectors = open_text(to / "text" / "model_float32.tflite")(ids)
+    np.testing.assert_allclose(vectors, model.encode_text(ids), atol=1e-5)
+    config = json.loads((to / "text" / "text_preprocessing.json").read_text())
+    assert TextPreprocessing(**config) == model.text_preprocessing

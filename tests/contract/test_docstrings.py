@@ -66,12 +66,15 @@ def namespace(tmp_path_factory):
     from keras_vit.export.tflite import export_tflite
     from keras_vit.training import RECIPES
 
+    tower = {"hidden_size": 24, "num_layers": 1, "mlp_dim": 48, "num_heads": 3}
+    text = {"vocabulary_size": 9, "length": 4, **tower}
     return {
         **{"np": np, "keras": keras, "keras_vit": keras_vit, "tf": sys.modules["tensorflow"]},
         **{"Preprocessing": keras_vit.Preprocessing, "RECIPES": RECIPES, "load_dataset": load_dataset},
         "export_saved_model": once_per_model(export_saved_model, tmp_path_factory.mktemp("exported")),
         "export_tflite": export_tflite,
         "model": keras_vit.VisionTransformer(32, 8, 24, 1, 48, 3, num_classes=10),
+        "towers": keras_vit.ImageTextModel({"image_size": 32, "patch_size": 8, **tower}, text),
         "images": np.random.default_rng(0).random((4, 32, 32, 3), "float32"),
     }
 

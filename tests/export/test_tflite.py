@@ -93,8 +93,8 @@ def test_other_paths_and_other_saved_models_are_refused(saved_model, tmp_path):
 )
 def test_a_model_above_the_limit_is_refused(parameters, precision, fitting):
     with pytest.raises(ValueError, match=f"below 2 GiB; .* parameters fit with precision {fitting}; got"):
-        tflite._check_size(parameters, precision)
-    tflite._check_size(int(0.998 * parameters), precision)
+        tflite.check_parameters(parameters, precision)
+    tflite.check_parameters(int(0.998 * parameters), precision)
 
 
 def test_outputs_that_are_not_finite_are_refused(tmp_path):
