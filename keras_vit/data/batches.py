@@ -173,7 +173,7 @@ def mask_batches(samples, preprocessing, batch_size):
         >>> samples = load_dataset("digits_scenes", task="segmentation").split("test").take(range(2))
         >>> images, masks, sizes = next(iter(mask_batches(samples, Preprocessing(16), 2)))
         >>> images.shape[1:3], sizes.numpy().tolist()
-        (TensorShape([16, 16]), [[64, 64], [64, 64]])
+        (TensorShape([16, 16]), [[32, 32], [32, 32]])
     """
     if not len(samples):
         raise ValueError("expected at least one sample; got none")

@@ -51,7 +51,7 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
     Args:
         name: One of
             "digits": scikit-learn's 1797 scanned digits of 8×8 pixels, no download.
-            "digits_scenes": for "segmentation", 1560 scenes of 64×64 pixels in which these digits overlap.
+            "digits_scenes": for "segmentation", 6360 scenes of 32×32 pixels in which these digits overlap.
             "digits_words": "digits" with texts for recipes with `image_text`: words and numbers in several
             wordings, others in each split. Needs the package tokenizers.
             "folder:PATH": PATH/CLASS/*, or PATH/{train,val,test}/CLASS/* (val and test may be missing; val

@@ -7,13 +7,13 @@ import numpy as np
 from keras_vit.data.digits import load_digits
 from keras_vit.data.masks import MaskSamples
 
-SIDE = 64  # pixels of a scene
+SIDE = 32  # pixels of a scene
 DIGITS = (2, 4)  # the fewest and the most that are tried in a scene, each in a corner of its own
-SIDES = (30, 34)  # the smallest and the largest digit, in pixels
-INWARDS = 4  # the largest distance of a digit from the two edges of its corner, in pixels
+SIDES = (15, 17)  # the smallest and the largest digit, in pixels
+INWARDS = 2  # the largest distance of a digit from the two edges of its corner, in pixels
 VISIBLE = 0.9  # of a digit's ink, at least
 INK = 0.4  # of the largest brightness: what is brighter is part of the digit
-COUNTS = {"train": 2400, "validation": 120, "test": 240}
+COUNTS = {"train": 6000, "validation": 120, "test": 240}
 
 
 def load_digits_scenes(argument=None, *, seed, **options):
@@ -45,18 +45,18 @@ def scene(scans, labels, seed):
         seed: Ints, of which the scene is a function.
 
     Returns:
-        uint8 (64, 64, 3) and uint8 (64, 64): 0 for the background, and 1 + the digit.
+        uint8 (32, 32, 3) and uint8 (32, 32): 0 for the background, and 1 + the digit.
 
     Example:
         >>> picture, mask = scene(np.ones((1, 8, 8), "float32"), [7], [0, 1])
         >>> picture.shape, np.unique(mask).tolist()
-        ((64, 64, 3), [0, 8])
+        ((32, 32, 3), [0, 8])
     """
     from PIL import Image
 
     rng = np.random.default_rng(seed)
     # A gradient from corner to corner, with noise.
-    colours = rng.uniform(20, 90, (2, 2, 3)).astype("float32")
+    colours = rng.uniform(10, 70, (2, 2, 3)).astype("float32")
     across = np.linspace(0, 1, SIDE, dtype="float32")
     rows = colours[0] + across[:, np.newaxis, np.newaxis] * (colours[1] - colours[0])
     picture = rows[:, :1] + across[:, np.newaxis] * (rows[:, 1:] - rows[:, :1])
@@ -77,9 +77,9 @@ def scene(scans, labels, seed):
         visible = [int((owner == number).sum()) for number in range(len(inks))]
         if any(shown - covered < VISIBLE * pixels for shown, covered, pixels in zip(visible, hidden, inks)):
             continue  # Little of a digit is another digit.
-        colour = rng.uniform(150, 255, 3).astype("float32")
+        colour = rng.uniform(160, 255, 3).astype("float32")
         cover = np.clip(ink / INK, 0, 1) ** 2  # Its edge is soft, and what is behind the digit is hidden.
-        picture[window] = picture[window] * (1 - cover) + cover * colour * (0.3 + 0.7 * ink)
+        picture[window] = picture[window] * (1 - cover) + cover * colour * (0.4 + 0.6 * ink)
         mask[window][is_ink], owner[window][is_ink] = labels[chosen] + 1, len(inks)
         inks.append(int(is_ink.sum()))
     return np.clip(np.round(picture), 0, 255).astype("uint8"), mask

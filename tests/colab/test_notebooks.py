@@ -233,7 +233,7 @@ def test_segment_starts_from_a_folder_and_writes_masks(tmp_path):
     assert done.fraction("worst-images", "digit") > 0.85
     assert {*np.unique(read_mask(str(done.folder / "mask.png")))} <= {0, 1, 2}
     assert done.fraction("export-folder", "tflite_dynamic_int8") > 0.9
-    assert "(64, 64) of uint8" in done.printed("use-litert")
+    assert "(32, 32) of uint8" in done.printed("use-litert")
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_the_finished_model_is_a_segmenter_that_a_file_holds(segmenter, tmp_path
 
 def test_the_recipes_whole_model_is_used_unless_a_run_has_another():
     own, given = built(model=None).encoder, built().encoder
-    assert (own.image_size, own.hidden_size, own.rotary["kind"]) == ((64, 64), 128, "axial")
+    assert (own.image_size, own.hidden_size, own.rotary["kind"]) == ((32, 32), 64, "axial")
     assert (given.hidden_size, given.rotary) == (MODEL["hidden_size"], None)
     with pytest.raises(ValueError, match="expected a model, to train from random weights, or weights"):
         config("segment", model=None)
