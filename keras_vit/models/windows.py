@@ -61,8 +61,23 @@ def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, 
         raise ValueError("whole=True resizes images to the model's size; this model accepts any size")
     if whole and preprocessing.resize == "crop":
         preprocessing = dataclasses.replace(preprocessing, resize="squash")  # which keeps every pixel
-    maps, images = [], as_list(images, preprocessing.channels)
-    for first in range(0, len(images), batch_size) if whole else ():
+    images = as_list(images, preprocessing.channels)
+    if whole:
+        return _segment_whole(model, images, preprocessing, batch_size, value_range)
+    maps = []
+    for image in images:
+        pixels = as_pixels(image, preprocessing.channels, value_range)
+        found = np.zeros(pixels.shape[:2], "int32")
+        for top, left, logits in _slide(model, model.predict_on_batch, pixels, window, overlap, batch_size):
+            part = found[top : top + logits.shape[0], left : left + logits.shape[1]]
+            part[:] = logits[: part.shape[0], : part.shape[1]].argmax(-1)
+        maps.append(found)
+    return maps
+
+
+def _segment_whole(model, images, preprocessing, batch_size, value_range):
+    maps = []
+    for first in range(0, len(images), batch_size):
         sizes, inputs = [], []
         for image in images[first : first + batch_size]:
             pixels = as_pixels(image, preprocessing.channels, value_range)
@@ -70,13 +85,6 @@ def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, 
             inputs.append(preprocessing.normalise(preprocessing.resized(pixels)))
         logits = check_finite(np.asarray(model.predict_on_batch(np.stack(inputs))))
         maps += [_classes_of(each, size, preprocessing) for each, size in zip(logits, sizes)]
-    for image in () if whole else images:
-        pixels = as_pixels(image, preprocessing.channels, value_range)
-        found = np.zeros(pixels.shape[:2], "int32")
-        for top, left, logits in _slide(model, model.predict_on_batch, pixels, window, overlap, batch_size):
-            part = found[top : top + logits.shape[0], left : left + logits.shape[1]]
-            part[:] = logits[: part.shape[0], : part.shape[1]].argmax(-1)
-        maps.append(found)
     return maps
 
 

@@ -61,9 +61,9 @@ def with_recipe(config, **changes):
     return dataclasses.replace(config, recipe=config.recipe.with_changes(**changes))
 
 
-def run_on(backend, folder, config, path, moment=None):
+def run_on(backend, folder, config, path, moment=None, fixed=False):
     """Train in a process on a backend, which is killed at a moment."""
-    process = start(folder, config, path, moment=moment, environment=BACKENDS[backend])
+    process = start(folder, config, path, moment=moment, fixed=fixed, environment=BACKENDS[backend])
     status = -signal.SIGKILL if moment else 0
     assert finish([process]) == [status], output_of(folder, moment=moment)
 
@@ -106,14 +106,23 @@ def test_a_run_writes_its_files_and_resumes_bit_for_bit(is_small, random, tmp_pa
 
 @slow
 @OWN_PROCESSES
-@pytest.mark.parametrize("killed", ["jax", "tensorflow"])
-def test_both_backends_compute_the_same_run_from_each_others_checkpoints(killed, config, tmp_path):
+@pytest.mark.parametrize(
+    "killed, labels",
+    [("jax", "classes"), ("tensorflow", "classes"), ("jax", "up"), ("tensorflow", "mask")],
+)
+def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
+    killed, labels, config, segmenting, tmp_path
+):
     everything = {"randaugment": (1, 0.5), "cutmix": 0.5, "random_erasing": 0.5, "shift": 0.1}
-    config = with_recipe(config, dropout_rate=0.0, total_steps=12, label_smoothing=0.1, **everything)
+    plain = {"dropout_rate": 0.0, "total_steps": 12}
+    if labels == "classes":
+        config = with_recipe(config, label_smoothing=0.1, **plain, **everything)
+    else:
+        config = segmenting(labels, **plain)
     (other,) = BACKENDS.keys() - {killed}
-    run_on(killed, tmp_path, config, tmp_path / "run", moment="step 7")
-    run_on(other, tmp_path, config, tmp_path / "run")
-    run_on(killed, tmp_path, config, tmp_path / "whole")
+    run_on(killed, tmp_path, config, tmp_path / "run", moment="step 7", fixed=True)
+    run_on(other, tmp_path, config, tmp_path / "run", fixed=True)
+    run_on(killed, tmp_path, config, tmp_path / "whole", fixed=True)
     assert_close(end_of(tmp_path / "run"), end_of(tmp_path / "whole"))
 
 
