@@ -68,7 +68,7 @@ def run_on(backend, folder, config, path, moment=None, fixed=False):
     assert finish([process]) == [status], output_of(folder, moment=moment)
 
 
-def assert_close(found, expected):
+def assert_close(found, expected, rounding=1e-9):
     """Losses within 1e-5 and weights within 2e-5, in the tables, the model and the checkpoint."""
     for row, other in zip(found[0], expected[0], strict=True):
         np.testing.assert_allclose([*row.values()], [*other.values()], rtol=1e-5, atol=1e-7)
@@ -76,7 +76,7 @@ def assert_close(found, expected):
         assert values.keys() == others.keys()
         for name, value in others.items():
             # The gradient of a key's bias is 0, so its moments are what rounding leaves.
-            atol = 2e-5 * np.abs(value).max() + 1e-9
+            atol = 2e-5 * np.abs(value).max() + rounding
             np.testing.assert_allclose(values[name], value, rtol=0, atol=atol, err_msg=name)
 
 
@@ -123,7 +123,9 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
     run_on(killed, tmp_path, config, tmp_path / "run", moment="step 7", fixed=True)
     run_on(other, tmp_path, config, tmp_path / "run", fixed=True)
     run_on(killed, tmp_path, config, tmp_path / "whole", fixed=True)
-    assert_close(end_of(tmp_path / "run"), end_of(tmp_path / "whole"))
+    # The momentum of SGD, for segmentation, holds gradients; Adam's second moments are smaller.
+    rounding = 1e-9 if labels == "classes" else 1e-7
+    assert_close(end_of(tmp_path / "run"), end_of(tmp_path / "whole"), rounding)
 
 
 @slow
