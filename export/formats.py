@@ -97,6 +97,10 @@ class Format:
         return folder / self.path.format(version=job.version, name=job.name)
 
 
+def _litert_file(precision):
+    return f"model_{precision}.tflite"
+
+
 def _litert(precision, tolerance):
     def options(job):
         int8 = {"calibration": job.calibration, "integer_io": job.integer_io} if precision == "int8" else {}
@@ -104,7 +108,7 @@ def _litert(precision, tolerance):
 
     return Format(
         option="tflite",
-        path=f"model_{precision}.tflite",
+        path=_litert_file(precision),
         suffix=".tflite",
         write=lambda job, path: tflite.export_tflite(
             job.saved_model, path, image_size=job.image_size, **options(job)
@@ -168,7 +172,7 @@ def _page(job):
 
 
 def _write_web(job, path):
-    model = path.with_name(f"model_{job.page_precision}.tflite")
+    model = path.with_name(_litert_file(job.page_precision))
     is_same = model.exists() and job.batch_size == 1 and not job.attention
     options = {"image_size": job.image_size, "title": job.name, "model": model if is_same else None}
     web.export_web(job.saved_model, path, **options, **_page(job))
@@ -248,11 +252,11 @@ def _text_litert(precision, tolerance):
         image_text.export_text_tflite(job.towers, path, precision=precision)
 
     about = {"precision": precision, "delegates": image_text.DELEGATES, "part": "text"}
-    path = f"text/model_{precision}.tflite"
+    path = f"text/{_litert_file(precision)}"
     return Format("tflite", path, ".tflite", write, image_text.open_text, tolerance, **about)
 
 
-TOWER_FORMATS = (  # in addition to those of the image tower
+TOWER_FORMATS = (  # in addition to the image tower's formats
     _towers("text", image_text.TEXT, image_text.open_text),
     _towers("image_text", image_text.SIGNATURES, image_text.open_zero_shot),
     _text_litert("float32", _EXACT),

@@ -40,8 +40,8 @@ def export_image_text(model, path, signatures=SIGNATURES):
       of length 1;
     * `encode_text`: `ids`, int32 (texts, length), to `embedding`;
     * `zero_shot`: `images` and `ids`, a text for each class, to `logits` and `probabilities` (batch, texts).
-      With the objective "sigmoid" each probability is that of the text alone; with "softmax" those of an
-      image sum to 1.
+      With the objective "sigmoid" each text has a probability of its own; with "softmax" the
+      probabilities of an image sum to 1.
 
     Args:
         model: An `ImageTextModel` on the TensorFlow backend. It is not changed.

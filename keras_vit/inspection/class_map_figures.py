@@ -1,4 +1,4 @@
-"""Figures of class maps; each function returns a matplotlib Figure, as those of `figures`."""
+"""Figures of class maps; each function returns a matplotlib Figure."""
 
 import math
 

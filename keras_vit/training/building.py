@@ -121,7 +121,7 @@ def finished_model(model):
 
 
 def head_note(model):
-    """A line that says which layers of a segmenter's head are those of the weights; None for other models."""
+    """A line with the loaded and the new layers of a segmenter's head; None for other models."""
     new = getattr(model, "initial_weights", None)
     if new is None or not isinstance(model, ImageSegmenter):
         return None

@@ -94,7 +94,7 @@ def from_pretrained(
     Returns:
         VisionTransformer, the `ImageSegmenter` of `segmenter`, a `.keras` file or a transformers EoMT, or the
         `ImageTextModel` of `text_tower`; its `preprocessing` and `class_names` are those the weights were
-        trained with, if known. Its `initial_weights` are the paths of those that are not of the file.
+        trained with, if known. `initial_weights` has the paths of weights that the file did not hold.
 
     Raises:
         ValueError: if the source cannot be read; if the file is damaged, holds pickled objects or a

@@ -17,6 +17,11 @@ SMALL = {
     "num_heads": 3,
     "num_classes": 5,
 }
+# Fields of a recipe whose runs are interrupted: a checkpoint every second step, and state of every kind.
+INTERRUPTED = {
+    **{"warmup_steps": 2, "eval_every": 4, "checkpoint_every": 2, "seed": 1},
+    **{"ema": 0.8, "accumulation_steps": 2, "dropout_rate": 0.2},
+}
 NO_TRANSFORMER = {"num_layers": None, "mlp_dim": None, "num_heads": None, "pooling": "gap"}
 # Two of the newer families: rotary positions alone, with registers; and with a table, gates and more norms.
 _TINY = {"hidden_size": 24, "num_layers": 2, "mlp_dim": 20, "num_heads": 3}

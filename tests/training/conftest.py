@@ -6,7 +6,7 @@ import pathlib
 import pytest
 from made.folders import write_classes, write_masks
 from reference.comparing import randomise
-from reference.small import SMALL
+from reference.small import INTERRUPTED, SMALL
 
 from keras_vit.training import Recipe
 from keras_vit.training.workdir import Workdir
@@ -22,21 +22,15 @@ RECIPE = Recipe(
     "adamw",
     3e-3,
     total_steps=14,
-    warmup_steps=2,
     batch_size=4,
     weight_decay=0.1,
     label_smoothing=0.1,
     crop_area=(0.5, 1.0),
-    eval_every=4,
-    checkpoint_every=2,
-    seed=1,
-    dropout_rate=0.2,
     stochastic_depth_rate=0.2,
-    ema=0.8,
-    accumulation_steps=2,
     layer_decay=0.8,
     shift=0.1,
     mixup=0.3,
+    **INTERRUPTED,
 )
 
 SEGMENTERS = {
@@ -47,18 +41,12 @@ SEGMENTATION = Recipe(
     "sgd",
     0.1,
     total_steps=24,
-    warmup_steps=2,
     batch_size=4,
     task="segmentation",
     crop_area=None,
     scale_jitter=(0.5, 2.0),
     photometric=0.5,
-    eval_every=4,
-    checkpoint_every=2,
-    seed=1,
-    ema=0.8,
-    accumulation_steps=2,
-    dropout_rate=0.2,
+    **INTERRUPTED,
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from made.folders import write_classes
 from made.workers import end_of, finish, moments_in_turn, output_of, start
-from reference.small import NO_TRANSFORMER, SMALL, small
+from reference.small import INTERRUPTED, NO_TRANSFORMER, SMALL, small
 
 from keras_vit.training import Recipe
 from keras_vit.training.run import RunConfig, train
@@ -23,17 +23,11 @@ RECIPE = Recipe(
     "adamw",
     3e-3,
     total_steps=24,
-    warmup_steps=2,
     batch_size=5,
     weight_decay=0.1,
     crop_area=(0.5, 1.0),
-    eval_every=4,
-    checkpoint_every=2,
-    seed=1,
-    ema=0.8,
-    accumulation_steps=2,
-    dropout_rate=0.2,
     mixup=0.3,
+    **INTERRUPTED,
 )
 CHEAP = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 BACKENDS = {

@@ -5,6 +5,7 @@ import signal
 import numpy as np
 import pytest
 from made.workers import end_of, finish, free_ports, output_of, random_moments, start
+from reference.small import INTERRUPTED
 
 import keras_vit
 from keras_vit.training import Recipe
@@ -16,19 +17,13 @@ RECIPE = Recipe(
     "sgd",
     0.1,
     total_steps=14,
-    warmup_steps=2,
     batch_size=8,
     label_smoothing=0.1,
     crop_area=(0.5, 1.0),
-    eval_every=4,
-    checkpoint_every=2,
-    seed=1,
-    dropout_rate=0.2,
     stochastic_depth_rate=0.2,
-    ema=0.8,
-    accumulation_steps=2,
     shift=0.1,
     mixup=0.3,
+    **INTERRUPTED,
 )
 CONFIG = RunConfig("digits", RECIPE, MODEL, image_size=16)
 
