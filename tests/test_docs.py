@@ -15,6 +15,7 @@ import sys
 
 import pytest
 from made.blocks import run_page
+from made.folders import write_masks
 
 import _keras_vit_cli
 from keras_vit import VisionTransformer, from_pretrained, save_weights
@@ -70,6 +71,29 @@ def test_every_block_of_readme_runs(tmp_path):
     for file in ("digits.keras", "deployed/saved_model/1/saved_model.pb", "inside/report.html"):
         assert (folder / file).exists(), file
     assert "rose" in (folder / "out.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only("README trains and exports")
+def test_readme_leads_from_masks_to_a_phone(tmp_path):
+    """With a small model in place of the published one, and two steps of small images."""
+    section = TEXTS["README.md"].partition("## Segment\n")[2]
+    (_, commands), *_ = blocks(section)
+    for given, small in (
+        ("--weights vit_s16_augreg_in21k", "--weights backbone.keras"),
+        ("--total_steps 2000", "--total_steps 2 --batch_size 2 --image_size 32"),
+    ):
+        assert given in commands
+        commands = commands.replace(given, small)
+    sizes = {"hidden_size": 24, "num_layers": 4, "mlp_dim": 48, "num_heads": 3}
+    VisionTransformer(32, 8, **sizes).save(tmp_path / "backbone.keras")
+    folder = tmp_path / "page"
+    write_masks(folder / "streets")
+    shutil.copytree(folder / "streets" / "images", folder / "photos")
+    failure = run_page(folder, [("", commands)], {"backbone.keras": tmp_path / "backbone.keras"})
+    assert failure is None, failure
+    assert len([*(folder / "found" / "masks").iterdir()]) == 10
+    assert (folder / "phone" / "model_dynamic_int8.tflite").is_file()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from made.folders import write_masks
 from made.pages import read_page
+from made.refusals import assert_is, tables
 from PIL import Image
 from reference.comparing import randomise
 from reference.small import SMALL, small
@@ -215,36 +216,47 @@ def test_masks_have_the_names_of_the_images_below_what_differs():
         mask_files(["a/0.jpg", "a/0.png"])
 
 
+# Arguments by the row of the manual, in which a name is in the folder of the test.
 REFUSED = {
-    "an existing folder": (["--masks", "{path}"], ["exists", "is free"]),
-    "no segmenter": (
-        ["--model", "{path}/classes.keras", "--masks", "{path}/out"],
-        ["--masks and --windows need a model that segments images", "'single_label'"],
-    ),
-    "other names": (["--class_names", "imagenet_1k"], ["1000 class names; the model has 3 classes"]),
-    "too many classes": (
-        ["--model", "{path}/many.keras", "--masks", "{path}/out"],
-        ["masks have at most 255 classes; the model has 300"],
-    ),
+    "an existing folder": ["--masks", "found"],
+    "a classifier": ["--model", "classes.keras", "--masks", "out"],
+    "two images with one name": ["a/0.jpg", "a/0.png", "--masks", "out"],
+    "more classes than a mask holds": ["--model", "many.keras", "--masks", "out"],
+    "another number of class names": ["--class_names", "names.txt"],
 }
+_, MESSAGES, _ = tables("segmentation.md")  # of data, of commands and of exports
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_refused_in_one_line_and_leaves_nothing(
-    case, keras_vit, refused, model, streets, tmp_path
+@pytest.fixture(scope="module")
+def inputs(model, streets, tmp_path_factory):
+    """A folder with the files of `REFUSED`."""
+    folder = tmp_path_factory.mktemp("inputs")
+    (folder / "found").mkdir()
+    (folder / "names.txt").write_text("a\nb\n")
+    (folder / "a").mkdir()
+    for name in ("a/0.jpg", "a/0.png"):
+        Image.open(streets / "images" / "00.png").save(folder / name)
+    small(num_layers=1).save(folder / "classes.keras")
+    encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
+    ImageSegmenter(encoder, 300).save(folder / "many.keras")
+    return folder
+
+
+def test_the_manual_lists_what_predict_refuses():
+    assert [*MESSAGES] == [*REFUSED, "another data set"]
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_bad_input_is_refused_with_the_message_of_the_manual_and_leaves_nothing(
+    wrong, keras_vit, model, inputs, monkeypatch
 ):
-    options, words = REFUSED[case]
-    if case == "no segmenter":
-        small(num_layers=1).save(tmp_path / "classes.keras")
-    if case == "too many classes":
-        encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
-        ImageSegmenter(encoder, 300).save(tmp_path / "many.keras")
-    before = {*tmp_path.rglob("*")}
-    image = streets / "images" / "00.png"
-    refused(
-        keras_vit("predict", image, "--model", model, *(o.format(path=tmp_path) for o in options)), *words
-    )
-    assert {*tmp_path.rglob("*")} == before
+    monkeypatch.chdir(inputs)
+    before = {*inputs.rglob("*")}
+    image = [] if "a/0.jpg" in REFUSED[wrong] else ["a/0.png"]
+    done = keras_vit("predict", *image, "--model", model, *REFUSED[wrong])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert_is(done.stderr, f"keras-vit: {MESSAGES[wrong].replace('PATH', str(inputs / 'found'))}\n")
+    assert {*inputs.rglob("*")} == before
 
 
 def test_the_figures_of_a_model_for_any_size_need_one(keras_vit, refused, streets, tmp_path):
@@ -255,12 +267,12 @@ def test_the_figures_of_a_model_for_any_size_need_one(keras_vit, refused, street
     refused(keras_vit("inspect", "--model", tmp_path / "any.keras", *given), "any size; give --image_size")
 
 
-def test_a_data_set_with_other_classes_is_refused(keras_vit, refused, model, tmp_path):
-    write_masks(tmp_path, 4, classes=2)
+def test_a_data_set_with_other_classes_is_refused(keras_vit, model, tmp_path):
+    root = write_masks(tmp_path, 4, classes=2)
+    (root / "classes.txt").write_text("road\nline\n")
     done = keras_vit("evaluate", "--model", model, "--dataset", f"folder:{tmp_path}")
-    refused(
-        done, "expected a model with the data set's 2 classes", "got one with 3 outputs (sky, tree, road)"
-    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert_is(done.stderr, f"keras-vit: {MESSAGES['another data set']}\n")
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from made.browser import CAMERA, WEBGPU, chromium, served
 from made.exports import pixels
+from made.refusals import assert_is, tables
 from PIL import Image
 from reference.comparing import assert_close
 
@@ -27,7 +28,7 @@ from keras_vit.export.onnx import export_onnx
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.verify import Reference, Tolerance, check_tolerance, live_reference
-from keras_vit.export.web import export_web
+from keras_vit.export.web import check_model, export_web
 from keras_vit.inspection.class_maps import class_colors
 
 SLOW = pytest.mark.slow
@@ -156,10 +157,6 @@ def test_the_description_builds_the_segmenter(model):
     assert parse_description(description.as_json(), "m.onnx") == description
     assert (description.task, description.output, description.labels) == ("segmentation", "logits", NAMES)
     assert description.segmenter["head"] == "up" and not description.is_classifier
-    with pytest.raises(ValueError, match="expected the task 'segmentation'; got 'single_label'"):
-        describe(model, "single_label")
-    with pytest.raises(ValueError, match="a segmenter has no representation of whole images"):
-        export_folder(model, "export", representation=True)
     wrong = {"task": "single_label", "segmenter": None, "num_outputs": 4, "class_names": ["a"]}
     for change in [*wrong.items(), ("segmenter", []), ("segmenter", {"num_classes": 0})]:
         text = json.dumps({**json.loads(description.as_json()), **dict([change])})
@@ -167,6 +164,25 @@ def test_the_description_builds_the_segmenter(model):
             parse_description(text, "m.onnx")
     card = model_card(description, Facts(), "vit")
     assert "semantic segmentation" in card and "`class_map`" in card
+
+
+REFUSED = {  # by the row of the manual
+    "another task": lambda model: describe(model, "single_label"),
+    "a page with `attention=True`": lambda model: check_model(describe(model), attention=True),
+    "`--representation`": lambda model: export_folder(model, "export", representation=True),
+}
+*_, MESSAGES = tables("segmentation.md")
+
+
+def test_the_manual_lists_what_exports_refuse():
+    assert [*MESSAGES] == [*REFUSED]
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_an_export_is_refused_with_the_message_of_the_manual(wrong, model):
+    with pytest.raises(ValueError) as error:
+        REFUSED[wrong](model)
+    assert_is(str(error.value), MESSAGES[wrong])
 
 
 LIVE = np.array([[[0.0, 1.0, 0.5], [3.0, 1.0, 3.0]]], "float32")[np.newaxis]  # (1, 1, 2, 3)

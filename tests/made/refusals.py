@@ -1,0 +1,19 @@
+"""The manual's tables of wrong inputs with their messages."""
+
+import pathlib
+import re
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+
+
+def tables(page):
+    """The messages of each table of a page by the first cell of their row."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    found = re.findall(r"^\| wrong \| message \|\n\|[-| ]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return [dict(row.strip("| ").split(" | ") for row in rows.splitlines()) for rows in found]
+
+
+def assert_is(message, expected):
+    """Assert that a message is the one of a table; "…" stands for any text."""
+    pattern = ".*".join(re.escape(part.strip(" ")) for part in expected.split("…"))
+    assert re.fullmatch(pattern, message), (expected, message)
