@@ -7,19 +7,25 @@ from keras_vit.models.distributed import DistributedModel
 class ConfiguredModel(DistributedModel):
     """A model with a constructor of its own, whose configuration has its arguments and its layers' state.
 
-    A subclass adds the constructor's other arguments to `get_config`.
+    A subclass adds the constructor's arguments to `get_config`, and has the method `_inner_models` if some of
+    them are models.
     """
 
     def get_config(self):
-        return {"name": self.name, "trainable": self.trainable, **state_config(self._own_layers())}
+        return {"name": self.name, "trainable": self.trainable, **state_config(self.own_layers())}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         with restoring(config) as freeze:
             model = cls(**without_state(config))
-            freeze(model._own_layers())
+            freeze(model.own_layers())
         return model
 
-    def _own_layers(self):
-        """The layers whose state is in this configuration, and not in that of a model within it."""
-        return self.layers
+    def own_layers(self):
+        """The layers that are in none of the inner models."""
+        inner = {id(layer) for model in self._inner_models() for layer in (model, *model.layers)}
+        return [layer for layer in self.layers if id(layer) not in inner]
+
+    def _inner_models(self):
+        """The models whose configurations are arguments of the constructor."""
+        return ()

@@ -8,12 +8,14 @@ from keras_vit.models.vit import VisionTransformer
 class EncoderModel(ConfiguredModel):
     """A model with an `encoder` and layers of its own, whose configuration has both.
 
-    A subclass has the attribute `encoder`, and the methods `_config`, the constructor's other arguments, and
-    `_own_layers`, the layers whose state is not the encoder's.
+    A subclass has the attribute `encoder` and the method `_config`, the constructor's other arguments.
     """
 
     def get_config(self):
         return {"encoder": self.encoder.get_config(), **self._config(), **super().get_config()}
+
+    def _inner_models(self):
+        return (self.encoder,)
 
 
 def as_encoder(encoder, dtype=None):

@@ -346,9 +346,8 @@ class ImageTextModel(ConfiguredModel):
             **super().get_config(),
         }
 
-    def _own_layers(self):
-        """The layers that are not in the towers."""
-        return [layer for layer in self.layers if layer not in (self.image, self.text)]
+    def _inner_models(self):
+        return self.image, self.text
 
 
 def _are_embeddings(x):

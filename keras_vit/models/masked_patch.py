@@ -123,10 +123,6 @@ class MaskedPatchPredictor(EncoderModel):
     def _config(self):
         return {"target": self.target}
 
-    def _own_layers(self):
-        """The layers that are not in the encoder."""
-        return [self.get_layer("mask_token"), self.get_layer("prediction")]
-
 
 def patch_targets(images, patch_size, target, preprocessing):
     """The prediction targets of the patches of images.

@@ -276,11 +276,6 @@ class ImageSegmenter(EncoderModel):
     def _config(self):
         return {name: getattr(self, name) for name in _OPTIONS}
 
-    def _own_layers(self):
-        """The layers that are not in the encoder."""
-        encoder = {id(layer) for layer in self.encoder.layers}
-        return [layer for layer in self.layers if id(layer) not in encoder]
-
 
 class _QueryLoss(keras.losses.Loss):
     """The sum of `query_loss` over the blocks that predict, weighted by the samples or their pixels."""

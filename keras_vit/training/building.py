@@ -125,7 +125,7 @@ def head_note(model):
     new = getattr(model, "initial_weights", None)
     if new is None or not isinstance(model, ImageSegmenter):
         return None
-    weights = [weight for layer in model._own_layers() for weight in layer.weights if "float" in weight.dtype]
+    weights = [weight for layer in model.own_layers() for weight in layer.weights if "float" in weight.dtype]
     layers = {weight.path.partition("/")[0]: weight.path in new for weight in weights}
     loaded, new = ([name for name in layers if layers[name] == is_new] for is_new in (False, True))
     return f"layers of the head from the weights: {listed(loaded) or 'none'}; new: {listed(new) or 'none'}"

@@ -108,7 +108,7 @@ def reset_head(checkpoint, model, class_names, head):
         ValueError: if `head` is "keep" and the file's head or its classes are others.
     """
     arrays = checkpoint.arrays
-    weights = [weight for layer in model._own_layers() for weight in layer.weights]
+    weights = [weight for layer in model.own_layers() for weight in layer.weights]
     own = [weight.path for weight in weights if "float" in weight.dtype]
     new = [path for path in own if path.startswith("query_mask")]
     if head == "reset" or not is_segmenter(checkpoint) or not _has_head_of(checkpoint, model):
@@ -128,7 +128,7 @@ def reset_head(checkpoint, model, class_names, head):
 
 def _class_variables(model):
     """The shapes of the variables of the layer with the classes, by path."""
-    layers = [layer for layer in model._own_layers() if layer.name in _CLASSES]
+    layers = [layer for layer in model.own_layers() if layer.name in _CLASSES]
     return {weight.path: tuple(weight.shape) for layer in layers for weight in layer.weights}
 
 
@@ -140,7 +140,7 @@ def _has_head_of(checkpoint, model):
 
 def _head(model):
     changing = (*_CLASSES, *(layer.name for layer in model.layers if isinstance(layer, QueryAttentionBias)))
-    layers = [layer for layer in model._own_layers() if layer.weights and layer.name not in changing]
+    layers = [layer for layer in model.own_layers() if layer.weights and layer.name not in changing]
     return model.head, model.blocks, [layer.get_config() for layer in layers]
 
 

@@ -82,7 +82,7 @@ def stored(request, tmp_path_factory):
 
 
 def own_arrays(model):
-    own = [weight for layer in model._own_layers() for weight in layer.weights if "float" in weight.dtype]
+    own = [weight for layer in model.own_layers() for weight in layer.weights if "float" in weight.dtype]
     return {weight.path: numpy(weight) for weight in own}
 
 
