@@ -129,7 +129,7 @@ def open_exported(path, threads=None, *, trust=False, sha256=None):
         path: Path or URL of a `.tflite` or `.onnx` file, path of an OpenVINO model's `.xml` file, whose
             `.bin` file lies next to it, the folder of a web page, or a SavedModel as for
             `saved_model_folder`.
-        threads: The number of threads to compute with; None for one a core. TensorFlow's threads are those of
+        threads: The number of threads to compute with; None for one a core. TensorFlow's threads belong to
             the process, so a SavedModel's can be set only before anything is computed.
         trust: Whether the publisher of a URL is trusted; a SavedModel from there, and a file over plain
             `http://` without `sha256`, need it.

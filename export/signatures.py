@@ -73,7 +73,7 @@ def named_outputs(stages, description):
 
 
 def top_classes(outputs, description):
-    """The outputs of `serving_bytes`: of a classifier the best classes; else those of `serving_default`.
+    """The outputs of `serving_bytes`: the best classes of a classifier, or the outputs of `serving_default`.
 
     Args:
         outputs: The outputs of `named_outputs`.

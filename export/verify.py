@@ -160,8 +160,8 @@ def live_reference(model, description, samples=None, count=512):
         model: A `VisionTransformer` or an `ImageSegmenter` that computes in float32.
         description: The `Description` of its exports.
         samples: A split of a `Dataset`, or None.
-        count: The maximum number of its images; class maps have at most `MAX_VALUES` logits together, or
-            those of one image.
+        count: The maximum number of its images; class maps have at most `MAX_VALUES` logits together, but
+            at least one image is used.
 
     Returns:
         Reference.

@@ -180,7 +180,7 @@ def computed(compute, samples, preprocessing, batch_size, doing="evaluating"):
 
 
 def check_classes(model, dataset):
-    """Raise ValueError unless the model's classes are those of the data set, in the same order.
+    """Raise ValueError unless the model and the data set have the same classes in the same order.
 
     The numbers of classes must be equal, and if both have names, these must mean the same (see
     `is_same_class`). A model without names is assumed to have ImageNet's classes in their published order

@@ -114,7 +114,7 @@ def score_chunks(attention, tokens, positions=None, first=0):
 
     Yields:
         (slice of the queries, their scores (batch, heads, queries, tokens)); the scores take at most
-        `CHUNK_BYTES`, or those of one query.
+        `CHUNK_BYTES`, but a slice has at least one query.
 
     Example:
         >>> layer = model.get_layer("encoder_block_0").attention

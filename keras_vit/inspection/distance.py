@@ -12,7 +12,7 @@ from keras_vit.models.config import stem_stride
 def attention_distance(model, images):
     """Compute the mean attention distance in pixels, by block and head.
 
-    The distances between the centre of a patch and those of all patches are averaged, weighted by its
+    The distances from the centre of a patch to the centres of all patches are averaged, weighted by its
     attention, then averaged over the patches. Prefix tokens are excluded as queries and as keys. A patch that
     attends to no patch counts as 0.
 

@@ -35,8 +35,8 @@ def learning_curves(rows, title, steps=()):
         rows: Rows of a run's `metrics.csv`: dicts with `step` and, for example, `loss`, `accuracy`,
             `val_loss` and `val_accuracy`; a row may lack some.
         title: The figure's title.
-        steps: Rows of its `steps.csv`: dicts with `step`, `loss` and `learning_rate`, which replace those of
-            `rows`.
+        steps: Rows of its `steps.csv`: dicts with `step`, `loss` and `learning_rate`, which replace the
+            values in `rows`.
 
     Raises:
         ValueError: if there are no rows.

@@ -11,8 +11,8 @@ DEFAULT_COUNT = 28  # as in the paper's figure 7
 def filter_components(model, count=None):
     """Compute the principal components of the filters that are applied to the pixels.
 
-    The filters are those of the patch embedding, one per hidden unit; with a ResNet stem those of its
-    root convolution, standardized as the layer does.
+    The patch embedding has one filter per hidden unit. A ResNet stem's filters are the kernels of its root
+    convolution, standardized as the layer does.
 
     Args:
         model: A `VisionTransformer`.

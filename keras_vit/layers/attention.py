@@ -14,7 +14,7 @@ from keras_vit.layers.xla_form import XLA_FORM, fused_attention
 from keras_vit.rules import one_of, optional
 
 # The most scores of an image and head that are computed together: all of a 512-pixel image in patches of 16,
-# or those of about 280 queries of a 1,024-pixel image. Smaller chunks take less memory but more operations.
+# or of about 280 queries of a 1,024-pixel image. Smaller chunks take less memory but more operations.
 MAX_CHUNK_SCORES = 1_200_000
 ROTATIONS = ("interleaved", "half")
 MASKED = -1e9  # added to the score of a token that a query does not attend to

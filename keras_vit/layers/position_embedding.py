@@ -21,7 +21,7 @@ class AddPositionEmbs(Configurable):
         grid_size: (rows, columns) of the stored table, or an int for a square. For tokens of another grid
             the table is resized (`resize_position_grid`).
         num_prefix_tokens: Number of tokens before the patch tokens. In a learned table each has a row of its
-            own, before those of the grid, which is not resized; the fixed kinds add nothing to them.
+            own, before the rows of the grid, and is not resized; the fixed kinds add nothing to them.
 
     Call arguments:
         tokens: (batch, num_prefix_tokens + rows · columns, channels).

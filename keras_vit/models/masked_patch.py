@@ -21,7 +21,7 @@ LEVELS = 8  # per channel of a color: 3 bits
 class MaskedPatchPredictor(EncoderModel):
     """Self-supervised training: predict the content of an image's corrupted patches.
 
-    Some patch vectors are replaced by a learned mask token or by those of other patches before the encoder
+    Before the encoder some patch vectors are replaced by a learned mask token or by vectors of other patches
     (`data.masking` samples which); the token of each patch then predicts the patch.
 
     Args:

@@ -199,7 +199,7 @@ def _slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1)):
     rows, columns = ([start // s for start in starts] for starts, s in zip((tops, lefts), scale))
     row_counts, column_counts = _counts(rows, height), _counts(columns, width)
     with _temporary() as first, _temporary() as second:
-        # The sums of earlier windows, for the first `shared` rows of these and for those of the next ones.
+        # The sums of earlier windows for the first `shared` rows of these windows, and of these for the next.
         above, beneath, shared = first, second, 0
         for top, row, end in zip(tops, rows, [*rows[1:], rows[-1] + height]):
             above.seek(0)

@@ -109,7 +109,7 @@ class Outputs:
 
 
 def concatenate(predictions: list[Any]):
-    """The predictions of several batches as those of one."""
+    """Join the predictions of several batches."""
     first = predictions[0]
     columns = zip(*(vars(part).values() for part in predictions))
     return type(first)(

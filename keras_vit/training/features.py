@@ -33,8 +33,8 @@ class FeatureSamples:
         """The batches of features and labels whose images `training_batches` has with no augmentation.
 
         Args:
-            batch_size, seed, steps, first_step: As for `training_batches`; without a first step, the batches
-                are those of `evaluation_batches`.
+            batch_size, seed, steps, first_step: As for `training_batches`; without a first step, as
+                for `evaluation_batches`.
 
         Returns:
             tf.data.Dataset of (tuple of features, labels).

@@ -27,7 +27,7 @@ _FRACTION = rules.number(0, below=1)
 
 @dataclasses.dataclass(frozen=True)
 class Recipe(Augmentation):
-    """The hyperparameters of a training run, those of `Augmentation` among them.
+    """The hyperparameters of a training run, including the fields of `Augmentation`.
 
     The default of a new field must be what runs did before it existed, so that runs of an earlier version
     can be resumed.

@@ -155,7 +155,7 @@ def _relative_grid(offsets, class_token, metadata):
     side = math.isqrt(max(offsets, 0))
     if side * side != offsets or side % 2 == 0:
         raise ValueError(
-            f"the checkpoint's {offsets} relative positions are not those of a square grid; give "
+            f"the checkpoint's {offsets} relative positions do not belong to a square grid; give "
             "position_grid=(rows, columns)"
         )
     return {"position_grid": ((side + 1) // 2,) * 2}

@@ -13,7 +13,7 @@ The rows are in `catalogue.csv`, sorted by name. A name has these parts:
                                  384  side of the image in pixels, or "1024x768", unless it is 224
 
 "_hf" precedes the tag of Google's, Meta's, OpenAI's and LAION's own repositories, which use transformers'
-layout; those of SigLIP and CLIP also hold the text tower. "_npz" ends the names of the authors' .npz files,
+layout; SigLIP's and CLIP's also hold the text tower. "_npz" ends the names of the authors' .npz files,
 whose buckets have required credentials since 2026-02; the name without it is public. For AugReg it may be
 another run than the file that the authors recommend. CLIP weights trained with quick_gelu are listed with
 that activation only.

@@ -191,7 +191,7 @@ def _get(session, url, start, trust):
 
 
 def _credentials(url):
-    """Those of the URL, else over https:// those of .netrc."""
+    """The URL's own credentials, or over https:// the credentials in .netrc."""
     own = get_auth_from_url(url)
     if any(own):
         return own

@@ -27,7 +27,7 @@ def read_metadata(path, layout, verified=False):
 
     Raises:
         ValueError: if such a file is not JSON, describes another kind of model, or was saved with other
-            weights than those of the checkpoint file.
+            weights than the checkpoint file has.
     """
     sidecar = path.with_name(f"{path.stem}.json")
     found = read_json(sidecar) if sidecar.is_file() and sidecar.name not in SIDECARS else {}

@@ -57,7 +57,7 @@ class BigVision(VitJax):
 
 
 def unstacked(arrays, start):
-    """The arrays with those of all blocks, whose keys begin with `start`, as one array for each block.
+    """Divide arrays of all blocks, whose keys begin with `start`, into one array for each block.
 
     Args:
         arrays: dict of arrays by key.

@@ -68,7 +68,7 @@ class HuggingFace(Layout):
             for by_name in (names, keys):
                 by_name["register_tokens/token"] = by_name.pop("distillation_token/token")
         if keys.get("head/kernel", "").endswith("classifier.weight"):
-            # transformers' classifiers ignore a pooler, and those of towers what follows the tokens.
+            # transformers' classifiers ignore a pooler, classifiers of towers all layers after the tokens.
             _leave_out(mapped, ("pre_logits/", "attention_pooling/", "pooled_norm/"))
         if keys.get("head/kernel", "").endswith("visual_projection.weight"):
             names["head/bias"] = np.zeros(names["head/kernel"].shape[-1:], names["head/kernel"].dtype)
