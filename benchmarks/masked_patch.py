@@ -20,7 +20,8 @@ import tensorflow as tf
 
 from keras_vit.cli.quickstart import MODEL
 from keras_vit.training import RECIPES
-from keras_vit.training.run import RunConfig, train
+from keras_vit.training.config import RunConfig
+from keras_vit.training.run import train
 
 PRETRAINING = RECIPES["digits"].with_changes(
     total_steps=1200, base_lr=2e-3, weight_decay=0.05, label_smoothing=0.0, eval_every=1200

@@ -22,8 +22,9 @@ from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.folder import export_folder
 from keras_vit.inspection import figures
+from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.run import RunConfig, train
+from keras_vit.training.run import train
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 RUN = pathlib.Path("runs/figures")

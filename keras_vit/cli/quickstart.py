@@ -9,8 +9,9 @@ from keras_vit.cli.run_report import REPORT, write_run_report
 from keras_vit.cli.source import open_live
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.folder import export_folder
+from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.run import RunConfig, train
+from keras_vit.training.run import train
 
 # With 16 pixels, a patch of 2×2 is one pixel of the 8×8 scans: 64 tokens.
 MODEL = {

@@ -7,6 +7,7 @@ from keras_vit.tasks.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
 from keras_vit.tasks.single_label import Accuracy as Accuracy
 from keras_vit.training.compiling import compile_model as compile_model
 from keras_vit.training.compiling import freeze as freeze
+from keras_vit.training.config import RunConfig as RunConfig
 from keras_vit.training.named_recipes import RECIPES as RECIPES
 from keras_vit.training.named_recipes import find_recipe as find_recipe
 from keras_vit.training.optimizers import SGD as SGD
@@ -17,5 +18,5 @@ from keras_vit.training.sharding import make_distribution as make_distribution
 from keras_vit.training.workdir import Workdir as Workdir
 
 # These names need TensorFlow, which other Keras backends do without.
-LAZY = {"RunConfig": "run", "make_strategy": "strategy", "train": "run"}
+LAZY = {"make_strategy": "strategy", "train": "run"}
 __getattr__, __dir__ = lazy_names(__name__, LAZY)

@@ -7,7 +7,6 @@ import numpy as np
 from keras_vit.messages import listed
 from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.config import INFERENCE
-from keras_vit.models.masked_patch import MaskedPatchPredictor
 from keras_vit.tasks import get_task
 from keras_vit.training.sharding import whole
 from keras_vit.variants import CHOICES, SIZES, parse_variant
@@ -33,8 +32,9 @@ def build_model(config, dataset):
     }
     if config.image_size or recipe.image_size:
         options["image_size"] = config.image_size or recipe.image_size
-    segments = config.objective == "classify" and get_task(recipe.task).has_class_maps
-    if config.objective == "masked_patch" or segments:
+    pretraining = config.pretraining
+    segments = pretraining is None and get_task(recipe.task).has_class_maps
+    if pretraining or segments:
         # No layers of the encoder after the tokens are trained.
         after = ("representation_size", "norm_after_pooling")
         sizes = {name: value for name, value in sizes.items() if name not in after}
@@ -56,8 +56,8 @@ def build_model(config, dataset):
     else:
         model = VisionTransformer(**{"image_size": 224, **sizes, **options})
         model = ImageSegmenter(model, **head) if segments else model
-    if config.objective == "masked_patch":
-        return MaskedPatchPredictor(model, config.target)
+    if pretraining:
+        return pretraining.model(model)
     if recipe.image_text is not None:
         return _with_texts(model, recipe, dataset.texts.preprocessing)
     if recipe.head_bias and not segments:

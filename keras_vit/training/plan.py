@@ -17,10 +17,10 @@ import keras
 import keras_vit
 from keras_vit.lazy import optional_package
 from keras_vit.tasks import get_task
-from keras_vit.tasks.masked_patch import masked_patch_objective
 from keras_vit.training.building import build_model, trained_transformer
 from keras_vit.training.compiled import collectives, operations
 from keras_vit.training.compiling import compile_model
+from keras_vit.training.config import RunConfig
 from keras_vit.training.sharding import BATCH, Sharded, check_heads, parse_strategy
 
 # Operations on bfloat16 per second at most, by Google's documentation of each TPU.
@@ -74,9 +74,7 @@ def plan(
     if keras.backend.backend() != "jax":
         raise ValueError(f"a plan needs KERAS_BACKEND=jax; got {keras.backend.backend()!r}")
     chips = find_chips(topology)
-    config = types.SimpleNamespace(
-        recipe=recipe, model=model, weights=None, image_size=image_size, objective=objective, target=target
-    )
+    config = RunConfig("", recipe, model, image_size=image_size, objective=objective, target=target)
     step = _Step(config, num_classes, chips, strategy, report or (lambda line: None))
     built = step.build()
     memory = {"weights": _held(built.state[0] + built.state[1]), "optimizer": _held(built.state[2])}
@@ -193,12 +191,11 @@ class _Step:
         """The compiled model without values, and the shapes of the step's state and batch."""
         given = self.config
         recipe = dataclasses.replace(given.recipe, model={**given.recipe.model, **changes})
-        config = types.SimpleNamespace(**{**vars(given), "recipe": recipe})
+        config = dataclasses.replace(given, recipe=recipe)
         names = types.SimpleNamespace(class_names=[str(number) for number in range(self.num_classes)])
-        objective = None if given.objective == "classify" else masked_patch_objective(given.target)
         with keras.StatelessScope(initialize_variables=False):
             model = build_model(config, names)
-        compile_model(model, recipe, task=objective)
+        compile_model(model, recipe, task=config.task)
         check_heads([(v.path, v.shape) for v in model.variables], self.sizes)
         # As in a run on JAX, the optimizer's slots take the layouts of their variables.
         for variable in model.trainable_variables:
@@ -218,22 +215,22 @@ class _Step:
 
     def _batch(self, model):
         """The shapes of a training batch, as `fit` is given."""
-        import jax
+        import tensorflow as tf
 
         recipe, parts = self.config.recipe, self.sharding(BATCH)
         encoder = trained_transformer(model)
         size = recipe.batch_size
         images = self._shaped((size, *encoder.image_size, encoder.in_channels), "float32", parts)
-        if self.config.objective == "classify":
+        if self.config.pretraining is None:
             pixels = model.output_shape[1:-1]  # each with a class, in segmentation
             if recipe.mixes or not (pixels or get_task(recipe.task).has_class_ids):
                 return images, self._shaped((size, self.num_classes), "float32", parts)
             return images, self._shaped((size, *pixels), "int32", parts)
-        targets = jax.eval_shape(model.patch_targets, images)
-        losses = targets.shape if self.config.target != "pixels" else targets.shape[:-1]
-        sources = self._shaped(targets.shape[:2], "int32", parts)
-        targets = self._shaped(targets.shape, targets.dtype, parts)
-        return {"images": images, "sources": sources}, targets, self._shaped(losses, "float32", parts)
+        one = tf.data.Dataset.from_tensors(tf.zeros((1, *images.shape[1:])))
+        (batch,) = self.config.pretraining.batches(one, model, seed=0, first_step=0, worker=0, workers=1)
+        return keras.tree.map_structure(
+            lambda part: self._shaped((size, *part.shape[1:]), part.dtype.name, parts), batch
+        )
 
     def _shaped(self, shape, dtype, sharding):
         import jax

@@ -1,7 +1,6 @@
 """Train a model in a folder, so that an interrupted run can be resumed. Needs TensorFlow."""
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import sys
@@ -9,31 +8,27 @@ import sys
 import keras
 import tensorflow as tf
 
-from keras_vit import rules
 from keras_vit.data.batches import evaluation_batches, training_batches
 from keras_vit.data.datasets import folder_of, load_dataset
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.data.folder import file_orientations
-from keras_vit.data.masking import masked_patch_batches
 from keras_vit.data.masks import mask_files, unreadable_masks, with_pixel_weights
 from keras_vit.data.pairs import pair_batches
 from keras_vit.evaluation import evaluate
 from keras_vit.messages import listed
 from keras_vit.models import ImageTextModel
 from keras_vit.models.zero_shot import ZeroShotClassifier
-from keras_vit.tasks import PAIRS, get_task
-from keras_vit.tasks.masked_patch import masked_patch_objective
+from keras_vit.tasks import PAIRS
 from keras_vit.training.building import build_model, finished_model, head_note, subset, trained_transformer
 from keras_vit.training.callbacks import CheckpointCallback, EvaluateAverage, JoinCheckpoints, Progress
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_model
+from keras_vit.training.config import DEFAULTS
 from keras_vit.training.features import FeatureSamples, feature_samples
 from keras_vit.training.preemption import LeaveAfterFirstWorker, note_sigterm, stop
-from keras_vit.training.recipes import Recipe
 from keras_vit.training.strategy import STRATEGIES, make_deterministic, make_devices
 from keras_vit.training.workdir import Workdir, save_model
 
-OBJECTIVES = ("classify", "masked_patch")
 # TensorFlow's errors for an image file that is damaged, missing or protected, or that Pillow cannot read.
 UNREADABLE = (
     tf.errors.InvalidArgumentError,
@@ -41,61 +36,6 @@ UNREADABLE = (
     tf.errors.PermissionDeniedError,
     tf.errors.UnknownError,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class RunConfig:
-    """The configuration of a training run.
-
-    Args:
-        dataset: A name, as for `load_dataset`.
-        recipe: The hyperparameters.
-        model: A variant such as "B/16", or constructor arguments of `VisionTransformer`. It may be None if
-            there are `weights`, or sizes in the recipe's `model`; the checkpoint must have these sizes.
-        weights: The checkpoint to start from: its source, or a `.keras` file or run of this package. Its
-            `pre_logits` is dropped and the head is initialised, as in official fine-tuning; the head of a
-            segmenter is kept as by `from_pretrained(segmenter=…)`. None: random weights.
-        image_size: (height, width); None: the recipe's, the checkpoint's, or the model's own.
-        on_bad_image: "fail" or "skip".
-        objective: "classify", for any task of the recipe, or "masked_patch", which needs no labels and
-            trains a model without a head.
-        target: Of "masked_patch": see `MaskedPatchPredictor`.
-        sha256: The digest that the file of `weights` must have, in hexadecimal; None: any.
-    """
-
-    dataset: str
-    recipe: Recipe
-    model: str | dict | None = None
-    weights: str | None = None
-    image_size: tuple[int, int] | None = None
-    on_bad_image: str = "fail"
-    objective: str = rules.field(rules.one_of(OBJECTIVES), default="classify")
-    target: str = "mean_color"
-    sha256: str | None = None
-
-    def __post_init__(self):
-        rules.check_fields(self)
-        if self.model is None and self.weights is None and not self.recipe.has_sizes:
-            raise ValueError("expected a model, to train from random weights, or weights; got neither")
-
-    @property
-    def task(self):
-        """The task of the labels, or the objective of masked patches, or of pairs of images and texts."""
-        if self.objective == "masked_patch":
-            return masked_patch_objective(self.target)
-        return get_task(self.recipe.task) if self.recipe.image_text is None else PAIRS
-
-    def as_json(self):
-        """The configuration as JSON values, without the recipe's informational fields."""
-        return {**dataclasses.asdict(self), "recipe": self.recipe.hyperparameters()}
-
-
-def _defaults(of):
-    return {f.name: f.default for f in dataclasses.fields(of) if f.default is not dataclasses.MISSING}
-
-
-# The values of fields that a configuration of an earlier version lacks.
-DEFAULTS = {**_defaults(RunConfig), "recipe": _defaults(Recipe)}
 
 
 def train(
@@ -199,7 +139,7 @@ def train(
         # If there are averaged weights, `fit` has left them in the model.
         finished = finished_model(model)
         check_finite({weight.path: weight.numpy() for weight in finished.weights}, recipe.total_steps)
-        scores = _test(config, finished, dataset)
+        scores = _test(config, model, finished, dataset)
         check_finite(scores, recipe.total_steps)
         record = {
             **scores,
@@ -224,13 +164,13 @@ def _versions():
     return {name: sys.modules[name].__version__ for name in names}
 
 
-def _test(config, model, dataset):
+def _test(config, model, finished, dataset):
     """The scores of the finished model on the test split, each with the prefix `test_`."""
-    if config.objective == "masked_patch":
-        return {}
-    model = test_classifier(model, dataset)
     with _unreadable_images(dataset):
-        scores = evaluate(model, dataset.split("test"), config.recipe.batch_size, config.recipe.task)
+        if config.pretraining is not None:
+            return config.pretraining.scores(model, finished, dataset, config.recipe)
+        classifier = test_classifier(finished, dataset)
+        scores = evaluate(classifier, dataset.split("test"), config.recipe.batch_size, config.recipe.task)
     return {f"test_{name}": value for name, value in scores.items()}
 
 
@@ -344,8 +284,8 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
             batches = evaluation_batches(samples, preprocessing, recipe.batch_size, **part)
         # Each validation masks the same patches, or has the same texts, by another seed than training does.
         seeds = {"seed": recipe.seed + (not trains), "first_step": first_step or 0}
-        if config.objective == "masked_patch":
-            batches = masked_patch_batches(batches, model.patch_targets, **seeds, **part)
+        if config.pretraining is not None:
+            batches = config.pretraining.batches(batches, model, **seeds, **part)
         elif config.task is PAIRS:
             split = "train" if trains else "validation"
             batches = pair_batches(batches, dataset.texts, split, **seeds, **part)

@@ -10,8 +10,8 @@ from reference.small import small
 from keras_vit.cli.run_report import name_of, write_run_report
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import evaluate
+from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.run import RunConfig
 from keras_vit.training.workdir import Workdir, save_model
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")

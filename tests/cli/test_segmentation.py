@@ -24,8 +24,8 @@ from keras_vit.data.masks import read_mask
 from keras_vit.evaluation import predict, segmentation_scores
 from keras_vit.export.folder import export_folder
 from keras_vit.inspection import class_overlay
+from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.run import RunConfig
 from keras_vit.training.workdir import Workdir, save_model
 
 pytestmark = pytest.mark.usefixtures("eager")

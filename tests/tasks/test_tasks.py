@@ -4,7 +4,6 @@ import pytest
 from reference.comparing import numpy
 
 from keras_vit.tasks import TASKS, get_task
-from keras_vit.tasks.masked_patch import COLORS, PIXELS, masked_patch_objective
 from keras_vit.tasks.task import concatenate
 from keras_vit.training import RECIPES, Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
 
@@ -52,8 +51,8 @@ def test_the_metric_of_multi_label_training_is_about_the_mean_average_precision(
     assert value_of(metric, (labels, logits, None)) == pytest.approx(expected, abs=0.02)
 
 
-@pytest.mark.parametrize("task", [TASKS["regression"], PIXELS], ids=["regression", "pixels"])
-def test_numbers_have_the_weighted_squared_error(task, rng):
+def test_numbers_have_the_weighted_squared_error(rng):
+    task = TASKS["regression"]
     y, p, weights = rng.standard_normal((4, 3)), rng.standard_normal((4, 3)), np.array([1.0, 0, 2, 0.5])
     errors = ((y - p) ** 2).mean(1)
     loss = task.loss(None)
@@ -64,26 +63,12 @@ def test_numbers_have_the_weighted_squared_error(task, rng):
         assert value_of(metric, (y, p, weights)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_colors_have_the_weighted_cross_entropy_of_each_patch(rng):
-    y, logits = rng.integers(0, 8, (2, 3)), rng.standard_normal((2, 3, 8))
-    weights = np.array([[1.0, 0, 0], [1, 1, 0]])
-    logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    each = -np.take_along_axis(logs, y[..., np.newaxis], -1)[..., 0]
-    loss = COLORS.loss(None)(y, logits, weights)
-    assert float(loss) == pytest.approx((weights * each).sum() / 3, rel=1e-5)
-
-
-@pytest.mark.parametrize("objective", [*TASKS.values(), COLORS, PIXELS], ids=lambda objective: objective.name)
+@pytest.mark.parametrize("objective", TASKS.values(), ids=lambda objective: objective.name)
 def test_the_metric_that_selects_a_checkpoint_exists(objective):
     assert objective.validation_metric in {"loss", *(metric.name for metric in objective.metrics(3))}
     assert objective.higher_is_better == (
         objective.validation_metric in ("accuracy", "average_precision", "mean_iou")
     )
-
-
-def test_the_target_of_masked_patches_chooses_the_objective():
-    objectives = [masked_patch_objective(target) for target in ("mean_color", "downsized", "pixels")]
-    assert objectives == [COLORS, COLORS, PIXELS]
 
 
 OUTPUTS = np.array([[2.0, -1.0, 0.5], [-1.0, -3.0, -2.0], [0.5, 1.5, 1.0]], "float32")

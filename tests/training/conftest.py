@@ -54,7 +54,7 @@ SEGMENTATION = Recipe(
 def segmenting(tmp_path_factory):
     """A function from a head to the RunConfig of a run with it, from the same weights on every backend."""
     from keras_vit import ImageSegmenter, VisionTransformer
-    from keras_vit.training.run import RunConfig
+    from keras_vit.training.config import RunConfig
 
     folder = tmp_path_factory.mktemp("segmenting")
     write_masks(folder / "data", count=12, size=(16, 16))
@@ -73,7 +73,8 @@ def segmenting(tmp_path_factory):
 @pytest.fixture(scope="session")
 def finished(shared_folder):
     """(RunConfig, Workdir) of a finished run; its record is `workdir.result`."""
-    from keras_vit.training.run import RunConfig, train
+    from keras_vit.training.config import RunConfig
+    from keras_vit.training.run import train
 
     def configure(folder):
         return RunConfig(f"folder:{folder / 'images'}", RECIPE, MODEL)

@@ -9,7 +9,7 @@ from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
 from keras_vit.training import Recipe, building
 from keras_vit.training.building import build_model, finished_model, subset, trained_transformer
-from keras_vit.training.run import RunConfig
+from keras_vit.training.config import RunConfig
 from keras_vit.variants import parse_variant
 
 pytestmark = pytest.mark.usefixtures("eager")

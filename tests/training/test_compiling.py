@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from reference.small import NEWER, images_for, small
 
-from keras_vit.tasks.masked_patch import COLORS
-from keras_vit.training import RECIPES, Recipe, SigmoidCrossEntropy, compile_model, freeze
+from keras_vit.training import RECIPES, Recipe, RunConfig, SigmoidCrossEntropy, compile_model, freeze
 
 
 def labelled(model, count=16):
@@ -118,5 +117,6 @@ def test_other_tasks_and_objectives_have_their_loss():
     model = small(num_layers=1)
     compile_model(model, "digits", task="regression", label_smoothing=0.0)
     assert isinstance(model.loss, keras.losses.MeanSquaredError)
-    compile_model(model, task=COLORS)
+    config = RunConfig("digits", RECIPES["masked_patch"], "mu/8", objective="masked_patch")
+    compile_model(model, task=config.task)
     assert isinstance(model.loss, keras.losses.SparseCategoricalCrossentropy)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from keras_vit import ImageSegmenter, VisionTransformer
+from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.run import RunConfig, train
+from keras_vit.training.run import train
 
 pytestmark = pytest.mark.slow
 

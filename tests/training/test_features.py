@@ -13,8 +13,9 @@ from keras_vit.data import load_dataset
 from keras_vit.data.batches import evaluation_batches, training_batches
 from keras_vit.training import features
 from keras_vit.training.compiling import freeze
+from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.run import RunConfig, train
+from keras_vit.training.run import train
 
 ENCODER = {**SMALL, "num_classes": None, "num_layers": 1}
 

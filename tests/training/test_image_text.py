@@ -14,8 +14,9 @@ from reference.small import SMALL
 from keras_vit import ImageTextModel, from_pretrained
 from keras_vit.data import load_dataset, pair_batches
 from keras_vit.models.zero_shot import ZeroShotClassifier
+from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.run import RunConfig, train
+from keras_vit.training.run import train
 from keras_vit.weights.checkpoint import read_model
 
 SIZES = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}

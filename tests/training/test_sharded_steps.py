@@ -12,7 +12,8 @@ from reference.fine_tuning import compiled, fit, official
 
 import keras_vit
 from keras_vit.training import RECIPES, SGD, AdamW, SoftmaxCrossEntropy
-from keras_vit.training.run import RunConfig, train
+from keras_vit.training.config import RunConfig
+from keras_vit.training.run import train
 from keras_vit.training.sharding import make_distribution
 
 DEVICES = "--xla_force_host_platform_device_count=8"

@@ -1,0 +1,71 @@
+"""The configuration of a training run."""
+
+import dataclasses
+import functools
+
+from keras_vit import rules
+from keras_vit.tasks import PAIRS, get_task
+from keras_vit.training.objectives import OBJECTIVES
+from keras_vit.training.recipes import Recipe
+
+CLASSIFY = "classify"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """The configuration of a training run.
+
+    Args:
+        dataset: A name, as for `load_dataset`.
+        recipe: The hyperparameters.
+        model: A variant such as "B/16", or constructor arguments of `VisionTransformer`. It may be None if
+            there are `weights`, or sizes in the recipe's `model`; the checkpoint must have these sizes.
+        weights: The checkpoint to start from: its source, or a `.keras` file or run of this package. Its
+            `pre_logits` is dropped and the head is initialised, as in official fine-tuning; the head of a
+            segmenter is kept as by `from_pretrained(segmenter=…)`. None: random weights.
+        image_size: (height, width); None: the recipe's, the checkpoint's, or the model's own.
+        on_bad_image: "fail" or "skip".
+        objective: "classify", for any task of the recipe; or a name in `keras_vit.training.objectives`, such
+            as "masked_patch", which needs no labels and trains a model without a head.
+        target: Of "masked_patch": see `MaskedPatchPredictor`.
+        sha256: The digest that the file of `weights` must have, in hexadecimal; None: any.
+    """
+
+    dataset: str
+    recipe: Recipe
+    model: str | dict | None = None
+    weights: str | None = None
+    image_size: tuple[int, int] | None = None
+    on_bad_image: str = "fail"
+    objective: str = rules.field(rules.one_of((CLASSIFY, *OBJECTIVES)), default=CLASSIFY)
+    target: str = "mean_color"
+    sha256: str | None = None
+
+    def __post_init__(self):
+        rules.check_fields(self)
+        if self.model is None and self.weights is None and not self.recipe.has_sizes:
+            raise ValueError("expected a model, to train from random weights, or weights; got neither")
+
+    @functools.cached_property
+    def pretraining(self):
+        """The `Pretraining` of an objective without labels; None for others."""
+        return None if self.objective == CLASSIFY else OBJECTIVES[self.objective](self)
+
+    @property
+    def task(self):
+        """The task of the labels, the objective without labels, or the one of pairs of images and texts."""
+        if self.pretraining is not None:
+            return self.pretraining
+        return get_task(self.recipe.task) if self.recipe.image_text is None else PAIRS
+
+    def as_json(self):
+        """The configuration as JSON values, without the recipe's informational fields."""
+        return {**dataclasses.asdict(self), "recipe": self.recipe.hyperparameters()}
+
+
+def _defaults(of):
+    return {f.name: f.default for f in dataclasses.fields(of) if f.default is not dataclasses.MISSING}
+
+
+# The values of fields that a configuration of an earlier version lacks.
+DEFAULTS = {**_defaults(RunConfig), "recipe": _defaults(Recipe)}
