@@ -19,7 +19,7 @@ def run(args):
     real = read_real_labels(args.real) if args.real else None
     model = open_model(args.model, args.trust, args.sha256, text_tower=bool(args.zero_shot))
     model = with_labels(model, args.zero_shot, args.prompts, "--zero_shot")
-    task = get_task(args.task or task_of(args.model, model))
+    task = get_task(args.task or ("single_label" if args.zero_shot else task_of(args.model, model)))
     if args.task is None:
         _check(args, task)
     check_outputs(model, task)

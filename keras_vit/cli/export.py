@@ -17,7 +17,7 @@ def run(args):
     options = {"image_size": args.image_size, "trust": args.trust, "sha256": args.sha256}
     if args.labels or args.prompts:
         model = open_live(args.model, text_tower=True, **options)
-        model = with_labels(model, args.labels, args.prompts, "--labels", ImageTextModel.vision_transformer)
+        model = with_labels(model, args.labels, args.prompts, "--labels")
     else:
         model = (open_live if args.representation else open_towers)(args.model, **options)
     images = model.image if isinstance(model, ImageTextModel) else model

@@ -6,20 +6,18 @@ import os
 import pathlib
 
 from keras_vit.models import ImageTextModel
-from keras_vit.models.zero_shot import ZeroShotClassifier
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.class_names import class_names
 
 
-def with_labels(model, labels, prompts, option, classifier=ZeroShotClassifier):
-    """Return an image-text model as a classifier, and another model as it is.
+def with_labels(model, labels, prompts, option):
+    """Return the classifier that an image-text model is by some labels, and another model as it is.
 
     Args:
         model: What `open_model` returns.
         labels: The value of --labels or --zero_shot, or None.
         prompts: The value of --prompts, or None.
         option: Name of the option, for messages.
-        classifier: A function of the model and the texts of each class.
 
     Raises:
         ValueError: if an image-text model has no labels, or another model has some.
@@ -32,7 +30,7 @@ def with_labels(model, labels, prompts, option, classifier=ZeroShotClassifier):
         raise ValueError(f"this model compares images with texts; give {option}")
     if model.text_preprocessing is None:
         raise ValueError(f"this model has no tokenizer, which {option} needs")
-    return classifier(model, read_labels(labels, read_prompts(prompts)))
+    return model.vision_transformer(read_labels(labels, read_prompts(prompts)))
 
 
 def read_labels(text, prompts=("{}",)):

@@ -42,7 +42,7 @@ def run(args):
     model = with_labels(model, args.labels, args.prompts, "--labels")
     if args.class_names:
         model = with_class_names(model, args.class_names)
-    task = get_task(getattr(model, "probabilities", None) or task_of(args.model, model))
+    task = get_task(task_of(args.model, model))
     check_outputs(model, task)
     if (args.masks or args.windows) and not task.has_class_maps:
         raise ValueError(

@@ -63,15 +63,34 @@ def classify(model, images, top=5, batch_size=32, task="single_label", value_ran
     task = get_task(task)
     if not task.has_classes or task.has_class_maps:
         raise ValueError(f"classify needs a task with classes of whole images; got {task.name!r}")
-    integer(at_least=1).check("top", top)
     names = model.class_names or [str(i) for i in range(model.num_classes)]
     results = []
     for batch in model.preprocessing.batches(images, batch_size, value_range):
         # This is also checked in the model, but Keras adds lines to the messages of errors in a call.
         check_size(model, batch.shape[1:3])
         logits = check_finite(np.asarray(model.predict_on_batch(batch), "float64"))
-        scores = task.probabilities(logits)
-        for row in scores:
-            best = np.argsort(-row, kind="stable")[:top]
-            results.append([(names[i], float(row[i])) for i in best])
+        results += most_probable(task.probabilities(logits), names, top)
     return results
+
+
+def most_probable(probabilities, names, top):
+    """The most probable classes of images.
+
+    Args:
+        probabilities: (images, classes).
+        names: The names of the classes.
+        top: Number of classes per image.
+
+    Returns:
+        For each image a list of (name, probability), most probable first.
+
+    Raises:
+        ValueError: if `top` is not positive.
+
+    Example:
+        >>> most_probable(np.array([[0.25, 0.75]]), ["cat", "dog"], 1)
+        [[('dog', 0.75)]]
+    """
+    integer(at_least=1).check("top", top)
+    order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+    return [[(names[i], float(row[i])) for i in best] for row, best in zip(probabilities, order)]

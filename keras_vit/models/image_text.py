@@ -11,15 +11,15 @@ from keras_vit import preprocessing
 from keras_vit.layers.dense import Dense, without_state
 from keras_vit.layers.logit_factors import OBJECTIVES, LogitFactors
 from keras_vit.models.adapting import copy_with_weights, plain_arrays
-from keras_vit.models.classifying import check_finite, check_size, classify
+from keras_vit.models.classifying import check_finite, check_size, most_probable
 from keras_vit.models.config import INFERENCE
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.distributed_step import MEAN
 from keras_vit.models.pair_loss import pair_loss
 from keras_vit.models.text import TextTransformer
 from keras_vit.models.vit import VisionTransformer
-from keras_vit.models.zero_shot import ZeroShotClassifier
 from keras_vit.rules import boolean, integer, one_of, optional
+from keras_vit.tasks import get_task
 
 _TEXT_INFERENCE = {"dtype": "float32", "dropout_rate": 0.0}
 _SIZE = optional(integer(at_least=1))
@@ -213,6 +213,11 @@ class ImageTextModel(ConfiguredModel):
         scale, bias = self._scale_and_bias()
         return (images @ texts.T * scale + bias).astype("float32")
 
+    @property
+    def _task_of_labels(self):
+        """The task whose probabilities belong to the objective."""
+        return "multi_label" if self.objective == "sigmoid" else "single_label"
+
     def _scale_and_bias(self):
         factors = self.get_layer("logit_factors")
         bias = 0.0 if factors.bias is None else float(ops.convert_to_numpy(factors.bias.value))
@@ -261,8 +266,10 @@ class ImageTextModel(ConfiguredModel):
 
         Source: Radford et al. 2021 (CLIP), section 3.1; ensembles of prompts: section 3.1.4.
         """
-        classifier = ZeroShotClassifier(self, labels)
-        return classify(classifier, images, top, batch_size, classifier.probabilities, value_range)
+        names, vectors = self.class_vectors(labels)
+        logits = self.similarity(self.encode_images(images, batch_size, value_range), vectors)
+        task = get_task(self._task_of_labels)
+        return most_probable(task.probabilities(logits.astype("float64")), names, top)
 
     def vision_transformer(self, labels=None):
         """The image tower as a VisionTransformer, which needs no texts and is exported in every format.
@@ -301,8 +308,7 @@ class ImageTextModel(ConfiguredModel):
             arrays["pre_logits/bias"] = arrays.get("image_projection/bias", np.zeros(size))
         if labels is not None:
             names, vectors = self.class_vectors(labels)
-            task = "multi_label" if self.objective == "sigmoid" else "single_label"
-            config |= {"num_classes": len(names), "class_names": names, "task": task}
+            config |= {"num_classes": len(names), "class_names": names, "task": self._task_of_labels}
             scale, bias = self._scale_and_bias()
             arrays |= {"head/kernel": scale * vectors.T, "head/bias": np.full(len(names), bias)}
         return copy_with_weights(self.image, config, arrays)

@@ -17,7 +17,6 @@ from keras_vit.data.pairs import pair_batches
 from keras_vit.evaluation import evaluate
 from keras_vit.messages import listed
 from keras_vit.models import ImageTextModel
-from keras_vit.models.zero_shot import ZeroShotClassifier
 from keras_vit.tasks import PAIRS
 from keras_vit.training.building import build_model, finished_model, head_note, subset, trained_transformer
 from keras_vit.training.callbacks import CheckpointCallback, EvaluateAverage, JoinCheckpoints, Progress
@@ -178,7 +177,7 @@ def test_classifier(model, dataset):
     """A finished model, or one of images and texts as a classifier by the wordings of the test split."""
     if not isinstance(model, ImageTextModel):
         return model
-    return ZeroShotClassifier(model, dict(zip(dataset.class_names, dataset.texts.wordings["test"])))
+    return model.vision_transformer(dict(zip(dataset.class_names, dataset.texts.wordings["test"])))
 
 
 def load_data(config, data_dir=None):

@@ -13,7 +13,6 @@ from reference.small import SMALL
 
 from keras_vit import ImageTextModel, from_pretrained
 from keras_vit.data import load_dataset, pair_batches
-from keras_vit.models.zero_shot import ZeroShotClassifier
 from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import train
@@ -150,4 +149,3 @@ def test_one_command_learns_words_for_wordings_that_it_has_not_seen(tmp_path, di
     for texts in zip(*digits.texts.wordings["test"]):  # each wording alone
         found = model.similarity(vectors, model.encode_text(texts)).argmax(axis=1)
         assert np.mean(found == digits.split("test").labels) >= 0.95, texts[7]
-    assert ZeroShotClassifier(model, ["seven", "eight"]).num_classes == 2
