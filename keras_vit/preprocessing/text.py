@@ -19,6 +19,7 @@ from keras_vit.rules import Rule, boolean, check_fields, field, integer, one_of,
 LARGEST = 1 << 27  # bytes of a tokenizer's file; Gemma's tokenizer.json has 34 million
 PACKAGES = ("tokenizers", "sentencepiece")
 CONFIG = "tokenizer_config.json"
+OWN = "keras_vit"  # in it: the arguments of `TextPreprocessing` but the tokenizer
 
 # How each family of models prepares its texts, and the files that hold its tokenizer, the preferred first.
 _END = {"end": "</s>", "pad": "</s>"}
@@ -37,6 +38,7 @@ FILES = {
     "lit": _PIECES,
     "lit_bert": ("tokenizer.json", "vocab.txt"),
 }
+_WRITTEN = {"sentencepiece": "spiece.model", "tokenizers": "tokenizer.json"}  # by form
 # The names of transformers' classes; Gemma's are those of SigLIP 2 before it had its own.
 _CLASSES = {
     "SiglipTokenizer": "siglip",
@@ -115,7 +117,8 @@ class TextPreprocessing:
                 `tokenizer.model`, `vocab.json` with `merges.txt` next to it (CLIP), or `vocab.txt` (BERT).
                 A `tokenizer_config.json` next to it is read, too.
             family: "siglip", "siglip2", "clip", "lit" (sentencepiece) or "lit_bert", by which models prepare
-                their texts; None: that of the class that `tokenizer_config.json` names.
+                their texts; None: as `tokenizer_config.json` says, by all arguments if this package wrote it,
+                otherwise by the class that it names.
             **options: Arguments of `TextPreprocessing`, instead of those of the family and of the files.
 
         Returns:
@@ -126,20 +129,19 @@ class TextPreprocessing:
         """
         path = pathlib.Path(path).expanduser()
         config = read_config(path if path.is_dir() else path.parent)
-        family = family_of(config, family)
-        if family is None:
+        described = describe(config, family)
+        if described is None:
             name, known = config.get("tokenizer_class"), ", ".join(map(repr, FAMILIES))
             raise ValueError(
                 f"{CONFIG} names no known tokenizer_class (got {name}); give family, one of {known}"
             )
+        known, names = described
         if path.is_dir():
-            names = FILES[family]
             path, folder = next((path / name for name in names if (path / name).is_file()), None), path
             if path is None:
                 raise ValueError(f"{os.fspath(folder)!r} holds no {' or '.join(names)}")
         form, content = _read(path)
-        known = {**FAMILIES[family], **_options_in(config), **options}
-        prepared = cls(pack(content), form, **known)
+        prepared = cls(pack(content), form, **{**known, **options})
         prepared._compiled  # noqa: B018  A damaged file is refused here, not at the first call.
         return prepared
 
@@ -166,7 +168,7 @@ class TextPreprocessing:
         return dataclasses.asdict(self)
 
     def files(self):
-        """The files from which transformers reads the tokenizer: dict from names to bytes."""
+        """The files from which transformers and `from_files` read it: dict from names to bytes."""
         classes = {"sentencepiece": "SiglipTokenizer"}
         default = "CLIPTokenizer" if self.start == FAMILIES["clip"]["start"] else "PreTrainedTokenizerFast"
         default = "Siglip2Tokenizer" if self.lower and self.form == "tokenizers" else default
@@ -178,7 +180,8 @@ class TextPreprocessing:
             **{"bos_token": self.start, "eos_token": self.end, "pad_token": self.pad},
         }
         config = {name: value for name, value in config.items() if value is not None}
-        name = "spiece.model" if self.form == "sentencepiece" else "tokenizer.json"
+        config[OWN] = {name: value for name, value in self.get_config().items() if name != "tokenizer"}
+        name = _WRITTEN[self.form]
         return {name: unpack(self.tokenizer), CONFIG: (json.dumps(config, indent=1) + "\n").encode()}
 
     @property
@@ -270,15 +273,32 @@ def unpack(packed):
     return content
 
 
-def family_of(config, family=None):
-    """The family of a tokenizer, from an argument or its configuration; None if neither names a known one.
+def describe(config, family=None):
+    """The options of a tokenizer and the possible names of its file, by a family or its configuration.
 
-    >>> family_of({"tokenizer_class": "CLIPTokenizerFast"})
-    'clip'
+    Args:
+        config: The contents of a `tokenizer_config.json`, or {}.
+        family: As for `TextPreprocessing.from_files`.
+
+    Returns:
+        (dict of arguments of `TextPreprocessing`, tuple of names); None if neither describes a tokenizer.
+
+    >>> describe({"tokenizer_class": "CLIPTokenizerFast"})[1]
+    ('tokenizer.json', 'vocab.json')
     """
-    if family is not None:
-        return one_of(FAMILIES).check("family", family)
-    return _CLASSES.get(str(config.get("tokenizer_class")).removesuffix("Fast"))
+    own = config.get(OWN)
+    if family is None and own is not None:
+        known = {each.name for each in dataclasses.fields(TextPreprocessing)} - {"tokenizer"}
+        is_whole = isinstance(own, dict) and {"form", "length"} <= own.keys() <= known
+        if not is_whole or own["form"] not in [*_WRITTEN]:
+            raise ValueError(f"{CONFIG}: {OWN} must hold arguments of TextPreprocessing; got {own!r}")
+        return {name: own[name] for name in own if name != "form"}, (_WRITTEN[own["form"]],)
+    if family is None:
+        family = _CLASSES.get(str(config.get("tokenizer_class")).removesuffix("Fast"))
+        if family is None:
+            return None
+    one_of(FAMILIES).check("family", family)
+    return {**FAMILIES[family], **_options_in(config)}, FILES[family]
 
 
 def read_config(folder):

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from keras_vit.preprocessing.text import CONFIG, FILES, TextPreprocessing, family_of, read_config
+from keras_vit.preprocessing.text import CONFIG, TextPreprocessing, describe, read_config
 from keras_vit.weights.fetch import beside, fetch
 
 _NEXT_TO = {"vocab.json": "merges.txt"}
@@ -31,10 +31,10 @@ def read_text_preprocessing(source, family=None, **options):
         return TextPreprocessing.from_files(fetch(source), family, **options)
     find = beside(source)
     config = find(CONFIG)
-    family = family_of(read_config(config.parent) if config else {}, family)
-    if family is None:
+    described = describe(read_config(config.parent) if config else {}, family)
+    if described is None:
         return None
-    path = next(filter(None, map(find, FILES[family])), None)
+    path = next(filter(None, map(find, described[1])), None)
     if path is None:
         return None
     if path.name in _NEXT_TO:

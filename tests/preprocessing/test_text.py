@@ -1,5 +1,6 @@
 import base64
 import copy
+import dataclasses
 import json
 import pickle
 import zlib
@@ -9,6 +10,7 @@ from made import tokenizers
 from made.servers import asked_hub
 
 from keras_vit import TextPreprocessing
+from keras_vit.data.digits_words import word_tokenizer
 from keras_vit.preprocessing import text
 from keras_vit.weights.tokenizer import read_text_preprocessing
 
@@ -74,10 +76,26 @@ def test_the_configuration_holds_the_tokenizer(prepare):
 
 
 def test_the_written_files_are_read_again(family, prepare, tmp_path):
-    for name, content in prepare.files().items():
-        (tmp_path / name).write_bytes(content)
-    again = TextPreprocessing.from_files(tmp_path, family)
+    again = TextPreprocessing.from_files(written(prepare, tmp_path), family)
     assert again.files() == prepare.files() and again("It's a cat").tolist() == prepare("It's a cat").tolist()
+
+
+def written(prepare, folder):
+    for name, content in prepare.files().items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_the_written_files_say_all_arguments(prepare, tmp_path):
+    for each in (prepare, dataclasses.replace(prepare, length=5, lower=not prepare.lower, end=None)):
+        assert TextPreprocessing.from_files(written(each, tmp_path)) == each
+        assert read_text_preprocessing(str(tmp_path)) == each
+        assert TextPreprocessing.from_files(tmp_path, length=6) == dataclasses.replace(each, length=6)
+
+
+def test_the_tokenizer_of_words_is_read_again(tmp_path):
+    prepare = word_tokenizer(["a seven", "a nine"])
+    assert TextPreprocessing.from_files(written(prepare, tmp_path)) == prepare
 
 
 def test_a_repository_sends_only_the_files_of_its_tokenizer(family, files, prepare, tmp_path, monkeypatch):
@@ -129,6 +147,7 @@ def test_a_wrong_configuration_is_refused(options, message, monkeypatch):
         ("tokenizer_config.json", "{}", None, "no known tokenizer_class .*; give family, one of 'siglip'"),
         ("tokenizer_config.json", "{", None, "is not readable JSON"),
         ("tokenizer_config.json", "[]", None, "must hold an object; got a list"),
+        ("tokenizer_config.json", '{"keras_vit": {}}', None, "keras_vit must hold arguments of .*; got {}"),
         ("other.txt", "", "clip", "holds no tokenizer.json or vocab.json"),
         ("other.txt", "", "bert", "family must be one of"),
         ("vocab.json", "{}", "clip", "merges.txt"),
