@@ -100,6 +100,7 @@ def _training(add, recipe, recipe_help):
     add("--strategy", default="auto", help=known)
     _set(add, "FIELD", "any field of the recipe, as base_lr=0.01; pydoc keras_vit.training.Recipe lists them")
     _on_bad_image(add)
+    add("--tokenizer", metavar="PATH[:FAMILY]", help="of images and captions (default: the weights')")
     add("--deterministic", action="store_true", help="bit-identical results on GPUs, too; slower")
 
 
@@ -142,6 +143,9 @@ def _evaluate(add):
     add("--confusion", metavar="FILE.png", help="draw the confusion matrix")
     add("--zero_shot", metavar="FILE", help=f"image-text models: {LABELS}")
     _prompts(add)
+    add(
+        "--retrieval", action="store_true", help="image-text models: recall of a folder's captions and images"
+    )
     add("--real", metavar="FILE.json", help="ReaL labels of ImageNet's validation images")
     _output(add)
 

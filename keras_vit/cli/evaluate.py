@@ -7,9 +7,10 @@ from keras_vit.cli.labels import with_labels
 from keras_vit.cli.page import png_of
 from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.cli.source import open_dataset, open_model, task_of
-from keras_vit.evaluation import predict
+from keras_vit.evaluation import predict, retrieval
 from keras_vit.evaluation.predicting import check_outputs
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
+from keras_vit.models import ImageTextModel
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_write, check_writable
 
@@ -17,6 +18,8 @@ from keras_vit.writing import atomic_write, check_writable
 def run(args):
     _check(args, args.task and get_task(args.task))
     real = read_real_labels(args.real) if args.real else None
+    if args.retrieval:
+        return _retrieval(args)
     model = open_model(args.model, args.trust, args.sha256, text_tower=bool(args.zero_shot))
     model = with_labels(model, args.zero_shot, args.prompts, "--zero_shot")
     task = get_task(args.task or ("single_label" if args.zero_shot else task_of(args.model, model)))
@@ -47,6 +50,22 @@ def run(args):
         if args.confusion:
             matrix = matrix_of(predictions, task)
             _draw(args.confusion, matrix, names, f"{args.dataset}, {args.split}")
+
+
+def _retrieval(args):
+    """Print the recall of images by captions, and of captions by images."""
+    model = open_model(args.model, args.trust, args.sha256, text_tower=True)
+    if not isinstance(model, ImageTextModel) or model.text_preprocessing is None:
+        raise ValueError("--retrieval needs an image-text model with its tokenizer, such as SigLIP or CLIP")
+    dataset = open_dataset(args, model.image, "single_label", texts=True)
+    if not dataset.has_captions:
+        raise ValueError(f"--retrieval needs a folder of images and captions; got {args.dataset}")
+    captions = dataset.texts.wordings[args.split]
+    scores = retrieval(model, dataset.split(args.split), captions, args.batch_size)
+    value = {"model": args.model, "dataset": args.dataset, "split": args.split, **scores}
+    rows = [(name, _format(number)) for name, number in value.items()]
+    rows += [("unreadable image", path) for path in dataset.bad_images]
+    report(args, {**value, "bad_images": list(dataset.bad_images)}, text_table(rows))
 
 
 def _check(args, task):

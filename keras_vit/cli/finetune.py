@@ -55,6 +55,7 @@ def train_and_report(args, **options):
         model=args.model,
         image_size=args.image_size,
         on_bad_image=args.on_bad_image,
+        tokenizer=args.tokenizer and _absolute_tokenizer(args.tokenizer),
         **options,
     )
     dataset, note = None, None
@@ -99,6 +100,10 @@ def _sized(config, changes, args):
 def _absolute_weights(weights):
     """Return the absolute path, from which a run continues in any folder; a URL or name unchanged."""
     return weights if "://" in resolve(weights) else _absolute(trained_file(weights))
+
+
+def _absolute_tokenizer(tokenizer):
+    return tokenizer if "://" in tokenizer else _absolute(tokenizer)
 
 
 def _absolute(path):

@@ -3,22 +3,23 @@
 import os
 import pathlib
 
-from keras_vit.cli.evaluation_summary import add_evaluation, score_table
+from keras_vit.cli.evaluation_summary import add_evaluation, sample_images, score_table
 from keras_vit.cli.page import Report, table
 from keras_vit.cli.source import open_live
 from keras_vit.cli.views import Subject, add_views
-from keras_vit.data.datasets import folder_of, load_dataset, title_of
+from keras_vit.data.datasets import folder_of, title_of
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.export.description import NOT_ARCHITECTURE
 from keras_vit.inspection.figures import learning_curves
 from keras_vit.models.config import OPTIONS
 from keras_vit.tasks import TASKS
 from keras_vit.training.building import trained_transformer
-from keras_vit.training.run import test_classifier
+from keras_vit.training.run import load_data, test_classifier
 from keras_vit.writing import atomic_write
 
 REPORT = "report.html"
 VIEWS = ("rollout", "filters", "positions")
+RETRIEVAL = ("image_to_text_recall_1", "text_to_image_recall_1")
 MAX_INSPECTED = 8  # images whose attention is drawn
 
 
@@ -106,7 +107,8 @@ def summary(record):
     >>> summary({"test_accuracy": 0.5, "test_samples": 10, "steps": 20, "train_seconds": 3.2})
     'test accuracy 0.5000 on 10 images after 20 steps in 3 s'
     """
-    names = [f"test_{task.primary_metric}" for task in TASKS.values()]
+    metrics = [*(task.primary_metric for task in TASKS.values()), *RETRIEVAL]
+    names = [f"test_{metric}" for metric in metrics]
     scores = [f"{name.replace('_', ' ')} {record[name]:.4f}" for name in names if name in record]
     tested = f"{', '.join(scores)} on {record['test_samples']} images" if scores else "finished"
     return f"{tested} after {record['steps']} steps in {record['train_seconds']:.0f} s"
@@ -132,9 +134,7 @@ def _add_test_split(report, config, workdir, model, record, data_dir):
     scores = {name.removeprefix("test_"): v for name, v in record.items() if name.startswith("test_")}
     recipe, split = config.recipe, f"{title_of(config.dataset)}, test"
     try:
-        dataset = load_dataset(
-            config.dataset, recipe.seed, config.on_bad_image, task=recipe.task, data_dir=data_dir
-        )
+        dataset = load_data(config, data_dir)
         workdir.check_data(fingerprint(dataset))
     except (ValueError, OSError) as error:  # The data of a finished run may be gone or changed.
         print(f"no images in {REPORT}: {error}")  # not in the page, which is shared: it names folders
@@ -142,6 +142,10 @@ def _add_test_split(report, config, workdir, model, record, data_dir):
         report.add("Scores", words, score_table(scores, split))
         return [], []
     samples, folder = dataset.split("test"), folder_of(config.dataset)
+    if dataset.has_captions:
+        report.add("Scores", f"{split}: {len(samples)} images.", score_table(scores, split))
+        captions = [of_image[0] for of_image in dataset.texts.wordings["test"]]
+        return sample_images(trained_transformer(model), samples, recipe.task, captions, MAX_INSPECTED)
     model = test_classifier(model, dataset)
     names, batch_size = dataset.class_names, recipe.batch_size
     _, *worst = add_evaluation(report, model, samples, recipe.task, split, names, batch_size, folder, scores)

@@ -196,15 +196,21 @@ def task_of(source, model):
     return model.task or _recipe_of(source).get("task", "single_label")
 
 
-def open_dataset(args, model, task):
+def open_dataset(args, model, task, texts=False):
     """Open the data set of --dataset, in the model's split unless --seed is given, and print its sizes.
+
+    Args:
+        args: The arguments of a command.
+        model: What `open_model` returned.
+        task, texts: As for `load_dataset`.
 
     Raises:
         ValueError: if a classifier or segmenter does not have its classes.
     """
     seed = getattr(args, "seed", None)
     seed = seed_of(args.model, model) if seed is None else seed
-    dataset = load_dataset(args.dataset, seed, args.on_bad_image, task=task, data_dir=args.data_dir)
+    labels = {"task": task, "texts": texts}
+    dataset = load_dataset(args.dataset, seed, args.on_bad_image, **labels, data_dir=args.data_dir)
     has_classes = model.is_classifier or get_task(task).has_class_maps
     if has_classes and not getattr(args, "representation", False):
         check_classes(model, dataset)

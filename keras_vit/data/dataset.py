@@ -16,7 +16,8 @@ class Dataset:
 
     Args:
         name: The name given to `load_dataset`.
-        class_names: One name per class, in the order of the labels; for regression one per target.
+        class_names: One name per class, in the order of the labels; for regression one per target; for images
+            with captions none, since a label is the index of an image in its split.
         splits: Samples by split: "train", "validation" and "test".
         bad_images: Paths of images that cannot be read and were skipped.
         task: "single_label" (a label is a class index, int32), "multi_label" (float32 (classes,) of 0 and
@@ -24,7 +25,7 @@ class Dataset:
         ignored_files: Paths of a folder's other files, except hidden ones.
         empty_folders: Paths of its subfolders without images.
         version: The name and version of a data set of TensorFlow Datasets; None for others.
-        texts: `Texts` that describe the classes; None for others than data sets of images and texts.
+        texts: `Texts` that describe the classes or the images; None for data sets without texts.
 
     Example:
         >>> print(load_dataset("digits").summary())
@@ -63,8 +64,16 @@ class Dataset:
         ]
         if untrained := self._untrained():
             parts.append(f"{self._count(untrained)} without training images ({listed(untrained)})")
-        names = listed(self.class_names, MAX_NAMES)
-        return "; ".join([f"{self._count(self.class_names)} ({names}): {splits}", *parts])
+        if self.has_captions:
+            labels = f"{sum(len(of) for found in self.texts.wordings.values() for of in found)} captions"
+        else:
+            labels = f"{self._count(self.class_names)} ({listed(self.class_names, MAX_NAMES)})"
+        return "; ".join([f"{labels}: {splits}", *parts])
+
+    @property
+    def has_captions(self):
+        """Whether each image has texts of its own."""
+        return self.texts is not None and not self.class_names
 
     def _count(self, names):
         return f"{len(names)} {get_task(self.task).noun[len(names) > 1]}"

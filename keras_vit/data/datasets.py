@@ -45,7 +45,7 @@ SOURCES = {
 }
 
 
-def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data_dir=None):
+def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data_dir=None, texts=False):
     """Load a data set by its name.
 
     Args:
@@ -70,6 +70,8 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
             skips them and lists them in `bad_images`.
         task: "single_label", "multi_label", "regression" or "segmentation".
         data_dir: For "tfds:" and "vtab:", the folder of prepared data sets; None for the default.
+        texts: Whether to read the captions of a folder's images instead of their classes, see
+            `keras_vit.data.caption_folder`.
 
     Returns:
         Dataset. Where digits or a folder have no test split, a fifth of each class is held out for it;
@@ -95,10 +97,11 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
     if task not in source.tasks:
         raise ValueError(f"{name} has no labels for task {task!r}; it has {', '.join(source.tasks)}")
     load = getattr(importlib.import_module(f"keras_vit.data.{kind}"), f"load_{kind}")
-    found = load(argument, seed=seed, on_bad_image=on_bad_image, task=task, data_dir=data_dir)
+    found = load(argument, seed=seed, on_bad_image=on_bad_image, task=task, data_dir=data_dir, texts=texts)
     for split, samples in found["splits"].items():
         if not len(samples):
-            raise ValueError(f"{name!r} has too few images of each class: none for the {split} split")
+            of_class = " of each class" if found["class_names"] else ""
+            raise ValueError(f"{name!r} has too few images{of_class}: none for the {split} split")
     return Dataset(name, task=task, **found)
 
 

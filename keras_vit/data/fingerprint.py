@@ -16,8 +16,8 @@ def fingerprint(dataset):
 
     Returns:
         dict of JSON values: `version`, that of TensorFlow Datasets or None; `classes`; `splits`, the sample
-        count of each; and `files`, by their path relative to the folder: the split, the label, the size in
-        bytes and the modification time in nanoseconds. Data that are not in files have no `files`.
+        count of each; and `files`, by their path relative to the folder: the split, the label or captions,
+        the size in bytes and the modification time in ns. Data that are not in files have no `files`.
 
     Example:
         >>> fingerprint(load_dataset("digits"))["splits"]
@@ -29,7 +29,10 @@ def fingerprint(dataset):
     for split, samples in dataset.splits.items() if folder else ():
         paths = [*samples.images, *mask_files(samples)]
         for path, label in zip(paths, samples.labels or [()] * len(paths)):
-            label = names[label] if has_class_ids else list(label)
+            if dataset.has_captions:
+                label = list(dataset.texts.wordings[split][label])
+            else:
+                label = names[label] if has_class_ids else list(label)
             status = os.stat(path)
             name = path.removeprefix(f"{folder}{os.sep}")
             files[name] = [split, label, status.st_size, status.st_mtime_ns]

@@ -24,15 +24,16 @@ LAYOUT = (
 TABLE = "labels.csv"
 
 
-def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, **options):
+def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, texts=False, **options):
     r"""Load a folder of images. Hidden files and folders, whose names begin with a dot, are skipped.
 
     Args:
         path: The folder. For "single_label" with {train,val,test}/CLASS/* or CLASS/*, or with a table
             `labels.csv` of the columns `file` or `filename` (relative to the folder), `label` and `split`
             (may be missing). For other tasks the table has a column for each class (0 or 1) or each target
-            (a number) in place of `label`. For "segmentation" see `mask_folder.load_mask_folder`.
-        task, on_bad_image, seed: As of `load_dataset`.
+            (a number) in place of `label`. For "segmentation" see `mask_folder.load_mask_folder`, with
+            `texts` see `caption_folder.load_caption_folder`.
+        task, on_bad_image, seed, texts: As of `load_dataset`.
 
     Returns:
         dict of `class_names`, `splits`, `bad_images`, `ignored_files` and `empty_folders`, as of `Dataset`.
@@ -51,6 +52,10 @@ def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, **opt
     root = pathlib.Path(path).expanduser()
     if not root.is_dir():
         raise ValueError(f"no such folder: {os.fspath(root)!r}")
+    if texts:
+        from keras_vit.data.caption_folder import load_caption_folder  # imports this file
+
+        return load_caption_folder(root, on_bad_image=on_bad_image, seed=seed)
     task, table = get_task(task), os.fspath(root / TABLE)
     if task.has_class_maps:
         from keras_vit.data.mask_folder import load_mask_folder  # imports this file

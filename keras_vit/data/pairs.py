@@ -14,22 +14,23 @@ STREAM = 0x74657874  # makes the random numbers independent of others of the sam
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """The texts that describe the classes of a data set.
+    """The texts that describe the classes or the images of a data set.
 
     Args:
-        wordings: The texts of each class, by split: tuples of tuples of str.
-        preprocessing: `TextPreprocessing`.
+        wordings: The texts of each label, by split: tuples of tuples of str. A label is the index of a class
+            or, in a data set without classes, of an image in its split.
+        preprocessing: `TextPreprocessing`; None for that of the model that is trained.
     """
 
     wordings: dict[str, tuple[tuple[str, ...], ...]]
-    preprocessing: Any
+    preprocessing: Any = None
 
 
 def pair_batches(batches, texts, split, *, seed, first_step=0, worker=0, workers=1):
-    """Convert batches of images and classes to batches for `ImageTextModel.fit`.
+    """Convert batches of images and labels to batches for `ImageTextModel.fit`.
 
     Args:
-        batches: tf.data.Dataset of (images, class indices).
+        batches: tf.data.Dataset of (images, labels), which are class indices or those of images.
         texts: `Texts`.
         split: The split whose wordings are used.
         seed: An int.
@@ -37,8 +38,8 @@ def pair_batches(batches, texts, split, *, seed, first_step=0, worker=0, workers
         worker, workers: The worker's index, and the number of workers, each with a part of the global batch.
 
     Returns:
-        tf.data.Dataset of (inputs, class indices): inputs are a dict of `images` and `ids`, int32 (batch,
-        length), the token ids of one of the texts of each image's class.
+        tf.data.Dataset of (inputs, labels): inputs are a dict of `images` and `ids`, int32 (batch, length),
+        the token ids of one of the texts of each image's label.
 
     Example:
         >>> digits = load_dataset("digits_words")
@@ -48,20 +49,20 @@ def pair_batches(batches, texts, split, *, seed, first_step=0, worker=0, workers
         TensorShape([4, 12])
     """
     wordings = texts.wordings[split]
-    counts = [len(of_class) for of_class in wordings]
+    counts = [len(of_label) for of_label in wordings]
     starts = tf.constant([0, *itertools.accumulate(counts)][:-1], tf.int32)
     counts = tf.constant(counts, tf.int32)
     ids = tf.constant(texts.preprocessing(np.concatenate([[*of] for of in wordings]).tolist()))
 
     @not_converted
     def paired(step, batch):
-        images, classes = batch
-        here = tf.shape(classes)[0]
+        images, labels = batch
+        here = tf.shape(labels)[0]
         drawn = tf.random.experimental.stateless_fold_in(tf.cast(tf.stack([seed, step]), tf.int64), STREAM)
         drawn = tf.random.stateless_uniform((here * workers,), drawn, 0, tf.int32.max, tf.int32)
-        drawn = drawn[worker * here : (worker + 1) * here] % tf.gather(counts, classes)
-        chosen = tf.gather(ids, tf.gather(starts, classes) + drawn)
-        return {"images": images, "ids": chosen}, classes
+        drawn = drawn[worker * here : (worker + 1) * here] % tf.gather(counts, labels)
+        chosen = tf.gather(ids, tf.gather(starts, labels) + drawn)
+        return {"images": images, "ids": chosen}, labels
 
     steps = tf.data.Dataset.counter(first_step)
     return tf.data.Dataset.zip(steps, batches).map(paired, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)

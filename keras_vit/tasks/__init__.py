@@ -1,6 +1,5 @@
 """Tasks: loss, metrics, scores, labels and descriptions of what a model predicts, a file for each."""
 
-from keras_vit.tasks.image_text import PAIRS as PAIRS
 from keras_vit.tasks.multi_label import MULTI_LABEL
 from keras_vit.tasks.regression import REGRESSION
 from keras_vit.tasks.segmentation import SEGMENTATION

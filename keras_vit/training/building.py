@@ -4,13 +4,18 @@ import collections
 
 import numpy as np
 
+from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
 from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.config import INFERENCE
+from keras_vit.preprocessing.text import FAMILIES
 from keras_vit.tasks import get_task
 from keras_vit.training.sharding import whole
 from keras_vit.variants import CHOICES, SIZES, parse_variant
 from keras_vit.weights import from_pretrained
+from keras_vit.weights.catalogue import resolve
+from keras_vit.weights.image_text import split_arrays
+from keras_vit.weights.tokenizer import read_text_preprocessing
 
 
 def build_model(config, dataset):
@@ -42,7 +47,10 @@ def build_model(config, dataset):
         options["num_classes"] = None
     elif recipe.image_text is not None:
         if getattr(dataset, "texts", None) is None:
-            raise ValueError("a recipe with image_text needs a data set with texts, such as digits_words")
+            raise ValueError(
+                "a recipe with image_text needs a data set with texts, such as digits_words or a folder with "
+                "captions"
+            )
         options["num_classes"] = None
     else:
         options["num_classes"] = len(dataset.class_names)
@@ -59,7 +67,7 @@ def build_model(config, dataset):
     if pretraining:
         return pretraining.model(model)
     if recipe.image_text is not None:
-        return _with_texts(model, recipe, dataset.texts.preprocessing)
+        return _with_texts(model, config, dataset.texts.preprocessing)
     if recipe.head_bias and not segments:
         for name in ("head", "head_distillation")[: 1 + model.distillation]:
             bias = model.get_layer(name).bias
@@ -67,20 +75,65 @@ def build_model(config, dataset):
     return model
 
 
-def _with_texts(tower, recipe, preprocessing):
-    """An `ImageTextModel` of an image tower, with a new text tower for some tokens."""
-    text = {
-        "vocabulary_size": preprocessing.vocabulary_size,
-        "length": preprocessing.length,
-        "dropout_rate": recipe.dropout_rate,
-        **recipe.image_text.get("text", {}),
-        "dtype": recipe.dtype,
-    }
-    given = {**recipe.image_text, "text": text, "text_preprocessing": preprocessing}
-    try:
-        return ImageTextModel(tower, **given)
-    except TypeError as error:
-        raise ValueError(f"the recipe's image_text is incomplete: {error}") from None
+def _with_texts(tower, config, preprocessing):
+    """An `ImageTextModel` of an image tower, with the text tower of the weights or a new one.
+
+    Args:
+        tower: VisionTransformer.
+        config: RunConfig.
+        preprocessing: The data set's `TextPreprocessing`, or None.
+    """
+    recipe, given, stored = config.recipe, config.recipe.image_text, None
+    if config.weights is not None and "text" not in given:
+        stored = from_pretrained(config.weights, sha256=config.sha256, text_tower=True)
+        preprocessing = stored.text_preprocessing
+    text = stored.text.get_config() if stored else given.get("text", {})
+    if config.tokenizer is not None:
+        preprocessing = _read_tokenizer(config.tokenizer, text.get("length"))
+    if preprocessing is None:
+        raise ValueError("the texts need a tokenizer: expected weights with one, or --tokenizer; got none")
+    if stored is None:
+        text = {
+            "vocabulary_size": preprocessing.vocabulary_size,
+            "length": preprocessing.length,
+            "dropout_rate": recipe.dropout_rate,
+            **text,
+            "dtype": recipe.dtype,
+        }
+        try:
+            return ImageTextModel(tower, **{**given, "text": text, "text_preprocessing": preprocessing})
+        except TypeError as error:
+            raise ValueError(f"the recipe's image_text is incomplete: {error}") from None
+    for name, value in given.items():
+        if value != getattr(stored, name, None):
+            raise ValueError(f"{config.weights} has another {name} than the recipe's image_text: {value!r}")
+    if config.tokenizer is not None and preprocessing.vocabulary_size > text["vocabulary_size"]:
+        raise ValueError(
+            f"expected a tokenizer of at most {text['vocabulary_size']} tokens, those of {config.weights}; "
+            f"got {preprocessing.vocabulary_size}"
+        )
+    changed = {"dropout_rate": recipe.dropout_rate, "dtype": recipe.dtype, "trainable": True}
+    towers = {"image": tower, "text": {**without_state(text), **changed}, "trainable": True}
+    own = {**without_state(stored.get_config()), "text_preprocessing": preprocessing}
+    model = ImageTextModel(**{**own, **towers})
+    _, arrays = split_arrays(stored)
+    for weight in model.weights:
+        if weight.path in arrays:
+            weight.assign(arrays[weight.path])
+    return model
+
+
+def _read_tokenizer(source, length=None):
+    """The `TextPreprocessing` of PATH or PATH:FAMILY."""
+    path, _, family = source.rpartition(":")
+    path, family = (path, family) if family in FAMILIES else (source, None)
+    found = read_text_preprocessing(resolve(path), family, **({"length": length} if length else {}))
+    if found is None:
+        raise ValueError(
+            f"expected a tokenizer in {path!r}, whose tokenizer_config.json names its class, or "
+            f"{path}:FAMILY with one of {', '.join(FAMILIES)}"
+        )
+    return found
 
 
 def _loaded(config, sizes, options, segmenter):

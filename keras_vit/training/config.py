@@ -4,7 +4,8 @@ import dataclasses
 import functools
 
 from keras_vit import rules
-from keras_vit.tasks import PAIRS, get_task
+from keras_vit.models import PAIRS
+from keras_vit.tasks import get_task
 from keras_vit.training.objectives import OBJECTIVES
 from keras_vit.training.recipes import Recipe
 
@@ -29,6 +30,8 @@ class RunConfig:
             as "masked_patch", which needs no labels and trains a model without a head.
         target: Of "masked_patch": see `MaskedPatchPredictor`.
         sha256: The digest that the file of `weights` must have, in hexadecimal; None: any.
+        tokenizer: Of a recipe with `image_text`: what `read_text_preprocessing` reads, perhaps followed by a
+            colon and its family. None: that of the weights with the text tower, or of the data set.
     """
 
     dataset: str
@@ -40,6 +43,7 @@ class RunConfig:
     objective: str = rules.field(rules.one_of((CLASSIFY, *OBJECTIVES)), default=CLASSIFY)
     target: str = "mean_color"
     sha256: str | None = None
+    tokenizer: str | None = None
 
     def __post_init__(self):
         rules.check_fields(self)

@@ -58,7 +58,8 @@ class Recipe(Augmentation):
             weights and without all sizes of another model.
         segmenter: Of segmentation: arguments of `ImageSegmenter`, such as its `head`; None for its defaults.
         image_text: Arguments of `ImageTextModel` besides the image tower, to train it on a data set with
-            texts, which determines the vocabulary and the length of `text`; None for another model.
+            texts; the tokenizer determines the vocabulary and the length of `text`. Without `text`, both
+            towers are those of the weights. None for another model.
         image_size: (height, width) for training unless another is given, or None.
         dtype: "float32", "mixed_bfloat16" or "mixed_float16".
         remat: Whether to recompute the blocks in the backward pass instead of storing their activations.

@@ -1,6 +1,7 @@
 """Train a model in a folder, so that an interrupted run can be resumed. Needs TensorFlow."""
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import sys
@@ -14,10 +15,9 @@ from keras_vit.data.fingerprint import fingerprint
 from keras_vit.data.folder import file_orientations
 from keras_vit.data.masks import mask_files, unreadable_masks, with_pixel_weights
 from keras_vit.data.pairs import pair_batches
-from keras_vit.evaluation import evaluate
+from keras_vit.evaluation import evaluate, retrieval
 from keras_vit.messages import listed
-from keras_vit.models import ImageTextModel
-from keras_vit.tasks import PAIRS
+from keras_vit.models import PAIRS, ImageTextModel
 from keras_vit.training.building import build_model, finished_model, head_note, subset, trained_transformer
 from keras_vit.training.callbacks import CheckpointCallback, EvaluateAverage, JoinCheckpoints, Progress
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
@@ -68,7 +68,8 @@ def train(
 
     Returns:
         (Workdir, record): the folder, which now contains `metrics.csv` and `model.keras`, and a dict of
-        `test_accuracy` (or the task's scores, each with the prefix `test_`), `test_samples`, `train_seconds`,
+        `test_accuracy` (or the scores of the task or of `retrieval`, each with the prefix `test_`),
+        `test_samples`, `train_seconds`,
         `steps`, `best_step`, `data` (the data set's summary) and the versions used.
 
     Raises:
@@ -168,8 +169,12 @@ def _test(config, model, finished, dataset):
     with _unreadable_images(dataset):
         if config.pretraining is not None:
             return config.pretraining.scores(model, finished, dataset, config.recipe)
-        classifier = test_classifier(finished, dataset)
-        scores = evaluate(classifier, dataset.split("test"), config.recipe.batch_size, config.recipe.task)
+        samples, batch_size = dataset.split("test"), config.recipe.batch_size
+        if dataset.has_captions:
+            scores = retrieval(finished, samples, dataset.texts.wordings["test"], batch_size)
+        else:
+            classifier = test_classifier(finished, dataset)
+            scores = evaluate(classifier, samples, batch_size, config.recipe.task)
     return {f"test_{name}": value for name, value in scores.items()}
 
 
@@ -182,8 +187,8 @@ def test_classifier(model, dataset):
 
 def load_data(config, data_dir=None):
     """The `Dataset` of a run."""
-    recipe = config.recipe
-    return load_dataset(config.dataset, recipe.seed, config.on_bad_image, task=recipe.task, data_dir=data_dir)
+    recipe, labels = config.recipe, {"task": config.recipe.task, "texts": config.task is PAIRS}
+    return load_dataset(config.dataset, recipe.seed, config.on_bad_image, **labels, data_dir=data_dir)
 
 
 def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose, report, sigterm):
@@ -287,7 +292,8 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
             batches = config.pretraining.batches(batches, model, **seeds, **part)
         elif config.task is PAIRS:
             split = "train" if trains else "validation"
-            batches = pair_batches(batches, dataset.texts, split, **seeds, **part)
+            texts = dataclasses.replace(dataset.texts, preprocessing=model.text_preprocessing)
+            batches = pair_batches(batches, texts, split, **seeds, **part)
         elif config.task.has_class_maps:
             batches = with_pixel_weights(batches)
         return batches

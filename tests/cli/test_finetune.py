@@ -3,11 +3,13 @@ import shutil
 import types
 
 import pytest
-from made.folders import write_broken, write_classes
+from made.folders import write_broken, write_captions, write_classes
 from made.pages import read_page
 from PIL import Image
 
+from keras_vit import ImageTextModel
 from keras_vit.cli import finetune as module
+from keras_vit.data.digits_words import word_tokenizer
 from keras_vit.training.workdir import Workdir
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")
@@ -61,6 +63,34 @@ def test_a_finished_run_is_not_trained_again_and_only_a_missing_report_is_writte
     report.write_text("mine")
     assert keras_vit(*finetune, "--workdir", workdir).returncode == 0
     assert report.read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_captions_of_a_folder_are_trained_and_evaluated(keras_vit, tmp_path):
+    write_captions(tmp_path / "photos", 20)
+    words = word_tokenizer(["some photo of a dark bright"])
+    sizes = {"patch_size": 8, "hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+    text = {name: size for name, size in sizes.items() if name != "patch_size"} | {
+        "vocabulary_size": 9,
+        "length": 12,
+    }
+    image = {"image_size": 16, **sizes, "pooling": "gap"}
+    ImageTextModel(image, text, text_preprocessing=words).save(tmp_path / "two.keras")
+    data = ("--dataset", f"folder:{tmp_path / 'photos'}")
+    settings = ("--total_steps", 2, "--batch_size", 4, "--set", "eval_every=2", "--workdir", tmp_path / "run")
+    weights = ("--weights", tmp_path / "two.keras", "--recipe", "finetune_pairs")
+    done = keras_vit("finetune", *weights, *data, *settings)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    recall = f"test image to text recall 1 {result['test_image_to_text_recall_1']:.4f}"
+    assert recall in done.stdout.splitlines()[-1]
+    page = read_page((tmp_path / "run/report.html").read_text())
+    assert "photos, test: 4 images" in page.text and "image to text recall 1" in page.text
+    done = keras_vit("evaluate", "--model", tmp_path / "run", *data, "--retrieval", "--json")
+    assert done.returncode == 0, done.stderr
+    scores = {name[5:]: value for name, value in result.items() if name.startswith("test_")}
+    found = json.loads(done.stdout)
+    assert {name: found[name] for name in scores} == pytest.approx(scores)
 
 
 @pytest.mark.slow

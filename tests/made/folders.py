@@ -1,5 +1,7 @@
 """Folders of small images, as a user's data set would be."""
 
+import json
+
 import numpy as np
 from PIL import Image
 
@@ -48,4 +50,20 @@ def write_table(root, *lines, images=()):
     for number, name in enumerate(images):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture(0, number)).save(root / name)
+    return root
+
+
+def write_captions(root, count=12, size=(16, 16), table="metadata.csv", captions=2):
+    """Write images of two brightnesses and a table with captions of each; the folder."""
+    root.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number in range(count):
+        Image.fromarray(picture(number % 2, number, size)).save(root / f"{number:02d}.png")
+        words = f"{('dark', 'bright')[number % 2]} {number}"
+        rows += [(f"{number:02d}.png", f"{start} {words}") for start in ("a photo of", "some")[:captions]]
+    if table.endswith(".csv"):
+        lines = ["file_name,text", *(",".join(row) for row in rows)]
+    else:
+        lines = [json.dumps(dict(zip(("file_name", "text"), row))) for row in rows]
+    (root / table).write_text("\n".join(lines) + "\n")
     return root

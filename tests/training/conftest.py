@@ -1,10 +1,10 @@
-"""One run with everything random, trained once for all tests."""
+"""One run with everything random, trained once for all tests; and configurations of other kinds of runs."""
 
 import json
 import pathlib
 
 import pytest
-from made.folders import write_classes, write_masks
+from made.folders import write_captions, write_classes, write_masks
 from reference.comparing import randomise
 from reference.small import INTERRUPTED, SMALL
 
@@ -66,6 +66,50 @@ def segmenting(tmp_path_factory):
             randomise(ImageSegmenter(encoder, 3, **SEGMENTERS[head])).save(file)
         recipe = SEGMENTATION.with_changes(segmenter=SEGMENTERS[head], **changes)
         return RunConfig(f"folder:{folder / 'data'}", recipe, weights=str(file))
+
+    return configure
+
+
+PAIRS = Recipe(
+    "sgd",
+    0.1,
+    total_steps=24,
+    batch_size=4,
+    crop_area=(0.5, 1.0),
+    image_text={},
+    **{**INTERRUPTED, "accumulation_steps": 1},
+)
+
+
+@pytest.fixture(scope="session")
+def pairing(tmp_path_factory):
+    """A function from an objective to the RunConfig of a run on captions, from the same two towers."""
+    from keras_vit import ImageTextModel
+    from keras_vit.data.digits_words import word_tokenizer
+    from keras_vit.training.config import RunConfig
+
+    folder = tmp_path_factory.mktemp("pairing")
+    write_captions(folder / "data", count=24)
+
+    def configure(objective, **changes):
+        file = folder / f"{objective}.keras"
+        if not file.exists():
+            prepare = word_tokenizer([f"some photo of a dark bright {' '.join(map(str, range(24)))}"])
+            text = {"vocabulary_size": prepare.vocabulary_size, "length": prepare.length, "hidden_size": 12}
+            text |= {"num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+            image = {**SMALL, "num_classes": None, "num_layers": 1, "pooling": "gap"}
+            randomise(ImageTextModel(image, text, objective, text_preprocessing=prepare)).save(file)
+        return RunConfig(f"folder:{folder / 'data'}", PAIRS.with_changes(**changes), weights=str(file))
+
+    return configure
+
+
+@pytest.fixture(scope="session")
+def labelled(segmenting, pairing):
+    """A function from a head of a segmenter, or an objective of two towers, to the RunConfig of a run."""
+
+    def configure(labels, **changes):
+        return (segmenting if labels in SEGMENTERS else pairing)(labels, **changes)
 
     return configure
 

@@ -1,4 +1,4 @@
-"""Runs of image-text models: pairs by (seed, step), the scores of zero-shot labels, and resuming."""
+"""Runs of image-text models: pairs by (seed, step), the scores of labels and captions, and resuming."""
 
 import json
 import shutil
@@ -8,14 +8,21 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from reference.comparing import assert_close, numpy
-from reference.small import SMALL
+from made.devices import devices
+from made.folders import write_captions
+from made.workers import end_of
+from reference.comparing import arrays, assert_close, numpy, randomise
+from reference.small import SMALL, small
 
-from keras_vit import ImageTextModel, from_pretrained
+from keras_vit import ImageTextModel, TextPreprocessing, from_pretrained, save_weights
 from keras_vit.data import load_dataset, pair_batches
+from keras_vit.data.digits_words import word_tokenizer
+from keras_vit.evaluation import retrieval
+from keras_vit.training.building import build_model
 from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import train
+from keras_vit.training.strategy import TensorFlowDevices
 from keras_vit.weights.checkpoint import read_model
 
 SIZES = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}
@@ -84,7 +91,8 @@ def test_a_finished_run_is_an_image_text_model_with_its_tokenizer(finished, digi
     assert isinstance(model, ImageTextModel) and model.objective == "sigmoid"
     assert model.text_preprocessing == digits.texts.preprocessing
     assert (model.image.dropout_rate, model.text.dropout_rate) == (0, 0)
-    assert {"val_accuracy", "val_loss", "accuracy"} <= workdir.metrics()[-1].keys()
+    recalls = {f"{way}_recall_{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5)}
+    assert {"val_loss", *recalls, *(f"val_{name}" for name in recalls)} <= workdir.metrics()[-1].keys()
     samples = digits.split("test")
     assert record["test_samples"] == len(samples)
     labels = dict(zip(digits.class_names, digits.texts.wordings["test"]))
@@ -119,6 +127,111 @@ def test_what_cannot_be_trained_is_refused(dataset, changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         train(RunConfig(dataset, RECIPE.with_changes(**changes), SIZES), tmp_path / "run", 0)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with `captions`, an image tower `tower.keras`, and a tokenizer, `words`."""
+    folder = tmp_path_factory.mktemp("pairs")
+    write_captions(folder / "captions", 24)
+    small(num_layers=1, num_classes=None, pooling="gap").save(folder / "tower.keras")
+    (folder / "words").mkdir()
+    words = word_tokenizer([f"some photo of a dark bright {' '.join(map(str, range(24)))}"])
+    for name, content in words.files().items():
+        (folder / "words" / name).write_bytes(content)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def towers(folder):
+    """The files of a SigLIP with its tokenizer, and the model."""
+    prepare = TextPreprocessing.from_files(folder / "words")
+    image = {**SMALL, "num_classes": None, "num_layers": 1, "pooling": "map", "prefix_positions": False}
+    text = {"vocabulary_size": prepare.vocabulary_size, "length": prepare.length, **TEXT}
+    options = {"text_projection": 12, "projection_bias": True, "text_preprocessing": prepare}
+    model = randomise(ImageTextModel(image, text, **options))
+    save_weights(model, folder / "siglip", "huggingface")
+    model.save(folder / "siglip.keras")
+    return model
+
+
+CAPTIONS = RECIPE.with_changes(batch_size=8, train_samples=None, image_size=(16, 16))
+NEW = {"text": {**TEXT, "length": 9}, "objective": "softmax", "text_projection": 12}
+
+
+def test_a_new_text_tower_is_trained_for_a_frozen_image_tower(folder, eager, tmp_path):
+    recipe = CAPTIONS.with_changes(image_text=NEW, freeze="encoder_norm", dropout_rate=0.0)
+    files = {"weights": str(folder / "tower.keras"), "tokenizer": str(folder / "words")}
+    config = RunConfig(f"folder:{folder / 'captions'}", recipe, **files)
+    workdir, record = train(config, tmp_path / "run", 0)
+    model = read_model(workdir.model)
+    assert model.text_preprocessing == TextPreprocessing.from_files(folder / "words", length=9)
+    tower = read_model(folder / "tower.keras")
+    for weight, found in zip(tower.weights, model.image.weights, strict=True):
+        np.testing.assert_array_equal(numpy(weight), numpy(found))
+    dataset = load_dataset(config.dataset, recipe.seed, texts=True)
+    scores = retrieval(model, dataset.split("test"), dataset.texts.wordings["test"])
+    assert {name: record[f"test_{name}"] for name in scores} == pytest.approx(scores)
+    assert record["test_samples"] == 4 and record["test_texts"] == 8
+    assert "val_image_to_text_recall_1" in workdir.metrics()[-1]
+
+
+@pytest.mark.parametrize("name", ["siglip", "siglip.keras"])
+@pytest.mark.parametrize("image_size", [(16, 16), (24, 24)])
+def test_both_towers_start_from_the_weights(name, image_size, towers, folder):
+    recipe = CAPTIONS.with_changes(image_text={}, image_size=image_size, dropout_rate=0.1)
+    config = RunConfig(f"folder:{folder / 'captions'}", recipe, weights=str(folder / name))
+    dataset = load_dataset(config.dataset, texts=True)
+    model = build_model(config, dataset)
+    assert (model.image.dropout_rate, model.text.dropout_rate) == (0.1, 0.1)
+    assert model.text_preprocessing == towers.text_preprocessing and model.image_size == image_size
+    found, expected = arrays(model), arrays(towers)
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        if image_size == (16, 16) or path != "position_embedding/table":
+            np.testing.assert_array_equal(found[path], value, err_msg=path)
+
+
+@pytest.mark.parametrize(
+    "changes, files, message",
+    [
+        ({"image_text": NEW}, {}, "expected weights with one, or --tokenizer; got none"),
+        ({"image_text": NEW}, {"tokenizer": "captions"}, "expected a tokenizer in .*captions:FAMILY"),
+        ({"image_text": {}}, {}, "tower.keras' holds a VisionTransformer; expected one with a text tower"),
+        ({"image_text": {}}, {"weights": "siglip", "tokenizer": "more"}, "a tokenizer of at most 32 tokens"),
+        (
+            {"image_text": {"objective": "softmax"}},
+            {"weights": "siglip"},
+            "another objective than the recipe",
+        ),
+    ],
+    ids=["no tokenizer", "no family", "no text tower", "other tokens", "another objective"],
+)
+def test_what_does_not_fit_the_weights_is_refused(changes, files, message, towers, folder, tmp_path):
+    (folder / "more").mkdir(exist_ok=True)
+    for name, content in word_tokenizer([" ".join(map(str, range(99)))]).files().items():
+        (folder / "more" / name).write_bytes(content)
+    files = {name: str(folder / file) for name, file in {"weights": "tower.keras", **files}.items()}
+    config = RunConfig(f"folder:{folder / 'captions'}", CAPTIONS.with_changes(**changes), **files)
+    with pytest.raises(ValueError, match=message):
+        train(config, tmp_path / "run", 0)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only("on JAX test_sharded_steps divides the batch among devices")
+@pytest.mark.parametrize("objective", ["sigmoid", "softmax"])
+def test_two_replicas_train_as_one_device_does(objective, pairing, tmp_path, monkeypatch):
+    config = pairing(objective, dropout_rate=0.0, total_steps=8)
+    train(config, tmp_path / "one", 0)
+    monkeypatch.setattr("keras_vit.training.run.make_devices", lambda name: TensorFlowDevices(devices(2)))
+    _, record = train(config, tmp_path / "two", 0)
+    assert record["replicas"] == 2
+    (rows, expected, _), (found_rows, found, _) = (end_of(tmp_path / name) for name in ("one", "two"))
+    for row, wanted in zip(found_rows, rows, strict=True):
+        assert row == pytest.approx(wanted, rel=1e-4)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-4 * max(np.abs(value).max(), 1e-2))
 
 
 @pytest.mark.slow

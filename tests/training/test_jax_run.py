@@ -103,22 +103,25 @@ def test_a_run_writes_its_files_and_resumes_bit_for_bit(is_small, random, tmp_pa
 @OWN_PROCESSES
 @pytest.mark.parametrize(
     "killed, labels",
-    [("jax", "classes"), ("tensorflow", "classes"), ("jax", "up"), ("tensorflow", "mask")],
+    [
+        *(("jax", "classes"), ("tensorflow", "classes"), ("jax", "up"), ("tensorflow", "mask")),
+        *(("jax", "sigmoid"), ("tensorflow", "softmax")),
+    ],
 )
 def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
-    killed, labels, config, segmenting, tmp_path
+    killed, labels, config, labelled, tmp_path
 ):
     everything = {"randaugment": (1, 0.5), "cutmix": 0.5, "random_erasing": 0.5, "shift": 0.1}
     plain = {"dropout_rate": 0.0, "total_steps": 12}
     if labels == "classes":
         config = with_recipe(config, label_smoothing=0.1, **plain, **everything)
     else:
-        config = segmenting(labels, **plain)
+        config = labelled(labels, **plain)
     (other,) = BACKENDS.keys() - {killed}
     run_on(killed, tmp_path, config, tmp_path / "run", moment="step 7", fixed=True)
     run_on(other, tmp_path, config, tmp_path / "run", fixed=True)
     run_on(killed, tmp_path, config, tmp_path / "whole", fixed=True)
-    # The momentum of SGD, for segmentation, holds gradients; Adam's second moments are smaller.
+    # The momentum of SGD, for all but classes, holds gradients; Adam's second moments are smaller.
     rounding = 1e-9 if labels == "classes" else 1e-7
     assert_close(end_of(tmp_path / "run"), end_of(tmp_path / "whole"), rounding)
 
@@ -126,12 +129,16 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
 @slow
 @OWN_PROCESSES
 @pytest.mark.parametrize(
-    "backend, labels", [("jax", "classes"), ("tensorflow", "up"), ("tensorflow", "mask")]
+    "backend, labels",
+    [
+        *(("jax", "classes"), ("tensorflow", "up"), ("tensorflow", "mask")),
+        *(("tensorflow", "sigmoid"), ("jax", "softmax")),
+    ],
 )
 def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_the_uninterrupted_one(
-    backend, labels, config, segmenting, tmp_path
+    backend, labels, config, labelled, tmp_path
 ):
-    config = config if labels == "classes" else segmenting(labels)
+    config = config if labels == "classes" else labelled(labels)
     for moment in moments_in_turn(config.recipe.total_steps, config.recipe.checkpoint_steps, count=10):
         run_on(backend, tmp_path, config, tmp_path / "run", moment)
     run_on(backend, tmp_path, config, tmp_path / "run")

@@ -44,12 +44,12 @@ def plain(finished, tmp_path_factory):
     return config, run_both(tmp_path_factory.mktemp("plain"), config)
 
 
-@pytest.fixture(params=["classes", "up", "mask"])
-def same(request, segmenting, tmp_path):
+@pytest.fixture(params=["classes", "up", "mask", "sigmoid", "softmax"])
+def same(request, labelled, tmp_path):
     """A configuration whose steps do not depend on the number of workers, and the end of two."""
     if request.param == "classes":
         return request.getfixturevalue("plain")
-    config = segmenting(request.param, dropout_rate=0.0, total_steps=8)
+    config = labelled(request.param, dropout_rate=0.0, total_steps=8)
     return config, run_both(tmp_path / "two", config)
 
 

@@ -1,0 +1,78 @@
+"""How well a model of images and texts finds the captions of images, and the images of captions."""
+
+import numpy as np
+
+from keras_vit.evaluation.predicting import computed
+
+AT = (1, 5)
+CHUNK = 1024  # images that are compared with all texts at a time
+
+
+def retrieval(model, samples, captions, batch_size=64):
+    """Score an image-text model on all images and captions of a split.
+
+    Args:
+        model: An `ImageTextModel` with `text_preprocessing`.
+        samples: A split of a `Dataset` of images and captions.
+        captions: The captions of each image, as in `Texts.wordings` for the split.
+        batch_size: Images and texts that are computed at a time.
+
+    Returns:
+        dict of `samples` (the images), `texts` (their captions), and the scores of `recall`.
+
+    Raises:
+        ValueError: if there are no samples, or the model computes NaN.
+
+    Example:
+        >>> text = {"vocabulary_size": 9, "length": 4, "hidden_size": 24, "num_layers": 1}
+        >>> image = keras_vit.VisionTransformer(16, 8, 24, 1, 48, 3)
+        >>> model = keras_vit.ImageTextModel(image, {**text, "mlp_dim": 48, "num_heads": 3})
+        >>> model.text_preprocessing = lambda texts: np.array([[len(text) % 9] * 4 for text in texts])
+        >>> samples = load_dataset("digits").split("test").take([0, 1])
+        >>> retrieval(model, samples, [(f"a {digit}", str(digit)) for digit in range(10)])["texts"]
+        4
+    """
+    found = computed(model.image_encoder.predict_on_batch, samples, model.preprocessing, batch_size)
+    vectors, labels = map(np.concatenate, zip(*found))
+    captions = [captions[label] for label in labels]
+    owners = np.repeat(np.arange(len(captions)), [len(of) for of in captions])
+    texts = model.encode_text([text for of in captions for text in of], batch_size)
+    return {"samples": len(vectors), "texts": len(texts), **recall(vectors, texts, owners)}
+
+
+def recall(images, texts, owners, at=AT):
+    """The recall at k of images by texts, and of texts by images.
+
+    `image_to_text_recall_k` is the fraction of images of which one of the k most similar texts is their own,
+    and `text_to_image_recall_k` the fraction of texts of which one of the k most similar images is theirs. Of
+    equal similarities the own one comes last.
+
+    Args:
+        images: (images, size), of length 1.
+        texts: (texts, size), of length 1.
+        owners: The index of each text's image, (texts,).
+        at: The values of k.
+
+    Returns:
+        dict of the scores.
+
+    Example:
+        >>> vectors = np.eye(3)
+        >>> recall(vectors, vectors[[1, 0, 2]], np.arange(3), at=[1])
+        {'image_to_text_recall_1': 0.3333333333333333, 'text_to_image_recall_1': 0.3333333333333333}
+
+    Source: Karpathy and Fei-Fei 2015 (arXiv 1412.2306), section 4.1;
+    `big_vision/evaluators/proj/image_text/image_text_retrieval.py`.
+    """
+    own = np.einsum("td,td->t", images[owners], texts)
+    best = np.full(len(images), -np.inf)
+    np.maximum.at(best, owners, own)
+    # The number of texts of others that are as similar to an image as its own, and the same of each text.
+    above_own = {"image_to_text": np.zeros(len(images)), "text_to_image": np.zeros(len(texts))}
+    for start in range(0, len(images), CHUNK):
+        rows = np.arange(start, min(start + CHUNK, len(images)))
+        scores = images[rows] @ texts.T
+        scores[rows[:, np.newaxis] == owners] = -np.inf
+        above_own["image_to_text"][rows] = (scores >= best[rows, np.newaxis]).sum(axis=1)
+        above_own["text_to_image"] += (scores >= own).sum(axis=0)
+    return {f"{name}_recall_{k}": float(np.mean(above < k)) for name, above in above_own.items() for k in at}

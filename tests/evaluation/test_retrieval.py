@@ -1,0 +1,63 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from reference.small import SMALL
+
+from keras_vit import ImageTextModel
+from keras_vit.data import evaluation_batches, load_dataset
+from keras_vit.evaluation import recall, retrieval
+from keras_vit.evaluation.retrieval import CHUNK
+
+
+def by_order(images, texts, owners, k):
+    """The definition, by the order of all similarities."""
+    scores = images @ texts.T
+    of_images = [any(owners[t] == i for t in np.argsort(-row)[:k]) for i, row in enumerate(scores)]
+    of_texts = [owners[t] in np.argsort(-column)[:k] for t, column in enumerate(scores.T)]
+    return {f"image_to_text_recall_{k}": np.mean(of_images), f"text_to_image_recall_{k}": np.mean(of_texts)}
+
+
+def vectors(count, rng):
+    found = rng.standard_normal((count, 8)).astype("float32")
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("count", [7, CHUNK + 50], ids=["one chunk", "two chunks"])
+def test_recall_is_its_definition(count):
+    rng = np.random.default_rng(0)
+    images = vectors(count, rng)
+    owners = np.sort(np.concatenate([np.arange(count), rng.integers(0, count, count)]))
+    texts = images[owners] + rng.standard_normal((2 * count, 8)) * 0.3
+    found = recall(images, texts, owners, at=(1, 2, 5))
+    expected = {}
+    for k in (1, 2, 5):
+        expected |= by_order(images, texts, owners, k)
+    assert found == pytest.approx(expected) and 0 < found["image_to_text_recall_1"] < 1
+
+
+def test_equal_vectors_find_nothing():
+    same = np.ones((6, 1))
+    found = recall(same, same, np.arange(6))
+    assert {*found.values()} == {0.0}
+
+
+def test_all_captions_of_a_split_are_compared():
+    text = {
+        "vocabulary_size": 20,
+        "length": 2,
+        "hidden_size": 12,
+        "num_layers": 1,
+        "mlp_dim": 8,
+        "num_heads": 2,
+    }
+    model = ImageTextModel({**SMALL, "num_classes": None, "pooling": "gap"}, text)
+    model.text_preprocessing = lambda texts: np.array([[int(each), 0] for each in texts])
+    samples = load_dataset("digits").split("test").take(range(5))
+    samples = dataclasses.replace(samples, labels=(4, 3, 2, 1, 0))
+    captions = [("1", "2"), ("3",), ("4",), ("5", "6", "7"), ("8",)]
+    found = retrieval(model, samples, captions, batch_size=2)
+    ((batch, _),) = evaluation_batches(samples, model.preprocessing, 5)
+    texts = model.encode_text(["8", "5", "6", "7", "4", "3", "1", "2"])
+    expected = recall(np.asarray(model.image_encoder(batch)), texts, [0, 1, 1, 1, 2, 3, 4, 4])
+    assert found == pytest.approx({"samples": 5, "texts": 8, **expected})
