@@ -5,7 +5,7 @@ import re
 
 from keras_vit.cli.labels import with_labels
 from keras_vit.cli.report import report, text_table
-from keras_vit.cli.source import open_dataset, open_live, open_towers, run_of, seed_of, task_of
+from keras_vit.cli.source import open_dataset, open_live, run_of, seed_of, task_of
 from keras_vit.data.datasets import title_of
 from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
@@ -19,7 +19,7 @@ def run(args):
         model = open_live(args.model, text_tower=True, **options)
         model = with_labels(model, args.labels, args.prompts, "--labels")
     else:
-        model = (open_live if args.representation else open_towers)(args.model, **options)
+        model = open_live(args.model, text_tower=not args.representation and "auto", **options)
     images = model.image if isinstance(model, ImageTextModel) else model
     task = args.task or task_of(args.model, images)
     dataset = open_dataset(args, images, task) if args.dataset else None

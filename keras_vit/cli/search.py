@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from keras_vit.cli.predict import BATCH, images_of
 from keras_vit.cli.report import check_output, report, text_table
-from keras_vit.cli.source import open_towers
+from keras_vit.cli.source import open_live
 from keras_vit.data.folder import IMAGE_SUFFIXES
 from keras_vit.evaluation.few_shot import encoder_of
 from keras_vit.models.classifying import check_finite
@@ -27,7 +27,7 @@ def run(args):
 
 def _index(args):
     paths = [path for argument in args.images for path in images_of(argument)]
-    model = open_towers(args.model, trust=args.trust, sha256=args.sha256)
+    model = open_live(args.model, trust=args.trust, sha256=args.sha256, text_tower="auto")
     source = os.path.abspath(args.model) if os.path.exists(args.model) else args.model
     digest, size = digest_of(model), encoder_of(model)[1]
     with locked(args.index):
@@ -117,7 +117,7 @@ def _query(args):
         raise ValueError(f"no such image file: {words}")
     index = open_index(args.index)
     source = args.model or index.model
-    model = open_towers(source, trust=args.trust, sha256=args.sha256)
+    model = open_live(source, trust=args.trust, sha256=args.sha256, text_tower="auto")
     if digest_of(model) != index.digest:
         raise ValueError(f"{args.index!r} holds vectors of {index.model}; got another model, {source}")
     if is_image:

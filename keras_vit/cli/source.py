@@ -97,14 +97,6 @@ def open_live(source, image_size=None, trust=False, sha256=None, text_tower=Fals
     return from_pretrained(trained_file(source), image_size=image_size, **options)
 
 
-def open_towers(source, **options):
-    """Open a model as `open_live`, with the text tower of a checkpoint that has one."""
-    try:
-        return open_live(source, text_tower=True, **options)
-    except ValueError:  # It has none, or the file is damaged, which the second attempt says.
-        return open_live(source, **options)
-
-
 def check_weights(source):
     """Raise ValueError if this is the name of a variant, and no file has this name."""
     try:

@@ -21,6 +21,7 @@ from keras_vit.models.image_text import ImageTextModel
 from keras_vit.models.segmentation import ImageSegmenter
 from keras_vit.models.text import min_text_parameters
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.rules import one_of
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights.architecture import infer_arguments
 from keras_vit.weights.archive import check_hdf5, check_unpacked_size, check_zip, float_arrays, load_arrays
@@ -28,7 +29,7 @@ from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import find, licence_note, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
-from keras_vit.weights.image_text import TwoTowers, read_towers
+from keras_vit.weights.image_text import TwoTowers, has_text_tower, read_towers
 from keras_vit.weights.layouts import LAYOUTS, detect_layout
 from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
@@ -58,7 +59,7 @@ class StoredModel:
         segmenter: dict of `ImageSegmenter` arguments of a `.keras` file with one, or None.
         position_resize: How the model resizes its position table to the image size of the metadata, as for
             `from_pretrained`, or None if it does not.
-        towers: What a file with two towers holds beside the image tower, if it was asked for.
+        towers: What a file with two towers holds beside the image tower, if its text tower was read.
     """
 
     path: pathlib.Path
@@ -94,7 +95,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, text_towe
         source: As for `from_pretrained`.
         variant: Name of a variant that the file must hold; supplies the options that are not stored.
         sha256, trust: As for `from_pretrained`.
-        text_tower: Whether to read a text tower, too.
+        text_tower: Whether to read a text tower, too; "auto": if the file's keys show one.
         **given: `VisionTransformer` arguments of the stored model, such as `num_heads` or `position_grid`.
 
     Returns:
@@ -108,6 +109,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, text_towe
         >>> read_checkpoint("tests/golden/token.npz").arguments["hidden_size"]
         24
     """
+    one_of((False, True, "auto")).check("text_tower", text_tower)
     resolved = resolve(source)
     address, subtree = _split_subtree(resolved)
     row = find(address)
@@ -129,6 +131,8 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, text_towe
     with named(path):
         layout = detect_layout(arrays)
         skipped = {*layout.skipped_keys(arrays)} if layout else ()
+    if text_tower == "auto":
+        text_tower = has_text_tower(skipped)
     others = {}
     if text_tower:
         of_others = {key: arrays[key] for key in skipped if not key.endswith("position_ids")}
@@ -189,16 +193,11 @@ def read_model(path):
     Raises:
         ValueError: if the file cannot be read or holds something else.
     """
-    try:
+    with _readable(path):
         with zipfile.ZipFile(path) as archive:
-            check_zip(archive)
-            if archive.getinfo("config.json").file_size > LARGEST_SIDECAR:
-                raise ValueError(f"its configuration has more than {LARGEST_SIDECAR} bytes")
-            config = json.loads(archive.read("config.json"))
+            config, kind = _configuration(archive)
             stored = check_hdf5(archive, "model.weights.h5")
-        kind = keras.saving.get_registered_object(config["registered_name"])
-        is_ours = isinstance(kind, type) and issubclass(kind, (*_INSIDE,))
-        if is_ours:
+        if kind:
             options = config["config"]
             inside = next(name for cls, name in _INSIDE.items() if issubclass(kind, cls))
             declared = min_parameters({**DEFAULTS, **(options[inside] if inside else options)})
@@ -209,12 +208,39 @@ def read_model(path):
             with serialization_lib.SafeModeScope(True):
                 model = keras.saving.load_model(path, compile=False, safe_mode=True)
             _check_all_read(model, stored)
+    if not kind:
+        raise ValueError(f"{str(path)!r} holds a {config.get('class_name')}; expected a VisionTransformer")
+    return model
+
+
+def holds_two_towers(path):
+    """Whether a `.keras` file holds an `ImageTextModel`, of which only the configuration is read.
+
+    Raises:
+        ValueError: if the file cannot be read.
+    """
+    with _readable(path), zipfile.ZipFile(path) as archive:
+        kind = _configuration(archive)[1]
+    return kind is not None and issubclass(kind, ImageTextModel)
+
+
+@contextlib.contextmanager
+def _readable(path):
+    try:
+        yield
     except Exception as error:  # damage raises many classes
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(f"{str(path)!r} is not a readable .keras file: {first[0]}") from None
-    if not is_ours:
-        raise ValueError(f"{str(path)!r} holds a {config.get('class_name')}; expected a VisionTransformer")
-    return model
+
+
+def _configuration(archive):
+    """(configuration, the class of the model, or None if it is not one of ours) of a `.keras` file."""
+    check_zip(archive)
+    if archive.getinfo("config.json").file_size > LARGEST_SIDECAR:
+        raise ValueError(f"its configuration has more than {LARGEST_SIDECAR} bytes")
+    config = json.loads(archive.read("config.json"))
+    kind = keras.saving.get_registered_object(config["registered_name"])
+    return config, kind if isinstance(kind, type) and issubclass(kind, (*_INSIDE,)) else None
 
 
 def _check_all_read(model, stored):

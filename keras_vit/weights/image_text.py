@@ -18,6 +18,9 @@ from keras_vit.weights.metadata import read_json
 
 _OURS = re.compile(r"(text|text_projection|image_projection|logit_factors)/.*")
 _FLAX_KEYS = re.compile(r"(params/)?(txt/.*|t|b)")
+_TEXT_TOWER = re.compile(
+    r"(params/)?txt/.*|text(_model)?\..*|(token_embedding|positional_embedding|transformer|ln_final)\b.*"
+)
 _NUMBERS = ("logit_factors/scale", "logit_factors/bias")
 _HEAD_SIZE = 64  # of every published text tower whose sizes are no variant's: CLIP's
 _OF_FLAX = {"activation": "gelu_tanh", "norm_epsilon": 1e-6, "causal": False, "pooling": "last"}
@@ -35,6 +38,15 @@ class TwoTowers(NamedTuple):
     mapped: MappedArrays
     text: dict
     options: dict
+
+
+def has_text_tower(keys):
+    """Whether a file holds a text tower, by its keys that do not belong to the image tower.
+
+    >>> has_text_tower(["logit_scale", "text_model.head.bias"]), has_text_tower(["opt/state"])
+    (True, False)
+    """
+    return any(map(_TEXT_TOWER.fullmatch, keys))
 
 
 def read_towers(checkpoint, others, split_heads, described=True):

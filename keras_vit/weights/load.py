@@ -12,7 +12,7 @@ from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
 from keras_vit.weights import segmentation
 from keras_vit.weights.catalogue import resolve
-from keras_vit.weights.checkpoint import named, not_finite, read_checkpoint, read_model
+from keras_vit.weights.checkpoint import holds_two_towers, named, not_finite, read_checkpoint, read_model
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.image_text import image_text_model
@@ -84,7 +84,8 @@ def from_pretrained(
             its own. If the file is of a segmenter whose head has the same options, its weights are loaded,
             too, those for the classes if there are as many of the same names.
         text_tower: Whether to load a SigLIP, SigLIP 2, CLIP or LiT as an `ImageTextModel`, with its text
-            tower and its tokenizer; False: its image tower.
+            tower and its tokenizer; False: its image tower; "auto": as an `ImageTextModel` if the keys of the
+            file show a text tower.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `class_names` may
             also be "imagenet_1k" or "imagenet_1k_synsets", or the path of a text file with one name a line.
             `patch_size` resizes the patch kernel as FlexiViT does, `in_channels` sums or repeats its
@@ -120,15 +121,17 @@ def from_pretrained(
     if isinstance(overrides.get("class_names"), str | os.PathLike):
         overrides["class_names"] = class_names(overrides["class_names"])
     known = {name: overrides[name] for name in _STORED if name in overrides}
-    if text_tower:
-        if num_classes or head != "auto" or segmenter is not None:
-            raise ValueError("a model with a text tower has no head; got num_classes, head or segmenter")
-        num_classes = 0
-        if os.fspath(source).endswith(".keras"):
-            return _two_towers_of_keras(fetch(resolve(source), sha256=sha256, trust=trust))
+    if text_tower and os.fspath(source).endswith(".keras"):
+        path = fetch(resolve(source), sha256=sha256, trust=trust)
+        if text_tower is True or holds_two_towers(path):
+            _check_no_head(num_classes, head, segmenter)
+            return _two_towers_of_keras(path)
     checkpoint = read_checkpoint(
         source, variant=variant, sha256=sha256, trust=trust, text_tower=text_tower, **known
     )
+    if checkpoint.towers:
+        _check_no_head(num_classes, head, segmenter)
+        num_classes = 0
     stored = checkpoint.arguments
     stored_grid = stored.pop("position_grid", None)
     overrides.pop("position_grid", None)
@@ -183,7 +186,7 @@ def from_pretrained(
             model = ImageSegmenter(encoder, **segmenter)
         elif segments:
             model = segmentation.segmenter(checkpoint, encoder, num_classes, names)
-        elif text_tower:
+        elif checkpoint.towers:
             model = image_text_model(checkpoint, encoder)
             # No digest covers the tokenizer's files.
             model.text_preprocessing = None if sha256 else read_text_preprocessing(resolve(source))
@@ -202,6 +205,11 @@ def from_pretrained(
     _assign(checkpoint, model, reset)
     model.initial_weights = tuple(reset)
     return model
+
+
+def _check_no_head(num_classes, head, segmenter):
+    if num_classes or head != "auto" or segmenter is not None:
+        raise ValueError("a model with a text tower has no head; got num_classes, head or segmenter")
 
 
 def _two_towers_of_keras(path):

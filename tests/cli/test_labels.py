@@ -8,7 +8,7 @@ from reference.comparing import randomise
 
 from keras_vit import ImageTextModel, TextPreprocessing, from_pretrained, save_weights
 from keras_vit.cli.labels import read_labels, read_prompts
-from keras_vit.cli.source import open_towers
+from keras_vit.cli.source import open_live
 from keras_vit.data import load_dataset
 from keras_vit.export import open_text
 from keras_vit.weights.checkpoint import read_model
@@ -187,8 +187,8 @@ def test_a_checkpoint_has_its_tokenizer_next_to_it(siglip, images, keras_vit):
 
 
 def test_the_text_tower_of_a_checkpoint_is_opened_for_a_search(siglip, weights):
-    assert open_towers(siglip[0]).encode_text(["a cat"]).shape == (1, 12)
-    assert not hasattr(open_towers(weights), "encode_text")
+    assert open_live(siglip[0], text_tower="auto").encode_text(["a cat"]).shape == (1, 12)
+    assert not hasattr(open_live(weights, text_tower="auto"), "encode_text")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Files with two towers: the image tower alone, both towers, and damaged or other text towers."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from reference.comparing import arrays, assert_same_arrays, randomise
 from reference.small import SMALL
 
 from keras_vit import ImageTextModel, VisionTransformer, from_pretrained, save_weights
+from keras_vit.weights import checkpoint
 from keras_vit.weights.archive import read_arrays, write_arrays
 
 TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
@@ -116,11 +118,42 @@ def test_a_file_without_a_fitting_text_tower_is_refused(written, tmp_path):
         from_pretrained(path, text_tower=True, num_classes=3)
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_auto_loads_a_text_tower_that_the_keys_show(name, written, tmp_path):
+    path, model = written(name)
+    assert_same_arrays(arrays(from_pretrained(path, text_tower="auto")), arrays(model))
+
+    def damaged(stored):
+        del stored[next(key for key in stored if re.search(r"txt/Enc|text_model\.enc|^transformer", key))]
+
+    path = changed(path, tmp_path, damaged)
+    with pytest.raises(ValueError, match="text/encoder_block_0/"):
+        from_pretrained(path, text_tower="auto")
+
+
+@pytest.mark.parametrize("suffix", ["npz", "keras"])
+def test_auto_reads_a_file_without_text_tower_once(suffix, written, tmp_path, monkeypatch):
+    _, model = written("big_vision")
+    path = tmp_path / f"image.{suffix}"
+    model.image.save(path) if suffix == "keras" else save_weights(model.image, path, "big_vision")
+    reader = "read_model" if suffix == "keras" else "load_arrays"
+    read, calls = getattr(checkpoint, reader), []
+    monkeypatch.setattr(checkpoint, reader, lambda *args: calls.append(args) or read(*args))
+    image = from_pretrained(path, text_tower="auto", head="reset")
+    assert isinstance(image, VisionTransformer) and len(calls) == 1
+    assert_same_arrays(arrays(image), arrays(model.image))
+    with pytest.raises(ValueError, match="text_tower must be one of False, True, 'auto'; got 'yes'"):
+        from_pretrained("tests/golden/token.npz", text_tower="yes")
+
+
 def test_a_keras_file_is_loaded_with_both_towers(written, tmp_path):
     _, model = written("big_vision")
     model.save(tmp_path / "model.keras")
-    again = from_pretrained(tmp_path / "model.keras", text_tower=True)
-    assert_same_arrays(arrays(again), arrays(model))
+    for text_tower in (True, "auto"):
+        again = from_pretrained(tmp_path / "model.keras", text_tower=text_tower)
+        assert_same_arrays(arrays(again), arrays(model))
+    with pytest.raises(ValueError, match="has no head"):
+        from_pretrained(tmp_path / "model.keras", text_tower="auto", head="reset")
     model.image.save(tmp_path / "image.keras")
     with pytest.raises(ValueError, match="expected one with a text tower"):
         from_pretrained(tmp_path / "image.keras", text_tower=True)
