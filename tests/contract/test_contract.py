@@ -80,6 +80,8 @@ LAYERS = [
     (layers.TokensToGrid, {}, [(7, 8), GRID]),
     (preprocessing.PreprocessingLayer, {"preprocessing": {"image_size": (8, 6)}}, [Pixels(IMAGE)]),
 ]
+# Their outputs, for a loss or the attention's scores, are float32 under every policy.
+FLOAT32 = (layers.CausalBias, keras_vit.MaskedPatchPredictor, keras_vit.ImageTextModel)
 # Their outputs have no axis of the batch; they have tests of their own.
 WITHOUT_BATCH = {layers.RotaryPositions, layers.RelativePositionIndex, layers.RelativePositionBias}
 VIT = keras_vit.VisionTransformer
@@ -272,11 +274,8 @@ def test_mixed_precision_computes_in_16_bits_and_stays_finite(cls, arguments, sh
     layer, inputs = ready(cls, arguments, shapes, dtype=f"mixed_{compute}")
     output = layer(*inputs)
     assert {w.dtype for w in float_weights(layer)} <= {"float32"}
-    for_losses = arguments.get("num_classes") or cls in (
-        keras_vit.MaskedPatchPredictor,
-        keras_vit.ImageTextModel,
-    )
-    final = "float32" if for_losses else compute
+    is_float32 = arguments.get("num_classes") or cls in FLOAT32
+    final = "float32" if is_float32 else compute
     assert keras.backend.standardize_dtype(output.dtype) == final
     output = numpy(keras.ops.cast(output, "float32"))
     assert np.isfinite(output).all()

@@ -10,8 +10,8 @@ transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed; see requirements-peers.txt"
 )
 
-from peers.torch_models import channels_first, images_of, randomised  # noqa: E402
-from reference.comparing import assert_close, float_weights, numpy  # noqa: E402
+from peers.torch_models import assert_same_gradients, channels_first, images_of, randomised  # noqa: E402
+from reference.comparing import assert_close, numpy  # noqa: E402
 
 from keras_vit import from_pretrained, save_weights  # noqa: E402
 
@@ -68,16 +68,6 @@ def load(theirs, folder):
     return from_pretrained(folder, text_tower=True, **image_size)
 
 
-def step(model, images, ids):
-    """(loss, gradients by our names) of our loss."""
-    import tensorflow as tf
-
-    weights = float_weights(model)
-    with tf.GradientTape() as tape:
-        loss = model.compute_loss(y_pred=model({"images": images, "ids": ids}))
-    return loss, dict(zip([w.path for w in weights], tape.gradient(loss, [w.value for w in weights])))
-
-
 @every_model
 def test_embeddings_logits_loss_and_gradients_are_theirs(name, tmp_path):
     theirs, (images, ids) = made(name), inputs()
@@ -88,18 +78,8 @@ def test_embeddings_logits_loss_and_gradients_are_theirs(name, tmp_path):
     pairs = numpy(model({"images": images, "ids": ids}))
     assert_close(pairs[:, 0] @ pairs[:, 1].T, expected.logits_per_image.detach().numpy())
 
-    loss, gradients = step(model, images, ids)
-    assert_close(loss, expected.loss.detach().numpy())
-    expected.loss.backward()
-    # The gradients as their parameters' values: files map them to our names.
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.copy_(parameter.grad if parameter.grad is not None else 0 * parameter)
-    by_name = {weight.path: numpy(weight) for weight in float_weights(load(theirs, tmp_path / "gradients"))}
-    largest = max(np.abs(gradient).max() for gradient in by_name.values())
-    for path, gradient in by_name.items():
-        error = np.abs(numpy(gradients[path]) - gradient).max()
-        assert error <= 3e-6 * largest, path
+    batch = {"images": images, "ids": ids}
+    assert_same_gradients(model, batch, theirs, expected.loss, lambda: load(theirs, tmp_path / "gradients"))
 
 
 @every_model

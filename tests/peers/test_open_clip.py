@@ -1,4 +1,4 @@
-"""open_clip's models with two towers and ours: embeddings, logits and files."""
+"""open_clip's models with two towers and ours: embeddings, logits, losses, gradients and files."""
 
 import json
 
@@ -9,8 +9,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed; see require
 open_clip = pytest.importorskip("open_clip", reason="open_clip is not installed; see requirements-peers.txt")
 
 from made import tokenizers  # noqa: E402
-from peers.torch_models import channels_first, images_of, randomised  # noqa: E402
+from peers.torch_models import assert_same_gradients, channels_first, images_of, randomised  # noqa: E402
 from reference.comparing import assert_close, numpy  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
 
 from keras_vit import (  # noqa: E402
     ImageTextModel,
@@ -66,23 +67,21 @@ def made(name, folder):
     theirs = randomised(theirs, scale=0.1 if "timm_model_name" in config["vision_cfg"] else 0.3)
     with torch.no_grad():
         theirs.logit_scale.fill_(1.5)
-    from safetensors.torch import save_file
+    return theirs, load(theirs, name, folder)
 
+
+def load(theirs, name, folder):
+    """Our model with the parameters of theirs, in the folder of its configuration."""
     save_file(theirs.state_dict(), folder / "open_clip_model.safetensors")
-    heads = (
-        {"num_heads": 3}
-        if "test_vit3" in str(config)
-        else {"num_heads": 2}
-        if "test_vit" in str(config)
-        else {}
-    )
-    return theirs, from_pretrained(folder, text_tower=True, **heads)
+    return from_pretrained(folder, text_tower=True, **HEADS.get(name, {}))
 
 
 def inputs(model):
     ids = np.random.default_rng(1).integers(3, 19, (PAIRS, 7))
     ids[range(PAIRS), [2, 6, 4, 3]] = 19  # the end of a text
-    return images_of(*model.image_size, batch=PAIRS), ids.astype("int32")
+    # Of different colours: the gradient of softmax is a difference of images, and would otherwise cancel out.
+    colours = np.random.default_rng(3).uniform(-2, 2, (PAIRS, 1, 1, 3)).astype("float32")
+    return 0.3 * images_of(*model.image_size, batch=PAIRS) + colours, ids.astype("int32")
 
 
 def theirs_of(theirs, images, ids):
@@ -108,6 +107,16 @@ def test_embeddings_and_logits_are_theirs(name, tmp_path):
     preprocessing = model.preprocessing
     assert (preprocessing.resize, preprocessing.interpolation) == ("squash", "bicubic")
     assert (preprocessing.mean, preprocessing.std) == ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_and_gradients_are_theirs(name, tmp_path):
+    theirs, model = made(name, tmp_path / "theirs")
+    images, ids = inputs(model)
+    criterion = open_clip.loss.SigLipLoss() if model.objective == "sigmoid" else open_clip.ClipLoss()
+    loss = criterion(*theirs(channels_first(images), torch.from_numpy(ids).long()))
+    batch = {"images": images, "ids": ids}
+    assert_same_gradients(model, batch, theirs, loss, lambda: load(theirs, name, tmp_path / "theirs"))
 
 
 @pytest.mark.parametrize("name", WRITTEN)
