@@ -7,14 +7,16 @@ from keras_vit.cli.evaluation_summary import add_evaluation, sample_images, scor
 from keras_vit.cli.page import Report, table
 from keras_vit.cli.source import open_live
 from keras_vit.cli.views import Subject, add_views
+from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.datasets import folder_of, title_of
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.export.description import NOT_ARCHITECTURE
-from keras_vit.inspection.figures import learning_curves
+from keras_vit.inspection.figures import learning_curves, picture_rows
 from keras_vit.models.config import OPTIONS
 from keras_vit.tasks import TASKS
 from keras_vit.training.building import trained_transformer
 from keras_vit.training.run import load_data, test_classifier
+from keras_vit.weights.checkpoint import read_model
 from keras_vit.writing import atomic_write
 
 REPORT = "report.html"
@@ -40,9 +42,10 @@ def write_run_report(config, workdir, record, data_dir=None):
     model, report = open_live(workdir.path), Report()
     add_curves(report, workdir)
     images, names = [], []
-    if config.objective == "classify":
+    if config.pretraining is None:
         images, names = _add_test_split(report, config, workdir, model, record, data_dir)
-    # Without labels, no image is computed.
+    elif config.pretraining.figures is not None and workdir.pretrainer.is_file():
+        _add_pictures(report, config, workdir, data_dir)
     encoder = trained_transformer(model)
     subject = Subject(encoder, images[:MAX_INSPECTED], names[:MAX_INSPECTED])
     add_views(report, subject, VIEWS if images else VIEWS[1:])
@@ -133,11 +136,8 @@ def _add_test_split(report, config, workdir, model, record, data_dir):
     """Add the evaluation; return images and labels of the worst predictions."""
     scores = {name.removeprefix("test_"): v for name, v in record.items() if name.startswith("test_")}
     recipe, split = config.recipe, f"{title_of(config.dataset)}, test"
-    try:
-        dataset = load_data(config, data_dir)
-        workdir.check_data(fingerprint(dataset))
-    except (ValueError, OSError) as error:  # The data of a finished run may be gone or changed.
-        print(f"no images in {REPORT}: {error}")  # not in the page, which is shared: it names folders
+    dataset = _open_data(config, workdir, data_dir)
+    if dataset is None:
         words = "The images cannot be read any more or have changed, so none is shown."
         report.add("Scores", words, score_table(scores, split))
         return [], []
@@ -150,6 +150,30 @@ def _add_test_split(report, config, workdir, model, record, data_dir):
     names, batch_size = dataset.class_names, recipe.batch_size
     _, *worst = add_evaluation(report, model, samples, recipe.task, split, names, batch_size, folder, scores)
     return worst
+
+
+def _add_pictures(report, config, workdir, data_dir):
+    """Add what the model that was trained without labels predicts of the first test images."""
+    dataset = _open_data(config, workdir, data_dir)
+    if dataset is None:
+        return
+    model = read_model(workdir.pretrainer, pretrainer=True)
+    batches = evaluation_batches(dataset.split("test"), model.encoder.preprocessing, MAX_INSPECTED)
+    images, _ = next(iter(batches))
+    for heading, words, rows in config.pretraining.figures(model, images.numpy()):
+        report.add(heading, words)
+        report.draw(heading, heading.lower().replace(" ", "-"), picture_rows(rows, heading), heading)
+
+
+def _open_data(config, workdir, data_dir):
+    """The data set of a finished run, or None if the data are gone or have changed."""
+    try:
+        dataset = load_data(config, data_dir)
+        workdir.check_data(fingerprint(dataset))
+    except (ValueError, OSError) as error:
+        print(f"no images in {REPORT}: {error}")  # not in the page, which is shared: it names folders
+        return None
+    return dataset
 
 
 def _model_name(config):

@@ -91,6 +91,27 @@ def prediction_grid(images, predicted, confidence, truth, title):
     return set_fonts(figure)
 
 
+def picture_rows(rows, title):
+    """Draw rows of pictures, such as images and below them what a model predicts of them.
+
+    Args:
+        rows: dict from the title of a row to its pictures, (n, height, width, 3), as many in each.
+        title: The figure's title.
+
+    Example:
+        >>> figure = picture_rows({"image": images[:2], "inverted": 1 - images[:2]}, "Two images")
+        >>> figure.savefig("rows.png")
+    """
+    check_shapes(**{name: (images, IMAGES) for name, images in rows.items()})
+    first = next(iter(rows.values()))
+    figure, grid = image_grid(title, first[0], len(rows), len(first), inches=1.2)
+    for panels, (name, images) in zip(grid, rows.items()):
+        panels[0].set_title(wrapped(name, 40), fontsize=9, loc="left")
+        for axes, image in zip(panels, images):
+            show(axes, image)
+    return set_fonts(figure)
+
+
 def attention_overlay(images, maps, names, title):
     """Draw images and, below each, its attention map over the image in grey.
 

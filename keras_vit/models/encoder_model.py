@@ -1,6 +1,8 @@
 """Models that add layers to the tokens of a VisionTransformer, their encoder."""
 
-from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
+from keras_vit.layers.dense import without_state
+from keras_vit.models.adapting import copy_with_weights
+from keras_vit.models.config import DYNAMIC_SIZE, INFERENCE, stem_stride
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.vit import VisionTransformer
 
@@ -10,6 +12,17 @@ class EncoderModel(ConfiguredModel):
 
     A subclass has the attribute `encoder` and the method `_config`, the constructor's other arguments.
     """
+
+    def finished(self, arrays=None, **changes):
+        """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
+
+        Args:
+            arrays: dict of the weights by path; None for the model's, with LoRA factors merged.
+            **changes: Constructor arguments that leave the weights as they are.
+        """
+        encoder = without_state({**self.encoder.get_config(), **INFERENCE})
+        config = {**self._config(), "encoder": encoder, "name": self.name, **changes}
+        return copy_with_weights(self, config, arrays)
 
     def get_config(self):
         return {"encoder": self.encoder.get_config(), **self._config(), **super().get_config()}

@@ -7,11 +7,9 @@ import keras
 from keras import ops
 
 from keras_vit.layers import ClassToken, GridToTokens, LayerNormalization, TokensToGrid
-from keras_vit.layers.dense import Dense, without_state
+from keras_vit.layers.dense import Dense
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.segmentation import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
-from keras_vit.models.adapting import copy_with_weights
-from keras_vit.models.config import INFERENCE
 from keras_vit.models.encoder_model import EncoderModel, as_encoder, patch_pixels
 from keras_vit.models.features import feature_extractor, grids_of_blocks, normalized, patch_grid
 from keras_vit.models.mask_loss import query_loss
@@ -267,11 +265,9 @@ class ImageSegmenter(EncoderModel):
             >>> segmenter.finished().encoder.dropout_rate
             0.0
         """
-        encoder = without_state({**self.encoder.get_config(), **INFERENCE})
         masks = [layer for layer in self.layers if isinstance(layer, QueryAttentionBias)]
         masked = any(float(layer.probability.numpy()) >= 0.5 for layer in masks)
-        config = {**self._config(), "encoder": encoder, "masked_attention": masked, "name": self.name}
-        return copy_with_weights(self, config, arrays)
+        return super().finished(arrays, masked_attention=masked)
 
     def _config(self):
         return {name: getattr(self, name) for name in _OPTIONS}

@@ -65,7 +65,10 @@ def build_model(config, dataset):
         model = VisionTransformer(**{"image_size": 224, **sizes, **options})
         model = ImageSegmenter(model, **head) if segments else model
     if pretraining:
-        return pretraining.model(model)
+        try:
+            return pretraining.model(model, **recipe.pretrainer or {})
+        except TypeError as error:
+            raise ValueError(f"the recipe's pretrainer has wrong arguments: {error}") from None
     if recipe.image_text is not None:
         return _with_texts(model, config, dataset.texts.preprocessing)
     if recipe.head_bias and not segments:
@@ -164,13 +167,18 @@ def finished_model(model):
     It is an ImageSegmenter for segmentation, an ImageTextModel for pairs, otherwise a VisionTransformer.
     """
     if isinstance(model, ImageSegmenter | ImageTextModel):
-        return model.finished({weight.path: whole(weight) for weight in model.weights})
+        return whole_model(model)
     trained = trained_transformer(model)
     finished = VisionTransformer.from_config({**trained.get_config(), **INFERENCE, "remat": ()})
     for layer in finished.layers:
         layer.trainable = True
     finished.set_weights([whole(weight) for weight in trained.weights])
     return finished
+
+
+def whole_model(model):
+    """A model that is trained around a VisionTransformer, with all its layers, as `finished_model`."""
+    return model.finished({weight.path: whole(weight) for weight in model.weights})
 
 
 def head_note(model):

@@ -49,6 +49,12 @@ class RunConfig:
         rules.check_fields(self)
         if self.model is None and self.weights is None and not self.recipe.has_sizes:
             raise ValueError("expected a model, to train from random weights, or weights; got neither")
+        if self.objective == CLASSIFY and self.recipe.pretrainer is not None:
+            expected = " or ".join(map(repr, OBJECTIVES))
+            raise ValueError(
+                f"a recipe with a pretrainer trains without labels: expected objective {expected}; got "
+                f"{self.objective!r}"
+            )
 
     @functools.cached_property
     def pretraining(self):

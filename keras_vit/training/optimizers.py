@@ -171,4 +171,4 @@ def make_optimizer(recipe):
         options |= {"use_ema": True, "ema_momentum": recipe.ema}
     if recipe.optimizer == "sgd":
         return SGD(schedule, recipe.momentum, recipe.accumulator_dtype, **options)
-    return AdamW(schedule, recipe.weight_decay, epsilon=1e-8, **options)
+    return AdamW(schedule, recipe.weight_decay, beta_2=recipe.beta_2, epsilon=1e-8, **options)

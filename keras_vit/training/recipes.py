@@ -42,6 +42,7 @@ class Recipe(Augmentation):
         loss: Of single labels: "softmax", or "sigmoid" (binary cross-entropy, summed over the classes).
             Multi-label tasks use "sigmoid", regression the squared error, segmentation "softmax".
         momentum: Of "sgd".
+        beta_2: Of "adamw": the decay of its mean of squared gradients.
         accumulator_dtype: dtype of the momentum buffer of "sgd": "bfloat16" as in the official code; None:
             float32.
         weight_decay: Of "adamw"; it is multiplied by the learning rate.
@@ -60,6 +61,8 @@ class Recipe(Augmentation):
         image_text: Arguments of `ImageTextModel` besides the image tower, to train it on a data set with
             texts; the tokenizer determines the vocabulary and the length of `text`. Without `text`, both
             towers are those of the weights. None for another model.
+        pretrainer: Of an objective without labels: arguments of the model that is trained, besides its
+            encoder; None for its defaults.
         image_size: (height, width) for training unless another is given, or None.
         dtype: "float32", "mixed_bfloat16" or "mixed_float16".
         remat: Whether to recompute the blocks in the backward pass instead of storing their activations.
@@ -89,6 +92,7 @@ class Recipe(Augmentation):
     task: str = field(rules.one_of(TASKS), default="single_label")
     loss: str = field(rules.one_of(LOSSES), default="softmax")
     momentum: float = field(_FRACTION, default=0.9)
+    beta_2: float = field(_FRACTION, default=0.999, kw_only=True)
     accumulator_dtype: str | None = field(rules.one_of(("bfloat16", "float32", None)), default=None)
     weight_decay: float = field(rules.number(0), default=0.0)
     layer_decay: float | None = field(LAYER_DECAY, default=None)
@@ -108,6 +112,7 @@ class Recipe(Augmentation):
     flip: bool = field(rules.boolean, default=True, kw_only=True)
     segmenter: dict | None = field(rules.optional(_ARGUMENTS), default=None)
     image_text: dict | None = field(rules.optional(_ARGUMENTS), default=None)
+    pretrainer: dict | None = field(rules.optional(_ARGUMENTS), default=None)
     train_samples: int | None = field(rules.optional(_POSITIVE_INT), default=None)
     eval_every: int = field(_POSITIVE_INT, default=100)
     checkpoint_every: int | None = field(rules.optional(_POSITIVE_INT), default=None)

@@ -18,7 +18,14 @@ from keras_vit.data.pairs import pair_batches
 from keras_vit.evaluation import evaluate, retrieval
 from keras_vit.messages import listed
 from keras_vit.models import PAIRS, ImageTextModel
-from keras_vit.training.building import build_model, finished_model, head_note, subset, trained_transformer
+from keras_vit.training.building import (
+    build_model,
+    finished_model,
+    head_note,
+    subset,
+    trained_transformer,
+    whole_model,
+)
 from keras_vit.training.callbacks import CheckpointCallback, EvaluateAverage, JoinCheckpoints, Progress
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_model
@@ -138,7 +145,9 @@ def train(
 
         # If there are averaged weights, `fit` has left them in the model.
         finished = finished_model(model)
-        check_finite({weight.path: weight.numpy() for weight in finished.weights}, recipe.total_steps)
+        pretrainer = whole_model(model) if config.pretraining is not None else None
+        weights = (pretrainer or finished).weights
+        check_finite({weight.path: weight.numpy() for weight in weights}, recipe.total_steps)
         scores = _test(config, model, finished, dataset)
         check_finite(scores, recipe.total_steps)
         record = {
@@ -153,6 +162,8 @@ def train(
             "versions": _versions(),
         }
         if chief:
+            if pretrainer is not None:
+                save_model(pretrainer, workdir.pretrainer)
             save_model(finished, workdir.model)
             workdir.write_result(record)
     return workdir, record

@@ -18,8 +18,9 @@ class Workdir:
     `config.json` is the run's configuration and `data.json` a fingerprint of its data. `metrics.csv` has a
     row for each checkpoint, `steps.csv` the loss and the learning rate in between, `tensorboard/` both for
     TensorBoard. `checkpoints/` has the newest two checkpoints and the best; a finished run adds
-    `model.keras`, `figures/` and `result.json`. Files are written atomically. The attributes `path`, `model`,
-    `checkpoints` and `figures` are their paths.
+    `model.keras`, `figures/` and `result.json`, and without labels `pretrainer.keras`, the whole model that
+    was trained. Files are written atomically. The attributes `path`, `model`, `pretrainer`, `checkpoints` and
+    `figures` are their paths.
 
     Args:
         path: The folder; `make` creates it.
@@ -35,6 +36,7 @@ class Workdir:
     def __init__(self, path, config, defaults=None):
         self.path = pathlib.Path(path)
         self.model = self.path / "model.keras"
+        self.pretrainer = self.path / "pretrainer.keras"
         self.checkpoints = self.path / "checkpoints"
         self.figures = self.path / "figures"
         self._data = self.path / "data.json"

@@ -17,6 +17,7 @@ from keras_vit.layers.attention import check_heads
 from keras_vit.messages import listed
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
+from keras_vit.models.encoder_model import EncoderModel
 from keras_vit.models.image_text import ImageTextModel
 from keras_vit.models.segmentation import ImageSegmenter
 from keras_vit.models.text import min_text_parameters
@@ -35,7 +36,7 @@ from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
 
 # The part of the configuration with the options of the VisionTransformer that is in a model.
-_INSIDE = {VisionTransformer: None, ImageSegmenter: "encoder", ImageTextModel: "image"}
+_INSIDE = {VisionTransformer: None, EncoderModel: "encoder", ImageTextModel: "image"}
 _ATTENTION = re.compile(r".*attention/(query|key|value|out)/(kernel|bias)")
 # Inferred options that may differ from the metadata: an argument may replace the grid, and no array holds the
 # scale's initial value.
@@ -187,8 +188,12 @@ def not_finite(checkpoint):
     return sorted({checkpoint.keys[name] for name, is_finite in finite.items() if not is_finite})
 
 
-def read_model(path):
+def read_model(path, pretrainer=False):
     """Load the VisionTransformer, ImageSegmenter or ImageTextModel of a `.keras` file, not compiled.
+
+    Args:
+        path: The file.
+        pretrainer: Whether to load the whole model of an objective without labels; False: its encoder.
 
     Raises:
         ValueError: if the file cannot be read or holds something else.
@@ -210,7 +215,8 @@ def read_model(path):
             _check_all_read(model, stored)
     if not kind:
         raise ValueError(f"{str(path)!r} holds a {config.get('class_name')}; expected a VisionTransformer")
-    return model
+    is_pretrainer = isinstance(model, EncoderModel) and not isinstance(model, ImageSegmenter)
+    return model.encoder if is_pretrainer and not pretrainer else model
 
 
 def holds_two_towers(path):

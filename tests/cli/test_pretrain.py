@@ -28,6 +28,9 @@ def test_masked_patch_prediction_leaves_an_encoder_without_a_head(pretrained):
     assert done.stdout.splitlines()[-1].startswith("finished after 2 steps")
     model = keras.saving.load_model(workdir / "model.keras")
     assert model.num_classes is None and model.image_size == (16, 16)
+    whole = keras.saving.load_model(workdir / "pretrainer.keras")
+    for weight, value in zip(whole.encoder.weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(weight.numpy(), value)
     rows = (workdir / "metrics.csv").read_text().splitlines()
     assert len(rows) == 3 and "val_loss" in rows[0]
     config = json.loads((workdir / "config.json").read_text())

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import shutil
 
@@ -12,6 +13,7 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import evaluate
 from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
+from keras_vit.training.objectives import Pictures
 from keras_vit.training.workdir import Workdir, save_model
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")
@@ -103,6 +105,27 @@ def test_every_task_has_its_sections(make, tmp_path):
         assert words in page.text
     if make is single:
         assert "accuracy 0.125" in page.text and "Test accuracy 0.1250 on 4 images" in page.text
+
+
+def test_an_objective_without_labels_adds_its_pictures_of_test_images(tmp_path, monkeypatch):
+    dataset, model, options = masked(tmp_path)
+    config, workdir, record = finished(tmp_path / "run", dataset, model, **options)
+    whole = config.pretraining.model(model)
+    save_model(whole, workdir.pretrainer)
+
+    def figures(found, images):
+        assert type(found) is type(whole) and images.shape == (4, 16, 16, 3)
+        return [Pictures("Images twice", "As they are.", {"one": images / 2 + 0.5, "two": images / 2 + 0.5})]
+
+    drawing = dataclasses.replace(config.pretraining, figures=figures)
+    monkeypatch.setitem(vars(config), "pretraining", drawing)
+    files = write_run_report(config, workdir, record)
+    page = read_page((workdir.path / "report.html").read_text())
+    assert page.headings == [CURVES, "Images twice", *VIEWS[1:], *END] and "As they are." in page.text
+    assert str(workdir.figures / "images-twice.png") in files
+    shutil.rmtree(dataset.partition(":")[2])
+    write_run_report(config, workdir, record)
+    assert "Images twice" not in read_page((workdir.path / "report.html").read_text()).headings
 
 
 def test_a_run_whose_data_are_gone_keeps_its_scores(tmp_path, capsys):

@@ -14,6 +14,7 @@ from keras_vit.inspection.figures import (
     filter_figure,
     head_figure,
     learning_curves,
+    picture_rows,
     position_figure,
     prediction_grid,
     similarity_figure,
@@ -125,6 +126,15 @@ def test_predictions_show_the_name_the_probability_and_the_truth_where_it_differ
     drawn(figure)
 
 
+def test_rows_of_pictures_have_their_titles():
+    rows = {"image": pictures(3), "what a model predicts of the masked patches": pictures(3)}
+    figure = picture_rows(rows, "Reconstructions")
+    assert figure.get_suptitle() == "Reconstructions"
+    images = [axes.images[0].get_array() for axes in panels(figure)]
+    np.testing.assert_allclose(images, np.concatenate([*rows.values()]))
+    drawn(figure)
+
+
 def test_one_channel_is_grey_and_values_outside_0_to_1_are_clipped(caplog):
     image = np.array([[[-0.1], [0.5]], [[0.25], [1.1]]])
     (axes,) = panels(prediction_grid([image], ["x"], [1.0], ["x"], "Grey"))
@@ -219,6 +229,7 @@ WRONG = [
         (255 * IMAGE, MAPS, ["a"], ""),
         "3 channels of float32 from",
     ),
+    (picture_rows, ({"a": pictures(2), "b": pictures(1)}, ""), r"b of shape \(n=2"),
     (attention_overlay, (IMAGE * np.nan, MAPS, ["a"], ""), "from nan to nan"),
     (attention_overlay, (np.ones((1, 4, 4, 3), "uint8"), MAPS, ["a"], ""), "uint8 from 1 to 1"),
     (head_figure, (IMAGE[0], np.ones((0, 2, 2)), ""), "not empty"),

@@ -1,3 +1,4 @@
+import dataclasses
 import types
 
 import numpy as np
@@ -8,8 +9,15 @@ from reference.small import NEWER, SMALL, images_for, small
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
 from keras_vit.training import Recipe, building
-from keras_vit.training.building import build_model, finished_model, subset, trained_transformer
+from keras_vit.training.building import (
+    build_model,
+    finished_model,
+    subset,
+    trained_transformer,
+    whole_model,
+)
 from keras_vit.training.config import RunConfig
+from keras_vit.training.objectives import OBJECTIVES
 from keras_vit.variants import parse_variant
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -102,6 +110,29 @@ def test_without_labels_the_model_predicts_patches_and_has_no_head(stored):
     np.testing.assert_array_equal(
         arrays(encoder)["class_token/token"], arrays(stored[0])["class_token/token"]
     )
+
+
+def test_a_pretrainer_gets_the_recipes_arguments_and_refuses_others(monkeypatch):
+    given = {}
+    make = lambda encoder, **options: given.update(options) or encoder  # noqa: E731
+    drawing = dataclasses.replace(config(objective="masked_patch").pretraining, model=make)
+    monkeypatch.setitem(OBJECTIVES, "masked_patch", lambda config: drawing)
+    build_model(config(RECIPE.with_changes(pretrainer={"depth": 3}), objective="masked_patch"), DATASET)
+    assert given == {"depth": 3}
+    monkeypatch.undo()
+    for wrong in ({"depth": 3}, {"target": "pixels"}):
+        with pytest.raises(ValueError, match="wrong arguments: .*(depth|target)"):
+            build_model(config(RECIPE.with_changes(pretrainer=wrong), objective="masked_patch"), DATASET)
+
+
+def test_the_whole_model_of_a_pretraining_run_is_plain_too():
+    recipe = RECIPE.with_changes(dropout_rate=0.5, dtype="mixed_bfloat16")
+    model = build_model(config(recipe, objective="masked_patch"), DATASET)
+    model.encoder.get_layer("encoder_norm").trainable = False
+    whole = whole_model(model)
+    assert type(whole) is type(model) and whole.compute_dtype == "float32"
+    assert whole.encoder.dropout_rate == 0 and len(whole.trainable_variables) == len(whole.weights)
+    np.testing.assert_equal(arrays(whole), arrays(model))
 
 
 def test_the_finished_model_is_plain_and_computes_the_same():

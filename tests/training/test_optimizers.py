@@ -40,6 +40,12 @@ class Momentum:
         return new
 
 
+def test_the_recipe_has_the_decay_of_adamws_squared_gradients():
+    recipe = Recipe("adamw", 0.1, 4, 0, 4)
+    decays = [make_optimizer(r).beta_2 for r in (recipe, recipe.with_changes(beta_2=0.95))]
+    assert decays == [0.999, 0.95]
+
+
 class Adam:
     m = v = 0.0
 
