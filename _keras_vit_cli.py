@@ -20,7 +20,7 @@ from absl.flags import argparse_flags
 CHECKPOINT = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name listed by `keras-vit models`"
 EXPORT = "what keras-vit export wrote (SavedModel folder, .tar.gz, .tflite, .onnx, folder of a page)"
 PATHS = "image files, folders of them, or - for a list of both on standard input, one per line"
-LABELS = "a .json file of the texts of each class, or a text file with one class a line"
+LABELS = "a .json file of the texts of each class, a text file with one class a line, or imagenet_1k"
 SIZE = "side in pixels, or HEIGHTxWIDTH"
 
 # What subcommands, options and fields of recipes are called in other tools. {} is the given value.
@@ -291,7 +291,7 @@ def _labels(add):
 
 
 def _prompts(add):
-    add("--prompts", metavar="FILE", help="one template a line, as 'a photo of a {}', for each class")
+    add("--prompts", metavar="FILE", help="one template a line, as 'a photo of a {}'; or clip_80, or clip_7")
 
 
 def _objective(add):

@@ -53,7 +53,10 @@ def test_the_wheel_holds_the_tables_that_the_package_reads(wheel, repository):
     assert tables == {
         "keras_vit/weights/catalogue.csv",
         "keras_vit/weights/imagenet_1k.txt",
+        "keras_vit/weights/imagenet_1k_clip.txt",
         "keras_vit/weights/imagenet_1k_synsets.txt",
+        "keras_vit/weights/prompts_clip_7.txt",
+        "keras_vit/weights/prompts_clip_80.txt",
     }
     assert tables <= wheel.keys()
 

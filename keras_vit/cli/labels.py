@@ -7,7 +7,9 @@ import pathlib
 
 from keras_vit.models import ImageTextModel
 from keras_vit.weights.cache import LARGEST_SIDECAR
-from keras_vit.weights.class_names import class_names
+from keras_vit.weights.class_names import PROMPTS, class_names, prompt_templates
+
+IMAGENET = "imagenet_1k"
 
 
 def with_labels(model, labels, prompts, option):
@@ -38,8 +40,8 @@ def read_labels(text, prompts=("{}",)):
 
     Args:
         text: Labels separated by commas, with quotes where they hold one; or a `.json` file of an object from
-            classes to a text or a list of texts; or what `keras_vit.weights.class_names` takes: a text file
-            with one class a line, or "imagenet_1k".
+            classes to a text or a list of texts; or a `.txt` file with one class a line; or "imagenet_1k",
+            for the synset ids with the names by which CLIP's authors classify.
         prompts: Templates into each of which each text is put, for {}.
 
     Returns:
@@ -57,6 +59,9 @@ def read_labels(text, prompts=("{}",)):
     path = pathlib.Path(text).expanduser()
     if path.suffix == ".json":
         found = _read_json(path)
+    elif text == IMAGENET:
+        names = class_names("imagenet_1k_clip")
+        found = {synset: [name] for synset, name in zip(class_names("imagenet_1k_synsets"), names)}
     else:
         names = class_names(path) if path.suffix == ".txt" else next(csv.reader([text]), [])
         names = [name.strip() for name in names]
@@ -72,7 +77,9 @@ def read_labels(text, prompts=("{}",)):
 
 
 def read_prompts(path):
-    """Read templates of prompts, one a line; None is the text alone.
+    """Read templates of prompts, one a line, or those that `keras_vit.weights.prompt_templates` names.
+
+    None is the text alone.
 
     >>> _ = (tmp / "prompts.txt").write_text("a photo of a {}.\\n\\nart of a {}.\\n")
     >>> read_prompts(tmp / "prompts.txt")
@@ -80,6 +87,8 @@ def read_prompts(path):
     """
     if path is None:
         return ["{}"]
+    if path in PROMPTS:
+        return [*prompt_templates(path)]
     found = [line.strip() for line in _read(pathlib.Path(path).expanduser()).splitlines() if line.strip()]
     if not found or not all("{}" in line for line in found):
         raise ValueError(f"{os.fspath(path)!r} must hold a prompt with {{}} on each line")

@@ -6,6 +6,7 @@ from keras_vit.weights.catalogue import Checkpoint as Checkpoint
 from keras_vit.weights.catalogue import find as find
 from keras_vit.weights.catalogue import list_models as list_models
 from keras_vit.weights.class_names import class_names as class_names
+from keras_vit.weights.class_names import prompt_templates as prompt_templates
 from keras_vit.weights.fetch import fetch as fetch
 from keras_vit.weights.fetch import is_cached as is_cached
 from keras_vit.weights.load import from_pretrained as from_pretrained

@@ -1,11 +1,14 @@
-"""Class names, and whether two names mean the same class."""
+"""Class names and prompts, and whether two names mean the same class."""
 
 import collections
 import functools
 import pathlib
 
+from keras_vit.rules import one_of
+
 # Files of one class per line, in the order of the logits, after comment lines that start with #.
-LISTS = ("imagenet_1k", "imagenet_1k_synsets")
+LISTS = ("imagenet_1k", "imagenet_1k_synsets", "imagenet_1k_clip")
+PROMPTS = ("clip_80", "clip_7")
 
 
 def class_names(name):
@@ -13,11 +16,12 @@ def class_names(name):
 
     The list "imagenet_1k" has all WordNet 3.0 lemmas of a class, the usual one first. "crane" occurs
     twice: the bird (134) and the machine (517). "imagenet_1k_synsets" has the synset ids, which are also the
-    names of the image folders.
+    names of the image folders. "imagenet_1k_clip" has the names by which CLIP's authors classify, two of them
+    twice: "missile" (657, 744) and "sunglasses" (836, 837).
 
     Args:
-        name: "imagenet_1k" or "imagenet_1k_synsets", or the path of a text file with one name a line;
-            empty lines and lines that start with # are skipped.
+        name: "imagenet_1k", "imagenet_1k_synsets" or "imagenet_1k_clip", or the path of a text file with one
+            name a line; empty lines and lines that start with # are skipped.
 
     Returns:
         tuple of str.
@@ -30,7 +34,8 @@ def class_names(name):
         >>> len(names), names[281]
         (1000, 'tabby, tabby cat')
 
-    Source: ILSVRC 2012's synsets in sorted order and WordNet 3.0's lemmas, as timm 1.0.31 has both.
+    Source: ILSVRC 2012's synsets in sorted order and WordNet 3.0's lemmas, as timm 1.0.31 has both;
+    `notebooks/Prompt_Engineering_for_ImageNet.ipynb` of openai/CLIP.
     """
     if name in LISTS:
         return _list(name)
@@ -44,6 +49,25 @@ def class_names(name):
     if not names:
         raise ValueError(f"{str(file)!r} holds no class names; expected one per line")
     return names
+
+
+def prompt_templates(name):
+    """The templates by which CLIP's authors classify ImageNet, with {} for the name of a class.
+
+    Args:
+        name: "clip_80", or "clip_7" for the best seven of these.
+
+    Returns:
+        tuple of str.
+
+    Example:
+        >>> len(prompt_templates("clip_80")), prompt_templates("clip_7")[0]
+        (80, 'itap of a {}.')
+
+    Source: `notebooks/Prompt_Engineering_for_ImageNet.ipynb` of openai/CLIP; Radford et al. 2021 (CLIP),
+    section 3.1.4.
+    """
+    return _list(f"prompts_{one_of(PROMPTS).check('prompts', name)}")
 
 
 def is_same_class(name, other):

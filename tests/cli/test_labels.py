@@ -143,6 +143,12 @@ def test_prompts_have_a_place_for_the_text(tmp_path):
         read_prompts(tmp_path / "words.txt")
 
 
+def test_imagenet_has_the_names_and_prompts_of_clip():
+    texts = read_labels("imagenet_1k", read_prompts("clip_7"))
+    assert len(texts) == 1000 and texts["n01440764"][:2] == ["itap of a tench.", "a bad photo of the tench."]
+    assert len(read_prompts("clip_80")) == 80
+
+
 def test_a_model_without_words_has_no_labels(model, weights, images, keras_vit):
     for path, message in ((model, "--labels and --prompts need an image-text"), (weights, "no text tower")):
         done = keras_vit("predict", "--model", path, "--labels", "a,b", images / "cat" / "00.png")

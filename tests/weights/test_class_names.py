@@ -1,6 +1,6 @@
 import pytest
 
-from keras_vit.weights.class_names import LISTS, class_names, is_same_class
+from keras_vit.weights.class_names import LISTS, PROMPTS, class_names, is_same_class, prompt_templates
 
 
 def test_imagenets_names_are_in_the_order_of_the_logits():
@@ -16,6 +16,28 @@ def test_imagenets_names_are_in_the_order_of_the_logits():
         999: "toilet tissue, toilet paper, bathroom tissue",
     }
     assert {index: names[index] for index in known} == known
+
+
+def test_clips_names_are_of_the_same_classes():
+    names, synsets = class_names("imagenet_1k_clip"), class_names("imagenet_1k_synsets")
+    assert len(names) == 1000 and (names[0], names[134], names[517]) == (
+        "tench",
+        "crane bird",
+        "construction crane",
+    )
+    # The others are words of CLIP's authors, such as "crane bird".
+    assert sum(map(is_same_class, names, synsets)) == 815
+
+
+@pytest.mark.parametrize("name, count", [("clip_80", 80), ("clip_7", 7)])
+def test_prompts_have_one_place_for_a_name(name, count):
+    found = prompt_templates(name)
+    assert len({*found}) == count and all(each.count("{}") == 1 for each in found)
+    assert {*found} <= {*prompt_templates("clip_80")}
+    with pytest.raises(
+        ValueError, match=f"prompts must be one of {', '.join(map(repr, PROMPTS))}; got 'clip'"
+    ):
+        prompt_templates("clip")
 
 
 @pytest.mark.parametrize(
@@ -61,8 +83,9 @@ def test_a_file_without_names_is_refused(content, message, tmp_path):
         class_names(tmp_path / "names.txt")
 
 
-@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("name", [*LISTS, *(f"prompts_{name}" for name in PROMPTS)])
 def test_a_list_comes_with_its_licence(name, repository):
     text = (repository / f"keras_vit/weights/{name}.txt").read_text()
-    assert "WordNet 3.0 Copyright 2006 by Princeton University" in text
-    assert "LICENSEE" in text
+    of_clip = ("Copyright (c) 2021 OpenAI", "The above copyright notice and this permission notice")
+    of_wordnet = ("WordNet 3.0 Copyright 2006 by Princeton University", "LICENSEE")
+    assert all(words in text for words in (of_clip if "clip" in name else of_wordnet))
