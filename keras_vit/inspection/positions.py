@@ -32,8 +32,8 @@ def position_similarity(model):
         raise ValueError("the model has no position embeddings to compare")
     layer = model.get_layer("position_embedding")
     grid = layer.grid_size
-    if layer.kind == "sincos2d":
+    if model.position_embedding == "sincos2d":
         positions = sincos_2d(*grid, model.hidden_size)
     else:
-        positions = layer.table[0, layer.num_prefix_tokens :]
+        positions = layer.table[0, model.num_prefix_tokens * model.prefix_positions :]
     return cosine_similarity(ops.convert_to_numpy(positions)).reshape(*grid, *grid)

@@ -13,6 +13,8 @@ from keras_vit.layers.layer_norm import RMSNormalization as RMSNormalization
 from keras_vit.layers.logit_factors import LogitFactors as LogitFactors
 from keras_vit.layers.mask_tokens import MaskTokens as MaskTokens
 from keras_vit.layers.mlp import MlpBlock as MlpBlock
+from keras_vit.layers.packed_patches import PackedPositionEmbs as PackedPositionEmbs
+from keras_vit.layers.packed_patches import PaddingBias as PaddingBias
 from keras_vit.layers.patch_embedding import PatchEmbedding as PatchEmbedding
 from keras_vit.layers.patch_embedding import extract_patches as extract_patches
 from keras_vit.layers.position_embedding import AddPositionEmbs as AddPositionEmbs

@@ -111,8 +111,8 @@ class MultiHeadSelfAttention(CompositeLayer):
             default the tokens. A relative position bias takes them for the first tokens.
         positions: What `RotaryPositions` or `RelativePositionIndex` returns, for a layer that uses them.
         training: Whether dropout is active.
-        bias: Optional (batch, heads or 1, queries, tokens), added to the scores before the softmax: 0, or a
-            large negative number for a token that a query must not attend to.
+        bias: Optional (batch, heads or 1, queries or 1, tokens), added to the scores before the softmax: 0,
+            or a large negative number for a token that a query must not attend to.
 
     Output shape: (batch, queries, channels).
 
@@ -254,7 +254,8 @@ class MultiHeadSelfAttention(CompositeLayer):
 
     def chunk_bias(self, chunk, positions=None, bias=None):
         """What is added to the scores of the queries in a slice, or None."""
-        bias = None if bias is None else bias[:, :, chunk]
+        if bias is not None and bias.shape[2] != 1:  # It differs between the queries.
+            bias = bias[:, :, chunk]
         if self.position_bias is None:
             return bias
         position_bias = self.position_bias(positions[chunk])

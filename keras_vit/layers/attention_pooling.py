@@ -20,7 +20,10 @@ class AttentionPooling(CompositeLayer):
         norm_epsilon: Added to the variance in the norm.
         qkv_bias: Whether query, key and value have biases.
 
-    Input shape: (batch, tokens, channels).
+    Call arguments:
+        tokens: (batch, tokens, channels).
+        bias: As for `MultiHeadSelfAttention`, of one query.
+
     Output shape: (batch, channels).
 
     Raises:
@@ -54,15 +57,15 @@ class AttentionPooling(CompositeLayer):
         self.mlp_norm = LayerNormalization(norm_epsilon, dtype=policy, name="mlp_norm")
         self.mlp = MlpBlock(mlp_dim, activation, dtype=policy, name="mlp")
 
-    def build(self, input_shape):
+    def build(self, tokens_shape, bias_shape=None):
         self.probe = self.add_weight(
-            shape=(1, 1, input_shape[-1]), initializer="glorot_uniform", name="probe"
+            shape=(1, 1, tokens_shape[-1]), initializer="glorot_uniform", name="probe"
         )
         for part in (self.attention, self.mlp_norm, self.mlp):
-            part.build(input_shape)
+            part.build(tokens_shape)
 
-    def call(self, tokens):
-        x = self.attention(tokens, self._query(tokens))  # (batch, 1, channels)
+    def call(self, tokens, bias=None):
+        x = self.attention(tokens, self._query(tokens), bias=bias)  # (batch, 1, channels)
         x = x + self.mlp(self.mlp_norm(x))
         return ops.squeeze(x, axis=1)
 
@@ -74,5 +77,5 @@ class AttentionPooling(CompositeLayer):
         batch, _, channels = ops.shape(tokens)
         return ops.broadcast_to(self.probe, (batch, 1, channels))
 
-    def compute_output_shape(self, input_shape):
-        return (input_shape[0], input_shape[-1])
+    def compute_output_shape(self, tokens_shape, bias_shape=None):
+        return (tokens_shape[0], tokens_shape[-1])

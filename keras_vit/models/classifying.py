@@ -8,10 +8,24 @@ from keras_vit.rules import integer
 from keras_vit.tasks import get_task
 
 
-def check_size(model, size):
-    """Raise ValueError if the model accepts any image size, but its patch does not divide this one."""
-    if is_dynamic(model.image_size):
-        check_divisible(patched_size(size, model.resnet), model.patch_size)
+def check_size(model, images):
+    """Raise ValueError if the model accepts any image size, but its patch does not divide that of a batch."""
+    if is_dynamic(model.image_size) and not isinstance(images, dict):  # of packed patches
+        check_divisible(patched_size(images.shape[1:3], model.resnet), model.patch_size)
+
+
+def check_not_packed(model, use):
+    """Raise ValueError if a model reads packed patches, which a use of it does not make.
+
+    Args:
+        model: A VisionTransformer or ImageTextModel.
+        use: The subject of the message.
+    """
+    if model.preprocessing.packs:
+        raise ValueError(
+            f"{use} needs images of one size; this model packs patches (max_num_patches="
+            f"{model.preprocessing.max_num_patches}): load it with an image_size (--image_size)"
+        )
 
 
 def check_finite(outputs):
@@ -67,7 +81,7 @@ def classify(model, images, top=5, batch_size=32, task="single_label", value_ran
     results = []
     for batch in model.preprocessing.batches(images, batch_size, value_range):
         # This is also checked in the model, but Keras adds lines to the messages of errors in a call.
-        check_size(model, batch.shape[1:3])
+        check_size(model, batch)
         logits = check_finite(np.asarray(model.predict_on_batch(batch), "float64"))
         results += most_probable(task.probabilities(logits), names, top)
     return results

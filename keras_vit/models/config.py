@@ -210,6 +210,13 @@ class ViTConfig:
         default=None,
         normalize=lambda size: pair(size, "position_grid"),
     )
+    max_num_patches: int | None = option(
+        "architecture",
+        optional(_positive),
+        "Number of patches of each image of a batch, whatever its aspect ratio, with padding that is ignored "
+        "(NaFlex); image_size is then (None, None). None for batches of images of one size.",
+        default=None,
+    )
     rotary: dict | str | None = option(
         "architecture",
         optional(_rotary),
@@ -581,6 +588,27 @@ _RULES = (  # a function of the config that must be true, and the message otherw
         "{num_registers} and distillation={distillation}",
     ),
     (
+        lambda c: (
+            c.max_num_patches is None
+            or (c.image_size, c.resnet, c.position_embedding) == (DYNAMIC_SIZE, None, "learned")
+        ),
+        "max_num_patches={max_num_patches} needs image_size=(None, None), position_embedding='learned' and "
+        "no resnet; got {image_size}, {position_embedding!r} and {resnet}",
+    ),
+    (
+        lambda c: (
+            c.max_num_patches is None
+            or (c.num_layers is not None and c.pooling == "map" and not prefix_tokens(vars(c)))
+        ),
+        "max_num_patches={max_num_patches} needs a Transformer with pooling='map' and without prefix tokens; "
+        "got pooling={pooling!r}, class_token={class_token} and num_registers={num_registers}",
+    ),
+    (
+        lambda c: c.max_num_patches is None or not (c.rotary or c.relative_positions),
+        "max_num_patches={max_num_patches} excludes rotary and relative positions; got {rotary!r} and "
+        "{relative_positions}",
+    ),
+    (
         lambda c: c.final_norm or not c.norm_after_pooling,
         "norm_after_pooling=True moves the last norm; got final_norm=False",
     ),
@@ -601,11 +629,15 @@ _RULES = (  # a function of the config that must be true, and the message otherw
 
 def _resolved_preprocessing(c):
     size = None if c.image_size == DYNAMIC_SIZE else c.image_size
-    given = c.preprocessing
+    given, packs = c.preprocessing, c.max_num_patches is not None
+    packing = {"patch_size": c.patch_size if packs else None, "max_num_patches": c.max_num_patches}
     if given is None:
         half = (0.5,) * c.in_channels
-        return Preprocessing(size, mean=half, std=half)
+        return Preprocessing(size, antialias=packs, mean=half, std=half, **packing)
     resolved = Preprocessing(**given) if isinstance(given, dict) else given
+    if found := {name: value for name in packing if (value := getattr(resolved, name)) != packing[name]}:
+        expected = {name: packing[name] for name in found}
+        raise ValueError(f"expected a preprocessing with {expected}, as the model has them; got {found}")
     if resolved.channels != c.in_channels or (size and resolved.image_size != size):
         raise ValueError(
             f"preprocessing makes images of size {resolved.image_size or 'any'} with {resolved.channels} "

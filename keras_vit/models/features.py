@@ -3,6 +3,7 @@
 import keras
 
 from keras_vit.layers import TokensToGrid
+from keras_vit.models.classifying import check_not_packed
 from keras_vit.rules import integer, items, optional
 
 
@@ -19,7 +20,7 @@ def feature_extractor(model, stages, grid=False):
         keras.Model: images → dict of tensors by stage.
 
     Raises:
-        ValueError: for an unknown stage, or with `grid` for one without a grid.
+        ValueError: for an unknown stage, or with `grid` for one without a grid, or packed patches.
 
     Example:
         >>> dense = model.feature_extractor(["tokens"], grid=True)
@@ -33,6 +34,7 @@ def feature_extractor(model, stages, grid=False):
         raise ValueError(f"expected stages among {', '.join(known)}; unknown: {unknown or stages}")
     outputs = {stage: known[stage] for stage in stages}
     if grid:
+        check_not_packed(model, "grid=True")
         patches = known["patch_embedding"]
         for stage, x in outputs.items():
             if len(x.shape) == 3:

@@ -47,8 +47,8 @@ class ImageTextModel(ConfiguredModel):
             callers make them.
         dtype: A dtype policy for towers that are given by their arguments. The embeddings are float32.
 
-    Input: a dict of `images`, float32 (batch, height, width, in_channels) as for the image tower, and `ids`,
-    int32 (batch, length) as for the text tower.
+    Input: a dict of `images`, as for the image tower: float32 (batch, height, width, in_channels), or a dict
+    with `max_num_patches`; and `ids`, int32 (batch, length) as for the text tower.
     Output: float32 (batch, 2, size), two vectors of each pair. output[:, 0] @ output[:, 1].T are the logits
     of all images with all texts of the batch (see `LogitFactors`).
 
@@ -103,7 +103,9 @@ class ImageTextModel(ConfiguredModel):
 
         policy = image.dtype_policy
         float32 = policy.variable_dtype
-        images = keras.Input(image.input.shape[1:], name="images")  # (b, H, W, c)
+        images = keras.tree.map_structure(
+            lambda x: keras.Input(x.shape[1:], dtype=x.dtype, name=x.name), image.input
+        )  # (b, H, W, c), or a dict of packed patches and grids
         ids = keras.Input(text.input.shape[1:], dtype="int32", name="ids")  # (b, n)
         embeddings = []
         for side, x, size in (
@@ -172,7 +174,7 @@ class ImageTextModel(ConfiguredModel):
         """
         found = []
         for batch in self.preprocessing.batches(images, batch_size, value_range):
-            check_size(self.image, batch.shape[1:3])
+            check_size(self.image, batch)
             found.append(check_finite(np.asarray(self.image_encoder.predict_on_batch(batch))))
         return np.concatenate([*found, np.zeros((0, self.image_encoder.output.shape[-1]), "float32")])
 

@@ -9,6 +9,8 @@ from keras_vit.layers import (
     AttentionPooling,
     ClassToken,
     GridToTokens,
+    PackedPositionEmbs,
+    PaddingBias,
     PatchEmbedding,
 )
 from keras_vit.layers.dense import Dense
@@ -39,7 +41,9 @@ class VisionTransformer(ConfiguredModel):
         dtype: A dtype policy, such as "mixed_bfloat16"; the head always computes in float32.
 
     Input: `images`, float32 (batch, height, width, in_channels), as `model.preprocessing` makes them:
-    in [-1, 1] by default.
+    in [-1, 1] by default. With `max_num_patches` it makes a dict of `patches`, float32 (batch,
+    max_num_patches, patch height · patch width · in_channels), and `grids`, int32 (batch, 2), the rows and
+    columns of each image's patches.
     Output: logits (batch, num_classes). A new head is zero, as in the paper.
 
     To copy a model, use `VisionTransformer.from_config(model.get_config())`:
@@ -81,8 +85,18 @@ class VisionTransformer(ConfiguredModel):
             stages[name] = keras.layers.Identity(dtype=dtype, name=name)(x)
             return stages[name]
 
-        images = keras.Input((*c.image_size, c.in_channels), name="images")  # (b, H, W, c)
-        x = images
+        bias = None
+        if c.max_num_patches is None:
+            x = inputs = keras.Input((*c.image_size, c.in_channels), name="images")  # (b, H, W, c)
+        else:
+            n, (height, width) = c.max_num_patches, c.patch_size
+            patches = keras.Input((n, height * width * c.in_channels), name="patches")
+            grids = keras.Input((2,), dtype="int32", name="grids")  # rows and columns of each image's patches
+            inputs = {"patches": patches, "grids": grids}
+            bias = PaddingBias(dtype=dtype, name="padding_bias")(patches, grids)  # (b, 1, 1, n)
+            # One below the other, the patches are an image.
+            column = (n * height, width, c.in_channels)
+            x = keras.layers.Reshape(column, dtype=dtype, name="patch_column")(patches)  # (b, H, W, c)
         if c.resnet is not None:
             x = resnet_stem(x, c.resnet, c.resnet_width, c.resnet_form, dtype)  # (b, H/s, W/s, c')
         grid = PatchEmbedding(
@@ -98,15 +112,19 @@ class VisionTransformer(ConfiguredModel):
         x = GridToTokens(dtype=dtype, name="patch_tokens")(grid)  # (b, n, d)
 
         if c.num_layers is not None:
-            add_positions = AddPositionEmbs(
-                c.position_embedding,
-                c.position_grid or grid.shape[1:3],
-                num_prefix if c.prefix_positions else 0,
-                dtype=dtype,
-                name="position_embedding",
-            )
-            # With a position_grid the table is resized to the image's grid, which the layer has to know.
-            image_grid = [] if c.position_grid is None else [grid]
+            if c.max_num_patches is None:
+                add_positions = AddPositionEmbs(
+                    c.position_embedding,
+                    c.position_grid or grid.shape[1:3],
+                    num_prefix if c.prefix_positions else 0,
+                    dtype=dtype,
+                    name="position_embedding",
+                )
+                # With a position_grid the table is resized to the image's grid, which the layer has to know.
+                image_grid = [] if c.position_grid is None else [grid]
+            else:
+                add_positions = PackedPositionEmbs(c.position_grid, dtype=dtype, name="position_embedding")
+                image_grid = [grids]
             if not c.prefix_positions:
                 x = add_positions(x, *image_grid)
             for name, count, initializer in prefix:
@@ -120,7 +138,7 @@ class VisionTransformer(ConfiguredModel):
                 x = norm_layer(c, "pre_norm", dtype)(x)
             for i, positions in enumerate(block_positions(c, grid, dtype)):
                 block, block_input = encoder_block(c, i, dtype), x
-                x = block(x, positions)
+                x = block(x, positions, bias=bias)
         encoded = [x]  # (b, p + n, d)
         if c.pooling == "token" and c.num_layers:
             # The pooling reads the first tokens only; the last block computes the others for extractors.
@@ -149,7 +167,7 @@ class VisionTransformer(ConfiguredModel):
                 c.qkv_bias,
                 dtype=dtype,
                 name="attention_pooling",
-            )(tokens if c.pool_prefix else tokens[:, num_prefix:])
+            )(tokens if c.pool_prefix else tokens[:, num_prefix:], bias=bias)
         x = stage("pooled", x)  # (b, d)
         if c.norm_after_pooling:
             x = norm_layer(c, "pooled_norm", dtype)(x)
@@ -177,11 +195,12 @@ class VisionTransformer(ConfiguredModel):
                 x = Dense(**head, name="head")(x)
             x = stage("logits", x, dtype.variable_dtype)  # (b, k)
 
-        super().__init__(inputs=images, outputs=x, **identity)
+        super().__init__(inputs=inputs, outputs=x, **identity)
         self.dtype_policy = dtype
         self._stages = stages  # Layers of stages that no output depends on are not in self.layers.
         # Keras's functional model would try to add or drop an axis of inputs of another rank.
-        self.input_spec = keras.InputSpec(shape=images.shape)
+        if c.max_num_patches is None:
+            self.input_spec = keras.InputSpec(shape=inputs.shape)
         for name, value in vars(c).items():
             setattr(self, name, value)
         if self.ignored_border != (0, 0):

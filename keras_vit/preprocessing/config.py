@@ -9,9 +9,10 @@ import numpy as np
 
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.inputs import as_list, as_pixels
+from keras_vit.preprocessing.packing import packed, packed_size
 from keras_vit.preprocessing.resizing import INTERPOLATIONS, resize, resize_and_crop
 from keras_vit.preprocessing.tensors import backend_of, is_tensor, is_tensorflow, to_float32
-from keras_vit.rules import Rule, boolean, check_fields, field, integer, items, number, one_of
+from keras_vit.rules import Rule, boolean, check_fields, field, integer, items, number, one_of, optional
 
 
 def is_float32(value):
@@ -39,7 +40,8 @@ class Preprocessing:
     """How images are prepared for a model, in inference as in its training.
 
     Called with images it returns float32 (batch, height, width, channels): resized, then
-    (pixel / 255 - mean) / std.
+    (pixel / 255 - mean) / std. With `max_num_patches` (NaFlex) each image is resized to the largest size of
+    about its own aspect ratio that has at most so many patches, and these are packed.
 
     Args:
         image_size: (height, width) or one int; None keeps the images' own size.
@@ -50,19 +52,23 @@ class Preprocessing:
         interpolation: "bilinear", "bicubic" or "nearest".
         antialias: Whether to antialias when downscaling. The official models were trained without.
         mean, std: One number per channel, for pixels in [0, 1].
+        patch_size, max_num_patches: (height, width) of a patch or one int, and the number of patches of a
+            packed image with its padding; None for images that are not packed.
 
     Call arguments:
         images: An array (height, width[, channels]) or (batch, height, width[, channels]), uint8 or
             float; or a path to an image file; or a list of arrays and paths of any sizes. Grey images
             are repeated over the channels, an alpha channel is dropped. Or a tensor (height, width,
             channels) or (batch, height, width, channels), also in a `tf.data` pipeline, or a
-            `KerasTensor`.
+            `KerasTensor`; with `max_num_patches` no tensor.
         value_range: (lowest, highest) possible value of float images; None: (0, 1). The range of
             uint8 images is always (0, 255).
 
     Returns:
         A NumPy array (batch, height, width, channels), a batch of one for one image; for a tensor a
-        tensor of the same rank. With mean and std 0.5 the two differ by at most 1e-6. With
+        tensor of the same rank. With `max_num_patches` a dict of `patches` and `grids`: float32 (batch,
+        max_num_patches, patch height · patch width · channels), the patches row by row, then padding; and
+        int32 (batch, 2), their rows and columns. With mean and std 0.5 the two differ by at most 1e-6. With
         KERAS_BACKEND=jax, `tf.data` still resizes with TensorFlow, which differs from JAX by 5e-6
         (bilinear) or 2e-3 (bicubic), and with "nearest" may choose a neighbouring pixel.
 
@@ -75,12 +81,16 @@ class Preprocessing:
     Example:
         >>> Preprocessing(image_size=32)(np.zeros((2, 20, 30, 3), "uint8")).shape
         (2, 32, 32, 3)
+        >>> pack = Preprocessing(None, patch_size=8, max_num_patches=16)
+        >>> pack([np.zeros((20, 60, 3)), np.zeros((30, 30, 3))])["grids"].tolist()
+        [[2, 6], [4, 4]]
         >>> data = tf.data.Dataset.from_tensors((images * 255, np.arange(4)))
         >>> prepare = Preprocessing(image_size=16)
         >>> data.map(lambda x, y: (prepare(x, value_range=(0, 255)), y)).element_spec[0].shape
         TensorShape([4, 16, 16, 3])
 
-    Source: `vit_jax/input_pipeline.py`: squash, bilinear, no antialias, (x - 127.5) / 127.5.
+    Source: `vit_jax/input_pipeline.py`: squash, bilinear, no antialias, (x - 127.5) / 127.5; packing:
+    `big_vision/pp/proj/image_text/ops_naflex.py`.
     """
 
     image_size: tuple[int, int] | None = field(_SIZE)
@@ -90,12 +100,25 @@ class Preprocessing:
     antialias: bool = field(boolean, default=False)
     mean: tuple[float, ...] = field(items(_SCALE), default=(0.5, 0.5, 0.5))
     std: tuple[float, ...] = field(items(_SCALE), default=(0.5, 0.5, 0.5))
+    patch_size: tuple[int, int] | None = field(_SIZE, default=None)
+    max_num_patches: int | None = field(optional(_SIDE), default=None)
 
     def __post_init__(self):
         check_fields(self)
-        size = self.image_size
-        if size is not None:
-            size = (int(size),) * 2 if isinstance(size, numbers.Integral) else tuple(size)
+        size, patch_size = (
+            (int(sides),) * 2 if isinstance(sides, numbers.Integral) else sides and tuple(sides)
+            for sides in (self.image_size, self.patch_size)
+        )
+        if self.packs != (patch_size is not None) or self.packs and (size or self.resize != "squash"):
+            raise ValueError(
+                "max_num_patches and patch_size belong together, with image_size=None and resize='squash'; "
+                f"got {self.max_num_patches}, {patch_size}, {size} and {self.resize!r}"
+            )
+        if self.packs and self.max_num_patches * math.prod(patch_size) > bounds.MAX_PIXELS:
+            raise ValueError(
+                f"max_num_patches and patch_size must ask for at most {bounds.MAX_PIXELS} pixels; got "
+                f"{self.max_num_patches} and {patch_size}"
+            )
         if size and size[0] * size[1] > bounds.MAX_PIXELS * self.crop_fraction**2:
             raise ValueError(
                 f"image_size and crop_fraction must ask for at most {bounds.MAX_PIXELS} pixels; got {size} "
@@ -107,12 +130,23 @@ class Preprocessing:
                 f"{self.mean!r} and {self.std!r}"
             )
         mean, std = tuple(map(float, self.mean)), tuple(map(float, self.std))
-        for name, value in (("image_size", size), ("mean", mean), ("std", std)):
+        fields = {"image_size": size, "mean": mean, "std": std, "patch_size": patch_size}
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     @property
     def channels(self):
         return len(self.mean)
+
+    @property
+    def packs(self):
+        """Whether images become a fixed number of patches, whatever their aspect ratio."""
+        return self.max_num_patches is not None
+
+    @property
+    def has_fixed_shape(self):
+        """Whether images of different sizes become input of one shape, so that they fit in one batch."""
+        return self.packs or self.image_size is not None
 
     def __call__(self, images, value_range=None):
         if is_tensor(images):
@@ -120,11 +154,13 @@ class Preprocessing:
             # Within a layer's call Keras adds lines of its own to an error.
             return layer(images) if isinstance(images, keras.KerasTensor) else layer.call(images)
         images = as_list(images, self.channels)
-        if not len(images):
+        if not len(images) and not self.packs:
             return np.zeros((0, *(self.image_size or (0, 0)), self.channels), "float32")
         prepared = [
             self.normalise(self.resized(as_pixels(image, self.channels, value_range))) for image in images
         ]
+        if self.packs:
+            return packed(prepared, self.patch_size, self.max_num_patches, self.channels)
         shapes = {p.shape for p in prepared}
         if len(shapes) > 1:
             raise ValueError(
@@ -180,7 +216,17 @@ class Preprocessing:
         return pixels if self.channels == 3 else np.repeat(pixels.mean(axis=-1, keepdims=True), 3, axis=-1)
 
     def resized(self, pixels):
-        """Resize images (…, height, width, channels) in [0, 255], an array or tensor, to `image_size`."""
+        """Resize images (…, height, width, channels) in [0, 255], an array or tensor, to `image_size`.
+
+        With `max_num_patches` the array of one image, to the size to be packed.
+        """
+        if self.packs:
+            if not isinstance(pixels, np.ndarray):
+                raise ValueError(
+                    "images are packed from arrays and files, not from tensors; pack them before tf.data, or "
+                    "load the model with one image_size"
+                )
+            return resize(pixels, packed_size(*pixels.shape[:2], self.patch_size, self.max_num_patches), self)
         if self.image_size is None:
             return to_float32(pixels)
         if self.resize == "squash":

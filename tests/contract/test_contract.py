@@ -32,6 +32,12 @@ class Ids(tuple):
     dtype = "int64"
 
 
+class Grids(tuple):
+    """The shape of grids of at most 2 rows and columns."""
+
+    dtype = "int16"
+
+
 class Pixels(tuple):
     """The shape of an image of integers up to 255."""
 
@@ -42,6 +48,7 @@ BOUNDS = {
     "float32": (-1, 1),
     Sources.dtype: (-1, 1),
     Ids.dtype: (0, 11),
+    Grids.dtype: (1, 3),
     Pixels.dtype: (0, 256),
 }  # of random inputs
 
@@ -51,6 +58,7 @@ LAYERS = [
     (layers.AddPositionEmbs, {"kind": "sincos2d", "grid_size": 2, "num_prefix_tokens": 1}, [TOKENS]),
     (layers.AddPositionEmbs, {"grid_size": (3, 3)}, [(6, 8), GRID]),
     (layers.AttentionPooling, {**BLOCK, "activation": "gelu_erf", "qkv_bias": False}, [TOKENS]),
+    (layers.AttentionPooling, BLOCK, [TOKENS, (1, 1, 5)]),
     (layers.ClassToken, {"num_tokens": 2, "initializer": "ones"}, [TOKENS]),
     (layers.EncoderBlock, {**BLOCK, "layer_scale": 0.1, "norm_epsilon": 1e-5}, [TOKENS]),
     (layers.EncoderBlock, {**BLOCK, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}, [TOKENS]),
@@ -70,6 +78,8 @@ LAYERS = [
     (layers.MlpBlock, {"mlp_dim": 12, "activation": "silu", "gated": True, "sub_norm": "rms"}, [TOKENS]),
     (layers.EncoderBlock, {**BLOCK, "post_norm": True, "layer_scale": 0.1, "scale_mlp": False}, [TOKENS]),
     (layers.RMSNormalization, {"epsilon": 1e-5}, [TOKENS]),
+    (layers.PackedPositionEmbs, {"grid_size": (2, 3)}, [TOKENS, Grids((2,))]),
+    (layers.PaddingBias, {}, [TOKENS, Grids((2,))]),
     (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (8, 4), "use_bias": False}, [IMAGE]),
     (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (5, 6), "crop": True}, [IMAGE]),
     (layers.StdConv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}, [IMAGE]),
@@ -81,7 +91,7 @@ LAYERS = [
     (preprocessing.PreprocessingLayer, {"preprocessing": {"image_size": (8, 6)}}, [Pixels(IMAGE)]),
 ]
 # Their outputs, for a loss or the attention's scores, are float32 under every policy.
-FLOAT32 = (layers.CausalBias, keras_vit.MaskedPatchPredictor, keras_vit.ImageTextModel)
+FLOAT32 = (layers.CausalBias, layers.PaddingBias, keras_vit.MaskedPatchPredictor, keras_vit.ImageTextModel)
 # Their outputs have no axis of the batch; they have tests of their own.
 WITHOUT_BATCH = {layers.RotaryPositions, layers.RelativePositionIndex, layers.RelativePositionBias}
 VIT = keras_vit.VisionTransformer
@@ -111,6 +121,8 @@ MODELS = [
     (VIT, {**SMALL, "rotary": "mixed", "norm": "rms", "qk_norm": True, "linear_bias": False}, [IMAGE]),
     (VIT, {**SMALL, "relative_positions": True, "key_bias": False, "image_size": (16, 19)}, [(16, 19, 3)]),
 ]
+PACKED = {**SMALL, "image_size": (None, None), "max_num_patches": 5, "position_grid": 2, "pooling": "map"}
+PATCHES = {"patches": (5, 8 * 8 * 3), "grids": Grids((2,))}
 ENCODER = {**SMALL, "num_classes": None}
 MASKED = {"images": IMAGE, "sources": Sources((4,))}
 MODELS += [
@@ -132,6 +144,7 @@ TOWERS = {"image": ENCODER, "text": TEXT, "text_projection": 12, "projection_bia
 MODELS += [
     (keras_vit.TextTransformer, {**TEXT, "causal": True, "pooling": "argmax"}, [Ids((5,))]),
     (keras_vit.ImageTextModel, TOWERS, [{"images": IMAGE, "ids": Ids((5,))}]),
+    (VIT, PACKED, [PATCHES]),
 ]
 CASES = LAYERS + MODELS
 IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]

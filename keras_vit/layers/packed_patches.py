@@ -1,0 +1,106 @@
+"""Patches of images of any aspect ratio, packed: those of each image row by row, then padding (NaFlex)."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.attention import MASKED
+from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.patch_embedding import pair
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PackedPositionEmbs(Configurable):
+    """Add position embeddings to packed patches, resized to the grid of each image.
+
+    The resize is bilinear, antialiased and with half-pixel centres. It is one matmul of the table with the
+    weights of all patches, so that its shapes do not depend on the grids.
+
+    Args:
+        grid_size: (rows, columns) of the learned table, or an int for a square.
+
+    Call arguments:
+        tokens: (batch, patches, channels).
+        grids: int (batch, 2), the rows and columns of the patches of each image.
+
+    Output shape: that of the tokens; padding gets embeddings without a meaning.
+
+    Example:
+        >>> layer = PackedPositionEmbs((4, 4))
+        >>> layer(np.zeros((2, 9, 8)), np.array([[3, 3], [1, 6]])).shape
+        TensorShape([2, 9, 8])
+
+    Source: `_pos_emb_resize` of `big_vision/models/proj/image_text/naflex_vit.py`; Dehghani et al. 2023
+    (NaViT, arXiv 2307.06304).
+    """
+
+    def __init__(self, grid_size, **kwargs):
+        super().__init__(**kwargs)
+        self.grid_size = pair(grid_size, "grid_size")
+
+    def build(self, tokens_shape, grids_shape=None):
+        rows, columns = self.grid_size
+        self.table = self.add_weight(
+            shape=(1, rows * columns, tokens_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            name="table",
+        )
+
+    def call(self, tokens, grids):
+        batch, count, _ = ops.shape(tokens)
+        # A batch that is filled up with zeros has images without patches.
+        rows, columns = ops.split(ops.maximum(ops.cast(grids, "int32"), 1), 2, axis=1)  # (b, 1) each
+        number = ops.expand_dims(ops.arange(count, dtype="int32"), 0)
+        row = ops.minimum(number // columns, rows - 1)  # (b, n)
+        by_row = _resize_weights(row, rows, self.grid_size[0])  # (b, n, R)
+        by_column = _resize_weights(number % columns, columns, self.grid_size[1])  # (b, n, C)
+        weights = ops.expand_dims(by_row, 3) * ops.expand_dims(by_column, 2)
+        weights = ops.reshape(weights, (batch, count, self.grid_size[0] * self.grid_size[1]))
+        table = ops.convert_to_tensor(self.table)[0]
+        return tokens + ops.matmul(ops.cast(weights, table.dtype), table)
+
+    def compute_output_shape(self, tokens_shape, grids_shape=None):
+        return tokens_shape
+
+
+def _resize_weights(index, new, old):
+    """(batch, indices, old) weights of an antialiased bilinear resize from `old` points to `new`.
+
+    Args:
+        index: int (batch, indices) of resized points.
+        new: int (batch, 1).
+        old: An int.
+    """
+    scale = ops.expand_dims(old / ops.cast(new, "float32"), 2)
+    centre = (ops.cast(ops.expand_dims(index, 2), "float32") + 0.5) * scale - 0.5
+    distance = ops.abs(centre - ops.arange(old, dtype="float32"))
+    weights = ops.maximum(1 - distance / ops.maximum(scale, 1), 0)
+    return weights / ops.sum(weights, axis=2, keepdims=True)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PaddingBias(Configurable):
+    """A bias of the attention's scores, by which no token attends to the padding after packed patches.
+
+    Call arguments:
+        tokens: (batch, patches, …), of which only the shape is used.
+        grids: int (batch, 2), the rows and columns of the patches of each image.
+
+    Output shape: (batch, 1, 1, patches), float32: 0, or a large negative number for padding.
+
+    Example:
+        >>> PaddingBias()(np.zeros((1, 3, 8)), np.array([[1, 2]]))[0, 0, 0].numpy().tolist()
+        [0.0, 0.0, -1000000000.0]
+
+    Source: the masks of `big_vision/models/proj/image_text/naflex_vit.py`.
+    """
+
+    def call(self, tokens, grids):
+        batch, count = ops.shape(tokens)[:2]
+        patches = ops.prod(ops.cast(grids, "int32"), axis=1, keepdims=True)
+        is_padding = ops.expand_dims(ops.arange(count, dtype="int32"), 0) >= patches
+        bias = ops.where(is_padding, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32"))
+        return ops.reshape(bias, (batch, 1, 1, count))
+
+    def compute_output_spec(self, tokens, grids):
+        batch, count = tokens.shape[:2]
+        return keras.KerasTensor((batch, 1, 1, count), "float32")
