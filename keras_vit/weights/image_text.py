@@ -269,7 +269,9 @@ def towers_conflicts(model, layout):
 
 
 def _type_of(model):
-    return "siglip" if model.objective == "sigmoid" else "clip"
+    if model.objective == "softmax":
+        return "clip"
+    return "siglip" if model.image.max_num_patches is None else "siglip2"
 
 
 def towers_config(model, layout, vision):

@@ -5,9 +5,11 @@ import os
 import keras
 import numpy as np
 
+from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
 from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
-from keras_vit.models.config import grid_shape, is_dynamic, prefix_tokens
+from keras_vit.models.adapting import copy_with_weights, plain_arrays
+from keras_vit.models.config import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
 from keras_vit.weights import segmentation
@@ -31,6 +33,7 @@ _STORED = (
     *("num_heads", "position_grid", "prefix_positions", "position_embedding", "activation"),
     *("rotary", "post_norm", "pool_prefix", "pooling_heads", "norm_epsilon"),
 )
+_PACKED_RESIZE = "bilinear_antialias"  # of models with `max_num_patches`
 
 
 def from_pretrained(
@@ -64,7 +67,7 @@ def from_pretrained(
             Hugging Face's and open_clip's (safetensors, or `.bin` and `.pth` if torch is installed) and
             `.keras` files are supported; "file.npz:img" is the subtree of a file under that name.
         image_size: (height, width) or one int; None: as in the file. The position grid is resized
-            to it. (None, None) accepts any size at call time.
+            to it. (None, None) accepts any size at call time, one in each batch.
         num_classes: Classes of the head; None: as in the file; 0: no head, and the encoder of a segmenter.
         pooling: "auto": as in the file. "gap" drops the class token of a file that has one.
         representation_size: "auto": as in the file. None drops `pre_logits`, as official
@@ -74,7 +77,8 @@ def from_pretrained(
         position_resize: "bilinear" (aligned corners: the official loader, also at call time),
             "bicubic_antialias" (timm), "bilinear_antialias" (FlexiViT) or "bilinear_half_pixel" (C-RADIO).
             "auto": as the model does itself, if it is a NaFlexVit of timm or a SigLIP 2 for any size
-            (NaFlex), and "bilinear" for all other models.
+            (NaFlex), and "bilinear" for all other models. With `max_num_patches` it is
+            "bilinear_antialias", at each call.
         variant: A name such as "B/16" that the file must agree with.
         sha256: Hexadecimal digest that the file must have. Of the metadata files only a `NAME.json` is then
             read whose digest the file holds, as `save_weights` writes it; a tokenizer is not read.
@@ -86,7 +90,9 @@ def from_pretrained(
         text_tower: Whether to load a SigLIP, SigLIP 2, CLIP or LiT as an `ImageTextModel`, with its text
             tower and its tokenizer; False: its image tower; "auto": as an `ImageTextModel` if the keys of the
             file show a text tower.
-        **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `class_names` may
+        **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`
+            packs images of any aspect ratio into batches (NaFlex), as SigLIP 2 for any size was trained;
+            `image_size` makes of such a model one of a single size. `class_names` may
             also be "imagenet_1k" or "imagenet_1k_synsets", or the path of a text file with one name a line.
             `patch_size` resizes the patch kernel as FlexiViT does, `in_channels` sums or repeats its
             channels; `num_heads`, `activation`, `position_grid` (rows, columns) and
@@ -125,7 +131,8 @@ def from_pretrained(
         path = fetch(resolve(source), sha256=sha256, trust=trust)
         if text_tower is True or holds_two_towers(path):
             _check_no_head(num_classes, head, segmenter)
-            return _two_towers_of_keras(path)
+            size = {} if image_size is None else {"image_size": image_size}
+            return _two_towers_of_keras(path, position_resize, {**size, **overrides})
     checkpoint = read_checkpoint(
         source, variant=variant, sha256=sha256, trust=trust, text_tower=text_tower, **known
     )
@@ -154,16 +161,22 @@ def from_pretrained(
         config["num_classes"] = num_classes or None
     if image_size is not None:
         config["image_size"] = image_size
+        config["max_num_patches"] = overrides.get("max_num_patches")
+    elif config.get("max_num_patches"):
+        config["image_size"] = DYNAMIC_SIZE
     elif "image_size" not in config:
         raise ValueError(
             f"{checkpoint.path}: without a position table the image size is unknown; give image_size"
         )
-    own_resize = checkpoint.position_resize
+    own_resize = checkpoint.position_resize or (_PACKED_RESIZE if stored.get("max_num_patches") else None)
     if is_dynamic(config["image_size"]):
-        if position_resize == "auto" and own_resize not in (None, "bilinear"):
+        at_call = _PACKED_RESIZE if config.get("max_num_patches") else "bilinear"
+        asked = own_resize if position_resize == "auto" else position_resize
+        if asked not in (None, at_call):
             raise ValueError(
-                f"{checkpoint.path}: the model resizes its positions by {own_resize!r}, which a model for "
-                "any image size does not; give image_size, or position_resize='bilinear' for other positions"
+                f"{checkpoint.path}: its positions are resized by {asked!r}, which a model for any image "
+                f"size does not; give image_size, or position_resize={at_call!r} for other positions"
+                + (", or max_num_patches for any aspect ratio" if asked == _PACKED_RESIZE else "")
             )
         own_resize = None
     resize = (own_resize if position_resize == "auto" else position_resize) or "bilinear"
@@ -212,11 +225,20 @@ def _check_no_head(num_classes, head, segmenter):
         raise ValueError("a model with a text tower has no head; got num_classes, head or segmenter")
 
 
-def _two_towers_of_keras(path):
+def _two_towers_of_keras(path, position_resize, options):
+    """The `ImageTextModel` of a file, its image tower loaded with these options of `from_pretrained`."""
     model = read_model(path)
     if not isinstance(model, ImageTextModel):
         raise ValueError(f"{str(path)!r} holds a {type(model).__name__}; expected one with a text tower")
-    return model
+    if not options:
+        return model
+    image = from_pretrained(path, num_classes=0, position_resize=position_resize, **options)
+    config = {**without_state(model.get_config()), "image": image.get_config()}
+    config["text"]["dtype"] = config["image"]["dtype"]
+    return copy_with_weights(model, config, plain_arrays(model) | plain_arrays(image))
+
+
+_OF_SIZE = ("image_size", "patch_size", "max_num_patches")  # options of a `Preprocessing`
 
 
 def _preprocessing(config, stored):
@@ -227,7 +249,7 @@ def _preprocessing(config, stored):
     known = stored.get("preprocessing")
     if known is None:
         return None
-    options = {name: value for name, value in dict(known).items() if name != "image_size"}
+    options = {name: value for name, value in dict(known).items() if name not in _OF_SIZE}
     channels = config["in_channels"]
     for name in ("mean", "std"):
         values = tuple(options.get(name, (0.5,) * channels))
@@ -236,6 +258,9 @@ def _preprocessing(config, stored):
             values = tuple(values[i % len(values)] for i in range(channels)) if channels > 1 else (average,)
         options[name] = values
     size = config["image_size"]
+    if config.get("max_num_patches"):
+        options |= {"patch_size": config["patch_size"], "max_num_patches": config["max_num_patches"]}
+        return Preprocessing(**{**options, "image_size": None, "resize": "squash", "crop_fraction": 1.0})
     return Preprocessing(image_size=dict(known).get("image_size") if is_dynamic(size) else size, **options)
 
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
 transformers = pytest.importorskip(
@@ -80,6 +81,69 @@ def test_embeddings_logits_loss_and_gradients_are_theirs(name, tmp_path):
 
     batch = {"images": images, "ids": ids}
     assert_same_gradients(model, batch, theirs, expected.loss, lambda: load(theirs, tmp_path / "gradients"))
+
+
+PATCHES = 20
+SIDES = ((20, 60), (64, 64), (100, 20), (8, 200))
+
+
+@pytest.fixture(scope="module")
+def naflex(tmp_path_factory):
+    """Their model for any aspect ratio, their image processor, and the folder of both."""
+    folder, theirs = tmp_path_factory.mktemp("naflex"), made("SigLIP 2, NaFlex")
+    processor = transformers.Siglip2ImageProcessor(patch_size=8, max_num_patches=PATCHES)
+    for each in (theirs, processor):
+        each.save_pretrained(folder)
+    return theirs, processor, folder
+
+
+def photos():
+    """Smooth images of several aspect ratios, whose resized pixels stay within a byte."""
+    rng = np.random.default_rng(0)
+    small = [Image.fromarray(rng.integers(64, 192, (5, 4, 3), "uint8")) for _ in SIDES]
+    return [np.array(image.resize(sides[::-1], Image.BICUBIC)) for image, sides in zip(small, SIDES)]
+
+
+def test_images_of_any_aspect_ratio_are_packed_as_theirs(naflex):
+    _, processor, folder = naflex
+    found = from_pretrained(folder, max_num_patches=PATCHES).preprocessing(photos())
+    expected = processor(photos(), return_tensors="np")
+    np.testing.assert_array_equal(found["grids"], expected["spatial_shapes"])
+    padding = expected["pixel_attention_mask"] == 0
+    assert padding.any() and not found["patches"][padding].any()
+    np.testing.assert_array_equal(padding.sum(axis=1), PATCHES - found["grids"].prod(axis=1))
+    # They round to integers after the resize of each side.
+    assert np.abs(found["patches"] - expected["pixel_values"]).max() <= 1.5 / 255 / 0.5
+
+
+def test_images_of_any_aspect_ratio_in_one_batch_have_their_outputs(naflex, tmp_path):
+    theirs, processor, folder = naflex
+    given, ids = processor(photos(), return_tensors="pt"), inputs()[1]
+    images = {"patches": given["pixel_values"].numpy(), "grids": given["spatial_shapes"].numpy()}
+    model = from_pretrained(folder, text_tower=True, max_num_patches=PATCHES)
+    texts = torch.from_numpy(ids).long()
+    expected = theirs(input_ids=texts, **given, return_loss=True)
+    assert_close(model.image_encoder(images), expected.image_embeds.detach().numpy())
+    pairs, logits = numpy(model({"images": images, "ids": ids})), expected.logits_per_image.detach().numpy()
+    assert_close(pairs[:, 0] @ pairs[:, 1].T, logits)
+
+    save_weights(model, tmp_path / "ours", "huggingface")
+    again, report = transformers.Siglip2Model.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not {what: keys for what, keys in report.items() if keys}
+    assert_close(again.eval()(input_ids=texts, **given).logits_per_image.detach().numpy(), logits)
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "ours")
+    same = processor(photos(), return_tensors="pt")
+    np.testing.assert_array_equal(same["pixel_values"], given["pixel_values"])
+    vision = save_weights(model.image, tmp_path / "image", "huggingface").parent
+    tower = transformers.Siglip2VisionModel.from_pretrained(vision).eval()
+    pooled = tower(**given).pooler_output
+    assert_close(pooled.detach().numpy(), numpy(model.image(images)))
+
+    def gradients():
+        theirs.save_pretrained(tmp_path / "gradients")
+        return from_pretrained(tmp_path / "gradients", text_tower=True, max_num_patches=PATCHES)
+
+    assert_same_gradients(model, {"images": images, "ids": ids}, theirs, expected.loss, gradients)
 
 
 @every_model

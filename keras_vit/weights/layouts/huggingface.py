@@ -3,7 +3,8 @@
 The weights of `ViTModel` are those of `ViTForImageClassification` without the prefix `vit.`; its pooler is
 the paper's representation layer. A distilled DeiT has two classifiers. A model with an image and a text tower
 is read as its image tower; the projection of CLIP's is a head without a bias. SigLIP 2's models for images of
-any size (NaFlex) are read as models of one size, with the same outputs for images of this size.
+any size (NaFlex) are read as models of one size, with the same outputs for images of this size, or with
+`max_num_patches` as they are.
 """
 
 import re
@@ -11,9 +12,9 @@ import re
 import numpy as np
 
 from keras_vit.weights.layouts import huggingface_config
-from keras_vit.weights.layouts.huggingface_types import SUPPORTED, TYPES, type_of_keys
+from keras_vit.weights.layouts.huggingface_types import PACKED, SUPPORTED, TYPES, type_of_keys
 from keras_vit.weights.layouts.layout import Layout
-from keras_vit.weights.layouts.table import patch_kernel
+from keras_vit.weights.layouts.table import flat_patches, patch_kernel
 
 _MASK_TOKEN = "embeddings.mask_token"  # of masked training
 # What files hold besides the model, by the first type of its family: the decoder of `ViTMAEForPreTraining`,
@@ -111,6 +112,8 @@ class HuggingFace(Layout):
                 key = prefix + key
             elif key.startswith("classifier") and config["distillation"]:
                 key = "cls_" + key
+            if kind.name == PACKED and key.endswith("embeddings.patch_embedding.weight"):
+                array = flat_patches(array)
             written[key] = array
         if kind.name.startswith("dinov"):
             # transformers' modules have it even if nothing is masked.

@@ -8,7 +8,7 @@ from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import integer, number
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS, PREPROCESSOR
-from keras_vit.weights.layouts.huggingface_types import IMAGENET, TOWERS, TYPES
+from keras_vit.weights.layouts.huggingface_types import IMAGENET, PACKED, TOWERS, TYPES
 from keras_vit.weights.metadata import checked_options, read_json
 
 FILES = (CONFIG, PREPROCESSOR)
@@ -40,6 +40,7 @@ _PROCESSORS = {
     "siglip": {**_VIT, "resample": 3},
 }
 _SWITCHES = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
+_OF_SIZE = ("size", "do_center_crop", "crop_size")
 _COLORS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
 _WITHOUT_EFFECT = ("do_convert_rgb", "do_reduce_labels")  # images are RGB, and labels are not read
 
@@ -102,31 +103,35 @@ def written(config, kind):
     names = config["class_names"] or [f"LABEL_{i}" for i in range(config["num_classes"] or 0)]
     architecture = f"{kind.classifier}{'WithTeacher' * config['distillation']}"
     size, preprocessing = hub_config.stored_image_size(config), config["preprocessing"]
+    packs = kind.name == PACKED
     model = {
         "architectures": [architecture if config["num_classes"] else kind.model],
         "model_type": kind.name,
         **{theirs: config[ours] for theirs, ours in kind.options.items()},
         "hidden_act": ACTIVATIONS[config.get("segmentation", config)["activation"]],
-        "image_size": size[0] if size[0] == size[1] else list(size),
+        **({} if packs else {"image_size": size[0] if size[0] == size[1] else list(size)}),
         "patch_size": config["patch_size"][0],
         **{theirs: function(config) for theirs, function in kind.written.items()},
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
         **hub_config.antialias_entry(preprocessing),
     }
-    crop = preprocessing["resize"] == "crop"
-    before_crop = Preprocessing(**{**preprocessing, "image_size": size}).before_crop
-    pixels = {"height": size[0], "width": size[1]}
     images = {
         "image_processor_type": kind.processor,
         **_VIT,
-        "size": {"shortest_edge": min(before_crop)} if crop else pixels,
-        "crop_size": pixels,
         "resample": next(n for n, name in INTERPOLATIONS.items() if name == preprocessing["interpolation"]),
-        "do_center_crop": crop,
         "image_mean": list(preprocessing["mean"]),
         "image_std": list(preprocessing["std"]),
     }
+    if packs:
+        images = {name: value for name, value in images.items() if name not in _OF_SIZE}
+        images |= {"patch_size": config["patch_size"][0], "max_num_patches": config["max_num_patches"]}
+    else:
+        crop = preprocessing["resize"] == "crop"
+        before_crop = Preprocessing(**{**preprocessing, "image_size": size}).before_crop
+        pixels = {"height": size[0], "width": size[1]}
+        images["size"] = {"shortest_edge": min(before_crop)} if crop else pixels
+        images |= {"crop_size": pixels, "do_center_crop": crop}
     return [json.dumps(values, indent=2, allow_nan=False) + "\n" for values in (model, images)]
 
 

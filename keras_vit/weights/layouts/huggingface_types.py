@@ -24,6 +24,7 @@ from keras_vit.weights.layouts.table import CONV, Row, Table, fused_rows, torch_
 IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
 _GATE = re.compile(r".*\.mlp\.(gate_proj|weights_in)\.weight")
 _BLOCK = "encoder_block_{i}/"
+PACKED = "siglip2_vision_model"  # whose patches are packed
 MASK_PROBABILITIES = "mask_probabilities"  # of all blocks with queries, in files of EoMT
 
 
@@ -333,6 +334,10 @@ def _of_siglip(config):
     }
 
 
+def _of_siglip2(config):
+    return {**_of_siglip(config), "max_num_patches=None": config["max_num_patches"] is None}
+
+
 def _read_naflex_size(model):
     """The side of the square image whose patches have the stored positions."""
     for name in ("num_patches", "patch_size"):
@@ -560,10 +565,10 @@ TYPES = {
             processor="CLIPImageProcessor",
         ),
         _SIGLIP,
-        # Read as the model of one image size that it is for images of this size, and so written as the type
-        # before it.
+        # Read as the model of one image size that it is for images of this size, and then written as the type
+        # before it, unless `max_num_patches` is given.
         _SIGLIP._replace(
-            name="siglip2_vision_model",
+            name=PACKED,
             model="Siglip2VisionModel",
             options={theirs: ours for theirs, ours in _OPTIONS.items() if theirs != "image_size"},
             defaults={**_SIGLIP.defaults, "patch_size": 16, "num_patches": 256},
@@ -572,6 +577,9 @@ TYPES = {
                 "image_size": _read_naflex_size,
                 "position_resize": lambda model: "bilinear_antialias",
             },
+            written={**_SIGLIP.written, "num_patches": lambda c: math.prod(c["position_grid"])},
+            supported={**_SIGLIP.supported, "max_num_patches": ANY},
+            conflicts=_of_siglip2,
             processor="Siglip2ImageProcessor",
             any_size=True,
         ),

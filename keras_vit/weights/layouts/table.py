@@ -217,6 +217,15 @@ def patch_kernel(key, weight):
     raise ValueError(f"expected {key} to read square patches with 1 or 3 channels; got shape {weight.shape}")
 
 
+def flat_patches(weight):
+    """The inverse of `patch_kernel`.
+
+    >>> flat_patches(patch_kernel("embedding.weight", np.zeros((24, 8 * 8 * 3)))).shape
+    (24, 192)
+    """
+    return weight.transpose(0, 2, 3, 1).reshape(len(weight), -1)
+
+
 def _part(key, array, part):
     if part is None:
         return array

@@ -9,7 +9,7 @@ google-research/vision_transformer; the modules `siglip`, `siglip2` and `clip` o
 
 from typing import NamedTuple
 
-from keras_vit.weights.layouts.huggingface_types import TOWER_BLOCK
+from keras_vit.weights.layouts.huggingface_types import PACKED, TOWER_BLOCK
 from keras_vit.weights.layouts.table import LINEAR, Row, Table, flax_rows, torch_rows
 from keras_vit.weights.layouts.vit_jax import block_names
 
@@ -77,7 +77,7 @@ _SIGLIP = TextType(
 )
 TYPES = {
     "siglip": _SIGLIP,
-    "siglip2": _SIGLIP._replace(model="Siglip2Model"),  # read only: of one size it is the type before
+    "siglip2": _SIGLIP._replace(model="Siglip2Model", image=PACKED),  # of one size it is the type before
     "clip": TextType(
         "CLIPModel",
         "clip_vision_model",

@@ -1,0 +1,106 @@
+"""Files of models that pack patches of images of any aspect ratio (NaFlex)."""
+
+import json
+
+import numpy as np
+import pytest
+from reference.comparing import arrays, assert_same_arrays, randomise
+from reference.small import SMALL, small
+
+from keras_vit import ImageTextModel, from_pretrained, save_weights
+from keras_vit.weights.archive import read_arrays
+
+IMAGE = {**SMALL, "num_classes": None, "num_layers": 1, "image_size": (None, None), "pooling": "map"}
+IMAGE |= {"position_grid": (2, 2), "max_num_patches": 6}
+TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+OTHERS = [("vit_jax", "m.npz"), ("big_vision", "m.npz"), ("timm", "m.safetensors")]
+
+
+@pytest.fixture(scope="module")
+def towers():
+    return randomise(ImageTextModel(IMAGE, TEXT, text_projection=12, projection_bias=True))
+
+
+@pytest.fixture(scope="module")
+def folder(towers, tmp_path_factory):
+    """transformers' files of them."""
+    return save_weights(towers, tmp_path_factory.mktemp("packed") / "hf", "huggingface").parent
+
+
+@pytest.fixture
+def theirs(folder, tmp_path):
+    """The same without our sidecar, as transformers itself writes them."""
+    for name in ("model.safetensors", "config.json", "preprocessor_config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    return tmp_path
+
+
+def test_both_towers_are_restored(towers, folder):
+    again = from_pretrained(folder, text_tower=True)
+    assert_same_arrays(arrays(again), arrays(towers))
+    assert again.image.get_config() == {**towers.image.get_config(), "name": again.image.name}
+
+
+def test_the_files_are_those_of_siglip_2(folder):
+    config, images = (
+        json.loads((folder / name).read_text()) for name in ("config.json", "preprocessor_config.json")
+    )
+    assert (config["architectures"], config["model_type"]) == (["Siglip2Model"], "siglip2")
+    vision = config["vision_config"]
+    assert (vision["model_type"], vision["num_patches"], vision["patch_size"]) == (
+        "siglip2_vision_model",
+        4,
+        8,
+    )
+    assert "image_size" not in vision and "size" not in images
+    assert (images["image_processor_type"], images["max_num_patches"]) == ("Siglip2ImageProcessor", 6)
+    stored = read_arrays(folder / "model.safetensors")
+    assert stored["vision_model.embeddings.patch_embedding.weight"].shape == (12, 192)
+
+
+def test_an_argument_packs_or_fixes_the_size(towers, theirs):
+    fixed = from_pretrained(theirs)
+    assert (fixed.max_num_patches, fixed.image_size) == (None, (16, 16))
+    packed = from_pretrained(theirs, max_num_patches=9)
+    assert (packed.max_num_patches, packed.position_grid) == (9, (2, 2))
+    assert (packed.preprocessing.max_num_patches, packed.preprocessing.antialias) == (9, True)
+    assert_same_arrays(arrays(packed), arrays(towers.image))
+    with pytest.raises(ValueError, match="or max_num_patches for any aspect ratio"):
+        from_pretrained(theirs, image_size=(None, None))
+    with pytest.raises(ValueError, match=r"needs image_size=\(None, None\)"):
+        from_pretrained(theirs, image_size=32, max_num_patches=9)
+    with pytest.raises(ValueError, match="resized by 'bilinear', which"):
+        from_pretrained(theirs, max_num_patches=9, position_resize="bilinear")
+
+
+@pytest.mark.parametrize("suffix", ["", ".keras"])
+def test_a_packed_model_becomes_one_of_one_size(suffix, towers, theirs, folder, tmp_path, rng):
+    """Its positions are resized as it resizes them itself."""
+    source, size = folder, {"image_size": (24, 40)}
+    if suffix:
+        source = tmp_path / "towers.keras"
+        towers.save(source)
+    expected = from_pretrained(theirs, **size)
+    for text_tower in (False, True):
+        found = from_pretrained(source, text_tower=text_tower, **size)
+        image = found.image if text_tower else found
+        assert (image.max_num_patches, image.preprocessing.image_size) == (None, (24, 40))
+        assert_same_arrays(arrays(image), arrays(expected))
+    text = {name: array for name, array in arrays(towers).items() if name.startswith("text/")}
+    assert_same_arrays({name: arrays(found)[name] for name in text}, text)
+    assert found.encode_images(rng.random((2, 24, 40, 3))).shape == (2, 12)
+
+
+def test_a_model_of_one_size_is_packed(tmp_path):
+    model = small(pooling="map", preprocessing={"image_size": 16, "resize": "crop", "crop_fraction": 0.5})
+    path = save_weights(model, tmp_path / "m.safetensors", "timm")
+    packed = from_pretrained(path, max_num_patches=5)
+    assert_same_arrays(arrays(packed), arrays(model))
+    assert packed.preprocessing.resize == "squash"
+    assert np.isfinite(packed(packed.preprocessing([np.zeros((50, 9, 3), "uint8")]))).all()
+
+
+@pytest.mark.parametrize("layout, name", OTHERS)
+def test_other_layouts_refuse_them(layout, name, towers, tmp_path):
+    with pytest.raises(ValueError, match=r"max_num_patches=6 \(supported: None\)"):
+        save_weights(towers.image, tmp_path / name, layout)
