@@ -8,6 +8,7 @@ import pathlib
 import keras_vit
 from keras_vit.messages import one_line
 from keras_vit.models import ImageSegmenter
+from keras_vit.models.classifying import check_not_packed
 from keras_vit.models.config import DYNAMIC_SIZE, OPTIONS, ViTConfig, stem_stride
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer, items, one_of, optional, text
@@ -147,12 +148,14 @@ def describe(model, task=None, seed=0):
         seed: The seed of the split that it was trained on.
 
     Raises:
-        ValueError: if the task is unknown or not the model's, or a class name has several lines.
+        ValueError: if the task is unknown or not the model's, a class name has several lines, or the model
+            reads packed patches.
 
     Example:
         >>> describe(model, "multi_label").labels[:2]
         ('0', '1')
     """
+    check_not_packed(model, "this export, unlike export_image_text,")
     segments = isinstance(model, ImageSegmenter)
     encoder = model.encoder if segments else model
     task = get_task(task or (model.task if segments else "single_label"))

@@ -5,6 +5,7 @@ import os
 import pathlib
 import zipfile
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -37,7 +38,8 @@ def export_image_text(model, path, signatures=SIGNATURES):
     made by the model's `text_preprocessing`. The signatures are
 
     * `encode_images`: `images`, float32 (batch, height, width, channels) in [0, 1], to `embedding`, vectors
-      of length 1;
+      of length 1; for a tower with `max_num_patches`, `patches` and `grids` as its `preprocessing` makes
+      them, instead of `images`, here and in `zero_shot`;
     * `encode_text`: `ids`, int32 (texts, length), to `embedding`;
     * `zero_shot`: `images` and `ids`, a text for each class, to `logits` and `probabilities` (batch, texts).
       With the objective "sigmoid" each text has a probability of its own; with "softmax" the
@@ -70,11 +72,14 @@ def export_image_text(model, path, signatures=SIGNATURES):
     path, model = pathlib.Path(path).expanduser(), _finished(model)
     factors = model.get_layer("logit_factors")
     activation = {"sigmoid": tf.nn.sigmoid, "softmax": tf.nn.softmax}[model.objective]
-    images = tf.TensorSpec((None, *model.image_size, model.image.in_channels), tf.float32, "images")
+    images = keras.tree.map_structure(
+        lambda x: tf.TensorSpec((None, *x.shape[1:]), x.dtype, x.name), model.image.input
+    )
     ids = tf.TensorSpec((None, model.text.length), tf.int32, "ids")
 
     def encode_images(images):
-        return {"embedding": model.image_encoder(normalised(model, images), training=False)}
+        images = images if model.preprocessing.packs else normalised(model, images)
+        return {"embedding": model.image_encoder(images, training=False)}
 
     def encode_text(ids):
         return {"embedding": model.text_encoder(ids, training=False)}
@@ -254,6 +259,8 @@ def _description(model):
         "size": model.text_encoder.output.shape[-1],
         "version": keras_vit.__version__,
     }
+    if model.preprocessing.packs:
+        values["preprocessing"] = model.preprocessing.get_config()
     return _json(values)
 
 

@@ -85,7 +85,7 @@ def predicted(model, paths, task, top, progress=True):
     Yields:
         The dicts, as soon as a batch is computed.
     """
-    size = BATCH if model.preprocessing.image_size else 1  # images of different sizes cannot be batched
+    size = BATCH if model.preprocessing.has_fixed_shape else 1
     starts, disable = range(0, len(paths), size), None if progress else True
     for start in tqdm(starts, "classifying", unit="batch", delay=2, disable=disable):
         batch = paths[start : start + size]

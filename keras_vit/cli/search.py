@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 
+import keras
 import numpy as np
 from tqdm import tqdm
 
@@ -66,11 +67,11 @@ def add_images(index, model, states, on_bad_image="fail", save=False):
     if on_bad_image not in ("fail", "skip"):
         raise ValueError(f"expected --on_bad_image to be fail or skip; got {on_bad_image!r}")
     encode, _ = encoder_of(model)
-    size = BATCH if model.preprocessing.image_size else 1  # images of different sizes cannot be batched
+    size = BATCH if model.preprocessing.has_fixed_shape else 1
 
     def prepare(path):
         try:
-            return model.preprocessing(path)[0]
+            return model.preprocessing(path)  # a batch of one
         except ValueError:
             if on_bad_image == "fail":
                 raise
@@ -88,7 +89,8 @@ def add_images(index, model, states, on_bad_image="fail", save=False):
                 skipped += [path for path, image in images.items() if image is None]
                 images = {path: image for path, image in images.items() if image is not None}
                 if images:
-                    vectors = check_finite(encode(np.stack([*images.values()])))
+                    batch = keras.tree.map_structure(lambda *each: np.concatenate(each), *images.values())
+                    vectors = check_finite(encode(batch))
                     index.add({path: states[path] for path in images}, vectors)
                     save = True
                 if time.monotonic() - saved > SAVE_SECONDS:

@@ -7,6 +7,7 @@ import numpy as np
 from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
 from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
+from keras_vit.models.classifying import check_not_packed
 from keras_vit.models.config import INFERENCE
 from keras_vit.preprocessing.text import FAMILIES
 from keras_vit.tasks import get_task
@@ -64,6 +65,7 @@ def build_model(config, dataset):
     else:
         model = VisionTransformer(**{"image_size": 224, **sizes, **options})
         model = ImageSegmenter(model, **head) if segments else model
+    check_not_packed(model, "a run")
     if pretraining:
         try:
             return pretraining.model(model, **recipe.pretrainer or {})

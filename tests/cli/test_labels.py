@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 from made import tokenizers
+from PIL import Image
 from reference.comparing import randomise
 
 from keras_vit import ImageTextModel, TextPreprocessing, from_pretrained, save_weights
@@ -56,6 +57,57 @@ def test_labels_classify_images(two_towers, images, keras_vit):
     logits = model.similarity(list(map(str, photos)), ["cat", "a red, car"])
     for found, row in zip(probabilities(done.stdout, photos), logits):
         np.testing.assert_allclose([found["cat"], found["a red, car"]], 1 / (1 + np.exp(-row)), rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def packed_towers(two_towers, tmp_path_factory):
+    """The same for images of any aspect ratio."""
+    prepare = two_towers[1].text_preprocessing
+    image = {**IMAGE, "image_size": (None, None), "pooling": "map", "max_num_patches": 6, "position_grid": 2}
+    model = randomise(ImageTextModel(image, text_tower(prepare), text_preprocessing=prepare))
+    path = tmp_path_factory.mktemp("packed towers") / "packed.keras"
+    model.save(path)
+    return path, model
+
+
+def test_images_of_any_aspect_ratio_are_classified_and_found(packed_towers, keras_vit, tmp_path, rng):
+    path, model = packed_towers
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    photos = [folder / f"{i}.png" for i in range(3)]
+    for photo, size in zip(photos, ((10, 70), (30, 30), (80, 9))):
+        Image.fromarray(rng.integers(0, 255, (*size, 3), "uint8")).save(photo)
+    done = keras_vit("predict", "--model", path, "--labels", "cat,dog", *photos, "--json")
+    assert done.returncode == 0, done.stderr
+    logits = model.similarity(list(map(str, photos)), ["cat", "dog"])
+    for found, row in zip(probabilities(done.stdout, photos), logits):
+        np.testing.assert_allclose([found["cat"], found["dog"]], 1 / (1 + np.exp(-row)), rtol=1e-4)
+
+    index = tmp_path / "index"
+    assert keras_vit("search", "index", folder, "--model", path, "--index", index).returncode == 0
+    for query, best in ((photos[2], photos[2]), ("cat", photos[logits[:, 0].argmax()])):
+        done = keras_vit("search", "query", query, "--index", index, "--json")
+        assert json.loads(done.stdout)["images"][0]["image"] == str(best), done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("export", "--output", "exported"),
+        ("inspect", "--image", "photo.png", "--output", "inspected"),
+        ("fewshot", "--dataset", "digits"),
+        ("finetune", "--dataset", "digits", "--recipe", "digits", "--workdir", "run", "--weights"),
+    ],
+)
+def test_what_needs_images_of_one_size_is_refused(command, packed_towers, keras_vit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(np.zeros((9, 9, 3), "uint8")).save("photo.png")
+    packed_towers[1].vision_transformer(["cat", "dog"]).save("classifier.keras")
+    model = [] if command[-1] == "--weights" else ["--model"]
+    done = keras_vit(*command, *model, "classifier.keras")
+    assert done.returncode == 2
+    assert "image_size" in done.stderr.splitlines()[-1]
+    assert {path.name for path in tmp_path.iterdir()} == {"photo.png", "classifier.keras"}
 
 
 @pytest.mark.slow

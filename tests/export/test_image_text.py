@@ -8,7 +8,7 @@ import tensorflow as tf
 from made import tokenizers
 from reference.comparing import assert_close, randomise
 
-from keras_vit import ImageTextModel, TextPreprocessing
+from keras_vit import ImageTextModel, Preprocessing, TextPreprocessing
 from keras_vit.export import export_folder, export_image_text, export_text_tflite, open_text
 from keras_vit.export.image_text import FILE, TEXTS, sample_ids
 from keras_vit.export.verify import normalised
@@ -46,6 +46,23 @@ def test_a_saved_model_has_the_vectors_and_logits_of_the_live_towers(model, tmp_
     logits = model.similarity(vectors, texts)
     assert_close(found["logits"], logits, 1e-5)
     assert_close(found["probabilities"], 1 / (1 + np.exp(-logits)), 1e-5)
+
+
+def test_towers_of_packed_patches_are_a_saved_model(tmp_path, rng):
+    image = {"image_size": (None, None), "patch_size": 8, **SIZES, "pooling": "map", "position_grid": (2, 2)}
+    text = {"vocabulary_size": 40, "length": 8, **SIZES}
+    model = randomise(ImageTextModel({**image, "max_num_patches": 5}, text))
+    signatures = tf.saved_model.load(export_image_text(model, tmp_path / "1")).signatures
+    images, ids = [rng.random((9, 40, 3)), rng.random((20, 20, 3)), rng.random((8, 8, 3))], sample_ids(40, 8)
+    packed = {name: tf.constant(array) for name, array in model.preprocessing(images).items()}
+    assert_close(signatures["encode_images"](**packed)["embedding"], model.encode_images(images), 1e-5)
+    found = signatures["zero_shot"](**packed, ids=tf.constant(ids))["logits"]
+    assert_close(found, model.similarity(images, ids), 1e-5)
+    held = json.loads((tmp_path / "1" / "assets" / FILE).read_text())
+    assert Preprocessing(**held["preprocessing"]) == model.preprocessing
+    for refused in (model, model.image):
+        with pytest.raises(ValueError, match="unlike export_image_text, needs images of one size"):
+            export_folder(refused, tmp_path / "folder")
 
 
 @pytest.mark.parametrize(
