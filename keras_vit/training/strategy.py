@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import warnings
 
 import keras
 import tensorflow as tf
@@ -117,9 +118,13 @@ class TensorFlowDevices:
         """A context in which models are built on these devices."""
         return self.strategy.scope()
 
+    @contextlib.contextmanager
     def training_scope(self):
-        """A context for `fit`: none, since Keras enters the strategy's scope itself."""
-        return contextlib.nullcontext()
+        """A context for `fit`, which enters the strategy's scope itself."""
+        with warnings.catch_warnings():
+            # Keras cannot know the length of a distributed data set, and warns at the end of each evaluation.
+            warnings.filterwarnings("ignore", "Your input ran out of data")
+            yield
 
     def check_batch_size(self, batch_size):
         """Raise ValueError if the replicas do not divide the batch size."""

@@ -220,7 +220,6 @@ def test_what_does_not_fit_the_weights_is_refused(changes, files, message, tower
 
 @pytest.mark.slow
 @pytest.mark.tensorflow_only("on JAX test_sharded_steps divides the batch among devices")
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras evaluates until it does.
 @pytest.mark.parametrize("objective", ["sigmoid", "softmax"])
 def test_two_replicas_train_as_one_device_does(objective, pairing, tmp_path, monkeypatch):
     config = pairing(objective, dropout_rate=0.0, total_steps=8)
