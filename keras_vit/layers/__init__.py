@@ -27,6 +27,7 @@ from keras_vit.layers.rotary import rotate as rotate
 from keras_vit.layers.std_conv import StdConv2D as StdConv2D
 from keras_vit.layers.text import CausalBias as CausalBias
 from keras_vit.layers.text import TokenEmbedding as TokenEmbedding
+from keras_vit.layers.text import TokenPaddingBias as TokenPaddingBias
 from keras_vit.layers.text import TokenPooling as TokenPooling
 from keras_vit.layers.token_grid import GridToTokens as GridToTokens
 from keras_vit.layers.token_grid import TokensToGrid as TokensToGrid

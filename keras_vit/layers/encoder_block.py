@@ -1,4 +1,4 @@
-"""A block of the encoder: attention and MLP, each with a norm before it and a residual connection."""
+"""A block of the encoder: attention and MLP, each with a norm and a residual connection."""
 
 import keras
 from keras import ops
@@ -16,7 +16,7 @@ PARTS = ("attention_norm", "attention", "mlp_norm", "mlp")
 
 @keras.saving.register_keras_serializable("keras_vit")
 class EncoderBlock(CompositeLayer):
-    """A Transformer block; its norms come before attention and MLP, or after them.
+    """A Transformer block; its norms come before attention and MLP, after them, or after their residuals.
 
     Args:
         num_heads, qkv_bias, attention_dropout_rate: Of the `MultiHeadSelfAttention` that is built where
@@ -26,6 +26,8 @@ class EncoderBlock(CompositeLayer):
         layer_scale: Initial value of a learned factor per channel on both branches; None for none.
         scale_mlp: Whether the MLP's branch has the factors, too.
         post_norm: Whether each norm is applied to the output of attention or MLP instead of their input.
+        norm_after_residual: Whether each norm is applied to the sum of the residual connection instead
+            (BERT).
         dropout_rate: Dropout after the attention's output and in the built `MlpBlock`, in [0, 1).
         stochastic_depth_rate: Probability that an image skips a branch in training, in [0, 1).
         remat: Whether training recomputes the block in the backward pass, so that memory holds only its
@@ -43,14 +45,16 @@ class EncoderBlock(CompositeLayer):
     Output shape: (batch, tokens or `num_outputs`, channels).
 
     Raises:
-        ValueError: if the heads do not divide the channels, or for an unknown activation.
+        ValueError: if the heads do not divide the channels, for an unknown activation, or for both
+            `post_norm` and `norm_after_residual`.
 
     Example:
         >>> EncoderBlock(num_heads=2, mlp_dim=32)(np.zeros((2, 5, 8))).shape
         TensorShape([2, 5, 8])
 
     Source: Dosovitskiy et al. 2021, section 3.1, equations 2 and 3; layer scale: Touvron et al.
-    2021 (CaiT); stochastic depth: Huang et al. 2016.
+    2021 (CaiT); stochastic depth: Huang et al. 2016; norms after the residuals: Vaswani et al. 2017,
+    section 3.1.
     """
 
     def __init__(
@@ -71,8 +75,11 @@ class EncoderBlock(CompositeLayer):
         mlp=None,
         scale_mlp=True,
         post_norm=False,
+        norm_after_residual=False,
         **kwargs,
     ):
+        if post_norm and norm_after_residual:
+            raise ValueError("expected one of post_norm and norm_after_residual; got both")
         super().__init__(autocast=False, **kwargs)  # of positions, which stay in float32
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
@@ -86,6 +93,7 @@ class EncoderBlock(CompositeLayer):
         self.remat = remat
         self.scale_mlp = scale_mlp
         self.post_norm = post_norm
+        self.norm_after_residual = norm_after_residual
 
         parts = (attention_norm, attention, mlp_norm, mlp)
         self.given_parts = [name for name, part in zip(PARTS, parts) if part is not None]
@@ -127,14 +135,20 @@ class EncoderBlock(CompositeLayer):
         x = self.attention_norm(x) if self.post_norm else x
         x = self.dropout(x, training=training)
         tokens = tokens + self.skip(self.attention_scale(x), training=training)
+        tokens = self.attention_norm(tokens) if self.norm_after_residual else tokens
 
-        x = self.mlp(tokens if self.post_norm else self.mlp_norm(tokens), training=training)
+        x = self.mlp(self.mlp_norm(tokens) if self._norm_first else tokens, training=training)
         x = self.mlp_norm(x) if self.post_norm else x
-        return tokens + self.skip(self.mlp_scale(x), training=training)
+        tokens = tokens + self.skip(self.mlp_scale(x), training=training)
+        return self.mlp_norm(tokens) if self.norm_after_residual else tokens
 
     def attention_input(self, tokens):
         """What the attention computes query, key and value from."""
-        return tokens if self.post_norm else self.attention_norm(tokens)
+        return self.attention_norm(tokens) if self._norm_first else tokens
+
+    @property
+    def _norm_first(self):
+        return not (self.post_norm or self.norm_after_residual)
 
     def compute_output_shape(self, tokens_shape, positions_shape=None, bias_shape=None):
         return tokens_shape

@@ -1,4 +1,4 @@
-"""The layers of a text tower: embeddings of token ids, a causal mask, and the choice of a token."""
+"""The layers of a text tower: embeddings of token ids, masks, and the choice of a token."""
 
 import keras
 from keras import ops
@@ -71,6 +71,38 @@ class CausalBias(Configurable):
     def compute_output_spec(self, tokens):
         batch, length = tokens.shape[:2]
         return keras.KerasTensor((batch, 1, length, length), "float32")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class TokenPaddingBias(Configurable):
+    """A bias of the attention's scores, by which no token attends to padding.
+
+    Args:
+        pad_id: Id of the padding.
+
+    Input shape: (batch, tokens), ids.
+    Output shape: (batch, 1, 1, tokens), float32: 0, or a large negative number for padding.
+
+    Example:
+        >>> TokenPaddingBias(0)(np.array([[7, 0]]))[0, 0, 0].numpy().tolist()
+        [0.0, -1000000000.0]
+
+    Source: Devlin et al. 2019 (BERT, arXiv 1810.04805), and its code in google-research/bert.
+    """
+
+    def __init__(self, pad_id, **kwargs):
+        super().__init__(**kwargs)
+        self.pad_id = integer(at_least=0).check("pad_id", pad_id)
+
+    def call(self, ids):
+        batch, length = ops.shape(ids)
+        is_padding = ops.cast(ids, "int32") == self.pad_id
+        bias = ops.where(is_padding, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32"))
+        return ops.reshape(bias, (batch, 1, 1, length))
+
+    def compute_output_spec(self, ids):
+        batch, length = ids.shape
+        return keras.KerasTensor((batch, 1, 1, length), "float32")
 
 
 @keras.saving.register_keras_serializable("keras_vit")

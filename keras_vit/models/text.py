@@ -1,11 +1,14 @@
 """The text tower of an image-text model: token ids → tokens → encoder → one vector."""
 
+import functools
+
 import keras
+from keras import ops
 
 from keras_vit.layers import AddPositionEmbs, EncoderBlock
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import ACTIVATIONS
-from keras_vit.layers.text import TOKENS, CausalBias, TokenEmbedding, TokenPooling
+from keras_vit.layers.text import TOKENS, CausalBias, TokenEmbedding, TokenPaddingBias, TokenPooling
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.rules import boolean, integer, number, one_of, optional
 
@@ -19,6 +22,8 @@ _RULES = {  # of the constructor's arguments
     "activation": one_of(ACTIVATIONS),
     "norm_epsilon": number(above=0),
     "dropout_rate": number(0, below=1),
+    "norm_after_residual": boolean,
+    "pad_id": optional(integer(at_least=0)),
 }
 SCOPE = "text"  # begins the paths of the weights, unlike an image tower's
 
@@ -39,7 +44,8 @@ def min_text_parameters(options):
 class TextTransformer(ConfiguredModel):
     """The text tower of SigLIP, CLIP and LiT: a Transformer on token ids, of the image tower's blocks.
 
-    There is no mask of padding: SigLIP attends to it, and with a causal mask no token before it does.
+    A BERT has `norm_after_residual=True`, `pad_id=0`, `pooling="first"` and `norm_epsilon=1e-12`. The others
+    need no `pad_id`: SigLIP attends to padding, and with a causal mask no token before it does.
 
     Args:
         vocabulary_size: Number of token ids.
@@ -50,6 +56,9 @@ class TextTransformer(ConfiguredModel):
             or "first".
         eos_id: Id of the token that ends a text, for pooling "eos".
         activation, norm_epsilon, dropout_rate: As for `VisionTransformer`.
+        norm_after_residual: As for `EncoderBlock`. The embeddings then have a norm, and the last norm is that
+            of the last block.
+        pad_id: Id of the padding, to which no token attends; None if all tokens are attended to.
         dtype: A dtype policy, such as "mixed_bfloat16".
 
     Input: `ids`, int32 (batch, length).
@@ -63,7 +72,8 @@ class TextTransformer(ConfiguredModel):
         >>> text(np.zeros((2, 8), "int32")).shape
         TensorShape([2, 24])
 
-    Source: `text_transformer.py` of big_vision; Radford et al. 2021 (CLIP, arXiv 2103.00020), section 2.4.
+    Source: `text_transformer.py` of big_vision; Radford et al. 2021 (CLIP, arXiv 2103.00020), section 2.4;
+    Devlin et al. 2019 (BERT, arXiv 1810.04805), of whose inputs there is only the first segment.
     """
 
     def __init__(
@@ -80,6 +90,8 @@ class TextTransformer(ConfiguredModel):
         activation="gelu_tanh",
         norm_epsilon=1e-6,
         dropout_rate=0.0,
+        norm_after_residual=False,
+        pad_id=None,
         dtype=None,
         **kwargs,
     ):
@@ -92,7 +104,12 @@ class TextTransformer(ConfiguredModel):
             x = AddPositionEmbs("learned", (1, length), dtype=dtype, name="position_embedding")(
                 x
             )  # (b, n, d)
-            bias = CausalBias(dtype=dtype, name="causal_bias")(x) if causal else None
+            biases = [CausalBias(dtype=dtype, name="causal_bias")(x)] if causal else []
+            if pad_id is not None:
+                biases.append(TokenPaddingBias(pad_id, dtype=dtype, name="padding_bias")(ids))
+            bias = functools.reduce(ops.minimum, biases) if biases else None  # (b, 1, n or 1, n)
+            if norm_after_residual:
+                x = LayerNormalization(norm_epsilon, dtype=dtype, name="embedding_norm")(x)
             for i in range(num_layers):
                 x = EncoderBlock(
                     num_heads,
@@ -100,10 +117,12 @@ class TextTransformer(ConfiguredModel):
                     activation,
                     norm_epsilon,
                     dropout_rate=dropout_rate,
+                    norm_after_residual=norm_after_residual,
                     dtype=dtype,
                     name=f"encoder_block_{i}",
                 )(x, bias=bias)
-            x = LayerNormalization(norm_epsilon, dtype=dtype, name="encoder_norm")(x)
+            if not norm_after_residual:
+                x = LayerNormalization(norm_epsilon, dtype=dtype, name="encoder_norm")(x)
             x = TokenPooling(pooling, eos_id, dtype=dtype, name="pooled")(x, ids)  # (b, d)
         super().__init__(inputs=ids, outputs=x, **kwargs)
         self.dtype_policy = dtype

@@ -13,7 +13,16 @@ from keras_vit.weights.layouts import LAYOUTS, hub_config, open_clip
 from keras_vit.weights.layouts.big_vision import stacked, unstacked
 from keras_vit.weights.layouts.huggingface_config import ACTIVATIONS
 from keras_vit.weights.layouts.table import MappedArrays
-from keras_vit.weights.layouts.text_towers import FLAX, LEGACY_EOS, OPTIONS, TYPES
+from keras_vit.weights.layouts.text_towers import (
+    BERT_LENGTH,
+    BERT_PREFIX,
+    FLAX,
+    LEGACY_EOS,
+    OPTIONS,
+    TYPES,
+    read_bert,
+    written_bert,
+)
 from keras_vit.weights.metadata import read_json
 
 _OURS = re.compile(r"(text|text_projection|image_projection|logit_factors)/.*")
@@ -23,7 +32,15 @@ _TEXT_TOWER = re.compile(
 )
 _NUMBERS = ("logit_factors/scale", "logit_factors/bias")
 _HEAD_SIZE = 64  # of every published text tower whose sizes are no variant's: CLIP's
-_OF_FLAX = {"activation": "gelu_tanh", "norm_epsilon": 1e-6, "causal": False, "pooling": "last"}
+_NOT_BERT = {"norm_after_residual": False, "pad_id": None}
+_OF_FLAX = {
+    **{"activation": "gelu_tanh", "norm_epsilon": 1e-6, "causal": False, "pooling": "last"},
+    **_NOT_BERT,
+}
+_OF_BERT = {
+    **{"activation": "gelu_tanh", "norm_epsilon": 1e-12, "causal": False, "pooling": "first"},
+    **{"norm_after_residual": True, "pad_id": 0},
+}
 
 
 class TwoTowers(NamedTuple):
@@ -77,7 +94,7 @@ def read_towers(checkpoint, others, split_heads, described=True):
         if array is not None and is_own:  # CLIP's projection has no bias; a VisionTransformer's head has.
             arrays[f"image_projection/{leaf}"], keys[f"image_projection/{leaf}"] = array, key
     text = {**_sizes(arrays, keys), **options}
-    if not LAYOUTS[checkpoint.layout].split_heads:
+    if not LAYOUTS[checkpoint.layout].split_heads or text.get("norm_after_residual"):  # a BERT
         if "num_heads" not in text:
             text["num_heads"] = _usual_heads(text)
         split_heads(mapped, text)
@@ -127,12 +144,13 @@ def _read_flax(checkpoint, others, described):
     inside = {k.removeprefix("params/"): a for k, a in others.items() if _FLAX_KEYS.fullmatch(k)}
     keys = {k.removeprefix("params/"): k for k in others if _FLAX_KEYS.fullmatch(k)}
     parts, stored_in = unstacked(inside, "txt/Encoder_0/encoderblock/")
-    mapped = FLAX.read(parts)
+    is_bert = any(key.startswith(BERT_PREFIX) for key in parts)
+    mapped = read_bert(parts) if is_bert else FLAX.read(parts)
     mapped = mapped._replace(
         keys={name: keys[stored_in[key]] for name, key in mapped.keys.items()},
         unknown=sorted({keys[stored_in[key]] for key in mapped.unknown}),
     )
-    return mapped, dict(_OF_FLAX)
+    return mapped, dict(_OF_BERT if is_bert else _OF_FLAX)
 
 
 def _read_huggingface(checkpoint, others, described):
@@ -202,6 +220,13 @@ def image_text_model(checkpoint, image):
     return ImageTextModel(image, TextTransformer(**options, dtype=image.dtype_policy), **between)
 
 
+def tokenizer_family(checkpoint):
+    """The family of the tokenizer of a `StoredModel` with `towers`, if the file shows it, or None."""
+    if checkpoint.towers.text.get("norm_after_residual"):
+        return "lit_bert"
+    return "lit" if checkpoint.layout == "vit_jax" else None
+
+
 def split_arrays(model):
     """(the image tower's arrays, the others), by our names, of an `ImageTextModel`."""
     arrays = plain_arrays(model)
@@ -209,19 +234,22 @@ def split_arrays(model):
     return {name: array for name, array in arrays.items() if name not in others}, others
 
 
-def written_towers(model, layout, image, others, scan=False):
+def written_towers(model, layout, image, others, merged_heads, scan=False):
     """The arrays of a model with two towers, for a file.
 
     Args:
         model: `ImageTextModel`.
         layout: "huggingface", "open_clip", "big_vision" or "vit_jax".
         image: dict of the image tower's arrays by the file's keys for that tower alone.
-        others: As of `split_arrays`, for torch's layouts with the heads' axes merged.
+        others: As of `split_arrays`.
+        merged_heads: Function that merges the heads' axes of arrays.
         scan: Whether the blocks of "big_vision" are stacked.
 
     Returns:
         dict of arrays by the file's keys.
     """
+    if not LAYOUTS[layout].split_heads or model.text.norm_after_residual:
+        others = merged_heads(others)
     if layout == "open_clip":
         return image | open_clip.written_text(model, others)
     if layout == "huggingface":
@@ -230,7 +258,8 @@ def written_towers(model, layout, image, others, scan=False):
         written = kind.table.write(others)
         keys = [key for key in written if key.startswith("logit_")]
         return image | written | {key: written[key].reshape(shape) for key in keys}
-    written = FLAX.write(others)  # in which a number has one axis
+    write = written_bert if model.text.norm_after_residual else FLAX.write
+    written = write(others)  # in which a number has one axis
     if layout == "big_vision":
         written = stacked(written, "txt/Encoder_0/encoderblock_") if scan else written
         image = {key.removeprefix("params/"): array for key, array in image.items()}
@@ -243,15 +272,19 @@ def towers_conflicts(model, layout):
     """List why a layout cannot express an `ImageTextModel`, apart from its image tower."""
     if layout == "timm":
         return ["a text tower"]
+    text, expected = model.text, _NOT_BERT
+    if layout in ("big_vision", "vit_jax"):
+        of_bert = {**_OF_BERT, "length": BERT_LENGTH, "num_heads": _usual_heads(vars(text))}
+        expected = of_bert if text.norm_after_residual else _OF_FLAX
+    found = [
+        f"the text tower's {name}={getattr(text, name)!r} (supported: {value!r})"
+        for name, value in expected.items()
+        if getattr(text, name) != value
+    ]
     if layout == "open_clip":
-        return open_clip.text_conflicts(model)
-    text = model.text
+        return found + open_clip.text_conflicts(model)
     if layout != "huggingface":
-        return [
-            f"the text tower's {name}={getattr(text, name)!r} (supported: {value!r})"
-            for name, value in _OF_FLAX.items()
-            if getattr(text, name) != value
-        ]
+        return found
     kind = TYPES[_type_of(model)]
     projections = (model.image_projection is not None, model.text_projection is not None)
     reasons = {
@@ -265,7 +298,7 @@ def towers_conflicts(model, layout):
     }
     image = LAYOUTS[layout].written_type(model.image.get_config()).name
     reasons[f"an image tower of the type {image!r} with a text tower of {kind.model}"] = image != kind.image
-    return [reason for reason, is_so in reasons.items() if is_so]
+    return found + [reason for reason, is_so in reasons.items() if is_so]
 
 
 def _type_of(model):

@@ -17,7 +17,7 @@ from keras_vit.weights.catalogue import resolve
 from keras_vit.weights.checkpoint import holds_two_towers, named, not_finite, read_checkpoint, read_model
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
-from keras_vit.weights.image_text import image_text_model
+from keras_vit.weights.image_text import image_text_model, tokenizer_family
 from keras_vit.weights.resizing import (
     POSITION_RESIZES,
     adapted_channels,
@@ -202,7 +202,9 @@ def from_pretrained(
         elif checkpoint.towers:
             model = image_text_model(checkpoint, encoder)
             # No digest covers the tokenizer's files.
-            model.text_preprocessing = None if sha256 else read_text_preprocessing(resolve(source))
+            if sha256 is None:
+                family = tokenizer_family(checkpoint)
+                model.text_preprocessing = read_text_preprocessing(resolve(source), default=family)
     arrays = checkpoint.arrays
     if check_finite and (bad := not_finite(checkpoint)):
         raise ValueError(

@@ -95,7 +95,7 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     form = (lambda arrays: arrays) if layout.split_heads else merged_heads
     written = layout.write(form(arrays), config, **options) | more
     if towers:
-        written = written_towers(towers, name, written, form(others), **options)
+        written = written_towers(towers, name, written, others, merged_heads, **options)
     head = {"num_classes": model.num_classes, "class_names": model.class_names}
     config = {**config, "class_names": model.class_names}
     if towers:  # Without the text tower, the layer after the image tower is its head.

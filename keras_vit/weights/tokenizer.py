@@ -6,15 +6,17 @@ from keras_vit.preprocessing.text import CONFIG, TextPreprocessing, describe, re
 from keras_vit.weights.fetch import beside, fetch
 
 _NEXT_TO = {"vocab.json": "merges.txt"}
+_OF_NPZ = {"lit_bert": ".txt", "lit": ".model"}  # LiT-B16B_2.txt is next to LiT-B16B_2.npz
 
 
-def read_text_preprocessing(source, family=None, **options):
+def read_text_preprocessing(source, family=None, default=None, **options):
     """Read a checkpoint's `TextPreprocessing` from the tokenizer's files next to its weights.
 
     Args:
         source: As for `from_pretrained`: a folder, a file in it, `hf://org/repo[@revision]`; or the path or
             URL of a tokenizer's file itself.
         family, **options: As for `TextPreprocessing.from_files`.
+        default: The family of a checkpoint without a `tokenizer_config.json` that names one, or None.
 
     Returns:
         TextPreprocessing; None if there are no such files, or the family is neither known nor given.
@@ -31,10 +33,16 @@ def read_text_preprocessing(source, family=None, **options):
         return TextPreprocessing.from_files(fetch(source), family, **options)
     find = beside(source)
     config = find(CONFIG)
-    described = describe(read_config(config.parent) if config else {}, family)
+    config = read_config(config.parent) if config else {}
+    if family is None and describe(config) is None:
+        family = default
+    described = describe(config, family)
     if described is None:
         return None
-    path = next(filter(None, map(find, described[1])), None)
+    names, weights = described[1], pathlib.PurePath(source)
+    if weights.suffix == ".npz" and family in _OF_NPZ:
+        names = (weights.stem + _OF_NPZ[family], *names)
+    path = next(filter(None, map(find, names)), None)
     if path is None:
         return None
     if path.name in _NEXT_TO:

@@ -77,6 +77,7 @@ LAYERS = [
     ),
     (layers.MlpBlock, {"mlp_dim": 12, "activation": "silu", "gated": True, "sub_norm": "rms"}, [TOKENS]),
     (layers.EncoderBlock, {**BLOCK, "post_norm": True, "layer_scale": 0.1, "scale_mlp": False}, [TOKENS]),
+    (layers.EncoderBlock, {**BLOCK, "norm_after_residual": True}, [TOKENS]),
     (layers.RMSNormalization, {"epsilon": 1e-5}, [TOKENS]),
     (layers.PackedPositionEmbs, {"grid_size": (2, 3)}, [TOKENS, Grids((2,))]),
     (layers.PaddingBias, {}, [TOKENS, Grids((2,))]),
@@ -85,13 +86,15 @@ LAYERS = [
     (layers.StdConv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}, [IMAGE]),
     (layers.StochasticDepth, {"rate": 0.3, "seed": 1}, [TOKENS]),
     (layers.CausalBias, {}, [TOKENS]),
+    (layers.TokenPaddingBias, {"pad_id": 3}, [Ids((5,))]),
     (layers.TokenEmbedding, {"vocabulary_size": 11, "channels": 8}, [Ids((5,))]),
     (layers.TokenPooling, {"token": "eos", "eos_id": 3}, [TOKENS, Ids((5,))]),
     (layers.TokensToGrid, {}, [(7, 8), GRID]),
     (preprocessing.PreprocessingLayer, {"preprocessing": {"image_size": (8, 6)}}, [Pixels(IMAGE)]),
 ]
 # Their outputs, for a loss or the attention's scores, are float32 under every policy.
-FLOAT32 = (layers.CausalBias, layers.PaddingBias, keras_vit.MaskedPatchPredictor, keras_vit.ImageTextModel)
+BIASES = (layers.CausalBias, layers.PaddingBias, layers.TokenPaddingBias)
+FLOAT32 = (*BIASES, keras_vit.MaskedPatchPredictor, keras_vit.ImageTextModel)
 # Their outputs have no axis of the batch; they have tests of their own.
 WITHOUT_BATCH = {layers.RotaryPositions, layers.RelativePositionIndex, layers.RelativePositionBias}
 VIT = keras_vit.VisionTransformer
@@ -143,6 +146,11 @@ TEXT = {"vocabulary_size": 11, "length": 5, "hidden_size": 8, "num_layers": 1, "
 TOWERS = {"image": ENCODER, "text": TEXT, "text_projection": 12, "projection_bias": True}
 MODELS += [
     (keras_vit.TextTransformer, {**TEXT, "causal": True, "pooling": "argmax"}, [Ids((5,))]),
+    (
+        keras_vit.TextTransformer,
+        {**TEXT, "causal": True, "pooling": "first", "norm_after_residual": True, "pad_id": 0},
+        [Ids((5,))],
+    ),
     (keras_vit.ImageTextModel, TOWERS, [{"images": IMAGE, "ids": Ids((5,))}]),
     (VIT, PACKED, [PATCHES]),
 ]

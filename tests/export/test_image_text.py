@@ -14,16 +14,17 @@ from keras_vit.export.image_text import FILE, TEXTS, sample_ids
 from keras_vit.export.verify import normalised
 
 SIZES = {"hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+TEXT = ("causal", "eos_id", "norm_after_residual", "pad_id")  # options of the text tower
 CLIP = {
     **{"objective": "softmax", "image_projection": 8, "text_projection": 8},
     **{"causal": True, "pooling": "eos", "eos_id": 5},
 }
 
 
-def two_towers(pooling="last", text_preprocessing=None, causal=False, eos_id=None, **options):
+def two_towers(pooling="last", text_preprocessing=None, **options):
     image = {"image_size": 16, "patch_size": 8, **SIZES, "pooling": "gap"}
     text = {"vocabulary_size": 40, "length": 8, **SIZES, "pooling": pooling}
-    text |= {"causal": causal, "eos_id": eos_id}
+    text |= {name: options.pop(name) for name in TEXT if name in options}
     if text_preprocessing:
         text["vocabulary_size"] = text_preprocessing.vocabulary_size
     return randomise(ImageTextModel(image, text, text_preprocessing=text_preprocessing, **options))
@@ -72,6 +73,19 @@ def test_litert_has_the_vectors_of_texts(precision, bound, model, tmp_path):
     ids = sample_ids(40, 8)
     file = export_text_tflite(model, tmp_path / "text.tflite", precision=precision)
     assert_close(open_text(file)(ids), np.asarray(model.text_encoder(ids)), bound)
+
+
+@pytest.mark.slow
+def test_a_bert_is_exported(tmp_path):
+    model = two_towers("first", norm_after_residual=True, pad_id=0)
+    ids = sample_ids(40, 8)
+    ids[:, 5:] = 0
+    expected = np.asarray(model.text_encoder(ids))
+    for file in (
+        export_image_text(model, tmp_path / "1", ("encode_text",)),
+        export_text_tflite(model, tmp_path / "text.tflite", precision="float32"),
+    ):
+        assert_close(open_text(file)(ids), expected, 1e-5)
 
 
 def test_what_cannot_be_exported_is_refused(model, tmp_path):

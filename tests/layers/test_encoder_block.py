@@ -37,7 +37,21 @@ def test_the_block_computes_the_published_equations(options, rng):
     assert_close(layer(tokens), vit_numpy.block(w, "b", tokens.astype("float64"), settings))
 
 
-@pytest.mark.parametrize("options", [{}, {"post_norm": True, "layer_scale": 0.1}, {"remat": True}], ids=str)
+def test_norms_after_the_residuals_are_of_the_sums(rng):
+    tokens = rng.standard_normal((2, 5, 12)).astype("float32")
+    layer = EncoderBlock(3, 20, norm_after_residual=True)
+    layer.build(tokens.shape)
+    randomise(layer)
+    x = layer.attention_norm(tokens + layer.attention(tokens))
+    assert_close(layer(tokens), numpy(layer.mlp_norm(x + layer.mlp(x))))
+    with pytest.raises(ValueError, match="one of post_norm and norm_after_residual; got both"):
+        EncoderBlock(3, 20, post_norm=True, norm_after_residual=True)
+
+
+AFTER = [{"post_norm": True, "layer_scale": 0.1}, {"norm_after_residual": True}]
+
+
+@pytest.mark.parametrize("options", [{}, *AFTER, {"remat": True}], ids=str)
 def test_the_first_outputs_alone_equal_those_of_all_tokens(options, rng):
     tokens = rng.standard_normal((2, 5, 12)).astype("float32")
     layer = EncoderBlock(3, 20, **options)

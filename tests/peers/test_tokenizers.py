@@ -1,5 +1,7 @@
 """Token ids equal those of transformers' classes, and of TensorFlow Text for LiT, on 200 difficult texts."""
 
+import unicodedata
+
 import numpy as np
 import pytest
 from made import tokenizers
@@ -85,6 +87,19 @@ def test_ids_of_lit_equal_tensorflow_text(family, folder):
         rows = tokenizer.tokenize(texts).merge_dims(-2, -1).to_list()
         rows = [[2, *row][:length] for row in rows]
         expected = [row + [0] * (length - len(row)) for row in rows]
+    assert_same_ids(TextPreprocessing.from_files(folder, family)(texts), expected, texts)
+
+
+@pytest.mark.parametrize("family", ["lit_bert"], indirect=True)
+def test_ids_of_lit_bert_equal_transformers_but_for_compatibility_characters(family, folder):
+    """transformers' BertTokenizer does not normalise by NFKC, as TensorFlow Text does."""
+    texts = [each for each in TEXTS if unicodedata.normalize("NFKC", each).casefold() == each.lower()]
+    theirs = transformers.BertTokenizer.from_pretrained(folder)
+    rows = theirs(texts, add_special_tokens=False)["input_ids"]
+    length = FAMILIES[family]["length"]
+    rows = [[theirs.cls_token_id, *row][:length] for row in rows]
+    expected = [row + [0] * (length - len(row)) for row in rows]
+    assert len(texts) > 100
     assert_same_ids(TextPreprocessing.from_files(folder, family)(texts), expected, texts)
 
 

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from reference.comparing import arrays, assert_same_arrays, randomise
+from reference.comparing import arrays, assert_close, assert_same_arrays, randomise
 from reference.small import SMALL
 
 from keras_vit import ImageTextModel, VisionTransformer, from_pretrained, save_weights
@@ -34,11 +34,18 @@ OPEN_CLIP = {
     "image": {**CLIP["image"], "norm_after_pooling": False, "activation": "quick_gelu"},
 }
 LIT = {**SIGLIP, "image": {**IMAGE, "prefix_positions": True}, "objective": "softmax"}
+BERT = {
+    **TEXT,
+    **{"length": 16, "num_heads": 1, "norm_epsilon": 1e-12, "pooling": "first"},
+    **{"norm_after_residual": True, "pad_id": 0},
+}
 FILES = {
     "huggingface, SigLIP": ("folder", "huggingface", SIGLIP),
     "huggingface, CLIP": ("folder", "huggingface", CLIP),
     "open_clip, CLIP": ("folder", "open_clip", OPEN_CLIP),
     "big_vision": ("model.npz", "big_vision", SIGLIP),
+    "LiT with BERT": ("model.npz", "vit_jax", {**LIT, "text": BERT}),
+    "big_vision with BERT": ("model.npz", "big_vision", {**SIGLIP, "text": BERT}),
     "LiT": ("model.npz", "vit_jax", {**LIT, "image_projection": 6, "text_projection": 6}),
 }
 FILE = {"timm": "m.safetensors", "big_vision": "m.npz", "huggingface": "m", "open_clip": "m"}
@@ -70,6 +77,21 @@ def test_both_towers_are_restored_with_their_options(name, written):
     stored = read_arrays(path)
     numbers = {"t", "params/t", "params/b", "logit_scale", "logit_bias"} & {*stored}
     assert {stored[key].shape for key in numbers} == {() if "CLIP" in name else (1,)}
+
+
+@pytest.mark.parametrize("prefix", ["", "params/"])
+def test_a_lit_with_a_bert_computes_what_its_authors_code_computes(prefix, golden, tmp_path):
+    """`LitModel` of vit_jax with flaxformer's BERT of 2 blocks, 2 heads and 20 positions."""
+    stored = {prefix + key: array for key, array in read_arrays(golden / "lit_bert.npz").items()}
+    write_arrays(stored, tmp_path / "LiT.npz")
+    (tmp_path / "LiT.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", *"abcdefghijklmnopqr"]))
+    model = from_pretrained(tmp_path / "LiT.npz", text_tower="auto")
+    with np.load(golden / "lit_bert.expected.npz") as expected:
+        assert_close(model.encode_text(expected["ids"]), expected["text"])
+        assert_close(model.image_encoder(expected["images"]), expected["image"])
+        factor = np.exp(model.get_layer("logit_factors").scale)
+        np.testing.assert_allclose(factor, expected["scale"][0], rtol=1e-6)
+    assert model.text_preprocessing("A b").tolist() == [[2, 3, 4] + [0] * 13]
 
 
 def test_without_text_tower_the_image_tower_is_loaded(written):
@@ -107,7 +129,7 @@ def test_a_file_without_a_fitting_text_tower_is_refused(written, tmp_path):
 
     for change, message in (
         (no_tower, "holds no text tower"),
-        (bert, "BertEncoder_0/embedder/embedding"),
+        (bert, "BertEncoder_0/embedder/embedders_segment_ids/embedding; got shapes"),
         (no_norm, "only in model: text/encoder_norm/gamma"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -124,7 +146,8 @@ def test_auto_loads_a_text_tower_that_the_keys_show(name, written, tmp_path):
     assert_same_arrays(arrays(from_pretrained(path, text_tower="auto")), arrays(model))
 
     def damaged(stored):
-        del stored[next(key for key in stored if re.search(r"txt/Enc|text_model\.enc|^transformer", key))]
+        pattern = r"txt/(Enc|Bert.*layers_0)|text_model\.enc|^transformer"
+        del stored[next(key for key in stored if re.search(pattern, key))]
 
     path = changed(path, tmp_path, damaged)
     with pytest.raises(ValueError, match="text/encoder_block_0/"):
@@ -165,6 +188,10 @@ def test_a_model_that_a_layout_cannot_express_is_refused(tmp_path):
         (CLIP, "big_vision", "pre_norm"),
         ({**SIGLIP, "text": CLIP["text"]}, "big_vision", "text tower's activation='quick_gelu'"),
         ({**SIGLIP, "text": CLIP["text"]}, "huggingface", "causal=True; .*pooling='eos'"),
+        ({**SIGLIP, "text": BERT}, "huggingface", "norm_after_residual=True .*pad_id=0"),
+        ({**OPEN_CLIP, "text": BERT}, "open_clip", "norm_after_residual=True"),
+        ({**SIGLIP, "text": {**BERT, "num_heads": 2}}, "big_vision", r"num_heads=2 \(supported: 1\)"),
+        ({**SIGLIP, "text": {**BERT, "length": 5}}, "big_vision", r"length=5 \(supported: 16\)"),
         ({**CLIP, "image_projection": None, "text_projection": 12}, "open_clip", "image_projection=None"),
         (CLIP, "open_clip", "quick_gelu in one tower"),
         (SIGLIP, "open_clip", "of none of timm's SigLIP models"),

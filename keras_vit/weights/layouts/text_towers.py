@@ -1,13 +1,17 @@
 """The text towers of files with two towers, and the layers between the towers.
 
 A file of `google-research/big_vision` or of LiT has the towers in `img/` and `txt/`, with the temperature `t`
-and the bias `b`; transformers has `text_model` beside `vision_model`. LiT's towers of BERT are not read.
+and the bias `b`; transformers has `text_model` beside `vision_model`. The text tower of LiT and big_vision
+is a Transformer of their own or flaxformer's BERT.
 
-Sources: `models/proj/image_text/` of google-research/big_vision; `vit_jax/models_lit.py` of
-google-research/vision_transformer; the modules `siglip`, `siglip2` and `clip` of transformers 5.23.
+Sources: `models/proj/image_text/` and `models/proj/flaxformer/bert.py` of google-research/big_vision;
+`vit_jax/models_lit.py` of google-research/vision_transformer; `architectures/bert/bert.py` of
+google/flaxformer; the modules `siglip`, `siglip2` and `clip` of transformers 5.23.
 """
 
 from typing import NamedTuple
+
+import numpy as np
 
 from keras_vit.weights.layouts.huggingface_types import PACKED, TOWER_BLOCK
 from keras_vit.weights.layouts.table import LINEAR, Row, Table, flax_rows, torch_rows
@@ -15,6 +19,11 @@ from keras_vit.weights.layouts.vit_jax import block_names
 
 _BLOCK = "text/encoder_block_{i}/"
 _ENCODER = "txt/Encoder_0/"
+_BETWEEN = [
+    *flax_rows({"text_projection": "txt/head", "image_projection": "img/head"}),
+    Row("logit_factors/scale", "t"),
+    Row("logit_factors/bias", "b"),
+]
 FLAX = Table(
     [
         Row("text/token_embedding/table", "txt/Embed_0/embedding"),
@@ -22,12 +31,74 @@ FLAX = Table(
         *flax_rows(
             {"attention_norm": "LayerNorm_0", **block_names()}, _BLOCK, _ENCODER + "encoderblock_{i}/"
         ),
-        *flax_rows({"text/encoder_norm": _ENCODER + "encoder_norm", "text_projection": "txt/head"}),
-        *flax_rows({"image_projection": "img/head"}),
-        Row("logit_factors/scale", "t"),
-        Row("logit_factors/bias", "b"),
+        *flax_rows({"text/encoder_norm": _ENCODER + "encoder_norm"}),
+        *_BETWEEN,
     ]
 )
+BERT_PREFIX = "txt/BertEncoder_0/"
+_POSITIONS, _SEGMENTS, _TOKENS = (
+    f"{BERT_PREFIX}embedder/embedders_{part}_ids/embedding" for part in ("position", "segment", "token")
+)
+BERT_LENGTH = 16  # tokens of a text (`get_lit_b16b_config`)
+_BERT_POSITIONS, _BERT_SEGMENTS = 512, 2  # rows of the tables
+_BERT = Table(
+    [
+        Row("text/token_embedding/table", _TOKENS),
+        Row("text/position_embedding/table", _POSITIONS, leading=1),
+        *flax_rows({"text/embedding_norm": BERT_PREFIX + "layer_norm"}),
+        *flax_rows(
+            {
+                **{f"attention/{part}": f"attention_layer/{part}" for part in ("query", "key", "value")},
+                "attention/out": "dense_layer",
+                "attention_norm": "layer_norm",
+            },
+            _BLOCK,
+            BERT_PREFIX + "encoder_block/layer_sequence/layers_{i}/attention_block/",
+        ),
+        *flax_rows(
+            {"mlp/dense_0": "mlp/dense_layer", "mlp/dense_1": "dense_layer", "mlp_norm": "layer_norm"},
+            _BLOCK,
+            BERT_PREFIX + "encoder_block/layer_sequence/layers_{i}/mlp_block/",
+        ),
+        *_BETWEEN,
+    ]
+)
+
+
+def read_bert(arrays):
+    """Map the arrays of a file with a BERT, by the file's keys, to our names.
+
+    The embedding of the first segment, to which all tokens belong, is added to those of the positions, of
+    which only a text's are kept.
+
+    Args:
+        arrays: dict of arrays.
+
+    Returns:
+        `MappedArrays`.
+
+    Raises:
+        ValueError: if an embedding is missing or has a wrong shape.
+
+    Source: `BertModel` of `vit_jax/models_lit.py`.
+    """
+    keys = (_POSITIONS, _SEGMENTS)
+    shapes = [np.shape(arrays.get(key)) for key in keys]
+    if any(len(shape) != 2 or 0 in shape for shape in shapes) or len({width for _, width in shapes}) > 1:
+        raise ValueError(f"expected tables of one width in {' and '.join(keys)}; got shapes {shapes}")
+    positions, segments = (arrays[key].astype("float32") for key in keys)
+    others = {key: array for key, array in arrays.items() if key != _SEGMENTS}
+    return _BERT.read({**others, _POSITIONS: positions[:BERT_LENGTH] + segments[0]})
+
+
+def written_bert(arrays):
+    """The inverse of `read_bert`: other positions and segments are zero."""
+    written = _BERT.write(arrays)
+    length, width = written[_POSITIONS].shape
+    positions = np.pad(written[_POSITIONS], [(0, _BERT_POSITIONS - length), (0, 0)])
+    return {**written, _POSITIONS: positions, _SEGMENTS: np.zeros((_BERT_SEGMENTS, width), "float32")}
+
+
 _TEXT = [
     Row("text/token_embedding/table", "text_model.embeddings.token_embedding.weight"),
     Row("text/position_embedding/table", "text_model.embeddings.position_embedding.weight", leading=1),

@@ -1,0 +1,29 @@
+"""Text towers: padding and the order of the norms."""
+
+import numpy as np
+import pytest
+from reference.comparing import arrays, assert_close, numpy, randomise
+
+from keras_vit import TextTransformer
+
+SIZES = {"vocabulary_size": 11, "hidden_size": 12, "num_layers": 2, "mlp_dim": 16, "num_heads": 3}
+BERT = {"pooling": "first", "norm_after_residual": True, "pad_id": 0}
+IDS = np.array([[2, 5, 7, 0, 0, 0], [2, 0, 0, 0, 0, 0]], "int32")
+
+
+@pytest.mark.parametrize("options", [BERT, {"pad_id": 0, "causal": True, "pooling": "eos", "eos_id": 7}])
+def test_padding_has_no_effect(options):
+    long, short = (randomise(TextTransformer(length=length, **SIZES, **options)) for length in (6, 3))
+    for weight in short.weights:
+        value = arrays(long)[weight.path]
+        weight.assign(value[:, :3] if weight.path == "text/position_embedding/table" else value)
+    assert_close(long(IDS), numpy(short(IDS[:, :3])))
+    attending = TextTransformer.from_config({**long.get_config(), "pad_id": None})
+    attending.set_weights(long.get_weights())
+    is_same = np.abs(numpy(attending(IDS)) - numpy(long(IDS))).max(axis=1) < 1e-5
+    assert is_same.all() == options.get("causal", False), "a causal tower has no padding before its end"
+
+
+def test_the_norms_of_a_bert_are_after_the_embeddings_and_the_residuals():
+    paths = {weight.path for weight in TextTransformer(length=6, **SIZES, **BERT).weights}
+    assert "text/embedding_norm/gamma" in paths and "text/encoder_norm/gamma" not in paths
