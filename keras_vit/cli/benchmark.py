@@ -90,8 +90,8 @@ def comparison(found):
     >>> found = {"rows": rows, "image_size": [32, 48], "rounds": 9, "threads": None, "live": "graph"}
     >>> print(comparison(found | {"missing": {"openvino_int8": "OpenVINO requires nncf"}}))
     format  ms for 1  MiB  peak MiB  mean difference  agreement  score
-    onnx        9.00  3.0       700          1.0e-06          -      -
-    live       12.50  3.0       700          0.0e+00          -      -
+    onnx    9.00      3.0       700  1.0e-06          -          -
+    live    12.50     3.0       700  0.0e+00          -          -
     <BLANKLINE>
     openvino_int8: OpenVINO requires nncf
     <BLANKLINE>

@@ -133,13 +133,13 @@ def file_orientation(path):
     """
     try:
         check_file(path)  # A pipe or a device would never end.
-        return int(_decoded_orientation(path))
+        return int(_decoded_orientation(path)[0])
     except (OSError, ValueError, tf.errors.OpError):
         return None
 
 
 @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
 def _decoded_orientation(path):
+    """The orientation and the shape of the decoded image, without which TensorFlow would not decode it."""
     encoded = read(path)
-    with tf.control_dependencies([decode(encoded, exif=False)]):
-        return orientation(encoded)
+    return orientation(encoded), tf.shape(decode(encoded, exif=False))

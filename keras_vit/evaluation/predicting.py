@@ -131,7 +131,7 @@ def predict_maps(segment, samples, num_classes):
     Example:
         >>> samples = load_dataset("digits_scenes", task="segmentation").split("test").take(range(9))
         >>> background = predict_maps(lambda image: np.zeros(image.shape[:2], int), samples, num_classes=11)
-        >>> segmentation_scores(background)["pixel_accuracy"] > 0.5
+        >>> keras_vit.evaluation.segmentation_scores(background)["pixel_accuracy"] > 0.5
         True
     """
     if not len(samples):

@@ -125,8 +125,9 @@ def test_a_file_that_is_not_an_image_has_no_orientation(tmp_path):
     path = tmp_path / "image.png"
     path.write_bytes(encode("png"))
     assert file_orientation(str(path)) == 1
-    path.write_bytes(encode("png")[:100])
-    assert file_orientation(str(path)) is None
+    for content in (encode("png")[:100], encode("bmp")[:100], b"", b"no image"):
+        path.write_bytes(content)
+        assert file_orientation(str(path)) is None, content
     assert file_orientation(str(tmp_path / "nowhere.png")) is None
     path.rename(tmp_path / "image.tif")
     assert file_orientation(str(tmp_path / "image.tif")) is None
