@@ -61,6 +61,7 @@ benchmark: .venv/dev
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/input_pipeline.py
 	$(BIN)/python benchmarks/masked_patch.py
+	$(BIN)/python benchmarks/mae.py
 	$(BIN)/python benchmarks/export.py
 	test ! -e .venv/peers || $(BIN)/python benchmarks/servers.py
 

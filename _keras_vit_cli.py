@@ -295,8 +295,8 @@ def _prompts(add):
 
 
 def _objective(add):
-    add("--objective", default="classify", help="classify, or masked_patch, which needs no labels")
-    add("--target", default="mean_color", help="predicted of masked patches: mean_color, downsized or pixels")
+    add("--objective", default="classify", help="classify, or without labels: masked_patch, mae")
+    add("--target", default="mean_color", help="of masked_patch: mean_color, downsized or pixels")
 
 
 def _dataset(add, required=True):
@@ -356,7 +356,7 @@ SUBCOMMANDS = {
     "quickstart": (_quickstart, "train on scanned digits, evaluate, draw, export, load back and compare"),
     "models": (_models, "list the variants with parameters and GFLOPs, and the published checkpoints"),
     "finetune": (_finetune, "train a model on a data set, from a checkpoint or from random weights"),
-    "pretrain": (_pretrain, "train from random weights, with labels or by masked patch prediction"),
+    "pretrain": (_pretrain, "train from random weights, with or without labels"),
     "plan": (_plan, "compile a training step for TPUs that are not there: memory, FLOPs, collectives"),
     "evaluate": (_evaluate, "accuracy of a model on a split of a data set"),
     "fewshot": (_fewshot, "accuracy of a linear classifier on features of a few images per class"),

@@ -31,12 +31,12 @@ FINE_TUNING = RECIPES["digits"].with_changes(
 )
 
 
-def measure(seed, folder):
-    """Test accuracy from random weights, and from the pretrained encoder."""
-    pretraining, tuning = (recipe.with_changes(seed=seed) for recipe in (PRETRAINING, FINE_TUNING))
-    masked = RunConfig("digits", pretraining, MODEL, objective="masked_patch")
-    encoder, _ = train(masked, folder / f"encoder-{seed}", verbose=0)
-    starts = {"random": {"model": MODEL}, "masked": {"weights": str(encoder.model)}}
+def measure(seed, folder, pretraining, objective):
+    """Test accuracy from random weights, and from an encoder that a recipe and an objective pretrain."""
+    pretraining, tuning = (recipe.with_changes(seed=seed) for recipe in (pretraining, FINE_TUNING))
+    config = RunConfig("digits", pretraining, MODEL, objective=objective)
+    encoder, _ = train(config, folder / f"encoder-{seed}", verbose=0)
+    starts = {"random": {"model": MODEL}, "pretrained": {"weights": str(encoder.model)}}
     return [
         train(RunConfig("digits", tuning, **start), folder / f"{name}-{seed}", verbose=0)[1]["test_accuracy"]
         for name, start in starts.items()
@@ -50,7 +50,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         rows = []
         for seed in seeds:
-            rows.append(measure(seed, pathlib.Path(folder)))
+            rows.append(measure(seed, pathlib.Path(folder), PRETRAINING, "masked_patch"))
             print(
                 f"seed {seed}: {rows[-1][0]:.4f} from random weights, {rows[-1][1]:.4f} pretrained",
                 flush=True,

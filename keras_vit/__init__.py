@@ -3,6 +3,7 @@
 from keras_vit import training as training
 from keras_vit.lazy import lazy_names
 from keras_vit.models.image_text import ImageTextModel as ImageTextModel
+from keras_vit.models.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
 from keras_vit.models.masked_patch import MaskedPatchPredictor as MaskedPatchPredictor
 from keras_vit.models.segmentation import ImageSegmenter as ImageSegmenter
 from keras_vit.models.text import TextTransformer as TextTransformer

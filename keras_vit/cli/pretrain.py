@@ -1,4 +1,4 @@
-"""`keras-vit pretrain`: train from random weights, with labels or by masked patch prediction."""
+"""`keras-vit pretrain`: train from random weights, with or without labels."""
 
 from keras_vit.cli.finetune import has_sizes, train_and_report
 

@@ -13,6 +13,7 @@ LAZY = {
     "load_dataset": "datasets",
     "masked_patch_batches": "masking",
     "pair_batches": "pairs",
+    "random_order_batches": "masking",
     "training_batches": "batches",
 }
 __getattr__, __dir__ = lazy_names(__name__, LAZY)

@@ -1,4 +1,4 @@
-"""The corruption of patches for masked patch prediction, a function of (seed, step)."""
+"""The patches that are corrupted or masked for training without labels, a function of (seed, step)."""
 
 import tensorflow as tf
 
@@ -69,6 +69,43 @@ def masked_patch_batches(
 
     steps = tf.data.Dataset.counter(first_step)
     return tf.data.Dataset.zip(steps, batches).map(corrupted, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def random_order_batches(batches, patches, *, seed, first_step=0, worker=0, workers=1):
+    """Convert batches of images to batches for `MaskedAutoencoder.fit`.
+
+    Args:
+        batches: tf.data.Dataset of images (batch, height, width, channels), or of (images, labels), which are
+            passed on.
+        patches: The number of patches of an image.
+        seed: An int.
+        first_step: The step of the first batch.
+        worker, workers: The worker's index, and the number of workers, each with a part of the global batch.
+
+    Returns:
+        tf.data.Dataset of (inputs,) or (inputs, labels): inputs are a dict of `images` and `order`, int32
+        (batch, patches), a random permutation of the patches of each image.
+
+    Example:
+        >>> batches = random_order_batches(tf.data.Dataset.from_tensors(images), patches=16, seed=0)
+        >>> (inputs,) = next(iter(batches))
+        >>> sorted(inputs["order"][0].numpy().tolist()) == [*range(16)]
+        True
+
+    Source: He et al. 2022 (MAE, arXiv 2111.06377), section 3.
+    """
+
+    @not_converted
+    def ordered(step, batch):
+        images, *labels = batch if isinstance(batch, tuple) else (batch,)
+        here = tf.shape(images)[0]
+        drawn = tf.random.experimental.stateless_fold_in(tf.cast(tf.stack([seed, step]), tf.int64), STREAM)
+        drawn = tf.random.stateless_uniform((here * workers, patches), drawn)
+        order = tf.argsort(drawn[worker * here : (worker + 1) * here], stable=True)
+        return {"images": images, "order": tf.ensure_shape(order, (images.shape[0], patches))}, *labels
+
+    steps = tf.data.Dataset.counter(first_step)
+    return tf.data.Dataset.zip(steps, batches).map(ordered, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
 
 def corruption(images, patches, seed, corrupt_rate=0.5, mask_fraction=0.8, random_fraction=0.1):

@@ -1,4 +1,4 @@
-"""Corrupted patches for masked patch prediction: the learned mask token."""
+"""Masked patches: the learned mask token."""
 
 import keras
 from keras import ops
@@ -8,24 +8,25 @@ from keras_vit.layers.configurable import Configurable
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MaskTokens(Configurable):
-    """Replace tokens by the learned mask token or by another token of the same image.
+    """Put the learned mask token, or a token of the same image, at each position.
 
     Args:
         initializer: Initializer of the mask token.
 
     Call arguments (inputs):
         tokens: (batch, tokens, channels).
-        sources: Integers (batch, tokens): the index of the token that each position gets, in row order;
-            -1 for the mask token. 0, 1, 2, … leaves all tokens in place.
+        sources: Integers (batch, positions): the index of the token that each position gets; -1 for the mask
+            token. 0, 1, 2, … leaves all tokens in place.
 
-    Output shape: (batch, tokens, channels).
+    Output shape: (batch, positions, channels).
 
     Example:
         >>> tokens = np.array([[[1.0], [2.0], [3.0]]])
         >>> MaskTokens(initializer="zeros")(tokens, np.array([[0, -1, 0]])).numpy().ravel().tolist()
         [1.0, 0.0, 1.0]
 
-    Source: Dosovitskiy et al. 2021, appendix B.1.2; Devlin et al. 2019 (BERT), section 3.1.
+    Source: Dosovitskiy et al. 2021, appendix B.1.2; Devlin et al. 2019 (BERT), section 3.1; He et al. 2022
+    (MAE), section 3.
     """
 
     def __init__(self, initializer="random_normal", **kwargs):
@@ -45,7 +46,7 @@ class MaskTokens(Configurable):
         return ops.take_along_axis(choices, sources, axis=1)
 
     def compute_output_shape(self, tokens_shape, sources_shape):
-        return tuple(tokens_shape)
+        return (*sources_shape, tokens_shape[-1])
 
     def get_config(self):
         return {**super().get_config(), "initializer": keras.initializers.serialize(self.initializer)}

@@ -22,6 +22,7 @@ class AddPositionEmbs(Configurable):
             the table is resized (`resize_position_grid`).
         num_prefix_tokens: Number of tokens before the patch tokens. In a learned table each has a row of its
             own, before the rows of the grid, and is not resized; the fixed kinds add nothing to them.
+        endpoint: Of "sincos2d": as in `sincos_2d`.
 
     Call arguments:
         tokens: (batch, num_prefix_tokens + rows · columns, channels).
@@ -43,11 +44,12 @@ class AddPositionEmbs(Configurable):
     (`big_vision`).
     """
 
-    def __init__(self, kind="learned", grid_size=(14, 14), num_prefix_tokens=0, **kwargs):
+    def __init__(self, kind="learned", grid_size=(14, 14), num_prefix_tokens=0, endpoint=True, **kwargs):
         super().__init__(**kwargs)
         self.kind = one_of(KINDS).check("kind", kind)
         self.grid_size = pair(grid_size, "grid_size")
         self.num_prefix_tokens = num_prefix_tokens
+        self.endpoint = endpoint
 
     def build(self, tokens_shape, grid_shape=None):
         if self.kind == "learned":
@@ -64,7 +66,7 @@ class AddPositionEmbs(Configurable):
             return tokens
         rows, columns = self.grid_size if grid is None else ops.shape(grid)[1:3]
         if self.kind == "sincos2d":
-            positions = ops.cast(sincos_2d(rows, columns, tokens.shape[-1]), tokens.dtype)
+            positions = ops.cast(sincos_2d(rows, columns, tokens.shape[-1], self.endpoint), tokens.dtype)
             positions = ops.expand_dims(positions, 0)
             if self.num_prefix_tokens:
                 positions = ops.pad(positions, ((0, 0), (self.num_prefix_tokens, 0), (0, 0)))
@@ -133,12 +135,14 @@ def _corner_aligned(old, new):
     return ops.maximum(1 - ops.abs(distance), 0)
 
 
-def sincos_2d(rows, columns, channels):
+def sincos_2d(rows, columns, channels, endpoint=True):
     """Fixed position embeddings: sines and cosines of the column, then of the row.
 
     Args:
         rows, columns: Size of the grid; ints, or scalar tensors inside a graph.
         channels: Length of a vector; 4 must divide it, and it must be at least 8.
+        endpoint: Whether the lowest of the `channels / 4` frequencies is 1/10,000 (big_vision), or would be
+            that of the next channel (MAE).
 
     Returns:
         Tensor (rows · columns, channels), float32.
@@ -150,11 +154,13 @@ def sincos_2d(rows, columns, channels):
         >>> sincos_2d(2, 3, 8).shape
         TensorShape([6, 8])
 
-    Source: Beyer et al. 2022 (arXiv 2205.01580); `big_vision/models/vit.py`.
+    Source: Beyer et al. 2022 (arXiv 2205.01580); `big_vision/models/vit.py`; `util/pos_embed.py` of
+    facebookresearch/mae.
     """
     if channels % 4 or channels < 8:
         raise ValueError(f"sincos2d needs channels in multiples of 4, at least 8; got {channels}")
-    omega = ops.convert_to_tensor(1 / 10_000 ** np.linspace(0, 1, channels // 4), "float32")
+    omega = 1 / 10_000 ** np.linspace(0, 1, channels // 4, endpoint=endpoint)
+    omega = ops.convert_to_tensor(omega, "float32")
     row, column = grid_positions(rows, columns)
     waves = [column * omega, row * omega]
     return ops.concatenate([f(wave) for wave in waves for f in (ops.sin, ops.cos)], axis=1)

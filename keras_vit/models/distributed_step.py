@@ -9,6 +9,7 @@ import functools
 
 import keras
 from keras import ops
+from keras.src.losses.loss import scale_loss_for_distribution  # Keras's trainer expects it
 
 from keras_vit.seeds import override_seeds
 
@@ -21,6 +22,12 @@ def loss_weight(model, images, sample_weight):
     if sample_weight is not None and reduction == MEAN:
         return ops.sum(ops.cast(sample_weight, "float32"))
     return ops.convert_to_tensor(ops.shape(keras.tree.flatten(images)[0])[0], "float32")
+
+
+def total_loss(model, loss):
+    """What `compute_loss` of a model with its own loss returns: that loss and those of the layers."""
+    losses = [scale_loss_for_distribution(loss), *map(model._aggregate_additional_loss, model.losses)]
+    return ops.sum(losses)
 
 
 def folded(fold_in, seed, *numbers):

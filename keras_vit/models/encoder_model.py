@@ -1,7 +1,7 @@
 """Models that add layers to the tokens of a VisionTransformer, their encoder."""
 
 from keras_vit.layers.dense import without_state
-from keras_vit.models.adapting import copy_with_weights
+from keras_vit.models.adapting import copy_with_weights, plain_arrays
 from keras_vit.models.config import DYNAMIC_SIZE, INFERENCE, stem_stride
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.vit import VisionTransformer
@@ -29,6 +29,41 @@ class EncoderModel(ConfiguredModel):
 
     def _inner_models(self):
         return (self.encoder,)
+
+
+class Pretrainer(EncoderModel):
+    """The model that an objective without labels trains: it is only needed to train its encoder."""
+
+    def to_vision_transformer(self, **changes):
+        """A new VisionTransformer with the encoder's weights, for fine-tuning.
+
+        For another image size, save the model; `from_pretrained` resizes the positions.
+
+        Args:
+            **changes: Constructor arguments, such as `num_classes` and `pooling`.
+
+        Returns:
+            VisionTransformer: The layers after the tokens are new, and with `norm_after_pooling` the last
+                norm, too. Quantized kernels are dequantized, LoRA factors merged, and all weights trainable.
+
+        Raises:
+            ValueError: if the encoder's weights do not fit the changed arguments.
+
+        Example:
+            >>> predictor = keras_vit.MaskedPatchPredictor(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3))
+            >>> predictor.to_vision_transformer(pooling="gap", num_classes=10).output_shape
+            (None, 10)
+        """
+        kept = {"dtype": self.encoder.dtype_policy, "name": self.encoder.name}
+        model = VisionTransformer(**{**self.encoder._config(), **kept, **changes})
+        arrays, weights = plain_arrays(self.encoder), {weight.path: weight for weight in model.weights}
+        if model.norm_after_pooling:
+            arrays = {path: x for path, x in arrays.items() if not path.startswith("encoder_norm/")}
+        if missing := sorted(arrays.keys() - weights.keys()):
+            raise ValueError(f"a model with {changes} lacks weights of the encoder: {', '.join(missing)}")
+        for path, array in arrays.items():
+            weights[path].assign(array)
+        return model
 
 
 def as_encoder(encoder, dtype=None):

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 from keras import ops
-from keras.src.losses.loss import scale_loss_for_distribution  # Keras's trainer expects it
 
 from keras_vit import preprocessing
 from keras_vit.layers.dense import Dense, without_state
@@ -14,7 +13,7 @@ from keras_vit.models.adapting import copy_with_weights, plain_arrays
 from keras_vit.models.classifying import check_finite, check_size, most_probable
 from keras_vit.models.config import INFERENCE
 from keras_vit.models.configured import ConfiguredModel
-from keras_vit.models.distributed_step import MEAN
+from keras_vit.models.distributed_step import MEAN, total_loss
 from keras_vit.models.pair_loss import pair_loss
 from keras_vit.models.text import TextTransformer
 from keras_vit.models.vit import VisionTransformer
@@ -145,8 +144,7 @@ class ImageTextModel(ConfiguredModel):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         # Filled up batches have pairs of weight 0.
         counted = None if sample_weight is None else ops.not_equal(sample_weight, 0)
-        loss = scale_loss_for_distribution(pair_loss(y_pred, self.objective, counted=counted))
-        return ops.sum([loss, *(self._aggregate_additional_loss(each) for each in self.losses)])
+        return total_loss(self, pair_loss(y_pred, self.objective, counted=counted))
 
     @property
     def image_size(self):

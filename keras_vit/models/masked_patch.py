@@ -6,9 +6,7 @@ import numpy as np
 from keras_vit.layers.dense import EinsumDense
 from keras_vit.layers.mask_tokens import MaskTokens
 from keras_vit.layers.patch_embedding import check_divisible, pair
-from keras_vit.models.adapting import plain_arrays
-from keras_vit.models.encoder_model import EncoderModel, as_encoder, patch_pixels
-from keras_vit.models.vit import VisionTransformer
+from keras_vit.models.encoder_model import Pretrainer, as_encoder, patch_pixels
 from keras_vit.preprocessing.tensors import backend_of
 from keras_vit.rules import one_of
 
@@ -18,7 +16,7 @@ LEVELS = 8  # per channel of a color: 3 bits
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MaskedPatchPredictor(EncoderModel):
+class MaskedPatchPredictor(Pretrainer):
     """Self-supervised training: predict the content of an image's corrupted patches.
 
     Before the encoder some patch vectors are replaced by a learned mask token or by vectors of other patches
@@ -90,35 +88,6 @@ class MaskedPatchPredictor(EncoderModel):
         [0, 0, 0, 0, 0]
         """
         return patch_targets(images, patch_pixels(self.encoder), self.target, self.encoder.preprocessing)
-
-    def to_vision_transformer(self, **changes):
-        """A new VisionTransformer with the encoder's weights, for fine-tuning.
-
-        For another image size, save the encoder by `save_weights`; `from_pretrained` resizes the positions.
-
-        Args:
-            **changes: Constructor arguments, such as `num_classes` and `pooling`.
-
-        Returns:
-            VisionTransformer: The layers after the tokens are new. Quantized kernels are dequantized, LoRA
-                factors merged, and all weights trainable.
-
-        Raises:
-            ValueError: if the encoder's weights do not fit the changed arguments.
-
-        Example:
-            >>> predictor = MaskedPatchPredictor(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3))
-            >>> predictor.to_vision_transformer(pooling="gap", num_classes=10).output_shape
-            (None, 10)
-        """
-        kept = {"dtype": self.encoder.dtype_policy, "name": self.encoder.name}
-        model = VisionTransformer(**{**self.encoder._config(), **kept, **changes})
-        arrays, weights = plain_arrays(self.encoder), {weight.path: weight for weight in model.weights}
-        if missing := sorted(arrays.keys() - weights.keys()):
-            raise ValueError(f"a model with {changes} lacks weights of the encoder: {', '.join(missing)}")
-        for path, array in arrays.items():
-            weights[path].assign(array)
-        return model
 
     def _config(self):
         return {"target": self.target}

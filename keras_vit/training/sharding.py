@@ -30,7 +30,8 @@ MODEL_AXES = {
 # Layers whose outputs are kept divided by the batch alone. Otherwise the compiler would divide tokens like
 # the weights next to them, and send tokens from device to device instead of weights.
 TOKENS = (
-    r"(?:^|/)(?:position_embedding|tokens|encoder_block_\d+|attention|mlp|(?:attention|mlp|encoder|pooled)_norm"
+    r"(?:^|/)(?:(?:decoder_)?position_embedding|tokens|(?:en|de)coder_block_\d+|attention|mlp"
+    r"|(?:attention|mlp|encoder|decoder|pooled)_norm|decoder_embedding"
     r"|out|dense_1|(?:attention|mlp)_scale|attention_pooling|pre_logits|head\w*|prediction)/output$"
 )
 # Under model_parallel the outputs of these are divided by heads, hidden units and channels, too.

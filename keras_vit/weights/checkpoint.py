@@ -17,7 +17,7 @@ from keras_vit.layers.attention import check_heads
 from keras_vit.messages import listed
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
-from keras_vit.models.encoder_model import EncoderModel
+from keras_vit.models.encoder_model import EncoderModel, Pretrainer
 from keras_vit.models.image_text import ImageTextModel
 from keras_vit.models.segmentation import ImageSegmenter
 from keras_vit.models.text import min_text_parameters
@@ -32,6 +32,7 @@ from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.image_text import TwoTowers, has_text_tower, read_towers
 from keras_vit.weights.layouts import LAYOUTS, detect_layout
+from keras_vit.weights.masked_autoencoder import Decoder, read_decoder
 from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
 
@@ -61,6 +62,7 @@ class StoredModel:
         position_resize: How the model resizes its position table to the image size of the metadata, as for
             `from_pretrained`, or None if it does not.
         towers: What a file with two towers holds beside the image tower, if its text tower was read.
+        decoder: What a file with a masked autoencoder holds beside the encoder, if it was asked for.
     """
 
     path: pathlib.Path
@@ -74,6 +76,7 @@ class StoredModel:
     position_resize: str | None = None
     segmenter: dict | None = None
     towers: TwoTowers | None = None
+    decoder: Decoder | None = None
 
     def mismatches(self, shapes):
         """Compare the arrays with the expected shapes by our names: three lists of differences by title."""
@@ -89,7 +92,9 @@ class StoredModel:
         }
 
 
-def read_checkpoint(source, *, variant=None, sha256=None, trust=False, text_tower=False, **given):
+def read_checkpoint(
+    source, *, variant=None, sha256=None, trust=False, text_tower=False, pretrainer=False, **given
+):
     """Read a checkpoint and infer the model that it belongs to.
 
     Args:
@@ -97,6 +102,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, text_towe
         variant: Name of a variant that the file must hold; supplies the options that are not stored.
         sha256, trust: As for `from_pretrained`.
         text_tower: Whether to read a text tower, too; "auto": if the file's keys show one.
+        pretrainer: Whether to read the decoder of a masked autoencoder, too.
         **given: `VisionTransformer` arguments of the stored model, such as `num_heads` or `position_grid`.
 
     Returns:
@@ -135,7 +141,7 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, text_towe
     if text_tower == "auto":
         text_tower = has_text_tower(skipped)
     others = {}
-    if text_tower:
+    if text_tower or pretrainer:
         of_others = {key: arrays[key] for key in skipped if not key.endswith("position_ids")}
         others = float_arrays(of_others, path)
     arrays = float_arrays({key: array for key, array in arrays.items() if key not in skipped}, path)
@@ -169,6 +175,9 @@ def read_checkpoint(source, *, variant=None, sha256=None, trust=False, text_towe
     if text_tower:
         with named(path):
             stored.towers = read_towers(stored, others, split_heads, described=digest is None)
+    if pretrainer:
+        with named(path):
+            stored.decoder = read_decoder(stored, others, split_heads, described=digest is None)
     return stored
 
 
@@ -215,8 +224,7 @@ def read_model(path, pretrainer=False):
             _check_all_read(model, stored)
     if not kind:
         raise ValueError(f"{str(path)!r} holds a {config.get('class_name')}; expected a VisionTransformer")
-    is_pretrainer = isinstance(model, EncoderModel) and not isinstance(model, ImageSegmenter)
-    return model.encoder if is_pretrainer and not pretrainer else model
+    return model.encoder if isinstance(model, Pretrainer) and not pretrainer else model
 
 
 def holds_two_towers(path):

@@ -10,6 +10,7 @@ from keras_vit.messages import listed
 from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.adapting import copy_with_weights, plain_arrays
 from keras_vit.models.config import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
+from keras_vit.models.encoder_model import Pretrainer
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
 from keras_vit.weights import segmentation
@@ -18,6 +19,7 @@ from keras_vit.weights.checkpoint import holds_two_towers, named, not_finite, re
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.image_text import image_text_model, tokenizer_family
+from keras_vit.weights.masked_autoencoder import masked_autoencoder
 from keras_vit.weights.resizing import (
     POSITION_RESIZES,
     adapted_channels,
@@ -51,6 +53,7 @@ def from_pretrained(
     check_finite=True,
     segmenter=None,
     text_tower=False,
+    pretrainer=False,
     **overrides,
 ):
     """Load a Vision Transformer with the weights of a checkpoint.
@@ -90,6 +93,8 @@ def from_pretrained(
         text_tower: Whether to load a SigLIP, SigLIP 2, CLIP or LiT as an `ImageTextModel`, with its text
             tower and its tokenizer; False: its image tower; "auto": as an `ImageTextModel` if the keys of the
             file show a text tower.
+        pretrainer: Whether to load all of a model that was trained without labels: a `MaskedAutoencoder` with
+            its decoder, or a run's `pretrainer.keras`; False: its encoder.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`
             packs images of any aspect ratio into batches (NaFlex), as SigLIP 2 for any size was trained;
             `image_size` makes of such a model one of a single size. `class_names` may
@@ -133,9 +138,25 @@ def from_pretrained(
             _check_no_head(num_classes, head, segmenter)
             size = {} if image_size is None else {"image_size": image_size}
             return _two_towers_of_keras(path, position_resize, {**size, **overrides})
+    if pretrainer:
+        _check_no_head(num_classes, head, segmenter)
+        of_run = os.path.join(os.path.expanduser(source), "pretrainer.keras")
+        file = of_run if os.path.isfile(of_run) else os.fspath(source)
+        if file.endswith(".keras"):
+            if image_size is not None or overrides:
+                raise ValueError("a .keras file of a pretrainer is loaded as it is; got other options")
+            return _pretrainer_of_keras(fetch(resolve(file), sha256=sha256, trust=trust))
     checkpoint = read_checkpoint(
-        source, variant=variant, sha256=sha256, trust=trust, text_tower=text_tower, **known
+        source,
+        variant=variant,
+        sha256=sha256,
+        trust=trust,
+        text_tower=text_tower,
+        pretrainer=pretrainer,
+        **known,
     )
+    if pretrainer:
+        num_classes = 0
     if checkpoint.towers:
         _check_no_head(num_classes, head, segmenter)
         num_classes = 0
@@ -199,6 +220,8 @@ def from_pretrained(
             model = ImageSegmenter(encoder, **segmenter)
         elif segments:
             model = segmentation.segmenter(checkpoint, encoder, num_classes, names)
+        elif pretrainer:
+            model = masked_autoencoder(checkpoint, encoder)
         elif checkpoint.towers:
             model = image_text_model(checkpoint, encoder)
             # No digest covers the tokenizer's files.
@@ -224,7 +247,9 @@ def from_pretrained(
 
 def _check_no_head(num_classes, head, segmenter):
     if num_classes or head != "auto" or segmenter is not None:
-        raise ValueError("a model with a text tower has no head; got num_classes, head or segmenter")
+        raise ValueError(
+            "a model with a text tower or a decoder has no head; got num_classes, head or segmenter"
+        )
 
 
 def _two_towers_of_keras(path, position_resize, options):
@@ -241,6 +266,13 @@ def _two_towers_of_keras(path, position_resize, options):
 
 
 _OF_SIZE = ("image_size", "patch_size", "max_num_patches")  # options of a `Preprocessing`
+
+
+def _pretrainer_of_keras(path):
+    model = read_model(path, pretrainer=True)
+    if not isinstance(model, Pretrainer):
+        raise ValueError(f"{str(path)!r} holds a {type(model).__name__}; expected one trained without labels")
+    return model
 
 
 def _preprocessing(config, stored):
@@ -272,13 +304,18 @@ def _drop(arrays, model, stored, head):
         _remove(arrays, "pre_logits/")
     if stored["num_layers"]:
         _drop_tokens(arrays, model, stored)
+    new_norm = []
+    if model.norm_after_pooling and not stored.get("norm_after_pooling"):
+        # Fine-tuning of MAE has a new norm after the pooling instead of the last one.
+        _remove(arrays, "encoder_norm/")
+        new_norm = [weight.path for weight in model.get_layer("pooled_norm").weights]
     heads = _heads(model._config())
     changed = any(getattr(model, name) != stored[name] for name in ("num_classes", "representation_size"))
     reset = heads if head == "reset" or (head == "auto" and changed) else ()
     for name in {*_heads(stored), *reset}:
         if name in reset or name not in heads:
             _remove(arrays, f"{name}/")
-    return [f"{name}/{leaf}" for name in reset for leaf in ("kernel", "bias")]
+    return new_norm + [f"{name}/{leaf}" for name in reset for leaf in ("kernel", "bias")]
 
 
 def _heads(options):

@@ -9,7 +9,9 @@ from keras_vit.layers.dense import STATE
 from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DEFAULTS, prefix_tokens
+from keras_vit.models.masked_autoencoder import MaskedAutoencoder
 from keras_vit.rules import one_of
+from keras_vit.weights import masked_autoencoder
 from keras_vit.weights.archive import FLOATS, write_arrays
 from keras_vit.weights.checkpoint import merged_heads
 from keras_vit.weights.image_text import split_arrays, towers_config, towers_conflicts, written_towers
@@ -33,7 +35,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
 
     Args:
         model: VisionTransformer; for "huggingface" also an `ImageSegmenter` with head "mask"; an
-            `ImageTextModel` for all layouts but "timm".
+            `ImageTextModel` for all layouts but "timm"; a `MaskedAutoencoder` for "huggingface" and "timm",
+            whose names facebookresearch/mae has.
         path: File to write: `.npz` for "vit_jax" and "big_vision", `.safetensors` for "timm"; for
             "huggingface" and "open_clip" a folder, in which `model.safetensors` or
             `open_clip_model.safetensors` is written.
@@ -57,13 +60,14 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     """
     segments = isinstance(model, ImageSegmenter) and layout == "huggingface"
     towers = model if isinstance(model, ImageTextModel) else None
+    autoencoder = model if isinstance(model, MaskedAutoencoder) else None
     one_of(LAYOUTS).check("layout", layout)
     if isinstance(model, ImageSegmenter) and not (segments and model.head == "mask"):
         raise ValueError(
             "of segmenters only head='mask' has a layout, 'huggingface'; save its `encoder` "
             f"(num_classes=0 of a file), or all of it as .keras; got head={model.head!r} and {layout!r}"
         )
-    if not isinstance(model, VisionTransformer) and not segments and not towers:
+    if not isinstance(model, VisionTransformer) and not (segments or towers or autoencoder):
         raise ValueError(f"expected a VisionTransformer; got a {type(model).__name__}")
     one_of(FLOATS).check("dtype", dtype)
     name, layout = layout, LAYOUTS[layout]
@@ -72,6 +76,9 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     elif towers:
         (stored, others), config, more = split_arrays(model), model.image.get_config(), {}
         model = model.image
+    elif autoencoder:
+        (stored, others, config), more = masked_autoencoder.split_arrays(autoencoder), {}
+        model = autoencoder.encoder
     else:
         stored, config, more = plain_arrays(model), model.get_config(), {}
     if unknown := options.keys() - layout.write_options:
@@ -80,7 +87,11 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     reasons = cannot_express(name, config) or layout.array_conflicts(stored, config)
     if layout.two_towers and not towers:
         reasons = ["no text tower"]
-    if reasons := reasons or (towers_conflicts(towers, name) if towers else []):
+    if not reasons and towers:
+        reasons = towers_conflicts(towers, name)
+    if not reasons and autoencoder:
+        reasons = masked_autoencoder.decoder_conflicts(autoencoder, name, config)
+    if reasons:
         raise ValueError(f"the layout {name!r} cannot express this model: {'; '.join(reasons)}")
     file, *sidecars = files_to_write(path, name, overwrite)
     tokenizer = {}
@@ -96,6 +107,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     written = layout.write(form(arrays), config, **options) | more
     if towers:
         written = written_towers(towers, name, written, others, merged_heads, **options)
+    if autoencoder:
+        written = masked_autoencoder.written_decoder(autoencoder, name, written, merged_heads(others))
     head = {"num_classes": model.num_classes, "class_names": model.class_names}
     config = {**config, "class_names": model.class_names}
     if towers:  # Without the text tower, the layer after the image tower is its head.
@@ -104,6 +117,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     configs = layout.write_config({**config, **head}) if layout.in_folder else ()
     if towers and configs:
         configs[0] = towers_config(towers, name, configs[0])
+    if autoencoder and configs:
+        configs[0] = masked_autoencoder.decoder_config(autoencoder, configs[0])
     texts = [sidecar_text(config, name, digest), *configs]
     new_folder = not file.parent.exists()
     file.parent.mkdir(exist_ok=True)

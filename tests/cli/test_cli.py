@@ -169,7 +169,7 @@ UNKNOWN = {
     "predict --model WEIGHTS --format xml IMAGE": "'xml'",
     "finetune --weights WEIGHTS --dataset digits --workdir OUT --recipe fintune": "'fintune'",
     "finetune --weights WEIGHTS --dataset digits --workdir OUT --strategy all": "'all'",
-    "pretrain --model mu/16 --dataset digits --workdir OUT --objective mae": "'mae'",
+    "pretrain --model mu/16 --dataset digits --workdir OUT --objective draw": "'draw'",
     "pretrain --model mu/16 --dataset digits --workdir OUT --objective masked_patch --target no": "'no'",
     "weights convert WEIGHTS OUT.npz --layout flax": "'flax'",
     "weights convert WEIGHTS OUT.npz --layout vit_jax --dtype int8": "'int8'",

@@ -5,6 +5,9 @@ import numpy as np
 import pytest
 from made.pages import read_page
 
+from keras_vit import MaskedAutoencoder
+from keras_vit import from_pretrained as load
+
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 
 SHORT = ("--total_steps", 2, "--batch_size", 4, "--set", "eval_every=2", "--set", "warmup_steps=1")
@@ -38,6 +41,27 @@ def test_masked_patch_prediction_leaves_an_encoder_without_a_head(pretrained):
     page = read_page((workdir / "report.html").read_text())
     assert page.headings == ["Training", "Patch filters", "Position embeddings", "Configuration"]
     assert "target mean_color" in page.text
+
+
+def test_a_masked_autoencoder_shows_its_reconstructions_and_is_fine_tuned(images, keras_vit, tmp_path):
+    data = ("--dataset", f"folder:{images}", *SHORT)
+    decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
+    done = keras_vit(
+        *("pretrain", "--recipe", "mae", "--objective", "mae", *MODEL, *data),
+        *("--set", f"pretrainer={decoder}", "--workdir", tmp_path / "mae"),
+    )
+    assert done.returncode == 0, done.stderr
+    whole = load(tmp_path / "mae", pretrainer=True)
+    assert type(whole) is MaskedAutoencoder and whole.decoder_hidden_size == 8
+    page = read_page((tmp_path / "mae" / "report.html").read_text())
+    assert page.headings[:2] == ["Training", "Reconstructions"]
+    assert "1 of 4" in page.text and (tmp_path / "mae" / "figures" / "reconstructions.png").is_file()
+    recipe = ("--recipe", "mae_finetune", "--set", "mixup=0.0", "--set", "cutmix=0.0")
+    tuned = ("finetune", "--weights", tmp_path / "mae", *data, *recipe, "--image_size", 16)
+    done = keras_vit(*tuned, "--workdir", tmp_path / "tuned")
+    assert done.returncode == 0, done.stderr
+    model = load(tmp_path / "tuned")
+    assert (model.pooling, model.class_token, model.norm_after_pooling) == ("gap", True, True)
 
 
 @pytest.mark.slow

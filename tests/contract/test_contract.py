@@ -56,6 +56,7 @@ BLOCK = {"num_heads": 2, "mlp_dim": 12}
 LAYERS = [
     (layers.AddPositionEmbs, {"grid_size": (2, 2), "num_prefix_tokens": 1}, [TOKENS]),
     (layers.AddPositionEmbs, {"kind": "sincos2d", "grid_size": 2, "num_prefix_tokens": 1}, [TOKENS]),
+    (layers.AddPositionEmbs, {"kind": "sincos2d", "grid_size": 2, "endpoint": False}, [(4, 8)]),
     (layers.AddPositionEmbs, {"grid_size": (3, 3)}, [(6, 8), GRID]),
     (layers.AttentionPooling, {**BLOCK, "activation": "gelu_erf", "qkv_bias": False}, [TOKENS]),
     (layers.AttentionPooling, BLOCK, [TOKENS, (1, 1, 5)]),
@@ -67,6 +68,7 @@ LAYERS = [
     (layers.LayerScale, {"value": 0.5}, [TOKENS]),
     (layers.LogitFactors, {"objective": "softmax"}, [(8,), (8,)]),
     (layers.MaskTokens, {"initializer": "ones"}, [TOKENS, Sources((5,))]),
+    (layers.MaskTokens, {}, [TOKENS, Sources((7,))]),
     (layers.MlpBlock, {"mlp_dim": 12, "activation": "quick_gelu", "dropout_rate": 0.1}, [TOKENS]),
     (layers.MultiHeadSelfAttention, {"num_heads": 2, "qkv_bias": False}, [TOKENS]),
     (layers.MultiHeadSelfAttention, {"num_heads": 4, "dropout_rate": 0.1}, [TOKENS, (3, 8)]),
@@ -94,7 +96,10 @@ LAYERS = [
 ]
 # Their outputs, for a loss or the attention's scores, are float32 under every policy.
 BIASES = (layers.CausalBias, layers.PaddingBias, layers.TokenPaddingBias)
-FLOAT32 = (*BIASES, keras_vit.MaskedPatchPredictor, keras_vit.ImageTextModel)
+FLOAT32 = (
+    *(*BIASES, keras_vit.MaskedPatchPredictor, keras_vit.MaskedAutoencoder),
+    keras_vit.ImageTextModel,
+)
 # Their outputs have no axis of the batch; they have tests of their own.
 WITHOUT_BATCH = {layers.RotaryPositions, layers.RelativePositionIndex, layers.RelativePositionBias}
 VIT = keras_vit.VisionTransformer
@@ -132,6 +137,9 @@ MODELS += [
     (keras_vit.MaskedPatchPredictor, {"encoder": ENCODER}, [MASKED]),
     (keras_vit.MaskedPatchPredictor, {"encoder": ENCODER, "target": "downsized"}, [MASKED]),
 ]
+DECODER = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
+ORDERED = {"images": IMAGE, "order": Sources((4,))}
+MODELS.append((keras_vit.MaskedAutoencoder, {"encoder": ENCODER, **DECODER}, [ORDERED]))
 SEGMENTER = {"encoder": ENCODER, "num_classes": 5}
 QUERIES = {**SEGMENTER, "head": "mask", "num_queries": 6, "query_blocks": 1}
 MODELS += [

@@ -40,7 +40,7 @@ EXAMPLES = {
 
 SLOW = re.compile(
     r"keras_vit\.(training\.|export\.|cli\.(?!export)|inspection\."
-    r"|models\.(distributed|adapting|masked_patch|mask_loss|panoptic|pair_loss|windows)"
+    r"|models\.(distributed|adapting|masked_(patch|autoencoder)|mask_loss|panoptic|pair_loss|windows)"
     r"|evaluation\.(few_shot|predicting|real_labels)|data\.(batches|masking|folder\.file_orientations))"
 )
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * bool(SLOW.match(name))) for name in EXAMPLES]

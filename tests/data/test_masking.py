@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data.masking import corruption, masked_patch_batches
+from keras_vit.data.masking import corruption, masked_patch_batches, random_order_batches
 
 
 def sampled(images, patches, seed=(0, 0), **fractions):
@@ -94,6 +94,42 @@ def test_batches_may_be_smaller_or_empty_and_of_dynamic_size():
     assert [len(weights) for _, _, weights in corrupted_batches(dynamic)] == [8, 4]
     ((inputs, targets, weights),) = corrupted_batches(tf.data.Dataset.from_tensors(tf.zeros((0, 4, 4, 3))))
     assert inputs["sources"].shape == targets.shape == weights.shape == (0, 4)
+
+
+def orders(images=IMAGES, **options):
+    found = random_order_batches(images, 9, **{"seed": 1, **options})
+    return [tf.nest.map_structure(lambda x: x.numpy(), batch) for batch in found]
+
+
+def test_each_image_has_an_order_by_seed_and_step():
+    whole = orders()
+    for (inputs,), images in zip(whole, IMAGES, strict=True):
+        np.testing.assert_array_equal(inputs["images"], images)
+        assert inputs["order"].dtype == np.int32
+        np.testing.assert_array_equal(np.sort(inputs["order"], axis=1), [range(9)] * 4)
+    assert len({tuple(row) for (inputs,) in whole for row in inputs["order"]}) == 12
+    assert_same(orders(IMAGES.skip(1), first_step=1), whole[1:])
+    assert (orders(seed=2)[0][0]["order"] != whole[0][0]["order"]).any()
+    halves = IMAGES.map(lambda x: x[:2]), IMAGES.map(lambda x: x[2:])
+    parts = [orders(half, worker=i, workers=2) for i, half in enumerate(halves)]
+    for (inputs,), *of_workers in zip(whole, *parts, strict=True):
+        found = np.concatenate([own["order"] for (own,) in of_workers])
+        np.testing.assert_array_equal(found, inputs["order"])
+
+
+def test_patches_are_visible_equally_often():
+    many = tf.data.Dataset.from_tensors(tf.zeros((3000, 1, 1, 1)))
+    order = orders(many)[0][0]["order"]
+    counts = np.bincount(order[:, :3].ravel(), minlength=9)
+    assert np.abs(counts - 1000).max() < 5 * np.sqrt(3000 * 2 / 9)
+
+
+def test_labels_are_passed_on_and_batches_may_be_empty():
+    labelled = tf.data.Dataset.from_tensors((tf.zeros((0, 4, 4, 3)), tf.zeros(0)))
+    ((inputs, labels),) = orders(labelled)
+    assert (inputs["order"].shape, labels.shape) == ((0, 9), (0,))
+    inputs, _ = random_order_batches(labelled.unbatch().batch(8), 9, seed=0).element_spec
+    assert inputs["order"].shape.as_list() == [None, 9]
 
 
 @pytest.mark.parametrize(

@@ -104,11 +104,21 @@ def pairing(tmp_path_factory):
     return configure
 
 
+DECODER = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
+MAE = Recipe("adamw", 3e-3, 24, batch_size=4, pretrainer=DECODER, crop_area=(0.5, 1.0), **INTERRUPTED)
+
+
 @pytest.fixture(scope="session")
-def labelled(segmenting, pairing):
-    """A function from a head of a segmenter, or an objective of two towers, to the RunConfig of a run."""
+def labelled(segmenting, pairing, tmp_path_factory):
+    """A function to the RunConfig of a run: of a segmenter's head, an objective of two towers, or "mae"."""
+    from keras_vit.training.config import RunConfig
+
+    folder = write_classes(tmp_path_factory.mktemp("without_labels"), count=12)
 
     def configure(labels, **changes):
+        if labels == "mae":
+            model = {name: value for name, value in SMALL.items() if name != "num_classes"}
+            return RunConfig(f"folder:{folder}", MAE.with_changes(**changes), model, objective="mae")
         return (segmenting if labels in SEGMENTERS else pairing)(labels, **changes)
 
     return configure

@@ -105,7 +105,7 @@ def test_a_run_writes_its_files_and_resumes_bit_for_bit(is_small, random, tmp_pa
     "killed, labels",
     [
         *(("jax", "classes"), ("tensorflow", "classes"), ("jax", "up"), ("tensorflow", "mask")),
-        *(("jax", "sigmoid"), ("tensorflow", "softmax")),
+        *(("jax", "sigmoid"), ("tensorflow", "softmax"), ("tensorflow", "mae")),
     ],
 )
 def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
@@ -132,7 +132,7 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
     "backend, labels",
     [
         *(("jax", "classes"), ("tensorflow", "up"), ("tensorflow", "mask")),
-        *(("tensorflow", "sigmoid"), ("jax", "softmax")),
+        *(("tensorflow", "sigmoid"), ("jax", "softmax"), ("tensorflow", "mae")),
     ],
 )
 def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_the_uninterrupted_one(

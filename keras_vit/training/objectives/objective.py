@@ -27,7 +27,7 @@ class Pretraining(Objective):
 
     Args:
         model: A function from the encoder, a VisionTransformer without a head, and the keyword arguments in
-            the recipe's `pretrainer` to the model that is trained, an `EncoderModel`.
+            the recipe's `pretrainer` to the model that is trained, a `Pretrainer`.
         batches: A function of a tf.data.Dataset of (images, labels), the trained model, and the keyword
             arguments `seed`, `first_step`, `worker` and `workers`, to the batches that `fit` takes.
         scores: A function of the trained model, the encoder of the finished run, the data set and the recipe,

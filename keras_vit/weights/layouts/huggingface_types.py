@@ -108,18 +108,20 @@ _SEPARATE["attention/out"] = "attention.output.dense"
 _PROJECTIONS = {f"attention/{name}": f"attention.{name[0]}_proj" for name in ("query", "key", "value", "out")}
 _VIT_NORMS = {"attention_norm": "layernorm_before", "mlp_norm": "layernorm_after"}
 _MLP = {"mlp/dense_0": "mlp.fc1", "mlp/dense_1": "mlp.fc2"}
+VIT_BLOCK = {
+    **{**_VIT_NORMS, **_SEPARATE},
+    **{"mlp/dense_0": "intermediate.dense", "mlp/dense_1": "output.dense"},
+}
+# As transformers 5 names them in memory, and in a saved state dict.
+VIT_BLOCK_IN_MEMORY = {**_VIT_NORMS, **_PROJECTIONS, **_MLP}
 _VIT_ROWS = (
     *torch_rows(_TOKENS),
     *torch_rows({"encoder_norm": "layernorm", "pre_logits": "pooler.dense", "head": "classifier"}),
     *torch_rows({"head_distillation": "distillation_classifier"}),
     *torch_rows({"head": "cls_classifier"}),  # of a distilled DeiT
     *_PATCHES,
-    *torch_rows({**_VIT_NORMS, **_SEPARATE}, _BLOCK, "encoder.layer.{i}."),
-    *torch_rows(
-        {"mlp/dense_0": "intermediate.dense", "mlp/dense_1": "output.dense"}, _BLOCK, "encoder.layer.{i}."
-    ),
-    # As transformers 5 names them in memory, and in a saved state dict.
-    *torch_rows({**_VIT_NORMS, **_PROJECTIONS, **_MLP}, _BLOCK, "layers.{i}."),
+    *torch_rows(VIT_BLOCK, _BLOCK, "encoder.layer.{i}."),
+    *torch_rows(VIT_BLOCK_IN_MEMORY, _BLOCK, "layers.{i}."),
 )
 
 _DINO = {

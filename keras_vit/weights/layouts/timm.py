@@ -16,6 +16,7 @@ from keras_vit.weights.layouts.table import CONV, Table, fused_rows, patch_kerne
 _MLP = {"mlp_norm": "norm", "mlp/dense_0": "mlp.fc1", "mlp/dense_1": "mlp.fc2"}
 _PACKED = re.compile(r"(blocks\.\d+\.mlp)\.fc1\.")  # gate and up in one array
 _FREQUENCIES = re.compile(r"(.*\.)?attn\.rope(_reg)?\.freqs")  # of ViT-5, which the options determine
+_DECODER = re.compile(r"decoder_.*|mask_token")  # of MAE's authors
 _EMBEDS = re.compile(r"embeds\.(proj|norm)\.")  # of NaFlexVit
 _LAYERS = {
     "class_token/token": "cls_token",
@@ -31,7 +32,7 @@ _LAYERS = {
     "head": "head",
     "head_distillation": "head_dist",
 }
-_BLOCK = {
+BLOCK = {
     "attention_norm": "norm1",
     "attention/query_norm": "attn.q_norm",
     "attention/key_norm": "attn.k_norm",
@@ -46,6 +47,7 @@ _BLOCK = {
     "mlp_norm": "norm2",
     "mlp_scale/gamma": "ls2.gamma",
 }
+QKV = ("query", "key", "value")
 _PROJECTIONS = ("attention/query", "attention/key", "attention/value")
 _OTHER_NAMES = {
     "attention_scale/gamma": "gamma_1",  # in DeiT III's own files, BEiT and EVA
@@ -71,8 +73,8 @@ class Timm(Layout):
         [
             *torch_rows(_LAYERS),
             *torch_rows({"patch_embedding": "patch_embed.proj"}, axes=CONV),
-            *torch_rows(_BLOCK, "encoder_block_{i}/", "blocks.{i}."),
-            *fused_rows("encoder_block_{i}/attention/", ("query", "key", "value"), "blocks.{i}.attn.qkv"),
+            *torch_rows(BLOCK, "encoder_block_{i}/", "blocks.{i}."),
+            *fused_rows("encoder_block_{i}/attention/", QKV, "blocks.{i}.attn.qkv"),
             *torch_rows(_OTHER_NAMES, "encoder_block_{i}/", "blocks.{i}."),
             *fused_rows("encoder_block_{i}/mlp/", ("gate", "up"), "blocks.{i}.mlp.packed"),
             *torch_rows(_POOLING, "attention_pooling/", "attn_pool."),
@@ -100,7 +102,8 @@ class Timm(Layout):
     }
 
     def skipped_keys(self, keys):
-        return [key for key in keys if _FREQUENCIES.fullmatch(key)]
+        skipped = _DECODER if "decoder_embed.weight" in keys else _FREQUENCIES
+        return [key for key in keys if skipped.fullmatch(key)]
 
     def read(self, arrays):
         prefix = self.prefix(arrays) or ""

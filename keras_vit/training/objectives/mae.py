@@ -1,0 +1,36 @@
+"""Masked autoencoder (MAE): the pixels of masked patches from the visible ones."""
+
+from keras_vit import data
+from keras_vit.models.masked_autoencoder import MaskedAutoencoder
+from keras_vit.training.objectives.objective import Pictures, Pretraining
+
+
+def mae(config):
+    """The objective of `MaskedAutoencoder`, whose arguments are the recipe's `pretrainer`.
+
+    Source: He et al. 2022 (MAE, arXiv 2111.06377).
+    """
+    return Pretraining(
+        name="mae",
+        loss=lambda recipe: None,  # the model's own
+        metrics=lambda outputs: [],
+        validation_metric="loss",
+        higher_is_better=False,
+        model=MaskedAutoencoder,
+        batches=_batches,
+        figures=_figures,
+    )
+
+
+def _batches(batches, model, **part):
+    return data.random_order_batches(batches, model.num_patches, **part)
+
+
+def _figures(model, images):
+    words = (
+        f"Test images, their visible patches ({model.num_visible} of {model.num_patches}), and the images "
+        "with the predicted pixels of the other patches."
+    )
+    if model.normalize_targets:
+        words += " Each predicted patch has the mean and the contrast of the true one."
+    return [Pictures("Reconstructions", words, model.reconstruct(images))]

@@ -1,0 +1,187 @@
+"""Masked autoencoders in checkpoints: the arrays and options of the decoder, read and written."""
+
+import json
+import re
+from typing import NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_vit.layers import sincos_2d
+from keras_vit.models.adapting import plain_arrays
+from keras_vit.models.config import grid_shape
+from keras_vit.models.masked_autoencoder import MaskedAutoencoder
+from keras_vit.rules import integer
+from keras_vit.weights.archive import check_unpacked_size
+from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.hub_config import CONFIG
+from keras_vit.weights.layouts.masked_autoencoder import DECODERS, DEFAULTS, OPTIONS, POSITIONS
+from keras_vit.weights.layouts.table import MappedArrays
+from keras_vit.weights.metadata import read_json
+from keras_vit.weights.shards import stored_size
+
+_OURS = re.compile(r"(decoder_\w+|mask_token|prediction)/.*")
+
+
+class Decoder(NamedTuple):
+    """What a checkpoint holds beside the encoder.
+
+    Attributes:
+        mapped: `MappedArrays` of the decoder.
+        options: dict of `MaskedAutoencoder` arguments, without the encoder.
+    """
+
+    mapped: MappedArrays
+    options: dict
+
+
+def read_decoder(checkpoint, others, split_heads, described=True):
+    """Read the decoder of a checkpoint.
+
+    Args:
+        checkpoint: `StoredModel` of the encoder.
+        others: dict of the arrays by the file's keys that do not belong to the encoder.
+        split_heads: Function that splits the heads' axis in the attention arrays of a `MappedArrays`, by
+            the sizes of its blocks.
+        described: Whether the configuration file next to the weights is read.
+
+    Returns:
+        Decoder.
+
+    Raises:
+        ValueError: if the file holds no decoder, a damaged one, or one with other positions than MAE's.
+    """
+    table = DECODERS.get(checkpoint.layout)
+    mapped = table.read(others) if table else MappedArrays({}, {}, [], [])
+    arrays = mapped.arrays
+
+    def shape(name):
+        if name not in arrays or arrays[name].ndim != 2 or 0 in arrays[name].shape:
+            raise ValueError(f"it holds no decoder of a masked autoencoder: no {name} of two axes")
+        return arrays[name].shape
+
+    options = dict(DEFAULTS.get(checkpoint.layout, {}))
+    config = checkpoint.path.with_name(CONFIG)
+    if described and checkpoint.layout == "huggingface" and config.is_file():
+        stored = read_json(config)
+        options |= {ours: stored[theirs] for theirs, ours in OPTIONS.items() if theirs in stored}
+    options["decoder_hidden_size"] = size = shape("decoder_embedding/kernel")[1]
+    options["decoder_mlp_dim"] = shape("decoder_block_0/mlp/dense_0/kernel")[1]
+    blocks = {int(match[1]) for name in arrays if (match := re.match(r"decoder_block_(\d+)/", name))}
+    if blocks != {*range(len(blocks))}:
+        raise ValueError(f"expected the decoder's blocks from 0 to {len(blocks) - 1}; got {sorted(blocks)}")
+    options["decoder_num_layers"] = len(blocks)
+    declared = len(blocks) * size * (4 * size + 2 * options["decoder_mlp_dim"])
+    check_unpacked_size(4 * declared, stored_size(checkpoint.path))
+    integer(at_least=1).check("decoder_num_heads", options["decoder_num_heads"])
+    split_heads(mapped, {"hidden_size": size, "num_heads": options["decoder_num_heads"]})
+    _check_positions(checkpoint, arrays, mapped.keys, size)
+    return Decoder(mapped, options)
+
+
+def _check_positions(checkpoint, arrays, keys, size):
+    """Remove the stored positions of the decoder, which are fixed."""
+    if POSITIONS not in arrays:
+        return
+    found, key = arrays.pop(POSITIONS), keys.pop(POSITIONS)
+    expected = _positions(checkpoint.arguments, size)
+    tolerance = 1e-5 if found.itemsize > 2 else 1e-2
+    if found.shape != expected.shape or np.abs(found.astype("float32") - expected).max() > tolerance:
+        raise ValueError(f"expected MAE's sines and cosines of the grid in {key}; got other positions")
+
+
+def _positions(encoder, size):
+    """The positions of the decoder as files store them, with a zero row for the class token."""
+    rows, columns = grid_shape(encoder["image_size"], encoder["patch_size"], None)
+    positions = ops.convert_to_numpy(sincos_2d(rows, columns, size, endpoint=False))
+    return np.pad(positions, ((1, 0), (0, 0)))[np.newaxis]
+
+
+def masked_autoencoder(checkpoint, encoder):
+    """The `MaskedAutoencoder` of a checkpoint, with new weights.
+
+    Args:
+        checkpoint: `StoredModel` with a `decoder`, whose arrays join those of the encoder.
+        encoder: VisionTransformer.
+    """
+    mapped, options = checkpoint.decoder
+    checkpoint.arrays.update(mapped.arrays)
+    checkpoint.keys.update(mapped.keys)
+    checkpoint.unknown += mapped.unknown
+    return MaskedAutoencoder(encoder, **options)
+
+
+def split_arrays(model):
+    """(the encoder's arrays, the decoder's, the encoder's `get_config()`), of a `MaskedAutoencoder`.
+
+    Fixed positions of the encoder are stored as a table, and its pooling has no effect.
+    """
+    arrays, config = plain_arrays(model), model.encoder.get_config()
+    others = {name: array for name, array in arrays.items() if _OURS.fullmatch(name)}
+    encoder = {name: array for name, array in arrays.items() if name not in others}
+    if config["class_token"]:
+        config["pooling"] = "token"
+    if config["position_embedding"] == "sincos2d":
+        grid = grid_shape(config["image_size"], config["patch_size"], config["resnet"])
+        table = ops.convert_to_numpy(sincos_2d(*grid, config["hidden_size"]))
+        prefix = model.encoder.num_prefix_tokens if config["prefix_positions"] else 0
+        encoder["position_embedding/table"] = np.pad(table, ((prefix, 0), (0, 0)))[np.newaxis]
+        config["position_embedding"] = "learned"
+    return encoder, others, config
+
+
+def written_decoder(model, layout, encoder, others):
+    """The arrays of a masked autoencoder, for a file.
+
+    Args:
+        model: `MaskedAutoencoder`.
+        layout: "huggingface" or "timm".
+        encoder: dict of the encoder's arrays by the file's keys for the encoder alone.
+        others: As of `split_arrays`, with the heads' axes merged.
+
+    Returns:
+        dict of arrays by the file's keys.
+    """
+    positions = _positions(model.encoder._config(), model.decoder_hidden_size)
+    decoder = DECODERS[layout].write({**others, POSITIONS: positions})
+    prefix = "vit." if layout == "huggingface" else ""
+    return {**{prefix + key: array for key, array in encoder.items()}, **decoder}
+
+
+def decoder_conflicts(model, layout, config):
+    """List why a layout cannot express a `MaskedAutoencoder`.
+
+    Args:
+        model: `MaskedAutoencoder`.
+        layout: Name of the layout.
+        config: As of `split_arrays`.
+    """
+    if layout not in DECODERS:
+        return ["the decoder of a masked autoencoder"]
+    reasons = [] if config["class_token"] else ["an encoder without a class token"]
+    if layout == "huggingface":
+        kind = LAYOUTS[layout].written_type(config).name
+        return reasons + [f"an encoder of the type {kind!r} (supported: 'vit')"] * (kind != "vit")
+    return reasons + [
+        f"{name}={getattr(model, name)!r} (supported: {value!r})"
+        for name, value in DEFAULTS[layout].items()
+        if getattr(model, name) != value
+    ]
+
+
+def decoder_config(model, encoder):
+    """The text of transformers' config.json.
+
+    Args:
+        model: `MaskedAutoencoder`.
+        encoder: The text of that of its encoder.
+    """
+    config = json.loads(encoder)
+    config |= {"architectures": ["ViTMAEForPreTraining"], "model_type": "vit_mae"}
+    config |= {theirs: getattr(model, ours) for theirs, ours in OPTIONS.items()}
+    config |= {
+        "decoder_hidden_size": model.decoder_hidden_size,
+        "decoder_num_hidden_layers": model.decoder_num_layers,
+        "decoder_intermediate_size": model.decoder_mlp_dim or 4 * model.decoder_hidden_size,
+    }
+    return json.dumps(config, indent=2) + "\n"

@@ -1,0 +1,160 @@
+"""Masked autoencoders of transformers, and files with the names of MAE's authors."""
+
+import functools
+import json
+
+import keras
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed; see requirements-peers.txt"
+)
+safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+
+import tensorflow as tf  # noqa: E402
+from peers.torch_models import channels_first, images_of, randomised  # noqa: E402
+from reference.comparing import assert_close, numpy  # noqa: E402
+from transformers.models.vit_mae import modeling_vit_mae  # noqa: E402
+
+from keras_vit import MaskedAutoencoder, from_pretrained, save_weights  # noqa: E402
+
+SIZES = {
+    **{"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40},
+    **{"image_size": 32, "patch_size": 8},
+    **{"decoder_hidden_size": 16, "decoder_num_hidden_layers": 2, "decoder_num_attention_heads": 4},
+    "decoder_intermediate_size": 20,
+}
+CHANGES = {
+    "default": {},
+    "normalized": {"norm_pix_loss": True, "mask_ratio": 0.6},
+    "no biases": {"qkv_bias": False, "layer_norm_eps": 1e-6},
+    "grey": {"num_channels": 1, "hidden_act": "gelu_pytorch_tanh"},
+}
+every_change = pytest.mark.parametrize("name", CHANGES)
+
+
+def with_random_weights(**changes):
+    """transformers' model with random weights, but MAE's positions, which a new one of theirs lacks."""
+    theirs = transformers.ViTMAEForPreTraining(transformers.ViTMAEConfig(**{**SIZES, **changes}))
+    table = theirs.decoder.decoder_pos_embed
+    rows, columns = modeling_vit_mae.build_2d_sinusoidal_position_embedding(
+        4, 4, table.shape[-1], cls_token=True
+    ).tensor_split(2, dim=-1)
+    randomised(theirs)
+    table.data = torch.cat([columns, rows], dim=-1)[None]
+    return theirs
+
+
+def made(name, folder):
+    """transformers' model in a folder, and ours from it."""
+    theirs = with_random_weights(**CHANGES[name])
+    theirs.save_pretrained(folder)
+    return theirs, from_pretrained(folder, pretrainer=True)
+
+
+def inputs_for(ours):
+    encoder = ours.encoder
+    images = images_of(*encoder.image_size, encoder.in_channels)
+    noise = np.random.default_rng(2).random((2, ours.num_patches)).astype("float32")
+    return {"images": images, "order": np.argsort(noise, axis=1).astype("int32")}, noise
+
+
+def run(theirs, inputs, noise):
+    return theirs(channels_first(inputs["images"]), noise=torch.tensor(noise))
+
+
+@every_change
+def test_tokens_predictions_and_the_loss_are_theirs(name, tmp_path):
+    theirs, ours = made(name, tmp_path)
+    inputs, noise = inputs_for(ours)
+    with torch.no_grad():
+        expected = run(theirs, inputs, noise)
+        tokens = theirs.vit(channels_first(inputs["images"]), noise=torch.tensor(noise)).last_hidden_state
+    read = keras.Model(ours.input, ours.get_layer("decoder_embedding").input)
+    assert_close(read(inputs), tokens.numpy())
+    predicted = ours(inputs)
+    assert_close(predicted, expected.logits.numpy())
+    assert_close(ours.compute_loss(inputs, y_pred=predicted), expected.loss.numpy())
+
+
+def test_the_gradients_are_theirs(tmp_path):
+    theirs, ours = made("normalized", tmp_path / "theirs")
+    inputs, noise = inputs_for(ours)
+    run(theirs, inputs, noise).loss.backward()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.copy_(torch.zeros(()) if parameter.grad is None else parameter.grad)
+    theirs.decoder.decoder_pos_embed.data = with_random_weights().decoder.decoder_pos_embed.data
+    theirs.save_pretrained(tmp_path / "gradients")
+    expected = from_pretrained(tmp_path / "gradients", pretrainer=True)
+    with tf.GradientTape() as tape:
+        loss = ours.compute_loss(inputs, y_pred=ours(inputs, training=True))
+    gradients = tape.gradient(loss, [weight.value for weight in ours.weights])
+    largest = max(np.abs(numpy(weight)).max() for weight in expected.weights)
+    for weight, gradient, wanted in zip(ours.weights, gradients, expected.weights, strict=True):
+        if weight.path != "position_embedding/table":  # fixed there
+            found = np.zeros(weight.shape) if gradient is None else tf.convert_to_tensor(gradient).numpy()
+            assert np.abs(found - numpy(wanted)).max() <= 3e-6 * largest, weight.path
+
+
+@every_change
+def test_they_read_what_ours_writes(name, tmp_path):
+    theirs, ours = made(name, tmp_path / "theirs")
+    save_weights(ours, tmp_path / "ours", "huggingface")
+    again, report = transformers.ViTMAEForPreTraining.from_pretrained(
+        tmp_path / "ours", output_loading_info=True
+    )
+    assert not {what: keys for what, keys in report.items() if keys}
+    for key, array in theirs.state_dict().items():
+        exact = "decoder_pos_embed" not in key  # which is computed again
+        torch.testing.assert_close(again.state_dict()[key], array, rtol=0, atol=0 if exact else 2e-6)
+    inputs, noise = inputs_for(ours)
+    with torch.no_grad():
+        assert_close(ours(inputs), run(again, inputs, noise).logits.numpy())
+    found, expected = (json.loads((tmp_path / of / "config.json").read_text()) for of in ("ours", "theirs"))
+    assert all(found[key] == value for key, value in {**SIZES, **CHANGES[name]}.items())
+    assert found["architectures"] == expected["architectures"]
+
+
+def test_fixed_positions_of_the_encoder_are_written_as_a_table(tmp_path):
+    encoder = {"image_size": 32, "patch_size": 8, "hidden_size": 24, "num_layers": 1, "mlp_dim": 40}
+    encoder |= {"num_heads": 3, "position_embedding": "sincos2d", "activation": "gelu_erf"}
+    ours = MaskedAutoencoder(encoder, 16, 1, 2)
+    save_weights(ours, tmp_path / "ours", "huggingface")
+    theirs = transformers.ViTMAEForPreTraining.from_pretrained(tmp_path / "ours")
+    inputs, noise = inputs_for(ours)
+    with torch.no_grad():
+        assert_close(ours(inputs), run(theirs, inputs, noise).logits.numpy())
+
+
+def test_a_file_with_the_authors_names_is_read_and_written(tmp_path):
+    theirs = with_random_weights(decoder_hidden_size=32, decoder_num_attention_heads=16)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = from_pretrained(tmp_path / "theirs", pretrainer=True, norm_epsilon=1e-6)
+    ours.normalize_targets = True  # as the authors train
+    file = save_weights(ours, tmp_path / "mae.safetensors", "timm")
+    state = safetensors.load_file(file)
+    outside = {key for key in state if "blocks." not in key}
+    layers = ("patch_embed.proj", "norm", "decoder_embed", "decoder_norm", "decoder_pred")
+    assert outside == {
+        *("cls_token", "pos_embed", "mask_token", "decoder_pos_embed"),
+        *(f"{layer}.{leaf}" for layer in layers for leaf in ("weight", "bias")),
+    }
+    timm = pytest.importorskip("timm.models.vision_transformer", reason="timm is not installed")
+    norm = functools.partial(torch.nn.LayerNorm, eps=1e-6)
+    block = timm.Block(32, 16, 20 / 32, qkv_bias=True, norm_layer=norm)
+    start = "decoder_blocks.1."
+    block.load_state_dict({k.removeprefix(start): v for k, v in state.items() if k.startswith(start)})
+    tokens = np.random.default_rng(0).normal(size=(2, 17, 32)).astype("float32")
+    with torch.no_grad():
+        expected = block.eval()(torch.tensor(tokens)).numpy()
+    assert_close(ours.get_layer("decoder_block_1")(tokens), expected)
+
+    torch.save({"model": state, "epoch": 1}, tmp_path / "authors.pth")
+    again = from_pretrained(tmp_path / "authors.pth", pretrainer=True)
+    assert again.get_config()["decoder_num_heads"] == 16 and again.normalize_targets
+    inputs, _ = inputs_for(ours)
+    assert_close(again(inputs), numpy(ours(inputs)), 1e-6)
+    assert from_pretrained(tmp_path / "authors.pth").num_layers == 2  # the encoder alone
