@@ -122,7 +122,8 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
     run_on(other, tmp_path, config, tmp_path / "run", fixed=True)
     run_on(killed, tmp_path, config, tmp_path / "whole", fixed=True)
     # The momentum of SGD, for all but classes, holds gradients; Adam's second moments are smaller.
-    rounding = 1e-9 if labels == "classes" else 1e-7
+    # AdamW takes whole steps by the rounding of the gradient of a key's bias, which is 0.
+    rounding = {"classes": 1e-9, "mae": 1e-5}.get(labels, 1e-7)
     assert_close(end_of(tmp_path / "run"), end_of(tmp_path / "whole"), rounding)
 
 
