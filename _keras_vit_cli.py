@@ -175,6 +175,17 @@ def _predict(add):
     add("--windows", action="store_true", help=windows)
 
 
+def _complete(add):
+    _model(add, exported=False)
+    add("images", nargs="*", help=PATHS)
+    add("--rows", type=int, help="rows of the model's input that are kept; the others are sampled")
+    add("--count", type=positive_int, help="number of new images, in place of images to complete")
+    add("--temperature", type=float, default=1.0, help="below 1 for more probable colors (default: 1)")
+    add("--top_k", type=positive_int, help="sample among this many colors (default: all)")
+    add("--seed", type=int, default=0, help="determines what is sampled (default: 0)")
+    add("--output", metavar="DIR", required=True, help="new folder for the images, as PNG files")
+
+
 def _search_index(add):
     _model(add, exported=False)
     add("images", nargs="+", help=PATHS)
@@ -295,7 +306,7 @@ def _prompts(add):
 
 
 def _objective(add):
-    add("--objective", default="classify", help="classify, or without labels: masked_patch, mae")
+    add("--objective", default="classify", help="classify, or without labels: masked_patch, mae, igpt")
     add("--target", default="mean_color", help="of masked_patch: mean_color, downsized or pixels")
 
 
@@ -361,6 +372,7 @@ SUBCOMMANDS = {
     "evaluate": (_evaluate, "accuracy of a model on a split of a data set"),
     "fewshot": (_fewshot, "accuracy of a linear classifier on features of a few images per class"),
     "predict": (_predict, "classify or segment images or folders of images"),
+    "complete": (_complete, "continue images below their first rows, or sample new ones, by iGPT"),
     "search": (None, "find pictures by a picture, or by words"),
     "search index": (_search_index, "make or update an index of pictures: new, changed and removed ones"),
     "search query": (_search_query, "list the pictures of an index that are most like a picture or words"),

@@ -2,6 +2,7 @@
 
 from keras_vit import training as training
 from keras_vit.lazy import lazy_names
+from keras_vit.models.image_gpt import ImageGPT as ImageGPT
 from keras_vit.models.image_text import ImageTextModel as ImageTextModel
 from keras_vit.models.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
 from keras_vit.models.masked_patch import MaskedPatchPredictor as MaskedPatchPredictor

@@ -1,6 +1,7 @@
 """Scores of a model on a data set."""
 
 from keras_vit.evaluation.few_shot import few_shot as few_shot
+from keras_vit.evaluation.few_shot import probe_blocks as probe_blocks
 from keras_vit.evaluation.few_shot import representations as representations
 from keras_vit.evaluation.panoptic import panoptic_counts as panoptic_counts
 from keras_vit.evaluation.panoptic import panoptic_quality as panoptic_quality

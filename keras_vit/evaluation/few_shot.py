@@ -53,6 +53,59 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
     return found
 
 
+def probe_blocks(model, dataset, batch_size=64):
+    """Test accuracy of a linear classifier on the mean token of each block.
+
+    A logistic regression is fitted to the standardised features of all training images.
+
+    Args:
+        model: A `VisionTransformer` with a Transformer.
+        dataset: Dataset with single labels.
+        batch_size: Images per batch.
+
+    Returns:
+        list of an accuracy for each block.
+
+    Raises:
+        ValueError: for another task, or a model without blocks.
+
+    Example:
+        >>> accuracies = probe_blocks(model, load_dataset("digits"))
+        >>> len(accuracies) == model.num_layers
+        True
+
+    Source: Chen et al. 2020 (iGPT), section 4.1: in the middle of the network are the best features.
+    """
+    from sklearn.linear_model import LogisticRegression  # Its import takes long.
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if not get_task(dataset.task).has_class_ids:
+        raise ValueError(f"a probe needs single labels; the task of {dataset.name} is {dataset.task}")
+    if model.num_layers is None:
+        raise ValueError("expected a model with blocks; got num_layers=None")
+    stages = [f"encoder_block_{i}" for i in range(model.num_layers)]
+    extractor = model.feature_extractor(stages)
+
+    def means(images):
+        found = extractor.predict_on_batch(images)
+        tokens = [np.asarray(found[stage], "float32")[:, model.num_prefix_tokens :] for stage in stages]
+        return np.stack([each.mean(axis=1) for each in tokens], axis=1)  # (batch, blocks, width)
+
+    (train, train_labels), (test, test_labels) = (
+        map(
+            np.concatenate,
+            zip(*computed(means, samples, model.preprocessing, batch_size, "computing features")),
+        )
+        for samples in (dataset.split("train"), dataset.split("test"))
+    )
+    probes = [make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)) for _ in stages]
+    return [
+        float(probe.fit(train[:, i], train_labels).score(test[:, i], test_labels))
+        for i, probe in enumerate(probes)
+    ]
+
+
 def representations(model, samples, batch_size=64):
     """The representation of every sample.
 

@@ -25,7 +25,7 @@ def filter_components(model, count=None):
         explained: Array (count,), the fraction of the filters' variance along each.
 
     Raises:
-        ValueError: if there are fewer components.
+        ValueError: if there are fewer components, or the model has a palette.
 
     Example:
         >>> components, explained = filter_components(model, count=5)
@@ -35,6 +35,8 @@ def filter_components(model, count=None):
     Source: Dosovitskiy et al. 2021, figure 7 (left) and section 4.5.
     """
     check_model(model)
+    if model.palette is not None:
+        raise ValueError("the model has a palette of colors, and no filters")
     kernel = _kernel(model)  # (height, width, channels, filters)
     *shape, filters = kernel.shape
     samples = kernel.reshape(-1, filters).T

@@ -63,6 +63,25 @@ def attend(scores, value):
     return ops.einsum("bhqk,bkhd->bqhd", ops.cast(scores, value.dtype), value)
 
 
+def causal_bias(queries, keys):
+    """The bias of scores by which queries attend to keys of their own number and of lower ones.
+
+    Args:
+        queries, keys: The numbers of the tokens, int (queries,) and (keys,).
+
+    Returns:
+        float32 (1, queries, keys): 0, or a large negative number.
+
+    Example:
+        >>> causal_bias(np.arange(2), np.arange(2)).numpy().tolist()
+        [[[0.0, -1000000000.0], [0.0, 0.0]]]
+
+    Source: Vaswani et al. 2017, section 3.2.3.
+    """
+    later = ops.expand_dims(keys, 0) > ops.expand_dims(queries, 1)
+    return ops.expand_dims(ops.where(later, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32")), 0)
+
+
 def query_chunks(queries, keys, max_scores=None):
     """Slices of the queries, as few as a bound on the scores of each allows: memory then grows linearly.
 
@@ -104,6 +123,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         rotation: "interleaved" or "half" if query and key are rotated by the positions (see `rotate`).
         relative_grid: (rows, columns) of the patches if there is a relative position bias, or None.
         class_token: Whether that bias has rows for a class token.
+        causal: Whether each token attends only to itself and those before it.
 
     Call arguments:
         tokens: (batch, tokens, channels), from which keys and values are computed.
@@ -142,6 +162,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         rotation=None,
         relative_grid=None,
         class_token=True,
+        causal=False,
         **kwargs,
     ):
         # Positions stay in float32 under mixed precision; the projections cast the tokens.
@@ -158,6 +179,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         self.rotation = optional(one_of(ROTATIONS)).check("rotation", rotation)
         self.relative_grid = relative_grid
         self.class_token = class_token
+        self.causal = causal
 
     def build(self, tokens_shape, query_shape=None, positions_shape=None, bias_shape=None):
         channels = tokens_shape[-1]
@@ -229,12 +251,33 @@ class MultiHeadSelfAttention(CompositeLayer):
             # A chunk waits for the last but one, so that memory holds the scores of two at most.
             with after(outputs[-2:-1]):
                 outputs.append(self.chunk_output(query, key, value, chunk, positions, training, bias))
-        x = ops.concatenate(outputs, axis=1)  # (batch, queries, heads, head size)
+        return self.projected(ops.concatenate(outputs, axis=1))
+
+    def projected(self, x):
+        """The heads' outputs (batch, queries, heads, head size) after the last projection."""
         if self.sub_norm is not None:
             shape = ops.shape(x)
             x = self.output_norm(ops.reshape(x, (*shape[:2], -1)))
             x = ops.reshape(x, shape)
         return self.out(x)
+
+    def step(self, token, cache, index):
+        """The output for one token of causal attention, from the keys and values of the tokens before it.
+
+        Args:
+            token: (batch, 1, channels).
+            cache: (keys, values), each (batch, tokens, heads, head size), of which the first `index` are
+                known.
+            index: The token's number, a scalar.
+
+        Returns:
+            (output (batch, 1, channels), the cache with the token's key and value).
+        """
+        query, *new = self.project(token)
+        key, value = cache = tuple(ops.slice_update(x, (0, index, 0, 0), y) for x, y in zip(cache, new))
+        numbers = ops.arange(ops.shape(key)[1])
+        scores = attention_scores(query, key, causal_bias(ops.reshape(index, (1,)), numbers))
+        return self.projected(attend(scores, value)), cache
 
     def scores(self, tokens, query=None, positions=None):
         """Attention weights (batch, heads, queries, tokens), whose rows sum to 1."""
@@ -244,22 +287,30 @@ class MultiHeadSelfAttention(CompositeLayer):
     def chunk_output(self, query, key, value, chunk, positions=None, training=None, bias=None):
         """The heads' outputs for the projected queries in a slice."""
         if XLA_FORM and not (training and self.dropout_rate):
-            return fused_attention(query[:, chunk], key, value, self.chunk_bias(chunk, positions, bias))
+            bias = self.chunk_bias(query, key, chunk, positions, bias)
+            return fused_attention(query[:, chunk], key, value, bias)
         scores = self.chunk_scores(query, key, chunk, positions, bias)
         return attend(self.dropout(scores, training=training), value)
 
     def chunk_scores(self, query, key, chunk, positions=None, bias=None):
         """Attention weights of the projected queries in a slice."""
-        return attention_scores(query[:, chunk], key, self.chunk_bias(chunk, positions, bias))
+        bias = self.chunk_bias(query, key, chunk, positions, bias)
+        return attention_scores(query[:, chunk], key, bias)
 
-    def chunk_bias(self, chunk, positions=None, bias=None):
+    def chunk_bias(self, query, key, chunk, positions=None, bias=None):
         """What is added to the scores of the queries in a slice, or None."""
         if bias is not None and bias.shape[2] != 1:  # It differs between the queries.
             bias = bias[:, :, chunk]
-        if self.position_bias is None:
-            return bias
-        position_bias = self.position_bias(positions[chunk])
-        return position_bias if bias is None else bias + ops.cast(position_bias, bias.dtype)
+        found = [] if bias is None else [bias]
+        if self.position_bias is not None:
+            found.append(self.position_bias(positions[chunk]))
+        if self.causal:
+            queries, keys = (ops.arange(ops.shape(x)[1]) for x in (query, key))
+            found.append(causal_bias(queries[chunk], keys))
+        if not found:
+            return None
+        first, *others = found
+        return sum((ops.cast(other, first.dtype) for other in others), first)
 
     def compute_output_shape(self, tokens_shape, query_shape=None, positions_shape=None, bias_shape=None):
         return tokens_shape if query_shape is None else query_shape

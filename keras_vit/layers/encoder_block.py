@@ -132,6 +132,9 @@ class EncoderBlock(CompositeLayer):
         if num_outputs is not None:
             query, tokens = x[:, :num_outputs], tokens[:, :num_outputs]
         x = self.attention(x, query, positions=positions, training=training, bias=bias)
+        return self._after_attention(tokens, x, training)
+
+    def _after_attention(self, tokens, x, training=None):
         x = self.attention_norm(x) if self.post_norm else x
         x = self.dropout(x, training=training)
         tokens = tokens + self.skip(self.attention_scale(x), training=training)
@@ -141,6 +144,16 @@ class EncoderBlock(CompositeLayer):
         x = self.mlp_norm(x) if self.post_norm else x
         tokens = tokens + self.skip(self.mlp_scale(x), training=training)
         return self.mlp_norm(tokens) if self.norm_after_residual else tokens
+
+    def step(self, token, cache, index):
+        """The output for one token of causal attention, and the cache with it, as of the attention.
+
+        Args:
+            token, cache, index: As for `MultiHeadSelfAttention.step`.
+        """
+        token = ops.cast(token, self.compute_dtype)
+        x, cache = self.attention.step(self.attention_input(token), cache, index)
+        return self._after_attention(token, x), cache
 
     def attention_input(self, tokens):
         """What the attention computes query, key and value from."""

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.attention import MASKED
+from keras_vit.layers.attention import MASKED, causal_bias
 from keras_vit.layers.configurable import Configurable
 from keras_vit.rules import integer, one_of
 
@@ -64,9 +64,7 @@ class CausalBias(Configurable):
     def call(self, tokens):
         batch, length = ops.shape(tokens)[:2]
         number = ops.arange(length)
-        later = ops.expand_dims(number, 0) > ops.expand_dims(number, 1)
-        bias = ops.where(later, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32"))
-        return ops.broadcast_to(ops.reshape(bias, (1, 1, length, length)), (batch, 1, length, length))
+        return ops.broadcast_to(causal_bias(number, number), (batch, 1, length, length))
 
     def compute_output_spec(self, tokens):
         batch, length = tokens.shape[:2]

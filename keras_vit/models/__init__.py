@@ -1,6 +1,7 @@
 """Models."""
 
 from keras_vit.models.distributed import DistributedModel as DistributedModel
+from keras_vit.models.image_gpt import ImageGPT as ImageGPT
 from keras_vit.models.image_text import ImageTextModel as ImageTextModel
 from keras_vit.models.masked_patch import MaskedPatchPredictor as MaskedPatchPredictor
 from keras_vit.models.pair_scores import PAIRS as PAIRS

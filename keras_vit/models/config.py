@@ -335,6 +335,20 @@ class ViTConfig:
         default=False,
     )
     in_channels: int = option("size", _positive, "Channels of the image.", default=3)
+    palette: int | None = option(
+        "size",
+        optional(_positive),
+        "Number of colors of a palette; each pixel is then a token, with the vector of its nearest color "
+        "(iGPT). None for patches.",
+        default=None,
+    )
+    causal: bool = option(
+        "architecture",
+        boolean,
+        "Whether the token of each patch depends only on the patches before it: the tokens are moved by one, "
+        "after a learned start token, and attend to themselves and those before them (iGPT).",
+        default=False,
+    )
     preprocessing: Preprocessing | dict | None = option(
         "metadata",
         optional(_preprocessing),
@@ -523,6 +537,7 @@ def min_parameters(options):
         units * (3 * c["resnet_width"] * 2**stage) ** 2 for stage, units in enumerate(c["resnet"] or ())
     )
     patch = math.prod(pair(c["patch_size"], "patch_size")) * (1 if c["resnet"] else c["in_channels"])
+    patch = c["palette"] or patch
     kernels = (2 if c["num_kv_heads"] else 4) * hidden + (2 + c["gated_mlp"]) * (c["mlp_dim"] or 0)
     offsets = layers * heads * (2 * rows - 1) * (2 * columns - 1) if c["relative_positions"] else 0
     tokens = rows * columns * (layers > 0 and c["position_embedding"] == "learned") + c["num_registers"]
@@ -604,6 +619,10 @@ _RULES = (  # a function of the config that must be true, and the message otherw
         "got pooling={pooling!r}, class_token={class_token} and num_registers={num_registers}",
     ),
     (
+        lambda c: c.max_num_patches is None or not (c.palette or c.causal),
+        "max_num_patches={max_num_patches} excludes a palette and causal; got {palette} and {causal}",
+    ),
+    (
         lambda c: c.max_num_patches is None or not (c.rotary or c.relative_positions),
         "max_num_patches={max_num_patches} excludes rotary and relative positions; got {rotary!r} and "
         "{relative_positions}",
@@ -623,6 +642,16 @@ _RULES = (  # a function of the config that must be true, and the message otherw
     (
         lambda c: c.resnet is None or c.resnet_width % GROUPS == 0,
         f"resnet_width must be a multiple of {GROUPS}, the groups of its norms; got {{resnet_width}}",
+    ),
+    (
+        lambda c: c.palette is None or (c.patch_size == (1, 1) and c.resnet is None and not c.pre_norm),
+        "a palette needs patch_size=1, no resnet and no pre_norm; got {patch_size}, {resnet} and {pre_norm}",
+    ),
+    (
+        lambda c: not c.causal or (c.num_layers is not None and not prefix_tokens(vars(c))),
+        "causal needs a Transformer without class, distillation and register tokens, which would come before "
+        "the start token; got pooling={pooling!r}, class_token={class_token} and num_registers="
+        "{num_registers}",
     ),
 )
 

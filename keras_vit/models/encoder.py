@@ -4,11 +4,13 @@ from keras_vit.layers import (
     EncoderBlock,
     MlpBlock,
     MultiHeadSelfAttention,
+    PaletteEmbedding,
+    PatchEmbedding,
     RelativePositionIndex,
     RotaryPositions,
 )
 from keras_vit.layers.layer_norm import make_norm
-from keras_vit.models.config import grid_shape, kv_heads_of_blocks
+from keras_vit.models.config import grid_shape, is_dynamic, kv_heads_of_blocks
 
 
 def norm_layer(config, name, dtype):
@@ -20,6 +22,22 @@ def norm_layer(config, name, dtype):
         dtype: The layer's dtype policy.
     """
     return make_norm(config.norm, config.norm_epsilon, dtype, name)
+
+
+def patch_embedding(config, dtype):
+    """The layer from pixels, or the output of the stem, to a grid of vectors.
+
+    Args:
+        config: A `ViTConfig`.
+        dtype: The layer's dtype policy.
+    """
+    c, name = config, "patch_embedding"
+    if c.palette is not None:
+        return PaletteEmbedding(c.hidden_size, c.palette, dtype=dtype, name=name)
+    crop = not is_dynamic(c.image_size)
+    return PatchEmbedding(
+        c.hidden_size, c.patch_size, use_bias=not c.pre_norm, crop=crop, dtype=dtype, name=name
+    )
 
 
 def block_positions(config, grid, dtype):
@@ -84,6 +102,7 @@ def encoder_block(config, index, dtype):
             rotation=rotation,
             relative_grid=grid,
             class_token=c.class_token,
+            causal=c.causal,
             dtype=dtype,
             name="attention",
         ),

@@ -11,7 +11,7 @@ from keras_vit.layers import (
     GridToTokens,
     PackedPositionEmbs,
     PaddingBias,
-    PatchEmbedding,
+    StartToken,
 )
 from keras_vit.layers.dense import Dense
 from keras_vit.models.classifying import classify
@@ -25,7 +25,7 @@ from keras_vit.models.config import (
     with_options,
 )
 from keras_vit.models.configured import ConfiguredModel
-from keras_vit.models.encoder import block_positions, encoder_block, norm_layer
+from keras_vit.models.encoder import block_positions, encoder_block, norm_layer, patch_embedding
 from keras_vit.models.features import feature_extractor
 from keras_vit.models.resnet_stem import resnet_stem
 from keras_vit.variants import parse_variant
@@ -99,17 +99,12 @@ class VisionTransformer(ConfiguredModel):
             x = keras.layers.Reshape(column, dtype=dtype, name="patch_column")(patches)  # (b, H, W, c)
         if c.resnet is not None:
             x = resnet_stem(x, c.resnet, c.resnet_width, c.resnet_form, dtype)  # (b, H/s, W/s, c')
-        grid = PatchEmbedding(
-            c.hidden_size,
-            c.patch_size,
-            use_bias=not c.pre_norm,
-            crop=not is_dynamic(c.image_size),
-            dtype=dtype,
-            name="patch_embedding",
-        )(x)  # (b, h, w, d)
+        grid = patch_embedding(c, dtype)(x)  # (b, h, w, d)
         if c.patch_norm:
             grid = norm_layer(c, "patch_norm", dtype)(grid)
         x = GridToTokens(dtype=dtype, name="patch_tokens")(grid)  # (b, n, d)
+        if c.causal:
+            x = StartToken(dtype=dtype, name="start_token")(x)
 
         if c.num_layers is not None:
             if c.max_num_patches is None:

@@ -96,6 +96,11 @@ _SCENES = {
     **{"task": "segmentation", "optimizer": "adamw", "batch_size": 24, "crop_area": None, "flip": False},
 }
 
+_IGPT = {
+    **{"patch_size": 1, "palette": 512, "causal": True, "pooling": "gap", "norm": "rms"},
+    **{"norm_epsilon": 1e-5, "activation": "quick_gelu"},
+}
+
 
 RECIPES = {
     # A small model from scratch on scikit-learn's 8×8 scans: `keras-vit quickstart`.
@@ -318,6 +323,48 @@ RECIPES = {
         source="ITRA's documentation, Fine-tuning CLIP for MS-COCO Retrieval: 10 passes over 118,287 images",
         cost="4,620 steps of 256 images with a caption each",
         result=f"{_NOT_RUN}mean recall 15 % above CLIP's (RN50)",
+    ),
+    # Predict the next pixel: `keras-vit pretrain --objective igpt`.
+    "digits_igpt": Recipe(
+        optimizer="adamw",
+        base_lr=3e-3,
+        total_steps=1500,
+        warmup_steps=100,
+        batch_size=64,
+        beta_2=0.95,
+        weight_decay=0.1,
+        dropout_rate=0.1,
+        image_size=(8, 8),
+        model={
+            **_IGPT,
+            **{"palette": 17, "hidden_size": 64, "num_layers": 6, "mlp_dim": 256, "num_heads": 4},
+        },
+        crop_area=None,
+        flip=False,
+        eval_every=250,
+        source="this package: scanned digits of 8×8 pixels in their 17 shades of grey, from scratch",
+        cost="1,500 steps of 64 images, 440 seconds of processor time",
+        result="80.6 % of 355 held-out digits are recognized after the completion of their lower halves",
+    ),
+    # iGPT-S. The authors try the rates 0.01, 0.003, 0.001, … until the validation loss increases; and their
+    # crops have one aspect ratio.
+    "igpt": Recipe(
+        optimizer="adamw",
+        base_lr=3e-3,
+        total_steps=1_000_000,
+        warmup_steps=_IMAGENET // 128,
+        batch_size=128,
+        beta_2=0.95,
+        clip_norm=None,
+        image_size=(32, 32),
+        model={**_IGPT, "hidden_size": 512, "num_layers": 24, "mlp_dim": 2048, "num_heads": 8},
+        crop_area=(0.34, 0.77),
+        flip=False,
+        eval_every=5000,
+        checkpoint_every=1000,
+        source='Chen et al. 2020, "Generative Pretraining from Pixels" (iGPT), sections 3.1 to 3.4',
+        cost="1,000,000 steps of 128 images: 101 passes over ImageNet",
+        result=f"{_NOT_RUN}ImageNet top-1 41.9 % (iGPT-S) by a linear probe of the best block",
     ),
     # Table 3. The rate is B's; L/32 6e-4, L/16 4e-4, H/14 3e-4 (14 passes), R50+L/32 2e-4.
     "pretrain_jft": _pretrain(

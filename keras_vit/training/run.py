@@ -89,8 +89,7 @@ def train(
 
     Example:
         >>> recipe = RECIPES["digits"].with_changes(total_steps=2, batch_size=8)
-        >>> config = keras_vit.training.RunConfig("digits", recipe, "mu/8", image_size=16)
-        >>> workdir, record = train(config, "run", 0)
+        >>> workdir, record = train(RunConfig("digits", recipe, model="mu/8", image_size=16), "run", 0)
         >>> record["steps"], workdir.model.name
         (2, 'model.keras')
     """
@@ -122,6 +121,8 @@ def train(
     keras.utils.set_random_seed(recipe.seed)
     with devices.scope():
         model = build_model(config, dataset)
+        if config.pretraining is not None:
+            config.pretraining.prepare(model, samples, recipe)
         devices.check_model(model)
         # A run weights samples only to fill batches up, with weight 0.
         compile_model(model, recipe, task=task, weighted_metrics=True)

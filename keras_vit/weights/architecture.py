@@ -43,13 +43,20 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
             )
         return found
 
-    *patch_size, channels, hidden_size = shape("patch_embedding/kernel", 4)
+    palette = None
+    if "patch_embedding/table" in shapes:
+        palette, hidden_size = shape("patch_embedding/table", 2)
+        patch_size, channels = (1, 1), shape("patch_embedding/palette", 2, (palette, 3))[1]
+    else:
+        *patch_size, channels, hidden_size = shape("patch_embedding/kernel", 4)
     arguments = {
         "patch_size": tuple(patch_size),
         "hidden_size": hidden_size,
         "num_classes": shape("head/kernel", 2, (None, None))[1],
         "representation_size": shape("pre_logits/kernel", 2, (None, None))[1],
         "in_channels": channels,
+        "palette": palette,
+        "causal": "start_token/token" in shapes,
     }
     if "conv_root/kernel" in shapes:
         *_, arguments["in_channels"], arguments["resnet_width"] = shape("conv_root/kernel", 4)

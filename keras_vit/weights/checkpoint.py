@@ -39,6 +39,7 @@ from keras_vit.weights.shards import is_index, stored_size
 # The part of the configuration with the options of the VisionTransformer that is in a model.
 _INSIDE = {VisionTransformer: None, EncoderModel: "encoder", ImageTextModel: "image"}
 _ATTENTION = re.compile(r".*attention/(query|key|value|out)/(kernel|bias)")
+_BUFFERS = ("position_ids", ".attn.bias", ".attn.masked_bias")  # ends of keys of arrays without weights
 # Inferred options that may differ from the metadata: an argument may replace the grid, and no array holds the
 # scale's initial value.
 _MAY_DIFFER = {"layer_scale", "position_grid"}
@@ -142,7 +143,7 @@ def read_checkpoint(
         text_tower = has_text_tower(skipped)
     others = {}
     if text_tower or pretrainer:
-        of_others = {key: arrays[key] for key in skipped if not key.endswith("position_ids")}
+        of_others = {key: arrays[key] for key in skipped if not key.endswith(_BUFFERS)}
         others = float_arrays(of_others, path)
     arrays = float_arrays({key: array for key, array in arrays.items() if key not in skipped}, path)
     with named(path):
@@ -152,6 +153,10 @@ def read_checkpoint(
                 f"in no known layout ({', '.join(LAYOUTS)}); it holds {len(arrays)} arrays: {some}"
             )
         mapped = layout.read(arrays)
+        if digest is None:
+            configured = layout.configured_arrays(path.parent)
+            mapped.arrays.update(configured)
+            mapped.keys.update({name: name for name in configured})
         # Rows of the catalogue have metadata of their own: files that no digest covers are not needed.
         described, configuration, resize = (
             ({}, None, None) if row and digest else read_metadata(path, layout, verified=digest is not None)
@@ -175,7 +180,7 @@ def read_checkpoint(
     if text_tower:
         with named(path):
             stored.towers = read_towers(stored, others, split_heads, described=digest is None)
-    if pretrainer:
+    if pretrainer and "prediction/kernel" not in arrays:  # which an ImageGPT has
         with named(path):
             stored.decoder = read_decoder(stored, others, split_heads, described=digest is None)
     return stored

@@ -11,7 +11,6 @@ from keras_vit.rules import integer, number, text
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.layouts import LAYOUTS, hub_config, open_clip
 from keras_vit.weights.layouts.big_vision import stacked, unstacked
-from keras_vit.weights.layouts.huggingface_config import ACTIVATIONS
 from keras_vit.weights.layouts.table import MappedArrays
 from keras_vit.weights.layouts.text_towers import (
     BERT_LENGTH,
@@ -323,7 +322,10 @@ def towers_config(model, layout, vision):
     for key in ("architectures", "id2label", "label2id"):
         vision.pop(key)
     options = {theirs: getattr(text, ours) for theirs, ours in OPTIONS.items()}
-    options |= {"model_type": f"{name}_text_model", "hidden_act": ACTIVATIONS[text.activation]}
+    options |= {
+        "model_type": f"{name}_text_model",
+        "hidden_act": hub_config.written_activation(text.activation),
+    }
     config = {"architectures": [TYPES[name].model], "model_type": name}
     if name == "clip":
         options["eos_token_id"] = LEGACY_EOS if text.pooling == "argmax" else text.eos_id

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
-from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
+from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.adapting import copy_with_weights, plain_arrays
 from keras_vit.models.config import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
 from keras_vit.models.encoder_model import Pretrainer
@@ -94,7 +94,7 @@ def from_pretrained(
             tower and its tokenizer; False: its image tower; "auto": as an `ImageTextModel` if the keys of the
             file show a text tower.
         pretrainer: Whether to load all of a model that was trained without labels: a `MaskedAutoencoder` with
-            its decoder, or a run's `pretrainer.keras`; False: its encoder.
+            its decoder, an `ImageGPT`, or a run's `pretrainer.keras`; False: its encoder.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`
             packs images of any aspect ratio into batches (NaFlex), as SigLIP 2 for any size was trained;
             `image_size` makes of such a model one of a single size. `class_names` may
@@ -104,9 +104,10 @@ def from_pretrained(
             `prefix_positions` also describe the stored model where the file is ambiguous.
 
     Returns:
-        VisionTransformer, the `ImageSegmenter` of `segmenter`, a `.keras` file or a transformers EoMT, or the
-        `ImageTextModel` of `text_tower`; its `preprocessing` and `class_names` are those the weights were
-        trained with, if known. `initial_weights` has the paths of weights that the file did not hold.
+        VisionTransformer, the `ImageSegmenter` of `segmenter`, a `.keras` file or a transformers EoMT, the
+        `ImageTextModel` of `text_tower`, or the model of `pretrainer`; its `preprocessing` and `class_names`
+        are those the weights were trained with, if known. `initial_weights` has the paths of weights that the
+        file did not hold.
 
     Raises:
         ValueError: if the source cannot be read; if the file is damaged, holds pickled objects or a
@@ -221,7 +222,8 @@ def from_pretrained(
         elif segments:
             model = segmentation.segmenter(checkpoint, encoder, num_classes, names)
         elif pretrainer:
-            model = masked_autoencoder(checkpoint, encoder)
+            is_decoded = checkpoint.decoder is not None
+            model = masked_autoencoder(checkpoint, encoder) if is_decoded else ImageGPT(encoder)
         elif checkpoint.towers:
             model = image_text_model(checkpoint, encoder)
             # No digest covers the tokenizer's files.
@@ -229,6 +231,8 @@ def from_pretrained(
                 family = tokenizer_family(checkpoint)
                 model.text_preprocessing = read_text_preprocessing(resolve(source), default=family)
     arrays = checkpoint.arrays
+    if not pretrainer:
+        _remove(arrays, "prediction/")  # of an ImageGPT
     if check_finite and (bad := not_finite(checkpoint)):
         raise ValueError(
             f"{checkpoint.path} holds NaN or infinity in {listed(bad)}; the file is damaged, or its "

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from keras_vit.layers.dense import STATE
-from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
+from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DEFAULTS, prefix_tokens
 from keras_vit.models.masked_autoencoder import MaskedAutoencoder
@@ -21,7 +21,7 @@ from keras_vit.weights.segmentation import written_segmenter
 from keras_vit.writing import atomic_path, check_writable
 
 # Entries of `get_config()` that say nothing about what the model computes.
-_NOT_OPTIONS = {"name", "trainable", "dtype", "segmentation", *STATE}
+_NOT_OPTIONS = {"name", "trainable", "dtype", "segmentation", "clusters", *STATE}
 
 
 def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **options):
@@ -34,7 +34,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     factors are merged into their kernels, and quantized kernels are dequantized.
 
     Args:
-        model: VisionTransformer; for "huggingface" also an `ImageSegmenter` with head "mask"; an
+        model: VisionTransformer; for "huggingface" also an `ImageGPT`, or an
+            `ImageSegmenter` with head "mask"; an
             `ImageTextModel` for all layouts but "timm"; a `MaskedAutoencoder` for "huggingface" and "timm",
             whose names facebookresearch/mae has.
         path: File to write: `.npz` for "vit_jax" and "big_vision", `.safetensors` for "timm"; for
@@ -67,12 +68,17 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
             "of segmenters only head='mask' has a layout, 'huggingface'; save its `encoder` "
             f"(num_classes=0 of a file), or all of it as .keras; got head={model.head!r} and {layout!r}"
         )
-    if not isinstance(model, VisionTransformer) and not (segments or towers or autoencoder):
+    generates = isinstance(model, ImageGPT)
+    if not isinstance(model, VisionTransformer) and not (segments or towers or autoencoder or generates):
         raise ValueError(f"expected a VisionTransformer; got a {type(model).__name__}")
     one_of(FLOATS).check("dtype", dtype)
     name, layout = layout, LAYOUTS[layout]
     if segments:
         stored, config, more = written_segmenter(model)
+    elif generates:
+        stored, config, more = plain_arrays(model), model.encoder.get_config(), {}
+        config["clusters"] = stored.pop("patch_embedding/palette")
+        model = model.encoder
     elif towers:
         (stored, others), config, more = split_arrays(model), model.image.get_config(), {}
         model = model.image

@@ -83,8 +83,11 @@ LAYERS = [
     (layers.RMSNormalization, {"epsilon": 1e-5}, [TOKENS]),
     (layers.PackedPositionEmbs, {"grid_size": (2, 3)}, [TOKENS, Grids((2,))]),
     (layers.PaddingBias, {}, [TOKENS, Grids((2,))]),
+    (layers.MultiHeadSelfAttention, {"num_heads": 2, "causal": True}, [TOKENS]),
+    (layers.PaletteEmbedding, {"hidden_size": 8, "colors": 7}, [GRID]),
     (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (8, 4), "use_bias": False}, [IMAGE]),
     (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (5, 6), "crop": True}, [IMAGE]),
+    (layers.StartToken, {}, [TOKENS]),
     (layers.StdConv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}, [IMAGE]),
     (layers.StochasticDepth, {"rate": 0.3, "seed": 1}, [TOKENS]),
     (layers.CausalBias, {}, [TOKENS]),
@@ -97,7 +100,7 @@ LAYERS = [
 # Their outputs, for a loss or the attention's scores, are float32 under every policy.
 BIASES = (layers.CausalBias, layers.PaddingBias, layers.TokenPaddingBias)
 FLOAT32 = (
-    *(*BIASES, keras_vit.MaskedPatchPredictor, keras_vit.MaskedAutoencoder),
+    *(*BIASES, keras_vit.ImageGPT, keras_vit.MaskedPatchPredictor, keras_vit.MaskedAutoencoder),
     keras_vit.ImageTextModel,
 )
 # Their outputs have no axis of the batch; they have tests of their own.
@@ -140,6 +143,11 @@ MODELS += [
 DECODER = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
 ORDERED = {"images": IMAGE, "order": Sources((4,))}
 MODELS.append((keras_vit.MaskedAutoencoder, {"encoder": ENCODER, **DECODER}, [ORDERED]))
+PIXELS = {**ENCODER, "image_size": (4, 5), "patch_size": 1, "pooling": "gap", "palette": 7, "causal": True}
+MODELS += [
+    (VIT, {**PIXELS, "num_classes": 5}, [(4, 5, 3)]),
+    (keras_vit.ImageGPT, {"encoder": PIXELS}, [(4, 5, 3)]),
+]
 SEGMENTER = {"encoder": ENCODER, "num_classes": 5}
 QUERIES = {**SEGMENTER, "head": "mask", "num_queries": 6, "query_blocks": 1}
 MODELS += [

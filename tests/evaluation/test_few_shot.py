@@ -5,10 +5,17 @@ import pytest
 from made.folders import write_classes
 from made.unread import Unread
 from reference.comparing import assert_close, numpy
-from reference.small import small
+from reference.small import NO_TRANSFORMER, small
 
+from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.datasets import load_dataset
-from keras_vit.evaluation.few_shot import choose_shots, few_shot, few_shot_accuracy, representations
+from keras_vit.evaluation.few_shot import (
+    choose_shots,
+    few_shot,
+    few_shot_accuracy,
+    probe_blocks,
+    representations,
+)
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -100,3 +107,32 @@ def unread(dataset):
     """The same data set, with labels that are unknown until they are read."""
     splits = {split: Unread(samples) for split, samples in dataset.splits.items()}
     return dataclasses.replace(dataset, splits=splits)
+
+
+def test_each_block_is_probed_by_its_mean_token():
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    model = small(num_layers=2, num_classes=None)
+    dataset = load_dataset("digits")
+    found = probe_blocks(model, dataset, batch_size=355)
+    extractor = model.feature_extractor("encoder_block_0")
+    features = {}
+    for split in ("train", "test"):
+        ((images, labels),) = evaluation_batches(dataset.split(split), model.preprocessing, 2000)
+        tokens = numpy(extractor.predict_on_batch(images.numpy())["encoder_block_0"])[:, 1:]
+        features[split] = tokens.mean(axis=1), labels.numpy()
+    scaler = StandardScaler().fit(features["train"][0])
+    probe = LogisticRegression(max_iter=2000).fit(
+        scaler.transform(features["train"][0]), features["train"][1]
+    )
+    expected = probe.score(scaler.transform(features["test"][0]), features["test"][1])
+    assert found[0] == pytest.approx(expected, abs=0.01)
+    assert len(found) == 2 and found[0] != found[1]
+
+
+def test_a_probe_needs_blocks_and_single_labels():
+    with pytest.raises(ValueError, match="expected a model with blocks"):
+        probe_blocks(small(**NO_TRANSFORMER), load_dataset("digits"))
+    with pytest.raises(ValueError, match="needs single labels"):
+        probe_blocks(small(), dataclasses.replace(load_dataset("digits"), task="regression"))

@@ -170,11 +170,13 @@ def test_a_batch_that_the_devices_cannot_divide_is_refused(finished, tmp_path):
 def test_a_configuration_needs_a_model_and_a_known_objective(finished):
     with pytest.raises(ValueError, match="expected a model, .* or weights; got neither"):
         RunConfig("digits", finished[0].recipe)
-    with pytest.raises(ValueError, match="objective must be one of 'classify', 'masked_patch'.*; got 'draw'"):
+    with pytest.raises(
+        ValueError, match="objective must be one of 'classify', .*'masked_patch'.*; got 'draw'"
+    ):
         changed(finished[0], objective="draw")
     pixels = changed(finished[0], objective="masked_patch", target="pixels")
     assert pixels.task is pixels.pretraining and pixels.task.name == "pixels"
-    with pytest.raises(ValueError, match="trains without labels: expected objective 'masked_patch'"):
+    with pytest.raises(ValueError, match="trains without labels: expected objective .*'masked_patch'"):
         changed(finished[0], pretrainer={"a": 1})
 
 

@@ -28,6 +28,8 @@ class Pretraining(Objective):
     Args:
         model: A function from the encoder, a VisionTransformer without a head, and the keyword arguments in
             the recipe's `pretrainer` to the model that is trained, a `Pretrainer`.
+        prepare: A function of this model, the training samples and the recipe, which sets what is not trained
+            before the first step.
         batches: A function of a tf.data.Dataset of (images, labels), the trained model, and the keyword
             arguments `seed`, `first_step`, `worker` and `workers`, to the batches that `fit` takes.
         scores: A function of the trained model, the encoder of the finished run, the data set and the recipe,
@@ -38,5 +40,6 @@ class Pretraining(Objective):
 
     model: Callable
     batches: Callable
+    prepare: Callable = lambda model, samples, recipe: None
     scores: Callable = lambda model, encoder, dataset, recipe: {}
     figures: Callable | None = None

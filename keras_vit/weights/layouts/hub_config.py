@@ -11,6 +11,12 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+_WRITTEN = {
+    "gelu_erf": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+}
 INTERPOLATIONS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # by Pillow's numbers
 
 
@@ -19,6 +25,11 @@ def activation(name):
     if name not in ACTIVATIONS:
         raise ValueError(f"{CONFIG}: the activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
     return ACTIVATIONS[name]
+
+
+def written_activation(name):
+    """transformers' name of an activation of ours."""
+    return _WRITTEN[name]
 
 
 def antialias(config):

@@ -23,11 +23,15 @@ _OTHER_PARTS = {
     "vit": r"decoder\.(decoder_\w+\..*|decoder_pos_embed|mask_token)",
     **dict.fromkeys(("dinov2", "dinov3_vit"), rf"(.*\.)?{_MASK_TOKEN}"),
     **dict.fromkeys(("eomt", "eomt_dinov3"), r"criterion\.empty_weight"),
+    "imagegpt": r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",
     **dict.fromkeys(
         ("clip_vision_model", "siglip_vision_model"),
         r"text_model\..*|text_projection\.weight|logit_(scale|bias)|(.*\.)?embeddings\.position_ids",
     ),
 }
+
+_CONV1D = re.compile(r"(transformer\.)?h\.\d+\.(attn|mlp)\.c_\w+\.weight")
+_EMBEDDINGS, _START = "wte.weight", "start.weight"
 
 
 class HuggingFace(Layout):
@@ -35,11 +39,12 @@ class HuggingFace(Layout):
     in_folder = True
     config_files = huggingface_config.FILES
     table = TYPES["vit"].table(gated=False)
-    without_prefix = re.compile(r"((cls_|distillation_)?classifier|visual_projection)\..*")
+    without_prefix = re.compile(r"((cls_|distillation_)?classifier|visual_projection|lm_head)\..*")
     anchors = (
         "embeddings.patch_embeddings.projection.weight",
         "embeddings.patch_embeddings.weight",
         "embeddings.patch_embedding.weight",
+        "wte.weight",
     )
     prefixes = ("", *dict.fromkeys(kind.prefix for kind in TYPES.values() if kind.prefix))
     supported = SUPPORTED
@@ -60,6 +65,8 @@ class HuggingFace(Layout):
             for name in found:
                 if name.endswith("embeddings.patch_embedding.weight"):
                     found[name] = patch_kernel(name, found[name])
+        if kind.name == "imagegpt":
+            found, names = _from_image_gpt(found, names)
         mapped = super().read(found)
         keys = {ours: names[name] for ours, name in mapped.keys.items()}
         mapped = mapped._replace(keys=keys, unknown=[names[name] for name in mapped.unknown])
@@ -105,7 +112,8 @@ class HuggingFace(Layout):
             arrays.pop("head/bias", None)
         if kind.name == "dinov3_vit" or kind.segments:
             arrays.setdefault("register_tokens/token", np.zeros(hidden, "float32"))
-        prefix = kind.prefix if config["num_classes"] or kind.prefix == "vision_model." else ""
+        always = ("vision_model.", "transformer.")
+        prefix = kind.prefix if config["num_classes"] or kind.prefix in always else ""
         written = {}
         for key, array in kind.table(config["gated_mlp"]).write(arrays).items():
             if not self.without_prefix.fullmatch(key):
@@ -119,7 +127,7 @@ class HuggingFace(Layout):
             # transformers' modules have it even if nothing is masked.
             shape = (1, 1, hidden[-1]) if kind.name == "dinov3_vit" else (1, hidden[-1])
             written[prefix + _MASK_TOKEN] = np.zeros(shape, "float32")
-        return written
+        return _as_image_gpt(written) if kind.name == "imagegpt" else written
 
     def implied(self, keys, metadata):
         kind, gated = type_of_keys(keys.values())
@@ -175,6 +183,9 @@ class HuggingFace(Layout):
     def read_config(self, folder):
         return huggingface_config.read(folder)
 
+    def configured_arrays(self, folder):
+        return huggingface_config.palette(folder)
+
     def write_config(self, config):
         return huggingface_config.written(config, self.written_type(config))
 
@@ -183,6 +194,30 @@ def _in_model(keys):
     """The keys by their names in the model; `ViTMSNForImageClassification` saves blocks without a prefix."""
     outside = "vit.embeddings.cls_token" in keys and not any(key.startswith("vit.encoder.") for key in keys)
     return {f"vit.{key}" if outside and key.startswith("encoder.layer.") else key: key for key in keys}
+
+
+def _from_image_gpt(arrays, keys):
+    """The arrays of an ImageGPT as other types have them, and the file's key of each.
+
+    Its layers are convolutions of one position, whose kernels are (in, out), and the last row of its
+    embeddings is the start token.
+    """
+    arrays = {name: array.T if _CONV1D.fullmatch(name) else array for name, array in arrays.items()}
+    for name in [name for name in arrays if name.endswith(_EMBEDDINGS) and arrays[name].ndim == 2]:
+        start = name.removesuffix(_EMBEDDINGS) + _START
+        arrays[start], arrays[name] = arrays[name][-1:], arrays[name][:-1]
+        keys = {**keys, start: keys[name]}
+    return arrays, keys
+
+
+def _as_image_gpt(arrays):
+    """The reverse of `_from_image_gpt`."""
+    arrays = {
+        key: np.ascontiguousarray(array.T) if _CONV1D.fullmatch(key) else array
+        for key, array in arrays.items()
+    }
+    start, table = arrays.pop("transformer." + _START), arrays["transformer." + _EMBEDDINGS]
+    return {**arrays, "transformer." + _EMBEDDINGS: np.concatenate([table, start])}
 
 
 def _add_first_position(arrays):

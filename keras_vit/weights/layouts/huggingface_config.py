@@ -3,6 +3,8 @@
 import json
 import re
 
+import numpy as np
+
 from keras_vit.messages import listed
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import integer, number
@@ -12,12 +14,6 @@ from keras_vit.weights.layouts.huggingface_types import IMAGENET, PACKED, TOWERS
 from keras_vit.weights.metadata import checked_options, read_json
 
 FILES = (CONFIG, PREPROCESSOR)
-ACTIVATIONS = {
-    "gelu_erf": "gelu",
-    "gelu_tanh": "gelu_pytorch_tanh",
-    "quick_gelu": "quick_gelu",
-    "silu": "silu",
-}
 # The defaults of transformers' image processors, by what the names of their classes begin with.
 _VIT = {
     **{"do_resize": True, "size": 224, "resample": 2, "do_center_crop": False, "crop_size": 224},
@@ -42,7 +38,8 @@ _PROCESSORS = {
 _SWITCHES = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
 _OF_SIZE = ("size", "do_center_crop", "crop_size")
 _COLORS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
-_WITHOUT_EFFECT = ("do_convert_rgb", "do_reduce_labels")  # images are RGB, and labels are not read
+# Images are RGB, labels are not read, and models with a palette apply it.
+_WITHOUT_EFFECT = ("do_convert_rgb", "do_reduce_labels", "do_color_quantize")
 
 
 def read(folder):
@@ -98,6 +95,21 @@ def _described(config):
     return TYPES[name], model
 
 
+def palette(folder):
+    """The palette in preprocessor_config.json, by our name of the array; empty if there is none."""
+    file = folder / PREPROCESSOR
+    clusters = read_json(file).get("clusters") if file.is_file() else None
+    if clusters is None:
+        return {}
+    try:
+        colors = np.asarray(clusters, "float32")
+    except (TypeError, ValueError):
+        colors = np.zeros(0)
+    if colors.ndim != 2:
+        raise ValueError(f"{PREPROCESSOR}: clusters must be rows of numbers, one for each color")
+    return {"patch_embedding/palette": colors}
+
+
 def written(config, kind):
     """The texts of `FILES`, for a model with this `get_config()` as a `ModelType`."""
     names = config["class_names"] or [f"LABEL_{i}" for i in range(config["num_classes"] or 0)]
@@ -108,7 +120,7 @@ def written(config, kind):
         "architectures": [architecture if config["num_classes"] else kind.model],
         "model_type": kind.name,
         **{theirs: config[ours] for theirs, ours in kind.options.items()},
-        "hidden_act": ACTIVATIONS[config.get("segmentation", config)["activation"]],
+        "hidden_act": hub_config.written_activation(config.get("segmentation", config)["activation"]),
         **({} if packs else {"image_size": size[0] if size[0] == size[1] else list(size)}),
         "patch_size": config["patch_size"][0],
         **{theirs: function(config) for theirs, function in kind.written.items()},
@@ -132,6 +144,8 @@ def written(config, kind):
         pixels = {"height": size[0], "width": size[1]}
         images["size"] = {"shortest_edge": min(before_crop)} if crop else pixels
         images |= {"crop_size": pixels, "do_center_crop": crop}
+    if "clusters" in config:
+        images["clusters"] = config["clusters"].tolist()
     return [json.dumps(values, indent=2, allow_nan=False) + "\n" for values in (model, images)]
 
 

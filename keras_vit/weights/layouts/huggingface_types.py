@@ -4,7 +4,7 @@ An entry says how transformers names what `VisionTransformer` has, and which of 
 express. `huggingface.py` reads and writes the arrays by it, `huggingface_config.py` the options.
 
 Sources: the modules and configurations of transformers 5.23 in `models/` (`vit`, `deit`, `ijepa`, `vit_msn`,
-`vit_mae`, `dinov2`, `dinov2_with_registers`, `dinov3_vit`, `siglip`, `siglip2`, `clip`), and
+`vit_mae`, `dinov2`, `dinov2_with_registers`, `dinov3_vit`, `imagegpt`, `siglip`, `siglip2`, `clip`), and
 `conversion_mapping.py`, by which it renames the arrays of a file; `convert_dinov2_to_hf.py` for `images`.
 """
 
@@ -181,6 +181,18 @@ _EOMT_DINOV3_ROWS = (
     *_EOMT_HEAD,
 )
 
+# As `huggingface.py` presents the arrays of an ImageGPT.
+_IMAGE_GPT_ROWS = (
+    Row("patch_embedding/table", "wte.weight"),
+    Row("start_token/token", "start.weight", leading=1),
+    Row("position_embedding/table", "wpe.weight", leading=1),
+    *torch_rows({"encoder_norm": "ln_f", "prediction": "lm_head"}),
+    *torch_rows({"attention_norm": "ln_1", "mlp_norm": "ln_2"}, _BLOCK, "h.{i}."),
+    *fused_rows(f"{_BLOCK}attention/", ("query", "key", "value"), "h.{i}.attn.c_attn"),
+    *torch_rows({"attention/out": "attn.c_proj"}, _BLOCK, "h.{i}."),
+    *torch_rows({"mlp/dense_0": "mlp.c_fc", "mlp/dense_1": "mlp.c_proj"}, _BLOCK, "h.{i}."),
+)
+
 TOWER_BLOCK = {
     "attention_norm": "layer_norm1",
     **{f"attention/{name}": f"self_attn.{name[0]}_proj" for name in ("query", "key", "value")},
@@ -355,6 +367,35 @@ def _of_clip(config):
     }
 
 
+_IMAGE_GPT_SWITCHES = {  # with the only value that our blocks can express
+    **{"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+    "tie_word_embeddings": False,
+}
+
+
+def _read_image_gpt_causal(model):
+    for name, expected in _IMAGE_GPT_SWITCHES.items():
+        if model[name] != expected:
+            raise ValueError(f"{CONFIG}: {name} must be {expected}; got {model[name]!r}")
+    return True
+
+
+def _read_image_gpt_mlp_dim(model):
+    integer(at_least=1).check(f"{CONFIG}: n_embd", model["n_embd"])
+    return model["n_inner"] or 4 * model["n_embd"]
+
+
+def _of_image_gpt(config):
+    return {
+        "palette=None": config["palette"] is None,
+        "causal=False": not config["causal"],
+        f"norm={config['norm']!r} (supported: 'rms')": config["norm"] != "rms",
+        "final_norm=False": not config["final_norm"],
+        "no logits of colors (give the whole ImageGPT)": "clusters" not in config,
+        **_not_square(config),
+    }
+
+
 _VIT = ModelType(
     "vit",
     "ViTModel",
@@ -496,6 +537,43 @@ _EOMT_DINOV3 = _DINOV3._replace(
     processor="EomtImageProcessor",
     segments=True,
 )
+_IMAGE_GPT = ModelType(
+    "imagegpt",
+    "ImageGPTForCausalImageModeling",
+    None,
+    "transformer.",
+    _IMAGE_GPT_ROWS,
+    (),
+    mark=r"(.*\.)?wte\.weight",
+    options={
+        **{"n_embd": "hidden_size", "n_layer": "num_layers", "n_head": "num_heads"},
+        "layer_norm_epsilon": "norm_epsilon",
+    },
+    defaults={
+        **{"n_embd": 512, "n_layer": 24, "n_head": 8, "n_inner": None, "layer_norm_epsilon": 1e-5},
+        **{"activation_function": "quick_gelu", **_IMAGE_GPT_SWITCHES},
+    },
+    read={
+        "activation": lambda model: hub_config.activation(model["activation_function"]),
+        "mlp_dim": _read_image_gpt_mlp_dim,
+        "causal": _read_image_gpt_causal,
+    },
+    written={
+        "activation_function": lambda c: hub_config.written_activation(c["activation"]),
+        "n_inner": lambda c: c["mlp_dim"],
+        "n_positions": lambda c: math.prod(hub_config.stored_image_size(c)),
+        "vocab_size": lambda c: c["palette"] + 1,
+        "resid_pdrop": lambda c: c["dropout_rate"],
+        "embd_pdrop": lambda c: c["dropout_rate"],
+        "attn_pdrop": lambda c: c["attention_dropout_rate"],
+    },
+    supported={
+        **{**COMMON, "class_token": (False,), "pooling": ("gap",)},
+        **{"norm": ("rms",), "palette": ANY, "causal": (True,)},
+    },
+    conflicts=_of_image_gpt,
+    processor="ImageGPTImageProcessor",
+)
 _SIGLIP = ModelType(
     "siglip_vision_model",
     "SiglipVisionModel",
@@ -554,6 +632,7 @@ TYPES = {
         _EOMT,
         _EOMT_DINOV3,
         _DINOV3,
+        _IMAGE_GPT,
         _SIGLIP._replace(
             name="clip_vision_model",
             model="CLIPVisionModel",

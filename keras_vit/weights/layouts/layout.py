@@ -132,6 +132,10 @@ class Layout:
         """
         return {}
 
+    def configured_arrays(self, folder):
+        """Read the arrays, by our names, that the project has in configuration files next to the weights."""
+        return {}
+
     def write_config(self, config):
         """The text of each of `config_files`."""
         return []

@@ -1,0 +1,80 @@
+"""Pixels as colors of a palette: each pixel is embedded by the vector of its nearest color."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.configurable import Configurable
+from keras_vit.rules import integer
+
+
+def nearest_colors(images, palette, numpy=ops):
+    """The nearest color of a palette for each pixel, by the squared distance.
+
+    Args:
+        images: float32 (…, channels).
+        palette: float32 (colors, channels), in the same units.
+        numpy: The functions of NumPy's names to compute with.
+
+    Returns:
+        int (…,) from 0 to colors - 1; the first of several nearest.
+
+    Example:
+        >>> nearest_colors(np.array([[0.1], [0.8]]), np.array([[0.0], [1.0]])).numpy().tolist()
+        [0, 1]
+
+    Source: Chen et al. 2020, section 3.1 and appendix A; `ImageGPTImageProcessor` of transformers.
+    """
+    # Of |x|² - 2xp + |p|² the first term is the same for all colors.
+    distance = numpy.sum(numpy.square(palette), axis=-1) - 2 * numpy.matmul(images, numpy.transpose(palette))
+    return numpy.argmin(distance, axis=-1)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PaletteEmbedding(Configurable):
+    """A learned vector for each pixel, that of the nearest color of a palette.
+
+    Args:
+        hidden_size: Size of a vector.
+        colors: Number of colors in the palette, a weight that is not trained; it starts random in [-1, 1].
+
+    Input shape: (batch, height, width, channels), in the palette's units.
+    Output shape: (batch, height, width, hidden_size).
+
+    Raises:
+        ValueError: for sizes that are no positive ints.
+
+    Example:
+        >>> PaletteEmbedding(hidden_size=8, colors=16)(np.zeros((1, 4, 4, 3))).shape
+        TensorShape([1, 4, 4, 8])
+
+    Source: Chen et al. 2020, "Generative Pretraining from Pixels" (iGPT), section 3.1.
+    """
+
+    def __init__(self, hidden_size, colors, **kwargs):
+        super().__init__(autocast=False, **kwargs)  # of the images
+        self.hidden_size = integer(at_least=1).check("hidden_size", hidden_size)
+        self.colors = integer(at_least=1).check("colors", colors)
+
+    def build(self, input_shape):
+        self.palette = self.add_weight(
+            shape=(self.colors, input_shape[-1]),
+            initializer=keras.initializers.RandomUniform(-1.0, 1.0),
+            trainable=False,
+            autocast=False,  # 16 bits could not distinguish near colors.
+            name="palette",
+        )
+        self.table = self.add_weight(
+            shape=(self.colors, self.hidden_size),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            name="table",
+        )
+
+    def call(self, images):
+        return self.embed(nearest_colors(ops.cast(images, "float32"), self.palette))
+
+    def embed(self, ids):
+        """The vectors of colors: int (…,) to (…, hidden_size)."""
+        return ops.take(ops.cast(self.table, self.compute_dtype), ids, axis=0)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.hidden_size)

@@ -1,0 +1,38 @@
+"""The learned token before the first one of a sequence that predicts the next token."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.configurable import Configurable
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class StartToken(Configurable):
+    """Move the tokens by one: a learned token comes first, and the last one is left out.
+
+    With causal attention each output then depends on the tokens before its own position.
+
+    Input and output shape: (batch, tokens, channels).
+
+    Example:
+        >>> layer = StartToken()
+        >>> layer(np.array([[[1.0], [2.0], [3.0]]])).numpy().ravel()[1:].tolist()
+        [1.0, 2.0]
+
+    Source: Chen et al. 2020 (iGPT); `sos` in `model.py` of openai/image-gpt.
+    """
+
+    def build(self, input_shape):
+        self.token = self.add_weight(
+            shape=(1, 1, input_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+            name="token",
+        )
+
+    def call(self, tokens):
+        batch, count, channels = ops.shape(tokens)
+        start = ops.broadcast_to(self.token, (batch, 1, channels))
+        return ops.concatenate([start, tokens[:, : count - 1]], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
