@@ -87,8 +87,8 @@ def _probe_scores(layer, tokens):
     return tf.expand_dims(tf.nn.softmax(tf.transpose(logits, (0, 2, 1))), 2)  # (batch, heads, 1, tokens)
 
 
-def _attention_pooling(layer, tokens):
-    """Pooling with these scores."""
+def _attention_pooling(layer, tokens, bias=None):
+    """Pooling with these scores; packed patches, which have a bias, are refused before."""
     attention = layer.attention
     x = attention.out(attend(layer.scores(tokens), attention.value(tokens)))  # (batch, 1, channels)
     x = x + layer.mlp(layer.mlp_norm(x))

@@ -199,7 +199,7 @@ def test_a_step_of_parts_is_that_of_the_batch(head, replicas, accumulation_steps
     for first, second in zip(trained[0].weights, trained[1].weights):
         assert_close(numpy(first), numpy(second), 2e-5)
     assert {
-        float(mask.probability) for mask in trained[1].layers if isinstance(mask, QueryAttentionBias)
+        float(numpy(mask.probability)) for mask in trained[1].layers if isinstance(mask, QueryAttentionBias)
     } <= {0}
 
 
