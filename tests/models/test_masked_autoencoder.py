@@ -160,7 +160,9 @@ def alone():
     [
         {"remat": True},
         {"accumulation_steps": 4},
-        pytest.param({"replicas": 2}, marks=pytest.mark.tensorflow_only("JAX has no replicas")),
+        pytest.param(
+            {"replicas": 2}, marks=[pytest.mark.slow, pytest.mark.tensorflow_only("JAX has no replicas")]
+        ),
     ],
     ids=str,
 )
