@@ -306,7 +306,7 @@ def _prompts(add):
 
 
 def _objective(add):
-    add("--objective", default="classify", help="classify, or without labels: masked_patch, mae, igpt")
+    add("--objective", default="classify", help="classify, or without labels: masked_patch, mae, igpt, dino")
     add("--target", default="mean_color", help="of masked_patch: mean_color, downsized or pixels")
 
 

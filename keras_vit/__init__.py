@@ -2,6 +2,7 @@
 
 from keras_vit import training as training
 from keras_vit.lazy import lazy_names
+from keras_vit.models.dino import DINO as DINO
 from keras_vit.models.image_gpt import ImageGPT as ImageGPT
 from keras_vit.models.image_text import ImageTextModel as ImageTextModel
 from keras_vit.models.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder

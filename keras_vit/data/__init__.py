@@ -15,5 +15,6 @@ LAZY = {
     "pair_batches": "pairs",
     "random_order_batches": "masking",
     "training_batches": "batches",
+    "view_augmentation": "views",
 }
 __getattr__, __dir__ = lazy_names(__name__, LAZY)

@@ -18,6 +18,7 @@ def training_batches(
     steps,
     first_step=0,
     augmentation=Augmentation(),  # noqa: B008 - it is frozen
+    augment=None,
     num_classes=None,
     worker=0,
     workers=1,
@@ -36,6 +37,8 @@ def training_batches(
         steps: The step to stop before.
         first_step: The first step.
         augmentation: `Augmentation`.
+        augment: A function from an encoded image and its seed, two ints, to what takes the image's place;
+            None for `image_augmentation`.
         num_classes: One-hot encodes class indices; None leaves them. Labels of several numbers are unchanged.
         worker, workers: The worker's index, and the number of workers.
 
@@ -65,7 +68,7 @@ def training_batches(
     if augmentation.mixes and has_class_ids and num_classes is None:
         raise ValueError("mixup and cutmix mix one-hot labels; pass num_classes")
     one_hot = has_class_ids and num_classes is not None
-    augment = image_augmentation(augmentation, preprocessing, samples.exif)
+    augment = augment or image_augmentation(augmentation, preprocessing, samples.exif)
 
     @not_converted
     def sample(position, encoded, label):

@@ -3,6 +3,8 @@
 from keras_vit.evaluation.few_shot import few_shot as few_shot
 from keras_vit.evaluation.few_shot import probe_blocks as probe_blocks
 from keras_vit.evaluation.few_shot import representations as representations
+from keras_vit.evaluation.nearest import knn as knn
+from keras_vit.evaluation.nearest import knn_accuracy as knn_accuracy
 from keras_vit.evaluation.panoptic import panoptic_counts as panoptic_counts
 from keras_vit.evaluation.panoptic import panoptic_quality as panoptic_quality
 from keras_vit.evaluation.predicting import evaluate as evaluate

@@ -33,3 +33,4 @@ from keras_vit.layers.text import TokenPaddingBias as TokenPaddingBias
 from keras_vit.layers.text import TokenPooling as TokenPooling
 from keras_vit.layers.token_grid import GridToTokens as GridToTokens
 from keras_vit.layers.token_grid import TokensToGrid as TokensToGrid
+from keras_vit.layers.weight_norm import WeightNormDense as WeightNormDense

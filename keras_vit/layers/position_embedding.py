@@ -9,6 +9,7 @@ from keras_vit.layers.patch_embedding import pair
 from keras_vit.rules import one_of
 
 KINDS = ("learned", "sincos2d", "none")
+INTERPOLATIONS = ("bilinear", "bicubic")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -23,6 +24,7 @@ class AddPositionEmbs(Configurable):
         num_prefix_tokens: Number of tokens before the patch tokens. In a learned table each has a row of its
             own, before the rows of the grid, and is not resized; the fixed kinds add nothing to them.
         endpoint: Of "sincos2d": as in `sincos_2d`.
+        interpolation: Of the resizing: "bilinear" or "bicubic".
 
     Call arguments:
         tokens: (batch, num_prefix_tokens + rows · columns, channels).
@@ -44,12 +46,21 @@ class AddPositionEmbs(Configurable):
     (`big_vision`).
     """
 
-    def __init__(self, kind="learned", grid_size=(14, 14), num_prefix_tokens=0, endpoint=True, **kwargs):
+    def __init__(
+        self,
+        kind="learned",
+        grid_size=(14, 14),
+        num_prefix_tokens=0,
+        endpoint=True,
+        interpolation="bilinear",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.kind = one_of(KINDS).check("kind", kind)
         self.grid_size = pair(grid_size, "grid_size")
         self.num_prefix_tokens = num_prefix_tokens
         self.endpoint = endpoint
+        self.interpolation = one_of(INTERPOLATIONS).check("interpolation", interpolation)
 
     def build(self, tokens_shape, grid_shape=None):
         if self.kind == "learned":
@@ -77,7 +88,7 @@ class AddPositionEmbs(Configurable):
             return tokens + table
         prefix, positions = table[:, : self.num_prefix_tokens], table[:, self.num_prefix_tokens :]
         positions = ops.reshape(positions, (*self.grid_size, -1))
-        positions = resize_position_grid(positions, (rows, columns))
+        positions = resize_position_grid(positions, (rows, columns), self.interpolation)
         positions = ops.reshape(positions, (1, rows * columns, tokens.shape[-1]))
         return tokens + ops.concatenate([prefix, positions], axis=1)
 
@@ -95,15 +106,17 @@ class AddPositionEmbs(Configurable):
         return tokens_shape
 
 
-def resize_position_grid(grid, size):
-    """Resize a grid of vectors bilinearly with aligned corners.
+def resize_position_grid(grid, size, interpolation="bilinear"):
+    """Resize a grid of vectors bilinearly with aligned corners, or by cubic convolution.
 
-    The official loader's `scipy.ndimage.zoom(order=1)` computes the same, except that for some pairs of
-    sizes a rounding error sets the last row and column to zero.
+    The official loader's `scipy.ndimage.zoom(order=1)` computes the same as "bilinear", except that for some
+    pairs of sizes a rounding error sets the last row and column to zero. "bicubic" is `interpolate` of
+    PyTorch for the scale (size + 0.1) / (rows or columns), as in DINO's code.
 
     Args:
         grid: (rows, columns, channels), a tensor or a NumPy array.
         size: (rows, columns) of the result; ints, or scalar tensors inside a graph.
+        interpolation: "bilinear" or "bicubic".
 
     Returns:
         (rows, columns, channels): an array for an array, computed in float64 and given back in
@@ -114,13 +127,15 @@ def resize_position_grid(grid, size):
         >>> resize_position_grid(grid, (2, 3))[..., 0].tolist()
         [[0.0, 1.0, 2.0], [4.0, 5.0, 6.0]]
 
-    Source: `vit_jax/checkpoint.py`, `interpolate_posembed`.
+    Source: `vit_jax/checkpoint.py`, `interpolate_posembed`; `facebookresearch/dino`,
+    `vision_transformer.py`, `interpolate_pos_encoding`.
     """
+    weights = _cubic_convolution if interpolation == "bicubic" else _corner_aligned
     if isinstance(grid, np.ndarray):
-        by_row, by_column = (_corner_aligned(*sides) for sides in zip(grid.shape, size))
+        by_row, by_column = (weights(*sides) for sides in zip(grid.shape, size))
         resized = np.einsum("ij,jkd,lk->ild", by_row, grid.astype("float64"), by_column)
         return resized.astype(grid.dtype)
-    by_row, by_column = (ops.cast(_corner_aligned(*sides), grid.dtype) for sides in zip(grid.shape, size))
+    by_row, by_column = (ops.cast(weights(*sides), grid.dtype) for sides in zip(grid.shape, size))
     return ops.einsum("ij,jkd,lk->ild", by_row, grid, by_column)
 
 
@@ -133,6 +148,20 @@ def _corner_aligned(old, new):
     points = points / ops.cast(ops.maximum(new - 1, 1), "float32")
     distance = ops.expand_dims(points, 1) - np.arange(old, dtype="float32")
     return ops.maximum(1 - ops.abs(distance), 0)
+
+
+def _cubic_convolution(old, new):
+    """(new, old) weights of Keys's cubic with a = -3/4 and half-pixel centres; the edge continues outside."""
+    numpy, new, rows = np, new, np.arange(new) if isinstance(new, int) else None
+    if rows is None:
+        numpy, new, rows = ops, ops.cast(new, "float32"), ops.cast(ops.arange(new), "float32")
+    centres = (rows + 0.5) * (old / (new + 0.1)) - 0.5
+    positions = np.arange(-2, old + 2, dtype="float32")
+    x = numpy.abs(numpy.expand_dims(centres, 1) - positions)
+    near, far = (1.25 * x - 2.25) * x * x + 1, ((-0.75 * x + 3.75) * x - 6) * x + 3
+    weights = numpy.where(x < 1, near, numpy.where(x < 2, far, 0.0))
+    inside = np.equal.outer(np.clip(positions, 0, old - 1), np.arange(old)).astype("float32")
+    return numpy.matmul(weights, inside)
 
 
 def sincos_2d(rows, columns, channels, endpoint=True):

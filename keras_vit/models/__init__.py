@@ -1,5 +1,6 @@
 """Models."""
 
+from keras_vit.models.dino import DINO as DINO
 from keras_vit.models.distributed import DistributedModel as DistributedModel
 from keras_vit.models.image_gpt import ImageGPT as ImageGPT
 from keras_vit.models.image_text import ImageTextModel as ImageTextModel

@@ -29,7 +29,7 @@ from keras_vit.layers.attention import check_heads
 from keras_vit.layers.layer_norm import NORMS
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.patch_embedding import SIZE, pair
-from keras_vit.layers.position_embedding import KINDS
+from keras_vit.layers.position_embedding import INTERPOLATIONS, KINDS
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.models.resnet_stem import FORMS, GROUPS
 from keras_vit.preprocessing import Preprocessing, is_float32
@@ -209,6 +209,12 @@ class ViTConfig:
         "default the grid of image_size, or of a 224-pixel image if the size is dynamic.",
         default=None,
         normalize=lambda size: pair(size, "position_grid"),
+    )
+    position_interpolation: str = option(
+        "architecture",
+        one_of(INTERPOLATIONS),
+        'How the learned table is resized at each call: "bilinear", or "bicubic" as in DINO\'s code.',
+        default="bilinear",
     )
     max_num_patches: int | None = option(
         "architecture",

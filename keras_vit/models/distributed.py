@@ -117,6 +117,22 @@ class DistributedModel(keras.Model):
             return head(inputs, training=training)
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
+    def after_step(self, step, predicted, sample_weight, total):
+        """The new values of weights that no gradient trains, after the optimizer's step.
+
+        On several replicas each calls it with its part of the batch.
+
+        Args:
+            step: The number of steps before this one.
+            predicted: The outputs of the batch.
+            sample_weight: The weights of its samples, or None.
+            total: A function from a tensor to its sum over the replicas.
+
+        Returns:
+            A list of (variable, value), equal in all replicas; by default empty.
+        """
+        return []
+
     enable_lora = enable_lora
     merge_lora = merge_lora
 

@@ -28,7 +28,8 @@ def train_step(model, state, data):
     weight = loss_weight(model, images, sample_weight)
     places = {id(variable): place for place, variable in enumerate(model.optimizer.variables)}
     place = places[id(model.optimizer._iterations)]
-    seed = folded(_fold_in, jnp.array([model.random_seed, 0], "uint32"), optimizer_values[place])
+    step = optimizer_values[place]
+    seed = folded(_fold_in, jnp.array([model.random_seed, 0], "uint32"), step)
 
     def loss_of(trainable, others, metrics_values, number, fraction, x, y, w):
         with seeds_from(model, _fold_in, folded(_fold_in, seed, number)):
@@ -59,6 +60,7 @@ def train_step(model, state, data):
     trainable, optimizer_values = model.optimizer.stateless_apply(optimizer_values, gradients, trainable)
     if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer_values[place] += 1  # The inner optimizer does not count steps that overflow.
+    others = _after_step(model, trainable, others, step, predicted, sample_weight)
     logs, metrics_values = _update_metrics(model, metrics_values, loss, weight, *batch, predicted)
     return logs, (trainable, others, optimizer_values, metrics_values)
 
@@ -143,6 +145,15 @@ def _rows(x, count):
 
 def _merged(x):
     return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+
+
+def _after_step(model, trainable, others, step, predicted, sample_weight):
+    """The values of the variables that no gradient trains, after a step."""
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    with keras.StatelessScope(state_mapping=zip(variables, [*trainable, *others])) as scope:
+        for variable, value in model.after_step(step, predicted, sample_weight, lambda x: x):
+            scope.add_update((variable, value))
+    return [scope.get_current_value(variable) for variable in model.non_trainable_variables]
 
 
 def _update_metrics(model, values, loss, weight, images, labels, sample_weight, predicted):

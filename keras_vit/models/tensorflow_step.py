@@ -1,5 +1,7 @@
 """A training or test step of a `DistributedModel` on one replica, for TensorFlow."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
@@ -54,6 +56,11 @@ def train_step(model, data):
         # The inner optimizer does not count steps that overflow.
         model.optimizer._iterations.assign_add(1)
     model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    total = functools.partial(replica.all_reduce, tf.distribute.ReduceOp.SUM)
+    if updates := model.after_step(step, predicted, sample_weight, total):
+        replica.merge_call(
+            _assign, args=([variable.value for variable, _ in updates], [v for _, v in updates])
+        )
     return _logs(update_metrics(model, mean, weight, images, labels, predicted, sample_weight))
 
 
@@ -66,6 +73,12 @@ def test_step(model, data):
     nonempty = tf.cast(weight != 0, loss.dtype)
     loss = tf.math.multiply_no_nan(loss, nonempty)
     return _logs(update_metrics(model, loss, weight, images, labels, predicted, sample_weight))
+
+
+def _assign(strategy, variables, values):
+    """Assign to each replica's part of the variables its own values."""
+    for variable, value in zip(variables, values):
+        strategy.extended.update(variable, lambda part, value: part.assign(value), args=(value,))
 
 
 def gathered(x):

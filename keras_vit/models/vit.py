@@ -112,6 +112,7 @@ class VisionTransformer(ConfiguredModel):
                     c.position_embedding,
                     c.position_grid or grid.shape[1:3],
                     num_prefix if c.prefix_positions else 0,
+                    interpolation=c.position_interpolation,
                     dtype=dtype,
                     name="position_embedding",
                 )

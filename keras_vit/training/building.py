@@ -171,7 +171,8 @@ def finished_model(model):
     if isinstance(model, ImageSegmenter | ImageTextModel):
         return whole_model(model)
     trained = trained_transformer(model)
-    finished = VisionTransformer.from_config({**trained.get_config(), **INFERENCE, "remat": ()})
+    config = {**trained.get_config(), **INFERENCE, "remat": (), "trainable": True}
+    finished = VisionTransformer.from_config(config)
     for layer in finished.layers:
         layer.trainable = True
     finished.set_weights([whole(weight) for weight in trained.weights])

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import ops
 from tqdm import tqdm
 
+from keras_vit.training.building import finished_model
 from keras_vit.training.checkpoints import check_finite, put_back, step_of
 from keras_vit.training.preemption import stop
 
@@ -220,6 +221,27 @@ class Progress(keras.callbacks.Callback):
             line += f"  {self.batch_size / seconds:.0f} images/s  {left} left"
         self.bar.write(line)
         sys.stdout.flush()
+
+
+class Validate(keras.callbacks.Callback):
+    """Add scores of the model, finished as it is now, to the logs of epochs; the first of the callbacks.
+
+    Args:
+        scores: A function from the model of `finished_model` to a dict.
+        epochs: The numbers of the epochs, from 1.
+        devices: The run's devices; all processes compute the scores, each on one device.
+    """
+
+    def __init__(self, scores, epochs, devices):
+        super().__init__()
+        self.scores, self.epochs, self.devices = scores, epochs, devices
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch + 1 in self.epochs:
+            put_back(self.model)
+            with self.devices.one_device():
+                scores = self.scores(finished_model(self.model))
+            logs.update({f"val_{name}": value for name, value in scores.items()})
 
 
 class EvaluateAverage(keras.callbacks.Callback):

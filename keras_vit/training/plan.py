@@ -226,7 +226,12 @@ class _Step:
             if recipe.mixes or not (pixels or get_task(recipe.task).has_class_ids):
                 return images, self._shaped((size, self.num_classes), "float32", parts)
             return images, self._shaped((size, *pixels), "int32", parts)
-        one = tf.data.Dataset.from_tensors(tf.zeros((1, *images.shape[1:])))
+        if self.config.pretraining.augment is None:
+            one = tf.zeros((1, *images.shape[1:]))
+        else:
+            views = keras.tree.map_structure(lambda x: tf.zeros((1, *x.shape[1:])), model.input)
+            one = views, tf.zeros((1,), tf.int32)
+        one = tf.data.Dataset.from_tensors(one)
         (batch,) = self.config.pretraining.batches(one, model, seed=0, first_step=0, worker=0, workers=1)
         return keras.tree.map_structure(
             lambda part: self._shaped((size, *part.shape[1:]), part.dtype.name, parts), batch

@@ -26,7 +26,13 @@ from keras_vit.training.building import (
     trained_transformer,
     whole_model,
 )
-from keras_vit.training.callbacks import CheckpointCallback, EvaluateAverage, JoinCheckpoints, Progress
+from keras_vit.training.callbacks import (
+    CheckpointCallback,
+    EvaluateAverage,
+    JoinCheckpoints,
+    Progress,
+    Validate,
+)
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.config import DEFAULTS
@@ -212,6 +218,7 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
     evaluated = [n for n, end in enumerate(ends, 1) if end % recipe.eval_every == 0 or end >= total]
     done = devices.smallest(checkpoints.newest(report) or 0)
     stopping = functools.partial(devices.is_stopping, sigterm)
+    validate = config.pretraining and config.pretraining.validate
     validation = dataset.split("validation")
     if done:
         report(f"resuming {workdir.path} from step {done} of {total}")
@@ -227,7 +234,11 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
         devices.smallest(0)  # All workers have arrived here, so the first one has written the checkpoint.
         if done:  # A finished `fit` leaves averaged weights in the model, not the trained ones.
             checkpoints.restore(model, done)
-        callbacks = [Progress(total, done, batch_size, verbose == 1)] if verbose else []
+        callbacks = []
+        if validate is not None:
+            callbacks.append(Validate(lambda encoder: validate(encoder, dataset, recipe), evaluated, devices))
+        if verbose:
+            callbacks.append(Progress(total, done, batch_size, verbose == 1))
         if devices.is_chief:
             callbacks.append(CheckpointCallback(workdir, checkpoints, done, batch_size, total, stopping))
         elif keras.backend.backend() == "jax":
@@ -236,12 +247,15 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
             callbacks.append(LeaveAfterFirstWorker(sigterm))
         if recipe.ema is not None:
             callbacks.append(EvaluateAverage())
+        held_out = None
+        if validate is None:
+            held_out = _batches(config, model, dataset, validation, devices)
         model.fit(
             _batches(config, model, dataset, samples, devices, first_step=done),
             initial_epoch=epoch,
             epochs=epochs,
             steps_per_epoch=steps,
-            validation_data=_batches(config, model, dataset, validation, devices),
+            validation_data=held_out,
             validation_freq=evaluated,
             callbacks=callbacks,
             shuffle=False,
@@ -280,6 +294,7 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
     """The training batches of a split from a step on, or its evaluation batches, for all devices."""
     recipe, preprocessing = config.recipe, trained_transformer(model).preprocessing
     trains = first_step is not None
+    augment = config.pretraining and config.pretraining.augment
 
     def of_worker(worker, workers):
         part = {"worker": worker, "workers": workers}
@@ -294,6 +309,7 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
                 steps=recipe.total_steps,
                 first_step=first_step,
                 augmentation=recipe,
+                augment=augment and augment(recipe, model, preprocessing, samples.exif),
                 num_classes=len(dataset.class_names) if recipe.mixes else None,
                 **part,
             )

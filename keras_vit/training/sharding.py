@@ -268,6 +268,15 @@ class Devices:
 
     training_scope = scope
 
+    @contextlib.contextmanager
+    def one_device(self):
+        """A context within `scope` in which models are on one device of this process."""
+        keras.distribution.set_distribution(None)
+        try:
+            yield
+        finally:
+            keras.distribution.set_distribution(self.distribution)
+
     def check_batch_size(self, batch_size):
         """Raise ValueError if the workers do not divide the batch size; `distribute` fills their parts up."""
         check_batch_size(batch_size, self.workers)

@@ -126,6 +126,10 @@ class TensorFlowDevices:
             warnings.filterwarnings("ignore", "Your input ran out of data")
             yield
 
+    def one_device(self):
+        """A context within `fit` in which models are on one device: none, since callbacks are in no scope."""
+        return contextlib.nullcontext()
+
     def check_batch_size(self, batch_size):
         """Raise ValueError if the replicas do not divide the batch size."""
         sharding.check_batch_size(batch_size, self.num_replicas_in_sync)

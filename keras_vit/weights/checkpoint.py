@@ -17,6 +17,7 @@ from keras_vit.layers.attention import check_heads
 from keras_vit.messages import listed
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
+from keras_vit.models.dino import DINO
 from keras_vit.models.encoder_model import EncoderModel, Pretrainer
 from keras_vit.models.image_text import ImageTextModel
 from keras_vit.models.segmentation import ImageSegmenter
@@ -222,6 +223,9 @@ def read_model(path, pretrainer=False):
             declared = min_parameters({**DEFAULTS, **(options[inside] if inside else options)})
             if issubclass(kind, ImageTextModel):
                 declared += min_text_parameters(options["text"])
+            elif issubclass(kind, DINO):
+                hidden, bottleneck = options["hidden_dim"], options["bottleneck_dim"]
+                declared += hidden**2 + bottleneck * (hidden + options["out_dim"])
             check_unpacked_size(4 * declared, os.path.getsize(path))
             # Safe even after keras.config.enable_unsafe_deserialization().
             with serialization_lib.SafeModeScope(True):
@@ -264,7 +268,7 @@ def _configuration(archive):
 
 def _check_all_read(model, stored):
     """Refuse arrays that no layer reads, which Keras ignores."""
-    expected, found = 0, sum(path.startswith("layers/") for path in stored)
+    expected, found = 0, sum(path.startswith(("layers/", "vars/")) for path in stored)
     for layer in model._flatten_layers():
         values = {}
         layer.save_own_variables(values)

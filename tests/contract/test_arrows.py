@@ -22,7 +22,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "inspection": ("models", "messages", "lazy"),
     "evaluation": ("weights", "data"),
     "search": ("lazy", "writing"),
-    "training": ("evaluation", "lazy"),
+    "training": ("evaluation", "inspection", "lazy"),
     "export": ("evaluation", "inspection", "lazy"),
     "cli": ("training", "export", "inspection", "search"),
     "": ("cli",),  # the package's own __init__, and the console script

@@ -95,13 +95,14 @@ LAYERS = [
     (layers.TokenEmbedding, {"vocabulary_size": 11, "channels": 8}, [Ids((5,))]),
     (layers.TokenPooling, {"token": "eos", "eos_id": 3}, [TOKENS, Ids((5,))]),
     (layers.TokensToGrid, {}, [(7, 8), GRID]),
+    (layers.WeightNormDense, {"units": 6}, [TOKENS]),
     (preprocessing.PreprocessingLayer, {"preprocessing": {"image_size": (8, 6)}}, [Pixels(IMAGE)]),
 ]
 # Their outputs, for a loss or the attention's scores, are float32 under every policy.
 BIASES = (layers.CausalBias, layers.PaddingBias, layers.TokenPaddingBias)
 FLOAT32 = (
     *(*BIASES, keras_vit.ImageGPT, keras_vit.MaskedPatchPredictor, keras_vit.MaskedAutoencoder),
-    keras_vit.ImageTextModel,
+    *(keras_vit.ImageTextModel, keras_vit.DINO),
 )
 # Their outputs have no axis of the batch; they have tests of their own.
 WITHOUT_BATCH = {layers.RotaryPositions, layers.RelativePositionIndex, layers.RelativePositionBias}
@@ -148,6 +149,9 @@ MODELS += [
     (VIT, {**PIXELS, "num_classes": 5}, [(4, 5, 3)]),
     (keras_vit.ImageGPT, {"encoder": PIXELS}, [(4, 5, 3)]),
 ]
+HEAD = {"out_dim": 6, "hidden_dim": 9, "bottleneck_dim": 5, "num_local": 3, "local_size": 8}
+VIEWS = {"global_views": (2, *IMAGE), "local_views": (3, 8, 8, 3)}
+MODELS.append((keras_vit.DINO, {"encoder": {**ENCODER, "num_layers": 1}, **HEAD}, [VIEWS]))
 SEGMENTER = {"encoder": ENCODER, "num_classes": 5}
 QUERIES = {**SEGMENTER, "head": "mask", "num_queries": 6, "query_blocks": 1}
 MODELS += [

@@ -32,6 +32,11 @@ class Pretraining(Objective):
             before the first step.
         batches: A function of a tf.data.Dataset of (images, labels), the trained model, and the keyword
             arguments `seed`, `first_step`, `worker` and `workers`, to the batches that `fit` takes.
+        augment: A function of the recipe, the trained model, its preprocessing and whether to apply the EXIF
+            orientation, to a function from an encoded image and its seed, two ints, to what the model is
+            trained on; None: images, changed as the recipe says.
+        validate: A function of the encoder, the data set and the recipe, to a dict of scores for the metrics
+            of the validation split; None: the loss of its batches.
         scores: A function of the trained model, the encoder of the finished run, the data set and the recipe,
             to a dict of scores for the run's record. They begin with "test_" if they are of the test split.
         figures: A function of the finished run's whole model and some test images, model input as a NumPy
@@ -41,5 +46,7 @@ class Pretraining(Objective):
     model: Callable
     batches: Callable
     prepare: Callable = lambda model, samples, recipe: None
+    augment: Callable | None = None
+    validate: Callable | None = None
     scores: Callable = lambda model, encoder, dataset, recipe: {}
     figures: Callable | None = None

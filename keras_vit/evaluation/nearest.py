@@ -1,0 +1,92 @@
+"""Classification by the labels of the nearest images, which fits nothing."""
+
+import numpy as np
+
+from keras_vit.evaluation.few_shot import representations
+from keras_vit.rules import integer, number
+
+_AT_ONCE = 2**24  # similarities in memory
+
+
+def knn(model, samples, test_samples, k=20, temperature=0.07, batch_size=64):
+    """The accuracy of classifying images by those with the most similar representations.
+
+    Args:
+        model: As for `representations`.
+        samples, test_samples: Splits of a `Dataset` with single labels: those that vote, and those that are
+            classified. The features of both are kept in memory: (samples, width) each.
+        k, temperature: As for `knn_accuracy`; with fewer samples all vote.
+        batch_size: Images per batch.
+
+    Returns:
+        float in [0, 1].
+
+    Raises:
+        ValueError: as `knn_accuracy`.
+
+    Example:
+        >>> digits = load_dataset("digits")
+        >>> 0 <= knn(model, digits.split("train").take(range(100)), digits.split("validation")) <= 1
+        True
+
+    Source: Caron et al. 2021 (DINO), section 4.1.
+    """
+    features, labels = representations(model, samples, batch_size)
+    test_features, test_labels = representations(model, test_samples, batch_size)
+    return knn_accuracy(features, labels, test_features, test_labels, min(k, len(labels)), temperature)
+
+
+def knn_accuracy(features, labels, test_features, test_labels, k=20, temperature=0.07):
+    """The accuracy of a weighted vote of the k samples with the largest cosine similarity.
+
+    The vote of a sample of similarity s has the weight exp(s / temperature). Of classes with the same sum of
+    weights the first is chosen.
+
+    Args:
+        features, test_features: (samples, width).
+        labels, test_labels: Class indices (samples,), at least 0.
+        k: Number of samples that vote.
+        temperature: Above 0; the smaller it is, the more the nearest count.
+
+    Returns:
+        float in [0, 1].
+
+    Raises:
+        ValueError: for a k that is not between 1 and the number of samples, a temperature of 0 or less, no
+            test samples, arrays whose numbers of samples or widths differ, or negative labels.
+
+    Example:
+        >>> features = np.array([[1.0, 0.0], [0.0, 1.0], [0.1, 1.0]])
+        >>> knn_accuracy(features, [0, 1, 1], [[0.2, 0.9], [1.0, 0.1]], [1, 1], k=2)
+        0.5
+
+    Source: `eval_knn.py` of `facebookresearch/dino`; Wu et al. 2018 (arXiv 1805.01978), section 3.4.
+    """
+    features, test_features = (np.asarray(each, "float32") for each in (features, test_features))
+    labels, test_labels = np.asarray(labels), np.asarray(test_labels)
+    number(above=0).check("temperature", temperature)
+    if integer(at_least=1).check("k", k) > len(features):
+        raise ValueError(f"expected a k of at most {len(features)}, the samples that vote; got {k}")
+    shapes = features.shape, labels.shape, test_features.shape, test_labels.shape
+    samples, width, tests = len(features), features.shape[-1], len(test_features)
+    if shapes != ((samples, width), (samples,), (tests, width), (tests,)) or not tests:
+        raise ValueError(
+            "expected features and labels of the shapes (samples, width), (samples,), (tests, width) and "
+            f"(tests,); got {', '.join(map(str, shapes))}"
+        )
+    if labels.min() < 0:
+        raise ValueError(f"expected labels of 0 or more; got {labels.min()}")
+    features, test_features = (
+        each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12)
+        for each in (features, test_features)
+    )
+    classes, right = labels.max() + 1, 0
+    rows = max(_AT_ONCE // samples, 1)
+    for first in range(0, tests, rows):
+        similarity = test_features[first : first + rows] @ features.T
+        nearest = np.argpartition(-similarity, k - 1, axis=1)[:, :k]
+        weights = np.exp(np.take_along_axis(similarity, nearest, axis=1).astype("float64") / temperature)
+        scores = np.zeros((len(nearest), classes))
+        np.add.at(scores, (np.arange(len(nearest))[:, np.newaxis], labels[nearest]), weights)
+        right += int((scores.argmax(axis=1) == test_labels[first : first + rows]).sum())
+    return right / tests

@@ -1,0 +1,49 @@
+"""The last layer of DINO's head: a dense layer whose outputs are scaled cosines."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.configurable import Configurable
+from keras_vit.rules import integer
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class WeightNormDense(Configurable):
+    """A dense layer without bias whose kernel has columns of length 1, by weight normalization.
+
+    While the weight `gradient_scale` is 0, the kernel gets no gradient.
+
+    Args:
+        units: Number of outputs.
+
+    Input shape: (…, channels).
+    Output shape: (…, units).
+
+    Example:
+        >>> layer = WeightNormDense(6)
+        >>> layer(np.array([[1.0, 0.0]])).shape
+        TensorShape([1, 6])
+
+    Source: Salimans and Kingma 2016 (arXiv 1602.07868), equation 2 with g = 1; `DINOHead` of
+    `facebookresearch/dino`.
+    """
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = integer(at_least=1).check("units", units)
+
+    def build(self, input_shape):
+        uniform = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")  # as torch.nn.Linear
+        self.kernel = self.add_weight(shape=(input_shape[-1], self.units), initializer=uniform, name="kernel")
+        self.gradient_scale = self.add_weight(
+            shape=(), initializer="ones", trainable=False, name="gradient_scale"
+        )
+
+    def call(self, inputs):
+        kernel = ops.convert_to_tensor(self.kernel)
+        fixed = ops.stop_gradient(kernel)
+        kernel = fixed + ops.cast(self.gradient_scale, kernel.dtype) * (kernel - fixed)
+        return ops.matmul(inputs, ops.normalize(kernel, axis=0))
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.units)

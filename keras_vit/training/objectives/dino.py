@@ -1,0 +1,89 @@
+"""DINO: self-distillation of views of the same image."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_vit import data
+from keras_vit.data.augmentation_options import Augmentation
+from keras_vit.models.dino import DINO
+from keras_vit.training.objectives.objective import Pictures, Pretraining
+
+_USED = ("crop_area", "flip", "photometric")  # of the fields of `Augmentation`
+
+
+def dino(config):
+    """Self-distillation, scored by the labels of the nearest training images.
+
+    The recipe's `crop_area` is that of the global views, `photometric` the probability of changes of colours;
+    see `data.view_augmentation`.
+
+    Raises:
+        ValueError: for a recipe with labels of another kind than single ones, other random changes, frozen
+            layers or averaged weights.
+
+    Source: Caron et al. 2021 (DINO, arXiv 2104.14294).
+    """
+    recipe = config.recipe
+    unused = [each.name for each in dataclasses.fields(Augmentation) if each.name not in _USED]
+    given = [name for name in (*unused, "freeze", "ema") if getattr(recipe, name)]
+    if given or recipe.task != "single_label" or recipe.crop_area is None:
+        raise ValueError(
+            "objective 'dino' needs single labels for its scores, a crop_area, and a recipe without other "
+            f"changes of images, freeze and ema; got {', '.join(given) or 'none of these'}, task "
+            f"{recipe.task!r} and crop_area {recipe.crop_area}"
+        )
+    return Pretraining(
+        name="dino",
+        loss=lambda recipe: None,
+        metrics=lambda outputs: [],
+        validation_metric="knn_accuracy",
+        higher_is_better=True,
+        model=DINO,
+        batches=lambda batches, model, **part: batches,
+        augment=_augment,
+        validate=lambda encoder, dataset, recipe: _knn(encoder, dataset, "validation"),
+        scores=_test,
+        figures=_attention,
+    )
+
+
+def _augment(recipe, model, preprocessing, exif):
+    return data.view_augmentation(
+        preprocessing,
+        recipe.crop_area,
+        model.local_area,
+        model.num_local,
+        model.local_size,
+        recipe.flip,
+        recipe.photometric,
+        exif,
+    )
+
+
+def _knn(encoder, dataset, split):
+    from keras_vit import evaluation  # needs TensorFlow
+
+    return {"knn_accuracy": evaluation.knn(encoder, dataset.split("train"), dataset.split(split))}
+
+
+def _test(model, encoder, dataset, recipe):
+    scores = _knn(encoder, dataset, "test")
+    return {"test_knn_accuracy": scores["knn_accuracy"], "test_samples": len(dataset.split("test"))}
+
+
+def _attention(model, images):
+    """The images, and for each head of the last block the attention to their patches."""
+    from keras_vit import inspection  # needs scikit-learn
+
+    maps = inspection.attention_maps(model.encoder, images)  # (b, heads, rows, columns)
+    maps = np.moveaxis(maps / maps.max(axis=(2, 3), keepdims=True), 1, 0)[..., np.newaxis]
+    rows = {f"head {number}": of_head for number, of_head in enumerate(maps)}
+    return [
+        Pictures(
+            "Attention",
+            "The attention of the class token to the patches in each head of the last block, relative to its "
+            "maximum. Without labels, it tends to follow the objects.",
+            {"image": model.encoder.preprocessing.colors(images), **rows},
+        )
+    ]

@@ -1,0 +1,68 @@
+"""Weighted votes of nearest neighbours, against scikit-learn."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference.small import small
+from sklearn.neighbors import KNeighborsClassifier
+
+from keras_vit.data import load_dataset
+from keras_vit.evaluation import knn, knn_accuracy, nearest, representations
+
+
+def scikit_learn(features, labels, tests, test_labels, k, temperature):
+    """With cosine distance d = 1 - s, exp(s / T) is exp(-d / T) up to a factor."""
+    weights = lambda distances: np.exp(-distances / temperature)  # noqa: E731
+    model = KNeighborsClassifier(k, weights=weights, metric="cosine", algorithm="brute")
+    return (model.fit(features, labels).predict(tests) == test_labels).mean()
+
+
+@given(st.integers(0, 2**20), st.integers(1, 30), st.floats(0.05, 5.0))
+def test_the_votes_are_scikit_learns(seed, k, temperature):
+    rng = np.random.default_rng(seed)
+    labels, test_labels = rng.integers(0, 4, 30), rng.integers(0, 5, 20)
+    centres = rng.normal(size=(5, 6))
+    features, tests = (centres[each] + rng.normal(size=(len(each), 6)) for each in (labels, test_labels))
+    expected = scikit_learn(features, labels, tests, test_labels, k, temperature)
+    assert knn_accuracy(features, labels, tests, test_labels, k, temperature) == pytest.approx(expected)
+
+
+def test_the_scale_of_features_has_no_effect_and_parts_are_put_together(rng, monkeypatch):
+    features, labels = rng.normal(size=(50, 8)), rng.integers(0, 3, 50)
+    tests, test_labels = rng.normal(size=(20, 8)), rng.integers(0, 3, 20)
+    expected = knn_accuracy(features, labels, tests, test_labels)
+    factors = rng.uniform(0.1, 9.0, (50, 1))
+    monkeypatch.setattr(nearest, "_AT_ONCE", 150)  # three rows
+    assert knn_accuracy(features * factors, labels, tests * 7, test_labels) == expected
+
+
+@pytest.mark.slow
+def test_a_model_is_scored_by_its_representations():
+    digits = load_dataset("digits")
+    train, test = digits.split("train").take(range(15)), digits.split("test").take(range(40))
+    model = small(num_classes=None)
+    arrays = *representations(model, train), *representations(model, test)
+    assert knn(model, train, test) == knn_accuracy(*arrays, k=15)
+    assert knn(model, train, test, k=1) == knn_accuracy(*arrays, k=1)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"k": 0}, "k must be a positive int; got 0"),
+        ({"k": 5}, "a k of at most 4, the samples that vote; got 5"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"labels": [0, 1, 2]}, r"expected features and labels of the shapes .*; got \(4, 2\), \(3,\)"),
+        (
+            {"test_features": np.zeros((0, 2)), "test_labels": []},
+            "expected features and labels of the shapes",
+        ),
+        ({"test_features": np.zeros((1, 3))}, r"got \(4, 2\), \(4,\), \(1, 3\), \(1,\)"),
+        ({"labels": [0, 1, -1, 0]}, "expected labels of 0 or more; got -1"),
+    ],
+)
+def test_invalid_arguments_are_refused(changes, message):
+    arguments = {"features": np.eye(4)[:, :2], "labels": [0, 1, 0, 1], "test_features": [[1.0, 0.0]]}
+    with pytest.raises(ValueError, match=message):
+        knn_accuracy(**{**arguments, "test_labels": [0], "k": 2, **changes})
