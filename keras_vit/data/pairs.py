@@ -30,7 +30,7 @@ def pair_batches(batches, texts, split, *, seed, first_step=0, worker=0, workers
     """Convert batches of images and labels to batches for `ImageTextModel.fit`.
 
     Args:
-        batches: tf.data.Dataset of (images, labels), which are class indices or those of images.
+        batches: tf.data.Dataset of (images, labels), which are indices of classes or of images.
         texts: `Texts`.
         split: The split whose wordings are used.
         seed: An int.

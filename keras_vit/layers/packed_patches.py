@@ -1,4 +1,4 @@
-"""Patches of images of any aspect ratio, packed: those of each image row by row, then padding (NaFlex)."""
+"""Packed patches of images of any aspect ratio: the patches of an image row by row, then padding (NaFlex)."""
 
 import keras
 from keras import ops

@@ -25,7 +25,7 @@ def loss_weight(model, images, sample_weight):
 
 
 def total_loss(model, loss):
-    """What `compute_loss` of a model with its own loss returns: that loss and those of the layers."""
+    """The sum of a model's own loss and the losses of its layers, as `compute_loss` returns it."""
     losses = [scale_loss_for_distribution(loss), *map(model._aggregate_additional_loss, model.losses)]
     return ops.sum(losses)
 

@@ -14,7 +14,7 @@ SIDES = ("image", "text")
 class PairRecall(keras.metrics.Mean):
     """The fraction of images of which one of the k most similar texts of the global batch is their own.
 
-    An image's own texts are those of its label. Of equal similarities the own one comes last. Pairs of weight
+    An image's own texts have its label. Of equal similarities the own one comes last. Pairs of weight
     0 do not count, and are not compared with.
 
     Args:

@@ -27,7 +27,7 @@ class RunConfig:
         image_size: (height, width); None: the recipe's, the checkpoint's, or the model's own.
         on_bad_image: "fail" or "skip".
         objective: "classify", for any task of the recipe; or a name in `keras_vit.training.objectives`, such
-            as "masked_patch" or "dino", which needs no labels and trains a model without a head.
+            as "masked_patch", which needs no labels and trains a model without a head.
         target: Of "masked_patch": see `MaskedPatchPredictor`.
         sha256: The digest that the file of `weights` must have, in hexadecimal; None: any.
         tokenizer: Of a recipe with `image_text`: what `read_text_preprocessing` reads, perhaps followed by a

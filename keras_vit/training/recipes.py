@@ -60,7 +60,7 @@ class Recipe(Augmentation):
         segmenter: Of segmentation: arguments of `ImageSegmenter`, such as its `head`; None for its defaults.
         image_text: Arguments of `ImageTextModel` besides the image tower, to train it on a data set with
             texts; the tokenizer determines the vocabulary and the length of `text`. Without `text`, both
-            towers are those of the weights. None for another model.
+            towers come from the weights. None for another model.
         pretrainer: Of an objective without labels: arguments of the model that is trained, besides its
             encoder; None for its defaults.
         image_size: (height, width) for training unless another is given, or None.
