@@ -1,11 +1,16 @@
 """One run with everything random, trained once for all tests; and configurations of other kinds of runs."""
 
+import dataclasses
 import json
 import pathlib
 
+import keras
+import numpy as np
 import pytest
+from made.devices import devices
 from made.folders import write_captions, write_classes, write_masks
-from reference.comparing import randomise
+from made.workers import end_of
+from reference.comparing import arrays, randomise
 from reference.small import INTERRUPTED, SMALL
 
 from keras_vit.training import Recipe
@@ -122,6 +127,39 @@ def labelled(segmenting, pairing, tmp_path_factory):
         return (segmenting if labels in SEGMENTERS else pairing)(labels, **changes)
 
     return configure
+
+
+@pytest.fixture
+def check_replicas(tmp_path, monkeypatch):
+    """A function that trains a run on one device and on two replicas, which must have the same numbers.
+
+    `changes` of the recipe are for the replicas alone, `ignored` the ends of the names of weights that are
+    not compared.
+    """
+
+    def check(config, rtol=1e-4, ignored=(), **changes):
+        from keras_vit.training.run import train
+        from keras_vit.training.strategy import TensorFlowDevices
+
+        parts = dataclasses.replace(config, recipe=config.recipe.with_changes(**changes))
+        one, _ = train(config, tmp_path / "one", verbose=0)
+        with monkeypatch.context() as patch:
+            patch.setattr("keras_vit.training.run.make_devices", lambda name: TensorFlowDevices(devices(2)))
+            two, record = train(parts, tmp_path / "two", verbose=0)
+        assert record["replicas"] == 2
+        for row, wanted in zip(end_of(two.path)[0], end_of(one.path)[0], strict=True):
+            assert row == pytest.approx(wanted, rel=rtol)
+        found, expected = (
+            arrays(keras.saving.load_model(run.pretrainer if run.pretrainer.exists() else run.model))
+            for run in (two, one)
+        )
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            if not name.endswith(tuple(ignored)):
+                atol = rtol * max(np.abs(value).max(), 1e-2)
+                np.testing.assert_allclose(found[name], value, rtol=0, atol=atol, err_msg=name)
+
+    return check
 
 
 @pytest.fixture(scope="session")

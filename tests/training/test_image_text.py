@@ -8,9 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.devices import devices
 from made.folders import write_captions
-from made.workers import end_of
 from reference.comparing import arrays, assert_close, numpy, randomise
 from reference.small import SMALL, small
 
@@ -22,7 +20,6 @@ from keras_vit.training.building import build_model
 from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import train
-from keras_vit.training.strategy import TensorFlowDevices
 from keras_vit.weights.checkpoint import read_model
 
 SIZES = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}
@@ -221,17 +218,8 @@ def test_what_does_not_fit_the_weights_is_refused(changes, files, message, tower
 @pytest.mark.slow
 @pytest.mark.tensorflow_only("on JAX test_sharded_steps divides the batch among devices")
 @pytest.mark.parametrize("objective", ["sigmoid", "softmax"])
-def test_two_replicas_train_as_one_device_does(objective, pairing, tmp_path, monkeypatch):
-    config = pairing(objective, dropout_rate=0.0, total_steps=8)
-    train(config, tmp_path / "one", 0)
-    monkeypatch.setattr("keras_vit.training.run.make_devices", lambda name: TensorFlowDevices(devices(2)))
-    _, record = train(config, tmp_path / "two", 0)
-    assert record["replicas"] == 2
-    (rows, expected, _), (found_rows, found, _) = (end_of(tmp_path / name) for name in ("one", "two"))
-    for row, wanted in zip(found_rows, rows, strict=True):
-        assert row == pytest.approx(wanted, rel=1e-4)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-4 * max(np.abs(value).max(), 1e-2))
+def test_two_replicas_train_as_one_device_does(objective, pairing, check_replicas):
+    check_replicas(pairing(objective, dropout_rate=0.0, total_steps=8))
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-from made.devices import devices
 from made.folders import write_classes
 from made.pages import read_page
 from made.workers import end_of, finish, start
@@ -19,7 +18,6 @@ from keras_vit.data import load_dataset
 from keras_vit.data.palette import fit_palette
 from keras_vit.training import Recipe, RunConfig, find_recipe
 from keras_vit.training.run import train
-from keras_vit.training.strategy import TensorFlowDevices
 from keras_vit.training.workdir import Workdir
 
 slow = pytest.mark.slow
@@ -110,18 +108,10 @@ def test_a_resumed_run_is_the_uninterrupted_one(config, finished, eager, tmp_pat
 
 @slow
 @pytest.mark.tensorflow_only("on JAX test_sharded_steps divides the batch among devices")
-@pytest.mark.parametrize("changes", [{"accumulation_steps": 1}, {"accumulation_steps": 2}])
-def test_two_replicas_and_micro_batches_train_as_one_device_does(changes, config, tmp_path, monkeypatch):
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_two_replicas_and_micro_batches_train_as_one_device_does(accumulation_steps, config, check_replicas):
     one = with_recipe(config, dropout_rate=0.0, accumulation_steps=1)
-    train(one, tmp_path / "one", verbose=0)
-    monkeypatch.setattr("keras_vit.training.run.make_devices", lambda name: TensorFlowDevices(devices(2)))
-    _, record = train(with_recipe(one, **changes), tmp_path / "two", verbose=0)
-    assert record["replicas"] == 2
-    (rows, expected, _), (found_rows, found, _) = (end_of(tmp_path / name) for name in ("one", "two"))
-    for row, wanted in zip(found_rows, rows, strict=True):
-        assert row == pytest.approx(wanted, rel=1e-4)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-4 * max(np.abs(value).max(), 1e-2))
+    check_replicas(one, accumulation_steps=accumulation_steps)
 
 
 @slow
