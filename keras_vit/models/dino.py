@@ -9,7 +9,7 @@ from keras import ops
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.weight_norm import WeightNormDense
 from keras_vit.models.config import DYNAMIC_SIZE
-from keras_vit.models.distributed_step import MEAN, total_loss
+from keras_vit.models.distributed_step import weighted_mean
 from keras_vit.models.encoder_model import Pretrainer, as_encoder, patch_pixels
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.rules import integer, items, number
@@ -83,8 +83,6 @@ class DINO(Pretrainer):
 
     Source: Caron et al. 2021 (DINO, arXiv 2104.14294), section 3, and the code `facebookresearch/dino`.
     """
-
-    reduction = MEAN  # of its loss
 
     def __init__(
         self,
@@ -160,28 +158,21 @@ class DINO(Pretrainer):
         )
         student_head.get_layer("last_layer").gradient_scale.assign(float(freeze_steps == 0))
 
-    def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
+    def compile(self, *args, **kwargs):
         """Configure the model for training, as `DistributedModel.compile`.
 
         Raises:
-            ValueError: for a loss, which the model has itself, or on another backend than TensorFlow and JAX,
-                where no step would change the teacher.
+            ValueError: as there, or on another backend than TensorFlow and JAX, where no step would change
+                the teacher.
         """
         if keras.backend.backend() not in ("tensorflow", "jax"):
             raise ValueError(f"DINO needs KERAS_BACKEND=tensorflow or jax; got {keras.backend.backend()!r}")
-        if loss is not None:
-            raise ValueError(f"expected loss=None, since DINO has a loss of its own; got {loss!r}")
-        super().compile(optimizer, None, *args, **kwargs)
+        super().compile(*args, **kwargs)
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def own_loss(self, x, y_pred, sample_weight):
         student, teacher = y_pred[:, :-GLOBAL_VIEWS], y_pred[:, -GLOBAL_VIEWS:]
         losses = dino_loss(student, teacher, self.center, self.student_temperature, self.temperature)
-        if sample_weight is None:
-            loss = ops.mean(losses)
-        else:
-            weights = ops.cast(sample_weight, losses.dtype)
-            loss = ops.sum(losses * weights) / ops.sum(weights)
-        return total_loss(self, loss)
+        return weighted_mean(losses, sample_weight)
 
     def after_step(self, step, predicted, sample_weight, total):
         step = ops.cast(step, "float32")

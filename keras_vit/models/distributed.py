@@ -8,6 +8,7 @@ import keras
 
 from keras_vit.layers.dense import adaptable_layers
 from keras_vit.models.adapting import enable_lora, merge_lora
+from keras_vit.models.distributed_step import total_loss
 from keras_vit.models.fit_checks import ScheduleLength, check_callbacks, warn_of_probabilities
 from keras_vit.rules import integer, one_of
 
@@ -45,8 +46,19 @@ class DistributedModel(keras.Model):
 
     total_steps = None
     is_segment = False  # whether a call of `fit` is a part of the training, of which it does not warn
+    # Of a model with a loss of its own: a method (x, y_pred, sample_weight) → scalar, its weighted mean.
+    own_loss = None
 
-    def compile(self, *args, accumulation_steps=1, seed=None, total_steps=None, **kwargs):
+    def compile(
+        self,
+        optimizer="rmsprop",
+        loss=None,
+        *args,
+        accumulation_steps=1,
+        seed=None,
+        total_steps=None,
+        **kwargs,
+    ):
         """Configure the model for training, as `keras.Model.compile`, with three more arguments.
 
         Args:
@@ -60,9 +72,13 @@ class DistributedModel(keras.Model):
         "categorical_crossentropy".
 
         Raises:
-            ValueError: for fewer than one micro-batch, or `steps_per_execution` above 1 on several
-                replicas, which Keras does not support.
+            ValueError: for fewer than one micro-batch, `steps_per_execution` above 1 on several replicas,
+                which Keras does not support, or a loss for a model that has its own.
         """
+        if loss is not None and self.own_loss is not None:
+            raise ValueError(
+                f"expected loss=None, since {type(self).__name__} has a loss of its own; got {loss!r}"
+            )
         integer(at_least=1).check("accumulation_steps", accumulation_steps)
         if _BACKEND == "tensorflow":
             replicas = self.distribute_strategy.num_replicas_in_sync
@@ -75,7 +91,7 @@ class DistributedModel(keras.Model):
                 kwargs["jit_compile"] = False  # XLA cannot split a batch into parts of different sizes
         elif accumulation_steps > 1 and _BACKEND != "jax":
             raise ValueError("accumulation_steps above 1 needs KERAS_BACKEND=tensorflow or jax")
-        super().compile(*args, **kwargs)
+        super().compile(optimizer, loss, *args, **kwargs)
         self.accumulation_steps = accumulation_steps
         self.random_seed = random.randrange(2**31) if seed is None else seed
         self.total_steps = total_steps
@@ -116,6 +132,11 @@ class DistributedModel(keras.Model):
         if head := vars(self).get("_head_on_features"):
             return head(inputs, training=training)
         return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if self.own_loss is None:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        return total_loss(self, self.own_loss(x, y_pred, sample_weight))
 
     def after_step(self, step, predicted, sample_weight, total):
         """The new values of weights that no gradient trains, after the optimizer's step.

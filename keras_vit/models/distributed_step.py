@@ -12,16 +12,21 @@ from keras import ops
 from keras.src.losses.loss import scale_loss_for_distribution  # Keras's trainer expects it
 
 from keras_vit.seeds import override_seeds
-
-MEAN = "mean_with_sample_weight"
+from keras_vit.tasks.losses import MEAN
 
 
 def loss_weight(model, images, sample_weight):
     """The denominator of the loss: the sum of the sample weights or, for most losses, the sample count."""
-    reduction = getattr(model.loss or model, "reduction", None)  # of a model that has its own loss
-    if sample_weight is not None and reduction == MEAN:
+    is_weighted = model.own_loss is not None or getattr(model.loss, "reduction", None) == MEAN
+    if sample_weight is not None and is_weighted:
         return ops.sum(ops.cast(sample_weight, "float32"))
     return ops.convert_to_tensor(ops.shape(keras.tree.flatten(images)[0])[0], "float32")
+
+
+def weighted_mean(losses, sample_weight):
+    """The mean of the samples' losses (batch,), weighted unless `sample_weight` is None."""
+    weights = ops.ones_like(losses) if sample_weight is None else ops.cast(sample_weight, losses.dtype)
+    return ops.sum(weights * losses) / ops.sum(weights)
 
 
 def total_loss(model, loss):

@@ -13,7 +13,6 @@ from keras_vit.models.adapting import copy_with_weights, plain_arrays
 from keras_vit.models.classifying import check_finite, check_size, most_probable
 from keras_vit.models.config import INFERENCE
 from keras_vit.models.configured import ConfiguredModel
-from keras_vit.models.distributed_step import MEAN, total_loss
 from keras_vit.models.pair_loss import pair_loss
 from keras_vit.models.text import TextTransformer
 from keras_vit.models.vit import VisionTransformer
@@ -69,7 +68,6 @@ class ImageTextModel(ConfiguredModel):
 
     task = "image_text"
     is_classifier = False
-    reduction = MEAN  # of its loss
     without_head = "this model compares images with texts; use its `zero_shot` method"
 
     def __init__(
@@ -126,25 +124,23 @@ class ImageTextModel(ConfiguredModel):
         vars(self)["image_encoder"] = keras.Model(images, embeddings[0], name="image_encoder")
         vars(self)["text_encoder"] = keras.Model(ids, embeddings[1], name="text_encoder")
 
-    def compile(self, optimizer="rmsprop", loss=None, *args, accumulation_steps=1, **kwargs):
+    def compile(self, *args, accumulation_steps=1, **kwargs):
         """Configure the model for training, as `DistributedModel.compile`.
 
         Raises:
-            ValueError: for a loss, which the objective determines, or several micro-batches, whose pairs
-                could not be compared with each other.
+            ValueError: as there, or for several micro-batches, whose pairs could not be compared with each
+                other.
         """
-        if loss is not None:
-            raise ValueError(f"expected loss=None, since objective={self.objective!r} is one; got {loss!r}")
         if accumulation_steps != 1:
             raise ValueError(
                 f"expected accumulation_steps=1, since a batch's pairs are compared; got {accumulation_steps}"
             )
-        super().compile(optimizer, None, *args, accumulation_steps=1, **kwargs)
+        super().compile(*args, accumulation_steps=1, **kwargs)
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def own_loss(self, x, y_pred, sample_weight):
         # Filled up batches have pairs of weight 0.
         counted = None if sample_weight is None else ops.not_equal(sample_weight, 0)
-        return total_loss(self, pair_loss(y_pred, self.objective, counted=counted))
+        return pair_loss(y_pred, self.objective, counted=counted)
 
     @property
     def image_size(self):

@@ -7,7 +7,7 @@ from keras import ops
 from keras_vit.layers import AddPositionEmbs, EncoderBlock, LayerNormalization, MaskTokens
 from keras_vit.layers.dense import Dense
 from keras_vit.models.config import is_dynamic, prefix_tokens
-from keras_vit.models.distributed_step import MEAN, total_loss
+from keras_vit.models.distributed_step import weighted_mean
 from keras_vit.models.encoder_model import Pretrainer, as_encoder, patch_pixels
 from keras_vit.models.masked_patch import patch_targets
 from keras_vit.rules import boolean, integer, number, optional
@@ -70,8 +70,6 @@ class MaskedAutoencoder(Pretrainer):
 
     Source: He et al. 2022 (MAE, arXiv 2111.06377), section 3; `models_mae.py` of facebookresearch/mae.
     """
-
-    reduction = MEAN  # of its loss
 
     def __init__(
         self,
@@ -138,22 +136,11 @@ class MaskedAutoencoder(Pretrainer):
         for name, value in options.items():
             setattr(self, name, value)
 
-    def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
-        """Configure the model for training, as `DistributedModel.compile`.
-
-        Raises:
-            ValueError: for a loss, since the model has its own.
-        """
-        if loss is not None:
-            raise ValueError(f"expected loss=None, since a MaskedAutoencoder has its own loss; got {loss!r}")
-        super().compile(optimizer, None, *args, **kwargs)
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def own_loss(self, x, y_pred, sample_weight):
         errors = ops.mean(ops.square(y_pred - self.patch_targets(x["images"])), axis=-1)  # (b, n)
-        weights = ops.cast(ops.argsort(x["order"], axis=1) >= self.num_visible, "float32")
-        if sample_weight is not None:
-            weights *= ops.expand_dims(ops.cast(sample_weight, "float32"), 1)
-        return total_loss(self, ops.sum(weights * errors) / ops.sum(weights))
+        is_masked = ops.cast(ops.argsort(x["order"], axis=1) >= self.num_visible, errors.dtype)
+        losses = ops.sum(is_masked * errors, axis=1) / (self.num_patches - self.num_visible)  # (b,)
+        return weighted_mean(losses, sample_weight)
 
     def patch_targets(self, images):
         """The pixels that are predicted, float32 (batch, patches, pixels · channels).

@@ -270,5 +270,5 @@ def test_what_cannot_be_trained_is_refused(encoder, options, message):
 
 
 def test_another_loss_is_refused(model):
-    with pytest.raises(ValueError, match="expected loss=None, .* has its own loss; got 'mse'"):
+    with pytest.raises(ValueError, match="expected loss=None, .* has a loss of its own; got 'mse'"):
         model.compile("sgd", "mse")
