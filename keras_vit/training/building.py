@@ -4,7 +4,6 @@ import collections
 
 import numpy as np
 
-from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
 from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.classifying import check_not_packed
@@ -15,7 +14,6 @@ from keras_vit.training.sharding import whole
 from keras_vit.variants import CHOICES, SIZES, parse_variant
 from keras_vit.weights import from_pretrained
 from keras_vit.weights.catalogue import resolve
-from keras_vit.weights.image_text import split_arrays
 from keras_vit.weights.tokenizer import read_text_preprocessing
 
 
@@ -80,24 +78,24 @@ def build_model(config, dataset):
     return model
 
 
-def _with_texts(tower, config, preprocessing):
-    """An `ImageTextModel` of an image tower, with the text tower of the weights or a new one.
+def _with_texts(model, config, preprocessing):
+    """The `ImageTextModel` of a run, with its tokenizer.
 
     Args:
-        tower: VisionTransformer.
+        model: The weights' ImageTextModel, or a VisionTransformer that gets a new text tower.
         config: RunConfig.
         preprocessing: The data set's `TextPreprocessing`, or None.
     """
-    recipe, given, stored = config.recipe, config.recipe.image_text, None
-    if config.weights is not None and "text" not in given:
-        stored = from_pretrained(config.weights, sha256=config.sha256, text_tower=True)
-        preprocessing = stored.text_preprocessing
-    text = stored.text.get_config() if stored else given.get("text", {})
+    recipe, given = config.recipe, config.recipe.image_text
+    has_texts = isinstance(model, ImageTextModel)
+    if has_texts:
+        preprocessing = model.text_preprocessing
+    text = model.text.get_config() if has_texts else given.get("text", {})
     if config.tokenizer is not None:
         preprocessing = _read_tokenizer(config.tokenizer, text.get("length"))
     if preprocessing is None:
         raise ValueError("the texts need a tokenizer: expected weights with one, or --tokenizer; got none")
-    if stored is None:
+    if not has_texts:
         text = {
             "vocabulary_size": preprocessing.vocabulary_size,
             "length": preprocessing.length,
@@ -106,25 +104,18 @@ def _with_texts(tower, config, preprocessing):
             "dtype": recipe.dtype,
         }
         try:
-            return ImageTextModel(tower, **{**given, "text": text, "text_preprocessing": preprocessing})
+            return ImageTextModel(model, **{**given, "text": text, "text_preprocessing": preprocessing})
         except TypeError as error:
             raise ValueError(f"the recipe's image_text is incomplete: {error}") from None
     for name, value in given.items():
-        if value != getattr(stored, name, None):
+        if value != getattr(model, name, None):
             raise ValueError(f"{config.weights} has another {name} than the recipe's image_text: {value!r}")
     if config.tokenizer is not None and preprocessing.vocabulary_size > text["vocabulary_size"]:
         raise ValueError(
             f"expected a tokenizer of at most {text['vocabulary_size']} tokens, those of {config.weights}; "
             f"got {preprocessing.vocabulary_size}"
         )
-    changed = {"dropout_rate": recipe.dropout_rate, "dtype": recipe.dtype, "trainable": True}
-    towers = {"image": tower, "text": {**without_state(text), **changed}, "trainable": True}
-    own = {**without_state(stored.get_config()), "text_preprocessing": preprocessing}
-    model = ImageTextModel(**{**own, **towers})
-    _, arrays = split_arrays(stored)
-    for weight in model.weights:
-        if weight.path in arrays:
-            weight.assign(arrays[weight.path])
+    model.text_preprocessing = preprocessing
     return model
 
 
@@ -144,11 +135,11 @@ def _read_tokenizer(source, length=None):
 def _loaded(config, sizes, options, segmenter):
     classes = options.pop("num_classes") or 0  # 0 drops the file's head.
     head = {"head": "reset"} if classes else {"segmenter": segmenter}
-    model = from_pretrained(
-        config.weights,
-        sha256=config.sha256,
-        **{"representation_size": None, **options, "num_classes": classes, **head},
-    )
+    pairs = config.recipe.image_text
+    both = pairs is not None and "text" not in pairs
+    layers = {"text_tower": True} if both else {"representation_size": None, **head}
+    options = {**layers, **options, "num_classes": classes}
+    model = from_pretrained(config.weights, sha256=config.sha256, **options)
     for name, value in sizes.items():
         if name in CHOICES and isinstance(config.model, str):
             continue

@@ -216,7 +216,8 @@ def image_text_model(checkpoint, image):
     checkpoint.arrays.update(mapped.arrays)
     checkpoint.keys.update(mapped.keys)
     checkpoint.unknown += mapped.unknown
-    return ImageTextModel(image, TextTransformer(**options, dtype=image.dtype_policy), **between)
+    text = TextTransformer(**options, dtype=image.dtype_policy, dropout_rate=image.dropout_rate)
+    return ImageTextModel(image, text, **between)
 
 
 def tokenizer_family(checkpoint):

@@ -92,7 +92,7 @@ def from_pretrained(
             too, those for the classes if there are as many of the same names.
         text_tower: Whether to load a SigLIP, SigLIP 2, CLIP or LiT as an `ImageTextModel`, with its text
             tower and its tokenizer; False: its image tower; "auto": as an `ImageTextModel` if the keys of the
-            file show a text tower.
+            file show a text tower. `dtype` and `dropout_rate` are those of both towers.
         pretrainer: Whether to load all of a model that was trained without labels: a `MaskedAutoencoder` with
             its decoder, an `ImageGPT`, or a run's `pretrainer.keras`; False: its encoder.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`
@@ -264,8 +264,10 @@ def _two_towers_of_keras(path, position_resize, options):
     if not options:
         return model
     image = from_pretrained(path, num_classes=0, position_resize=position_resize, **options)
-    config = {**without_state(model.get_config()), "image": image.get_config()}
-    config["text"]["dtype"] = config["image"]["dtype"]
+    text = {**without_state(model.text.get_config()), "dtype": image.dtype_policy, "trainable": True}
+    if "dropout_rate" in options:
+        text["dropout_rate"] = options["dropout_rate"]
+    config = {**without_state(model.get_config()), "image": image, "text": text, "trainable": True}
     return copy_with_weights(model, config, plain_arrays(model) | plain_arrays(image))
 
 

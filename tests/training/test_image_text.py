@@ -148,6 +148,7 @@ def towers(folder):
     options = {"text_projection": 12, "projection_bias": True, "text_preprocessing": prepare}
     model = randomise(ImageTextModel(image, text, **options))
     save_weights(model, folder / "siglip", "huggingface")
+    model.text.trainable = False
     model.save(folder / "siglip.keras")
     return model
 
@@ -176,11 +177,15 @@ def test_a_new_text_tower_is_trained_for_a_frozen_image_tower(folder, eager, tmp
 @pytest.mark.parametrize("name", ["siglip", "siglip.keras"])
 @pytest.mark.parametrize("image_size", [(16, 16), (24, 24)])
 def test_both_towers_start_from_the_weights(name, image_size, towers, folder):
-    recipe = CAPTIONS.with_changes(image_text={}, image_size=image_size, dropout_rate=0.1)
+    options = {"dropout_rate": 0.1, "stochastic_depth_rate": 0.2, "dtype": "mixed_bfloat16"}
+    recipe = CAPTIONS.with_changes(image_text={}, image_size=image_size, **options)
     config = RunConfig(f"folder:{folder / 'captions'}", recipe, weights=str(folder / name))
     dataset = load_dataset(config.dataset, texts=True)
     model = build_model(config, dataset)
-    assert (model.image.dropout_rate, model.text.dropout_rate) == (0.1, 0.1)
+    assert model.image.stochastic_depth_rate == 0.2
+    assert len(model.trainable_variables) == len(towers.variables)
+    for tower in (model.image, model.text):
+        assert (tower.dropout_rate, tower.dtype_policy.name) == (0.1, "mixed_bfloat16")
     assert model.text_preprocessing == towers.text_preprocessing and model.image_size == image_size
     found, expected = arrays(model), arrays(towers)
     assert found.keys() == expected.keys()
