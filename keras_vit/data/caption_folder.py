@@ -14,7 +14,7 @@ TABLES = ("metadata.csv", "metadata.jsonl")
 FILE, TEXT, SPLIT = "file_name", "text", "split"
 COLUMNS = f"{FILE}, {TEXT} and perhaps {SPLIT}"
 LAYOUT = (
-    f"{' or '.join(TABLES)} with {FILE} and {TEXT} of each caption, in the folder or in those of its splits"
+    f"{' or '.join(TABLES)} with {FILE} and {TEXT} of each caption, in the folder or in each split's folder"
 )
 
 

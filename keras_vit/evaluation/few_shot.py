@@ -156,7 +156,7 @@ def encoder_of(model):
 
 
 def choose_shots(labels, shots, seed, class_names):
-    """Sample the same number of indices from each class; more shots contain those of fewer.
+    """Sample the same number of indices from each class; fewer shots are a subset of more.
 
     Args:
         labels: Class indices.

@@ -9,7 +9,7 @@ from keras_vit.preprocessing.image_files import read_image
 from keras_vit.preprocessing.value_range import check_inside, range_of, to_255
 
 LUMA = (0.299, 0.587, 0.114)  # the brightness of red, green and blue (ITU-R BT.601)
-# By the channel count of a model, those of the images that it accepts: grey or RGB, with or without alpha.
+# The model's channel count and the channel counts of images that it accepts: grey or RGB, perhaps with alpha.
 ACCEPTED_CHANNELS = {1: (1, 2, 3, 4), 3: (1, 3, 4)}
 MIN_WIDTH = 16  # A smaller last axis is taken for the channels, unless the images are square.
 

@@ -112,8 +112,8 @@ def _with_texts(model, config, preprocessing):
             raise ValueError(f"{config.weights} has another {name} than the recipe's image_text: {value!r}")
     if config.tokenizer is not None and preprocessing.vocabulary_size > text["vocabulary_size"]:
         raise ValueError(
-            f"expected a tokenizer of at most {text['vocabulary_size']} tokens, those of {config.weights}; "
-            f"got {preprocessing.vocabulary_size}"
+            f"expected a tokenizer of at most {text['vocabulary_size']} tokens, the vocabulary size of "
+            f"{config.weights}; got {preprocessing.vocabulary_size}"
         )
     model.text_preprocessing = preprocessing
     return model

@@ -27,14 +27,14 @@ def _pretrain(epochs, images, result, **options):
     return Recipe(
         **_PRETRAINING,
         total_steps=steps,
-        cost=f"{steps:,} steps of 4096 images: {epochs} passes",
+        cost=f"{steps:,} steps of 4096 images, {epochs} passes",
         result=f"{_NOT_RUN}ImageNet top-1 {result}",
         **options,
     )
 
 
 def _augreg(images, head_bias, randaugment, mixup, config, result):
-    """AugReg's pre-training: Steiner et al. 2022 (arXiv 2106.10270)."""
+    """The pre-training of AugReg."""
     return _pretrain(
         300,
         images,
@@ -45,7 +45,7 @@ def _augreg(images, head_bias, randaugment, mixup, config, result):
         randaugment=randaugment,
         mixup=mixup,
         head_bias=head_bias,
-        source=f"arXiv 2106.10270; `big_vision/configs/{config}.py`",
+        source=f"Steiner et al. 2022 (arXiv 2106.10270); `big_vision/configs/{config}.py`",
     )
 
 
@@ -87,7 +87,8 @@ def _plain(epochs, top1):
         eval_every=5000,
         checkpoint_every=1000,
         source="Beyer et al. 2022 (arXiv 2205.01580), table 1; `big_vision/configs/vit_s16_i1k.py`",
-        cost=f"{steps:,} steps of 1024 images; the authors: 90 epochs in 6 to 7 hours on a TPU v3-8",
+        cost=f"{steps:,} steps of 1024 images, {epochs} passes; the authors: 6 to 7 hours for 90 passes on a "
+        "TPU v3-8",
         result=f"{_NOT_RUN}ImageNet top-1 {top1} % (S/16)",
     )
 
@@ -117,51 +118,52 @@ RECIPES = {
         shift=0.1,
         flip=False,
         source="this package: small images from scratch",
-        cost="a little over a minute on 4 cores, with the model of `keras-vit quickstart`",
-        result="98.3 to 99.4 % of 355 held-out digits, over seeds 0 to 2",
+        cost="1,200 steps of 64 images, a little over a minute on 4 cores (model of `keras-vit quickstart`)",
+        result="98.3 to 99.4 % of 355 held-out digits (seeds 0 to 2)",
     ),
     # Without `--recipe`, `keras-vit finetune --weights F` uses it `sized_for` the data.
     "finetune": Recipe(
         **_TUNING,
         accumulator_dtype="bfloat16",
         source="`vit_jax/configs/augreg.py`: SGD with momentum, clip 1, cosine, 100 of 500 steps of warm-up",
-        cost="500 steps of 512 images; see `Recipe.sized_for` for fewer than 5,761",
-        result="depends on the data; see the recipes of a data set",
+        cost="500 steps of 512 images; fewer for a data set of up to 5,760 images, see `Recipe.sized_for`",
+        result="depends on the data; see the recipes for single data sets",
     ),
     "finetune_imagenet": _finetune(
         "ImageNet",
         20_000,
         0.03,
         500,
-        "top-1 83.97 % (B/16) and 85.15 % (L/16) from ImageNet-21k",
-        ", 8 passes; the authors: 17.8 hours (B/16) on 8 V100",
+        "ImageNet top-1 83.97 % (B/16) and 85.15 % (L/16) after pre-training on ImageNet-21k",
+        ", 8 passes; the authors: 17.8 hours on 8 V100 (B/16)",
     ),
     "finetune_cifar10": _finetune(
         "CIFAR-10",
         10_000,
         0.01,
         500,
-        "98.76 to 99.02 % (B/16 from ImageNet-21k)",
-        ", 104 passes; 500 steps with 50 of warm-up come to 98.59 % in 17 minutes",
+        "98.76 to 99.02 % (B/16) after pre-training on ImageNet-21k, and 98.59 % with 500 steps",
+        ", 104 passes; the authors: 17 minutes for 500 steps, 50 of them warm-up",
     ),
     "finetune_cifar100": _finetune(
         "CIFAR-100",
         10_000,
         0.03,
         500,
-        "91.92 to 92.06 % (B/16 from ImageNet-21k)",
-        ", 104 passes; 500 steps with 50 of warm-up come to 89.17 %",
+        "91.92 to 92.06 % (B/16) after pre-training on ImageNet-21k, and 89.17 % with 500 steps, 50 of them "
+        "warm-up",
+        ", 104 passes",
     ),
-    "finetune_pets": _finetune("Oxford-IIIT Pets", 500, 0.003, 100, "93.78 % (B/32, `big_vision`)"),
-    "finetune_flowers": _finetune("Oxford Flowers-102", 500, 0.003, 100, "99.43 % (B/32, `big_vision`)"),
+    "finetune_pets": _finetune("Oxford-IIIT Pets", 500, 0.003, 100, "93.78 % (B/32 of `big_vision`)"),
+    "finetune_flowers": _finetune("Oxford Flowers-102", 500, 0.003, 100, "99.43 % (B/32 of `big_vision`)"),
     "finetune_vtab": _finetune(
-        "VTAB-1k, each of `vtab:TASK`", 2500, 0.01, 500, "means over the 19 tasks in the paper's figure 2"
+        "VTAB-1k, each of `vtab:TASK`", 2500, 0.01, 500, "means over the 19 tasks, figure 2 of the paper"
     ),
     "linear_probe": Recipe(
         **_TUNING,
         freeze="encoder_norm",
         source="`finetune` with the encoder frozen",
-        cost="500 steps of 512 images, a third of fine-tuning's arithmetic",
+        cost="500 steps of 512 images, with a third of the arithmetic of `finetune`",
         result="depends on the data",
     ),
     # The authors' crops are of 512 pixels, DINOv2's patches of 14 divide 518. They also crop again if a class
@@ -185,8 +187,8 @@ RECIPES = {
         eval_every=4000,
         source="Oquab et al. 2023 (DINOv2, arXiv 2304.07193), section 7.4 and table 10, and the "
         "configuration published with `dinov2_vitb14_ade20k_linear_head`",
-        cost="40,000 steps of 16 images; the gradient is that of the head alone",
-        result=f"{_NOT_RUN}ADE20K mIoU 44.3 (S/14), 47.3 (B/14) and 47.7 (L/14)",
+        cost="40,000 steps of 16 images, with the gradient of the head alone",
+        result=f"{_NOT_RUN}ADE20K mean IoU 44.3 % (S/14), 47.3 % (B/14) and 47.7 % (L/14)",
     ),
     # The authors' rates decay by a power of 0.9, nearly linearly, and warm up for 500 steps after the blocks
     # and then 1,000 in them. Their layer decay starts below the last block, ours at it, and their weight
@@ -212,7 +214,7 @@ RECIPES = {
         "`configs/dinov2/ade20k/semantic/eomt_large_512.yaml`, the defaults of "
         "`training/mask_classification_semantic.py` and `datasets/ade20k_semantic.py`; `main.py`",
         cost="39,153 steps of 16 images, 31 passes over ADE20K",
-        result=f"{_NOT_RUN}ADE20K mIoU 58.4 (L of DINOv2 with patches of 16, 512 pixels)",
+        result=f"{_NOT_RUN}ADE20K mean IoU 58.4 % (L/16 of DINOv2, 512 pixels)",
     ),
     # From scratch; the next two start from its run.
     "digits_scenes": Recipe(
@@ -240,7 +242,7 @@ RECIPES = {
         freeze="encoder_norm",
         segmenter={"head": "linear"},
         source="this package: a linear head on the frozen encoder of `digits_scenes`",
-        cost="200 steps of 24 images, whose features are computed once: 58 seconds on 2 cores",
+        cost="200 steps of 24 images, whose features are computed once, 58 seconds on 2 cores",
         result="mean IoU 0.84 on 240 test scenes (seed 0)",
     ),
     # No masked attention: a scene has at most 5 masks, and a second prediction costs as much as the first.
@@ -283,8 +285,8 @@ RECIPES = {
         shift=0.1,
         flip=False,
         source="this package: scanned digits with words from scratch, `digits_words`",
-        cost="800 steps of 64 images with a text each, 105 seconds of processor time",
-        result="97.2 % of 355 held-out digits, by wordings that are in no training text",
+        cost="800 steps of 64 images with a caption each, 105 seconds of processor time",
+        result="97.2 % of 355 held-out digits, by captions that are in no training text (seed 0)",
     ),
     # A new text tower for a pretrained image tower of B, which is not trained.
     "lit": Recipe(
@@ -305,9 +307,9 @@ RECIPES = {
         crop_area=None,
         randaugment=(2, 0.1),
         eval_every=1000,
-        source="big_vision's `image_text/siglip_lit_coco.py`, whose text tower is a pretrained BERT",
+        source="`image_text/siglip_lit_coco.py` of `big_vision`, whose text tower is a pretrained BERT",
         cost="5,000 steps of 512 images with a caption each",
-        result="not run here; published without a result",
+        result=f"{_NOT_RUN}no result",
     ),
     # Both towers of the weights.
     "finetune_pairs": Recipe(
@@ -321,9 +323,9 @@ RECIPES = {
         crop_area=None,
         flip=False,
         eval_every=462,
-        source="ITRA's documentation, Fine-tuning CLIP for MS-COCO Retrieval: 10 passes over 118,287 images",
-        cost="4,620 steps of 256 images with a caption each",
-        result=f"{_NOT_RUN}mean recall 15 % above CLIP's (RN50)",
+        source='"Fine-tuning CLIP for MS-COCO Retrieval", documentation of ITRA',
+        cost="4,620 steps of 256 images with a caption each, 10 passes over MS-COCO's 118,287 images",
+        result=f"{_NOT_RUN}MS-COCO mean recall 15 % above that of CLIP before fine-tuning (RN50)",
     ),
     # Predict the next pixel: `keras-vit pretrain --objective igpt`.
     "digits_igpt": Recipe(
@@ -345,7 +347,7 @@ RECIPES = {
         eval_every=250,
         source="this package: scanned digits of 8×8 pixels in their 17 shades of grey, from scratch",
         cost="1,500 steps of 64 images, 440 seconds of processor time",
-        result="80.6 % of 355 held-out digits are recognized after the completion of their lower halves",
+        result="80.6 % of 355 held-out digits recognized after the completion of their lower halves",
     ),
     # iGPT-S. The authors try the rates 0.01, 0.003, 0.001, … until the validation loss increases; and their
     # crops have one aspect ratio.
@@ -364,27 +366,27 @@ RECIPES = {
         eval_every=5000,
         checkpoint_every=1000,
         source='Chen et al. 2020, "Generative Pretraining from Pixels" (iGPT), sections 3.1 to 3.4',
-        cost="1,000,000 steps of 128 images: 101 passes over ImageNet",
+        cost="1,000,000 steps of 128 images, 101 passes over ImageNet",
         result=f"{_NOT_RUN}ImageNet top-1 41.9 % (iGPT-S) by a linear probe of the best block",
     ),
     # Table 3. The rate is B's; L/32 6e-4, L/16 4e-4, H/14 3e-4 (14 passes), R50+L/32 2e-4.
     "pretrain_jft": _pretrain(
         7,
         _JFT,
-        "87.76 % (L/16) and 88.55 % (H/14) after fine-tuning, table 2",
+        "87.76 % (L/16) and 88.55 % (H/14) after fine-tuning",
         base_lr=8e-4,
         decay="linear",
         loss="sigmoid",
         head_bias=-10.0,
         weight_decay=0.1,
         clip_norm=None,
-        source=f"{_PAPER}, table 3; for data of JFT's kind: 303 million images, several labels each",
+        source=f"{_PAPER}, tables 2 and 3, for data such as JFT: 303 million images with several labels each",
     ),
     # L/16 and L/32: 30 or 90 passes at the same rate.
     "pretrain_imagenet21k": _pretrain(
         90,
         _IMAGENET_21K,
-        "83.97 % (B/16) after fine-tuning, table 5",
+        "83.97 % (B/16) after fine-tuning",
         base_lr=1e-3,
         decay="linear",
         loss="sigmoid",
@@ -392,16 +394,16 @@ RECIPES = {
         weight_decay=0.03,
         dropout_rate=0.1,
         clip_norm=None,
-        source=f"{_PAPER}, table 3; `vision_transformer` issues 2, 28 and 34",
+        source=f"{_PAPER}, tables 3 and 5; `vision_transformer` issues 2, 28 and 34",
     ),
     "pretrain_imagenet": _pretrain(
         300,
         _IMAGENET,
-        "77.91 % (B/16) after fine-tuning, table 5",
+        "77.91 % (B/16) after fine-tuning",
         base_lr=3e-3,
         weight_decay=0.3,
         dropout_rate=0.1,
-        source=f"{_PAPER}, table 3",
+        source=f"{_PAPER}, tables 3 and 5",
     ),
     # AugReg's settings for B: "medium2" for ImageNet, "light2" for ImageNet-21k; Ti and S use less. Keras's
     # factor has another scale than their magnitude: 0.1 rotates by up to 36 degrees, their 10 by 30.
@@ -418,9 +420,8 @@ RECIPES = {
         base_lr=2e-4,
         total_steps=1_000_000,
         clip_norm=None,
-        source=f"{_PAPER}, appendix B.1.2: 1 million steps (14 passes over JFT), Adam, rate 2e-4, 10,000 of "
-        "warm-up, cosine",
-        cost="1,000,000 steps of 4096 images",
+        source=f"{_PAPER}, appendix B.1.2: Adam, rate 2e-4, 1 million steps with 10,000 of warm-up, cosine",
+        cost="1,000,000 steps of 4096 images, 14 passes over JFT",
         result=f"{_NOT_RUN}ImageNet top-1 79.9 % (B/16) after fine-tuning",
     ),
     # The rates are the base rates times the batch size / 256. The authors' tokens decay, too; their
@@ -440,9 +441,9 @@ RECIPES = {
         crop_area=(0.2, 1.0),
         eval_every=5000,
         checkpoint_every=1000,
-        source=f"{_MAE}, table 8 and section 4; crops: `main_pretrain.py` of facebookresearch/mae",
-        cost="247,725 steps of 4096 images: 800 passes; the authors: 31 hours for 1,600 (L/16) on 128 TPU v3 "
-        "cores",
+        source=f"{_MAE}, table 8 and section 4; crops: `main_pretrain.py` of `facebookresearch/mae`",
+        cost="247,725 steps of 4096 images, 800 passes; the authors: 31 hours for 1,600 on 128 TPU v3 cores "
+        "(L/16)",
         result=f"{_NOT_RUN}ImageNet top-1 83.6 % (B/16), 85.9 % (L/16) and 86.9 % (H/14) after 1,600 passes "
         "and fine-tuning",
     ),
@@ -468,9 +469,9 @@ RECIPES = {
         cutmix=1.0,
         eval_every=5000,
         checkpoint_every=1000,
-        source=f"{_MAE}, table 9; crops and random erasing: `main_finetune.py` of facebookresearch/mae",
-        cost="123,862 steps of 1024 images: 100 passes",
-        result=f"{_NOT_RUN}ImageNet top-1 83.6 % (B/16)",
+        source=f"{_MAE}, table 9; crops and random erasing: `main_finetune.py` of `facebookresearch/mae`",
+        cost="123,862 steps of 1024 images, 100 passes",
+        result=f"{_NOT_RUN}ImageNet top-1 83.6 % (B/16) after 1,600 passes of `mae`",
     ),
     # Patches of a single color are not normalized: a patch is a pixel of the scan.
     "digits_mae": Recipe(
@@ -522,7 +523,7 @@ RECIPES = {
         source="Caron et al. 2021 (DINO, arXiv 2104.14294), section 3.2; README (Vanilla DINO training) and "
         "`main_dino.py` of `facebookresearch/dino`",
         cost=f"{100 * _DINO_EPOCH:,} steps of 512 images, 100 passes; the authors: 1.75 days on 8 GPUs",
-        result=f"{_NOT_RUN}ImageNet k-NN 69.3 %, linear 74.0 % (S/16)",
+        result=f"{_NOT_RUN}ImageNet top-1 69.3 % by nearest neighbours, 74.0 % by a linear probe (S/16)",
     ),
 }
 

@@ -68,8 +68,8 @@ _BERT = Table(
 def read_bert(arrays):
     """Map the arrays of a file with a BERT, by the file's keys, to our names.
 
-    The embedding of the first segment, to which all tokens belong, is added to those of the positions, of
-    which only a text's are kept.
+    All tokens belong to the first segment, so its embedding is added to the position embeddings. Positions
+    beyond a text's length are dropped.
 
     Args:
         arrays: dict of arrays.
