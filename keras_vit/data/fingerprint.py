@@ -8,16 +8,18 @@ from keras_vit.messages import listed
 from keras_vit.tasks import get_task
 
 
-def fingerprint(dataset):
+def fingerprint(dataset, tokenizer=None):
     """The properties of a data set that affect training and evaluation.
 
     Args:
         dataset: A `Dataset`.
+        tokenizer: The `TextPreprocessing` of its texts, or None.
 
     Returns:
         dict of JSON values: `version`, that of TensorFlow Datasets or None; `classes`; `splits`, the sample
         count of each; and `files`, by their path relative to the folder: the split, the label or captions,
         the size in bytes and the modification time in ns. Data that are not in files have no `files`.
+        `tokenizer` is the tokenizer's digest, or None.
 
     Example:
         >>> fingerprint(load_dataset("digits"))["splits"]
@@ -37,14 +39,20 @@ def fingerprint(dataset):
             name = path.removeprefix(f"{folder}{os.sep}")
             files[name] = [split, label, status.st_size, status.st_mtime_ns]
     sizes = {split: len(samples) for split, samples in dataset.splits.items()}
-    return {"version": dataset.version, "classes": names, "splits": sizes, "files": files}
+    return {
+        "version": dataset.version,
+        "classes": names,
+        "splits": sizes,
+        "files": files,
+        "tokenizer": tokenizer and tokenizer.digest,
+    }
 
 
 def differences(before, now):
     """Describe what has changed between two fingerprints.
 
     A file with another time counts as unchanged, because a copied folder has other times, unless it now has
-    the size and time of another file: the two were exchanged.
+    the size and time of another file: the two were exchanged. Tokenizers are compared if both are known.
 
     Args:
         before, now: Results of `fingerprint`.
@@ -64,6 +72,8 @@ def differences(before, now):
         found.append(f"classes: were ({_names(before, now)}), are ({_names(now, before)})")
     if not before["files"] and before["splits"] != now["splits"]:
         found.append(f"splits: were ({_counts(before)}), are ({_counts(now)})")
+    if len({of["tokenizer"] for of in (before, now) if of.get("tokenizer")}) > 1:
+        found.append("the tokenizer")
     changes, contents = {}, {(size, time) for _, _, size, time in before["files"].values()}
     for file in sorted(before["files"].keys() | now["files"].keys()):
         change = _change(before["files"].get(file), now["files"].get(file), contents)

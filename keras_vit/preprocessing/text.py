@@ -4,6 +4,7 @@ import base64
 import binascii
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -163,6 +164,11 @@ class TextPreprocessing:
     def vocabulary_size(self):
         """Number of the tokenizer's tokens."""
         return self._library.size
+
+    @property
+    def digest(self):
+        """The sha256 of the tokenizer's file and of the other arguments, in hexadecimal."""
+        return hashlib.sha256(b"".join(self.files().values())).hexdigest()
 
     def get_config(self):
         return dataclasses.asdict(self)

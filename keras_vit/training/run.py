@@ -65,7 +65,7 @@ def train(
 
     An interrupted run that is started again resumes from its last checkpoint and ends as if it had not been
     interrupted; a finished one returns its result. A run is not resumed if its data have changed: the
-    classes, the splits, or the names, labels and sizes of files.
+    classes, the splits, the names, labels and sizes of files, or the tokenizer.
 
     Args:
         config: RunConfig.
@@ -121,7 +121,7 @@ def train(
     replicas = devices.num_replicas_in_sync
     devices.check_batch_size(recipe.batch_size)
     dataset = dataset or load_data(config, data_dir)
-    data, samples = fingerprint(dataset), dataset.split("train")
+    samples = dataset.split("train")
     if recipe.train_samples is not None:
         samples = subset(samples, recipe.train_samples, recipe.seed)
     keras.utils.set_random_seed(recipe.seed)
@@ -134,6 +134,7 @@ def train(
         compile_model(model, recipe, task=task, weighted_metrics=True)
         model.is_segment = True  # Each call of `fit` is only a segment of the run.
         model.optimizer.build(model.trainable_variables)
+    data = fingerprint(dataset, getattr(model, "text_preprocessing", None))
     # Invalid input has been refused by now, so that it creates no folder.
     with workdir.locked() if chief else contextlib.nullcontext():
         if chief:

@@ -157,21 +157,37 @@ CAPTIONS = RECIPE.with_changes(batch_size=8, train_samples=None, image_size=(16,
 NEW = {"text": {**TEXT, "length": 9}, "objective": "softmax", "text_projection": 12}
 
 
-def test_a_new_text_tower_is_trained_for_a_frozen_image_tower(folder, eager, tmp_path):
+@pytest.fixture(scope="module")
+def lit(folder, eager):
+    """(RunConfig, Workdir, record) of a run that trains a new text tower for a frozen image tower."""
     recipe = CAPTIONS.with_changes(image_text=NEW, freeze="encoder_norm", dropout_rate=0.0)
     files = {"weights": str(folder / "tower.keras"), "tokenizer": str(folder / "words")}
     config = RunConfig(f"folder:{folder / 'captions'}", recipe, **files)
-    workdir, record = train(config, tmp_path / "run", 0)
+    return config, *train(config, folder / "lit", 0)
+
+
+def test_a_new_text_tower_is_trained_for_a_frozen_image_tower(lit, folder):
+    config, workdir, record = lit
     model = read_model(workdir.model)
     assert model.text_preprocessing == TextPreprocessing.from_files(folder / "words", length=9)
     tower = read_model(folder / "tower.keras")
     for weight, found in zip(tower.weights, model.image.weights, strict=True):
         np.testing.assert_array_equal(numpy(weight), numpy(found))
-    dataset = load_dataset(config.dataset, recipe.seed, texts=True)
+    dataset = load_dataset(config.dataset, config.recipe.seed, texts=True)
     scores = retrieval(model, dataset.split("test"), dataset.texts.wordings["test"])
     assert {name: record[f"test_{name}"] for name in scores} == pytest.approx(scores)
     assert record["test_samples"] == 4 and record["test_texts"] == 8
     assert "val_image_to_text_recall_1" in workdir.metrics()[-1]
+
+
+def test_another_tokenizer_does_not_resume_a_run(lit, tmp_path, monkeypatch):
+    config, workdir, _ = lit
+    shutil.copytree(workdir.path, tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    other = TextPreprocessing.from_files(config.tokenizer, length=9, remove_punctuation=True)
+    monkeypatch.setattr("keras_vit.training.building.read_text_preprocessing", lambda *args, **kwargs: other)
+    with pytest.raises(ValueError, match="the data of the run in .* have changed: the tokenizer; restore"):
+        train(config, tmp_path / "run", 0)
 
 
 @pytest.mark.parametrize("name", ["siglip", "siglip.keras"])
