@@ -20,7 +20,8 @@ def run(args):
     real = read_real_labels(args.real) if args.real else None
     if args.retrieval:
         return _retrieval(args)
-    model = open_model(args.model, args.trust, args.sha256, text_tower=bool(args.zero_shot))
+    text_tower = True if args.zero_shot else "auto"
+    model = open_model(args.model, args.trust, args.sha256, text_tower=text_tower)
     model = with_labels(model, args.zero_shot, args.prompts, "--zero_shot")
     task = get_task(args.task or ("single_label" if args.zero_shot else task_of(args.model, model)))
     if args.task is None:

@@ -39,7 +39,7 @@ def write_run_report(config, workdir, record, data_dir=None):
     Returns:
         The paths of the figures.
     """
-    model, report = open_live(workdir.path), Report()
+    model, report = open_live(workdir.path, text_tower="auto"), Report()
     add_curves(report, workdir)
     images, names = [], []
     if config.pretraining is None:

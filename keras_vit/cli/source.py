@@ -11,6 +11,7 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation.predicting import check_classes
 from keras_vit.export.exported_model import ExportedModel, open_exported
 from keras_vit.export.formats import SAVED_MODEL, format_of, suffix_of
+from keras_vit.models import ImageTextModel
 from keras_vit.tasks import get_task
 from keras_vit.training.workdir import Workdir
 from keras_vit.variants import parse_variant
@@ -31,12 +32,12 @@ def open_model(source, trust=False, sha256=None, text_tower=False):
         source: What --model names.
         trust: Whether a program or plain `http://` is accepted from another machine.
         sha256: Expected digest of the file, or None.
-        text_tower: As for `from_pretrained`, of a checkpoint.
+        text_tower: As for `from_pretrained`.
 
     Returns:
-        VisionTransformer or ImageSegmenter; or for a SavedModel (its folder, an export's, a `.tar.gz` or
-        `.tgz`), a `.tflite` or a `.onnx` file, each a path or a URL, or the folder of a web page, an
-        `ExportedModel`.
+        VisionTransformer, ImageSegmenter or, with `text_tower`, ImageTextModel; or for a SavedModel (its
+        folder, an export's, a `.tar.gz` or `.tgz`), a `.tflite` or a `.onnx` file, each a path or a URL, or
+        the folder of a web page, an `ExportedModel`.
 
     Raises:
         ValueError: if there is none, or it holds no Vision Transformer.
@@ -67,7 +68,7 @@ def with_class_names(model, names):
 
 
 def open_live(source, image_size=None, trust=False, sha256=None, text_tower=False):
-    """Open the VisionTransformer or ImageSegmenter of a run's folder, a `.keras` file or a checkpoint.
+    """Open the model of a run's folder, a `.keras` file or a checkpoint, as `open_model`.
 
     Args:
         source: What --model names.
@@ -92,7 +93,8 @@ def open_live(source, image_size=None, trust=False, sha256=None, text_tower=Fals
         if not path.is_file():
             raise ValueError(f"no such model file: {source!r}")
         if not image_size:
-            return read_model(fetch(path, sha256=sha256))
+            model = read_model(fetch(path, sha256=sha256))
+            return model.image if isinstance(model, ImageTextModel) and not text_tower else model
     options = {"trust": trust, "sha256": sha256, "text_tower": text_tower}
     return from_pretrained(trained_file(source), image_size=image_size, **options)
 

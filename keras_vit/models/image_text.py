@@ -295,9 +295,8 @@ class ImageTextModel(ConfiguredModel):
         config = {**without_state(self.image.get_config()), **INFERENCE, "trainable": True}
         config["unit_representation"] = True
         arrays = plain_arrays(self)
+        self.check_projections()
         if self.image_projection is not None:
-            if self.image.representation_size is not None:
-                raise ValueError("expected an image tower without representation_size before a projection")
             size = self.image_projection
             config |= {"representation_size": size, "representation_activation": None}
             arrays["pre_logits/kernel"] = arrays["image_projection/kernel"]
@@ -308,6 +307,14 @@ class ImageTextModel(ConfiguredModel):
             scale, bias = self._scale_and_bias()
             arrays |= {"head/kernel": scale * vectors.T, "head/bias": np.full(len(names), bias)}
         return copy_with_weights(self.image, config, arrays)
+
+    def check_projections(self):
+        """Raise ValueError if both the image tower and this model project, as no VisionTransformer does."""
+        if self.image_projection is not None and self.image.representation_size is not None:
+            raise ValueError(
+                "a classifier by texts needs an image tower without representation_size, or a model without "
+                f"image_projection; got {self.image.representation_size} and {self.image_projection}"
+            )
 
     def finished(self, arrays=None):
         """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.

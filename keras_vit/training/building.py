@@ -70,7 +70,10 @@ def build_model(config, dataset):
         except TypeError as error:
             raise ValueError(f"the recipe's pretrainer has wrong arguments: {error}") from None
     if recipe.image_text is not None:
-        return _with_texts(model, config, dataset.texts.preprocessing)
+        model = _with_texts(model, config, dataset.texts.preprocessing)
+        if not dataset.has_captions:  # The finished model is tested as a classifier.
+            model.check_projections()
+        return model
     if recipe.head_bias and not segments:
         for name in ("head", "head_distillation")[: 1 + model.distillation]:
             bias = model.get_layer(name).bias

@@ -11,6 +11,7 @@ from keras_vit import ImageTextModel, TextPreprocessing, from_pretrained, save_w
 from keras_vit.cli.labels import read_labels, read_prompts
 from keras_vit.cli.source import open_live
 from keras_vit.data import load_dataset
+from keras_vit.evaluation import few_shot
 from keras_vit.export import open_text
 from keras_vit.weights.checkpoint import read_model
 
@@ -247,6 +248,23 @@ def test_a_checkpoint_has_its_tokenizer_next_to_it(siglip, images, keras_vit):
 def test_the_text_tower_of_a_checkpoint_is_opened_for_a_search(siglip, weights):
     assert open_live(siglip[0], text_tower="auto").encode_text(["a cat"]).shape == (1, 12)
     assert not hasattr(open_live(weights, text_tower="auto"), "encode_text")
+
+
+def test_few_shots_are_of_the_image_tower(two_towers, images, keras_vit):
+    path, model = two_towers
+    options = ("--shots", "1,4", "--seeds", "0", "--json")
+    done = keras_vit("fewshot", "--model", path, "--dataset", f"folder:{images}", *options)
+    assert done.returncode == 0, done.stderr
+    found = few_shot(model.image, load_dataset(f"folder:{images}"), (1, 4), (0,))
+    assert json.loads(done.stdout)["accuracy"] == {str(shots): of for shots, of in found.items()}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_image_tower_is_inspected(two_towers, images, keras_vit, tmp_path):
+    photo = images / "cat" / "00.png"
+    done = keras_vit("inspect", "--model", two_towers[0], "--image", photo, "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert {"heads.png", "positions.png"} <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
 @pytest.mark.slow

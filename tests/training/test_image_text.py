@@ -118,6 +118,11 @@ def test_its_image_tower_is_weights_for_other_runs(finished):
         ("digits_words", {"mixup": 0.2}, "image_text compares whole batches of pairs"),
         ("digits_words", {"accumulation_steps": 2}, "image_text compares whole batches of pairs"),
         ("digits_words", {"image_text": {"text": {}}}, "image_text is incomplete: .*hidden_size"),
+        (
+            "digits_words",
+            {"model": {"representation_size": 6}},
+            "without representation_size, or a model without image_projection; got 6 and 8",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused(dataset, changes, message, tmp_path):
