@@ -240,7 +240,7 @@ def test_images_that_break_during_a_run_are_named(split, unfinished, monkeypatch
         shutil.rmtree(path / "checkpoints")
     dataset = run.load_data(config)
     found = fingerprint(dataset)
-    monkeypatch.setattr(run, "fingerprint", lambda dataset: found)  # as if they broke a moment later
+    monkeypatch.setattr(run, "fingerprint", lambda *args: found)  # as if they broke a moment later
     gone, bad = sorted(dataset.split(split).images)[:2]
     pathlib.Path(gone).unlink()
     write_broken(pathlib.Path(bad))
