@@ -44,7 +44,7 @@ def test_masked_patch_prediction_leaves_an_encoder_without_a_head(pretrained):
 
 
 def test_a_masked_autoencoder_shows_its_reconstructions_and_is_fine_tuned(images, keras_vit, tmp_path):
-    data = ("--dataset", f"folder:{images}", *SHORT)
+    data = ("--dataset", f"folder:{images}", *SHORT, "--set", "checkpoint_every=2")
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
     done = keras_vit(
         *("pretrain", "--recipe", "mae", "--objective", "mae", *MODEL, *data),
@@ -56,7 +56,9 @@ def test_a_masked_autoencoder_shows_its_reconstructions_and_is_fine_tuned(images
     page = read_page((tmp_path / "mae" / "report.html").read_text())
     assert page.headings[:2] == ["Training", "Reconstructions"]
     assert "1 of 4" in page.text and (tmp_path / "mae" / "figures" / "reconstructions.png").is_file()
-    recipe = ("--recipe", "mae_finetune", "--set", "mixup=0.0", "--set", "cutmix=0.0")
+    recipe = ("--recipe", "mae_finetune")
+    for option in ("mixup=0.0", "cutmix=0.0", "randaugment=None", "random_erasing=0.0"):
+        recipe += ("--set", option)
     tuned = ("finetune", "--weights", tmp_path / "mae", *data, *recipe, "--image_size", 16)
     done = keras_vit(*tuned, "--workdir", tmp_path / "tuned")
     assert done.returncode == 0, done.stderr

@@ -18,8 +18,8 @@ from keras_vit.export.exported_model import open_exported
 from keras_vit.training.named_recipes import RECIPES
 
 README = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
-# An eighth of the steps on a quarter of the tokens.
-PATCH, STEPS = 4, {"total_steps": 150, "warmup_steps": 15}
+# A quarter of the steps on a quarter of the tokens, with one block.
+SIZES, STEPS = {"patch_size": 4, "num_layers": 1}, {"total_steps": 300, "warmup_steps": 30}
 ARGUMENTS = ("quickstart", "--workdir", "run")
 
 
@@ -30,7 +30,7 @@ def short(keras_vit):
     def run(folder):
         with pytest.MonkeyPatch.context() as changes:
             changes.chdir(folder)
-            changes.setitem(quickstart.MODEL, "patch_size", PATCH)
+            changes.setattr(quickstart, "MODEL", quickstart.MODEL | SIZES)
             changes.setitem(RECIPES, "digits", RECIPES["digits"].with_changes(**STEPS))
             return keras_vit(*ARGUMENTS)
 

@@ -8,7 +8,7 @@ import pytest
 from made.devices import data, devices
 from reference.comparing import arrays
 from reference.fine_tuning import compiled, fit, official
-from reference.small import small
+from reference.small import NO_TRANSFORMER, small
 
 import keras_vit
 from keras_vit.models import DistributedModel
@@ -80,11 +80,16 @@ def test_several_steps_per_execution_follow_it_on_one_device(golden, tmp_path):
 # Uneven, empty and weighted parts of a batch ------------------------------------------------------
 
 
-def trained(replicas, images, labels, *, accumulation_steps=1, optimizer=None, dtype=None, **fit):
+ONE_BLOCK = {"num_layers": 1}
+
+
+def trained(
+    replicas, images, labels, *, accumulation_steps=1, optimizer=None, dtype=None, layers=ONE_BLOCK, **fit
+):
     """(history, weights) of two epochs from the same start."""
     keras.utils.set_random_seed(0)
     with scope_of(replicas):
-        model = small(num_layers=1, dtype=dtype)
+        model = small(**layers, dtype=dtype)
         model.compile(
             optimizer() if optimizer else SGD(0.2, global_clipnorm=0.5),
             SoftmaxCrossEntropy(),
@@ -114,7 +119,12 @@ def weights_of_samples(count):
 
 CLASS_WEIGHTS = {"class_weight": {0: 1.0, 1: 2.0, 2: 0.5, 3: 0.0, 4: 3.0}}
 # Replicas, micro-batches, images, weights. A last batch of one image leaves replicas and micro-batches empty.
-UNEVEN = [(2, 2, 17, weights_of_samples(17)), slow(2, 3, 17, weights_of_samples(17))]
+# The fast case has no Transformer, whose tracing takes longest.
+UNEVEN = [
+    (2, 2, 17, weights_of_samples(17) | {"layers": NO_TRANSFORMER}),
+    slow(2, 3, 17, weights_of_samples(17)),
+    slow(2, 2, 17, weights_of_samples(17)),
+]
 UNEVEN += [slow(0, 3, 22, CLASS_WEIGHTS), slow(0, 4, 17, weights_of_samples(17))]
 UNEVEN += [slow(2, 3, count, {}) for count in (17, 20, 23)]
 UNEVEN += [slow(2, 3, 22, CLASS_WEIGHTS), slow(4, 1, 18, weights_of_samples(18))]
@@ -171,7 +181,7 @@ def test_evaluation_counts_every_sample_once():
     results = []
     for replicas in (0, 2):  # one replica gets none of the last batch's single image
         with scope_of(replicas):
-            model = small(num_layers=1)
+            model = small(**NO_TRANSFORMER)
             model.compile(SGD(0.1), SoftmaxCrossEntropy(), metrics=["accuracy"])
         results.append(model.evaluate(images, labels, batch_size=8, verbose=0, return_dict=True))
     np.testing.assert_allclose([*results[1].values()], [*results[0].values()], rtol=1e-5)
