@@ -95,7 +95,8 @@ def train(
 
     Example:
         >>> recipe = RECIPES["digits"].with_changes(total_steps=2, batch_size=8)
-        >>> workdir, record = train(RunConfig("digits", recipe, model="mu/8", image_size=16), "run", 0)
+        >>> config = keras_vit.training.RunConfig("digits", recipe, model="mu/8", image_size=16)
+        >>> workdir, record = train(config, "run", 0)
         >>> record["steps"], workdir.model.name
         (2, 'model.keras')
     """
