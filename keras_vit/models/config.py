@@ -358,7 +358,8 @@ class ViTConfig:
     preprocessing: Preprocessing | dict | None = option(
         "metadata",
         optional(_preprocessing),
-        "How images become model input, a `Preprocessing`; by default the official one.",
+        "How images become model input, a `Preprocessing` or a dict of its arguments, whose `image_size` is "
+        "the model's by default; None for the official one.",
         default=None,
     )
     class_names: tuple | None = option(
@@ -669,7 +670,7 @@ def _resolved_preprocessing(c):
     if given is None:
         half = (0.5,) * c.in_channels
         return Preprocessing(size, antialias=packs, mean=half, std=half, **packing)
-    resolved = Preprocessing(**given) if isinstance(given, dict) else given
+    resolved = Preprocessing(**{"image_size": size, **given}) if isinstance(given, dict) else given
     if found := {name: value for name in packing if (value := getattr(resolved, name)) != packing[name]}:
         expected = {name: packing[name] for name in found}
         raise ValueError(f"expected a preprocessing with {expected}, as the model has them; got {found}")

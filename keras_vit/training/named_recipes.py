@@ -82,7 +82,7 @@ def _plain(epochs, top1):
             "pooling": "gap",
             "position_embedding": "sincos2d",
             "representation_size": 384,
-            "preprocessing": {"image_size": (224, 224), "resize": "crop", "crop_fraction": 0.875},
+            "preprocessing": {"resize": "crop", "crop_fraction": 0.875},
         },
         eval_every=5000,
         checkpoint_every=1000,
@@ -513,7 +513,7 @@ RECIPES = {
         crop_area=(0.4, 1.0),
         photometric=0.8,
         image_size=(224, 224),
-        model={"preprocessing": {"image_size": (224, 224), "interpolation": "bicubic"}},
+        model={"preprocessing": {"interpolation": "bicubic"}},
         pretrainer={
             **{"num_local": 8, "local_size": 96, "local_area": (0.05, 0.4), "out_dim": 65_536},
             **{"momentum": 0.996, "teacher_temperature": 0.04, "freeze_steps": _DINO_EPOCH},

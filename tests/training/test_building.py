@@ -8,7 +8,7 @@ from reference.small import NEWER, SMALL, images_for, small
 
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
-from keras_vit.training import Recipe, building
+from keras_vit.training import RECIPES, Recipe, building
 from keras_vit.training.building import (
     build_model,
     finished_model,
@@ -54,6 +54,13 @@ def test_the_image_size_is_the_runs_or_the_recipes_or_the_models():
     for of_run, of_recipe, expected in sizes:
         model = build_model(config(RECIPE.with_changes(image_size=of_recipe), image_size=of_run), DATASET)
         assert model.image_size == expected
+
+
+def test_a_recipes_preprocessing_takes_the_image_size_of_the_run(stored):
+    recipe = RECIPE.with_changes(model={"preprocessing": RECIPES["plain_s16"].model["preprocessing"]})
+    for source in ({}, {"weights": stored[1], "model": None}):
+        prepare = build_model(config(recipe, image_size=24, **source), DATASET).preprocessing
+        assert (prepare.image_size, prepare.resize, prepare.crop_fraction) == ((24, 24), "crop", 0.875)
 
 
 def test_new_heads_have_the_recipes_bias():
