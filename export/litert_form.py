@@ -6,7 +6,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.layers import AttentionPooling, MlpBlock, MultiHeadSelfAttention, PatchEmbedding, StdConv2D
+from keras_vit.layers import (
+    AttentionPooling,
+    MlpBlock,
+    MultiHeadSelfAttention,
+    PaletteEmbedding,
+    PatchEmbedding,
+    StdConv2D,
+)
 from keras_vit.layers.attention import Projection, attend
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.layer_norm import LayerNormalization
@@ -45,6 +52,33 @@ def _patches(layer, images):
     """A convolution: cutting patches takes six axes."""
     x = tf.nn.conv2d(images, layer.kernel, layer.patch_size, "VALID")  # crops, too
     return x + layer.bias if layer.use_bias else x
+
+
+def _palette(layer, images):
+    """Distances as sums over the channels, and the vector of the nearest color as a matmul.
+
+    A matmul with the colors would round them to 8 bits, which cannot distinguish near ones, and ML Drift has
+    no operation that reads rows of a table.
+    """
+    batch, height, width, channels = images.shape
+    pixels = tf.reshape(images, (batch, height * width, channels))
+    colors = tf.convert_to_tensor(layer.palette)
+    near = 0.0
+    for part in _in_float16(2 * colors):
+        near += sum(pixels[..., i : i + 1] * part[:, i] for i in range(channels))
+    for part in _in_float16(tf.reduce_sum(tf.square(colors), axis=-1)):
+        near -= part  # (b, n, k)
+    nearest = tf.argmax(_padded_classes(near), axis=-1, output_type=tf.int32)
+    nearest = tf.cast(tf.reshape(nearest, (batch, height * width, 1)), tf.float32)
+    is_nearest = tf.greater(0.5, tf.square(nearest - np.arange(layer.colors, dtype="float32")))
+    x = tf.matmul(tf.cast(is_nearest, tf.float32), layer.table)
+    return tf.reshape(x, (batch, height, width, layer.hidden_size))
+
+
+def _in_float16(x):
+    """Two tensors with the sum x, which a file in float16 holds almost exactly."""
+    rounded = tf.cast(tf.cast(x, tf.float16), tf.float32)
+    return rounded, x - rounded
 
 
 def _dense(layer, x, training=None):
@@ -147,6 +181,7 @@ def _semantic_scores(layer, masks, classes, images):
 
 
 _CALLS = {
+    PaletteEmbedding: _palette,
     PatchEmbedding: _patches,
     Dense: _dense,
     Projection: _projection,

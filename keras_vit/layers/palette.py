@@ -7,13 +7,13 @@ from keras_vit.layers.configurable import Configurable
 from keras_vit.rules import integer
 
 
-def nearest_colors(images, palette, numpy=ops):
+def nearest_colors(images, palette, numpy=ops, math=ops):
     """The nearest color of a palette for each pixel, by the squared distance.
 
     Args:
         images: float32 (…, channels).
         palette: float32 (colors, channels), in the same units.
-        numpy: The functions of NumPy's names to compute with.
+        numpy, math: Modules with the functions of NumPy's names, and with `top_k`.
 
     Returns:
         int (…,) from 0 to colors - 1; the first of several nearest.
@@ -24,9 +24,10 @@ def nearest_colors(images, palette, numpy=ops):
 
     Source: Chen et al. 2020, section 3.1 and appendix A; `ImageGPTImageProcessor` of transformers.
     """
-    # Of |x|² - 2xp + |p|² the first term is the same for all colors.
-    distance = numpy.sum(numpy.square(palette), axis=-1) - 2 * numpy.matmul(images, numpy.transpose(palette))
-    return numpy.argmin(distance, axis=-1)
+    # Of |x|² - 2xp + |p|² the first term is the same for all colors. ONNX and LiteRT have no operations for
+    # Keras's argmin on TensorFlow, which compares bits.
+    near = 2 * numpy.matmul(images, numpy.transpose(palette)) - numpy.sum(numpy.square(palette), axis=-1)
+    return math.top_k(near, 1)[1][..., 0]
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -219,7 +219,7 @@ def color_ids(images, palette):
     """
     backend = backend_of(images)  # In tf.data it is TensorFlow, whatever Keras runs on.
     images, palette = (backend.cast(x, "float32") for x in (images, palette))
-    ids = backend.cast(nearest_colors(images, palette, backend.numpy), "int32")
+    ids = backend.cast(nearest_colors(images, palette, backend.numpy, backend.math), "int32")
     batch, height, width = backend.shape(ids)
     return backend.numpy.reshape(ids, (batch, height * width))
 

@@ -44,6 +44,10 @@ MODELS = {
     "no last norm": {
         **{"rotary": {"kind": "axial", "offset": 1, "reference_grid": 3}, "final_norm": False},
     },
+    "palette": {
+        **{"palette": 10, "causal": True, "image_size": (4, 6), "patch_size": 1},
+        **{"pooling": "gap", "norm": "rms"},
+    },
 }
 FAST = ("EVA-02-B", "tanh", "map", "grey", "dropout", "chunked attention")
 # This is converted to LiteRT only.
