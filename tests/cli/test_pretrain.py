@@ -66,6 +66,49 @@ def test_a_masked_autoencoder_shows_its_reconstructions_and_is_fine_tuned(images
     assert (model.pooling, model.class_token, model.norm_after_pooling) == ("gap", True, True)
 
 
+DECODER = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
+EXACT = ("saved_model", "tflite_float32", "onnx", "hub")
+HEAD = {"num_local": 1, "local_size": 8, "out_dim": 16, "hidden_dim": 12, "bottleneck_dim": 6}
+PIXELS = {
+    **{"patch_size": 1, "palette": 6, "causal": True, "pooling": "gap", "norm": "rms"},
+    **{"hidden_size": 12, "num_layers": 1, "mlp_dim": 20, "num_heads": 3},
+}
+OBJECTIVES = {  # the options, the score and the heading of the report
+    "mae": ((*MODEL, "--set", f"pretrainer={DECODER}"), "val_loss", "Reconstructions"),
+    "igpt": (("--image_size", 4, "--set", f"model={PIXELS}"), "val_loss", "Completions"),
+    "dino": ((*MODEL, "--set", f"pretrainer={HEAD}"), "val_knn_accuracy", "Attention"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_run_prints_its_score_and_its_encoder_is_exported(objective, images, keras_vit, tmp_path):
+    options, score, heading = OBJECTIVES[objective]
+    data, run = ("--dataset", f"folder:{images}"), tmp_path / objective
+    given = ("--recipe", objective, "--objective", objective, *options, *data, *SHORT, "--workdir", run)
+    done = keras_vit("pretrain", *given)
+    assert done.returncode == 0, done.stderr
+    assert f"  {score} " in [line for line in done.stdout.splitlines() if line.startswith("step 2 of 2")][0]
+    page = read_page((run / "report.html").read_text())
+    assert page.headings[:2] == ["Training", heading]
+    assert (run / "figures" / f"{heading.lower()}.png").is_file()
+
+    done = keras_vit("inspect", "--model", run, *data, "--output", tmp_path / "inspected")
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "inspected" / "result.json").read_text())
+    assert result["left_out"].keys() == ({"filters"} if objective == "igpt" else set())
+
+    # Export compares the outputs with the model's.
+    formats = ("--formats", "saved_model,tflite,onnx,hub", "--publisher", "me")
+    formats += ("--precisions", "float32,float16,dynamic_int8,int8")
+    done = keras_vit("export", "--model", run, *formats, *data, "--output", tmp_path / "exported")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "exported" / "verification.json").read_text())["formats"]
+    assert all(report[name]["max_logit_difference"] <= 1e-5 for name in EXACT)
+    assert report["tflite_float16"]["max_logit_difference"] < 5e-3
+    assert report["tflite_dynamic_int8"]["max_logit_difference"] < 0.1
+
+
 @pytest.mark.slow
 def test_that_run_is_fine_tuned_at_another_size(pretrained, images, keras_vit, tmp_path):
     workdir, _ = pretrained

@@ -7,6 +7,7 @@ import numpy as np
 from keras_vit import data
 from keras_vit.data.augmentation_options import Augmentation
 from keras_vit.models.dino import DINO
+from keras_vit.models.encoder_model import patch_pixels
 from keras_vit.training.objectives.objective import Pictures, Pretraining
 
 _USED = ("crop_area", "flip", "photometric")  # of the fields of `Augmentation`
@@ -76,14 +77,17 @@ def _attention(model, images):
     """The images, and for each head of the last block the attention to their patches."""
     from keras_vit import inspection  # needs scikit-learn
 
+    colors = model.encoder.preprocessing.colors(images)
     maps = inspection.attention_maps(model.encoder, images)  # (b, heads, rows, columns)
-    maps = np.moveaxis(maps / maps.max(axis=(2, 3), keepdims=True), 1, 0)[..., np.newaxis]
-    rows = {f"head {number}": of_head for number, of_head in enumerate(maps)}
+    maps = maps / maps.max(axis=(2, 3), keepdims=True)
+    height, width = patch_pixels(model.encoder)
+    maps = maps.repeat(height, axis=2).repeat(width, axis=3)[..., np.newaxis]
+    heads = {f"head {n}": np.broadcast_to(maps[:, n], colors.shape) for n in range(maps.shape[1])}
     return [
         Pictures(
             "Attention",
             "The attention of the class token to the patches in each head of the last block, relative to its "
             "maximum. Without labels, it tends to follow the objects.",
-            {"image": model.encoder.preprocessing.colors(images), **rows},
+            {"image": colors, **heads},
         )
     ]
