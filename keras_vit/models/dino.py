@@ -186,7 +186,10 @@ class DINO(Pretrainer):
         if sample_weight is not None:
             weights = ops.reshape(ops.cast(sample_weight, means.dtype), (-1, 1))
         mean = total(ops.sum(means * weights, axis=0)) / total(ops.sum(weights))
-        center = self.center_momentum * self.center + (1 - self.center_momentum) * mean
+        before = ops.convert_to_tensor(self.center)
+        center = self.center_momentum * before + (1 - self.center_momentum) * mean
+        # In float16 a batch may overflow, whose step the optimizer then leaves out.
+        center = ops.where(ops.isfinite(mean), center, before)
         is_trained = ops.cast(step + 1 >= self.freeze_steps, "float32")
         return [
             *averages,
