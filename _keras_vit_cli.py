@@ -116,7 +116,7 @@ def _pretrain(add):
 
 
 def _plan(add):
-    add("--model", required=True, help="variant such as B/16")
+    add("--model", help="variant such as B/16; not needed with a recipe with sizes")
     add("--topology", required=True, help="kind and grid of TPU chips: v5e:4x4, v5p:4x4x4, v6e:8x8")
     add("--batch_size", type=positive_int, help="images per step, on all chips (default: the recipe's)")
     add("--strategy", default="auto", help="data_parallel (default), fsdp, model_parallel[=AxB] or single")

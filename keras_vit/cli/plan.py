@@ -88,10 +88,9 @@ def as_text(found):
     height, width = s["image_size"]
     images = s["batch_size"] // s["mesh"]["batch"]
     mesh = "×".join(str(size) for size in s["mesh"].values())
+    trained = f"{s['num_classes']} classes" if s["objective"] == "classify" else s["objective"]
     what = [
-        f"{s['model']}, {height}×{width} px, {s['num_classes']} classes"
-        if s["objective"] == "classify"
-        else f"{s['model']}, {height}×{width} px, {s['objective']}",
+        f"{s['model'] or 'the model of the recipe'}, {height}×{width} px, {trained}",
         f"batch {s['batch_size']} on {found['chips']} chips ({s['strategy']} {mesh}, {images} images each)",
         f"{s['dtype']}, {s['optimizer']}, remat {'on' if s['remat'] else 'off'}",
         f"{s['accumulation_steps']} micro-batch{'es' if s['accumulation_steps'] > 1 else ''}",

@@ -44,7 +44,7 @@ def plan(
     """Compile the training step of a run for TPUs, and return what the compiler says about it.
 
     Args:
-        model: A variant such as "B/16".
+        model: A variant such as "B/16"; None for the sizes in the recipe.
         recipe: `Recipe`.
         topology: A kind of TPU and the sides of its grid of chips, such as "v5e:4x4" or "v5p:4x4x4".
         strategy: As for `keras_vit.training.sharding.parse_strategy`.

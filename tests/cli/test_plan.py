@@ -121,32 +121,53 @@ def test_a_small_model_is_divided_by_fsdp():
 
 
 FLOPS = """
-import types
 from keras_vit.training import plan
+from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import find_recipe
 
 chips = plan.find_chips("v5e:2x2")
-for variant in {variants}:
-    for changes in {changes}:
-        recipe = find_recipe("augreg").with_changes(batch_size=64, model={{"pooling": "gap"}}, **changes)
-        config = types.SimpleNamespace(
-            recipe=recipe, model=variant, weights=None, image_size=None, objective="classify"
-        )
-        step = plan._Step(config, 1000, chips, "auto", print)
-        print(variant, step.matmul_flops(step.build()) / 64)
+for model, recipe, objective, changes in {runs}:
+    recipe = find_recipe(recipe).with_changes(batch_size=64, **changes)
+    step = plan._Step(RunConfig("", recipe, model, objective=objective), 1000, chips, "auto", print)
+    print(step.matmul_flops(step.build()) / 64)
 """
+
+
+def step_flops(runs):
+    """The FLOPs for each image of training steps: of (model, recipe, objective, changed fields) each."""
+    pytest.importorskip("libtpu")
+    command = [sys.executable, "-c", FLOPS.format(runs=runs)]
+    environment = {**os.environ, **JAX, **LIBTPU}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return [*map(float, done.stdout.splitlines())]
 
 
 @pytest.mark.slow
 def test_the_flops_are_three_times_those_of_the_forward_pass():
-    pytest.importorskip("libtpu")
-    code = FLOPS.format(variants=("B/16", "L/16", "G/14"), changes=({}, {"accumulation_steps": 4}))
-    environment = {**os.environ, **JAX, **LIBTPU}
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
-    )
-    rows = [line.split() for line in done.stdout.splitlines()]
-    assert len(rows) == 6
-    for variant, flops in rows:
+    variants = [variant for variant in ("B/16", "L/16", "G/14") for _ in range(2)]
+    changes = [{"model": {"pooling": "gap"}, "accumulation_steps": steps} for steps in (1, 4)] * 3
+    runs = [(variant, "augreg", "classify", change) for variant, change in zip(variants, changes)]
+    for variant, flops in zip(variants, step_flops(runs), strict=True):
         # Images need no gradient.
-        assert float(flops) == pytest.approx(3 * cost(variant, pooling="gap")["flops"], rel=0.02)
+        assert flops == pytest.approx(3 * cost(variant, pooling="gap")["flops"], rel=0.02)
+
+
+def blocks(tokens, layers, width, mlp):
+    """The FLOPs of encoder blocks."""
+    return layers * tokens * (8 * width**2 + 4 * tokens * width + 4 * width * mlp)
+
+
+@pytest.mark.slow
+def test_the_flops_without_labels_are_those_of_the_models_parts():
+    head = 2 * (384 * 2048 + 2048**2 + 2048 * 256 + 256 * 65_536)
+    large, small = (cost("S/16", size, None, pooling="gap")["flops"] for size in (224, 96))
+    expected = {
+        ("S/16", "mae"): 3 * (cost("S/16", 112, None)["flops"] + blocks(197, 8, 512, 2048)),
+        (None, "digits_igpt"): 3 * blocks(64, 6, 64, 256),
+        ("S/16", "dino"): 3 * (2 * large + 8 * small + 10 * head) + 2 * (large + head),
+    }
+    runs = [
+        (model, recipe, recipe.removeprefix("digits_"), {"model": {"pooling": "gap"}} if model else {})
+        for model, recipe in expected
+    ]
+    assert step_flops(runs) == pytest.approx([*expected.values()], rel=0.03)
