@@ -109,21 +109,33 @@ def pairing(tmp_path_factory):
     return configure
 
 
-DECODER = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
-MAE = Recipe("adamw", 3e-3, 24, batch_size=4, pretrainer=DECODER, crop_area=(0.5, 1.0), **INTERRUPTED)
+WITHOUT_LABELS = Recipe("adamw", 3e-3, 24, batch_size=4, crop_area=(0.5, 1.0), **INTERRUPTED)
+ENCODER = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}
+PIXELS = {"image_size": 4, "patch_size": 1, "palette": 6, "causal": True, "pooling": "gap", "norm": "rms"}
+HEAD = {"num_local": 1, "local_size": 8, "out_dim": 16, "hidden_dim": 12, "bottleneck_dim": 6}
+SCHEDULES = {"temperature_steps": 8, "first_teacher_temperature": 0.02, "freeze_steps": 3}
+OBJECTIVES = {  # the encoder's sizes, and the fields of the recipe
+    "mae": (
+        {**ENCODER, "num_layers": 2},
+        {"pretrainer": {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}},
+    ),
+    "igpt": ({**ENCODER, **PIXELS}, {}),
+    "dino": (ENCODER, {"ema": None, "photometric": 0.5, "pretrainer": {**HEAD, **SCHEDULES}}),
+}
 
 
 @pytest.fixture(scope="session")
 def labelled(segmenting, pairing, tmp_path_factory):
-    """A function to the RunConfig of a run: of a segmenter's head, an objective of two towers, or "mae"."""
+    """A function to the RunConfig of a run: with a segmenter's head, on pairs, or without labels."""
     from keras_vit.training.config import RunConfig
 
     folder = write_classes(tmp_path_factory.mktemp("without_labels"), count=12)
 
     def configure(labels, **changes):
-        if labels == "mae":
-            model = {name: value for name, value in SMALL.items() if name != "num_classes"}
-            return RunConfig(f"folder:{folder}", MAE.with_changes(**changes), model, objective="mae")
+        if labels in OBJECTIVES:
+            model, fields = OBJECTIVES[labels]
+            recipe = WITHOUT_LABELS.with_changes(**{**fields, **changes})
+            return RunConfig(f"folder:{folder}", recipe, model, objective=labels)
         return (segmenting if labels in SEGMENTERS else pairing)(labels, **changes)
 
     return configure

@@ -105,7 +105,8 @@ def test_a_run_writes_its_files_and_resumes_bit_for_bit(is_small, random, tmp_pa
     "killed, labels",
     [
         *(("jax", "classes"), ("tensorflow", "classes"), ("jax", "up"), ("tensorflow", "mask")),
-        *(("jax", "sigmoid"), ("tensorflow", "softmax"), ("tensorflow", "mae")),
+        *(("jax", "sigmoid"), ("tensorflow", "softmax")),
+        *(("tensorflow", "mae"), ("jax", "igpt"), ("tensorflow", "dino")),
     ],
 )
 def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
@@ -121,9 +122,9 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
     run_on(killed, tmp_path, config, tmp_path / "run", moment="step 7", fixed=True)
     run_on(other, tmp_path, config, tmp_path / "run", fixed=True)
     run_on(killed, tmp_path, config, tmp_path / "whole", fixed=True)
-    # The momentum of SGD, for all but classes, holds gradients; Adam's second moments are smaller.
-    # AdamW takes whole steps by the rounding of the gradient of a key's bias, which is 0.
-    rounding = {"classes": 1e-9, "mae": 1e-5}.get(labels, 1e-7)
+    # The momentum of SGD holds gradients; Adam's second moments are smaller. AdamW takes whole steps by the
+    # rounding of the gradient of a key's bias, which is 0.
+    rounding = 1e-5 if config.objective != "classify" else {"classes": 1e-9}.get(labels, 1e-7)
     assert_close(end_of(tmp_path / "run"), end_of(tmp_path / "whole"), rounding)
 
 
@@ -133,7 +134,8 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
     "backend, labels",
     [
         *(("jax", "classes"), ("tensorflow", "up"), ("tensorflow", "mask")),
-        *(("tensorflow", "sigmoid"), ("jax", "softmax"), ("tensorflow", "mae")),
+        *(("tensorflow", "sigmoid"), ("jax", "softmax")),
+        *(("tensorflow", "mae"), ("tensorflow", "igpt"), ("jax", "dino")),
     ],
 )
 def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_the_uninterrupted_one(

@@ -8,9 +8,11 @@ import sys
 import keras
 import numpy as np
 import pytest
+from reference.comparing import randomise
 from reference.fine_tuning import compiled, fit, official
 
 import keras_vit
+from keras_vit.tasks.losses import MEAN
 from keras_vit.training import RECIPES, SGD, AdamW, SoftmaxCrossEntropy
 from keras_vit.training.config import RunConfig
 from keras_vit.training.run import train
@@ -89,32 +91,87 @@ def test_fine_tuning_follows_the_official_trajectory(
         assert np.abs(weights[path] - value).max() <= 2e-5 * np.abs(value).max(), path
 
 
+def two_steps(model, inputs, labels=None, weights=None, **options):
+    """(losses, weights) of two steps of a model on one batch."""
+    model.compile(SGD(0.1), **options)
+    history = model.fit(
+        inputs, labels, batch_size=16, epochs=2, verbose=0, shuffle=False, sample_weight=weights
+    )
+    return history.history["loss"], {variable.path: np.asarray(variable) for variable in model.weights}
+
+
+def assert_same_steps(found, expected):
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    for path, value in expected[1].items():
+        if not path.endswith("key/bias"):  # Its gradient is zero but for rounding.
+            assert np.abs(found[1][path] - value).max() <= 2e-5 * np.abs(value).max(), path
+
+
 def trained_on_pairs(objective):
-    """(losses, weights) of two steps of a model with two towers."""
+    """`two_steps` of a model with two towers."""
     keras.utils.set_random_seed(0)
     rng = np.random.default_rng(0)
     text = {"vocabulary_size": 16, "length": 8, "hidden_size": 32, "num_layers": 1, "mlp_dim": 64}
     image = keras_vit.VisionTransformer(16, 8, 32, 1, 64, 4, pooling="gap")
     model = keras_vit.ImageTextModel(image, {**text, "num_heads": 4}, objective)
-    model.compile(SGD(0.1))
     images = rng.normal(size=(16, 16, 16, 3)).astype("float32")
-    pairs = {"images": images, "ids": rng.integers(0, 16, (16, 8)).astype("int32")}
-    history = model.fit(pairs, batch_size=16, epochs=2, verbose=0, shuffle=False)
-    return history.history["loss"], {variable.path: np.asarray(variable) for variable in model.weights}
+    return two_steps(model, {"images": images, "ids": rng.integers(0, 16, (16, 8)).astype("int32")})
 
 
 @simulated
 @pytest.mark.parametrize("objective", ["sigmoid", "softmax"])
 def test_pairs_are_compared_with_those_of_all_devices(objective, distributed, monkeypatch):
-    losses, weights = trained_on_pairs(objective)
+    expected = trained_on_pairs(objective)
     monkeypatch.setattr("keras_vit.models.pair_loss.CHUNK", 3)
     for strategy, count in (("data_parallel", 2), ("data_parallel", 4), ("fsdp", 8)):
         distributed(strategy, count)
-        found_losses, found = trained_on_pairs(objective)
-        np.testing.assert_allclose(found_losses, losses, rtol=1e-5)
-        for path, value in weights.items():
-            if not path.endswith("key/bias"):  # Its gradient is zero but for rounding.
-                assert np.abs(found[path] - value).max() <= 2e-5 * np.abs(value).max(), path
+        assert_same_steps(trained_on_pairs(objective), expected)
+        keras.distribution.set_distribution(None)
+
+
+def without_labels(objective):
+    """A model that trains an encoder without labels, and a batch in which three samples do not count."""
+    rng = np.random.default_rng(0)
+    sizes = {
+        "image_size": 8,
+        "patch_size": 2,
+        "hidden_size": 32,
+        "num_layers": 1,
+        "mlp_dim": 64,
+        "num_heads": 4,
+    }
+    images = rng.normal(size=(16, 8, 8, 3)).astype("float32")
+    labels, weights, loss = np.zeros(16), np.ones(16), None
+    weights[[3, 14, 15]] = 0
+    if objective == "mae":
+        decoder = {"decoder_hidden_size": 32, "decoder_num_layers": 1, "decoder_num_heads": 4}
+        model = randomise(keras_vit.MaskedAutoencoder(sizes, **decoder))
+        order = rng.permuted(np.tile(np.arange(16, dtype="int32"), (16, 1)), axis=1)
+        inputs = {"images": images, "order": order}
+    elif objective == "igpt":
+        pixels = {"patch_size": 1, "palette": 16, "causal": True, "pooling": "gap"}
+        model = randomise(keras_vit.ImageGPT({**sizes, **pixels}))
+        inputs, labels, weights = images, np.asarray(model.color_ids(images)), np.tile(weights[:, None], 64)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=MEAN)
+    else:
+        head = {"out_dim": 64, "hidden_dim": 32, "bottleneck_dim": 16, "momentum": 0.5}
+        model = randomise(keras_vit.DINO(sizes, num_local=1, local_size=4, **head))
+        both = np.stack([images, images[:, ::-1]], axis=1)
+        inputs = {"global_views": both, "local_views": both[:, :1, 2:6, 2:6]}
+    return model, (inputs, labels, weights), {"loss": loss}
+
+
+@simulated
+@pytest.mark.parametrize("objective", ["mae", "igpt", "dino"])
+def test_steps_without_labels_are_those_of_one_device(objective, distributed):
+    def trained(**options):
+        model, batch, loss = without_labels(objective)
+        return two_steps(model, *batch, **loss, **options)
+
+    expected = trained()
+    for strategy, count, parts in (("data_parallel", 2, 2), ("fsdp", 8, 1), ("model_parallel=2x4", 8, 2)):
+        distributed(strategy, count)
+        assert_same_steps(trained(accumulation_steps=parts), expected)
         keras.distribution.set_distribution(None)
 
 
