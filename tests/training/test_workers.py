@@ -44,7 +44,7 @@ def plain(finished, tmp_path_factory):
     return config, run_both(tmp_path_factory.mktemp("plain"), config)
 
 
-@pytest.fixture(params=["classes", "up", "mask", "sigmoid", "softmax"])
+@pytest.fixture(params=["classes", "up", "mask", "sigmoid", "softmax", "dino"])
 def same(request, labelled, tmp_path):
     """A configuration whose steps do not depend on the number of workers, and the end of two."""
     if request.param == "classes":
