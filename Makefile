@@ -60,8 +60,7 @@ benchmark: .venv/dev
 	test ! -e .venv/peers || $(BIN)/python benchmarks/families.py
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/input_pipeline.py
-	$(BIN)/python benchmarks/masked_patch.py
-	$(BIN)/python benchmarks/mae.py
+	$(BIN)/python benchmarks/pretraining.py
 	$(BIN)/python benchmarks/export.py
 	test ! -e .venv/peers || $(BIN)/python benchmarks/servers.py
 

@@ -156,6 +156,17 @@ def _fewshot(add):
     add("--shots", type=ints, default=(1, 5, 10, 25), help="images per class (default: 1,5,10,25)")
     add("--seeds", type=ints, default=(0, 1, 2), help="seeds that select the images (default: 0,1,2)")
     add("--l2", type=float, default=1024.0, help="weight of the L2 penalty (default: 1024)")
+    add("--k", type=positive_int, help="number of nearest images that vote, instead of a linear classifier")
+    add("--batch_size", type=positive_int, default=64, help="images computed at a time")
+    _output(add)
+
+
+def _probe(add):
+    _model(add, exported=False)
+    _dataset(add)
+    add("--shots", type=positive_int, help="training images per class (default: all)")
+    add("--seeds", type=ints, default=(0,), help="seeds that select the images (default: 0)")
+    add("--figure", metavar="FILE.png", help="draw the accuracy of each block")
     add("--batch_size", type=positive_int, default=64, help="images computed at a time")
     _output(add)
 
@@ -370,7 +381,8 @@ SUBCOMMANDS = {
     "pretrain": (_pretrain, "train from random weights, with or without labels"),
     "plan": (_plan, "compile a training step for TPUs that are not there: memory, FLOPs, collectives"),
     "evaluate": (_evaluate, "accuracy of a model on a split of a data set"),
-    "fewshot": (_fewshot, "accuracy of a linear classifier on features of a few images per class"),
+    "fewshot": (_fewshot, "accuracy of a simple classifier of the features of a few images per class"),
+    "probe": (_probe, "accuracy of a linear classifier on the features of each block"),
     "predict": (_predict, "classify or segment images or folders of images"),
     "complete": (_complete, "continue images below their first rows, or sample new ones, by iGPT"),
     "search": (None, "find pictures by a picture, or by words"),

@@ -1,18 +1,16 @@
 """`keras-vit evaluate`: the scores of a model on a split."""
 
-import pathlib
-
 from keras_vit.cli.evaluation_summary import matrix_of
 from keras_vit.cli.labels import with_labels
 from keras_vit.cli.page import png_of
-from keras_vit.cli.report import check_output, report, text_table
+from keras_vit.cli.report import check_output, check_png, report, text_table
 from keras_vit.cli.source import open_dataset, open_model, task_of
 from keras_vit.evaluation import predict, retrieval
 from keras_vit.evaluation.predicting import check_outputs
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
 from keras_vit.models import ImageTextModel
 from keras_vit.tasks import get_task
-from keras_vit.writing import atomic_write, check_writable
+from keras_vit.writing import atomic_write
 
 
 def run(args):
@@ -77,10 +75,7 @@ def _check(args, task):
         raise ValueError(f"--confusion needs one label per image or pixel; got --task {task.name}")
     if task and not task.per_class and args.per_class:
         raise ValueError(f"--per_class needs classes; got --task {task.name}")
-    if args.confusion and pathlib.Path(args.confusion).suffix != ".png":
-        raise ValueError(f"expected --confusion to be a .png file; got {args.confusion!r}")
-    if args.confusion:
-        check_writable(args.confusion)
+    check_png("--confusion", args.confusion)
     check_output(args)
 
 

@@ -1,4 +1,4 @@
-"""`keras-vit fewshot`: accuracy of a linear classifier on a model's features of a few images per class."""
+"""`keras-vit fewshot`: accuracy of a simple classifier of a model's features of a few images per class."""
 
 import numpy as np
 
@@ -14,11 +14,11 @@ def run(args):
     dataset = load_dataset(args.dataset, seed_of(args.model, model), data_dir=args.data_dir)
     introduce(args, dataset)
     encoder = getattr(model, "encoder", model)  # of a segmenter
-    found = few_shot(encoder, dataset, args.shots, args.seeds, args.l2, args.batch_size)
+    found = few_shot(encoder, dataset, args.shots, args.seeds, args.l2, args.batch_size, args.k)
     value = {
         "model": args.model,
         "dataset": args.dataset,
-        "l2": args.l2,
+        **({"l2": args.l2} if args.k is None else {"k": args.k}),
         "seeds": list(args.seeds),
         "accuracy": {str(shots): accuracies for shots, accuracies in found.items()},
         "mean_accuracy": {str(shots): float(np.mean(of)) for shots, of in found.items()},

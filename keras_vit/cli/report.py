@@ -1,6 +1,7 @@
 """What subcommands print and write."""
 
 import json
+import pathlib
 import sys
 
 from keras_vit.messages import printable
@@ -48,6 +49,20 @@ def check_output(args):
     """Refuse an --output that cannot be written, before anything is computed."""
     if args.output is not None:
         check_writable(args.output)
+
+
+def check_png(option, file):
+    """Refuse a figure's file that is no .png or cannot be written, before anything is computed.
+
+    Args:
+        option: The option that names it.
+        file: A path, or None.
+    """
+    if file is None:
+        return
+    if pathlib.Path(file).suffix != ".png":
+        raise ValueError(f"expected {option} to be a .png file; got {file!r}")
+    check_writable(file)
 
 
 def report(args, value, text):

@@ -2,7 +2,6 @@
 
 from keras_vit.evaluation.few_shot import few_shot as few_shot
 from keras_vit.evaluation.few_shot import probe_blocks as probe_blocks
-from keras_vit.evaluation.few_shot import representations as representations
 from keras_vit.evaluation.nearest import knn as knn
 from keras_vit.evaluation.nearest import knn_accuracy as knn_accuracy
 from keras_vit.evaluation.panoptic import panoptic_counts as panoptic_counts
@@ -13,6 +12,7 @@ from keras_vit.evaluation.predicting import predict_maps as predict_maps
 from keras_vit.evaluation.real_labels import read_real_labels as read_real_labels
 from keras_vit.evaluation.real_labels import real_accuracy as real_accuracy
 from keras_vit.evaluation.real_labels import real_labels_of as real_labels_of
+from keras_vit.evaluation.representations import representations as representations
 from keras_vit.evaluation.retrieval import recall as recall
 from keras_vit.evaluation.retrieval import retrieval as retrieval
 from keras_vit.tasks.multi_label import multi_label_classes as multi_label_classes

@@ -1,15 +1,18 @@
-"""Few-shot evaluation: a linear classifier fitted to the representations of a few images per class."""
+"""Few-shot evaluation and linear probes: simple classifiers of the features of a frozen model."""
 
 import numpy as np
 
+from keras_vit.evaluation.nearest import knn_accuracy
 from keras_vit.evaluation.predicting import computed
+from keras_vit.evaluation.representations import representations
+from keras_vit.rules import integer
 from keras_vit.tasks import get_task
 
 BIAS_FEATURE = 100.0  # the constant feature for the bias: large, so that it is hardly regularised
 
 
-def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, batch_size=64):
-    """Test accuracy of a ridge regression on the frozen representation.
+def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, batch_size=64, k=None):
+    """Test accuracy of a ridge regression or of the nearest neighbours on the frozen representation.
 
     Images are preprocessed as for the model, without augmentation. The features of the training and test
     splits are kept in memory: (samples, width) each.
@@ -21,12 +24,15 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
         seeds: Seeds of their random choice.
         l2: Weight of the squared norm.
         batch_size: Images per batch.
+        k: Number of nearest training images that vote (see `knn_accuracy`; with fewer images all vote). None:
+            a ridge regression.
 
     Returns:
         dict: for each number of shots a list of accuracies, one per seed.
 
     Raises:
-        ValueError: if a class has fewer training images than shots, or a label is unknown.
+        ValueError: if a class has fewer training images than shots, or a label is unknown, or for a k
+            below 1.
 
     Example:
         >>> sorted(few_shot(model, load_dataset("digits"), shots=(1, 5), seeds=(0,)))
@@ -38,6 +44,8 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
         raise ValueError(f"few-shot needs single labels; the task of {dataset.name} is {dataset.task}")
     if not shots or not seeds or min(shots) < 1:
         raise ValueError(f"expected positive numbers of shots, and seeds; got {shots!r} and {seeds!r}")
+    if k is not None:
+        integer(at_least=1).check("k", k)
     names = dataset.class_names
     splits = dataset.split("train"), dataset.split("test")
     if splits[0].labels:  # Some data sets know their labels before they read the images.
@@ -49,30 +57,37 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
         for seed in seeds:
             chosen = choose_shots(train[1], count, seed, names)
             few = [values[chosen] for values in train]
-            found[count].append(few_shot_accuracy(*few, *test, len(names), l2))
+            if k is None:
+                accuracy = few_shot_accuracy(*few, *test, len(names), l2)
+            else:
+                accuracy = knn_accuracy(*few, *test, min(k, len(chosen)))
+            found[count].append(accuracy)
     return found
 
 
-def probe_blocks(model, dataset, batch_size=64):
+def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
     """Test accuracy of a linear classifier on the mean token of each block.
 
-    A logistic regression is fitted to the standardised features of all training images.
+    A logistic regression is fitted to the standardised features of the training images.
 
     Args:
         model: A `VisionTransformer` with a Transformer.
         dataset: Dataset with single labels.
+        shots: Number of training images per class; None: all training images.
+        seeds: Seeds of their random choice; without shots one seed is enough.
         batch_size: Images per batch.
 
     Returns:
-        list of an accuracy for each block.
+        list: for each block a list of accuracies, one per seed.
 
     Raises:
-        ValueError: for another task, or a model without blocks.
+        ValueError: for another task, a model without blocks, no seeds, or a class with fewer training images
+            than shots.
 
     Example:
-        >>> accuracies = probe_blocks(model, load_dataset("digits"))
-        >>> len(accuracies) == model.num_layers
-        True
+        >>> accuracies = probe_blocks(model, load_dataset("digits"), shots=10, seeds=(0, 1))
+        >>> len(accuracies) == model.num_layers, len(accuracies[0])
+        (True, 2)
 
     Source: Chen et al. 2020 (iGPT), section 4.1: in the middle of the network are the best features.
     """
@@ -84,6 +99,10 @@ def probe_blocks(model, dataset, batch_size=64):
         raise ValueError(f"a probe needs single labels; the task of {dataset.name} is {dataset.task}")
     if model.num_layers is None:
         raise ValueError("expected a model with blocks; got num_layers=None")
+    if not seeds:
+        raise ValueError("expected at least one seed; got none")
+    if shots is not None:
+        integer(at_least=1).check("shots", shots)
     stages = [f"encoder_block_{i}" for i in range(model.num_layers)]
     extractor = model.feature_extractor(stages)
 
@@ -99,60 +118,17 @@ def probe_blocks(model, dataset, batch_size=64):
         )
         for samples in (dataset.split("train"), dataset.split("test"))
     )
-    probes = [make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)) for _ in stages]
-    return [
-        float(probe.fit(train[:, i], train_labels).score(test[:, i], test_labels))
-        for i, probe in enumerate(probes)
+    chosen = [
+        slice(None) if shots is None else choose_shots(train_labels, shots, seed, dataset.class_names)
+        for seed in seeds
     ]
 
+    def accuracy(block, images):
+        probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+        probe.fit(train[images, block], train_labels[images])
+        return float(probe.score(test[:, block], test_labels))
 
-def representations(model, samples, batch_size=64):
-    """The representation of every sample.
-
-    Args:
-        model: A `VisionTransformer`; without pooling the mean of its patch tokens is the representation.
-        samples: A split of a `Dataset`.
-        batch_size: Images per batch.
-
-    Returns:
-        (features float32 (samples, width), labels (samples,)).
-
-    Example:
-        >>> features, labels = representations(model, load_dataset("digits").split("test"))
-        >>> features.shape
-        (355, 24)
-    """
-    compute, _ = encoder_of(model)
-    batches = computed(compute, samples, model.preprocessing, batch_size, "computing features")
-    features, labels = zip(*batches)
-    return np.concatenate(features), np.concatenate(labels)
-
-
-def encoder_of(model):
-    """How a model represents images.
-
-    Args:
-        model: A `VisionTransformer`, by its representation, or without pooling the mean of its patch tokens;
-            or an `ImageTextModel`, by the vectors that it compares with texts.
-
-    Returns:
-        (function from a batch of preprocessed images to float32 (images, size), size).
-
-    Example:
-        >>> encode, size = encoder_of(model)
-        >>> encode(images).shape, size
-        ((4, 24), 24)
-    """
-    if hasattr(model, "image_encoder"):
-        encoder = model.image_encoder
-        return encoder.predict_on_batch, encoder.output.shape[-1]
-    extractor = model.feature_extractor(["representation"], grid=model.pooling is None)
-
-    def encode(images):
-        features = np.asarray(extractor.predict_on_batch(images)["representation"], "float32")
-        return features.mean(axis=(1, 2)) if features.ndim == 4 else features
-
-    return encode, extractor.output["representation"].shape[-1]
+    return [[accuracy(block, images) for images in chosen] for block in range(model.num_layers)]
 
 
 def choose_shots(labels, shots, seed, class_names):

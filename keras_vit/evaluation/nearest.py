@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_vit.evaluation.few_shot import representations
+from keras_vit.evaluation.representations import representations
 from keras_vit.rules import integer, number
 
 _AT_ONCE = 2**24  # similarities in memory

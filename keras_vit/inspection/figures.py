@@ -290,17 +290,28 @@ def distance_figure(distances, title):
     """
     check_shapes(distances=(distances, "images blocks heads" if np.ndim(distances) == 3 else "blocks heads"))
     means = np.mean(distances, axis=0) if np.ndim(distances) == 3 else np.asarray(distances)
-    blocks, heads = means.shape
-    figure, grid = subplots(title, 1, 1, (6.4, 3.8))
-    axes = grid[0, 0]
-    axes.plot(range(blocks), means.mean(axis=1), color=ORANGE, marker="D", label="mean of the heads")
-    points = np.repeat(np.arange(blocks), heads), means.ravel()
-    axes.scatter(*points, color=BLUE, alpha=0.6, s=22, zorder=3, label="a head")
-    axes.set(xlabel="block", ylabel="mean attention distance (pixels)", xlim=(-0.5, blocks - 0.5))
+    axes = _by_block(title, means, "mean attention distance (pixels)", "mean of the heads", "a head")
     axes.set_ylim(0, 1.08 * means.max() or 1)
-    axes.set_xticks(range(0, blocks, math.ceil(blocks / 24)))
-    _legend(axes)
-    return set_fonts(figure)
+    return set_fonts(axes.figure)
+
+
+def block_accuracy_figure(accuracies, title):
+    """Plot the accuracy of a classifier of each block's features.
+
+    A point is a seed, the line their mean.
+
+    Args:
+        accuracies: (blocks, seeds), in [0, 1], as `evaluation.probe_blocks` returns them.
+        title: The figure's title.
+
+    Example:
+        >>> block_accuracy_figure([[0.7, 0.8], [0.9, 0.8], [0.6, 0.7]], "3 blocks").savefig("blocks.png")
+
+    Source: Chen et al. 2020 (iGPT), figure 2.
+    """
+    check_shapes(accuracies=(accuracies, "blocks seeds"))
+    axes = _by_block(title, np.asarray(accuracies), "accuracy", "mean of the seeds", "a seed")
+    return set_fonts(axes.figure)
 
 
 def confusion_figure(matrix, class_names, title):
@@ -365,6 +376,20 @@ def _attention_bar(figure, heat, grid, maps):
     extend = "max" if np.max(maps) > heat.get_clim()[1] else "neither"
     _color_bar(figure, heat, grid, "attention / mean", extend)
     figure.supxlabel(UNIFORM, fontsize=9)
+
+
+def _by_block(title, values, label, mean_label, point_label):
+    """Return the axes of a new figure of values (blocks, points) with a line of their means."""
+    blocks, points = values.shape
+    figure, grid = subplots(title, 1, 1, (6.4, 3.8))
+    axes = grid[0, 0]
+    axes.plot(range(blocks), values.mean(axis=1), color=ORANGE, marker="D", label=mean_label)
+    drawn = np.repeat(np.arange(blocks), points), values.ravel()
+    axes.scatter(*drawn, color=BLUE, alpha=0.6, s=22, zorder=3, label=point_label)
+    axes.set(xlabel="block", ylabel=label, xlim=(-0.5, blocks - 0.5))
+    axes.set_xticks(range(0, blocks, math.ceil(blocks / 24)))
+    _legend(axes)
+    return axes
 
 
 def _legend(axes):

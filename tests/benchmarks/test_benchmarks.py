@@ -16,6 +16,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 import families
 import harness
 import ops
+import pretraining
 import report
 import servers
 import tpu
@@ -198,3 +199,34 @@ ENTRY %main (x: f32[2]) -> f32[2] {
 
 def test_the_page_of_compiled_steps_is_that_of_the_stored_results():
     assert tpu.PAGE.read_text() == tpu.report(json.loads(tpu.RESULTS.read_text()))
+
+
+def test_each_method_has_its_mean_accuracy_of_the_best_block_and_its_commands():
+    seeds = {
+        str(seed): {"accuracy": [[], [0.9, 0.8], [0.5, 0.6 + seed / 10]], "seconds": [100 + seed, 2, 3]}
+        for seed in range(2)
+    }
+    steps = {"supervised": {"seconds": 4.0, "memory": 2e9}, "mae": {"seconds": 1.0, "memory": 1e9}}
+    text = pretraining.text_of({"methods": {"igpt": seeds}, "step": steps, "machine": "a processor"})
+    for row in (
+        "| igpt, block 1 | 100 + 2 + 3 | 65.0 | 60.0, 70.0 |",
+        "| all labels | 90.0 | 80.0 |",
+        "| 100 labels | 50.0 | 65.0 |",
+        "| ratio | 0.25 | 0.50 |",
+    ):
+        assert row in text
+    assert "keras-vit pretrain --objective igpt --recipe digits_igpt --dataset digits" in text
+    assert "{" not in text
+
+
+@pytest.mark.parametrize(
+    "found, expected",
+    [
+        ({"test_accuracy": 0.5}, [0.5]),
+        ({"accuracy": {"10": [0.25]}}, [0.25]),
+        ({"accuracy": [[0.5], [0.75]]}, [0.5, 0.75]),
+        ({"test_loss": 2.0}, []),
+    ],
+)
+def test_what_each_command_writes_has_its_accuracies(found, expected):
+    assert pretraining._accuracy(found) == expected

@@ -209,6 +209,7 @@ def test_control_characters_in_a_message_are_escaped(keras_vit):
         "predict --model SOURCE IMAGE",
         "evaluate --model SOURCE --dataset digits",
         "fewshot --model SOURCE --dataset digits",
+        "probe --model SOURCE --dataset digits",
         "inspect --model SOURCE --image IMAGE --output OUT",
         "export --model SOURCE --output OUT",
         "benchmark --model SOURCE",

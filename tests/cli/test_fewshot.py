@@ -18,7 +18,7 @@ def test_a_row_per_number_of_shots_is_printed_and_all_is_written(
     options = ("--shots", "1,4", "--seeds", "0,3", "--l2", 2, "--batch_size", 8)
     command = ("fewshot", "--model", weights, "--dataset", f"folder:{images}", *options)
     done = keras_vit(*command, "--output", tmp_path / "found.json")
-    assert given == [24, ("cat", "dog"), (1, 4), (0, 3), 2.0, 8]
+    assert given == [24, ("cat", "dog"), (1, 4), (0, 3), 2.0, 8, None]
     assert done.stdout.splitlines() == [
         "2 classes (cat, dog): 14 train, 2 validation, 4 test",
         "shots  mean    seed 0  seed 3",

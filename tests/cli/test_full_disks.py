@@ -18,6 +18,8 @@ COMMANDS = {  # {out} is the folder that is full
     "--confusion {out}/old.png",
     "fewshot": "fewshot --model {model} --dataset folder:{images} --shots 1 --seeds 0 "
     "--output {out}/old.json",
+    "probe": "probe --model {model} --dataset folder:{images} --shots 1 --output {out}/old.json "
+    "--figure {out}/old.png",
     "predict, csv": "predict --model {model} {images} --output {out}/old.csv",
     "predict, json": "predict --model {model} {images} --output {out}/old.json",
     "show": "weights show {model} --output {out}/old.json",

@@ -97,6 +97,7 @@ def test_images_of_any_aspect_ratio_are_classified_and_found(packed_towers, kera
         ("export", "--output", "exported"),
         ("inspect", "--image", "photo.png", "--output", "inspected"),
         ("fewshot", "--dataset", "digits"),
+        ("probe", "--dataset", "digits"),
         ("finetune", "--dataset", "digits", "--recipe", "digits", "--workdir", "run", "--weights"),
     ],
 )

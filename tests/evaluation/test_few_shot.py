@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made.folders import write_classes
 from made.unread import Unread
-from reference.comparing import assert_close, numpy
+from reference.comparing import numpy
 from reference.small import NO_TRANSFORMER, small
 
 from keras_vit.data.batches import evaluation_batches
@@ -14,8 +14,9 @@ from keras_vit.evaluation.few_shot import (
     few_shot,
     few_shot_accuracy,
     probe_blocks,
-    representations,
 )
+from keras_vit.evaluation.nearest import knn_accuracy
+from keras_vit.evaluation.representations import representations
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -62,23 +63,6 @@ def test_features_are_standardised_and_a_constant_one_is_harmless():
     assert few_shot_accuracy(few, labels, [[1e-4, 7.0], [9e-4, 7.0]], [0, 1], 2, 1.0) == 1.0
 
 
-def test_the_features_are_the_models_representation_in_order(dataset):
-    model = small(num_layers=1, representation_size=9)
-    samples = dataset.split("test")
-    features, labels = representations(model, samples, 4)
-    images = model.preprocessing(list(samples.images))
-    assert_close(features, numpy(model.feature_extractor(["representation"])(images)["representation"]), 1e-5)
-    assert features.shape == (9, 9) and features.dtype == "float32"
-    assert labels.tolist() == list(samples.labels)
-
-
-def test_without_a_pooling_the_features_are_the_mean_of_the_patch_tokens(dataset):
-    model = small(num_layers=1, pooling=None, class_token=True, num_registers=2)
-    samples = dataset.split("test")
-    tokens = numpy(model.feature_extractor(["tokens"])(model.preprocessing(list(samples.images)))["tokens"])
-    assert_close(representations(model, samples)[0], tokens[:, 3:].mean(1), 1e-5)
-
-
 def test_accuracies_are_those_of_the_parts_for_every_seed(dataset):
     model = small(num_layers=1)
     train, test = (representations(model, dataset.split(split)) for split in ("train", "test"))
@@ -90,11 +74,21 @@ def test_accuracies_are_those_of_the_parts_for_every_seed(dataset):
             assert accuracy == few_shot_accuracy(train[0][few], train[1][few], *test, 3, 2.0)
 
 
+@pytest.mark.parametrize("shots, votes", [(4, 5), (1, 3)])
+def test_the_nearest_images_vote_or_all_where_there_are_fewer(shots, votes, dataset):
+    model = small(num_layers=1)
+    (features, labels), test = (representations(model, dataset.split(split)) for split in ("train", "test"))
+    few = choose_shots(labels, shots, 6, "abc")
+    expected = knn_accuracy(features[few], labels[few], *test, votes)
+    assert few_shot(model, dataset, (shots,), (6,), k=5) == {shots: [expected]}
+
+
 @pytest.mark.parametrize(
     "changes, options, words",
     [
         ({}, {"shots": (99,)}, "expected 99"),
         ({}, {"seeds": ()}, "expected positive numbers of shots, and seeds"),
+        ({}, {"k": 0}, "k must be .*; got 0"),
         ({"task": "regression"}, {}, "few-shot needs single labels; .* is regression"),
     ],
 )
@@ -115,7 +109,7 @@ def test_each_block_is_probed_by_its_mean_token():
 
     model = small(num_layers=2, num_classes=None)
     dataset = load_dataset("digits")
-    found = probe_blocks(model, dataset, batch_size=355)
+    ((first,), second) = probe_blocks(model, dataset, batch_size=355)
     extractor = model.feature_extractor("encoder_block_0")
     features = {}
     for split in ("train", "test"):
@@ -127,8 +121,18 @@ def test_each_block_is_probed_by_its_mean_token():
         scaler.transform(features["train"][0]), features["train"][1]
     )
     expected = probe.score(scaler.transform(features["test"][0]), features["test"][1])
-    assert found[0] == pytest.approx(expected, abs=0.01)
-    assert len(found) == 2 and found[0] != found[1]
+    assert first == pytest.approx(expected, abs=0.01) and second != [first]
+
+
+def test_a_probe_of_a_few_images_has_an_accuracy_for_each_seed(dataset):
+    model = small(num_layers=2, num_classes=None)
+    found = probe_blocks(model, dataset, shots=2, seeds=(0, 5))
+    assert np.shape(found) == (2, 2)
+    few = dataclasses.replace(dataset, splits=dict(dataset.splits))
+    chosen = choose_shots(dataset.split("train").labels, 2, 5, "abc")
+    few.splits["train"] = dataset.split("train").take(sorted(chosen.tolist()))
+    alone = [accuracy for (accuracy,) in probe_blocks(model, few)]
+    np.testing.assert_allclose([each[1] for each in found], alone, atol=0.12)  # an image of nine
 
 
 def test_a_probe_needs_blocks_and_single_labels():
@@ -136,3 +140,6 @@ def test_a_probe_needs_blocks_and_single_labels():
         probe_blocks(small(**NO_TRANSFORMER), load_dataset("digits"))
     with pytest.raises(ValueError, match="needs single labels"):
         probe_blocks(small(), dataclasses.replace(load_dataset("digits"), task="regression"))
+    for options, words in (({"seeds": ()}, "at least one seed"), ({"shots": 0}, "shots must be")):
+        with pytest.raises(ValueError, match=words):
+            probe_blocks(small(), load_dataset("digits"), **options)

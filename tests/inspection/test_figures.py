@@ -9,6 +9,7 @@ from keras_vit.inspection import class_overlay, drawing
 from keras_vit.inspection.class_map_figures import class_example_figure, iou_figure, segmentation_figure
 from keras_vit.inspection.figures import (
     attention_overlay,
+    block_accuracy_figure,
     confusion_figure,
     distance_figure,
     filter_figure,
@@ -237,6 +238,7 @@ WRONG = [
     (similarity_figure, (IMAGE[0], cosines(2, 3), [(2, 0)], ""), "grid of 2 × 3"),
     (similarity_figure, (IMAGE[0], cosines(2, 3), [], ""), "grid of 2 × 3"),
     (filter_figure, (np.ones((1, 2, 2, 4)), [1.0], ""), "1 or 3 channels; got 4"),
+    (block_accuracy_figure, ([0.5, 0.7], ""), r"accuracies of shape \(blocks, seeds\)"),
     (confusion_figure, (np.eye(2, dtype=int), ["a"], ""), r"class_names of shape \(classes=2\)"),
 ]
 
@@ -297,6 +299,17 @@ def test_distances_have_a_point_for_each_head_and_a_line_of_means():
     assert {"a head", "mean of the heads", "0"} <= {*drawn(figure)}
     (axes,) = distance_figure(np.zeros((2, 3)), "One image, distance 0").axes
     assert axes.get_ylim() == (0, 1)
+
+
+def test_block_accuracies_have_a_point_for_each_seed_and_a_line_of_means():
+    accuracies = RNG.uniform(size=(3, 5))
+    (axes,) = block_accuracy_figure(accuracies, "Probes").axes
+    (points,), (line,) = axes.collections, axes.lines
+    expected = [(block, accuracies[block, seed]) for block in range(3) for seed in range(5)]
+    np.testing.assert_allclose(points.get_offsets(), expected)
+    np.testing.assert_allclose(line.get_ydata(), accuracies.mean(axis=1))
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("block", "accuracy")
+    assert {"a seed", "mean of the seeds"} <= {*drawn(axes.figure)}
 
 
 def test_a_confusion_matrix_has_fractions_counts_and_names():

@@ -1,0 +1,40 @@
+"""`keras-vit probe`: accuracy of a linear classifier on the mean token of each block."""
+
+import numpy as np
+
+from keras_vit.cli.page import png_of
+from keras_vit.cli.report import check_output, check_png, introduce, report, text_table
+from keras_vit.cli.source import open_live, seed_of
+from keras_vit.data.datasets import load_dataset
+from keras_vit.evaluation import probe_blocks
+from keras_vit.writing import atomic_write
+
+
+def run(args):
+    check_output(args)
+    check_png("--figure", args.figure)
+    model = open_live(args.model, trust=args.trust, sha256=args.sha256)
+    dataset = load_dataset(args.dataset, seed_of(args.model, model), data_dir=args.data_dir)
+    introduce(args, dataset)
+    encoder = getattr(model, "encoder", model)  # of a segmenter
+    found = probe_blocks(encoder, dataset, args.shots, args.seeds, args.batch_size)
+    value = {
+        "model": args.model,
+        "dataset": args.dataset,
+        "shots": args.shots,
+        "seeds": list(args.seeds),
+        "accuracy": found,
+        "mean_accuracy": np.mean(found, axis=1).tolist(),
+        **({"figure": args.figure} if args.figure else {}),
+    }
+    columns = ("block", "mean", *(f"seed {seed}" for seed in args.seeds))
+    rows = [[block, *(f"{number:.4f}" for number in (np.mean(of), *of))] for block, of in enumerate(found)]
+    try:
+        report(args, value, text_table(rows, columns))
+    finally:
+        if args.figure:
+            from keras_vit.inspection.figures import block_accuracy_figure
+
+            shots = "all training images" if args.shots is None else f"{args.shots} images per class"
+            title = f"Linear probes of {args.model}, {args.dataset}, {shots}"
+            atomic_write(args.figure, png_of(block_accuracy_figure(found, title)))

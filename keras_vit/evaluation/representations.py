@@ -1,0 +1,54 @@
+"""How a model represents images as vectors."""
+
+import numpy as np
+
+from keras_vit.evaluation.predicting import computed
+
+
+def representations(model, samples, batch_size=64):
+    """The representation of every sample.
+
+    Args:
+        model: A `VisionTransformer`; without pooling the mean of its patch tokens is the representation.
+        samples: A split of a `Dataset`.
+        batch_size: Images per batch.
+
+    Returns:
+        (features float32 (samples, width), labels (samples,)).
+
+    Example:
+        >>> features, labels = representations(model, load_dataset("digits").split("test"))
+        >>> features.shape
+        (355, 24)
+    """
+    compute, _ = encoder_of(model)
+    batches = computed(compute, samples, model.preprocessing, batch_size, "computing features")
+    features, labels = zip(*batches)
+    return np.concatenate(features), np.concatenate(labels)
+
+
+def encoder_of(model):
+    """How a model represents images.
+
+    Args:
+        model: A `VisionTransformer`, by its representation, or without pooling the mean of its patch tokens;
+            or an `ImageTextModel`, by the vectors that it compares with texts.
+
+    Returns:
+        (function from a batch of preprocessed images to float32 (images, size), size).
+
+    Example:
+        >>> encode, size = encoder_of(model)
+        >>> encode(images).shape, size
+        ((4, 24), 24)
+    """
+    if hasattr(model, "image_encoder"):
+        encoder = model.image_encoder
+        return encoder.predict_on_batch, encoder.output.shape[-1]
+    extractor = model.feature_extractor(["representation"], grid=model.pooling is None)
+
+    def encode(images):
+        features = np.asarray(extractor.predict_on_batch(images)["representation"], "float32")
+        return features.mean(axis=(1, 2)) if features.ndim == 4 else features
+
+    return encode, extractor.output["representation"].shape[-1]

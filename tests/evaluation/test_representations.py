@@ -1,0 +1,32 @@
+import pytest
+from made.folders import write_classes
+from reference.comparing import assert_close, numpy
+from reference.small import small
+
+from keras_vit.data.datasets import load_dataset
+from keras_vit.evaluation.representations import representations
+
+pytestmark = pytest.mark.usefixtures("eager")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    root = write_classes(tmp_path_factory.mktemp("data") / "images", ("a", "b", "c"), count=15)
+    return load_dataset(f"folder:{root}")
+
+
+def test_the_features_are_the_models_representation_in_order(dataset):
+    model = small(num_layers=1, representation_size=9)
+    samples = dataset.split("test")
+    features, labels = representations(model, samples, 4)
+    images = model.preprocessing(list(samples.images))
+    assert_close(features, numpy(model.feature_extractor(["representation"])(images)["representation"]), 1e-5)
+    assert features.shape == (9, 9) and features.dtype == "float32"
+    assert labels.tolist() == list(samples.labels)
+
+
+def test_without_a_pooling_the_features_are_the_mean_of_the_patch_tokens(dataset):
+    model = small(num_layers=1, pooling=None, class_token=True, num_registers=2)
+    samples = dataset.split("test")
+    tokens = numpy(model.feature_extractor(["tokens"])(model.preprocessing(list(samples.images)))["tokens"])
+    assert_close(representations(model, samples)[0], tokens[:, 3:].mean(1), 1e-5)
