@@ -23,22 +23,23 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 from harness import measure
-from machine import processor, versions
-from report import table
+from machine import circumstances
+from report import machine_text, table
 
 HERE = pathlib.Path(__file__).resolve().parent
 FILE = HERE / "PRETRAINING.json"
-PACKAGES = ("keras", "tensorflow", "scikit-learn")
 DECODER = 256, 2, 8  # channels, blocks, heads
 BATCH, STEPS = 16, 3
 STEP = f"""S/16, 224 pixels, {BATCH} images, float32, AdamW, TensorFlow's graphs without XLA. MAE masks 75 %
 of the patches, and its decoder has 256 channels and 2 blocks: 7 % of the encoder's work for each
 token (the paper: below 10 %). The memory is the most that the process has had."""
 
+# The braces are doubled, since `run` formats the commands.
 SIZES = (
-    "'patch_size': 2, 'hidden_size': 96, 'num_layers': 2, 'mlp_dim': 192, 'num_heads': 6, 'pooling': 'gap'"
+    "{{'patch_size': 2, 'hidden_size': 96, 'num_layers': 2, 'mlp_dim': 192, 'num_heads': 6, "
+    "'pooling': 'gap'}}"
 )
-ENCODER = f'--image_size 16 --set "model={{{{{SIZES}}}}}"'
+ENCODER = f'--image_size 16 --set "model={SIZES}"'
 TUNE = (
     "finetune --recipe digits --dataset digits --total_steps 300 --batch_size 50 --set base_lr=0.001 "
     "--set train_samples=100 --set eval_every=300"
@@ -123,9 +124,7 @@ def save(section, name, value):
     """Put a value into a section of PRETRAINING.json, and write PRETRAINING.md."""
     found = json.loads(FILE.read_text()) if FILE.exists() else {"methods": {}, "step": {}}
     found[section].setdefault(name, {}).update(value)
-    found["machine"] = f"{processor()}, {os.cpu_count()} logical processors; " + ", ".join(
-        f"{package} {number}" for package, number in versions(PACKAGES).items()
-    )
+    found["machine"] = machine_text(circumstances())
     FILE.write_text(json.dumps(found, indent=1) + "\n")
     FILE.with_suffix(".md").write_text(text_of(found))
 

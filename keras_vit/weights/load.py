@@ -92,7 +92,7 @@ def from_pretrained(
             too, those for the classes if there are as many of the same names.
         text_tower: Whether to load a SigLIP, SigLIP 2, CLIP or LiT as an `ImageTextModel`, with its text
             tower and its tokenizer; False: its image tower; "auto": as an `ImageTextModel` if the keys of the
-            file show a text tower. `dtype` and `dropout_rate` are those of both towers.
+            file show a text tower. `dtype` and `dropout_rate` apply to both towers.
         pretrainer: Whether to load all of a model that was trained without labels: a `MaskedAutoencoder` with
             its decoder, an `ImageGPT`, or a run's `pretrainer.keras`; False: its encoder.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`

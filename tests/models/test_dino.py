@@ -1,4 +1,4 @@
-"""DINO's outputs, loss, center and teacher are those of the authors' formulas, however a step is computed."""
+"""DINO's outputs, loss, center and teacher follow the authors' formulas, however a step is computed."""
 
 import contextlib
 import math

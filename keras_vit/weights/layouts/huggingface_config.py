@@ -96,7 +96,7 @@ def _described(config):
 
 
 def palette(folder):
-    """The palette in preprocessor_config.json, by our name of the array; empty if there is none."""
+    """The palette in preprocessor_config.json as a dict of one array; empty without a palette."""
     file = folder / PREPROCESSOR
     clusters = read_json(file).get("clusters") if file.is_file() else None
     if clusters is None:
