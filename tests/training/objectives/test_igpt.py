@@ -107,14 +107,6 @@ def test_a_resumed_run_is_the_uninterrupted_one(config, finished, eager, tmp_pat
 
 
 @slow
-@pytest.mark.tensorflow_only("on JAX test_sharded_steps divides the batch among devices")
-@pytest.mark.parametrize("accumulation_steps", [1, 2])
-def test_two_replicas_and_micro_batches_train_as_one_device_does(accumulation_steps, config, check_replicas):
-    one = with_recipe(config, dropout_rate=0.0, accumulation_steps=1)
-    check_replicas(one, accumulation_steps=accumulation_steps)
-
-
-@slow
 @pytest.mark.tensorflow_only("JAX runs in processes of their own")
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("mixed_bfloat16", 0.02)])
 def test_both_backends_have_the_same_losses(dtype, tolerance, config, finished, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from keras_vit.training.run import train
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("eager")]
+pytestmark = pytest.mark.slow
 
 
 def losses(config, path):
@@ -13,7 +13,16 @@ def losses(config, path):
     return [row["loss"] for row in workdir.steps()]
 
 
+@pytest.mark.tensorflow_only("on JAX test_sharded_steps divides the batch among devices")
+@pytest.mark.parametrize("objective", ["mae", "igpt", "dino"])
+def test_micro_batches_of_two_replicas_train_as_one_device_does(objective, labelled, check_replicas):
+    # Each replica divides its 3 images into micro-batches of 1 and 2.
+    plain = {"optimizer": "sgd", "base_lr": 0.1, "dropout_rate": 0.0, "total_steps": 4, "batch_size": 6}
+    check_replicas(labelled(objective, **plain, accumulation_steps=1), accumulation_steps=2)
+
+
 # Steps of DINO differ more at its temperatures; tests/models/test_dino.py compares some at larger ones.
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("objective", ["mae", "igpt"])
 def test_remat_and_mixed_precision_train_nearly_the_same(objective, labelled, tmp_path):
     plain = {"dropout_rate": 0.0, "total_steps": 4, "accumulation_steps": 1}
