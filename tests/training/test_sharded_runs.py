@@ -1,5 +1,6 @@
 """Runs on several simulated devices and in two processes of JAX: killed, resumed, on another mesh."""
 
+import dataclasses
 import signal
 
 import numpy as np
@@ -87,6 +88,16 @@ def test_a_run_is_resumed_on_other_meshes(whole, on_jax, tmp_path):
     assert finish([on_jax(tmp_path, CONFIG, path, "fsdp")]) == [0], output_of(tmp_path)
     assert "from step 8 of 14" in output_of(tmp_path)
     assert_near(end_of(path), whole)
+
+
+@pytest.mark.parametrize("objective", ["mae", "igpt", "dino"])
+def test_runs_without_labels_on_several_devices_are_as_on_one(objective, labelled, on_jax, tmp_path):
+    config = labelled(objective, optimizer="sgd", base_lr=0.1, dropout_rate=0.0, total_steps=6)
+    config = dataclasses.replace(config, model={**config.model, "hidden_size": 16, "num_heads": 4})
+    for strategy, count in [("data_parallel", 1), ("fsdp", 4), ("model_parallel=2x2", 4)]:
+        folder = tmp_path / strategy
+        assert finish([on_jax(folder, config, folder / "run", strategy, count)]) == [0], output_of(folder)
+        assert_near(end_of(folder / "run"), end_of(tmp_path / "data_parallel" / "run"))
 
 
 def start_both(on_jax, folder, config, path, strategy="fsdp", moments=(None, None)):
