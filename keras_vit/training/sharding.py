@@ -26,6 +26,8 @@ MODEL_AXES = {
     r"(?:^|/)mlp/dense_1/kernel$": -2,
     r"(?:^|/)(?:patch_embedding|position_embedding)/|(?:^|/)\w+_tokens?/token$": -1,
     r"(?:^|/)(?:pre_logits|head|head_distillation|prediction)/(?:kernel|bias)$": -1,
+    r"(?:^|/)(?:projection_0|last_layer)/(?:kernel|bias)$": -1,  # of DINO's head
+    r"(?:^|/)projection_1/kernel$": -2,
 }
 # Layers whose outputs are kept divided by the batch alone. Otherwise the compiler would divide tokens like
 # the weights next to them, and send tokens from device to device instead of weights.

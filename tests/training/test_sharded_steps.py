@@ -211,6 +211,19 @@ def test_under_fsdp_each_device_has_an_eighth_of_weights_and_optimizer_state(acc
     assert layouts == {str(model.get_layer("head").kernel.value.sharding.spec)}
 
 
+@simulated
+@pytest.mark.parametrize("strategy, parts", [("fsdp", 8), ("model_parallel=2x4", 4)])
+def test_the_student_and_the_teacher_of_dino_are_divided(strategy, parts, distributed):
+    distributed(strategy)
+    model, batch, _ = without_labels("dino")
+    two_steps(model, *batch, loss=None)
+    kernels = ("query/kernel", "dense_0/kernel", "dense_1/kernel", "projection_0/kernel", "last_layer/kernel")
+    found = [variable for variable in model.weights if variable.path.endswith(kernels)]
+    assert len(found) == 2 * len(kernels)
+    own, whole = shares(found)
+    assert own == whole / parts
+
+
 def gathers(model, batch):
     """(shape, operation) of each all-gather of the compiled training step."""
     import jax
