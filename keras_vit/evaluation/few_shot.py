@@ -3,8 +3,7 @@
 import numpy as np
 
 from keras_vit.evaluation.nearest import knn_accuracy
-from keras_vit.evaluation.predicting import computed
-from keras_vit.evaluation.representations import representations
+from keras_vit.evaluation.representations import computed_features, representations
 from keras_vit.rules import integer
 from keras_vit.tasks import get_task
 
@@ -31,8 +30,8 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
         dict: for each number of shots a list of accuracies, one per seed.
 
     Raises:
-        ValueError: if a class has fewer training images than shots, or a label is unknown, or for a k
-            below 1.
+        ValueError: for another task, no shots or seeds, a class with fewer training images than shots, an
+            unknown label, or shots or a k below 1.
 
     Example:
         >>> sorted(few_shot(model, load_dataset("digits"), shots=(1, 5), seeds=(0,)))
@@ -40,16 +39,11 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
 
     Source: `big_vision/evaluators/fewshot_lsr.py`.
     """
-    if not get_task(dataset.task).has_class_ids:
-        raise ValueError(f"few-shot needs single labels; the task of {dataset.name} is {dataset.task}")
-    if not shots or not seeds or min(shots) < 1:
-        raise ValueError(f"expected positive numbers of shots, and seeds; got {shots!r} and {seeds!r}")
+    if not shots:
+        raise ValueError("expected at least one number of shots; got none")
     if k is not None:
         integer(at_least=1).check("k", k)
-    names = dataset.class_names
-    splits = dataset.split("train"), dataset.split("test")
-    if splits[0].labels:  # Some data sets know their labels before they read the images.
-        choose_shots(splits[0].labels, max(shots), seeds[0], names)
+    splits, names = _checked_splits(dataset, shots, seeds), dataset.class_names
     train, test = (representations(model, samples, batch_size) for samples in splits)
     found = {}
     for count in shots:
@@ -81,8 +75,8 @@ def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
         list: for each block a list of accuracies, one per seed.
 
     Raises:
-        ValueError: for another task, a model without blocks, no seeds, or a class with fewer training images
-            than shots.
+        ValueError: for another task, a model without blocks, no seeds, a class with fewer training images
+            than shots, or shots below 1.
 
     Example:
         >>> accuracies = probe_blocks(model, load_dataset("digits"), shots=10, seeds=(0, 1))
@@ -95,14 +89,9 @@ def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    if not get_task(dataset.task).has_class_ids:
-        raise ValueError(f"a probe needs single labels; the task of {dataset.name} is {dataset.task}")
     if model.num_layers is None:
         raise ValueError("expected a model with blocks; got num_layers=None")
-    if not seeds:
-        raise ValueError("expected at least one seed; got none")
-    if shots is not None:
-        integer(at_least=1).check("shots", shots)
+    splits = _checked_splits(dataset, () if shots is None else (shots,), seeds)
     stages = [f"encoder_block_{i}" for i in range(model.num_layers)]
     extractor = model.feature_extractor(stages)
 
@@ -112,11 +101,7 @@ def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
         return np.stack([each.mean(axis=1) for each in tokens], axis=1)  # (batch, blocks, width)
 
     (train, train_labels), (test, test_labels) = (
-        map(
-            np.concatenate,
-            zip(*computed(means, samples, model.preprocessing, batch_size, "computing features")),
-        )
-        for samples in (dataset.split("train"), dataset.split("test"))
+        computed_features(means, samples, model.preprocessing, batch_size) for samples in splits
     )
     chosen = [
         slice(None) if shots is None else choose_shots(train_labels, shots, seed, dataset.class_names)
@@ -203,6 +188,29 @@ def few_shot_accuracy(features, labels, test_features, test_labels, num_classes,
     ridge = Ridge(l2, fit_intercept=False, solver="cholesky").fit(scaled(features), targets)
     scores = ridge.predict(scaled(np.asarray(test_features, "float64")))
     return float(np.mean(scores.argmax(axis=1) == test_labels))
+
+
+def _checked_splits(dataset, shots, seeds):
+    """The training and test splits, after the checks that need no features.
+
+    Args:
+        dataset: Dataset.
+        shots: Numbers of training images per class, perhaps none.
+        seeds: Seeds.
+
+    Raises:
+        ValueError: as `few_shot`.
+    """
+    if not get_task(dataset.task).has_class_ids:
+        raise ValueError(f"expected single labels; got {dataset.name!r} of the task {dataset.task!r}")
+    if not seeds:
+        raise ValueError("expected at least one seed; got none")
+    for count in shots:
+        integer(at_least=1).check("shots", count)
+    train, test = dataset.split("train"), dataset.split("test")
+    if shots and train.labels:  # Some data sets know their labels before they read the images.
+        choose_shots(train.labels, max(shots), seeds[0], dataset.class_names)
+    return train, test
 
 
 def _check_labels(labels, num_classes):

@@ -22,8 +22,19 @@ def representations(model, samples, batch_size=64):
         (355, 24)
     """
     compute, _ = encoder_of(model)
-    batches = computed(compute, samples, model.preprocessing, batch_size, "computing features")
-    features, labels = zip(*batches)
+    return computed_features(compute, samples, model.preprocessing, batch_size)
+
+
+def computed_features(compute, samples, preprocessing, batch_size):
+    """What a function returns for every sample, and the labels.
+
+    Args:
+        compute, samples, preprocessing, batch_size: As for `computed`.
+
+    Returns:
+        (array (samples, …), labels (samples,)).
+    """
+    features, labels = zip(*computed(compute, samples, preprocessing, batch_size, "computing features"))
     return np.concatenate(features), np.concatenate(labels)
 
 

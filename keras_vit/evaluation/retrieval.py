@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_vit.evaluation.predicting import computed
+from keras_vit.evaluation.representations import computed_features
 
 AT = (1, 5)
 CHUNK = 1024  # images that are compared with all texts at a time
@@ -32,8 +32,8 @@ def retrieval(model, samples, captions, batch_size=64):
         >>> retrieval(model, samples, [(f"a {digit}", str(digit)) for digit in range(10)])["texts"]
         4
     """
-    found = computed(model.image_encoder.predict_on_batch, samples, model.preprocessing, batch_size)
-    vectors, labels = map(np.concatenate, zip(*found))
+    encode = model.image_encoder.predict_on_batch
+    vectors, labels = computed_features(encode, samples, model.preprocessing, batch_size)
     captions = [captions[label] for label in labels]
     owners = np.repeat(np.arange(len(captions)), [len(of) for of in captions])
     texts = model.encode_text([text for of in captions for text in of], batch_size)

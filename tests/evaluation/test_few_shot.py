@@ -1,4 +1,5 @@
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,9 +88,11 @@ def test_the_nearest_images_vote_or_all_where_there_are_fewer(shots, votes, data
     "changes, options, words",
     [
         ({}, {"shots": (99,)}, "expected 99"),
-        ({}, {"seeds": ()}, "expected positive numbers of shots, and seeds"),
+        ({}, {"shots": ()}, "expected at least one number of shots; got none"),
+        ({}, {"shots": (5, 0)}, "shots must be a positive int; got 0"),
+        ({}, {"seeds": ()}, "expected at least one seed; got none"),
         ({}, {"k": 0}, "k must be .*; got 0"),
-        ({"task": "regression"}, {}, "few-shot needs single labels; .* is regression"),
+        ({"task": "regression"}, {}, "expected single labels; got 'folder:.*' of the task 'regression'"),
     ],
 )
 def test_bad_options_are_refused_before_the_model_runs(changes, options, words, dataset):
@@ -135,11 +138,26 @@ def test_a_probe_of_a_few_images_has_an_accuracy_for_each_seed(dataset):
     np.testing.assert_allclose([each[1] for each in found], alone, atol=0.12)  # an image of nine
 
 
-def test_a_probe_needs_blocks_and_single_labels():
+@pytest.mark.parametrize(
+    "changes, options, words",
+    [
+        ({}, {"shots": 99}, "expected 99"),
+        ({}, {"shots": 0}, "shots must be a positive int; got 0"),
+        ({}, {"seeds": ()}, "expected at least one seed; got none"),
+        ({"task": "regression"}, {}, "expected single labels; got 'folder:.*' of the task 'regression'"),
+    ],
+)
+def test_bad_options_of_a_probe_are_refused_before_the_model_runs(changes, options, words, dataset):
+    with pytest.raises(ValueError, match=words):
+        probe_blocks(SimpleNamespace(num_layers=2), dataclasses.replace(dataset, **changes), **options)
+
+
+def test_a_probe_needs_blocks(dataset):
     with pytest.raises(ValueError, match="expected a model with blocks"):
-        probe_blocks(small(**NO_TRANSFORMER), load_dataset("digits"))
-    with pytest.raises(ValueError, match="needs single labels"):
-        probe_blocks(small(), dataclasses.replace(load_dataset("digits"), task="regression"))
-    for options, words in (({"seeds": ()}, "at least one seed"), ({"shots": 0}, "shots must be")):
-        with pytest.raises(ValueError, match=words):
-            probe_blocks(small(), load_dataset("digits"), **options)
+        probe_blocks(small(**NO_TRANSFORMER), dataset)
+
+
+@pytest.mark.parametrize("shots, evaluation", [((99,), few_shot), (99, probe_blocks)])
+def test_shots_of_unknown_labels_are_checked_after_the_features(shots, evaluation, dataset):
+    with pytest.raises(ValueError, match="expected 99"):
+        evaluation(small(num_layers=1), unread(dataset), shots=shots)
