@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_vit.evaluation.nearest import knn_accuracy
-from keras_vit.evaluation.representations import computed_features, representations
+from keras_vit.evaluation.representations import computed_features, encoder_of
 from keras_vit.rules import integer
 from keras_vit.tasks import get_task
 
@@ -44,7 +44,8 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
     if k is not None:
         integer(at_least=1).check("k", k)
     splits, names = _checked_splits(dataset, shots, seeds), dataset.class_names
-    train, test = (representations(model, samples, batch_size) for samples in splits)
+    encode, _ = encoder_of(model)
+    train, test = (computed_features(encode, samples, model.preprocessing, batch_size) for samples in splits)
     found = {}
     for count in shots:
         found[count] = []

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_vit.evaluation.representations import representations
+from keras_vit.evaluation.representations import computed_features, encoder_of
 from keras_vit.rules import integer, number
 
 _AT_ONCE = 2**24  # similarities in memory
@@ -31,8 +31,10 @@ def knn(model, samples, test_samples, k=20, temperature=0.07, batch_size=64):
 
     Source: Caron et al. 2021 (DINO), section 4.1.
     """
-    features, labels = representations(model, samples, batch_size)
-    test_features, test_labels = representations(model, test_samples, batch_size)
+    encode, _ = encoder_of(model)
+    (features, labels), (test_features, test_labels) = (
+        computed_features(encode, each, model.preprocessing, batch_size) for each in (samples, test_samples)
+    )
     return knn_accuracy(features, labels, test_features, test_labels, min(k, len(labels)), temperature)
 
 

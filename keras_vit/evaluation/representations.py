@@ -1,5 +1,6 @@
 """How a model represents images as vectors."""
 
+import keras
 import numpy as np
 
 from keras_vit.evaluation.predicting import computed
@@ -55,11 +56,14 @@ def encoder_of(model):
     """
     if hasattr(model, "image_encoder"):
         encoder = model.image_encoder
-        return encoder.predict_on_batch, encoder.output.shape[-1]
-    extractor = model.feature_extractor(["representation"], grid=model.pooling is None)
+    elif model.num_classes is None and model.pooling is not None:
+        encoder = model  # An extractor would be traced again for each call.
+    else:
+        extractor = model.feature_extractor("representation", grid=model.pooling is None)
+        encoder = keras.Model(extractor.input, extractor.output["representation"])
 
     def encode(images):
-        features = np.asarray(extractor.predict_on_batch(images)["representation"], "float32")
+        features = np.asarray(encoder.predict_on_batch(images), "float32")
         return features.mean(axis=(1, 2)) if features.ndim == 4 else features
 
-    return encode, extractor.output["representation"].shape[-1]
+    return encode, encoder.output.shape[-1]

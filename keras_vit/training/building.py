@@ -157,18 +157,25 @@ def trained_transformer(model):
     return model.image if isinstance(model, ImageTextModel) else getattr(model, "encoder", model)
 
 
-def finished_model(model):
+def finished_model(model, earlier=None):
     """The trained model on one device, in float32, without dropout, remat and frozen layers.
 
     It is an ImageSegmenter for segmentation, an ImageTextModel for pairs, otherwise a VisionTransformer.
+
+    Args:
+        model: The model of a run.
+        earlier: A VisionTransformer that this function returned for it at an earlier step, which then gets
+            the weights of now; None: a new one.
     """
     if isinstance(model, ImageSegmenter | ImageTextModel):
         return whole_model(model)
     trained = trained_transformer(model)
-    config = {**trained.get_config(), **INFERENCE, "remat": (), "trainable": True}
-    finished = VisionTransformer.from_config(config)
-    for layer in finished.layers:
-        layer.trainable = True
+    finished = earlier
+    if finished is None:
+        config = {**trained.get_config(), **INFERENCE, "remat": (), "trainable": True}
+        finished = VisionTransformer.from_config(config)
+        for layer in finished.layers:
+            layer.trainable = True
     finished.set_weights([whole(weight) for weight in trained.weights])
     return finished
 

@@ -235,12 +235,14 @@ class Validate(keras.callbacks.Callback):
     def __init__(self, scores, epochs, devices):
         super().__init__()
         self.scores, self.epochs, self.devices = scores, epochs, devices
+        self.finished = None  # It keeps its traced function from one evaluation to the next.
 
     def on_epoch_end(self, epoch, logs=None):
         if epoch + 1 in self.epochs:
             put_back(self.model)
             with self.devices.one_device():
-                scores = self.scores(finished_model(self.model))
+                self.finished = finished_model(self.model, self.finished)
+                scores = self.scores(self.finished)
             logs.update({f"val_{name}": value for name, value in scores.items()})
 
 

@@ -220,7 +220,8 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
     evaluated = [n for n, end in enumerate(ends, 1) if end % recipe.eval_every == 0 or end >= total]
     done = devices.smallest(checkpoints.newest(report) or 0)
     stopping = functools.partial(devices.is_stopping, sigterm)
-    validate = config.pretraining and config.pretraining.validate
+    scores = config.pretraining and config.pretraining.validate
+    validate = scores and Validate(lambda encoder: scores(encoder, dataset, recipe), evaluated, devices)
     validation = dataset.split("validation")
     if done:
         report(f"resuming {workdir.path} from step {done} of {total}")
@@ -236,9 +237,7 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
         devices.smallest(0)  # All workers have arrived here, so the first one has written the checkpoint.
         if done:  # A finished `fit` leaves averaged weights in the model, not the trained ones.
             checkpoints.restore(model, done)
-        callbacks = []
-        if validate is not None:
-            callbacks.append(Validate(lambda encoder: validate(encoder, dataset, recipe), evaluated, devices))
+        callbacks = [] if validate is None else [validate]
         if verbose:
             callbacks.append(Progress(total, done, batch_size, verbose == 1))
         if devices.is_chief:

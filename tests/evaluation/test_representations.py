@@ -15,8 +15,9 @@ def dataset(tmp_path_factory):
     return load_dataset(f"folder:{root}")
 
 
-def test_the_features_are_the_models_representation_in_order(dataset):
-    model = small(num_layers=1, representation_size=9)
+@pytest.mark.parametrize("num_classes", [5, None])
+def test_the_features_are_the_models_representation_in_order(num_classes, dataset):
+    model = small(num_layers=1, representation_size=9, num_classes=num_classes)
     samples = dataset.split("test")
     features, labels = representations(model, samples, 4)
     images = model.preprocessing(list(samples.images))

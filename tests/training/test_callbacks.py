@@ -4,8 +4,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from reference.comparing import randomise
+from reference.small import small
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from keras_vit.data import load_dataset
+from keras_vit.evaluation import representations
+from keras_vit.layers import PatchEmbedding
 from keras_vit.models import DistributedModel
 from keras_vit.training import Recipe, compile_model
 from keras_vit.training.callbacks import (
@@ -14,9 +19,11 @@ from keras_vit.training.callbacks import (
     CheckpointCallback,
     EvaluateAverage,
     Progress,
+    Validate,
     inner_optimizer,
 )
 from keras_vit.training.checkpoints import Checkpoints
+from keras_vit.training.strategy import make_devices
 from keras_vit.training.workdir import Workdir
 
 # Each trains for a part of a schedule.
@@ -203,6 +210,28 @@ def test_the_average_is_evaluated_and_the_weights_are_restored_bit_for_bit():
     assert any((variable.numpy() != one).any() for variable, one in zip(model.trainable_variables, seen[0]))
     again = model.evaluate(IMAGES, LABELS, verbose=0, return_dict=True)
     assert again["loss"] == pytest.approx(history["val_loss"][0], rel=1e-6)
+
+
+def test_later_validations_read_the_weights_of_now_and_trace_nothing(monkeypatch):
+    traced, call = [], PatchEmbedding.call
+    monkeypatch.setattr(PatchEmbedding, "call", lambda self, x: traced.append(self) or call(self, x))
+    model, samples = small(num_layers=1, num_classes=None), load_dataset("digits").split("test").take([0, 1])
+    validate = Validate(
+        lambda encoder: {"mean": representations(encoder, samples)[0].mean()}, (1, 3), make_devices("single")
+    )
+    validate.set_model(model)
+
+    def logs_of(epoch):
+        logs = {}
+        validate.on_epoch_end(epoch, logs)
+        return logs
+
+    first, count = logs_of(0), len(traced)
+    assert logs_of(1) == {} and logs_of(2) == first
+    randomise(model, seed=2)
+    last = logs_of(2)
+    assert last.keys() == {"val_mean"} and last != first
+    assert len(traced) == count > 0
 
 
 def test_the_optimizer_inside_the_loss_scaling_is_found():
