@@ -7,6 +7,7 @@ from made.pages import read_page
 
 from keras_vit import MaskedAutoencoder
 from keras_vit import from_pretrained as load
+from keras_vit.training import objectives
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 
@@ -23,6 +24,11 @@ def pretrained(keras_vit, images, tmp_path_factory):
     return workdir, keras_vit(
         "pretrain", *objective, "--dataset", f"folder:{images}", *SHORT, "--workdir", workdir
     )
+
+
+def test_the_help_names_every_objective(keras_vit):
+    done = keras_vit("pretrain", "--help")
+    assert ", ".join(objectives.OBJECTIVES) in " ".join(done.stdout.split())
 
 
 def test_masked_patch_prediction_leaves_an_encoder_without_a_head(pretrained):
