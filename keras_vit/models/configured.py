@@ -21,6 +21,17 @@ class ConfiguredModel(DistributedModel):
             freeze(model.own_layers())
         return model
 
+    @staticmethod
+    def min_own_parameters(config):
+        """A lower bound of the number of parameters, besides those of a VisionTransformer in the model.
+
+        Files are checked by it before a model is built: a subclass with arguments for sizes has its own.
+
+        Args:
+            config: What `get_config` returns.
+        """
+        return 0
+
     def own_layers(self):
         """The layers that are in none of the inner models."""
         inner = {id(layer) for model in self._inner_models() for layer in (model, *model.layers)}

@@ -198,6 +198,11 @@ class DINO(Pretrainer):
             (self.student_head.get_layer("last_layer").gradient_scale, is_trained),
         ]
 
+    @staticmethod
+    def min_own_parameters(config):
+        hidden, bottleneck = config["hidden_dim"], config["bottleneck_dim"]
+        return hidden**2 + bottleneck * (hidden + config["out_dim"])
+
     def own_layers(self):
         return [self.student, self.student_head]  # The teacher has no state of its own besides its weights.
 

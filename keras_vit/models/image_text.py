@@ -14,7 +14,7 @@ from keras_vit.models.classifying import check_finite, check_size, most_probable
 from keras_vit.models.config import INFERENCE
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.pair_loss import pair_loss
-from keras_vit.models.text import TextTransformer
+from keras_vit.models.text import TextTransformer, min_text_parameters
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.rules import boolean, integer, one_of, optional
 from keras_vit.tasks import get_task
@@ -326,6 +326,10 @@ class ImageTextModel(ConfiguredModel):
         for tower, inference in (("image", INFERENCE), ("text", _TEXT_INFERENCE)):
             config[tower] = {**without_state(config[tower]), **inference, "trainable": True}
         return copy_with_weights(self, config, arrays)
+
+    @staticmethod
+    def min_own_parameters(config):
+        return min_text_parameters(config["text"])
 
     def _ids(self, texts):
         texts = [texts] if isinstance(texts, str) else texts

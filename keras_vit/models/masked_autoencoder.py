@@ -136,6 +136,11 @@ class MaskedAutoencoder(Pretrainer):
         for name, value in options.items():
             setattr(self, name, value)
 
+    @staticmethod
+    def min_own_parameters(config):
+        size = config["decoder_hidden_size"]
+        return config["decoder_num_layers"] * size * (4 * size + 2 * (config["decoder_mlp_dim"] or 4 * size))
+
     def own_loss(self, x, y_pred, sample_weight):
         errors = ops.mean(ops.square(y_pred - self.patch_targets(x["images"])), axis=-1)  # (b, n)
         is_masked = ops.cast(ops.argsort(x["order"], axis=1) >= self.num_visible, errors.dtype)

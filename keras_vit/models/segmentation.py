@@ -144,6 +144,13 @@ class ImageSegmenter(EncoderModel):
         self._point_seeds = keras.random.SeedGenerator() if predictions else None
         self._query_loss = _QueryLoss(self._point_seeds, loss_points) if predictions else None
 
+    @staticmethod
+    def min_own_parameters(config):
+        hidden, classes = config["encoder"]["hidden_size"], config["num_classes"]
+        if config["head"] == "up":
+            return config["decoder_size"] * (hidden + classes)
+        return hidden * (classes + (config["num_queries"] if config["head"] == "mask" else 0))
+
     def compile(self, *args, accumulation_steps=1, **kwargs):
         has_batch_norm = any(isinstance(layer, keras.layers.BatchNormalization) for layer in self.layers)
         if accumulation_steps > 1 and has_batch_norm:

@@ -17,11 +17,9 @@ from keras_vit.layers.attention import check_heads
 from keras_vit.messages import listed
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
-from keras_vit.models.dino import DINO
 from keras_vit.models.encoder_model import EncoderModel, Pretrainer
 from keras_vit.models.image_text import ImageTextModel
 from keras_vit.models.segmentation import ImageSegmenter
-from keras_vit.models.text import min_text_parameters
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.rules import one_of
 from keras_vit.variants import CHOICES, parse_variant
@@ -221,11 +219,7 @@ def read_model(path, pretrainer=False):
             options = config["config"]
             inside = next(name for cls, name in _INSIDE.items() if issubclass(kind, cls))
             declared = min_parameters({**DEFAULTS, **(options[inside] if inside else options)})
-            if issubclass(kind, ImageTextModel):
-                declared += min_text_parameters(options["text"])
-            elif issubclass(kind, DINO):
-                hidden, bottleneck = options["hidden_dim"], options["bottleneck_dim"]
-                declared += hidden**2 + bottleneck * (hidden + options["out_dim"])
+            declared += kind.min_own_parameters(options)
             check_unpacked_size(4 * declared, os.path.getsize(path))
             # Safe even after keras.config.enable_unsafe_deserialization().
             with serialization_lib.SafeModeScope(True):

@@ -11,9 +11,16 @@ import pytest
 from keras.src.backend.common import global_state
 from keras.src.saving import serialization_lib
 from reference.comparing import arrays, assert_same_arrays, numpy
-from reference.small import HYBRID, NO_TRANSFORMER, images_for, one_block
+from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, one_block
 
-from keras_vit import from_pretrained
+from keras_vit import (
+    DINO,
+    ImageSegmenter,
+    ImageTextModel,
+    MaskedAutoencoder,
+    VisionTransformer,
+    from_pretrained,
+)
 from keras_vit.weights.checkpoint import read_checkpoint, read_model
 from keras_vit.weights.resizing import resized_positions
 
@@ -161,6 +168,35 @@ def test_a_hostile_configuration_is_refused_in_one_line(kind, file):
 )
 def test_a_model_much_larger_than_its_file_is_refused_before_it_is_built(changes, file):
     path = with_arguments(file, **changes)
+    with pytest.raises(ValueError, match=r"its \S+ bytes declare \S+; at most 1,073,741,824 are accepted"):
+        read_model(path)
+
+
+ENCODER = {**SMALL, "num_layers": 1, "num_classes": None}
+DECODER = {"decoder_hidden_size": 4, "decoder_num_layers": 1, "decoder_num_heads": 2}
+HEAD = {"out_dim": 4, "hidden_dim": 4, "bottleneck_dim": 4, "num_local": 0}
+TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+
+
+@pytest.mark.parametrize(
+    "kind, options, changes",
+    [
+        (MaskedAutoencoder, DECODER, {"decoder_hidden_size": 2**20}),
+        (MaskedAutoencoder, DECODER, {"decoder_num_layers": 10**9}),
+        (MaskedAutoencoder, DECODER, {"decoder_mlp_dim": 2**40}),
+        (DINO, HEAD, {"out_dim": 2**40}),
+        (DINO, HEAD, {"hidden_dim": 2**20}),
+        (ImageTextModel, {"text": TEXT}, {"text": {**TEXT, "vocabulary_size": 2**40}}),
+        (ImageSegmenter, {"num_classes": 2}, {"num_classes": 2**40}),
+        (ImageSegmenter, {"num_classes": 2, "head": "up", "decoder_size": 4}, {"decoder_size": 2**40}),
+        (ImageSegmenter, {"num_classes": 2, "head": "mask", "query_blocks": 1}, {"num_queries": 2**40}),
+    ],
+)
+def test_a_head_much_larger_than_its_file_is_refused_before_it_is_built(kind, options, changes, tmp_path):
+    model = kind(VisionTransformer(**ENCODER), **options)
+    assert 0 < model.min_own_parameters(model.get_config()) <= model.count_params()
+    model.save(tmp_path / "model.keras")
+    path = with_arguments(tmp_path / "model.keras", **changes)
     with pytest.raises(ValueError, match=r"its \S+ bytes declare \S+; at most 1,073,741,824 are accepted"):
         read_model(path)
 
