@@ -97,6 +97,10 @@ def items(rule, length=None):
     return Rule(f"a tuple{size}, each item {rule.words}", accepts)
 
 
+_FRACTIONS = items(number(above=0, high=1), 2)
+area = Rule("(smallest, largest) in (0, 1]", lambda value: _FRACTIONS.accepts(value) and value[0] <= value[1])
+
+
 def optional(rule):
     """None, or what another rule accepts.
 

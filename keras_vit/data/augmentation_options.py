@@ -6,16 +6,14 @@ import json
 
 import keras
 
-from keras_vit.rules import Rule, boolean, check_fields, field, items, number, optional
+from keras_vit.rules import Rule, area, boolean, check_fields, field, items, number, optional
 
 IMAGES_ONLY = ("randaugment", "layers", "random_erasing", "mixup", "cutmix")
 MIXING_LAYERS = (keras.layers.MixUp, keras.layers.CutMix)
 _PROBABILITY = number(0, 1)
 _PAIR = items(number(), 2)
 
-CROP_AREA = optional(
-    Rule("(smallest, largest) in (0, 1]", lambda area: _PAIR.accepts(area) and 0 < area[0] <= area[1] <= 1)
-)
+CROP_AREA = optional(area)
 RANDAUGMENT = optional(
     Rule(
         "(number of layers, magnitude in (0, 1])",

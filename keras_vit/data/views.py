@@ -5,7 +5,7 @@ import tensorflow as tf
 from keras_vit.data.augmentation import inception_window, random_flip
 from keras_vit.data.images import decode, with_channels
 from keras_vit.preprocessing.resizing import resize
-from keras_vit.rules import boolean, integer, number
+from keras_vit.rules import area, boolean, integer, number
 
 GREY, SOLARIZE, SOLARIZE_ABOVE = 0.2, 0.2, 128
 BLURS = (1.0, 0.1)  # the probability of a blur of the global views, in turn
@@ -64,14 +64,16 @@ def view_augmentation(
     """
     if preprocessing.image_size is None:
         raise ValueError("expected a preprocessing with an image_size, that of the global views; got None")
+    area.check("global_area", global_area)
+    area.check("local_area", local_area)
     integer(at_least=0).check("num_local", num_local)
     integer(at_least=1).check("local_size", local_size)
     boolean.check("flip", flip)
     number(0, 1).check("photometric", photometric)
 
-    def view(image, seed, area, size, blur, solarize):
+    def view(image, seed, covered, size, blur, solarize):
         crop_seed, flip_seed, value_seed = tf.unstack(tf.random.split(seed, 3))
-        top, left, height, width = tf.unstack(inception_window(crop_seed, area)(tf.shape(image)[:2]))
+        top, left, height, width = tf.unstack(inception_window(crop_seed, covered)(tf.shape(image)[:2]))
         pixels = resize(image[top : top + height, left : left + width], size, preprocessing)
         pixels = random_flip(pixels, flip_seed) if flip else pixels
         if photometric:

@@ -12,7 +12,7 @@ from keras_vit.models.config import DYNAMIC_SIZE
 from keras_vit.models.distributed_step import weighted_mean
 from keras_vit.models.encoder_model import Pretrainer, as_encoder, patch_pixels
 from keras_vit.models.vit import VisionTransformer
-from keras_vit.rules import integer, items, number
+from keras_vit.rules import area, integer, number
 
 GLOBAL_VIEWS = 2
 _COUNT = integer(at_least=1)
@@ -22,7 +22,7 @@ _MOMENTUM = number(0, 1)
 _RULES = {
     "num_local": _STEPS,
     "local_size": _COUNT,
-    "local_area": items(number(above=0, high=1), 2),
+    "local_area": area,
     "out_dim": _COUNT,
     "hidden_dim": _COUNT,
     "bottleneck_dim": _COUNT,
@@ -53,7 +53,8 @@ class DINO(Pretrainer):
             constructor arguments. It is the teacher's encoder, whose weights `fit` averages; the student's,
             `student`, starts as a copy that reads any size, with bicubic positions.
         num_local: Number of local views of an image.
-        local_size: Their height and width in pixels, a multiple of the patch size.
+        local_size: Their height and width in pixels, a multiple of the patch size, at most that of the global
+            views.
         local_area: Smallest and largest fraction of an image that a local view covers, for the run's crops.
         out_dim: Number of logits.
         hidden_dim, bottleneck_dim: Sizes of the two hidden layers of the head's MLP, and of its output.
@@ -64,6 +65,8 @@ class DINO(Pretrainer):
         temperature_steps: Number of steps until `teacher_temperature`.
         freeze_steps: Number of first steps in which the head's last layer is not trained.
         dtype: A dtype policy for an encoder that is given by its arguments. The logits are float32.
+        name: It is in the paths of the model's own weights, which checkpoints and files contain.
+        trainable: As of any Keras model.
 
     Input: a dict of `global_views`, float32 (batch, 2, height, width, channels), and unless `num_local` is 0
     `local_views`, float32 (batch, num_local, local_size, local_size, channels).
@@ -71,8 +74,9 @@ class DINO(Pretrainer):
     the teacher's of the global views.
 
     Raises:
-        ValueError: for an argument out of its range, an encoder for any size, without pooling or with layers
-            after its tokens, or a `local_size` that the patches do not divide.
+        ValueError: for an argument out of its range, an encoder for any size, with relative positions,
+            without pooling or with layers after its tokens, or a `local_size` that the patches do not divide
+            or that is too large.
 
     Example:
         >>> encoder = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
@@ -101,14 +105,15 @@ class DINO(Pretrainer):
         temperature_steps=0,
         freeze_steps=0,
         dtype=None,
-        **kwargs,
+        name="dino",
+        trainable=True,
     ):
         given = locals()
         options = {name: rule.check(name, given[name]) for name, rule in _RULES.items()}
         encoder = as_encoder(encoder, dtype)
         _check(encoder, num_local, local_size)
         policy = encoder.dtype_policy
-        sizes = hidden_dim, bottleneck_dim, out_dim
+        sizes = encoder.output.shape[-1], hidden_dim, bottleneck_dim, out_dim
         with keras.name_scope("student"):
             student = VisionTransformer.from_config(
                 {
@@ -121,10 +126,8 @@ class DINO(Pretrainer):
                     "name": "student",
                 }
             )
-            student_head = _head("student_head", encoder.hidden_size, *sizes, policy)
-        teacher = _Teacher(
-            encoder, _head("teacher_head", encoder.hidden_size, *sizes, policy), name="teacher"
-        )
+            student_head = _head("student_head", *sizes, policy)
+        teacher = _Teacher(encoder, _head("teacher_head", *sizes, policy), name="teacher")
 
         channels = encoder.in_channels
         shape = (GLOBAL_VIEWS, *encoder.image_size, channels)
@@ -136,9 +139,7 @@ class DINO(Pretrainer):
         x = student_head(ops.concatenate(x, axis=1))  # (b, 2 + l, k)
         y = teacher(views["global_views"])  # (b, 2, k)
 
-        # The name is in the paths of the model's own weights, which checkpoints and files contain.
-        named = {"name": "dino", **kwargs}
-        super().__init__(inputs=views, outputs=ops.concatenate([x, y], axis=1), **named)
+        super().__init__(views, ops.concatenate([x, y], axis=1), name=name, trainable=trainable)
         self.dtype_policy = policy
         for name, value in {**options, "local_area": tuple(local_area)}.items():
             setattr(self, name, value)
@@ -301,10 +302,20 @@ def _check(encoder, num_local, local_size):
         raise ValueError(
             "expected an encoder of a fixed size, that of the global views; got one for any size"
         )
+    if encoder.relative_positions:
+        raise ValueError(
+            "expected an encoder without relative positions, which are of one grid; got "
+            "relative_positions=True"
+        )
     if encoder.pooling is None:
         raise ValueError("expected an encoder with pooling, such as 'token'; got pooling=None")
     if num_local and any(local_size % side for side in patch_pixels(encoder)):
         raise ValueError(
             f"expected a local_size divisible by a token's region of {patch_pixels(encoder)}; "
             f"got {local_size}"
+        )
+    if num_local and local_size > min(encoder.image_size):
+        raise ValueError(
+            f"expected a local_size of at most {min(encoder.image_size)}, that of the global views; got "
+            f"{local_size}"
         )

@@ -26,6 +26,7 @@ class ImageGPT(Pretrainer):
         encoder: A VisionTransformer with a `palette`, `causal=True` and no layers after its tokens. Its
             layers are shared, so training trains it. Or its constructor arguments.
         dtype: A dtype policy for an encoder that is given by its arguments.
+        name, trainable: As of any Keras model.
 
     Input: `images`, float32 (batch, height, width, channels) as for the encoder.
     Output: float32 (batch, height · width, colors), logits of the color of each pixel. The last layer,
@@ -45,7 +46,7 @@ class ImageGPT(Pretrainer):
     Source: Chen et al. 2020, "Generative Pretraining from Pixels"; `model.py` of openai/image-gpt.
     """
 
-    def __init__(self, encoder, dtype=None, **kwargs):
+    def __init__(self, encoder, dtype=None, name=None, trainable=True):
         encoder = as_encoder(encoder, dtype)
         if encoder.palette is None or not encoder.causal or is_dynamic(encoder.image_size):
             raise ValueError(
@@ -66,7 +67,7 @@ class ImageGPT(Pretrainer):
             dtype=policy.variable_dtype,  # losses need float32 under mixed precision
             name="prediction",
         )(tokens)  # (b, n, k)
-        super().__init__(inputs=encoder.input, outputs=logits, **kwargs)
+        super().__init__(encoder.input, logits, name=name, trainable=trainable)
         self.dtype_policy = policy
         self.encoder = encoder
 

@@ -29,6 +29,7 @@ class MaskedPatchPredictor(Pretrainer):
         target: What is predicted for each patch: "mean_color" (one of 512 colors, 3 bits per channel),
             "downsized" (4×4 mean colors) or "pixels" (the patch as the model gets it).
         dtype: A dtype policy for an encoder that is given by its arguments.
+        name, trainable: As of any Keras model.
 
     Input: a dict of `images`, float32 (batch, height, width, channels) as for the encoder, and
     `sources`, int32 (batch, patches), as in `MaskTokens`.
@@ -51,7 +52,7 @@ class MaskedPatchPredictor(Pretrainer):
     Source: Dosovitskiy et al. 2021, appendix B.1.2.
     """
 
-    def __init__(self, encoder, target="mean_color", dtype=None, **kwargs):
+    def __init__(self, encoder, target="mean_color", dtype=None, name=None, trainable=True):
         one_of(TARGETS).check("target", target)
         encoder = as_encoder(encoder, dtype)
         start = encoder.get_layer("patch_embedding").output, encoder.get_layer("patch_tokens").output
@@ -75,7 +76,7 @@ class MaskedPatchPredictor(Pretrainer):
             name="prediction",
         )(x)  # (b, n, k), (b, n, 16, k) or (b, n, p)
 
-        super().__init__(inputs={"images": images, "sources": sources}, outputs=x, **kwargs)
+        super().__init__({"images": images, "sources": sources}, x, name=name, trainable=trainable)
         self.dtype_policy = policy
         self.encoder = encoder
         self.target = target

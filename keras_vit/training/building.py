@@ -1,6 +1,7 @@
 """Build the model of a run, and the finished model after training."""
 
 import collections
+import inspect
 
 import numpy as np
 
@@ -65,10 +66,7 @@ def build_model(config, dataset):
         model = ImageSegmenter(model, **head) if segments else model
     check_not_packed(model, "a run")
     if pretraining:
-        try:
-            return pretraining.model(model, **recipe.pretrainer or {})
-        except TypeError as error:
-            raise ValueError(f"the recipe's pretrainer has wrong arguments: {error}") from None
+        return _pretrainer(pretraining.model, model, recipe.pretrainer or {})
     if recipe.image_text is not None:
         model = _with_texts(model, config, dataset.texts.preprocessing)
         if not dataset.has_captions:  # The finished model is tested as a classifier.
@@ -79,6 +77,18 @@ def build_model(config, dataset):
             bias = model.get_layer(name).bias
             bias.assign(np.full(bias.shape, recipe.head_bias, "float32"))
     return model
+
+
+def _pretrainer(make, encoder, given):
+    """The model that an objective without labels trains around an encoder, with these arguments."""
+    names = inspect.signature(make.__init__ if isinstance(make, type) else make).parameters
+    names = [name for name in names if name not in ("self", "encoder", "dtype", "name", "trainable")]
+    if unknown := [name for name in given if name not in names]:
+        raise ValueError(
+            f"expected {', '.join(names) or 'no arguments'} in the recipe's pretrainer; got "
+            f"{', '.join(map(str, unknown))}"
+        )
+    return make(encoder, **given)
 
 
 def _with_texts(model, config, preprocessing):

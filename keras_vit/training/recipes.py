@@ -21,7 +21,7 @@ SIZES = ("batch_size", "total_steps", "warmup_steps", "eval_every")
 _POSITIVE_INT = rules.integer(at_least=1)
 _NATURAL = rules.integer(at_least=0)
 _POSITIVE = rules.number(above=0)
-_ARGUMENTS = rules.Rule("a dict of VisionTransformer arguments", lambda value: isinstance(value, dict))
+_ARGUMENTS = rules.Rule("a dict of arguments", lambda value: isinstance(value, dict))
 _FRACTION = rules.number(0, below=1)
 
 

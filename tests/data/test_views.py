@@ -130,6 +130,8 @@ def test_random_values_stay_in_range_and_change(channels, rng):
     "options, message",
     [
         ({"size": (None, None)}, "image_size"),
+        ({"global_area": (0.0, 1.0)}, "global_area"),
+        ({"local_area": (0.4, 0.2)}, "local_area"),
         ({"num_local": -1}, "num_local"),
         ({"local_size": 0}, "local_size"),
         ({"photometric": 1.5}, "photometric"),

@@ -313,8 +313,9 @@ def test_the_finished_model_is_for_inference():
     assert_same_arrays(arrays(finished), arrays(model))
 
 
-def test_without_local_views_there_are_two():
-    model = dino(num_local=0)
+@pytest.mark.parametrize("pooling", ["token", "token_gap"])
+def test_without_local_views_there_are_two(pooling):
+    model = dino(num_local=0, encoder={"pooling": pooling})
     assert model.input.keys() == {"global_views"} and model.output_shape == (None, 4, 24)
 
 
@@ -322,13 +323,19 @@ def test_without_local_views_there_are_two():
     "changes, message",
     [
         ({"local_size": 12}, r"local_size divisible by a token's region of \(8, 8\); got 12"),
+        ({"local_size": 40}, "local_size of at most 32, that of the global views; got 40"),
         ({"momentum": 1.5}, "momentum"),
         ({"num_local": -1}, "num_local"),
         ({"student_temperature": 0}, "student_temperature"),
         ({"local_area": (0.0, 0.4)}, "local_area"),
+        ({"local_area": (0.4, 0.2)}, r"must be \(smallest, largest\) in \(0, 1\]; got \(0.4, 0.2\)"),
         ({"encoder": {**ENCODER, "pooling": None}}, "with pooling, such as 'token'; got pooling=None"),
         ({"encoder": {**ENCODER, "image_size": (None, None)}}, "of a fixed size"),
         ({"encoder": SMALL}, "without layers after its tokens"),
+        (
+            {"encoder": {**ENCODER, "relative_positions": True, "position_embedding": "none"}},
+            "without relative positions",
+        ),
     ],
 )
 def test_invalid_arguments_are_refused(changes, message):

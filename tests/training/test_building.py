@@ -121,15 +121,19 @@ def test_without_labels_the_model_predicts_patches_and_has_no_head(stored):
 
 def test_a_pretrainer_gets_the_recipes_arguments_and_refuses_others(monkeypatch):
     given = {}
-    make = lambda encoder, **options: given.update(options) or encoder  # noqa: E731
+    make = lambda encoder, depth: given.update(depth=depth) or encoder  # noqa: E731
     drawing = dataclasses.replace(config(objective="masked_patch").pretraining, model=make)
     monkeypatch.setitem(OBJECTIVES, "masked_patch", lambda config: drawing)
     build_model(config(RECIPE.with_changes(pretrainer={"depth": 3}), objective="masked_patch"), DATASET)
     assert given == {"depth": 3}
     monkeypatch.undo()
-    for wrong in ({"depth": 3}, {"target": "pixels"}):
-        with pytest.raises(ValueError, match="wrong arguments: .*(depth|target)"):
-            build_model(config(RECIPE.with_changes(pretrainer=wrong), objective="masked_patch"), DATASET)
+    first = {"mae": "decoder_hidden_size, .*", "dino": "num_local, .*"}
+    for objective in OBJECTIVES:
+        recipe = RECIPE.with_changes(pretrainer={"depth": 3, "target": "pixels", "name": "x"})
+        expected = first.get(objective, "no arguments")
+        message = f"^expected {expected} in the recipe's pretrainer; got depth, target, name$"
+        with pytest.raises(ValueError, match=message):
+            build_model(config(recipe, objective=objective), DATASET)
 
 
 def test_the_whole_model_of_a_pretraining_run_is_plain_too():
