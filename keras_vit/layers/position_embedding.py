@@ -70,6 +70,8 @@ class AddPositionEmbs(Configurable):
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
                 name="table",
             )
+        elif self.kind == "sincos2d":
+            _check_channels(tokens_shape[-1])
 
     def call(self, tokens, grid=None):
         self._check(tokens.shape, None if grid is None else grid.shape)
@@ -186,13 +188,17 @@ def sincos_2d(rows, columns, channels, endpoint=True):
     Source: Beyer et al. 2022 (arXiv 2205.01580); `big_vision/models/vit.py`; `util/pos_embed.py` of
     facebookresearch/mae.
     """
-    if channels % 4 or channels < 8:
-        raise ValueError(f"sincos2d needs channels in multiples of 4, at least 8; got {channels}")
+    _check_channels(channels)
     omega = 1 / 10_000 ** np.linspace(0, 1, channels // 4, endpoint=endpoint)
     omega = ops.convert_to_tensor(omega, "float32")
     row, column = grid_positions(rows, columns)
     waves = [column * omega, row * omega]
     return ops.concatenate([f(wave) for wave in waves for f in (ops.sin, ops.cos)], axis=1)
+
+
+def _check_channels(channels):
+    if channels % 4 or channels < 8:
+        raise ValueError(f"sincos2d needs channels in multiples of 4, at least 8; got {channels}")
 
 
 def grid_positions(rows, columns):

@@ -39,7 +39,8 @@ class MaskedAutoencoder(Pretrainer):
             arguments.
         decoder_hidden_size, decoder_num_layers, decoder_num_heads: Sizes of the decoder.
         decoder_mlp_dim: Size of the hidden layer of its MLPs; None for 4 times `decoder_hidden_size`.
-        mask_fraction: The fraction of the patches that are masked, in (0, 1). At least one patch is visible.
+        mask_fraction: The fraction of the patches that are masked, in (0, 1). At least one patch is visible,
+            and one masked.
         normalize_targets: Whether the targets are the pixels of each patch minus their mean, divided by their
             standard deviation.
         dtype: A dtype policy for an encoder that is given by its arguments.
@@ -86,6 +87,11 @@ class MaskedAutoencoder(Pretrainer):
     ):
         given = locals()
         options = {name: rule.check(name, given[name]) for name, rule in _RULES.items()}
+        if decoder_hidden_size % decoder_num_heads:
+            raise ValueError(
+                f"expected a decoder_num_heads that divides decoder_hidden_size {decoder_hidden_size}; got "
+                f"{decoder_num_heads}"
+            )
         encoder = as_encoder(encoder, dtype)
         _check(encoder)
         policy, prefix = encoder.dtype_policy, encoder.num_prefix_tokens
@@ -96,7 +102,7 @@ class MaskedAutoencoder(Pretrainer):
         num_patches = x.shape[1] - prefix
         if num_patches < 2:
             raise ValueError(f"expected an encoder of two patches or more; got {num_patches}")
-        num_visible = max(int(num_patches * (1 - mask_fraction)), 1)
+        num_visible = min(max(int(num_patches * (1 - mask_fraction)), 1), num_patches - 1)
         order = keras.Input((num_patches,), name="order", dtype="int32")  # (b, n)
         visible = ops.expand_dims(order[:, :num_visible], -1)
         x = ops.concatenate([x[:, :prefix], ops.take_along_axis(x[:, prefix:], visible, axis=1)], axis=1)

@@ -69,6 +69,8 @@ def test_sincos2d_is_the_published_formula(rows, columns, channels):
 def test_sincos2d_refuses_channels_that_it_cannot_split(channels):
     with pytest.raises(ValueError, match=f"multiples of 4, at least 8; got {channels}"):
         sincos_2d(2, 2, channels)
+    with pytest.raises(ValueError, match=f"^sincos2d needs .*; got {channels}"):
+        AddPositionEmbs("sincos2d", (2, 2)).build((1, 4, channels))
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 3])

@@ -83,7 +83,7 @@ def test_without_attention_the_tokens_are_the_encoders_of_the_visible_patches(ki
 
 
 @pytest.mark.parametrize(
-    "patches, fraction, visible", [(16, 0.75, 4), (16, 0.9, 1), (16, 0.99, 1), (16, 0.01, 15), (4, 0.5, 2)]
+    "patches, fraction, visible", [(16, 0.75, 4), (16, 0.9, 1), (16, 0.99, 1), (16, 1e-20, 15), (4, 0.5, 2)]
 )
 def test_the_fraction_determines_the_visible_patches(patches, fraction, visible):
     size = 8 * int(patches**0.5)
@@ -260,7 +260,8 @@ def test_the_encoder_is_shared_and_becomes_a_classifier(model):
         ({"image_size": 8}, {}, "two patches or more; got 1"),
         ({}, {"mask_fraction": 1.0}, r"mask_fraction must be a number in \(0, 1\); got 1.0"),
         ({}, {"decoder_num_layers": 0}, "decoder_num_layers must be .*; got 0"),
-        ({}, {"decoder_num_heads": 3}, "heads"),
+        ({}, {"decoder_num_heads": 3}, "decoder_num_heads that divides decoder_hidden_size .*; got 3"),
+        ({}, {"decoder_hidden_size": 10, "decoder_num_heads": 2}, "in multiples of 4, at least 8; got 10"),
         ({}, {"normalize_targets": "yes"}, "normalize_targets must be .*; got 'yes'"),
     ],
 )
