@@ -193,7 +193,7 @@ def _complete(add):
     add("--count", type=positive_int, help="number of new images, in place of images to complete")
     add("--temperature", type=float, default=1.0, help="below 1 for more probable colors (default: 1)")
     add("--top_k", type=positive_int, help="sample among this many colors (default: all)")
-    add("--seed", type=int, default=0, help="determines what is sampled (default: 0)")
+    add("--seed", type=non_negative_int, default=0, help="determines what is sampled (default: 0)")
     add("--output", metavar="DIR", required=True, help="new folder for the images, as PNG files")
 
 

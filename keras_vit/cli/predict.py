@@ -149,7 +149,7 @@ def mask_files(paths):
     for file in {*files.values()}:
         images = [path for path, own in files.items() if own == file]
         if len({*map(os.path.abspath, images)}) > 1:
-            raise ValueError(f"expected one image for each mask {file!r}; got {', '.join(images)}")
+            raise ValueError(f"expected one image for each file {file!r}; got {', '.join(images)}")
     return files
 
 

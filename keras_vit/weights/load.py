@@ -141,8 +141,9 @@ def from_pretrained(
             return _two_towers_of_keras(path, position_resize, {**size, **overrides})
     if pretrainer:
         _check_no_head(num_classes, head, segmenter)
-        of_run = os.path.join(os.path.expanduser(source), "pretrainer.keras")
-        file = of_run if os.path.isfile(of_run) else os.fspath(source)
+        run = os.path.expanduser(source)
+        files = (os.path.join(run, name) for name in ("pretrainer.keras", "model.keras"))
+        file = next(filter(os.path.isfile, files), os.fspath(source))
         if file.endswith(".keras"):
             if image_size is not None or overrides:
                 raise ValueError("a .keras file of a pretrainer is loaded as it is; got other options")

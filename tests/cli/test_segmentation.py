@@ -212,7 +212,7 @@ def test_class_names_may_be_given(live, tmp_path):
 def test_masks_have_the_names_of_the_images_below_what_differs():
     assert mask_files(["/1.jpg", "/a/2.png"]) == {"/1.jpg": "1.png", "/a/2.png": "2.png"}
     assert mask_files(["/0.jpg", "/a/0.png"]) == {"/0.jpg": "0.png", "/a/0.png": "a/0.png"}
-    with pytest.raises(ValueError, match="one image for each mask '0.png'; got a/0.jpg, a/0.png"):
+    with pytest.raises(ValueError, match="one image for each file '0.png'; got a/0.jpg, a/0.png"):
         mask_files(["a/0.jpg", "a/0.png"])
 
 
