@@ -109,10 +109,14 @@ def summary(record):
 
     >>> summary({"test_accuracy": 0.5, "test_samples": 10, "steps": 20, "train_seconds": 3.2})
     'test accuracy 0.5000 on 10 images after 20 steps in 3 s'
+    >>> summary({"test_knn_accuracy": 0.5, "test_samples": 10, "steps": 20, "train_seconds": 3.2})
+    'test knn accuracy 0.5000 on 10 images after 20 steps in 3 s'
     """
     metrics = [*(task.primary_metric for task in TASKS.values()), *RETRIEVAL]
-    names = [f"test_{metric}" for metric in metrics]
-    scores = [f"{name.replace('_', ' ')} {record[name]:.4f}" for name in names if name in record]
+    given = [name for name in record if name.startswith("test_") and name != "test_samples"]
+    # Objectives without labels have their own scores, all of which are shown.
+    names = [f"test_{metric}" for metric in metrics if f"test_{metric}" in given] or given
+    scores = [f"{name.replace('_', ' ')} {record[name]:.4f}" for name in names]
     tested = f"{', '.join(scores)} on {record['test_samples']} images" if scores else "finished"
     return f"{tested} after {record['steps']} steps in {record['train_seconds']:.0f} s"
 
