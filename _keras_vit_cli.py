@@ -85,7 +85,8 @@ def _models(add):
 
 
 def _training(add, recipe, recipe_help):
-    add("--model", help="variant such as B/16; not needed with --weights or a recipe with sizes")
+    weights = "" if recipe else "--weights or "  # pretrain starts from none
+    add("--model", help=f"variant such as B/16; not needed with {weights}a recipe with sizes")
     _dataset(add)
     recipe_help = (
         f"hyperparameters, such as digits or augreg; an unknown name lists all (default: {recipe_help})"

@@ -27,7 +27,7 @@ def fit_palette(samples, preprocessing, colors, seed):
         >>> fit_palette(load_dataset("digits").split("train"), Preprocessing(8), 17, seed=0).shape
         (17, 3)
 
-    Source: Chen et al. 2020 (iGPT), section 3.1: k-means with k = 512 of the pixels of ImageNet.
+    Source: Chen et al. 2020 (iGPT), section 3.2: k-means with k = 512 of the pixels of ImageNet.
     """
     from sklearn.cluster import KMeans  # Its import takes long.
 

@@ -22,7 +22,7 @@ def nearest_colors(images, palette, numpy=ops, math=ops):
         >>> nearest_colors(np.array([[0.1], [0.8]]), np.array([[0.0], [1.0]])).numpy().tolist()
         [0, 1]
 
-    Source: Chen et al. 2020, section 3.1 and appendix A; `ImageGPTImageProcessor` of transformers.
+    Source: Chen et al. 2020, section 3.2; `ImageGPTImageProcessor` of transformers.
     """
     # Of |x|² - 2xp + |p|² the first term is the same for all colors. ONNX and LiteRT have no operations for
     # Keras's argmin on TensorFlow, which compares bits.
@@ -48,7 +48,7 @@ class PaletteEmbedding(Configurable):
         >>> PaletteEmbedding(hidden_size=8, colors=16)(np.zeros((1, 4, 4, 3))).shape
         TensorShape([1, 4, 4, 8])
 
-    Source: Chen et al. 2020, "Generative Pretraining from Pixels" (iGPT), section 3.1.
+    Source: Chen et al. 2020, "Generative Pretraining from Pixels" (iGPT), section 3.2.
     """
 
     def __init__(self, hidden_size, colors, **kwargs):

@@ -349,8 +349,8 @@ RECIPES = {
         cost="1,500 steps of 64 images, 440 seconds of processor time",
         result="80.6 % of 355 held-out digits recognized after the completion of their lower halves",
     ),
-    # iGPT-S. The authors try the rates 0.01, 0.003, 0.001, … until the validation loss increases; and their
-    # crops have one aspect ratio.
+    # iGPT-S. The authors try the rates 0.01, 0.003, 0.001, … until the validation loss increases; their crops
+    # have one aspect ratio, and their initial weights are normal, smaller where there are more blocks.
     "igpt": Recipe(
         optimizer="adamw",
         base_lr=3e-3,
@@ -425,7 +425,7 @@ RECIPES = {
         result=f"{_NOT_RUN}ImageNet top-1 79.9 % (B/16) after fine-tuning",
     ),
     # The rates are the base rates times the batch size / 256. The authors' tokens decay, too; their
-    # images are normalized by ImageNet's mean and standard deviation.
+    # images are normalized by ImageNet's mean and standard deviation; both also hold for `mae_finetune`.
     "mae": Recipe(
         optimizer="adamw",
         base_lr=2.4e-3,
@@ -436,7 +436,7 @@ RECIPES = {
         beta_2=0.95,
         clip_norm=None,
         pretrainer={"mask_fraction": 0.75, "normalize_targets": True},
-        model={"position_embedding": "sincos2d"},
+        model={"position_embedding": "sincos2d", "preprocessing": {"interpolation": "bicubic"}},
         image_size=(224, 224),
         crop_area=(0.2, 1.0),
         eval_every=5000,
@@ -448,7 +448,8 @@ RECIPES = {
         "and fine-tuning",
     ),
     # Keras's RandAugment has another scale: 0.09 rotates by up to 32 degrees, their 9 by 27. L and H train
-    # for 50 passes, H with a stochastic depth of 0.2.
+    # for 50 passes, H with a stochastic depth of 0.2. Their code has half of the rate and a layer decay of
+    # 0.65 for B, and tests the middle 0.875 of each side of an image.
     "mae_finetune": Recipe(
         optimizer="adamw",
         base_lr=4e-3,
@@ -521,8 +522,10 @@ RECIPES = {
         cost="4,000 steps of 64 images, 450 seconds of processor time",
         result="k-NN 94.6 % of 355 held-out digits (seed 0)",
     ),
-    # The authors' weight decay rises to 0.4 along a cosine, their rate ends at 1e-6, and they clip each
-    # weight's gradient. The paper has batches of 1024, and a temperature that rises to 0.07 in 30 passes.
+    # The authors' weight decay rises to 0.4 along a cosine and is also that of the class token and positions,
+    # their rate ends at 1e-6, they clip each weight's gradient, and their images are normalized by ImageNet's
+    # mean and standard deviation. The paper has batches of 1024, and a temperature that rises to 0.07 in 30
+    # passes.
     "dino": Recipe(
         optimizer="adamw",
         base_lr=1e-3,  # 5e-4 for each 256 images
