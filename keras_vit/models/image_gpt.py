@@ -16,6 +16,7 @@ from keras_vit.preprocessing.tensors import backend_of
 from keras_vit.rules import integer, number, optional
 
 _MASKED = -1e9  # the logit of a color that is not among the `top_k`
+_COLDEST = 1e-30  # float32 has no reciprocal of a temperature far below
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -269,7 +270,10 @@ def sampled_color(logits, uniform, temperature, top_k):
     """
     colors = logits.shape[-1]
     lowest = ops.take_along_axis(ops.sort(logits, axis=-1), colors - ops.cast(top_k, "int32"), axis=-1)
-    logits = ops.where(logits < lowest, _MASKED, logits / ops.cast(temperature, logits.dtype))
+    temperature = ops.maximum(ops.cast(temperature, logits.dtype), _COLDEST)
+    # The best color gets 0, so that at no temperature the masked ones are above it.
+    divided = (logits - ops.max(logits, axis=-1, keepdims=True)) / temperature
+    logits = ops.where(logits < lowest, _MASKED, divided)
     below = ops.cumsum(ops.softmax(logits), axis=-1)
     # Rounded up, the number could exceed the probability of all.
     limit = ops.minimum(ops.cast(uniform, below.dtype), 1 - 1e-6) * below[:, -1:]

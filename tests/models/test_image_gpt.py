@@ -141,6 +141,14 @@ def test_random_numbers_at_the_ends_give_colors_among_the_best():
     assert found.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("temperature", [1e-10, 1e-50])
+def test_at_a_very_low_temperature_the_best_color_is_sampled(temperature):
+    logits, one = np.array([[-3.0, -1, -2, -9]], "float32"), np.ones((1, 1))
+    for top_k in (1, 2, 4):
+        found = sampled_color(logits, 0.9 * one, temperature * one, (top_k * one).astype("int32"))
+        assert numpy(found).tolist() == [1]
+
+
 def test_completions_keep_the_first_rows_and_are_determined_by_the_seed():
     model, images = random_model(), random_images(5) / 2 + 0.5
     completed = model.complete(images, rows=2, seed=1)
