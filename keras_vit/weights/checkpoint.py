@@ -218,9 +218,10 @@ def read_model(path, pretrainer=False):
         if kind:
             options = config["config"]
             inside = next(name for cls, name in _INSIDE.items() if issubclass(kind, cls))
-            declared = min_parameters({**DEFAULTS, **(options[inside] if inside else options)})
-            declared += kind.min_own_parameters(options)
-            check_unpacked_size(4 * declared, os.path.getsize(path))
+            encoder = min_parameters({**DEFAULTS, **(options[inside] if inside else options)})
+            # Not their sum, in which a negative number would hide the other.
+            for declared in (encoder, kind.min_own_parameters(options)):
+                check_unpacked_size(4 * declared, os.path.getsize(path))
             # Safe even after keras.config.enable_unsafe_deserialization().
             with serialization_lib.SafeModeScope(True):
                 model = keras.saving.load_model(path, compile=False, safe_mode=True)

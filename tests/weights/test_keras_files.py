@@ -173,7 +173,7 @@ def test_a_model_much_larger_than_its_file_is_refused_before_it_is_built(changes
 
 
 ENCODER = {**SMALL, "num_layers": 1, "num_classes": None}
-DECODER = {"decoder_hidden_size": 4, "decoder_num_layers": 1, "decoder_num_heads": 2}
+DECODER = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
 HEAD = {"out_dim": 4, "hidden_dim": 4, "bottleneck_dim": 4, "num_local": 0}
 TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
 
@@ -197,6 +197,16 @@ def test_a_head_much_larger_than_its_file_is_refused_before_it_is_built(kind, op
     assert 0 < model.min_own_parameters(model.get_config()) <= model.count_params()
     model.save(tmp_path / "model.keras")
     path = with_arguments(tmp_path / "model.keras", **changes)
+    with pytest.raises(ValueError, match=r"its \S+ bytes declare \S+; at most 1,073,741,824 are accepted"):
+        read_model(path)
+
+
+@pytest.mark.parametrize("num_classes", [-(2**60), math.nan])
+def test_a_wrong_size_of_a_head_does_not_hide_that_of_the_encoder(num_classes, tmp_path):
+    model = ImageSegmenter(VisionTransformer(**ENCODER), 2)
+    model.save(tmp_path / "model.keras")
+    encoder = {**model.encoder.get_config(), "hidden_size": 2**20}
+    path = with_arguments(tmp_path / "model.keras", num_classes=num_classes, encoder=encoder)
     with pytest.raises(ValueError, match=r"its \S+ bytes declare \S+; at most 1,073,741,824 are accepted"):
         read_model(path)
 
