@@ -56,7 +56,7 @@ def encoder_of(model):
     """
     if hasattr(model, "image_encoder"):
         encoder = model.image_encoder
-    elif model.num_classes is None and model.pooling is not None:
+    elif model.num_classes is None and model.pooling is not None and _replicas(model) == 1:
         encoder = model  # An extractor would be traced again for each call.
     else:
         extractor = model.feature_extractor("representation", grid=model.pooling is None)
@@ -67,3 +67,9 @@ def encoder_of(model):
         return features.mean(axis=(1, 2)) if features.ndim == 4 else features
 
     return encode, encoder.output.shape[-1]
+
+
+def _replicas(model):
+    """The number of replicas of a model, each of which would compute all images of a batch."""
+    strategy = getattr(model, "distribute_strategy", None)  # on TensorFlow
+    return 1 if strategy is None else strategy.num_replicas_in_sync

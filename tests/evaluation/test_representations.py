@@ -1,4 +1,6 @@
+import keras
 import pytest
+from made.devices import devices
 from made.folders import write_classes
 from reference.comparing import assert_close, numpy
 from reference.small import small
@@ -31,3 +33,12 @@ def test_without_a_pooling_the_features_are_the_mean_of_the_patch_tokens(dataset
     samples = dataset.split("test")
     tokens = numpy(model.feature_extractor(["tokens"])(model.preprocessing(list(samples.images)))["tokens"])
     assert_close(representations(model, samples)[0], tokens[:, 3:].mean(1), 1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's replicas")
+def test_a_model_on_several_replicas_has_a_feature_for_each_image(dataset):
+    with devices(2).scope():
+        model = small(num_layers=1, num_classes=None)
+    samples = dataset.split("test")
+    expected = model(model.preprocessing(list(samples.images)), training=False)
+    assert_close(representations(model, samples)[0], numpy(expected), 1e-5)
