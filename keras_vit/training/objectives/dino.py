@@ -83,11 +83,9 @@ def _attention(model, images):
     height, width = patch_pixels(model.encoder)
     maps = maps.repeat(height, axis=2).repeat(width, axis=3)[..., np.newaxis]
     heads = {f"head {n}": np.broadcast_to(maps[:, n], colors.shape) for n in range(maps.shape[1])}
-    return [
-        Pictures(
-            "Attention",
-            "The attention of the class token to the patches in each head of the last block, relative to its "
-            "maximum. Without labels, it tends to follow the objects.",
-            {"image": colors, **heads},
-        )
-    ]
+    has_token = model.encoder.pooling in ("token", "token_gap")
+    subject = "The attention of the class token" if has_token else "The mean attention of all patches"
+    words = f"{subject} to the patches in each head of the last block, relative to its maximum."
+    if has_token:
+        words += " Without labels, it tends to follow the objects."
+    return [Pictures("Attention", words, {"image": colors, **heads})]

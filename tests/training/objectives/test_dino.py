@@ -9,7 +9,7 @@ from made.workers import end_of
 from reference.comparing import arrays, assert_close, assert_same_arrays
 from reference.small import SMALL, run_live
 
-from keras_vit import from_pretrained
+from keras_vit import DINO, from_pretrained
 from keras_vit.data import load_dataset
 from keras_vit.evaluation import knn
 from keras_vit.export.exported_model import open_exported
@@ -114,6 +114,16 @@ def test_the_report_shows_the_attention_of_the_class_token(finished):
     for offset in (0, 7):
         of_patches = found[:, offset::8, offset::8, 0]
         assert_close(of_patches, maps / maps.max(axis=(1, 2), keepdims=True), 1e-6)
+
+
+@pytest.mark.parametrize(
+    "pooling, words",
+    [("token", "attention of the class token to"), ("gap", "mean attention of all patches to")],
+)
+def test_the_report_says_whose_attention_it_shows(pooling, words):
+    model = DINO({**SIZES, "pooling": pooling}, **RECIPE.pretrainer)
+    (pictures,) = config().pretraining.figures(model, np.zeros((1, 16, 16, 3), "float32"))
+    assert pictures.words.startswith(f"The {words} the patches")
 
 
 @pytest.mark.parametrize(
