@@ -19,7 +19,8 @@ def run(args):
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image).save(path)
-    print(f"{len(images)} images are in {args.output}")
+    written = "1 image is" if len(images) == 1 else f"{len(images)} images are"
+    print(f"{written} in {args.output}")
 
 
 def _sampled(args):

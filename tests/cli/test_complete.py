@@ -42,12 +42,14 @@ def test_images_are_completed_below_their_first_rows(run, images, keras_vit, tmp
         np.testing.assert_array_equal(found[path.relative_to(images).with_suffix(".png").as_posix()], image)
 
 
-def test_new_images_are_sampled(run, keras_vit, tmp_path):
+@pytest.mark.parametrize("count, written", [(1, "1 image is"), (3, "3 images are")])
+def test_new_images_are_sampled(count, written, run, keras_vit, tmp_path):
     folder, model = run
-    done = keras_vit("complete", "--model", folder, "--count", 3, "--output", tmp_path / "out")
+    done = keras_vit("complete", "--model", folder, "--count", count, "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{written} in {tmp_path / 'out'}\n"
     found = files_in(tmp_path / "out")
-    np.testing.assert_array_equal([found[f"{i}.png"] for i in range(3)], model.sample(3))
+    np.testing.assert_array_equal([found[f"{i}.png"] for i in range(count)], model.sample(count))
 
 
 @pytest.mark.parametrize(
