@@ -85,6 +85,7 @@ def test_a_run_resumes_bit_for_bit(images, finished, tmp_path):
 
 
 @slow
+@pytest.mark.tensorflow_only("exports are TensorFlow programs")
 def test_the_encoder_is_exported(finished, tmp_path):
     encoder = read_model(finished[0].model)
     export_saved_model(encoder, tmp_path / "exported")
