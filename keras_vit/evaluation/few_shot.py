@@ -1,9 +1,11 @@
 """Few-shot evaluation and linear probes: simple classifiers of the features of a frozen model."""
 
+import keras
 import numpy as np
 
 from keras_vit.evaluation.nearest import knn_accuracy
 from keras_vit.evaluation.representations import computed_features, encoder_of
+from keras_vit.models.features import grids_of_blocks
 from keras_vit.rules import integer
 from keras_vit.tasks import get_task
 
@@ -63,7 +65,9 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
 def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
     """Test accuracy of a linear classifier on the mean token of each block.
 
-    A logistic regression is fitted to the standardised features of the training images.
+    A logistic regression is fitted to the standardized means of the patch tokens after the model's last norm,
+    if it has one before the pooling. Standardization makes its scale and shift irrelevant: it is the norm of
+    the next block, after which iGPT's authors take the mean.
 
     Args:
         model: A `VisionTransformer` with a Transformer.
@@ -84,7 +88,7 @@ def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
         >>> len(accuracies) == model.num_layers, len(accuracies[0])
         (True, 2)
 
-    Source: Chen et al. 2020 (iGPT), section 4.1: in the middle of the network are the best features.
+    Source: Chen et al. 2020 (iGPT), sections 2.4 and 4.1.
     """
     from sklearn.linear_model import LogisticRegression  # Its import takes long.
     from sklearn.pipeline import make_pipeline
@@ -93,13 +97,11 @@ def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
     if model.num_layers is None:
         raise ValueError("expected a model with blocks; got num_layers=None")
     splits = _checked_splits(dataset, () if shots is None else (shots,), seeds)
-    stages = [f"encoder_block_{i}" for i in range(model.num_layers)]
-    extractor = model.feature_extractor(stages)
+    extractor = keras.Model(model.input, grids_of_blocks(model, [*range(model.num_layers)]))
 
     def means(images):
-        found = extractor.predict_on_batch(images)
-        tokens = [np.asarray(found[stage], "float32")[:, model.num_prefix_tokens :] for stage in stages]
-        return np.stack([each.mean(axis=1) for each in tokens], axis=1)  # (batch, blocks, width)
+        grids = keras.tree.flatten(extractor.predict_on_batch(images))  # (batch, rows, columns, width) each
+        return np.stack([np.mean(grid, axis=(1, 2), dtype="float32") for grid in grids], axis=1)
 
     (train, train_labels), (test, test_labels) = (
         computed_features(means, samples, model.preprocessing, batch_size) for samples in splits

@@ -117,7 +117,8 @@ def test_each_block_is_probed_by_its_mean_token():
     features = {}
     for split in ("train", "test"):
         ((images, labels),) = evaluation_batches(dataset.split(split), model.preprocessing, 2000)
-        tokens = numpy(extractor.predict_on_batch(images.numpy())["encoder_block_0"])[:, 1:]
+        tokens = extractor.predict_on_batch(images.numpy())["encoder_block_0"]
+        tokens = numpy(model.get_layer("encoder_norm")(tokens))[:, 1:]
         features[split] = tokens.mean(axis=1), labels.numpy()
     scaler = StandardScaler().fit(features["train"][0])
     probe = LogisticRegression(max_iter=2000).fit(
@@ -135,6 +136,7 @@ def test_a_probe_of_a_few_images_has_an_accuracy_for_each_seed(dataset):
     chosen = choose_shots(dataset.split("train").labels, 2, 5, "abc")
     few.splits["train"] = dataset.split("train").take(sorted(chosen.tolist()))
     alone = [accuracy for (accuracy,) in probe_blocks(model, few)]
+    assert np.shape(probe_blocks(small(num_layers=1), few)) == (1, 1)
     np.testing.assert_allclose([each[1] for each in found], alone, atol=0.12)  # an image of nine
 
 
