@@ -4,7 +4,8 @@
 
 A method is a list of commands, which run for each seed: they train without the labels of the 1,302 training
 digits, and then measure the test accuracy of a classifier that learns from 100 labels. PRETRAINING.json keeps
-earlier results of other methods and seeds. The steps are of S/16 at 224 pixels, each in a process of its own.
+earlier results of other methods and seeds. The steps are of S/16 at 224 pixels, each in a process of its own,
+and `sampling` is of iGPT.
 """
 
 import argparse
@@ -24,7 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 from harness import measure
 from machine import circumstances
-from report import machine_text, table
+from report import machine_text, table, update
 
 HERE = pathlib.Path(__file__).resolve().parent
 FILE = HERE / "PRETRAINING.json"
@@ -44,22 +45,26 @@ TUNE = (
     "finetune --recipe digits --dataset digits --total_steps 300 --batch_size 50 --set base_lr=0.001 "
     "--set train_samples=100 --set eval_every=300"
 )
+FROM = f"{TUNE} --weights {{run}} --workdir {{run}}-tuned"
+IGPT = "pretrain --objective igpt --recipe digits_igpt --dataset digits --workdir {run}"
 METHODS = {
     "random weights": [f"{TUNE} {ENCODER} --workdir {{run}}"],
     "masked_patch": [
         f"pretrain --objective masked_patch --recipe digits --dataset digits {ENCODER} --total_steps 1200 "
         "--set base_lr=0.002 --set weight_decay=0.05 --set label_smoothing=0.0 --set eval_every=1200 "
         "--workdir {run}",
-        f"{TUNE} --weights {{run}} --workdir {{run}}-tuned",
+        FROM,
     ],
     "mae": [
         "pretrain --objective mae --recipe digits_mae --dataset digits --workdir {run}",
-        f"{TUNE} --weights {{run}} --workdir {{run}}-tuned",
+        FROM,
     ],
+    "igpt 1 step": [f"{IGPT} --total_steps 1", FROM],  # a palette, and random weights
     "igpt": [
-        "pretrain --objective igpt --recipe digits_igpt --dataset digits --workdir {run}",
+        IGPT,
         "probe --model {run} --dataset digits --output {run}/all_labels.json",
         "probe --model {run} --dataset digits --shots 10 --seeds {seed} --output {run}/found.json",
+        FROM,
     ],
     "dino": [
         "pretrain --objective dino --recipe digits_dino --dataset digits --workdir {run}",
@@ -120,29 +125,40 @@ def step(mae):
     return {"seconds": seconds, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
-def save(section, name, value):
-    """Put a value into a section of PRETRAINING.json, and write PRETRAINING.md."""
-    found = json.loads(FILE.read_text()) if FILE.exists() else {"methods": {}, "step": {}}
-    found[section].setdefault(name, {}).update(value)
-    found["machine"] = machine_text(circumstances())
-    FILE.write_text(json.dumps(found, indent=1) + "\n")
-    FILE.with_suffix(".md").write_text(text_of(found))
+def sampling():
+    """Seconds of each of six samples of 16×16 pixels, by a model with the sizes of `digits_igpt`."""
+    from keras_vit import ImageGPT
+    from keras_vit.training import RECIPES
+
+    model = ImageGPT({**RECIPES["digits_igpt"].model, "image_size": 16, "patch_size": 1})
+    seconds = []
+    for seed in range(6):
+        start = time.perf_counter()
+        model.sample(1, seed=seed)
+        seconds.append(time.perf_counter() - start)
+    return {"seconds": seconds}
+
+
+def save(section, entries):
+    """Put entries into a section of PRETRAINING.json, and write PRETRAINING.md."""
+    update(FILE, section, entries)
+    update(FILE, "machine", {"text": machine_text(circumstances())})
+    FILE.with_suffix(".md").write_text(text_of(json.loads(FILE.read_text())))
 
 
 def text_of(found):
     """The text of PRETRAINING.md."""
     rows, commands = [], []
     for method, texts in METHODS.items():
-        if method not in found["methods"]:
+        if method not in found:
             continue
-        accuracy, seconds = _by_seed(found["methods"][method])
-        best = accuracy.mean(axis=0).argmax()
+        accuracy, seconds = _by_seed(found[method])
         rows.append(
             (
-                f"{method}, block {best}" if accuracy.shape[1] > 1 else method,
+                method,
                 " + ".join(f"{each:.0f}" for each in seconds.mean(axis=0)),
-                f"{accuracy[:, best].mean():.1f}",
-                ", ".join(f"{each:.1f}" for each in accuracy[:, best]),
+                f"{accuracy.mean():.1f}",
+                ", ".join(f"{each:.1f}" for each in accuracy),
             )
         )
         folder = f"runs/{method.replace(' ', '_')}"
@@ -157,8 +173,8 @@ def text_of(found):
         "The commands of seed 0:",
         "```bash\n" + "\n".join(commands) + "\n```",
     ]
-    if "igpt" in found["methods"]:
-        of_seeds = found["methods"]["igpt"].values()
+    if "igpt" in found:
+        of_seeds = found["igpt"].values()
         lines = [
             (
                 labels,
@@ -167,15 +183,23 @@ def text_of(found):
             for command, labels in ((1, "all labels"), (2, "100 labels"))
         ]
         parts += ["Linear probes of the blocks of `igpt`:", table(("", *range(len(lines[0]) - 1)), lines)]
-    if len(found["step"]) == 2:
+    if len(found.get("step", {})) == 2:
         parts += ["## A training step", STEP, _step_table(**found["step"])]
-    return "\n\n".join([*parts, found["machine"]]) + "\n"
+    if "sampling" in found:
+        first, *later = found["sampling"]["seconds"]
+        parts += [
+            "## Sampling",
+            f"Seconds to sample one image of 16×16 pixels with the sizes of `digits_igpt`: {first:.2f}\n"
+            f"with tracing, {np.median(later):.2f} after it.",
+        ]
+    return "\n\n".join([*parts, found["machine"]["text"]]) + "\n"
 
 
 def _by_seed(seeds):
-    """Accuracy of the last command in % (seeds, 1 or blocks), and seconds (seeds, commands)."""
+    """Accuracy of the last command in % (seeds,), and seconds (seeds, commands)."""
     rows = [seeds[seed] for seed in sorted(seeds)]
-    return 100 * np.array([row["accuracy"][-1] for row in rows]), np.array([row["seconds"] for row in rows])
+    accuracy = [100 * row["accuracy"][-1][0] for row in rows]
+    return np.array(accuracy), np.array([row["seconds"] for row in rows])
 
 
 def _step_table(supervised, mae):
@@ -190,7 +214,8 @@ def _step_table(supervised, mae):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--methods", nargs="+", choices=[*METHODS, "step"], default=[*METHODS, "step"])
+    choices = [*METHODS, "step", "sampling"]
+    parser.add_argument("--methods", nargs="+", choices=choices, default=choices)
     parser.add_argument("--seeds", nargs="+", type=int, default=range(5))
     parser.add_argument("--workdir", help="folder of the runs (default: a temporary one)")
     args = parser.parse_args()
@@ -199,11 +224,13 @@ def main():
         for seed in args.seeds:
             for method in filter(args.methods.__contains__, METHODS):
                 found = measure_method(method, seed, folder)
-                save("methods", method, {str(seed): found})
+                save(method, {str(seed): found})
                 print(f"{method}, seed {seed}: {found}", flush=True)
     if "step" in args.methods:
         for name in ("supervised", "mae"):
-            save("step", name, measure("pretraining.step", mae=name == "mae"))
+            save("step", {name: measure("pretraining.step", mae=name == "mae")})
+    if "sampling" in args.methods:
+        save("sampling", measure("pretraining.sampling"))
     print(FILE.with_suffix(".md").read_text())
 
 
