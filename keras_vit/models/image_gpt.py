@@ -113,8 +113,8 @@ class ImageGPT(Pretrainer):
             uint8 (images, height, width, 3).
 
         Raises:
-            ValueError: for a number of rows that the images do not have, a temperature that is not positive,
-                or a `top_k` that the palette does not have; if an image cannot be read.
+            ValueError: for a number of rows that the images do not have, a temperature or batch size that is
+                not positive, or a `top_k` that the palette does not have; if an image cannot be read.
 
         Example:
             >>> encoder = {"image_size": 4, "patch_size": 1, "palette": 16, "causal": True, "pooling": "gap"}
@@ -125,6 +125,7 @@ class ImageGPT(Pretrainer):
         """
         height, width = self.encoder.image_size
         integer(at_least=0).check("rows", rows)
+        integer(at_least=1).check("batch_size", batch_size)
         if rows > height:
             raise ValueError(f"rows must be at most {height}, the height of the images; got {rows}")
         batches = self.encoder.preprocessing.batches(images, batch_size, value_range)
@@ -145,6 +146,7 @@ class ImageGPT(Pretrainer):
             ValueError: as `complete`.
         """
         integer(at_least=0).check("count", count)
+        integer(at_least=1).check("batch_size", batch_size)
         sizes = [min(batch_size, count - start) for start in range(0, count, batch_size)]
         ids = [np.zeros((size, self.output.shape[1]), "int32") for size in sizes]
         return self._sampled(ids, 0, temperature, top_k, seed)

@@ -44,6 +44,7 @@ class ImageTextModel(ConfiguredModel):
         text_preprocessing: How texts become token ids, a `TextPreprocessing` or its arguments; None if
             callers make them.
         dtype: A dtype policy for towers that are given by their arguments. The embeddings are float32.
+        name, trainable: As of any Keras model.
 
     Input: a dict of `images`, as for the image tower: float32 (batch, height, width, in_channels), or a dict
     with `max_num_patches`; and `ids`, int32 (batch, length) as for the text tower.
@@ -80,7 +81,8 @@ class ImageTextModel(ConfiguredModel):
         projection_bias=False,
         text_preprocessing=None,
         dtype=None,
-        **kwargs,
+        name=None,
+        trainable=True,
     ):
         if not isinstance(image, VisionTransformer):
             image = VisionTransformer.from_config({"dtype": dtype, **image})
@@ -116,7 +118,7 @@ class ImageTextModel(ConfiguredModel):
         if sizes[0] != sizes[1]:
             raise ValueError(f"expected vectors of one size of both towers; got {sizes[0]} and {sizes[1]}")
         pairs = LogitFactors(objective, dtype=float32, name="logit_factors")(*embeddings)
-        super().__init__(inputs={"images": images, "ids": ids}, outputs=pairs, **kwargs)
+        super().__init__({"images": images, "ids": ids}, pairs, name=name, trainable=trainable)
         self.dtype_policy = policy
         self.text_preprocessing = text_preprocessing
         # Keras would take them for layers of this model, which has theirs already.

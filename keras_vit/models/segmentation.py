@@ -69,6 +69,7 @@ class ImageSegmenter(EncoderModel):
         class_names: One name per class, or None.
         split_seed: Seed of the split of the training data; None if unknown.
         dtype: A dtype policy for an encoder that is given by its arguments.
+        name, trainable: As of any Keras model.
 
     Input: `images`, float32 (batch, height, width, in_channels), as for the encoder.
     Output: float32 (batch, height, width, num_classes), logits. With `training=True`, "mask" returns a list
@@ -109,7 +110,8 @@ class ImageSegmenter(EncoderModel):
         class_names=None,
         split_seed=None,
         dtype=None,
-        **kwargs,
+        name=None,
+        trainable=True,
     ):
         encoder = as_encoder(encoder, dtype)
         self.num_classes = _POSITIVE.check("num_classes", num_classes)
@@ -132,7 +134,7 @@ class ImageSegmenter(EncoderModel):
         build = _queries if head == "mask" else _decoder
         logits, predictions, head_inputs = build(self, encoder, images)
         logits = keras.layers.Identity(dtype=encoder.dtype_policy.variable_dtype, name="logits")(logits)
-        super().__init__(inputs=images, outputs=logits, **kwargs)
+        super().__init__(images, logits, name=name, trainable=trainable)
         self.dtype_policy = encoder.dtype_policy
         self.input_spec = keras.InputSpec(shape=images.shape)
         # Keras would take them for layers of this model, which has theirs already.

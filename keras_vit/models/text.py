@@ -60,6 +60,7 @@ class TextTransformer(ConfiguredModel):
             of the last block.
         pad_id: Id of the padding, to which no token attends; None if all tokens are attended to.
         dtype: A dtype policy, such as "mixed_bfloat16".
+        name, trainable: As of any Keras model.
 
     Input: `ids`, int32 (batch, length).
     Output: (batch, hidden_size).
@@ -93,7 +94,8 @@ class TextTransformer(ConfiguredModel):
         norm_after_residual=False,
         pad_id=None,
         dtype=None,
-        **kwargs,
+        name=None,
+        trainable=True,
     ):
         given = locals()
         options = {name: rule.check(name, given[name]) for name, rule in _RULES.items()}
@@ -124,7 +126,7 @@ class TextTransformer(ConfiguredModel):
             if not norm_after_residual:
                 x = LayerNormalization(norm_epsilon, dtype=dtype, name="encoder_norm")(x)
             x = TokenPooling(pooling, eos_id, dtype=dtype, name="pooled")(x, ids)  # (b, d)
-        super().__init__(inputs=ids, outputs=x, **kwargs)
+        super().__init__(ids, x, name=name, trainable=trainable)
         self.dtype_policy = dtype
         self.input_spec = keras.InputSpec(shape=ids.shape)
         for name, value in options.items():

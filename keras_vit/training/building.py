@@ -17,6 +17,8 @@ from keras_vit.weights import from_pretrained
 from keras_vit.weights.catalogue import resolve
 from keras_vit.weights.tokenizer import read_text_preprocessing
 
+_OF_RUN = ("self", "encoder", "num_classes", "class_names", "split_seed", "dtype", "name", "trainable")
+
 
 def build_model(config, dataset):
     """The model of a run's configuration, with the classes of the data set.
@@ -58,7 +60,9 @@ def build_model(config, dataset):
     head = None
     if segments:
         head = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
-        head |= {"split_seed": recipe.seed, **(recipe.segmenter or {})}
+        given = recipe.segmenter or {}
+        _check_arguments("segmenter", given, ImageSegmenter)
+        head |= {"split_seed": recipe.seed, **given}
     if config.weights is not None:
         model = _loaded(config, sizes, options, head)
     else:
@@ -66,7 +70,9 @@ def build_model(config, dataset):
         model = ImageSegmenter(model, **head) if segments else model
     check_not_packed(model, "a run")
     if pretraining:
-        return _pretrainer(pretraining.model, model, recipe.pretrainer or {})
+        given = recipe.pretrainer or {}
+        _check_arguments("pretrainer", given, pretraining.model)
+        return pretraining.model(model, **given)
     if recipe.image_text is not None:
         model = _with_texts(model, config, dataset.texts.preprocessing)
         if not dataset.has_captions:  # The finished model is tested as a classifier.
@@ -79,16 +85,15 @@ def build_model(config, dataset):
     return model
 
 
-def _pretrainer(make, encoder, given):
-    """The model that an objective without labels trains around an encoder, with these arguments."""
+def _check_arguments(field, given, make):
+    """Raise ValueError unless a field of the recipe has arguments of a model around an encoder."""
     names = inspect.signature(make.__init__ if isinstance(make, type) else make).parameters
-    names = [name for name in names if name not in ("self", "encoder", "dtype", "name", "trainable")]
+    names = [name for name in names if name not in _OF_RUN]
     if unknown := [name for name in given if name not in names]:
         raise ValueError(
-            f"expected {', '.join(names) or 'no arguments'} in the recipe's pretrainer; got "
+            f"expected {', '.join(names) or 'no arguments'} in the recipe's {field}; got "
             f"{', '.join(map(str, unknown))}"
         )
-    return make(encoder, **given)
 
 
 def _with_texts(model, config, preprocessing):
@@ -119,7 +124,7 @@ def _with_texts(model, config, preprocessing):
         try:
             return ImageTextModel(model, **{**given, "text": text, "text_preprocessing": preprocessing})
         except TypeError as error:
-            raise ValueError(f"the recipe's image_text is incomplete: {error}") from None
+            raise ValueError(f"wrong arguments in the recipe's image_text: {error}") from None
     for name, value in given.items():
         if value != getattr(model, name, None):
             raise ValueError(f"{config.weights} has another {name} than the recipe's image_text: {value!r}")

@@ -186,6 +186,7 @@ def test_batches_of_any_size_and_one_channel_are_sampled():
         ({"rows": 4}, "rows must be at most 3, the height of the images; got 4"),
         ({"rows": -1}, "rows must be"),
         ({"rows": 1, "temperature": 0}, "temperature must be a number above 0; got 0"),
+        ({"rows": 1, "batch_size": 0}, "batch_size must be a positive int; got 0"),
         ({"rows": 1, "top_k": 0}, "top_k must be a positive int or None; got 0"),
         ({"rows": 1, "top_k": 10}, "top_k must be at most 9, the colors of the palette; got 10"),
     ],

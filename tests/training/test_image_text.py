@@ -117,7 +117,12 @@ def test_its_image_tower_is_weights_for_other_runs(finished):
         ("digits", {}, "needs a data set with texts, such as digits_words"),
         ("digits_words", {"mixup": 0.2}, "image_text compares whole batches of pairs"),
         ("digits_words", {"accumulation_steps": 2}, "image_text compares whole batches of pairs"),
-        ("digits_words", {"image_text": {"text": {}}}, "image_text is incomplete: .*hidden_size"),
+        ("digits_words", {"image_text": {"text": {}}}, "wrong arguments in .* image_text: .*hidden_size"),
+        (
+            "digits_words",
+            {"image_text": {**RECIPE.image_text, "text_size": 8}},
+            "wrong arguments in .* image_text: .*'text_size'",
+        ),
         (
             "digits_words",
             {"model": {"representation_size": 6}},

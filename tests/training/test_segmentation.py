@@ -63,6 +63,12 @@ def test_a_frozen_backbone_leaves_the_head(head):
     assert trained == {"head_norm", "head"}
 
 
+def test_an_unknown_argument_of_the_segmenter_is_refused():
+    message = "^expected head, .*decoder_size, .* in the recipe's segmenter; got decoder_width$"
+    with pytest.raises(ValueError, match=message):
+        built(segmenter={"head": "up", "decoder_width": 8})
+
+
 def test_a_run_starts_from_the_head_of_its_weights(tmp_path):
     trained = finished_model(built(segmenter={"head": "up", "decoder_size": 8}))
     trained.get_layer("head").bias.assign(np.arange(11.0))
