@@ -47,11 +47,11 @@ def main():
 
 
 def random_model(variant, scale=0.05, **options):
-    from reference.comparing import randomise
+    from reference.comparing import randomize
 
     from keras_vit import VisionTransformer
 
-    return randomise(VisionTransformer.from_variant(variant, num_classes=1000, **options), scale)
+    return randomize(VisionTransformer.from_variant(variant, num_classes=1000, **options), scale)
 
 
 # Loading -----------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def compare(model, size, folder):
     images, _ = case.data()
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
     theirs = _timm(case, timm_name)
-    _randomise(theirs)
+    _randomize(theirs)
     save_timm(theirs, folder / "timm")
     ours = _ours(case, folder)
     mine = keras.ops.convert_to_numpy(ours(images))
@@ -114,7 +114,7 @@ def _timm(case, name):
     return timm.create_model(name, img_size=case.sides, num_classes=0, global_pool="token").eval()
 
 
-def _randomise(model):
+def _randomize(model):
     """Weights of a trained model's magnitude: LayerScale's first ones would hide errors in the branches."""
     import torch
 

@@ -166,7 +166,7 @@ def text_of(found):
     parts = [
         "# Training without labels",
         "`python benchmarks/pretraining.py`",
-        "## 100 labelled digits",
+        "## 100 labeled digits",
         "Accuracy on 355 test digits of a classifier that learns from 100 labels, after training on\n"
         "1,302 digits without labels. Seconds of processor time: of pre-training, and of the classifier.",
         table(("method", "seconds", "accuracy, %", "of each seed"), rows),

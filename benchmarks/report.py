@@ -243,7 +243,7 @@ def _draw(paint, found, path):
 
 
 def _bars(pyplot, cases):
-    """A panel for each case with the speed ratios, this package in another colour."""
+    """A panel for each case with the speed ratios, this package in another color."""
     columns = min(3, len(cases))
     lines = math.ceil(len(cases) / columns)
     figure, axes = pyplot.subplots(lines, columns, figsize=(6 * columns, 3.6 * lines), squeeze=False)
@@ -251,8 +251,8 @@ def _bars(pyplot, cases):
         panel.set_axis_off()
     for panel, (case, found) in zip(axes.flat, cases.items()):
         shown = {name: row for name, row in rows(found).items() if row["ratio"]}
-        colours = ["tab:gray" if SYSTEMS[name].peer else "tab:blue" for name in shown]
-        bars = panel.barh(list(shown), [row["ratio"] for row in shown.values()], color=colours)
+        colors = ["tab:gray" if SYSTEMS[name].peer else "tab:blue" for name in shown]
+        bars = panel.barh(list(shown), [row["ratio"] for row in shown.values()], color=colors)
         panel.bar_label(bars, [f" {row['rate']:.1f}/s" for row in shown.values()], fontsize=8)
         panel.axvline(1, color="black", linewidth=0.8)
         panel.margins(x=0.15)

@@ -3,7 +3,7 @@
     python benchmarks/servers.py --variants S/16 --threads 1 --rounds 5
 
 Each system runs in its own process, and the processes take turns. Images and weights are random, one image a
-batch. The int8 models of OpenVINO are both quantised by NNCF with the same options.
+batch. The int8 models of OpenVINO are both quantized by NNCF with the same options.
 """
 
 import argparse

@@ -25,7 +25,7 @@ BLOCK = re.compile(r"encoder_?block_(\d+)")
 
 
 def instructions(text):
-    """Instructions of an optimised HLO module that run one after the other, but not those within fusions.
+    """Instructions of an optimized HLO module that run one after the other, but not those within fusions.
 
     Returns:
         A list of (operation, times that it runs, estimated cycles of all of them, its name in the program).

@@ -74,7 +74,7 @@ def masks_of_bytes(image_bytes, compute, description):
         description: The model's `Description`.
 
     Returns:
-        dict of `mask_bytes`: the contents of grey PNG files, whose values are the classes.
+        dict of `mask_bytes`: the contents of gray PNG files, whose values are the classes.
 
     Raises:
         tf.errors.InvalidArgumentError: as for `signatures.from_bytes`.
@@ -106,7 +106,7 @@ def _whole_logits(images, compute, description):
 
 
 def _padded(images, description):
-    """Images padded at the bottom and right to whole patches, by the mean colour."""
+    """Images padded at the bottom and right to whole patches, by the mean color."""
     missing = [
         -side % patch for side, patch in zip(tf.unstack(tf.shape(images)[1:3]), patch_pixels(description))
     ]

@@ -35,7 +35,7 @@ class Description:
         architecture: The constructor arguments of the `VisionTransformer`, maybe the encoder of a segmenter.
         version: The version of keras_vit that exported it.
         seed: The seed of the split of the data that it was trained on, if the data set has no test split.
-        mean, std: By channel, how the exported model normalises the pixels itself; None in files of version
+        mean, std: By channel, how the exported model normalizes the pixels itself; None in files of version
             0.1.0.
         segmenter: The other constructor arguments of an `ImageSegmenter`; None for other models.
 
@@ -117,14 +117,14 @@ class Description:
 
     @property
     def live_preprocessing(self):
-        """The live model's `Preprocessing`, which normalises, too.
+        """The live model's `Preprocessing`, which normalizes, too.
 
         Raises:
             ValueError: if version 0.1.0 of keras_vit exported the model.
         """
         if None in (self.mean, self.std):
             raise ValueError(
-                f"keras_vit {self.version} did not store how this export normalises pixels: export the model "
+                f"keras_vit {self.version} did not store how this export normalizes pixels: export the model "
                 "again"
             )
         return dataclasses.replace(self.preprocessing, mean=self.mean, std=self.std)

@@ -108,7 +108,7 @@ class ExportedModel:
 
 
 class _OfModelInput(ExportedModel):
-    """The same of the live model's input, in which windows are padded by 0, the mean colour."""
+    """The same of the live model's input, in which windows are padded by 0, the mean color."""
 
     preprocessing = property(lambda self: self.description.live_preprocessing)
 

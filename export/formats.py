@@ -70,7 +70,7 @@ class Format:
         check: Function of an ExportJob that raises an error for options that this format cannot be written
             with, before anything is written.
         precision: Its name in `precisions=` and `--precisions`, if the format has several.
-        holds: A file by which its folder is recognised; "" for a SavedModel.
+        holds: A file by which its folder is recognized; "" for a SavedModel.
         delegates: Of a runtime with several, by name: whether the export is run on each, for its report.
         part: Of the two towers, "text" or "image_text", as in `image_text.references`; "" of other exports.
     """

@@ -15,7 +15,7 @@ from keras_vit.export import tflite
 from keras_vit.export.description import damaged
 from keras_vit.export.litert_form import litert_form
 from keras_vit.export.saved_model import check_weights, save, set_threads
-from keras_vit.export.verify import Reference, normalised
+from keras_vit.export.verify import Reference, normalized
 from keras_vit.rules import one_of
 from keras_vit.writing import atomic_path
 
@@ -78,7 +78,7 @@ def export_image_text(model, path, signatures=SIGNATURES):
     ids = tf.TensorSpec((None, model.text.length), tf.int32, "ids")
 
     def encode_images(images):
-        images = images if model.preprocessing.packs else normalised(model, images)
+        images = images if model.preprocessing.packs else normalized(model, images)
         return {"embedding": model.image_encoder(images, training=False)}
 
     def encode_text(ids):
@@ -129,7 +129,7 @@ def export_text_tflite(model, path, *, precision="dynamic_int8"):
         >>> open_text(file)(np.ones((2, 4), "int32")).shape
         (2, 24)
 
-    Source: LiteRT's conversion and quantisation guides.
+    Source: LiteRT's conversion and quantization guides.
     """
     path = pathlib.Path(path).expanduser()
     tflite.check_name(path)
@@ -213,7 +213,7 @@ def references(model, reference):
     ids = sample_ids(model.text.vocabulary_size, model.text.length)
 
     def logits(images):
-        vectors = model.image_encoder.predict_on_batch(normalised(model, images))
+        vectors = model.image_encoder.predict_on_batch(normalized(model, images))
         return model.similarity(np.asarray(vectors), ids)
 
     of, images = reference.description, reference.images

@@ -89,7 +89,7 @@ class SavedModelLayer(keras.layers.Layer):
     def _open(self, folder):
         """Load the SavedModel and wrap its variables.
 
-        Without stored values, as in a `.keras` file, the variables stay uninitialised until Keras assigns
+        Without stored values, as in a `.keras` file, the variables stay uninitialized until Keras assigns
         the file's weights.
         """
         without_values = not (folder / "variables").is_dir()

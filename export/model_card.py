@@ -124,7 +124,7 @@ def _input(description):
     height, width = ("height", "width") if any_size else d.image_size
     text = (
         f"`images`: float32, shape (batch, {height}, {width}, {d.channels}), **values in [0, 1]**: pixels "
-        "divided by 255. The normalisation is part of the model."
+        "divided by 255. The normalization is part of the model."
     )
     if any_size:
         return text
@@ -142,7 +142,7 @@ def _output(description):
             f"`logits` of {count} classes for each pixel (batch, height, width, {count}). The signature "
             "`serving_default` returns them with `class_map`, the class of each pixel, and `scores`, its "
             "probability; `serving_bytes` makes of encoded images `mask_bytes`, PNG files of the images' "
-            "sizes whose grey values are the classes. `assets/labels.txt` names the classes in this order, "
+            "sizes whose gray values are the classes. `assets/labels.txt` names the classes in this order, "
             "one a line."
         )
     elif description.output != "logits":

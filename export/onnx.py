@@ -53,7 +53,7 @@ def export_onnx(saved_model, path, *, opset=None, precision="float32"):
         'model.onnx'
 
     Source: ONNX's intermediate representation; `tf2onnx.convert.from_function`; ONNX Runtime's dynamic
-    quantisation.
+    quantization.
     """
     onnx, _, tf2onnx = packages()
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # What it cannot convert is found below.
@@ -156,8 +156,8 @@ def _quiet_logging():
 def _reshape_kernels(graph):
     """Store each kernel in the shape that the graph gives it before the matmul.
 
-    Quantisers expect a constant as the direct input of a matmul. With a reshape between them, ONNX Runtime's
-    quantiser skips the matmul, and NNCF uses the axes of the constant before the reshape.
+    Quantizers expect a constant as the direct input of a matmul. With a reshape between them, ONNX Runtime's
+    quantizer skips the matmul, and NNCF uses the axes of the constant before the reshape.
     """
     numbers = importlib.import_module("onnx.numpy_helper")
     constants = {tensor.name: tensor for tensor in graph.initializer}

@@ -61,7 +61,7 @@ def export_openvino(saved_model, path, *, precision="float32", image_size=None, 
         >>> export_openvino(folder, "export/model.xml").name
         'model.xml'
 
-    Source: OpenVINO's model conversion; NNCF's post-training quantisation with SmoothQuant (Xiao et al. 2023,
+    Source: OpenVINO's model conversion; NNCF's post-training quantization with SmoothQuant (Xiao et al. 2023,
     arXiv 2211.10438) and fast bias correction.
     """
     saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
@@ -194,7 +194,7 @@ def _convert(openvino, saved_model, description, precision, calibration):
 def _fuse_norms(openvino, model):
     """Replace the operations of each layer norm by one, which int8 computes 2 % faster (S/16).
 
-    OpenVINO recognises other forms of a layer norm than that of `LayerNormalization`.
+    OpenVINO recognizes other forms of a layer norm than that of `LayerNormalization`.
     """
     passes = importlib.import_module("openvino.passes")
     operations = importlib.import_module("openvino.opset13")
@@ -204,10 +204,10 @@ def _fuse_norms(openvino, model):
 
     x, any_axes = passes.AnyInput(), passes.AnyInput()
     axes, epsilon = node("Constant"), node("Constant")
-    centred = node("Subtract", x, node("ReduceMean", x, axes))
-    variance = node("ReduceMean", node("Multiply", centred, centred), any_axes)
+    centered = node("Subtract", x, node("ReduceMean", x, axes))
+    variance = node("ReduceMean", node("Multiply", centered, centered), any_axes)
     inverse = node("Power", node("Add", variance, epsilon), node("Constant"))
-    normalised = node("Multiply", centred, inverse)
+    normalized = node("Multiply", centered, inverse)
 
     def replace(matcher):
         found, root = matcher.get_pattern_value_map(), matcher.get_match_root()
@@ -223,7 +223,7 @@ def _fuse_norms(openvino, model):
     class Fuse(passes.MatcherPass):
         def __init__(self):
             super().__init__()
-            self.register_matcher(passes.Matcher(normalised, "norm"), replace)
+            self.register_matcher(passes.Matcher(normalized, "norm"), replace)
 
     manager = passes.Manager()
     manager.register_pass(Fuse())

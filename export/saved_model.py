@@ -23,7 +23,7 @@ ASSETS = {FILE: "description", LABELS: "labels"}  # attributes of the exported o
 def export_saved_model(model, path, *, task=None, representation=False, warmup=(1,), seed=0):
     """Write a model as a SavedModel that TensorFlow, TF Hub and TF Serving load.
 
-    It takes float32 images in [0, 1], normalises the pixels itself, and computes in float32 whatever the
+    It takes float32 images in [0, 1], normalizes the pixels itself, and computes in float32 whatever the
     model's dtype.
 
     The loaded object is callable, `obj(images, training=False)`, has `variables`, `trainable_variables`
@@ -46,7 +46,7 @@ def export_saved_model(model, path, *, task=None, representation=False, warmup=(
     * `serving_default`: `images` to `class_map` (batch, height, width), uint8; `scores`, the probability of
       the class of each pixel; and `logits` (batch, height, width, classes);
     * `serving_uint8`: uint8 `images` of any height and width, resized, to the same at the images' size;
-    * `serving_bytes`: `image_bytes` to `mask_bytes`, PNG files of the images' sizes whose grey values are the
+    * `serving_bytes`: `image_bytes` to `mask_bytes`, PNG files of the images' sizes whose gray values are the
       classes.
 
     A model of any size, `image_size=(None, None)`, computes each image at its own size.

@@ -40,7 +40,7 @@ def forward(model, rollout=False):
         stages = keras.Model(model.input, {**stages.output, **rollout_outputs(model)})
 
     def compute(images, training):
-        found = stages(model.preprocessing.normalise(images * 255.0), training=training)
+        found = stages(model.preprocessing.normalize(images * 255.0), training=training)
         return {**found, "rollout": rollout_tensor(model, found)} if rollout else found
 
     return tf.function(compute, autograph=False)
@@ -180,7 +180,7 @@ def compute_each(image_bytes, compute, description):
 
 
 def decoded_images(image_bytes, channels):
-    """Encoded images of mixed formats and sizes as serialized tensors, which stack: uint8, grey float32.
+    """Encoded images of mixed formats and sizes as serialized tensors, which stack: uint8, gray float32.
 
     Args:
         image_bytes: As for `from_bytes`.

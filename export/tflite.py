@@ -80,7 +80,7 @@ def export_tflite(
         >>> small < large
         True
 
-    Source: LiteRT's conversion and quantisation guides.
+    Source: LiteRT's conversion and quantization guides.
     """
     saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
     check_name(path)
@@ -107,7 +107,7 @@ def open_tflite(path, threads=None):
     source = runner.get_input_details()["images"]
     results = runner.get_output_details()
     batch = int(source["shape_signature"][0])
-    # The interpreter's buffers hold one batch, so calls are serialised; a single call already uses all cores.
+    # The interpreter's buffers hold one batch, so calls are serialized; a single call already uses all cores.
     lock = threading.Lock()
 
     def compute(images):

@@ -24,7 +24,7 @@ _TABLES = {
     "AssociatedFile": "name description type",
 }
 _IMAGE, _NORMALIZATION = np.uint8(2), np.uint8(1)  # ContentProperties, ProcessUnitOptions
-_COLOR_SPACES = {1: np.uint8(2), 3: np.uint8(1)}  # by channels: grey, RGB
+_COLOR_SPACES = {1: np.uint8(2), 3: np.uint8(1)}  # by channels: gray, RGB
 _AXIS_LABELS = np.uint8(2)  # AssociatedFileType
 _ROOT_FIELDS = 10  # of the LiteRT schema's root table: version, operator_codes, subgraphs, …
 _VERSION, _BUFFERS, _METADATA = 0, 4, 6  # the numbers of three of them
@@ -33,7 +33,7 @@ _VERSION, _BUFFERS, _METADATA = 0, 4, 6  # the numbers of three of them
 def write_tflite(path, content, description):
     """Write a LiteRT flatbuffer with its metadata.
 
-    From the metadata, Android's and MediaPipe's image classifiers read the normalisation of pixels and the
+    From the metadata, Android's and MediaPipe's image classifiers read the normalization of pixels and the
     class names. `labels.txt` and `keras_vit.json` are appended to the file as a ZIP archive, so that any
     unzip reads them.
 

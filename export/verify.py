@@ -193,12 +193,12 @@ def live_reference(model, description, samples=None, count=512):
 
 def live_run(model):
     """A live model as a function of images in [0, 1], like its exports."""
-    return lambda images: model.predict_on_batch(normalised(model, images))
+    return lambda images: model.predict_on_batch(normalized(model, images))
 
 
-def normalised(model, images):
-    """The live model's input for images in [0, 1], which its exports normalise themselves."""
-    return model.preprocessing.normalise(images * np.float32(255))
+def normalized(model, images):
+    """The live model's input for images in [0, 1], which its exports normalize themselves."""
+    return model.preprocessing.normalize(images * np.float32(255))
 
 
 @dataclasses.dataclass(frozen=True)

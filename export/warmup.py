@@ -30,7 +30,7 @@ def write_warmup(saved_model, requests):
 
 
 def warmup_requests(description, batch_sizes, encoded):
-    """Requests with grey images at each batch size, also with encoded images if the model reads them.
+    """Requests with gray images at each batch size, also with encoded images if the model reads them.
 
     Args:
         description: The model's `Description`.

@@ -29,7 +29,7 @@ def expected(written):
 
 def logits(model, images):
     """Outputs for images in [0, 1], as exports take them."""
-    return model(model.preprocessing.normalise(images * np.float32(255)), training=False)
+    return model(model.preprocessing.normalize(images * np.float32(255)), training=False)
 
 
 @pytest.mark.parametrize("name", ["classifier", "distilled", "map_pooling", "lora_int8"])

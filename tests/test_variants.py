@@ -113,7 +113,7 @@ def test_plain_options_are_the_defaults():
     assert {name: OPTIONS[name].default for name in PLAIN} == PLAIN
 
 
-def test_published_sizes_are_recognised():
+def test_published_sizes_are_recognized():
     for name in set(PUBLISHED) - set(FAMILY_NAMES):
         arguments = {"resnet": None, **parse_variant(name), "pooling": "token"}
         assert variant_of(arguments) == name
@@ -153,7 +153,7 @@ OTHERS |= {name: name for name in ("DINOv2-g/14", "DINOv2-reg-g/14")}
 @pytest.mark.parametrize(
     "family, size", [(family, size) for family in FAMILIES for size in FAMILIES[family][1]]
 )
-def test_sizes_of_families_are_recognised(family, size):
+def test_sizes_of_families_are_recognized(family, size):
     name = f"{family}-{size}"
     expected = OTHERS.get(name, SAME.get(family, f"{family}-") + size)
     arguments = parse_variant(name)

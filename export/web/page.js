@@ -6,7 +6,7 @@ const TOP = 5;
 const MAX_PIXELS = 2 ** 24; // Some browsers have no larger canvas.
 // Of the largest output, or of the pixels: wrong results differ by about as much as they are.
 const CHECK_BOUND = 0.05;
-const OPACITY = 128; // of the classes' colours, of 255
+const OPACITY = 128; // of the classes' colors, of 255
 const PAUSE = 1000; // milliseconds between two messages about the pictures of the camera
 const $ = id => document.getElementById(id);
 
@@ -153,14 +153,14 @@ function showClasses({class_map: map, probabilities, values}) {
   }));
 }
 
-/** Draws the colours of the classes over the picture. */
+/** Draws the colors of the classes over the picture. */
 function showMap(map) {
   const {image_size: [height, width]} = page.preprocessing, canvas = $("attention");
   [canvas.width, canvas.height] = [width, height];
-  const colours = new ImageData(width, height), pixels = new DataView(colours.data.buffer);
+  const colors = new ImageData(width, height), pixels = new DataView(colors.data.buffer);
   const packed = page.colors.map(([red, green, blue]) => red * 2 ** 24 + green * 2 ** 16 + blue * 2 ** 8 + OPACITY);
   map.forEach((number, i) => pixels.setUint32(4 * i, packed[number]));
-  canvas.getContext("2d").putImageData(colours, 0, 0);
+  canvas.getContext("2d").putImageData(colors, 0, 0);
   $("overlay-choice").hidden = false;
   canvas.hidden = !$("overlay").checked;
 }
@@ -276,7 +276,7 @@ async function takePicture() {
 }
 
 /**
- * A drawing as a scan of `side` × `side` grey pixels: what is drawn fills the height, or the width if it is
+ * A drawing as a scan of `side` × `side` gray pixels: what is drawn fills the height, or the width if it is
  * wider than high, and is in the middle; each pixel is the mean of its part.
  */
 function scanned(canvas, side) {
@@ -301,8 +301,8 @@ function scanned(canvas, side) {
       const y = Math.floor(origin[1] + (Math.floor(i / side) + (Math.floor(s / samples) + 0.5) / samples) * step);
       if (x >= 0 && x < width && y >= 0 && y < height) sum += ink(x, y);
     }
-    const grey = sum / samples ** 2;
-    scan.data.set([grey, grey, grey, 255], 4 * i);
+    const gray = sum / samples ** 2;
+    scan.data.set([gray, gray, gray, 255], 4 * i);
   }
   return scan;
 }

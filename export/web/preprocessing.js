@@ -25,11 +25,11 @@ function axisWeights(old, size, start, count, {interpolation, antialias}) {
   const scale = antialias ? float32(1 / float32(size / old)) : float32(old / size);
   const width = antialias ? Math.max(scale, 1) : 1;
   return pixels.map(x => {
-    const centre = float32(x * scale);
-    const first = Math.max(Math.ceil(centre - radius * width - 0.5), 0);
-    const last = Math.min(Math.floor(centre + radius * width - 0.5), old - 1);
+    const center = float32(x * scale);
+    const first = Math.max(Math.ceil(center - radius * width - 0.5), 0);
+    const last = Math.min(Math.floor(center + radius * width - 0.5), old - 1);
     const weights = Array.from({length: last - first + 1}, (_, i) => {
-      const distance = Math.abs(first + i + 0.5 - centre) / width;
+      const distance = Math.abs(first + i + 0.5 - center) / width;
       // Without antialiasing TensorFlow has a table of the cubic's weights.
       return kernel(interpolation === "bicubic" && !antialias ? roundEven(distance * 1024) / 1024 : distance);
     });
@@ -47,8 +47,8 @@ function resizedWindow(picture, {image_size: [height, width], resize, before_cro
   return {size, top: Math.floor((size[0] - height) / 2), left: Math.floor((size[1] - width) / 2)};
 }
 
-/** Pixels (height, width, channels) of an `ImageData`, in 0…255 and without alpha; grey by ITU-R BT.601. */
-function colours({data, width, height}, channels) {
+/** Pixels (height, width, channels) of an `ImageData`, in 0…255 and without alpha; gray by ITU-R BT.601. */
+function colors({data, width, height}, channels) {
   const pixels = new Float32Array(width * height * channels);
   for (let from = 0, to = 0; from < data.length; from += 4) {
     const [red, green, blue] = [data[from], data[from + 1], data[from + 2]];
@@ -67,14 +67,14 @@ function colours({data, width, height}, channels) {
  * The model's input for a picture.
  *
  * `picture` is an `ImageData`, and `options` those of the model's `Preprocessing`. Returns a Float32Array
- * (height, width, channels) in [0, 1]; the exported model normalises it.
+ * (height, width, channels) in [0, 1]; the exported model normalizes it.
  */
 function preprocess(picture, options) {
   const {image_size: [height, width], channels} = options;
   const {size, top, left} = resizedWindow(picture, options);
   const rows = axisWeights(picture.height, size[0], top, height, options);
   const columns = axisWeights(picture.width, size[1], left, width, options);
-  const pixels = colours(picture, channels);
+  const pixels = colors(picture, channels);
   const stride = picture.width * channels;
   const input = new Float32Array(height * width * channels);
   const row = new Float64Array(stride);

@@ -26,7 +26,7 @@ from keras_vit.export.exported_model import ExportedModel, exported_path
 from keras_vit.export.folder import calibration_images
 from keras_vit.export.formats import FORMATS, SAVED_MODEL, ExportJob, choose_formats, format_of, in_order
 from keras_vit.export.saved_model import float32_copy, set_threads
-from keras_vit.export.verify import BATCH, live_reference, normalised, size_of
+from keras_vit.export.verify import BATCH, live_reference, normalized, size_of
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import parse_variant
 from keras_vit.weights.checkpoint import read_model
@@ -263,7 +263,7 @@ def _open(path, threads, image_size):
     else:
         set_threads(threads)
         model = read_model(path)
-        prepare, compute = functools.partial(normalised, model), model.predict_on_batch
+        prepare, compute = functools.partial(normalized, model), model.predict_on_batch
         description = describe(model)
         live = "XLA" if model.jit_compile else "graph"
     size = image_size or description.usual_size

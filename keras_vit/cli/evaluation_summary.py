@@ -116,7 +116,7 @@ def predicted_maps(model, inputs, task):
 
 
 def colors_of(model, inputs):
-    """Return the colours of model inputs, for figures."""
+    """Return the colors of model inputs, for figures."""
     return [model.preprocessing.colors(image) for image in inputs]
 
 
@@ -187,8 +187,8 @@ def _add_class_examples(report, model, subset, predictions, task, classes, split
     report.draw("Scores", "iou", iou_figure(classes, split), f"IoU of each class of {split}")
     images = np.repeat(np.arange(len(predictions.lengths)), predictions.lengths)
     true, predicted, pixels = predictions.pairs.T
-    labelled = [number for number, row in enumerate(classes) if row["pixels"]]
-    chosen = sorted(sorted(labelled, key=lambda number: classes[number]["iou"])[:MAX_EXAMPLES])
+    labeled = [number for number, row in enumerate(classes) if row["pixels"]]
+    chosen = sorted(sorted(labeled, key=lambda number: classes[number]["iou"])[:MAX_EXAMPLES])
     largest, captions = [], []
     for number in chosen:
         own, found = true == number, predicted == number
@@ -200,7 +200,7 @@ def _add_class_examples(report, model, subset, predictions, task, classes, split
     drawn = colors_of(model, inputs), predicted_maps(model, inputs, task), truth
     heading = "Classes"
     figure = class_example_figure(*drawn, chosen, captions, heading)
-    which = "each class" if len(chosen) == len(labelled) else f"the {len(chosen)} classes of lowest IoU"
+    which = "each class" if len(chosen) == len(labeled) else f"the {len(chosen)} classes of lowest IoU"
     report.add(heading, f"For {which}, the image with most of its pixels.")
     report.draw(heading, "examples", figure, f"Examples of classes of {split}")
 

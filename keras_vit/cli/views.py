@@ -40,7 +40,7 @@ class Subject:
                 raise ValueError(f"{name}: {error}") from None
 
     def groups(self):
-        """Yield (images, their pixels, names), stacked: neighbours of one size, at most `PER_FIGURE`."""
+        """Yield (images, their pixels, names), stacked: neighbors of one size, at most `PER_FIGURE`."""
         if not self.images:
             raise ValueError("there are no images")
         pairs = zip(self.images, self.names)
@@ -148,7 +148,7 @@ VIEWS = {  # name → heading, explanation, and a function from a Subject to arr
     ),
     "positions": (
         "Position embeddings",
-        "The cosine similarity of each position embedding to all others. Similar neighbours, rows and "
+        "The cosine similarity of each position embedding to all others. Similar neighbors, rows and "
         "columns show that the embeddings represent the image's two dimensions.",
         _positions,
     ),

@@ -31,7 +31,7 @@ def image_augmentation(augmentation, preprocessing, exif=True):
 
     Raises:
         ValueError: if the preprocessing has no size and a change needs one, or for RandAugment of images that
-            are not in colour.
+            are not in color.
 
     Example:
         >>> augment = image_augmentation(Augmentation(crop_area=(0.05, 1.0)), Preprocessing(32))
@@ -72,7 +72,7 @@ def image_augmentation(augmentation, preprocessing, exif=True):
         for (apply, layer), layer_seed in zip(changes, seeds):
             changed = apply(layer, tf.expand_dims(pixels, 0), layer_seed)
             pixels = tf.ensure_shape(tf.cast(changed[0], tf.float32), pixels.shape)
-        pixels = preprocessing.normalise(pixels)
+        pixels = preprocessing.normalize(pixels)
         return pixels if mask is None else (pixels, tf.cast(mask, tf.int32)[..., 0])
 
     return augment
@@ -200,7 +200,7 @@ def random_scale(image, seed, preprocessing, jitter, mask=None):
         mask: None, or integers (height, width, 1).
 
     Returns:
-        float32 (height, width, channels) in [0, 255], padded by the mean colour, and the mask, padded by 255,
+        float32 (height, width, channels) in [0, 255], padded by the mean color, and the mask, padded by 255,
         or None.
 
     Example:

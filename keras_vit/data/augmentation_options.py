@@ -38,12 +38,12 @@ class Augmentation:
     Args:
         crop_area: Smallest and largest fraction of the image that a random crop covers; None: no crop.
         scale_jitter: Smallest and largest factor by which the image is resized before a random crop of the
-            model's size, which it just covers at 1; what it does not cover has the mean colour. None: no such
+            model's size, which it just covers at 1; what it does not cover has the mean color. None: no such
             crop.
         shift: Largest random shift, as a fraction of each side, in [0, 1].
         flip: Whether to mirror half of the images.
         photometric: The probability of each of four random changes of brightness, contrast, saturation and
-            hue, the last two of colours only, by at most 32 of 255, ×0.5 to ×1.5, the same, and 18°.
+            hue, the last two of colors only, by at most 32 of 255, ×0.5 to ×1.5, the same, and 18°.
         randaugment: (layers, magnitude) of `keras.layers.RandAugment`: the number of operations per image and
             their largest strength, its `factor` in (0, 1]. The paper and AugReg use another scale, up to 10
             and beyond. None: no RandAugment.
@@ -86,7 +86,7 @@ class Augmentation:
         for name in ("crop_area", "scale_jitter", "randaugment"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
-        object.__setattr__(self, "layers", tuple(map(_serialised, self.layers)))
+        object.__setattr__(self, "layers", tuple(map(_serialized, self.layers)))
         if self.crop_area and self.scale_jitter:
             raise ValueError("expected crop_area or scale_jitter; got both")
 
@@ -119,7 +119,7 @@ class Augmentation:
         return all(is_exact(_layer(config)) for config in self.layers)
 
 
-def _serialised(layer):
+def _serialized(layer):
     """The configuration of a layer; ValueError if the layer cannot be rebuilt from it."""
     try:
         config = keras.saving.serialize_keras_object(layer) if isinstance(layer, keras.Layer) else layer

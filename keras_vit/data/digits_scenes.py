@@ -56,9 +56,9 @@ def scene(scans, labels, seed):
 
     rng = np.random.default_rng(seed)
     # A gradient from corner to corner, with noise.
-    colours = rng.uniform(10, 70, (2, 2, 3)).astype("float32")
+    colors = rng.uniform(10, 70, (2, 2, 3)).astype("float32")
     across = np.linspace(0, 1, SIDE, dtype="float32")
-    rows = colours[0] + across[:, np.newaxis, np.newaxis] * (colours[1] - colours[0])
+    rows = colors[0] + across[:, np.newaxis, np.newaxis] * (colors[1] - colors[0])
     picture = rows[:, :1] + across[:, np.newaxis] * (rows[:, 1:] - rows[:, :1])
     picture = picture + 6 * rng.standard_normal(picture.shape, "float32")
     mask, inks = np.zeros((SIDE, SIDE), "uint8"), []
@@ -77,9 +77,9 @@ def scene(scans, labels, seed):
         visible = [int((owner == number).sum()) for number in range(len(inks))]
         if any(shown - covered < VISIBLE * pixels for shown, covered, pixels in zip(visible, hidden, inks)):
             continue  # Little of a digit is another digit.
-        colour = rng.uniform(160, 255, 3).astype("float32")
+        color = rng.uniform(160, 255, 3).astype("float32")
         cover = np.clip(ink / INK, 0, 1) ** 2  # Its edge is soft, and what is behind the digit is hidden.
-        picture[window] = picture[window] * (1 - cover) + cover * colour * (0.4 + 0.6 * ink)
+        picture[window] = picture[window] * (1 - cover) + cover * color * (0.4 + 0.6 * ink)
         mask[window][is_ink], owner[window][is_ink] = labels[chosen] + 1, len(inks)
         inks.append(int(is_ink.sum()))
     return np.clip(np.round(picture), 0, 255).astype("uint8"), mask

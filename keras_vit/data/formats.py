@@ -1,7 +1,7 @@
 """Encoded images to their stored pixels in TensorFlow graphs: as Pillow decodes them, or refused.
 
 TensorFlow alone accepts any size that a header declares, decodes all frames of a GIF and positions the first
-by the largest one, and takes the palette indices of a BMP for grey values.
+by the largest one, and takes the palette indices of a BMP for gray values.
 """
 
 import numpy as np
@@ -35,7 +35,7 @@ def decode_stored(encoded):
 
     Raises:
         tf.errors.InvalidArgumentError: for another format, a damaged file, an image of more than
-            `keras_vit.preprocessing.MAX_PIXELS`, and a BMP with fewer colours or compressed.
+            `keras_vit.preprocessing.MAX_PIXELS`, and a BMP with fewer colors or compressed.
 
     Example:
         >>> decode_stored(tf.io.encode_png(tf.zeros((8, 9, 3), tf.uint8))).shape
@@ -156,7 +156,7 @@ def _decode_webp(encoded):
 
 
 def _decode_bmp(encoded):
-    """A BMP, with the colours of its palette."""
+    """A BMP, with the colors of its palette."""
     header = _header(encoded)
     form, masks = tf.strings.substr(header, 28, 6), tf.strings.substr(header, 54, 12)
     has_size = tf.reduce_any(tf.strings.substr(header, 14, 4) == BMP_SIZES)
@@ -166,9 +166,9 @@ def _decode_bmp(encoded):
 
     def with_palette():
         offset, size = tf.unstack(tf.io.decode_raw(tf.strings.substr(header, 10, 8), tf.int32), 2)
-        colours = tf.strings.substr(encoded, 14 + size, (offset - 14 - size) // 4 * 4)
-        colours = tf.reshape(tf.io.decode_raw(colours, tf.uint8), (-1, 4))[:, 2::-1]  # blue, green, red, 0
-        return tf.gather(colours, tf.cast(image[..., 0], tf.int32))
+        colors = tf.strings.substr(encoded, 14 + size, (offset - 14 - size) // 4 * 4)
+        colors = tf.reshape(tf.io.decode_raw(colors, tf.uint8), (-1, 4))[:, 2::-1]  # blue, green, red, 0
+        return tf.gather(colors, tf.cast(image[..., 0], tf.int32))
 
     return tf.cond(form == BMP_FORMS[0], with_palette, lambda: image)
 

@@ -110,7 +110,7 @@ def _decode_stored_window(encoded, window):
 
 
 def with_channels(image, channels):
-    """A decoded image with the model's channels: 3, or 1 for grey."""
+    """A decoded image with the model's channels: 3, or 1 for gray."""
     if channels == 3:
         return image
     if channels == 1:
@@ -121,7 +121,7 @@ def with_channels(image, channels):
 def decode_and_prepare(encoded, preprocessing, exif=True):
     """An encoded image as model input: float32 (height, width, channels)."""
     image = with_channels(decode(encoded, exif), preprocessing.channels)
-    return preprocessing.normalise(preprocessing.resized(image))
+    return preprocessing.normalize(preprocessing.resized(image))
 
 
 def file_orientation(path):

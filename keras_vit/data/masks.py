@@ -15,7 +15,7 @@ from keras_vit.preprocessing.image_files import check_file
 from keras_vit.preprocessing.resizing import resize, resize_and_crop
 from keras_vit.tasks.segmentation_scores import IGNORE
 
-# Pillow scales grey PNGs of fewer than 8 bits to 255, so by its form the factor of a class number.
+# Pillow scales gray PNGs of fewer than 8 bits to 255, so by its form the factor of a class number.
 SCALES = {"L;2": 85, "L;4": 17}
 NEAREST = Preprocessing(None, interpolation="nearest")
 
@@ -73,8 +73,8 @@ def read_mask(source, red=False):
     """The values of a mask: uint8 (height, width).
 
     Args:
-        source: The path of a PNG file (str) or its content (bytes); palette or grey, up to 8 bits.
-        red: Whether the values are the red channel of a colour image.
+        source: The path of a PNG file (str) or its content (bytes); palette or gray, up to 8 bits.
+        red: Whether the values are the red channel of a color image.
 
     Raises:
         ValueError: if it is no such image, with the reason alone.
@@ -93,7 +93,7 @@ def read_mask(source, red=False):
             if image.width * image.height > bounds.MAX_PIXELS:
                 raise ValueError(f"more than {bounds.MAX_PIXELS} pixels")
             if image.mode not in (("RGB", "RGBA") if red else ("1", "L", "P")):
-                kind = "a colour PNG" if red else "a palette or grey PNG of up to 8 bits"
+                kind = "a color PNG" if red else "a palette or gray PNG of up to 8 bits"
                 raise ValueError(f"expected {kind}; got one of Pillow's mode {image.mode}")
             form = image.tile[0][3]
             pixels = np.asarray(image).astype("uint8")
@@ -110,7 +110,7 @@ def read_mask(source, red=False):
 def decode_mask(encoded, values=None, red=False):
     """An encoded mask as a class map, in a TensorFlow graph: uint8 (height, width, 1).
 
-    TensorFlow's decoder returns the colours of a palette instead of its numbers, so Pillow decodes.
+    TensorFlow's decoder returns the colors of a palette instead of its numbers, so Pillow decodes.
 
     Args:
         encoded: The content of a PNG file, a string tensor ().
@@ -158,7 +158,7 @@ def with_pixel_weights(batches):
 
     Returns:
         tf.data.Dataset of (images, class maps, float32 (batch, height, width)). Their sum is the weight of a
-        batch, by which devices and micro-batches with different numbers of labelled pixels are averaged.
+        batch, by which devices and micro-batches with different numbers of labeled pixels are averaged.
 
     Example:
         >>> batches = tf.data.Dataset.from_tensors((tf.zeros((1, 1, 2, 3)), tf.constant([[[0, 255]]])))

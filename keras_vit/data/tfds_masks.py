@@ -12,7 +12,7 @@ class KnownMasks:
     Args:
         class_names: The names of the classes.
         ids: The value of each class in the masks; other values are ignored.
-        red: Whether the values are the red channel of a colour image.
+        red: Whether the values are the red channel of a color image.
     """
 
     class_names: tuple[str, ...]

@@ -7,7 +7,7 @@ from keras_vit.data.images import decode, with_channels
 from keras_vit.preprocessing.resizing import resize
 from keras_vit.rules import area, boolean, integer, number
 
-GREY, SOLARIZE, SOLARIZE_ABOVE = 0.2, 0.2, 128
+GRAY, SOLARIZE, SOLARIZE_ABOVE = 0.2, 0.2, 128
 BLURS = (1.0, 0.1)  # the probability of a blur of the global views, in turn
 LOCAL_BLUR = 0.5
 SIGMA = 0.1, 2.0  # of the blur, in pixels
@@ -28,7 +28,7 @@ def view_augmentation(
     """A function from an encoded image to two global views and several smaller local ones.
 
     Each view is a random rectangle of the image, as in `random_crop`, mirrored with a probability of 1/2. Its
-    brightness, contrast, saturation and hue change with the probability `photometric`, and it becomes grey
+    brightness, contrast, saturation and hue change with the probability `photometric`, and it becomes gray
     with one of 0.2. It is blurred by a Gaussian of 0.1 to 2 pixels, the first global view always, the second
     with a probability of 0.1, and a local one with 0.5. Of the second global view, the values of 128 and more
     are inverted with a probability of 0.2.
@@ -78,7 +78,7 @@ def view_augmentation(
         pixels = random_flip(pixels, flip_seed) if flip else pixels
         if photometric:
             pixels = random_values(pixels, value_seed, photometric, blur, solarize)
-        return preprocessing.normalise(pixels)
+        return preprocessing.normalize(pixels)
 
     def augment(encoded, seed):
         image = with_channels(decode(encoded, exif), preprocessing.channels)
@@ -98,10 +98,10 @@ def view_augmentation(
 
 
 def random_values(pixels, seed, jitter=0.8, blur=0.5, solarize=0.0):
-    """Change colours, blur and invert bright values, each with a probability.
+    """Change colors, blur and invert bright values, each with a probability.
 
     Args:
-        pixels: float32 (height, width, 1 or 3) in [0, 255]; saturation, hue and greyscale need 3 channels.
+        pixels: float32 (height, width, 1 or 3) in [0, 255]; saturation, hue and grayscale need 3 channels.
         seed: Two ints; the same seed changes in the same way.
         jitter: The probability of changes of brightness, contrast, saturation and hue, in a random order.
         blur, solarize: The probabilities of a Gaussian blur, and of the inversion of values of 128 and more.
@@ -131,12 +131,12 @@ def random_values(pixels, seed, jitter=0.8, blur=0.5, solarize=0.0):
             x = tf.clip_by_value(tf.switch_case(number_of_change, branches), 0, 255)
         return x
 
-    def grey(x):
+    def gray(x):
         return tf.repeat(tf.image.rgb_to_grayscale(x), 3, axis=-1)
 
     x = tf.cond(choices[0] < jitter, jittered, lambda: pixels)
     if pixels.shape[-1] == 3:
-        x = tf.cond((choices[1] < GREY) & (jitter > 0), lambda: grey(x), lambda: x)
+        x = tf.cond((choices[1] < GRAY) & (jitter > 0), lambda: gray(x), lambda: x)
     x = tf.cond(choices[2] < blur, lambda: gaussian_blur(x, low + (high - low) * (sigma + 1) / 2), lambda: x)
     solarized = tf.where(x < SOLARIZE_ABOVE, x, 255 - x)
     return tf.ensure_shape(tf.where(choices[3] < solarize, solarized, x), pixels.shape)
@@ -174,8 +174,8 @@ def _contrast(x, amount):
 
 
 def _saturation(x, amount):
-    grey = tf.image.rgb_to_grayscale(x)
-    return grey + (x - grey) * (1 + amount)
+    gray = tf.image.rgb_to_grayscale(x)
+    return gray + (x - gray) * (1 + amount)
 
 
 def _hue(x, amount):

@@ -9,11 +9,11 @@ from keras_vit.models.features import grids_of_blocks
 from keras_vit.rules import integer
 from keras_vit.tasks import get_task
 
-BIAS_FEATURE = 100.0  # the constant feature for the bias: large, so that it is hardly regularised
+BIAS_FEATURE = 100.0  # the constant feature for the bias: large, so that it is hardly regularized
 
 
 def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, batch_size=64, k=None):
-    """Test accuracy of a ridge regression or of the nearest neighbours on the frozen representation.
+    """Test accuracy of a ridge regression or of the nearest neighbors on the frozen representation.
 
     Images are preprocessed as for the model, without augmentation. The features of the training and test
     splits are kept in memory: (samples, width) each.
@@ -156,7 +156,7 @@ def choose_shots(labels, shots, seed, class_names):
 def few_shot_accuracy(features, labels, test_features, test_labels, num_classes, l2=1024.0):
     """Fit a ridge regression to samples, and return its accuracy on others.
 
-    Features are standardised by the mean and standard deviation of the samples of the fit, and a constant
+    Features are standardized by the mean and standard deviation of the samples of the fit, and a constant
     feature is added for the bias. The targets are 1 for the label and -1 for the other classes.
 
     Args:

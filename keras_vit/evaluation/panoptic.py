@@ -9,7 +9,7 @@ from keras_vit.tasks.task import checked_names
 def panoptic_counts(predicted, label, num_classes, things=None):
     """What one image adds to the panoptic quality of each class.
 
-    A segment is the pixels of one class and, for things, of one object. A predicted and a labelled segment of
+    A segment is the pixels of one class and, for things, of one object. A predicted and a labeled segment of
     a class match if their intersection over union is above 0.5, where pixels that are ignored in the label do
     not count. A predicted segment more than half of which is ignored does not count.
 
@@ -21,7 +21,7 @@ def panoptic_counts(predicted, label, num_classes, things=None):
 
     Returns:
         float64 (classes, 4): the sum of the IoUs of matches, and the numbers of matches, of unmatched
-        predicted segments, and of unmatched labelled ones. `panoptic_quality` scores the sum over the images,
+        predicted segments, and of unmatched labeled ones. `panoptic_quality` scores the sum over the images,
         in whatever order or groups they are counted.
 
     Raises:

@@ -22,7 +22,7 @@ def evaluate(model, samples, batch_size=64, task="single_label"):
 
     Args:
         model: A `VisionTransformer` with a head.
-        samples: A split of a `Dataset`, labelled with the model's class indices, or as the task requires.
+        samples: A split of a `Dataset`, labeled with the model's class indices, or as the task requires.
         batch_size: Images per batch.
         task: "single_label", "multi_label" (labels of 0 and 1, one per class), "regression" (labels of as
             many numbers as the model has outputs) or "segmentation" (a class map for each image).

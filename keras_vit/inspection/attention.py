@@ -81,7 +81,7 @@ def attention_maps(model, images, block=None):
 def attention_rollout(model, images):
     """Compute attention rollout: how much of each patch reaches the pooling through all blocks.
 
-    The heads are averaged, the identity is added for the residual connection, the rows are normalised, and
+    The heads are averaged, the identity is added for the residual connection, the rows are normalized, and
     the blocks are multiplied. The result is the row of the pooling's query: of the class token, or the mean
     of class and distillation token; of the probe (pooling="map"), whose attention is one more factor;
     otherwise the mean over the patches. MLPs, values and the weights of the heads are not considered.
@@ -195,7 +195,7 @@ def _attention_of(block, tokens, positions, weights):
 
 
 def _patch_maps(model, images, attention):
-    """Remove the prefix tokens, reshape to the patch grid and normalise to a sum of 1."""
+    """Remove the prefix tokens, reshape to the patch grid and normalize to a sum of 1."""
     patches = attention[..., model.num_prefix_tokens :]
     total = patches.sum(axis=-1, keepdims=True)
     patches = np.where(total > 0, patches, 1) / np.where(total > 0, total, patches.shape[-1])

@@ -30,7 +30,7 @@ def segmentation_figure(images, predicted, truth, captions, class_names, title):
     Args:
         images: A list of (height, width, 3), of any sizes.
         predicted: Class maps, ints (height, width), one per image.
-        truth: The labels, likewise, or None. Pixels that they ignore have the colour of class 255.
+        truth: The labels, likewise, or None. Pixels that they ignore have the color of class 255.
         captions: One per image.
         class_names: One name per class. The legend has the most frequent classes in the maps.
         title: The figure's title.
@@ -65,7 +65,7 @@ def class_example_figure(images, predicted, truth, numbers, captions, title):
     """Draw an example for each of some classes: where it is found, where it is missed, and where it is not.
 
     Args:
-        images: A list of (height, width, 3), of any sizes, one per class; drawn in grey.
+        images: A list of (height, width, 3), of any sizes, one per class; drawn in gray.
         predicted, truth: Class maps, ints (height, width), one per image; ignored pixels are not marked.
         numbers: The classes.
         captions: One per class.

@@ -1,4 +1,4 @@
-"""Class maps as pictures: the colours of the classes, palette PNG files, and maps over images."""
+"""Class maps as pictures: the colors of the classes, palette PNG files, and maps over images."""
 
 import io
 
@@ -9,7 +9,7 @@ VALUES = 256  # of a pixel in a palette PNG
 
 
 def class_colors(count=VALUES):
-    """The colours of the first classes, the same in every mask, overlay and figure: uint8 (count, 3).
+    """The colors of the first classes, the same in every mask, overlay and figure: uint8 (count, 3).
 
     They are the palette of VOC's masks, of which the first color is black and number 255, of ignored pixels,
     is nearly white.
@@ -25,7 +25,7 @@ def class_colors(count=VALUES):
 
 
 def palette_png(classes):
-    """A class map as a PNG file, whose values are the classes and whose palette has their colours.
+    """A class map as a PNG file, whose values are the classes and whose palette has their colors.
 
     `folder:` data sets read such files as masks.
 
@@ -55,12 +55,12 @@ def palette_png(classes):
 
 
 def class_overlay(image, classes, opacity=0.5):
-    """An image with the colours of a class map over it.
+    """An image with the colors of a class map over it.
 
     Args:
-        image: (height, width, 3), or 1 channel shown in grey: uint8, or floats in [0, 1].
+        image: (height, width, 3), or 1 channel shown in gray: uint8, or floats in [0, 1].
         classes: Ints (height, width).
-        opacity: Of the colours, in [0, 1].
+        opacity: Of the colors, in [0, 1].
 
     Returns:
         An array (height, width, 3) of the image's type.
@@ -78,7 +78,7 @@ def class_overlay(image, classes, opacity=0.5):
 
 
 def png_bytes(image):
-    """The content of a PNG file of a Pillow image, or of colours, uint8 (height, width, 3)."""
+    """The content of a PNG file of a Pillow image, or of colors, uint8 (height, width, 3)."""
     file = io.BytesIO()
     (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, "PNG")
     return file.getvalue()

@@ -12,7 +12,7 @@ from keras_vit.models.config import stem_stride
 def attention_distance(model, images):
     """Compute the mean attention distance in pixels, by block and head.
 
-    The distances from the centre of a patch to the centres of all patches are averaged, weighted by its
+    The distances from the center of a patch to the centers of all patches are averaged, weighted by its
     attention, then averaged over the patches. Prefix tokens are excluded as queries and as keys. A patch that
     attends to no patch counts as 0.
 
@@ -34,15 +34,15 @@ def attention_distance(model, images):
     Source: Dosovitskiy et al. 2021, figure 7 (right), section 4.5 and appendix D.7.
     """
     check_images(model, images)
-    centres, prefix = patch_centres(model, images), model.num_prefix_tokens
+    centers, prefix = patch_centers(model, images), model.num_prefix_tokens
     states = itertools.islice(walk(model, images), model.num_layers)
-    return np.stack([_distance(*state, centres, prefix) for state in states], axis=1)
+    return np.stack([_distance(*state, centers, prefix) for state in states], axis=1)
 
 
-def patch_centres(model, images):
-    """Return the centre of each patch in the image: (patches, 2), row and column in pixels.
+def patch_centers(model, images):
+    """Return the center of each patch in the image: (patches, 2), row and column in pixels.
 
-    >>> patch_centres(model, images)[[0, 1, -1]].tolist()
+    >>> patch_centers(model, images)[[0, 1, -1]].tolist()
     [[4.0, 4.0], [4.0, 12.0], [28.0, 28.0]]
     """
     stride = stem_stride(model.resnet)
@@ -51,15 +51,15 @@ def patch_centres(model, images):
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-def _distance(block, tokens, positions, centres, prefix):
+def _distance(block, tokens, positions, centers, prefix):
     """Return (batch, heads) of one block."""
     total = 0
     tokens = block.attention_input(tokens)
     for chunk, scores in score_chunks(block.attention, tokens, positions, first=prefix):
-        queries = centres[chunk.start - prefix : chunk.stop - prefix]
-        distances = np.linalg.norm(queries[:, np.newaxis] - centres, axis=-1).astype("float32")
+        queries = centers[chunk.start - prefix : chunk.stop - prefix]
+        distances = np.linalg.norm(queries[:, np.newaxis] - centers, axis=-1).astype("float32")
         scores = scores[..., prefix:]
         weighted = ops.convert_to_numpy(ops.einsum("bhqk,qk->bhq", scores, distances))
         weights = ops.convert_to_numpy(ops.sum(scores, axis=-1))
         total += (weighted / np.where(weights > 0, weights, 1)).sum(axis=-1, dtype="float64")
-    return (total / len(centres)).astype("float32")
+    return (total / len(centers)).astype("float32")

@@ -1,4 +1,4 @@
-"""What the figures share: panels of images, text that fits and is drawn in any script, and colours."""
+"""What the figures share: panels of images, text that fits and is drawn in any script, and colors."""
 
 import textwrap
 import unicodedata
@@ -12,7 +12,7 @@ from matplotlib.text import Text
 
 from keras_vit.messages import one_line
 
-BLUE, ORANGE = "#3b4cc0", "#d95f02"  # distinguishable with colour blindness and in greyscale
+BLUE, ORANGE = "#3b4cc0", "#d95f02"  # distinguishable with color blindness and in grayscale
 YELLOW = "#f0e442"  # likewise from both
 IMAGE = "height width colors"  # the axes of an image, for `check_shapes`
 # matplotlib's default font lacks these scripts; the first installed fonts are used for them.
@@ -92,9 +92,9 @@ def image_grid(title, image, rows, columns, words=1, inches=1.8):
 
 
 def color_legend(figure, colors):
-    """Add a legend of colours by name below the panels."""
+    """Add a legend of colors by name below the panels."""
     handles = [
-        Patch(facecolor=color, edgecolor="grey", label=wrapped(name, 18)) for name, color in colors.items()
+        Patch(facecolor=color, edgecolor="gray", label=wrapped(name, 18)) for name, color in colors.items()
     ]
     columns = min(len(handles), max(int(figure.get_figwidth() / 1.6), 1))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)

@@ -1,17 +1,17 @@
-"""Pictures of dense features: their first principal components as colours."""
+"""Pictures of dense features: their first principal components as colors."""
 
 import numpy as np
 
 from keras_vit.rules import integer
 
-_CUT = 1.0  # percent of the positions at each end of a component that have its first or last colour
+_CUT = 1.0  # percent of the positions at each end of a component that have its first or last color
 
 
 def feature_pca(features, count=3):
     """The first principal components of dense features, scaled to [0, 1].
 
     With three components these are the pictures by which the authors of DINO show what patches have in
-    common. Images that are given together have common components, so that equal parts have equal colours.
+    common. Images that are given together have common components, so that equal parts have equal colors.
 
     Args:
         features: A list of arrays (rows, columns, channels), as from `keras_vit.dense_features`, or one

@@ -113,7 +113,7 @@ def picture_rows(rows, title):
 
 
 def attention_overlay(images, maps, names, title):
-    """Draw images and, below each, its attention map over the image in grey.
+    """Draw images and, below each, its attention map over the image in gray.
 
     Args:
         images: (n, height, width, 3).
@@ -205,10 +205,10 @@ def similarity_figure(image, similarity, cells, title):
 def filter_figure(components, explained, title):
     """Draw the principal components of the patch filters and the fraction of the variance of each.
 
-    Grey is 0, and each component is scaled by its own largest absolute value; its sign is arbitrary.
+    Gray is 0, and each component is scaled by its own largest absolute value; its sign is arbitrary.
 
     Args:
-        components: (count, height, width, channels), with 3 channels, or 1 shown in grey.
+        components: (count, height, width, channels), with 3 channels, or 1 shown in gray.
         explained: (count,) fractions of the variance, which sum to at most 1.
         title: The figure's title.
 
@@ -232,7 +232,7 @@ def filter_figure(components, explained, title):
     for axes, image, fraction in zip(grid.flat, images, explained):
         show(axes, image)
         axes.set_title(f"{fraction:.1%}", fontsize=8)
-    figure.supxlabel(f"grey is 0; fraction of the variance, {explained.sum():.1%} in total", fontsize=9)
+    figure.supxlabel(f"gray is 0; fraction of the variance, {explained.sum():.1%} in total", fontsize=9)
     return set_fonts(figure)
 
 
@@ -250,7 +250,7 @@ def position_figure(similarity, title):
     Example:
         >>> position_figure(np.eye(16).reshape(4, 4, 4, 4), "All different").savefig("positions.png")
 
-    Source: Dosovitskiy et al. 2021, figure 7 centre.
+    Source: Dosovitskiy et al. 2021, figure 7 center.
     """
     check_shapes(similarity=(similarity, GRIDS))
     rows, columns = np.shape(similarity)[:2]
@@ -357,7 +357,7 @@ def _image_and_maps(title, image, count, label):
 
 
 def _heatmap(title, values, limits, label, inches):
-    """Return the axes of a new figure of values as colours, whose longer side is `inches`."""
+    """Return the axes of a new figure of values as colors, whose longer side is `inches`."""
     height, width = (inches * side / max(values.shape) for side in values.shape)
     figure, grid = subplots(title, 1, 1, (width + 2, max(height + 1, 2)))
     low, high = limits
@@ -399,7 +399,7 @@ def _legend(axes):
 
 
 def _overlay(axes, image, values, limits):
-    """Draw values over a grey image, larger ones more opaque; return what the colour bar needs."""
+    """Draw values over a gray image, larger ones more opaque; return what the color bar needs."""
     height, width = np.shape(image)[:2]
     axes.imshow(np.mean(image, axis=-1), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     low, high = limits

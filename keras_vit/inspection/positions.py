@@ -25,7 +25,7 @@ def position_similarity(model):
         >>> position_similarity(model).shape
         (4, 4, 4, 4)
 
-    Source: Dosovitskiy et al. 2021, figure 7 (centre) and appendix D.4.
+    Source: Dosovitskiy et al. 2021, figure 7 (center) and appendix D.4.
     """
     check_model(model)
     if model.num_layers is None or model.position_embedding == "none":

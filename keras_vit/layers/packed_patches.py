@@ -12,7 +12,7 @@ from keras_vit.layers.patch_embedding import pair
 class PackedPositionEmbs(Configurable):
     """Add position embeddings to packed patches, resized to the grid of each image.
 
-    The resize is bilinear, antialiased and with half-pixel centres. It is one matmul of the table with the
+    The resize is bilinear, antialiased and with half-pixel centers. It is one matmul of the table with the
     weights of all patches, so that its shapes do not depend on the grids.
 
     Args:
@@ -71,8 +71,8 @@ def _resize_weights(index, new, old):
         old: An int.
     """
     scale = ops.expand_dims(old / ops.cast(new, "float32"), 2)
-    centre = (ops.cast(ops.expand_dims(index, 2), "float32") + 0.5) * scale - 0.5
-    distance = ops.abs(centre - ops.arange(old, dtype="float32"))
+    center = (ops.cast(ops.expand_dims(index, 2), "float32") + 0.5) * scale - 0.5
+    distance = ops.abs(center - ops.arange(old, dtype="float32"))
     weights = ops.maximum(1 - distance / ops.maximum(scale, 1), 0)
     return weights / ops.sum(weights, axis=2, keepdims=True)
 

@@ -153,13 +153,13 @@ def _corner_aligned(old, new):
 
 
 def _cubic_convolution(old, new):
-    """(new, old) weights of Keys's cubic with a = -3/4 and half-pixel centres; the edge continues outside."""
+    """(new, old) weights of Keys's cubic with a = -3/4 and half-pixel centers; the edge continues outside."""
     numpy, new, rows = np, new, np.arange(new) if isinstance(new, int) else None
     if rows is None:
         numpy, new, rows = ops, ops.cast(new, "float32"), ops.cast(ops.arange(new), "float32")
-    centres = (rows + 0.5) * (old / (new + 0.1)) - 0.5
+    centers = (rows + 0.5) * (old / (new + 0.1)) - 0.5
     positions = np.arange(-2, old + 2, dtype="float32")
-    x = numpy.abs(numpy.expand_dims(centres, 1) - positions)
+    x = numpy.abs(numpy.expand_dims(centers, 1) - positions)
     near, far = (1.25 * x - 2.25) * x * x + 1, ((-0.75 * x + 3.75) * x - 6) * x + 3
     weights = numpy.where(x < 1, near, numpy.where(x < 2, far, 0.0))
     inside = np.equal.outer(np.clip(positions, 0, old - 1), np.arange(old)).astype("float32")

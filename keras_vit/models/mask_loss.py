@@ -108,7 +108,7 @@ def query_loss(masks, classes, labels, draw=keras.random.uniform, num_points=125
 
 
 def sample(maps, points):
-    """The values of maps at points, interpolated bilinearly between pixel centres; 0 outside.
+    """The values of maps at points, interpolated bilinearly between pixel centers; 0 outside.
 
     Args:
         maps: (batch, height, width, channels).
@@ -124,7 +124,7 @@ def sample(maps, points):
 
     Source: `point_sample` of Mask2Former; torch's `grid_sample` with `align_corners=False`.
     """
-    return sum(value * ops.expand_dims(share, 2) for value, share in _neighbours(maps, points))
+    return sum(value * ops.expand_dims(share, 2) for value, share in _neighbors(maps, points))
 
 
 def _spread(values, points, maps):
@@ -136,7 +136,7 @@ def _spread(values, points, maps):
     return ops.reshape(ops.scatter(index, shares, (batch * height * width,)), (batch, height, width, 1))
 
 
-def _neighbours(maps, points):
+def _neighbors(maps, points):
     """The values of the four pixels around each point, and their shares, which are 0 outside the map."""
     maps = ops.convert_to_tensor(maps)
     batch, height, width, *channels = ops.shape(maps)
@@ -182,7 +182,7 @@ def _for_each_slot(total, body, *start):
 def _targets(labels, points, number, count):
     """How much of each point is in a class of each image, and in any: both (batch, points)."""
     inside, valid, number = 0.0, 1.0, ops.expand_dims(number, 1)
-    for found, share in _neighbours(labels, points):
+    for found, share in _neighbors(labels, points):
         inside += share * ops.cast(found == number, "float32")
         valid -= share * ops.cast(found == count, "float32")
     return inside, valid

@@ -174,7 +174,7 @@ class MaskedAutoencoder(Pretrainer):
 
         Returns:
             dict of float32 arrays (batch, height, width, channels) with colors in [0, 1]: the images as
-            "image"; with grey masked patches as "visible patches"; with predicted ones as "prediction".
+            "image"; with gray masked patches as "visible patches"; with predicted ones as "prediction".
             Normalized predictions get the mean and the standard deviation of their patch.
 
         Example:

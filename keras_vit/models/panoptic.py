@@ -63,7 +63,7 @@ def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range
         inner = [max(round(side * factor), 1) for side in own]
         x = np.asarray(resize(pixels[np.newaxis], inner, preprocessing))
         x = np.pad(x, [(0, 0), *((0, side - given) for side, given in zip(size, inner)), (0, 0)])
-        outputs = queries.predict_on_batch(preprocessing.normalise(x))
+        outputs = queries.predict_on_batch(preprocessing.normalize(x))
         classes = np.asarray(ops.softmax(outputs["classes"]))[0]  # (q, k + 1)
         kept = np.flatnonzero((classes.argmax(-1) < model.num_classes) & (classes.max(-1) > threshold))
         masks = resize_bilinearly(outputs["masks"][..., kept], size)[:, : inner[0], : inner[1]]

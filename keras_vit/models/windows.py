@@ -82,7 +82,7 @@ def _segment_whole(model, images, preprocessing, batch_size, value_range):
         for image in images[first : first + batch_size]:
             pixels = as_pixels(image, preprocessing.channels, value_range)
             sizes.append(pixels.shape[:2])
-            inputs.append(preprocessing.normalise(preprocessing.resized(pixels)))
+            inputs.append(preprocessing.normalize(preprocessing.resized(pixels)))
         logits = check_finite(np.asarray(model.predict_on_batch(np.stack(inputs))))
         maps += [_classes_of(each, size, preprocessing) for each, size in zip(logits, sizes)]
     return maps
@@ -190,9 +190,9 @@ def _slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1)):
             parts = []
             for left in lefts[first : first + batch_size]:
                 part = pixels[top : top + window[0], left : left + window[1]]
-                # Pixels outside of the image are 0 after the normalisation.
+                # Pixels outside of the image are 0 after the normalization.
                 missing = [(0, side - given) for side, given in zip(window, part.shape)]
-                parts.append(np.pad(model.preprocessing.normalise(part), [*missing, (0, 0)]))
+                parts.append(np.pad(model.preprocessing.normalize(part), [*missing, (0, 0)]))
             yield from check_finite(np.asarray(compute(np.stack(parts)), "float32"))
 
     height, width = (side // s for side, s in zip(window, scale))

@@ -46,8 +46,8 @@ class Preprocessing:
     Args:
         image_size: (height, width) or one int; None keeps the images' own size.
         resize: "squash" (the official models: straight to `image_size`) or "crop" (the shorter
-            side to `image_size` / `crop_fraction`, then the centre).
-        crop_fraction: With "crop": the fraction of the resized image's shorter side that the centre
+            side to `image_size` / `crop_fraction`, then the center).
+        crop_fraction: With "crop": the fraction of the resized image's shorter side that the center
             crop keeps, in (0, 1].
         interpolation: "bilinear", "bicubic" or "nearest".
         antialias: Whether to antialias when downscaling. The official models were trained without.
@@ -57,7 +57,7 @@ class Preprocessing:
 
     Call arguments:
         images: An array (height, width[, channels]) or (batch, height, width[, channels]), uint8 or
-            float; or a path to an image file; or a list of arrays and paths of any sizes. Grey images
+            float; or a path to an image file; or a list of arrays and paths of any sizes. Gray images
             are repeated over the channels, an alpha channel is dropped. Or a tensor (height, width,
             channels) or (batch, height, width, channels), also in a `tf.data` pipeline, or a
             `KerasTensor`; with `max_num_patches` no tensor.
@@ -70,7 +70,7 @@ class Preprocessing:
         max_num_patches, patch height · patch width · channels), the patches row by row, then padding; and
         int32 (batch, 2), their rows and columns. With mean and std 0.5 the two differ by at most 1e-6. With
         KERAS_BACKEND=jax, `tf.data` still resizes with TensorFlow, which differs from JAX by 5e-6
-        (bilinear) or 2e-3 (bicubic), and with "nearest" may choose a neighbouring pixel.
+        (bilinear) or 2e-3 (bicubic), and with "nearest" may choose a neighboring pixel.
 
     Raises:
         ValueError: for an unknown option; for floats outside `value_range` or a wrong shape; for a
@@ -157,7 +157,7 @@ class Preprocessing:
         if not len(images) and not self.packs:
             return np.zeros((0, *(self.image_size or (0, 0)), self.channels), "float32")
         prepared = [
-            self.normalise(self.resized(as_pixels(image, self.channels, value_range))) for image in images
+            self.normalize(self.resized(as_pixels(image, self.channels, value_range))) for image in images
         ]
         if self.packs:
             return packed(prepared, self.patch_size, self.max_num_patches, self.channels)
@@ -194,7 +194,7 @@ class Preprocessing:
 
         return PreprocessingLayer(self, value_range, **options)
 
-    def normalise(self, pixels):
+    def normalize(self, pixels):
         """Convert pixels in [0, 255], an array or tensor, to model input."""
         scale = np.asarray(self.std, "float32") * 255
         shift = np.asarray(self.mean, "float32") * 255
@@ -204,9 +204,9 @@ class Preprocessing:
         return (pixels - shift) / scale
 
     def colors(self, x):
-        """Convert model input back to colours (…, height, width, 3) in [0, 1], for display.
+        """Convert model input back to colors (…, height, width, 3) in [0, 1], for display.
 
-        Channel counts other than three become the grey of their mean.
+        Channel counts other than three become the gray of their mean.
 
         >>> preprocessing = Preprocessing(32)
         >>> preprocessing.colors(preprocessing(np.full((32, 32, 3), 0.25))).max().round(3).item()

@@ -38,8 +38,8 @@ def read_image(path):
             message contains its path.
 
     Example:
-        >>> keras.utils.save_img(tmp / "grey.png", np.full((8, 9, 3), 128), scale=False)
-        >>> read_image(tmp / "grey.png").shape
+        >>> keras.utils.save_img(tmp / "gray.png", np.full((8, 9, 3), 128), scale=False)
+        >>> read_image(tmp / "gray.png").shape
         (8, 9, 3)
     """
     from PIL import Image
@@ -113,9 +113,9 @@ def _stored_pixels(image, file):
 def _first_frame(image):
     """A GIF's first frame at its position on the canvas, black elsewhere and where it is transparent."""
     left, top, right, bottom = image.tile[0][1]
-    colours, alpha = np.split(np.asarray(image.convert("RGBA"))[top:bottom, left:right], [3], axis=-1)
+    colors, alpha = np.split(np.asarray(image.convert("RGBA"))[top:bottom, left:right], [3], axis=-1)
     canvas = np.zeros((image.height, image.width, 3), "uint8")
-    canvas[top:bottom, left:right] = colours * (alpha > 0)
+    canvas[top:bottom, left:right] = colors * (alpha > 0)
     return canvas
 
 

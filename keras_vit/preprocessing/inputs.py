@@ -9,7 +9,7 @@ from keras_vit.preprocessing.image_files import read_image
 from keras_vit.preprocessing.value_range import check_inside, range_of, to_255
 
 LUMA = (0.299, 0.587, 0.114)  # the brightness of red, green and blue (ITU-R BT.601)
-# The model's channel count and the channel counts of images that it accepts: grey or RGB, perhaps with alpha.
+# The model's channel count and the channel counts of images that it accepts: gray or RGB, perhaps with alpha.
 ACCEPTED_CHANNELS = {1: (1, 2, 3, 4), 3: (1, 3, 4)}
 MIN_WIDTH = 16  # A smaller last axis is taken for the channels, unless the images are square.
 
@@ -27,15 +27,15 @@ def as_list(images, channels):
             f"a path, or a list of these; got {type(images).__name__} of rank {ndim}"
         )
     images = np.asarray(images)
-    if ndim == 3 and _is_grey_batch(images.shape, channels):
+    if ndim == 3 and _is_gray_batch(images.shape, channels):
         return images[..., np.newaxis]
     return images if ndim == 4 else images[np.newaxis]
 
 
-def _is_grey_batch(shape, channels):
+def _is_gray_batch(shape, channels):
     """Whether an array of rank 3 is (batch, height, width) and not one image.
 
-    >>> [_is_grey_batch(shape, 3) for shape in ((60, 28, 28), (28, 28, 3), (3, 64, 64), (64, 64, 5))]
+    >>> [_is_gray_batch(shape, 3) for shape in ((60, 28, 28), (28, 28, 3), (3, 64, 64), (64, 64, 5))]
     [True, False, False, False]
     """
     count, height, width = shape
@@ -74,7 +74,7 @@ def check_channels(shape, channels):
     accepted = accepted_channels(channels)
     if shape[-1] not in accepted:
         remedy = (
-            " (put the channels last with np.moveaxis(images, -3, -1), or add them to grey images with "
+            " (put the channels last with np.moveaxis(images, -3, -1), or add them to gray images with "
             "images[..., np.newaxis])"
         )
         raise ValueError(
@@ -84,7 +84,7 @@ def check_channels(shape, channels):
 
 
 def with_channels(pixels, channels, numpy):
-    """Convert float32 images (…, channels) to the model's channels: alpha dropped, grey repeated, RGB mixed.
+    """Convert float32 images (…, channels) to the model's channels: alpha dropped, gray repeated, RGB mixed.
 
     Args:
         pixels: An array or tensor.

@@ -75,7 +75,7 @@ class PreprocessingLayer(keras.layers.Layer):
         unchecked = dtype == "uint8" or 0 in images.shape
         invalid = 0.0 if unchecked else self._check_range(pixels)
         pixels = with_channels(to_255(pixels, low, high), channels, backend.numpy)
-        output = self.preprocessing.normalise(self.preprocessing.resized(pixels)) + invalid
+        output = self.preprocessing.normalize(self.preprocessing.resized(pixels)) + invalid
         return backend.cast(output, self.compute_dtype)
 
     def _check_range(self, pixels):

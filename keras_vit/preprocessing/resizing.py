@@ -45,7 +45,7 @@ def resize(pixels, size, preprocessing):
 
 
 def resize_and_crop(pixels, preprocessing):
-    """Resize images until they cover `before_crop`, and crop the centre.
+    """Resize images until they cover `before_crop`, and crop the center.
 
     Where the resized images would be more than `MAX_ENLARGEMENT` times as large, as of long and narrow
     ones, only the crop is computed: with TensorFlow the same pixels, with antialias to 0.02 of 255.
@@ -95,12 +95,12 @@ def _resized_part(pixels, axes, preprocessing):
         scale = cast(old, "float64") / cast(new, "float64")
         width = cast(numpy.maximum(scale, 1), "float64") if smooth else 1  # JAX's rules make it float32.
         # In float32, as TensorFlow computes them for whole images, so that the pixels are the same.
-        centres = cast(cast(start, "float64") + np.arange(count) + 0.5, "float32") * cast(scale, "float32")
-        centres = cast(centres, "float64")
-        first = numpy.maximum(cast(numpy.floor(centres[0] - radius * width), "int64"), 0)
-        stop = numpy.minimum(cast(numpy.ceil(centres[-1] + radius * width), "int64"), cast(old, "int64"))
+        centers = cast(cast(start, "float64") + np.arange(count) + 0.5, "float32") * cast(scale, "float32")
+        centers = cast(centers, "float64")
+        first = numpy.maximum(cast(numpy.floor(centers[0] - radius * width), "int64"), 0)
+        stop = numpy.minimum(cast(numpy.ceil(centers[-1] + radius * width), "int64"), cast(old, "int64"))
         inputs = cast(numpy.arange(first, stop), "float64") + 0.5
-        distances = (inputs - centres[:, np.newaxis]) / width
+        distances = (inputs - centers[:, np.newaxis]) / width
         if preprocessing.interpolation == "bicubic" and not smooth:
             distances = numpy.round(distances * 1024) / 1024  # TensorFlow has a table of the weights.
         weight = cast(kernel(distances, numpy), "float32")

@@ -22,7 +22,7 @@ class SegmentationCrossEntropy(keras.losses.Loss):
     """Cross-entropy of softmax(logits) in each pixel, averaged over the pixels with a label.
 
     A class out of range makes the loss NaN, so that wrong labels are noticed. On several replicas or
-    micro-batches, with different numbers of labelled pixels, a `DistributedModel` needs `pixel_weights` as
+    micro-batches, with different numbers of labeled pixels, a `DistributedModel` needs `pixel_weights` as
     sample weights to compute the mean over all pixels of the global batch; runs give it them.
 
     Args:

@@ -119,13 +119,13 @@ def segmentation_scores(predictions):
     Source: Everingham et al. 2010 (IoU); Csurka et al. 2013 (boundaries).
     """
     matrix, boundaries = predictions.confusion_matrix, predictions.boundaries
-    right, labelled = np.diag(matrix), matrix.sum(1)
-    present = labelled > 0
+    right, labeled = np.diag(matrix), matrix.sum(1)
+    present = labeled > 0
     return {
         "samples": len(predictions.lengths),
         "mean_iou": mean_iou(matrix),
-        "pixel_accuracy": float(right.sum() / labelled.sum()) if present.any() else None,
-        "mean_accuracy": _mean(right[present] / labelled[present]),
+        "pixel_accuracy": float(right.sum() / labeled.sum()) if present.any() else None,
+        "mean_accuracy": _mean(right[present] / labeled[present]),
         "boundary_f": _mean(boundaries[~np.isnan(boundaries)]),
     }
 
@@ -174,10 +174,10 @@ def segmentation_classes(predictions, class_names=None):
 def boundary_f(predicted, label, tolerance=TOLERANCE):
     """How well the boundaries of the classes in an image agree, as an F measure.
 
-    A pixel is on the boundary of its class if one of its four neighbours has another class; neither ignored
+    A pixel is on the boundary of its class if one of its four neighbors has another class; neither ignored
     pixels nor the border of the image make a boundary. A boundary pixel is matched if the other map has one
     of the same class within the tolerance. Precision is the matched fraction of the predicted boundary,
-    recall that of the labelled one.
+    recall that of the labeled one.
 
     Args:
         predicted, label: Class maps, ints (height, width).
@@ -210,7 +210,7 @@ def boundary_f(predicted, label, tolerance=TOLERANCE):
 
 
 def _edges(classes):
-    """The pixels with a neighbour of another class, both of which are not ignored: bool (height, width)."""
+    """The pixels with a neighbor of another class, both of which are not ignored: bool (height, width)."""
     edges = np.zeros(classes.shape, bool)
     for axis in (0, 1):
         first, second = (

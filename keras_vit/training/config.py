@@ -22,7 +22,7 @@ class RunConfig:
         model: A variant such as "B/16", or constructor arguments of `VisionTransformer`. It may be None if
             there are `weights`, or sizes in the recipe's `model`; the checkpoint must have these sizes.
         weights: The checkpoint to start from: its source, or a `.keras` file or run of this package. Its
-            `pre_logits` is dropped and the head is initialised, as in official fine-tuning; the head of a
+            `pre_logits` is dropped and the head is initialized, as in official fine-tuning; the head of a
             segmenter is kept as by `from_pretrained(segmenter=…)`. None: random weights.
         image_size: (height, width); None: the recipe's, the checkpoint's, or the model's own.
         on_bad_image: "fail" or "skip".

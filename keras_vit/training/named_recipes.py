@@ -345,7 +345,7 @@ RECIPES = {
         crop_area=None,
         flip=False,
         eval_every=250,
-        source="this package: scanned digits of 8×8 pixels in their 17 shades of grey, from scratch",
+        source="this package: scanned digits of 8×8 pixels in their 17 shades of gray, from scratch",
         cost="1,500 steps of 64 images, 440 seconds of processor time",
         result="80.6 % of 355 held-out digits recognized after the completion of their lower halves",
     ),
@@ -414,7 +414,7 @@ RECIPES = {
     "plain_s16": _plain(90, 76.5),
     "plain_s16_150": _plain(150, 78.5),
     "plain_s16_300": _plain(300, 80.0),
-    # Predict the colours of corrupted patches, without labels: `keras-vit pretrain --objective masked_patch`.
+    # Predict the colors of corrupted patches, without labels: `keras-vit pretrain --objective masked_patch`.
     "masked_patch": Recipe(
         **_PRETRAINING,
         base_lr=2e-4,
@@ -548,7 +548,7 @@ RECIPES = {
         source="Caron et al. 2021 (DINO, arXiv 2104.14294), section 3.2; README (Vanilla DINO training) and "
         "`main_dino.py` of `facebookresearch/dino`",
         cost=f"{100 * _DINO_EPOCH:,} steps of 512 images, 100 passes; the authors: 1.75 days on 8 GPUs",
-        result=f"{_NOT_RUN}ImageNet top-1 69.3 % by nearest neighbours, 74.0 % by a linear probe (S/16)",
+        result=f"{_NOT_RUN}ImageNet top-1 69.3 % by nearest neighbors, 74.0 % by a linear probe (S/16)",
     ),
 }
 

@@ -55,7 +55,7 @@ def make_strategy(name="auto"):
     if name.partition("=")[0] in {*STRATEGIES["jax"]} - {*STRATEGIES["tensorflow"]}:
         sharding.make_distribution(name)  # It says that this needs JAX.
     one_of(STRATEGIES["tensorflow"]).check("strategy", name)
-    gpus = tf.config.list_physical_devices("GPU")  # Listing logical devices would initialise TensorFlow.
+    gpus = tf.config.list_physical_devices("GPU")  # Listing logical devices would initialize TensorFlow.
     if name == "auto":
         name = "multi_worker" if len(_cluster()[0]) > 1 else "mirrored" if len(gpus) > 1 else "single"
     if name == "multi_worker":

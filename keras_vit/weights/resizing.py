@@ -16,23 +16,23 @@ def _cubic(x):
     return np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, np.where(x < 2, ((2.5 - 0.5 * x) * x - 4) * x + 2, 0))
 
 
-def _pixel_centred(kernel, antialias, old, new):
-    """(new, old) weights of a resize with half-pixel centres."""
+def _pixel_centered(kernel, antialias, old, new):
+    """(new, old) weights of a resize with half-pixel centers."""
     scale = old / new
     width = max(scale, 1) if antialias else 1
-    centres = (np.arange(new)[:, np.newaxis] + 0.5) * scale - 0.5
+    centers = (np.arange(new)[:, np.newaxis] + 0.5) * scale - 0.5
     if not antialias:
-        centres = np.clip(centres, 0, old - 1)
-    weights = kernel((np.arange(old) - centres) / width)
+        centers = np.clip(centers, 0, old - 1)
+    weights = kernel((np.arange(old) - centers) / width)
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-_PIXEL_CENTRED = {  # kernel, and whether it is widened to antialias
+_PIXEL_CENTERED = {  # kernel, and whether it is widened to antialias
     "bicubic_antialias": (_cubic, True),
     "bilinear_antialias": (_hat, True),
     "bilinear_half_pixel": (_hat, False),
 }
-POSITION_RESIZES = ("bilinear", *_PIXEL_CENTRED)
+POSITION_RESIZES = ("bilinear", *_PIXEL_CENTERED)
 
 
 def resized_positions(table, old_grid, new_grid, method="bilinear"):
@@ -43,7 +43,7 @@ def resized_positions(table, old_grid, new_grid, method="bilinear"):
         old_grid, new_grid: (rows, columns).
         method: "bilinear" (aligned corners, the official loader), "bicubic_antialias" (timm's),
             "bilinear_antialias" (FlexiViT's) or "bilinear_half_pixel" (without antialiasing, C-RADIO's); the
-            last three have half-pixel centres.
+            last three have half-pixel centers.
 
     Returns:
         Array (1, prefix + new rows · new columns, channels) of the table's type.
@@ -66,7 +66,7 @@ def resized_positions(table, old_grid, new_grid, method="bilinear"):
         grid = resize_position_grid(grid, new_grid)
     else:
         by_row, by_column = (
-            _pixel_centred(*_PIXEL_CENTRED[method], *sides) for sides in zip(old_grid, new_grid)
+            _pixel_centered(*_PIXEL_CENTERED[method], *sides) for sides in zip(old_grid, new_grid)
         )
         grid = np.einsum("ij,jkd,lk->ild", by_row, grid.astype("float64"), by_column)
     grid = grid.astype(table.dtype).reshape(1, -1, table.shape[-1])
@@ -77,7 +77,7 @@ def resized_relative_positions(table, old_grid, new_grid):
     """Resize a table of relative positions to another grid; the rows of a class token do not change.
 
     Each axis of the offsets is interpolated linearly between points whose distances grow geometrically from
-    the centre, so that small offsets keep their values.
+    the center, so that small offsets keep their values.
 
     Args:
         table: (offsets, heads), as in `RelativePositionBias`.
@@ -139,7 +139,7 @@ def resized_patch_kernel(kernel, patch_size):
     """
     # B is separable, and so is its pseudo-inverse.
     by_row, by_column = (
-        np.linalg.pinv(_pixel_centred(_hat, False, old, new).T)
+        np.linalg.pinv(_pixel_centered(_hat, False, old, new).T)
         for old, new in zip(kernel.shape[:2], patch_size)
     )
     resized = np.einsum("ij,kl,jlcd->ikcd", by_row, by_column, kernel.astype("float64"), optimize=True)
@@ -149,7 +149,7 @@ def resized_patch_kernel(kernel, patch_size):
 def adapted_channels(kernel, channels):
     """Adapt the first kernel to another number of image channels.
 
-    For one channel the kernel is summed, so that a grey image has the output of its copy in all channels.
+    For one channel the kernel is summed, so that a gray image has the output of its copy in all channels.
     More channels repeat the stored ones, scaled by the ratio of the counts.
 
     Args:

@@ -89,7 +89,7 @@ def test_a_wrong_command_line_is_refused_in_one_line(arguments, words, keras_vit
         ("trian --dataset digits", "did you mean finetune?"),
     ],
 )
-def test_options_and_subcommands_of_other_tools_and_typing_errors_are_recognised(
+def test_options_and_subcommands_of_other_tools_and_typing_errors_are_recognized(
     arguments, message, keras_vit, refused
 ):
     refused(keras_vit(*arguments.split()), message)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from PIL import Image
-from reference.comparing import randomise
+from reference.comparing import randomize
 from reference.small import SMALL, one_block
 
 from keras_vit import ImageGPT
@@ -16,7 +16,7 @@ ENCODER = {
 def run(tmp_path_factory):
     """A folder with the models of a finished run."""
     folder = tmp_path_factory.mktemp("complete")
-    model = randomise(ImageGPT(ENCODER))
+    model = randomize(ImageGPT(ENCODER))
     model.save(folder / "pretrainer.keras")
     model.encoder.save(folder / "model.keras")
     return folder, model

@@ -32,7 +32,7 @@ NAMES = ("ant", "bee", "cat", "dog", "<eel>")
 
 
 def encoded(count):
-    """PNG files of one colour each, and these colours."""
+    """PNG files of one color each, and these colors."""
     colors, files = np.random.default_rng(0).integers(0, 256, (count, 3), "uint8"), []
     for color in colors:
         file = io.BytesIO()
@@ -41,7 +41,7 @@ def encoded(count):
     return tuple(files), colors
 
 
-def labelled(task, count):
+def labeled(task, count):
     rng = np.random.default_rng(1)
     labels = {
         "single_label": lambda: tuple(rng.integers(0, 5, count).tolist()),
@@ -68,7 +68,7 @@ def errors_of(outputs, labels, task):
 
 
 def evaluated(model, samples, task="single_label", names=NAMES, **options):
-    """(what is returned, the page, its pictures by section as (caption, size, colour))."""
+    """(what is returned, the page, its pictures by section as (caption, size, color))."""
     report = Report()
     found = add_evaluation(report, model, samples, task, "made, test", names, **options)
     text = report.page("t")
@@ -90,8 +90,8 @@ def pixels(data):
 
 @pytest.fixture(scope="module")
 def classified(model):
-    """Classified samples, their colours, and what `evaluated` returns for them."""
-    samples, colors = labelled("single_label", 31)
+    """Classified samples, their colors, and what `evaluated` returns for them."""
+    samples, colors = labeled("single_label", 31)
     return samples, colors, evaluated(model, samples, batch_size=8)
 
 
@@ -108,7 +108,7 @@ def test_scores_have_a_row_for_each_class_and_the_confusion_matrix_names_its_axe
 def test_worst_and_best_predictions_are_ordered_by_their_error(task, model, classified):
     samples, colors, found = classified
     if task != "single_label":
-        samples, colors = labelled(task, 31)
+        samples, colors = labeled(task, 31)
         found = evaluated(model, samples, task)
     (result, images, labels), _, pictures = found
     assert evaluate(model, samples, 8, task).items() <= result.items() and result["drawn_from"] == 31
@@ -168,7 +168,7 @@ class _Source(list):
 def test_a_large_split_is_sampled_and_other_images_are_not_read(model, monkeypatch):
     monkeypatch.setattr(evaluation_summary, "MAX_IMAGES", 20)
     monkeypatch.setattr(evaluation_summary, "MAX_PICTURES", 2)
-    samples, _ = labelled("single_label", 200)
+    samples, _ = labeled("single_label", 200)
     source = _Source(samples.images)
     table = tf.constant(samples.labels)
     records = IndexedRecords(
@@ -186,7 +186,7 @@ def test_a_large_split_is_sampled_and_other_images_are_not_read(model, monkeypat
 
 
 def test_only_correct_predictions_are_best_and_there_may_be_none(model):
-    samples, colors = labelled("single_label", 6)
+    samples, colors = labeled("single_label", 6)
     wrong = (outputs_of(model, colors).argmax(axis=1) + 1) % 5
     _, text, pictures = evaluated(model, Samples(samples.images, tuple(wrong.tolist())))
     assert len(pictures["Worst"]) == 3 and "Best predictions" not in text
@@ -208,7 +208,7 @@ def test_pictures_and_errors_name_their_files_below_the_data_sets_folder(tmp_pat
 @pytest.mark.slow
 def test_of_many_classes_the_worst_are_listed_and_no_matrix_is_drawn():
     names = tuple(str(i) for i in range(120))
-    samples, _ = labelled("single_label", 150)
+    samples, _ = labeled("single_label", 150)
     samples = Samples(samples.images, tuple(i % 120 for i in range(150)))
     _, text, _ = evaluated(small(num_classes=120), samples, names=names)
     assert "Confusion matrix" not in text

@@ -77,10 +77,10 @@ def test_the_result_is_the_models(inspected, images, model):
 
 
 @pytest.mark.slow
-def test_a_model_without_head_or_positions_is_inspected_on_grey_images_of_several_sizes(keras_vit, tmp_path):
-    grey = Preprocessing(None, mean=(0.5,), std=(0.25,))
+def test_a_model_without_head_or_positions_is_inspected_on_gray_images_of_several_sizes(keras_vit, tmp_path):
+    gray = Preprocessing(None, mean=(0.5,), std=(0.25,))
     options = {"image_size": (None, None), "position_embedding": "none", "in_channels": 1}
-    path = saved(tmp_path / "any.keras", num_classes=None, pooling="gap", preprocessing=grey, **options)
+    path = saved(tmp_path / "any.keras", num_classes=None, pooling="gap", preprocessing=gray, **options)
     for number, size in enumerate([(16, 24), (16, 24), (32, 16)]):
         Image.fromarray(picture(0, number, size)).save(tmp_path / f"{number}.png")
     files = [tmp_path / f"{number}.png" for number in range(3)]

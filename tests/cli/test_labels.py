@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from made import tokenizers
 from PIL import Image
-from reference.comparing import randomise
+from reference.comparing import randomize
 
 from keras_vit import ImageTextModel, TextPreprocessing, from_pretrained, save_weights
 from keras_vit.cli.labels import read_labels, read_prompts
@@ -31,7 +31,7 @@ def two_towers(tmp_path_factory):
     (folder / "vocab.txt").write_bytes(tokenizers.bert_vocabulary())
     prepare = TextPreprocessing.from_files(folder, "lit_bert", length=8)
     image, text = {**IMAGE, "pooling": "gap"}, {**text_tower(prepare), "pooling": "first"}
-    model = randomise(ImageTextModel(image, text, text_preprocessing=prepare))
+    model = randomize(ImageTextModel(image, text, text_preprocessing=prepare))
     model.save(folder / "two.keras")
     return folder / "two.keras", model
 
@@ -65,7 +65,7 @@ def packed_towers(two_towers, tmp_path_factory):
     """The same for images of any aspect ratio."""
     prepare = two_towers[1].text_preprocessing
     image = {**IMAGE, "image_size": (None, None), "pooling": "map", "max_num_patches": 6, "position_grid": 2}
-    model = randomise(ImageTextModel(image, text_tower(prepare), text_preprocessing=prepare))
+    model = randomize(ImageTextModel(image, text_tower(prepare), text_preprocessing=prepare))
     path = tmp_path_factory.mktemp("packed towers") / "packed.keras"
     model.save(path)
     return path, model
@@ -225,7 +225,7 @@ def siglip(tmp_path_factory):
     prepare = TextPreprocessing.from_files(folder, "siglip", length=8)
     image = {**IMAGE, "pooling": "map", "prefix_positions": False}
     options = {"text_projection": 12, "projection_bias": True, "text_preprocessing": prepare}
-    model = randomise(ImageTextModel(image, text_tower(prepare), **options))
+    model = randomize(ImageTextModel(image, text_tower(prepare), **options))
     save_weights(model, folder / "saved", "huggingface")
     return folder / "saved", model
 

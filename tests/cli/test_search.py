@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("eager")
 
 
 def pictures(folder):
-    """Pictures of one colour each, in a new folder."""
+    """Pictures of one color each, in a new folder."""
     folder.mkdir()
     for name, color in {"red": (255, 0, 0), "green": (0, 255, 0), "dark red": (200, 0, 0)}.items():
         keras.utils.save_img(folder / f"{name}.png", np.full((8, 8, 3), color, "uint8"), scale=False)

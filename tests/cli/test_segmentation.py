@@ -10,7 +10,7 @@ from made.folders import write_masks
 from made.pages import read_page
 from made.refusals import assert_is, tables
 from PIL import Image
-from reference.comparing import randomise
+from reference.comparing import randomize
 from reference.small import SMALL, small
 
 from keras_vit import ImageSegmenter, VisionTransformer
@@ -37,7 +37,7 @@ NAMES = ("sky", "tree", "road")
 def live(streets):
     """A model that predicts every class somewhere in these images."""
     encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
-    model = randomise(ImageSegmenter(encoder, 3, class_names=NAMES))
+    model = randomize(ImageSegmenter(encoder, 3, class_names=NAMES))
     logits = model.predict_on_batch(model.preprocessing(sorted((streets / "images").iterdir())))
     model.get_layer("head").bias.assign_sub(logits.mean((0, 1, 2)))
     return model

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("eager")
         *("https://tfhub.dev/google/vit_b16/1", "https://www.kaggle.com/models/me/vit/tensorFlow2/b16/1"),
     ],
 )
-def test_exports_are_recognised_by_their_names(source):
+def test_exports_are_recognized_by_their_names(source):
     assert is_exported(source)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from made.folders import write_classes, write_masks
 from made.notebooks import executed
-from reference.comparing import randomise
+from reference.comparing import randomize
 
 from keras_vit import VisionTransformer, save_weights
 from keras_vit.data.masks import read_mask
@@ -94,7 +94,7 @@ def published(tmp_path_factory):
     names = class_names("imagenet_1k")
     model = VisionTransformer(64, **sizes, num_classes=1000, class_names=names, activation="gelu_erf")
     path = tmp_path_factory.mktemp("published") / "model.safetensors"
-    return str(save_weights(randomise(model), path, "timm"))
+    return str(save_weights(randomize(model), path, "timm"))
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_classify_takes_a_published_checkpoint(tmp_path, published):
 @pytest.mark.slow
 def test_classify_takes_a_checkpoint_without_class_names(tmp_path):
     sizes = {"patch_size": 16, "hidden_size": 24, "num_layers": 1, "mlp_dim": 40, "num_heads": 3}
-    model = randomise(VisionTransformer(64, **sizes, num_classes=21))
+    model = randomize(VisionTransformer(64, **sizes, num_classes=21))
     checkpoint = save_weights(model, tmp_path / "ViT.npz", "vit_jax")
     checkpoint.with_suffix(".json").unlink()
     done = run("01_classify", tmp_path, SOURCE=str(checkpoint))
@@ -201,7 +201,7 @@ def test_frozen_features_classify_and_retrieve_without_labels_in_training(tmp_pa
     done = run("05_frozen_features", tmp_path)
     assert done.warnings == []
     assert done.figures == {"retrieval-figure": 1, "patch-figure": 1}
-    assert done.fraction("nearest-neighbours") > 0.9
+    assert done.fraction("nearest-neighbors") > 0.9
     assert done.fraction("linear-probe") > 0.9
     assert done.fraction("retrieval-figure") > 0.85
     classifier = keras.saving.load_model(done.folder / "probe.keras")

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 from made.sampling import some
-from reference.comparing import assert_close, float_weights, numpy, randomise, without_initial_values
+from reference.comparing import assert_close, float_weights, numpy, randomize, without_initial_values
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL
 
 import keras_vit
@@ -228,7 +228,7 @@ def ready(cls, arguments, shapes, **more):
         with without_initial_values():
             layer = cls(**arguments, **more)
             layer(*inputs)
-        _READY[case] = randomise(layer)
+        _READY[case] = randomize(layer)
     return _READY[case], inputs
 
 

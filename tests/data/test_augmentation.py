@@ -27,8 +27,8 @@ def test_shifts_are_subpixel_up_to_their_fraction_with_black_borders():
     image = tf.constant(POSITIONS, tf.float32)
     images = tf.data.Dataset.range(300).map(lambda i: random_shift(image, [7, i], 0.1))
     shifted = np.stack([*images.as_numpy_iterator()])
-    centre = shifted[:, HEIGHT // 2, WIDTH // 2]
-    shifts = HEIGHT // 2 - centre[:, 0], WIDTH // 2 - centre[:, 1]
+    center = shifted[:, HEIGHT // 2, WIDTH // 2]
+    shifts = HEIGHT // 2 - center[:, 0], WIDTH // 2 - center[:, 1]
     for each, down, right in zip(shifted, *shifts):
         y, x = Y - down, X - right
         inside = (y >= 0) & (y <= HEIGHT - 1) & (x >= 0) & (x <= WIDTH - 1)
@@ -112,7 +112,7 @@ def test_the_probability_of_random_erasing_is_that_of_the_field():
 
 
 def solid(count):
-    """Images of one colour, their index, and one-hot labels."""
+    """Images of one color, their index, and one-hot labels."""
     indices = tf.range(count, dtype=tf.float32)
     return indices[:, None, None, None] * tf.ones((count, 16, 16, 3)), tf.eye(count)
 
@@ -203,6 +203,6 @@ def test_some_changes_need_a_size(fields):
         image_augmentation(Augmentation(**fields), Preprocessing(None))
 
 
-def test_grey_images_have_no_colours_to_change():
+def test_gray_images_have_no_colors_to_change():
     with pytest.raises(ValueError, match="randaugment needs 3 channels; the model reads 1"):
         image_augmentation(EVERYTHING, Preprocessing(24, mean=(0.5,), std=(0.5,)))

@@ -109,8 +109,8 @@ def test_each_image_keeps_its_label(tmp_path):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_evaluation_prepares_images_as_preprocessing_does(channels, tmp_path):
     samples = load_dataset(f"folder:{write_classes(tmp_path / 'images')}").split("test")
-    colours = {"mean": (0.4,) * channels, "std": (0.2,) * channels}
-    preprocessing = Preprocessing((20, 28), interpolation="bicubic", **colours)
+    colors = {"mean": (0.4,) * channels, "std": (0.2,) * channels}
+    preprocessing = Preprocessing((20, 28), interpolation="bicubic", **colors)
     batches = evaluation_batches(samples, preprocessing, 3)
     images = np.concatenate([images for images, _ in batches.as_numpy_iterator()])
     np.testing.assert_allclose(images, preprocessing(list(samples.images)), atol=2e-5)

@@ -11,13 +11,11 @@ from keras_vit.data.formats import decode_stored, is_bounded
 from keras_vit.preprocessing import bounds, read_image
 from keras_vit.preprocessing.image_files import BMP_REQUIREMENT
 
-COLOURS = np.random.default_rng(0).integers(0, 256, (12, 16, 3)).astype("uint8")
-IMAGE = Image.fromarray(COLOURS)
+COLORS = np.random.default_rng(0).integers(0, 256, (12, 16, 3)).astype("uint8")
+IMAGE = Image.fromarray(COLORS)
 BGR_MASKS = struct.pack("<III", 0xFF0000, 0xFF00, 0xFF)
 INK = Image.frombytes("CMYK", (16, 12), np.random.default_rng(2).bytes(12 * 16 * 4))
-CLEAR = Image.fromarray(
-    np.insert(COLOURS, 3, np.arange(12 * 16).reshape(12, 16), -1)
-)  # transparent in places
+CLEAR = Image.fromarray(np.insert(COLORS, 3, np.arange(12 * 16).reshape(12, 16), -1))  # transparent in places
 
 
 def without_adobe(jpeg):
@@ -34,10 +32,10 @@ def gif(*corner, screen=(16, 12), blocks=b"", **options):
     return content[:6] + struct.pack("<HH", *screen) + content[10:frame] + blocks + descriptor
 
 
-def bmp_file(bits, compression=0, masks=b"", colours=0, top_down=False):
+def bmp_file(bits, compression=0, masks=b"", colors=0, top_down=False):
     """A BMP of 12×16 pixels."""
-    rows = COLOURS[:, :, 0] if bits == 8 else np.insert(COLOURS[..., ::-1], 3, 9, -1)[..., : bits // 8]
-    palette = np.random.default_rng(1).integers(0, 256, (colours, 4)).astype("uint8").tobytes()
+    rows = COLORS[:, :, 0] if bits == 8 else np.insert(COLORS[..., ::-1], 3, 9, -1)[..., : bits // 8]
+    palette = np.random.default_rng(1).integers(0, 256, (colors, 4)).astype("uint8").tobytes()
     offset = 54 + len(masks) + len(palette)
     height = -12 if top_down else 12
     head = struct.pack(
@@ -50,8 +48,8 @@ stored_of = tf.function(decode_stored, [tf.TensorSpec((), tf.string)])
 COMMENT = b"\x21\xfe" + b"\xff" * 256 * 3 + b"\x05hello\x00"
 RARE = {
     "cmyk jpeg without adobe's marker": without_adobe(encoded(INK, "JPEG")),
-    "bmp of 256 colours": encoded(IMAGE.quantize(256), "BMP"),
-    "bmp of some colours": encoded(IMAGE.quantize(30), "BMP"),
+    "bmp of 256 colors": encoded(IMAGE.quantize(256), "BMP"),
+    "bmp of some colors": encoded(IMAGE.quantize(30), "BMP"),
     "bmp with alpha": encoded(IMAGE.convert("RGBA"), "BMP"),
     "bmp with the usual masks": bmp_file(32, 3, BGR_MASKS),
     "bmp from the top": bmp_file(24, top_down=True),
@@ -77,9 +75,9 @@ def test_rare_forms_are_decoded_as_pillow_does(kind, tmp_path):
 
 
 REFUSED = {
-    "bmp of 2 colours": (encoded(IMAGE.convert("1"), "BMP"), BMP_REQUIREMENT),
+    "bmp of 2 colors": (encoded(IMAGE.convert("1"), "BMP"), BMP_REQUIREMENT),
     "bmp with other masks": (bmp_file(32, 3, BGR_MASKS[::-1]), BMP_REQUIREMENT),
-    "compressed bmp": (bmp_file(8, 1, colours=256), BMP_REQUIREMENT),
+    "compressed bmp": (bmp_file(8, 1, colors=256), BMP_REQUIREMENT),
     "animated webp": (encoded(IMAGE, "WEBP", save_all=True, append_images=[IMAGE.rotate(90)]), "animated"),
     "gif without an image": (gif()[:100] + b";", ""),
     "postscript": (encoded(IMAGE, "EPS"), ""),

@@ -14,12 +14,12 @@ from keras_vit.preprocessing import read_image
 
 KINDS = {  # what is written: Pillow's mode, the format and its options
     "png": ("RGB", "PNG", {}),
-    "grey png": ("L", "PNG", {}),
+    "gray png": ("L", "PNG", {}),
     "palette png": ("P", "PNG", {}),
     "transparent png": ("RGBA", "PNG", {}),
-    "grey and transparent png": ("LA", "PNG", {}),
+    "gray and transparent png": ("LA", "PNG", {}),
     "jpeg": ("RGB", "JPEG", {"quality": 90}),
-    "grey jpeg": ("L", "JPEG", {"quality": 90}),
+    "gray jpeg": ("L", "JPEG", {"quality": 90}),
     "progressive jpeg": ("RGB", "JPEG", {"quality": 80, "progressive": True}),
     "cmyk jpeg": ("CMYK", "JPEG", {"quality": 90}),
     "bmp": ("RGB", "BMP", {}),
@@ -96,19 +96,19 @@ def test_a_window_of_a_jpeg_contains_the_pixels_of_the_whole(kind, rng):
 
 def in_a_graph(content, preprocessing):
     def prepare(image):
-        return preprocessing.normalise(preprocessing.resized(with_channels(image, preprocessing.channels)))
+        return preprocessing.normalize(preprocessing.resized(with_channels(image, preprocessing.channels)))
 
     return tf.function(prepare, [tf.TensorSpec((None, None, 3), tf.uint8)])(whole_of(content)).numpy()
 
 
-COLOURS = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25)}
+COLORS = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25)}
 
 
 @pytest.mark.parametrize(
     "kind, preprocessing",
     [
-        ("png", Preprocessing((24, 24), **COLOURS)),
-        ("grey png", Preprocessing((20, 37), "crop", 0.875, "nearest")),
+        ("png", Preprocessing((24, 24), **COLORS)),
+        ("gray png", Preprocessing((20, 37), "crop", 0.875, "nearest")),
         ("transparent png", Preprocessing((20, 37), "crop", 1.0, "bicubic", antialias=True)),
         ("bmp", Preprocessing(24, mean=(0.5,), std=(0.5,))),
     ],

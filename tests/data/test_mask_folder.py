@@ -78,7 +78,7 @@ def damage_image(root):
     write_broken(root / "images" / "03.png")
 
 
-def damage_colour(root):
+def damage_color(root):
     Image.new("RGB", (24, 32)).save(root / "masks" / "03.png")
 
 
@@ -137,7 +137,7 @@ DAMAGES = {  # by the first cell of the manual's table; some return another data
     "no training images": damage_train,
     "a damaged image": damage_image,
     "a damaged mask": damage_mask,
-    "a mask in colours": damage_colour,
+    "a mask in colors": damage_color,
     "a mask of 16 bits": damage_depth,
     "a mask of another size": damage_size,
     "a value without a class": damage_value,

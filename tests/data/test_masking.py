@@ -125,10 +125,10 @@ def test_patches_are_visible_equally_often():
 
 
 def test_labels_are_passed_on_and_batches_may_be_empty():
-    labelled = tf.data.Dataset.from_tensors((tf.zeros((0, 4, 4, 3)), tf.zeros(0)))
-    ((inputs, labels),) = orders(labelled)
+    labeled = tf.data.Dataset.from_tensors((tf.zeros((0, 4, 4, 3)), tf.zeros(0)))
+    ((inputs, labels),) = orders(labeled)
     assert (inputs["order"].shape, labels.shape) == ((0, 9), (0,))
-    inputs, _ = random_order_batches(labelled.unbatch().batch(8), 9, seed=0).element_spec
+    inputs, _ = random_order_batches(labeled.unbatch().batch(8), 9, seed=0).element_spec
     assert inputs["order"].shape.as_list() == [None, 9]
 
 

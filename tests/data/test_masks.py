@@ -58,7 +58,7 @@ def test_masks_are_numbers_in_any_depth(mode, bits):
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
-def test_grey_masks_of_few_bits_are_not_scaled(bits):
+def test_gray_masks_of_few_bits_are_not_scaled(bits):
     values = np.arange(16, dtype="uint8").reshape(2, 8) % 2**bits
     content = tf.io.encode_png(np.zeros((2, 8, 1), "uint8")).numpy()  # its chunks are rewritten below
     import struct
@@ -77,10 +77,10 @@ def test_grey_masks_of_few_bits_are_not_scaled(bits):
 
 
 def test_the_red_channel_is_a_mask_where_it_is_asked_for():
-    colours = np.arange(24, dtype="uint8").reshape(2, 4, 3)
-    np.testing.assert_array_equal(read_mask(png(colours), red=True), colours[..., 0])
-    with pytest.raises(ValueError, match="^expected a colour PNG; got one of Pillow's mode L$"):
-        read_mask(png(colours[..., 0]), red=True)
+    colors = np.arange(24, dtype="uint8").reshape(2, 4, 3)
+    np.testing.assert_array_equal(read_mask(png(colors), red=True), colors[..., 0])
+    with pytest.raises(ValueError, match="^expected a color PNG; got one of Pillow's mode L$"):
+        read_mask(png(colors[..., 0]), red=True)
 
 
 @pytest.mark.parametrize(
@@ -142,13 +142,13 @@ def test_photometric_changes_leave_the_mask():
     assert others.numpy().min() >= 0 and others.numpy().max() <= 255
 
 
-def test_photometric_changes_have_their_probability_and_grey_images_have_two():
+def test_photometric_changes_have_their_probability_and_gray_images_have_two():
     pixels = tf.fill((4, 4, 3), 128.0) * [1.0, 0.5, 0.75]
     apply = tf.function(lambda seed: random_photometric(pixels, [7, seed], 0.5))
     same = [np.array_equal(apply(tf.constant(seed, tf.int64)), pixels) for seed in range(200)]
     assert 0.01 < np.mean(same) < 0.15  # 1 / 16 of them
-    grey = random_photometric(pixels[..., :1], [7, 5], 1.0)
-    assert grey.shape == (4, 4, 1)
+    gray = random_photometric(pixels[..., :1], [7, 5], 1.0)
+    assert gray.shape == (4, 4, 1)
 
 
 def test_at_factor_1_the_image_just_covers_the_crop(rng):
@@ -158,7 +158,7 @@ def test_at_factor_1_the_image_just_covers_the_crop(rng):
     np.testing.assert_array_equal(mask, image[:, left : left + 24, :1])
 
 
-def test_a_smaller_image_is_padded_by_the_mean_colour():
+def test_a_smaller_image_is_padded_by_the_mean_color():
     preprocessing = Preprocessing((20, 24), mean=(0.2, 0.4, 0.6))
     pixels, mask = random_scale(
         tf.zeros((20, 24, 3)), [0, 1], preprocessing, (0.5, 0.5), tf.zeros((20, 24, 1))

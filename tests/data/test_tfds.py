@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from made.prepared import CLASSES, COLOURS, PICTURE, blank, number_of, prepare
+from made.prepared import CLASSES, COLORS, PICTURE, blank, number_of, prepare
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.samples import IndexedRecords, RecordFiles
@@ -43,7 +43,7 @@ def test_files_of_both_formats_are_a_data_set(toy):
     data_dir, file_format = toy
     assert len([*pathlib.Path(data_dir).rglob("toy-train*")]) == 5
     dataset = load(data_dir)
-    assert (dataset.name, dataset.class_names, dataset.task) == ("tfds:toy", COLOURS, "single_label")
+    assert (dataset.name, dataset.class_names, dataset.task) == ("tfds:toy", COLORS, "single_label")
     assert sizes(dataset) == (81, 9, 10)
     found = {split: decoded(samples.evaluation_records()) for split, samples in dataset.splits.items()}
     assert {number for number, _ in found["train"] + found["validation"]} == set(range(90))
@@ -167,7 +167,7 @@ def masks_of(features, masks, data_dir, name, **options):
 
 
 MASK = tfds.features.Image(shape=(None, None, 1), encoding_format="png")
-COLOUR_MASK = tfds.features.Image(shape=(None, None, 3), encoding_format="png")
+COLOR_MASK = tfds.features.Image(shape=(None, None, 3), encoding_format="png")
 VOC = tfds.features.LabeledImage(labels=["background", "aeroplane", "bicycle"])
 
 
@@ -177,7 +177,7 @@ VOC = tfds.features.LabeledImage(labels=["background", "aeroplane", "bicycle"])
         ("oxford_iiit_pet", {"segmentation_mask": MASK}, [1, 2, 3, 0], [0, 1, 2, 255], ("pet", "border", 3)),
         (
             "scene_parse150",
-            {"annotation": COLOUR_MASK},
+            {"annotation": COLOR_MASK},
             [0, 1, 150, 151],
             [255, 0, 149, 255],
             ("1", "150", 150),

@@ -81,7 +81,7 @@ def pillow(change):
     ],
 )
 @pytest.mark.parametrize("amount", [-0.4, 0.2])
-def test_colours_change_as_by_pillow(name, change, amount, rng):
+def test_colors_change_as_by_pillow(name, change, amount, rng):
     from keras_vit.data import views as module
 
     pixels = rng.integers(60, 160, (12, 9, 3)).astype("float32")
@@ -122,8 +122,8 @@ def test_random_values_stay_in_range_and_change(channels, rng):
     unchanged = [np.array_equal(each, pixels) for each in found]
     assert 0 < sum(unchanged) < 12
     if channels == 3:
-        grey = [np.allclose(each[..., 0], each[..., 2], atol=1e-3) for each in found]
-        assert 1 <= sum(grey) <= 12
+        gray = [np.allclose(each[..., 0], each[..., 2], atol=1e-3) for each in found]
+        assert 1 <= sum(gray) <= 12
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_labels_of_other_classes_and_too_few_images_are_refused():
         few_shot_accuracy([[0.0], [1.0]], [0, 1], [[0.0]], [-1], 2)
 
 
-def test_features_are_standardised_and_a_constant_one_is_harmless():
+def test_features_are_standardized_and_a_constant_one_is_harmless():
     few, labels = np.array([[0.0, 7.0], [1e-3, 7.0]]), [0, 1]
     assert few_shot_accuracy(few, labels, [[1e-4, 7.0], [9e-4, 7.0]], [0, 1], 2, 1.0) == 1.0
 

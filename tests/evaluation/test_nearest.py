@@ -1,4 +1,4 @@
-"""Weighted votes of nearest neighbours, against scikit-learn."""
+"""Weighted votes of nearest neighbors, against scikit-learn."""
 
 import numpy as np
 import pytest
@@ -22,8 +22,8 @@ def scikit_learn(features, labels, tests, test_labels, k, temperature):
 def test_the_votes_are_scikit_learns(seed, k, temperature):
     rng = np.random.default_rng(seed)
     labels, test_labels = rng.integers(0, 4, 30), rng.integers(0, 5, 20)
-    centres = rng.normal(size=(5, 6))
-    features, tests = (centres[each] + rng.normal(size=(len(each), 6)) for each in (labels, test_labels))
+    centers = rng.normal(size=(5, 6))
+    features, tests = (centers[each] + rng.normal(size=(len(each), 6)) for each in (labels, test_labels))
     expected = scikit_learn(features, labels, tests, test_labels, k, temperature)
     assert knn_accuracy(features, labels, tests, test_labels, k, temperature) == pytest.approx(expected)
 

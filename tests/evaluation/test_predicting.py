@@ -4,7 +4,7 @@ from made.encoded import encoded
 from made.folders import write_classes
 from made.unread import Unread
 from PIL import Image
-from reference.comparing import numpy, randomise
+from reference.comparing import numpy, randomize
 from reference.small import SMALL, small
 
 from keras_vit import ImageSegmenter, Preprocessing, VisionTransformer
@@ -131,7 +131,7 @@ class Brightest:
 
 
 def scenes(sizes):
-    """Images of pure colours of these sizes, and masks of their channels."""
+    """Images of pure colors of these sizes, and masks of their channels."""
     rng, pictures, masks = np.random.default_rng(3), [], []
     for height, width in sizes:
         mask = rng.integers(0, 3, (height // 4, width // 4), "uint8").repeat(4, 0).repeat(4, 1)
@@ -157,7 +157,7 @@ def test_class_maps_are_scored_at_the_images_own_sizes():
 
 def test_a_model_for_any_size_computes_each_image_at_its_own():
     options = {**SMALL, "image_size": (None, None), "position_grid": (2, 2), "num_classes": None}
-    model = randomise(ImageSegmenter(VisionTransformer(**{**options, "num_layers": 1}), 3))
+    model = randomize(ImageSegmenter(VisionTransformer(**{**options, "num_layers": 1}), 3))
     samples = scenes([(16, 12), (20, 28), (8, 12)])
     predictions = predict(model, samples, 3, "segmentation")
     alone = [predict(model, samples.take([i]), task="segmentation").pairs for i in range(3)]

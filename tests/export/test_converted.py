@@ -31,7 +31,7 @@ MODELS = {
     "no transformer": {**HYBRID, **NO_TRANSFORMER, "resnet": (1,)},
     "dropout": {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "stochastic_depth_rate": 0.3},
     "no head": {"num_classes": None},
-    "grey": {"in_channels": 1},
+    "gray": {"in_channels": 1},
     "chunked attention": {},
     "any size": {"image_size": (None, None), "position_grid": (4, 4)},
     **NEWER,
@@ -49,7 +49,7 @@ MODELS = {
         **{"pooling": "gap", "norm": "rms"},
     },
 }
-FAST = ("EVA-02-B", "tanh", "map", "grey", "dropout", "chunked attention")
+FAST = ("EVA-02-B", "tanh", "map", "gray", "dropout", "chunked attention")
 # This is converted to LiteRT only.
 ALSO = ("DINOv3-S", "grouped queries", "post-norm", "distillation", "any size")
 # Relative to the largest logit. Rounding to integers costs such small models much; test_quantization.py has a

@@ -20,7 +20,7 @@ def test_what_is_written_is_read_back(description, tmp_path):
 
 
 def test_fields_of_later_versions_are_ignored(description):
-    values = json.loads(description.as_json()) | {"version": "9.0", "quantised_by": {"whom": [1]}}
+    values = json.loads(description.as_json()) | {"version": "9.0", "quantized_by": {"whom": [1]}}
     found = parse_description(json.dumps(values), "m.onnx")
     assert found.version == "9.0"
     assert {**vars(found), "version": description.version} == vars(description)

@@ -41,7 +41,7 @@ def test_formats_and_precisions_choose_rows():
         *(("https://host/vit.npz?like=m.onnx", None), ("https://host/vit.npz#.tgz", None), ("m.keras", None)),
     ],
 )
-def test_exports_are_recognised_by_their_suffix(source, suffix):
+def test_exports_are_recognized_by_their_suffix(source, suffix):
     assert suffix_of(source) == suffix
 
 

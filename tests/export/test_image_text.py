@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made import tokenizers
-from reference.comparing import assert_close, randomise
+from reference.comparing import assert_close, randomize
 
 from keras_vit import ImageTextModel, Preprocessing, TextPreprocessing
 from keras_vit.export import export_folder, export_image_text, export_text_tflite, open_text
 from keras_vit.export.image_text import FILE, TEXTS, sample_ids
-from keras_vit.export.verify import normalised
+from keras_vit.export.verify import normalized
 
 SIZES = {"hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
 TEXT = ("causal", "eos_id", "norm_after_residual", "pad_id")  # options of the text tower
@@ -27,7 +27,7 @@ def two_towers(pooling="last", text_preprocessing=None, **options):
     text |= {name: options.pop(name) for name in TEXT if name in options}
     if text_preprocessing:
         text["vocabulary_size"] = text_preprocessing.vocabulary_size
-    return randomise(ImageTextModel(image, text, text_preprocessing=text_preprocessing, **options))
+    return randomize(ImageTextModel(image, text, text_preprocessing=text_preprocessing, **options))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def model():
 def test_a_saved_model_has_the_vectors_and_logits_of_the_live_towers(model, tmp_path, rng):
     loaded = tf.saved_model.load(export_image_text(model, tmp_path / "1"))
     images, ids = rng.uniform(size=(3, 16, 16, 3)).astype("float32"), sample_ids(40, 8)
-    vectors = np.asarray(model.image_encoder(normalised(model, images)))
+    vectors = np.asarray(model.image_encoder(normalized(model, images)))
     texts = np.asarray(model.text_encoder(ids))
     signatures = loaded.signatures
     assert_close(signatures["encode_images"](images=tf.constant(images))["embedding"], vectors, 1e-5)
@@ -52,7 +52,7 @@ def test_a_saved_model_has_the_vectors_and_logits_of_the_live_towers(model, tmp_
 def test_towers_of_packed_patches_are_a_saved_model(tmp_path, rng):
     image = {"image_size": (None, None), "patch_size": 8, **SIZES, "pooling": "map", "position_grid": (2, 2)}
     text = {"vocabulary_size": 40, "length": 8, **SIZES}
-    model = randomise(ImageTextModel({**image, "max_num_patches": 5}, text))
+    model = randomize(ImageTextModel({**image, "max_num_patches": 5}, text))
     signatures = tf.saved_model.load(export_image_text(model, tmp_path / "1")).signatures
     images, ids = [rng.random((9, 40, 3)), rng.random((20, 20, 3)), rng.random((8, 8, 3))], sample_ids(40, 8)
     packed = {name: tf.constant(array) for name, array in model.preprocessing(images).items()}
@@ -128,7 +128,7 @@ def test_a_folder_holds_both_towers_and_the_tokenizer(options, tmp_path):
     both = tf.saved_model.load(tmp_path / "out" / "image_text" / "saved_model" / "1")
     images = np.random.default_rng(0).uniform(size=(3, 16, 16, 3)).astype("float32")
     found = both.signatures["zero_shot"](images=tf.constant(images), ids=tf.constant(ids))
-    vectors = np.asarray(model.image_encoder.predict_on_batch(normalised(model, images)))
+    vectors = np.asarray(model.image_encoder.predict_on_batch(normalized(model, images)))
     logits = model.similarity(vectors, ids)
     assert_close(found["logits"], logits, 1e-5)
     if model.objective == "softmax":

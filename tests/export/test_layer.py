@@ -9,7 +9,7 @@ from made.devices import devices
 from made.exports import pixels
 from made.servers import Server, file, serving
 from reference.comparing import assert_close
-from reference.small import one_block, penalised, run_live
+from reference.small import one_block, penalized, run_live
 
 from keras_vit.export.archive import make_archive
 from keras_vit.export.layer import SavedModelLayer
@@ -209,7 +209,7 @@ def test_its_config_is_its_arguments(saved_model):
 
 @pytest.mark.slow
 def test_it_is_fine_tuned_as_the_live_model_is_and_on_replicas(tmp_path):
-    model = penalised()
+    model = penalized()
     saved_model = export_saved_model(model, tmp_path / "1", warmup=())
     images, labels = pixels(8), np.arange(8) % 5
 
@@ -224,7 +224,7 @@ def test_it_is_fine_tuned_as_the_live_model_is_and_on_replicas(tmp_path):
 
     losses = fit(lambda: SavedModelLayer(saved_model, trainable=True))
     replicated = fit(lambda: SavedModelLayer(saved_model, trainable=True), 2)
-    live = fit(lambda: lambda images: model(model.preprocessing.normalise(images * 255.0)))
+    live = fit(lambda: lambda images: model(model.preprocessing.normalize(images * 255.0)))
     np.testing.assert_allclose(losses, live, rtol=1e-3)
     np.testing.assert_allclose(replicated, live, rtol=1e-3)
     assert losses[-1] < losses[0]

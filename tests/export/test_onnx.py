@@ -72,7 +72,7 @@ def test_converting_is_quiet(saved_model, tmp_path, capfd, caplog):
 
 
 def test_kernels_are_constants_at_the_inputs_of_their_matmuls(file, model):
-    """Quantisers look for them there, and leave out or mistake kernels that are reshaped."""
+    """Quantizers look for them there, and leave out or mistake kernels that are reshaped."""
     graph = onnx.load(file).graph
     constants = {constant.name: [*constant.dims] for constant in graph.initializer}
     kernels = [

@@ -114,7 +114,7 @@ def test_int8_keeps_the_accuracy_of_a_trained_model(shared_folder, tmp_path):
 
 @pytest.mark.slow
 @needs_openvino
-def test_nncf_quantises_our_onnx_file(exported, model):
+def test_nncf_quantizes_our_onnx_file(exported, model):
     import nncf
     import openvino
 

@@ -106,7 +106,7 @@ def test_integer_inputs_are_pixels_and_hidden_by_open_exported(
 def test_calibration_images_set_the_ranges_and_are_not_changed(saved_model, tmp_path):
     images = pixels(6)
     given = (images, iter([images[:1], images[1:5], images[5:]]), np.full((6, 16, 16, 3), 0.5, "float32"))
-    as_array, in_batches, of_grey = (
+    as_array, in_batches, of_gray = (
         open_exported(
             export_tflite(saved_model, tmp_path / f"{i}.tflite", precision="int8", calibration=calibration)
         ).predict_on_batch(pixels(4))
@@ -114,7 +114,7 @@ def test_calibration_images_set_the_ranges_and_are_not_changed(saved_model, tmp_
     )
     np.testing.assert_array_equal(images, pixels(6))
     np.testing.assert_array_equal(as_array, in_batches)
-    assert np.abs(as_array - of_grey).max() > 1e-3
+    assert np.abs(as_array - of_gray).max() > 1e-3
 
 
 def test_a_fixed_batch_of_calibration_images_is_filled_up():

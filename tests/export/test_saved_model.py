@@ -53,7 +53,7 @@ def test_gradients_reach_every_trainable_variable(model, loaded):
         loss = tf.reduce_sum(loaded(pixels(), training=False) ** 2)
     gradients = tape.gradient(loss, loaded.trainable_variables)
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model(model.preprocessing.normalise(pixels() * 255)) ** 2)
+        loss = tf.reduce_sum(model(model.preprocessing.normalize(pixels() * 255)) ** 2)
     expected = tape.gradient(loss, [weight.value for weight in model.trainable_variables])
     for gradient, live, weight in zip(gradients, expected, model.trainable_variables):
         assert gradient is not None, weight.path
@@ -70,7 +70,7 @@ def test_keras_loads_it_as_a_layer(model, saved_model):
 
 @pytest.mark.slow
 def test_a_representation_is_exported_without_the_head(tmp_path):
-    model = one_block(distillation=True, class_names=("red", "green", "blue", "grey", "pink"))
+    model = one_block(distillation=True, class_names=("red", "green", "blue", "gray", "pink"))
     folder = export_saved_model(model, tmp_path / "1", representation=True, warmup=())
     loaded = tf.saved_model.load(folder)
     expected = model.feature_extractor("representation")(model.preprocessing(pixels()))["representation"]

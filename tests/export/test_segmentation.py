@@ -62,7 +62,7 @@ def segmenter(head="up", size=(16, 24), layers=2):
 
 
 def live_logits(model, images):
-    return np.asarray(model.predict_on_batch(model.preprocessing.normalise(images * np.float32(255))))
+    return np.asarray(model.predict_on_batch(model.preprocessing.normalize(images * np.float32(255))))
 
 
 def photos(*sizes):

@@ -17,12 +17,12 @@ from keras_vit.export.saved_model import export_saved_model
 SLOW = pytest.mark.slow
 KINDS = {  # Pillow's mode, the format, (height, width)
     "jpeg": ("RGB", "JPEG", (45, 61)),
-    "grey.jpeg": ("L", "JPEG", (20, 16)),
+    "gray.jpeg": ("L", "JPEG", (20, 16)),
     "cmyk.jpeg": ("CMYK", "JPEG", (33, 70)),
     "png": ("RGB", "PNG", (16, 16)),
-    "grey.png": ("L", "PNG", (50, 20)),
+    "gray.png": ("L", "PNG", (50, 20)),
     "alpha.png": ("RGBA", "PNG", (9, 90)),
-    "grey_alpha.png": ("LA", "PNG", (31, 17)),
+    "gray_alpha.png": ("LA", "PNG", (31, 17)),
     "16_bits.png": ("I;16", "PNG", (24, 40)),
     "gif": ("P", "GIF", (21, 34)),
     "bmp": ("RGB", "BMP", (64, 16)),
@@ -116,7 +116,7 @@ def test_the_feature_vector_shares_the_models_weights(model, saved_model):
     loaded = tf.saved_model.load(saved_model)
     outputs = serve(loaded, "image_feature_vector", images=pixels())
     assert {*outputs} == {"representation"}
-    inputs = model.preprocessing.normalise(pixels() * 255)
+    inputs = model.preprocessing.normalize(pixels() * 255)
     expected = model.feature_extractor("representation")(inputs)["representation"]
     assert_close(outputs["representation"], expected, 1e-5)
     for variable in loaded.variables:
@@ -206,7 +206,7 @@ def test_images_that_the_patch_does_not_divide_are_refused(resnet, free, tmp_pat
 
 
 @pytest.mark.slow
-def test_grey_models_read_encoded_images_too(files, tmp_path):
+def test_gray_models_read_encoded_images_too(files, tmp_path):
     model = one_block(in_channels=1)
     outputs = serve(exported(model, tmp_path), "serving_bytes", image_bytes=contents(files))
     for row, expected in zip(outputs["scores"], model.classify(files)):

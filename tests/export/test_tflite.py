@@ -135,7 +135,7 @@ def test_what_does_not_convert_or_no_gpu_computes_is_refused(
         ),
         (
             lambda saved: rewrite(saved / "assets/keras_vit.json", {"mean": None, "version": "0.1.0"}),
-            "keras_vit 0.1.0 did not store how this export normalises pixels: export the model again",
+            "keras_vit 0.1.0 did not store how this export normalizes pixels: export the model again",
         ),
         (
             lambda saved: rewrite(saved / "assets/keras_vit.json", {"mean": [0.5]}),

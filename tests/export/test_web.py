@@ -20,7 +20,7 @@ from keras_vit.export.description import describe
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.folder import export_folder
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.verify import normalised
+from keras_vit.export.verify import normalized
 from keras_vit.inspection import attention_rollout
 from keras_vit.preprocessing import Preprocessing
 
@@ -88,7 +88,7 @@ def test_a_page_names_no_other_host_and_may_request_nothing_from_one(name, reque
     assert "$" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)  # nothing is left to fill in
 
 
-def test_the_html_is_whole_and_labelled(single):
+def test_the_html_is_whole_and_labeled(single):
     class Tags(html.parser.HTMLParser):
         def __init__(self):
             super().__init__()
@@ -111,8 +111,8 @@ def test_the_html_is_whole_and_labelled(single):
     assert found.tags[0] == ("html", {"lang": "en"})
     ids = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
     assert len(ids) == len({*ids})
-    labelled = {attributes["for"] for tag, attributes in found.tags if tag == "label" and "for" in attributes}
-    assert labelled == {"file", "accelerator"} <= {*ids}
+    labeled = {attributes["for"] for tag, attributes in found.tags if tag == "label" and "for" in attributes}
+    assert labeled == {"file", "accelerator"} <= {*ids}
     for tag, attributes in found.tags:
         if tag == "canvas":
             assert "aria-label" in attributes or "aria-hidden" in attributes
@@ -150,7 +150,7 @@ def test_attention_rollout_is_an_output_where_it_is_asked_for(page, single, mode
     images = pixels(2)
     assert "rollout" not in open_exported(page).outputs(images)
     found = open_exported(single).outputs(images)["rollout"]
-    expected = attention_rollout(model, normalised(model, images)).reshape(2, -1)
+    expected = attention_rollout(model, normalized(model, images)).reshape(2, -1)
     assert_close(found / found.sum(axis=1, keepdims=True), expected, 1e-5)
     with pytest.raises(ValueError, match="attention rollout needs an encoder"):
         without = one_block(**{**HYBRID, **NO_TRANSFORMER, "resnet": (1,)})
@@ -214,11 +214,11 @@ def photo(path, size=(41, 30)):
 
 LUMINANCE = """
 element => {
-  const light = colour => colour.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
+  const light = color => color.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
     .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const colours = [getComputedStyle(element).color, getComputedStyle(document.body).backgroundColor];
-  const [a, b] = colours.map(light).sort((x, y) => y - x);
+  const colors = [getComputedStyle(element).color, getComputedStyle(document.body).backgroundColor];
+  const [a, b] = colors.map(light).sort((x, y) => y - x);
   return (a + 0.05) / (b + 0.05);
 }
 """
@@ -353,7 +353,7 @@ def test_web_gpu_is_used_where_there_is_one(pooling, precision, bound, tmp_path)
 
 KINDS = {
     "any size": ({"image_size": (None, None), "position_grid": (4, 4)}, {"image_size": (16, 24)}),
-    "grey": ({"in_channels": 1}, {}),
+    "gray": ({"in_channels": 1}, {}),
     "multi_label": ({}, {"task": "multi_label"}),
     "regression": ({}, {"task": "regression"}),
     "gap": ({"pooling": "gap"}, {}),

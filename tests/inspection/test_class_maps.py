@@ -8,7 +8,7 @@ from keras_vit.data.masks import read_mask
 from keras_vit.inspection import class_colors, class_overlay, palette_png
 
 
-def test_the_colours_are_those_of_vocs_masks():
+def test_the_colors_are_those_of_vocs_masks():
     """Of the classes in its table, and of ignored pixels."""
     colors = class_colors()
     known = {8: (64, 0, 0), 15: (192, 128, 128), 20: (0, 64, 128), 255: (224, 224, 192)}
@@ -27,7 +27,7 @@ def test_a_palette_png_is_read_as_the_mask_that_it_was(rng):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_an_overlay_mixes_the_image_and_the_colours(channels, rng):
+def test_an_overlay_mixes_the_image_and_the_colors(channels, rng):
     image, classes = rng.integers(0, 256, (4, 6, channels), "uint8"), rng.integers(0, 9, (4, 6))
     expected = 0.25 * image + 0.75 * class_colors(9)[classes]
     found = class_overlay(image, classes, 0.75)

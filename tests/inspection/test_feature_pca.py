@@ -16,7 +16,7 @@ def test_components_are_those_of_scikit_learn(rng):
         assert abs(np.corrcoef(ours[inside], theirs[inside])[0, 1]) > 1 - 1e-6
 
 
-def test_equal_images_have_equal_colours(rng):
+def test_equal_images_have_equal_colors(rng):
     grid = rng.standard_normal((4, 4, 6))
     first, second = feature_pca([grid, grid])
     np.testing.assert_array_equal(first, second)

@@ -37,7 +37,7 @@ def drawn(figure):
     """Draw a figure; return its words, after checking that they are on the canvas and do not overlap."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
-    assert np.asarray(canvas.buffer_rgba())[..., :3].std() > 5  # not one colour
+    assert np.asarray(canvas.buffer_rgba())[..., :3].std() > 5  # not one color
     texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
     boxes = [text.get_window_extent() for text in texts]
     left, bottom, right, top = np.array([box.extents for box in boxes]).T
@@ -73,7 +73,7 @@ def panels(figure):
     return [axes for axes in figure.axes if axes.images]
 
 
-def test_learning_curves_plot_training_and_validation_with_labelled_axes():
+def test_learning_curves_plot_training_and_validation_with_labeled_axes():
     figure = learning_curves(ROWS, "A run")
     assert figure.get_suptitle() == "A run"
     for axes, name in zip(figure.axes, ("loss", "accuracy"), strict=True):
@@ -136,18 +136,18 @@ def test_rows_of_pictures_have_their_titles():
     drawn(figure)
 
 
-def test_one_channel_is_grey_and_values_outside_0_to_1_are_clipped(caplog):
+def test_one_channel_is_gray_and_values_outside_0_to_1_are_clipped(caplog):
     image = np.array([[[-0.1], [0.5]], [[0.25], [1.1]]])
-    (axes,) = panels(prediction_grid([image], ["x"], [1.0], ["x"], "Grey"))
+    (axes,) = panels(prediction_grid([image], ["x"], [1.0], ["x"], "Gray"))
     expected = np.repeat([[[0.0], [0.5]], [[0.25], [1.0]]], 3, axis=-1)
     np.testing.assert_allclose(axes.images[0].get_array(), expected)
     assert not caplog.records  # matplotlib warns where it has to clip
 
 
 def assert_overlay(axes, image, values, limits):
-    """That the values are drawn over the whole grey image, larger ones more opaque."""
-    grey, heat = axes.images
-    np.testing.assert_allclose(grey.get_array(), image.mean(-1))
+    """That the values are drawn over the whole gray image, larger ones more opaque."""
+    gray, heat = axes.images
+    np.testing.assert_allclose(gray.get_array(), image.mean(-1))
     np.testing.assert_allclose(heat.get_array(), values)
     height, width = image.shape[:2]
     assert heat.get_extent() == [-0.5, width - 0.5, height - 0.5, -0.5] and heat.get_clim() == limits
@@ -249,7 +249,7 @@ def test_arrays_that_do_not_match_are_refused_in_one_line(draw, arguments, messa
         draw(*arguments)
 
 
-def test_each_filter_is_scaled_around_grey():
+def test_each_filter_is_scaled_around_gray():
     components = RNG.normal(size=(9, 4, 4, 3)) * RNG.uniform(0.1, 9, size=(9, 1, 1, 1))
     components[-1] = 0
     fractions = np.sort(RNG.dirichlet(np.ones(9)))[::-1] * 0.8
@@ -260,7 +260,7 @@ def test_each_filter_is_scaled_around_grey():
         assert np.abs(shown).max() == pytest.approx(0.5 if component.any() else 0)
         assert axes.get_title() == f"{fraction:.1%}"
     assert any("80.0% in total" in words for words in drawn(figure))
-    (axes,) = panels(filter_figure(np.array([[[[1.0], [-1.0]]]]), [1.0], "Grey"))
+    (axes,) = panels(filter_figure(np.array([[[[1.0], [-1.0]]]]), [1.0], "Gray"))
     np.testing.assert_allclose(axes.images[0].get_array(), [[[1, 1, 1], [0, 0, 0]]])
 
 
@@ -355,23 +355,21 @@ def test_missing_characters_are_boxes_unless_an_installed_font_has_them(monkeypa
     assert "STIXGeneral" in {font.name for font in font_manager.fontManager.ttflist}
 
 
-@pytest.mark.parametrize("count, labelled", [(1, False), (3, True)])
-def test_class_maps_are_below_their_images_with_a_legend_of_their_classes(count, labelled):
+@pytest.mark.parametrize("count, labeled", [(1, False), (3, True)])
+def test_class_maps_are_below_their_images_with_a_legend_of_their_classes(count, labeled):
     images = [*pictures(count - 1), *pictures(1, 24, 16)] if count > 1 else pictures(1)
     predicted = [np.full(image.shape[:2], 1) for image in images]
-    truth = (
-        [np.full(image.shape[:2], 255 if i else 4) for i, image in enumerate(images)] if labelled else None
-    )
+    truth = [np.full(image.shape[:2], 255 if i else 4) for i, image in enumerate(images)] if labeled else None
     names = [f"class {i}" for i in range(6)]
     figure = segmentation_figure(images, predicted, truth, [f"name{i}" for i in range(count)], names, "Maps")
     shown = [axes.images[0].get_array() for axes in panels(figure)]
     expected = [*images, *map(class_overlay, images, predicted)]
-    expected += [*map(class_overlay, images, truth)] if labelled else []
+    expected += [*map(class_overlay, images, truth)] if labeled else []
     assert len(shown) == len(expected)
     for picture in expected:
         assert any(np.shape(each) == picture.shape and np.allclose(each, picture) for each in shown)
     words = drawn(figure)
-    assert [word for word in words if word.startswith("class ")] == ["class 1"] + ["class 4"] * labelled
+    assert [word for word in words if word.startswith("class ")] == ["class 1"] + ["class 4"] * labeled
     with pytest.raises(ValueError, match="expected classes of shape"):
         segmentation_figure(pictures(1), [np.zeros((3, 3), int)], None, ["x"], names, "t")
 

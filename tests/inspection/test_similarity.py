@@ -57,8 +57,8 @@ def test_equal_patches_have_similarity_1_and_zero_ones_0():
     images = np.zeros((1, 16, 24, 3), "float32")
     images[:, :8, :8], images[:, :8, 8:16], images[:, 8:, :8] = 1, 0.25, -1
     found = patch_similarity(model, images, "patch_embedding")[0].reshape(6, 6)
-    colour = np.array([1, 1, 0, -1, 0, 0])
-    np.testing.assert_allclose(found, np.outer(colour, colour), atol=1e-6)
+    color = np.array([1, 1, 0, -1, 0, 0])
+    np.testing.assert_allclose(found, np.outer(color, color), atol=1e-6)
 
 
 def test_a_stage_needs_one_vector_per_patch():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import vit_numpy
-from reference.comparing import arrays, assert_close, numpy, randomise
+from reference.comparing import arrays, assert_close, numpy, randomize
 from reference.vit_numpy import PLAIN
 
 from keras_vit.layers import (
@@ -50,7 +50,7 @@ def test_the_layer_computes_the_published_attention_in_chunks_of_any_size(
     tokens, query = (rng.standard_normal((2, n, 12)).astype("float32") for n in (7, 3))
     layer = MultiHeadSelfAttention(heads, qkv_bias, name="a")
     layer.build(tokens.shape)
-    w = arrays(randomise(layer))
+    w = arrays(randomize(layer))
     assert len(w) == (8 if qkv_bias else 5)
     assert_close(layer(tokens), vit_numpy.attention(w, "a", tokens, tokens, PLAIN))
     assert_close(layer(tokens, query), vit_numpy.attention(w, "a", query, tokens, PLAIN))
@@ -65,7 +65,7 @@ def test_a_chunk_has_the_bias_of_its_own_queries(rng, monkeypatch):
     tokens = rng.standard_normal((2, 7, 12)).astype("float32")
     layer = MultiHeadSelfAttention(3, relative_grid=(2, 3), name="a")
     layer.build(tokens.shape)
-    w, index = arrays(randomise(layer)), numpy(RelativePositionIndex()(np.zeros((1, 2, 3, 1))))
+    w, index = arrays(randomize(layer)), numpy(RelativePositionIndex()(np.zeros((1, 2, 3, 1))))
     monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 14)
     assert_close(layer(tokens, positions=index), vit_numpy.attention(w, "a", tokens, tokens, PLAIN, index))
 
@@ -120,7 +120,7 @@ def test_a_projection_computes_its_equation(equation, shape, kept, rng):
     x = rng.standard_normal(shape).astype("float32")
     layer = Projection(equation, (None, *kept), bias_axes=equation[-2:] if len(kept) == 2 else "c")
     layer.build(shape)
-    randomise(layer)
+    randomize(layer)
     expected = np.einsum(equation, x, numpy(layer.kernel), dtype="float64") + numpy(layer.bias)
     assert_close(layer(x), expected)
 

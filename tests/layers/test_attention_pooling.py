@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from reference import vit_numpy
-from reference.comparing import arrays, assert_close, numpy, randomise
+from reference.comparing import arrays, assert_close, numpy, randomize
 
 from keras_vit.layers import AttentionPooling
 
@@ -13,7 +13,7 @@ def test_it_computes_the_published_head(options, rng):
     tokens = rng.standard_normal((2, 5, 12)).astype("float32")
     layer = AttentionPooling(3, 20, **options, name="map")
     layer.build(tokens.shape)
-    w = arrays(randomise(layer))
+    w = arrays(randomize(layer))
     settings = {"norm_epsilon": 1e-6, "activation": "gelu_tanh", **options}
     assert_close(layer(tokens), vit_numpy.attention_pooling(w, "map", tokens.astype("float64"), settings))
     scores = numpy(layer.scores(tokens))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import vit_numpy
-from reference.comparing import arrays, assert_close, numpy, randomise
+from reference.comparing import arrays, assert_close, numpy, randomize
 from reference.small import images_for, one_block
 
 from keras_vit.layers import (
@@ -32,7 +32,7 @@ def test_the_block_computes_the_published_equations(options, rng):
     tokens = rng.standard_normal((2, 5, 12)).astype("float32")
     layer = EncoderBlock(3, 20, **options, name="b")
     layer.build(tokens.shape)
-    w = arrays(randomise(layer))
+    w = arrays(randomize(layer))
     settings = {**vit_numpy.PLAIN, **options}
     assert_close(layer(tokens), vit_numpy.block(w, "b", tokens.astype("float64"), settings))
 
@@ -41,7 +41,7 @@ def test_norms_after_the_residuals_are_of_the_sums(rng):
     tokens = rng.standard_normal((2, 5, 12)).astype("float32")
     layer = EncoderBlock(3, 20, norm_after_residual=True)
     layer.build(tokens.shape)
-    randomise(layer)
+    randomize(layer)
     x = layer.attention_norm(tokens + layer.attention(tokens))
     assert_close(layer(tokens), numpy(layer.mlp_norm(x + layer.mlp(x))))
     with pytest.raises(ValueError, match="one of post_norm and norm_after_residual; got both"):
@@ -56,7 +56,7 @@ def test_the_first_outputs_alone_equal_those_of_all_tokens(options, rng):
     tokens = rng.standard_normal((2, 5, 12)).astype("float32")
     layer = EncoderBlock(3, 20, **options)
     layer.build(tokens.shape)
-    randomise(layer)
+    randomize(layer)
     assert_close(layer(tokens, training=True, num_outputs=2), numpy(layer(tokens))[:, :2])
     assert layer(keras.Input((5, 12)), num_outputs=2).shape == (None, 2, 12)
 
@@ -155,7 +155,7 @@ def test_a_block_with_given_parts_is_saved_with_them(tmp_path):
     }
     tokens = keras.Input((5, 12))
     block = EncoderBlock(3, remat=True, name="block", **parts)
-    model = randomise(keras.Model(tokens, block(tokens)))
+    model = randomize(keras.Model(tokens, block(tokens)))
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     again = loaded.get_layer("block")
@@ -173,7 +173,7 @@ def test_a_token_that_the_bias_masks_has_no_effect_on_the_others(remat, max_scor
     tokens = rng.standard_normal((2, 7, 12)).astype("float32")
     layer = EncoderBlock(3, 24, remat=remat)
     layer.build(tokens.shape)
-    randomise(layer)
+    randomize(layer)
     masked = np.arange(7) >= 5
     bias = np.broadcast_to(np.where(masked, -1e9, 0).astype("float32"), (2, 1, 7, 7))
     found = numpy(layer(tokens, bias=bias, training=True))

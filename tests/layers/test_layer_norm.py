@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import vit_numpy
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 
 from keras_vit.layers import LayerNormalization
 from keras_vit.layers.layer_norm import NORMS
@@ -13,7 +13,7 @@ from keras_vit.layers.layer_norm import NORMS
 def built(shape, kind=LayerNormalization, **arguments):
     layer = kind(epsilon=1e-6, **arguments)
     layer.build(shape)
-    return randomise(layer)
+    return randomize(layer)
 
 
 def expected_output(layer, x):

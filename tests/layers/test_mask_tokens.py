@@ -1,5 +1,5 @@
 import numpy as np
-from reference.comparing import numpy, randomise
+from reference.comparing import numpy, randomize
 
 from keras_vit.layers.mask_tokens import MaskTokens
 
@@ -9,7 +9,7 @@ def test_each_position_gets_the_token_of_its_source_or_the_mask_token(rng):
     sources = np.array([[0, -1, 2, 0, 4], [3, 3, -1, -1, 1]])
     layer = MaskTokens()
     layer.build(tokens.shape, sources.shape)
-    output = numpy(randomise(layer)(tokens, sources))
+    output = numpy(randomize(layer)(tokens, sources))
     assert output.shape == layer.compute_output_shape(tokens.shape, sources.shape)
     for image in range(2):
         for position, source in enumerate(sources[image]):

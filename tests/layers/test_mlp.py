@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from reference import vit_numpy
-from reference.comparing import arrays, assert_close, numpy, randomise
+from reference.comparing import arrays, assert_close, numpy, randomize
 
 from keras_vit.layers import MlpBlock
 from keras_vit.layers.mlp import ACTIVATIONS
@@ -16,7 +16,7 @@ def test_the_block_is_two_dense_layers_around_the_published_activation(name, rng
     tokens = 2 * rng.standard_normal((2, 5, 8)).astype("float32")
     layer = MlpBlock(20, name, name="mlp")
     layer.build(tokens.shape)
-    w = arrays(randomise(layer))
+    w = arrays(randomize(layer))
     assert {path: array.shape for path, array in w.items()} == {
         "mlp/dense_0/kernel": (8, 20),
         "mlp/dense_0/bias": (20,),

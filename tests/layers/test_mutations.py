@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 from reference import vit_numpy
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 
 from keras_vit import VisionTransformer
 from keras_vit.layers import StdConv2D
@@ -36,7 +36,7 @@ FORMS = {"hybrid": "vit_jax", "timm_hybrid": "timm"}
 
 @pytest.fixture(scope="module")
 def models():
-    return {name: randomise(VisionTransformer(**sizes)) for name, sizes in MODELS.items()}
+    return {name: randomize(VisionTransformer(**sizes)) for name, sizes in MODELS.items()}
 
 
 def layers(model, kind):
@@ -59,7 +59,7 @@ def check_norm(layer, form):
 def check_std_conv(layer, form):
     """With kernels about as small as what is added to their standard deviation or variance."""
     images = np.random.default_rng(0).standard_normal((2, 12, 12, layer.kernel.shape[2]))
-    kernel = numpy(randomise(layer, 1e-4).kernel)
+    kernel = numpy(randomize(layer, 1e-4).kernel)
     epsilons = vit_numpy.RESNET_EPSILONS[form]
     expected = vit_numpy.std_conv(images, kernel, layer.strides[0], layer.padding, epsilons)
     assert_close(layer(images.astype("float32")), expected, 1e-5)

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 
 from keras_vit.layers import MultiHeadSelfAttention, PackedPositionEmbs, PaddingBias, attention
 from keras_vit.weights.resizing import resized_positions
@@ -13,7 +13,7 @@ def test_positions_are_resized_to_each_grid_as_from_a_file():
     layer = PackedPositionEmbs((4, 5))
     zeros = np.zeros((len(GRIDS), 20, 8), "float32")
     layer(zeros, GRIDS)
-    added = numpy(randomise(layer)(zeros, GRIDS))
+    added = numpy(randomize(layer)(zeros, GRIDS))
     assert np.isfinite(added).all()
     for found, grid in zip(added, GRIDS):
         expected = resized_positions(numpy(layer.table), (4, 5), tuple(grid), "bilinear_antialias")[0]

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.comparing import numpy, randomise
+from reference.comparing import numpy, randomize
 
 from keras_vit.layers import PaletteEmbedding
 from keras_vit.layers.palette import nearest_colors
@@ -28,7 +28,7 @@ def test_the_first_of_equal_colors_is_chosen():
 def test_a_pixel_has_the_vector_of_its_color_and_the_palette_is_not_trained(dtype):
     layer = PaletteEmbedding(hidden_size=5, colors=30, dtype=dtype)
     layer.build((None, 2, 2, 3))
-    randomise(layer)
+    randomize(layer)
     # Colors that 16 bits cannot distinguish.
     layer.palette.assign(np.linspace(0.9, 1, 30, dtype="float32")[:, np.newaxis].repeat(3, 1))
     ids = np.array([[[7, 8], [29, 0]]])

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import vit_numpy
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 
 from keras_vit.layers import PatchEmbedding, extract_patches
 
@@ -21,7 +21,7 @@ def test_it_equals_a_convolution_and_a_matmul_of_the_patches(image, patch, chann
     images = rng.standard_normal((2, *image, channels)).astype("float32")
     layer = PatchEmbedding(12, patch, use_bias)
     layer.build(images.shape)
-    randomise(layer)
+    randomize(layer)
     bias = numpy(layer.bias) if use_bias else 0
     patches = numpy(extract_patches(images, patch)).astype("float64")
     projected = patches @ numpy(layer.kernel).reshape(-1, 12) + bias

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 from reference import vit_numpy
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 from scipy.ndimage import zoom
 
 from keras_vit.layers import AddPositionEmbs, resize_position_grid, sincos_2d
@@ -97,7 +97,7 @@ def test_each_kind_adds_its_table(prefix, given_grid, rng):
 def test_another_grid_gets_the_table_resized_and_the_prefix_as_it_is(prefix):
     layer = AddPositionEmbs("learned", (2, 3), prefix)
     layer.build((None, None, 8))
-    randomise(layer)
+    randomize(layer)
     table = numpy(layer.table)[0]
     resized = resize_position_grid(table[prefix:].reshape(2, 3, 8), (4, 5)).reshape(20, 8)
     output = layer(np.zeros((1, prefix + 20, 8)), np.zeros((1, 4, 5, 1)))

@@ -3,7 +3,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from reference.comparing import numpy, randomise
+from reference.comparing import numpy, randomize
 
 from keras_vit.layers import RelativePositionBias, RelativePositionIndex
 
@@ -31,7 +31,7 @@ def test_the_bias_has_a_number_for_each_head_and_offset():
     layer = RelativePositionBias(num_heads=2, grid_size=(3, 4), class_token=False)
     index = numpy(RelativePositionIndex(class_token=False)(GRID))
     layer(index)
-    randomise(layer)
+    randomize(layer)
     bias = numpy(layer(index))
     assert layer.table.shape == (35, 2)
     np.testing.assert_array_equal(bias, numpy(layer.table)[index].transpose(2, 0, 1))

@@ -3,7 +3,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 
 from keras_vit.layers import EncoderBlock, MultiHeadSelfAttention, RotaryPositions, rotate
 
@@ -90,7 +90,7 @@ def test_attention_does_not_change_if_all_patches_move():
     tokens = np.random.default_rng(0).standard_normal((1, 15, 16)).astype("float32")
     here, moved = (RotaryPositions("axial", 8, offset=offset)(GRID)[0] for offset in (0, 7))
     layer(tokens, positions=here)
-    randomise(layer)
+    randomize(layer)
     assert_close(layer.scores(tokens, positions=moved), numpy(layer.scores(tokens, positions=here)), 1e-5)
     assert (
         np.abs(numpy(rotate(tokens.reshape(1, 15, 2, 8), moved, False)) - tokens.reshape(1, 15, 2, 8)).max()

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from reference import vit_numpy
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 
 from keras_vit.layers import StdConv2D
 
@@ -19,7 +19,7 @@ def test_it_convolves_with_the_standardized_kernel(kernel_size, strides, image, 
     images = rng.standard_normal((2, *image, 3)).astype("float32")
     layer = StdConv2D(8, kernel_size, strides, padding=padding, use_bias=False)
     layer.build(images.shape)
-    randomise(layer)
+    randomize(layer)
     expected = vit_numpy.std_conv(images, numpy(layer.kernel), strides, padding)
     assert_close(layer(images), expected)
     assert tuple(layer.compute_output_shape(images.shape)) == expected.shape

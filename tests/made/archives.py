@@ -204,8 +204,8 @@ def torch_states(rng):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated kinds of tensors
         sparse = torch.sparse_coo_tensor(torch.zeros((1, 1), dtype=int), torch.zeros(1), (2**40,))
-        quantised = torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8)
-    others = [torch.zeros(1).expand(huge), torch.empty(huge, device="meta"), sparse, quantised, None, "text"]
+        quantized = torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8)
+    others = [torch.zeros(1).expand(huge), torch.empty(huge, device="meta"), sparse, quantized, None, "text"]
     others += [tensor.to(torch.complex64), torch.full_like(tensor, math.nan), tensor.double() * 1e300]
     states = [*({**state, key: other} for other in others), {**state, 3: tensor}, [*state.values()], {}, None]
     return torch_file(chosen(rng, states))

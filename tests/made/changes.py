@@ -31,8 +31,8 @@ def write_layout(root, layout, rng, suffix=".png"):
 
 def write_image(path, rng, time):
     path.parent.mkdir(parents=True, exist_ok=True)
-    colours = rng.integers(2, 60)  # which changes the size of a PNG
-    Image.fromarray(rng.integers(0, colours, (9, 9, 3), "uint8")).save(path)
+    colors = rng.integers(2, 60)  # which changes the size of a PNG
+    Image.fromarray(rng.integers(0, colors, (9, 9, 3), "uint8")).save(path)
     os.utime(path, ns=(time, time))
 
 

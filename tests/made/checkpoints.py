@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
-from reference.comparing import randomise
+from reference.comparing import randomize
 from reference.goldens import GOLDENS
 from safetensors.numpy import load_file, save_file
 
@@ -128,7 +128,7 @@ def read(path):
 
 def made_model(name):
     """The model of a made checkpoint."""
-    return randomise(VisionTransformer(**{**SIZES, **MADE[name].model}))
+    return randomize(VisionTransformer(**{**SIZES, **MADE[name].model}))
 
 
 @functools.cache

@@ -47,13 +47,13 @@ LONG = ((1, 2000), (2000, 1), (1, 60_000), (60_000, 1), (20_000, 1), (1, 1), (3,
 
 def converted(image, mode):
     """An RGB image in another mode, transparent in places where that has an alpha channel."""
-    grey = image.convert("L")
+    gray = image.convert("L")
     if mode == "I;16":
-        return Image.fromarray((np.asarray(grey).astype("uint16") << 8) + 77)
+        return Image.fromarray((np.asarray(gray).astype("uint16") << 8) + 77)
     if mode == "LAB":
         return Image.merge("LAB", image.split())
     if mode in ("LA", "PA", "RGBA"):
-        made = {"LA": grey, "PA": image.convert("P"), "RGBA": image}[mode].convert(mode)
+        made = {"LA": gray, "PA": image.convert("P"), "RGBA": image}[mode].convert(mode)
         made.putalpha(Image.linear_gradient("L").resize(image.size))
         return made
     return image.convert(mode)
@@ -68,9 +68,9 @@ def encoded(image, kind, **options):
     return file.getvalue()
 
 
-def png(rng, width, height, depth, colour, interlaced):
-    """A PNG of random pixels of any bit depth and colour type, as most writers do not make them."""
-    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
+def png(rng, width, height, depth, color, interlaced):
+    """A PNG of random pixels of any bit depth and color type, as most writers do not make them."""
+    channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
     starts = [
         (0, 0, 8, 8),
         (4, 0, 8, 8),
@@ -92,9 +92,9 @@ def png(rng, width, height, depth, colour, interlaced):
             struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
         )
 
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced))
-    palette = chunk(b"PLTE", rng.bytes(3 * 2**depth)) if colour == 3 else b""
-    see_through = chunk(b"tRNS", rng.bytes({0: 2, 2: 6, 3: 2}[colour])) if colour in (0, 2, 3) else b""
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, interlaced))
+    palette = chunk(b"PLTE", rng.bytes(3 * 2**depth)) if color == 3 else b""
+    see_through = chunk(b"tRNS", rng.bytes({0: 2, 2: 6, 3: 2}[color])) if color in (0, 2, 3) else b""
     see_through *= int(rng.integers(2))
     parts = [head, palette, see_through, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
@@ -120,11 +120,11 @@ def _forms():
     for kind, suffix in itertools.product(("JPEG", "PNG", "TIFF"), ("png", "tif", "TIFF", "txt", "gif")):
         yield form(f"called {suffix}", kind, lambda: PHOTO, suffix)
     depths = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
-    for colour, interlaced in itertools.product(depths, (0, 1)):
-        for depth in depths[colour]:
-            rng = np.random.default_rng([colour, interlaced, depth])
-            name = f"PNG of type {colour} in {depth} bits{' interlaced' * interlaced}"
-            yield name, "png", functools.partial(png, rng, 34, 23, depth, colour, interlaced)
+    for color, interlaced in itertools.product(depths, (0, 1)):
+        for depth in depths[color]:
+            rng = np.random.default_rng([color, interlaced, depth])
+            name = f"PNG of type {color} in {depth} bits{' interlaced' * interlaced}"
+            yield name, "png", functools.partial(png, rng, 34, 23, depth, color, interlaced)
 
 
 FORMS = {name: (suffix, make) for name, suffix, make in _forms()}

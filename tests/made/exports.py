@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import tensorflow as tf
-from reference.small import one_block, penalised
+from reference.small import one_block, penalized
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.folder import export_folder
@@ -37,7 +37,7 @@ FILES = {  # of each format in an export folder
 
 def shared_model():
     """A model with dropout, class names, a preprocessing of its own and a weight penalty."""
-    return penalised(**OPTIONS)
+    return penalized(**OPTIONS)
 
 
 def export_everything(folder):

@@ -7,9 +7,9 @@ from tensorflow_datasets.core import registered
 
 tfds.disable_progress_bar()
 
-COLOURS = ("red", "green", "blue")
+COLORS = ("red", "green", "blue")
 PICTURE = tfds.features.Image(shape=(None, None, 3), encoding_format="png")
-CLASSES = {"image": PICTURE, "label": tfds.features.ClassLabel(names=COLOURS)}
+CLASSES = {"image": PICTURE, "label": tfds.features.ClassLabel(names=COLORS)}
 
 
 def example(number, label=None):

@@ -87,7 +87,7 @@ def file(content, *, tag='"1"', ranges=True, packed=False, until=None, hang=None
 
     Args:
         tag: Its ETag.
-        ranges: Whether a Range is honoured; packed: whether a range has a gzip header.
+        ranges: Whether a Range is honored; packed: whether a range has a gzip header.
         until: The connection is lost before this byte of the file; hang: an event to wait for first.
         declared: The Content-Length; None: the true one.
     """

@@ -1,4 +1,4 @@
-"""Small tokenizers that the libraries train, with the pieces and normalisers of the published ones."""
+"""Small tokenizers that the libraries train, with the pieces and normalizers of the published ones."""
 
 import io
 import json
@@ -70,7 +70,7 @@ def difficult(count=200):
 
 
 def sentencepiece_model(size=300):
-    """A model as of C4: padding 0, `</s>` 1, `<unk>` 2, normalised by NFKC."""
+    """A model as of C4: padding 0, `</s>` 1, `<unk>` 2, normalized by NFKC."""
     import sentencepiece
 
     written = io.BytesIO()

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from made.devices import devices
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 from reference.small import NEWER, images_for, one_block, small
 
 import keras_vit
@@ -49,7 +49,7 @@ def remat(model):
 
 
 def from_golden(_):
-    return randomise(from_pretrained("tests/golden/token.npz", num_classes=5, dropout_rate=0.1))
+    return randomize(from_pretrained("tests/golden/token.npz", num_classes=5, dropout_rate=0.1))
 
 
 WEIGHTS_ONLY = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
@@ -142,7 +142,7 @@ def test_files_and_exports_keep_a_changed_model(feature, tmp_path):
     assert json.dumps(loaded.get_config()) == json.dumps(model.get_config())
     assert states(loaded) == states(model)
     np.testing.assert_array_equal(outputs(loaded), expected)
-    randomise(loaded)
+    randomize(loaded)
     loaded.load_weights(tmp_path / "model.weights.h5")
     np.testing.assert_array_equal(outputs(loaded), expected)
 
@@ -203,7 +203,7 @@ def test_parts_of_blocks_stay_frozen_in_a_file(tmp_path):
 
 def test_a_predictor_of_masked_patches_is_adapted_with_its_encoder(tmp_path):
     encoder = one_block(num_classes=None)
-    predictor = randomise(keras_vit.MaskedPatchPredictor(encoder))
+    predictor = randomize(keras_vit.MaskedPatchPredictor(encoder))
     inputs = {"images": images_for(encoder), "sources": np.array([[0, -1, 2, 1]] * 2, "int32")}
     predictor.quantize("int8")
     predictor.enable_lora(2)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made.devices import devices
-from reference.comparing import arrays, assert_close, assert_same_arrays, numpy, randomise
+from reference.comparing import arrays, assert_close, assert_same_arrays, numpy, randomize
 from reference.fine_tuning import Losses
 from reference.small import SMALL, small
 from reference.vit_numpy import ACTIVATIONS, forward
@@ -36,7 +36,7 @@ def dino(**options):
     model = DINO(encoder, **{**SIZES, **SCHEDULES, "name": "dino", **options})
     schedules = model.temperature, model.student_head.get_layer("last_layer").gradient_scale
     start = [float(numpy(weight)) for weight in schedules]
-    randomise(model)
+    randomize(model)
     for weight, value in zip(schedules, start):
         weight.assign(value)
     return model
@@ -123,9 +123,9 @@ def bicubic(table, size):
     def along_rows(table):
         found = np.zeros((size, *table.shape[1:]))
         for i in range(size):
-            centre = (i + 0.5) * len(table) / (size + 0.1) - 0.5
-            for tap in range(math.floor(centre) - 1, math.floor(centre) + 3):
-                found[i] += weight(centre - tap) * table[min(max(tap, 0), len(table) - 1)]
+            center = (i + 0.5) * len(table) / (size + 0.1) - 0.5
+            for tap in range(math.floor(center) - 1, math.floor(center) + 3):
+                found[i] += weight(center - tap) * table[min(max(tap, 0), len(table) - 1)]
         return found
 
     return np.swapaxes(along_rows(np.swapaxes(along_rows(table), 0, 1)), 0, 1)

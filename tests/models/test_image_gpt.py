@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made.sampling import some
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL
 
 from keras_vit import ImageGPT, VisionTransformer
@@ -27,7 +27,7 @@ every_kind = pytest.mark.parametrize("kind", some(KINDS, 3))
 
 
 def random_model(kind="iGPT", **options):
-    return randomise(ImageGPT({**ENCODER, **KINDS[kind], **options}))
+    return randomize(ImageGPT({**ENCODER, **KINDS[kind], **options}))
 
 
 def random_images(batch=2):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from made.devices import devices
-from reference.comparing import arrays, assert_close, numpy, randomise
+from reference.comparing import arrays, assert_close, numpy, randomize
 from reference.small import SMALL
 
 import keras_vit
@@ -23,7 +23,7 @@ IMAGE = {**SMALL, "num_classes": None, "num_layers": 1, "pooling": "gap"}
 
 
 def two_towers(**options):
-    return randomise(
+    return randomize(
         ImageTextModel(IMAGE, TEXT, **{"text_projection": 12, "projection_bias": True} | options)
     )
 
@@ -118,7 +118,7 @@ def test_options_that_contradict_each_other_are_refused():
 
 def test_with_a_causal_mask_what_follows_the_end_of_a_text_has_no_effect():
     causal = {**TEXT, "num_layers": 2, "causal": True}
-    text = randomise(TextTransformer(**{**causal, "pooling": "eos", "eos_id": 10}))
+    text = randomize(TextTransformer(**{**causal, "pooling": "eos", "eos_id": 10}))
     ids = np.array([[1, 2, 10, 3, 4, 10], [1, 2, 10, 7, 7, 7]])
     vectors = numpy(text(ids))
     assert_close(vectors[0], vectors[1], 1e-6)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made.devices import devices
 from made.sampling import some
-from reference.comparing import arrays, assert_close, numpy, randomise, without_initial_values
+from reference.comparing import arrays, assert_close, numpy, randomize, without_initial_values
 from reference.small import HYBRID, NEWER, SMALL
 
 from keras_vit import MaskedAutoencoder, VisionTransformer
@@ -35,7 +35,7 @@ def made(encoder=(), **options):
     """A masked autoencoder with random weights around a small encoder."""
     with without_initial_values():
         model = MaskedAutoencoder({**ENCODER, **dict(encoder)}, **{**DECODER, **options})
-    return randomise(model)
+    return randomize(model)
 
 
 def inputs_for(model, batch=3, seed=0):
@@ -210,9 +210,9 @@ def test_right_predictions_reconstruct_the_image(normalize_targets, monkeypatch)
     found = model.reconstruct(images, seed=1)
     np.testing.assert_array_equal(found["image"], model.encoder.preprocessing.colors(images))
     np.testing.assert_allclose(found["prediction"], found["image"], atol=1e-5)
-    grey = (found["visible patches"] == 0.5).all(axis=-1)
-    assert grey.mean() == pytest.approx(1 - model.num_visible / model.num_patches)
-    np.testing.assert_array_equal(found["visible patches"][~grey], found["image"][~grey])
+    gray = (found["visible patches"] == 0.5).all(axis=-1)
+    assert gray.mean() == pytest.approx(1 - model.num_visible / model.num_patches)
+    np.testing.assert_array_equal(found["visible patches"][~gray], found["image"][~gray])
     again = model.reconstruct(images, seed=2)["visible patches"]
     assert (again != found["visible patches"]).any()
 

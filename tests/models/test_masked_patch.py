@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 from made.sampling import some
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 from reference.small import HYBRID, NEWER, NO_TRANSFORMER, SMALL
 
 from keras_vit import Preprocessing, VisionTransformer
@@ -34,7 +34,7 @@ few_kinds_and_targets = pytest.mark.parametrize("kind, target", some(KINDS_AND_T
 
 def random_predictor(target="mean_color", **options):
     """A predictor with random weights around a small encoder, changed by the options."""
-    return randomise(MaskedPatchPredictor(VisionTransformer(**{**ENCODER, **options}), target))
+    return randomize(MaskedPatchPredictor(VisionTransformer(**{**ENCODER, **options}), target))
 
 
 def inputs_for(predictor, batch=2, sources=None):
@@ -226,5 +226,5 @@ def test_an_encoder_whose_weights_do_not_fit_is_refused(changes):
 def test_an_encoder_that_cannot_predict_patches_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         MaskedPatchPredictor(VisionTransformer(**{**ENCODER, **options}))
-    with pytest.raises(ValueError, match="target must be one of 'mean_color', .*; got 'colour'"):
-        patch_targets(np.zeros((1, 8, 8, 3)), 4, "colour", Preprocessing(None))
+    with pytest.raises(ValueError, match="target must be one of 'mean_color', .*; got 'color'"):
+        patch_targets(np.zeros((1, 8, 8, 3)), 4, "color", Preprocessing(None))

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from reference.comparing import arrays, numpy, randomise
+from reference.comparing import arrays, numpy, randomize
 from reference.small import SMALL
 
 from keras_vit.models.masked_patch import MaskedPatchPredictor
@@ -31,7 +31,7 @@ def masked(predictor, batches, seed=0):
 def test_the_loss_is_the_mean_over_the_corrupted_patches_and_trains_every_weight(target):
     import tensorflow as tf
 
-    predictor = randomise(MaskedPatchPredictor({**ENCODER, "image_size": 32}, target))
+    predictor = randomize(MaskedPatchPredictor({**ENCODER, "image_size": 32}, target))
     images = np.random.default_rng(0).uniform(-1, 1, (3, 32, 32, 3)).astype("float32")
     inputs, targets, weights = next(iter(masked(predictor, images)))
     predictor.compile(loss=LOSSES[target])

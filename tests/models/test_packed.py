@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL, small
 
 import keras_vit
@@ -77,7 +77,7 @@ def test_images_are_classified_and_compared_with_texts(model, images, tmp_path):
 
     text = {**{name: SMALL[name] for name in ("hidden_size", "num_layers", "mlp_dim", "num_heads")}}
     tower = {**PACKED, "num_classes": None}
-    towers = randomise(ImageTextModel(tower, {**text, "vocabulary_size": 9, "length": 4}))
+    towers = randomize(ImageTextModel(tower, {**text, "vocabulary_size": 9, "length": 4}))
     towers.text_preprocessing = lambda texts: np.array([[len(text) % 9] * 4 for text in texts])
     vectors = towers.encode_images(paths)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from reference.comparing import randomise
+from reference.comparing import randomize
 from reference.small import SMALL
 
 from keras_vit import ImageSegmenter, VisionTransformer
@@ -30,7 +30,7 @@ def test_a_mask_of_which_little_is_left_is_no_segment():
 
 def test_images_of_any_size_have_segments_at_their_own_size():
     encoder = VisionTransformer(**{**SMALL, "num_classes": None})
-    model = randomise(ImageSegmenter(encoder, 5, head="mask", num_queries=6, query_blocks=1))
+    model = randomize(ImageSegmenter(encoder, 5, head="mask", num_queries=6, query_blocks=1))
     photo = np.random.default_rng(0).integers(0, 256, (20, 31, 3)).astype("uint8")
     (found,) = model.panoptic(photo, threshold=0.0, overlap=0.0)
     assert found.shape == (20, 31, 2) and (found[..., 0] < 5).any()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from made.devices import devices
 from made.sampling import some
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 from reference.small import HYBRID, NEWER, SMALL
 
 from keras_vit import ImageSegmenter, VisionTransformer
@@ -34,7 +34,7 @@ KINDS = {  # encoders that differ in what surrounds the patch tokens
 
 def made(encoder=None, **options):
     """A segmenter of five classes with random weights around a small encoder."""
-    model = randomise(ImageSegmenter(VisionTransformer(**{**ENCODER, **(encoder or {})}), 5, **options))
+    model = randomize(ImageSegmenter(VisionTransformer(**{**ENCODER, **(encoder or {})}), 5, **options))
     return with_probability(model, 1.0)
 
 
@@ -122,7 +122,7 @@ def test_points_are_sampled_as_by_torch(rng):
     assert_close(found, np.stack([maps.mean((0, 1, 2)), maps[0, 0, 0], maps[0, 0, 0] / 2]), 1e-6)
 
 
-def pixel_centres(shape):
+def pixel_centers(shape):
     """Points in the middle of pixels of a 4 × 4 map, and shifts by whole pixels for 3 masks."""
     pixels = np.random.default_rng(0).integers(0, 4, shape)
     return (pixels + (0.5 if shape[1] > 3 else 0)).astype("float32") / 4
@@ -134,7 +134,7 @@ def test_the_loss_is_small_for_the_right_masks_and_ignores_ignored_pixels():
     classes = np.eye(4)[[2, 0, 3]][np.newaxis] * 20
 
     def loss(masks, labels=labels):
-        return numpy(query_loss(masks, classes, labels, pixel_centres, 64))[0]
+        return numpy(query_loss(masks, classes, labels, pixel_centers, 64))[0]
 
     assert loss(masks) < 1e-6
     assert loss(np.concatenate([masks[:, :2], -masks[:, 2:]], axis=1)) < 1e-6
@@ -179,7 +179,7 @@ PARTS = [(head, replicas, steps) for head in HEADS for replicas, steps in ((0, 2
 @pytest.mark.tensorflow_only("JAX has one program, whose devices tests/training divides")
 @pytest.mark.parametrize("head, replicas, accumulation_steps", [*PARTS, ("batch", 2, 1)])
 def test_a_step_of_parts_is_that_of_the_batch(head, replicas, accumulation_steps):
-    """Of five images, of which one has no labelled pixel."""
+    """Of five images, of which one has no labeled pixel."""
     images = images_for(made(), 5)
     labels = labels_for(images)
     labels[1], labels[2, :8] = 255, 255

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from reference.comparing import arrays, assert_close, numpy, randomise
+from reference.comparing import arrays, assert_close, numpy, randomize
 
 from keras_vit import TextTransformer
 
@@ -13,7 +13,7 @@ IDS = np.array([[2, 5, 7, 0, 0, 0], [2, 0, 0, 0, 0, 0]], "int32")
 
 @pytest.mark.parametrize("options", [BERT, {"pad_id": 0, "causal": True, "pooling": "eos", "eos_id": 7}])
 def test_padding_has_no_effect(options):
-    long, short = (randomise(TextTransformer(length=length, **SIZES, **options)) for length in (6, 3))
+    long, short = (randomize(TextTransformer(length=length, **SIZES, **options)) for length in (6, 3))
     for weight in short.weights:
         value = arrays(long)[weight.path]
         weight.assign(value[:, :3] if weight.path == "text/position_embedding/table" else value)

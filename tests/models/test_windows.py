@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL
 
 from keras_vit import ImageSegmenter, VisionTransformer, dense_features
@@ -17,12 +17,12 @@ ANY = {**ENCODER, "image_size": (None, None), "position_embedding": "none", "rot
 
 @functools.cache  # Each compiles its functions once.
 def encoder(any_size=False):
-    return randomise(VisionTransformer(**(ANY if any_size else ENCODER)))
+    return randomize(VisionTransformer(**(ANY if any_size else ENCODER)))
 
 
 @functools.cache
 def segmenter(any_size=False):
-    return randomise(ImageSegmenter(VisionTransformer(**(ANY if any_size else ENCODER)), 5))
+    return randomize(ImageSegmenter(VisionTransformer(**(ANY if any_size else ENCODER)), 5))
 
 
 def photo(*shape):
@@ -48,7 +48,7 @@ def test_windows_without_overlap_are_computed_alone():
 
 def test_overlapping_windows_have_the_mean_of_their_logits():
     model, image = segmenter(), photo(16, 24)
-    first, second = numpy(model(model.preprocessing.normalise(np.stack([image[:, :16], image[:, 8:]]))))
+    first, second = numpy(model(model.preprocessing.normalize(np.stack([image[:, :16], image[:, 8:]]))))
     expected = np.concatenate([first[:, :8], (first[:, 8:] + second[:, :8]) / 2, second[:, 8:]], axis=1)
     np.testing.assert_array_equal(model.segment(image)[0], expected.argmax(-1))
 
@@ -94,7 +94,7 @@ def test_memory_does_not_grow_with_the_image(monkeypatch):
 
 def test_windows_above_each_other_and_side_by_side_have_the_mean_of_their_logits():
     model, image = segmenter(), photo(40, 33)
-    padded = np.pad(model.preprocessing.normalise(image), ((0, 0), (0, 7), (0, 0)))
+    padded = np.pad(model.preprocessing.normalize(image), ((0, 0), (0, 7), (0, 0)))
     parts = [np.s_[top : top + 16, left : left + 16] for top in range(0, 25, 8) for left in range(0, 25, 8)]
     total, count = np.zeros((40, 40, 5)), np.zeros((40, 40, 1))
     for part, logits in zip(parts, numpy(model(np.stack([padded[part] for part in parts])))):

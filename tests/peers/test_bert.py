@@ -8,7 +8,7 @@ transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed; see requirements-peers.txt"
 )
 
-from peers.torch_models import randomised  # noqa: E402
+from peers.torch_models import randomized  # noqa: E402
 from reference.comparing import assert_close, numpy  # noqa: E402
 from reference.small import SMALL  # noqa: E402
 
@@ -35,8 +35,8 @@ def theirs():
         **{"intermediate_size": 40, "max_position_embeddings": 512, "layer_norm_eps": 1e-12},
         hidden_act="gelu_pytorch_tanh",
     )
-    bert = randomised(transformers.BertModel(config, add_pooling_layer=False), scale=0.1)
-    return bert, randomised(torch.nn.Linear(WIDTH, SIZE), seed=2)
+    bert = randomized(transformers.BertModel(config, add_pooling_layer=False), scale=0.1)
+    return bert, randomized(torch.nn.Linear(WIDTH, SIZE), seed=2)
 
 
 @pytest.fixture(scope="module")

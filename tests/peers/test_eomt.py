@@ -9,7 +9,7 @@ transformers = pytest.importorskip(
 )
 
 import keras  # noqa: E402
-from peers.torch_models import channels_first, images_of, randomised  # noqa: E402
+from peers.torch_models import channels_first, images_of, randomized  # noqa: E402
 from reference.comparing import assert_close, numpy  # noqa: E402
 
 from keras_vit import VisionTransformer, from_pretrained, save_weights  # noqa: E402
@@ -40,7 +40,7 @@ def made(name, masked=True, **changes):
     config = getattr(transformers, f"{kind}Config")(
         **{**SIZES, **options, **changes}, train_num_points=POINTS
     )
-    model = randomised(getattr(transformers, f"{kind}ForUniversalSegmentation")(config))
+    model = randomized(getattr(transformers, f"{kind}ForUniversalSegmentation")(config))
     model.attn_mask_probs.fill_(float(masked))
     return model
 

@@ -9,7 +9,7 @@ transformers = pytest.importorskip(
 )
 
 import keras  # noqa: E402
-from peers.torch_models import images_of, randomised, stages_of  # noqa: E402
+from peers.torch_models import images_of, randomized, stages_of  # noqa: E402
 from reference.comparing import arrays, assert_close, numpy  # noqa: E402
 
 from keras_vit import ImageGPT, VisionTransformer, from_pretrained, save_weights  # noqa: E402
@@ -20,7 +20,7 @@ SIZES = {"vocab_size": COLORS + 1, "n_positions": SIDE * SIDE, "n_embd": 24, "n_
 
 def saved(folder, **changes):
     """A random model of theirs, in a folder with its image processor."""
-    model = randomised(
+    model = randomized(
         transformers.ImageGPTForCausalImageModeling(transformers.ImageGPTConfig(**SIZES, **changes))
     )
     model.save_pretrained(folder)

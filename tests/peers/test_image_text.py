@@ -11,7 +11,7 @@ transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed; see requirements-peers.txt"
 )
 
-from peers.torch_models import assert_same_gradients, channels_first, images_of, randomised  # noqa: E402
+from peers.torch_models import assert_same_gradients, channels_first, images_of, randomized  # noqa: E402
 from reference.comparing import assert_close, numpy  # noqa: E402
 
 from keras_vit import from_pretrained, save_weights  # noqa: E402
@@ -40,7 +40,7 @@ def made(name):
     kind = getattr(transformers, kind)
     more = {"projection_dim": 10} if "CLIP" in name else {}
     config = {"text_config": {**TEXT, **text}, "vision_config": vision, **more}
-    model = randomised(kind(kind.config_class(**json.loads(json.dumps(config)))))
+    model = randomized(kind(kind.config_class(**json.loads(json.dumps(config)))))
     with torch.no_grad():
         model.logit_scale.fill_(1.5)
     return model

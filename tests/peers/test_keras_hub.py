@@ -18,7 +18,7 @@ MODELS = {
     "representation": {"representation_size": 9},
     "rectangle": {"image_size": (16, 24)},
     "rectangular patches": {"image_size": (16, 24), "patch_size": (8, 4)},
-    "grey": {"in_channels": 1},
+    "gray": {"in_channels": 1},
 }
 
 

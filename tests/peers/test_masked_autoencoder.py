@@ -14,7 +14,7 @@ transformers = pytest.importorskip(
 safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
 
 import tensorflow as tf  # noqa: E402
-from peers.torch_models import channels_first, images_of, randomised  # noqa: E402
+from peers.torch_models import channels_first, images_of, randomized  # noqa: E402
 from reference.comparing import assert_close, numpy  # noqa: E402
 from transformers.models.vit_mae import modeling_vit_mae  # noqa: E402
 
@@ -30,7 +30,7 @@ CHANGES = {
     "default": {},
     "normalized": {"norm_pix_loss": True, "mask_ratio": 0.6},
     "no biases": {"qkv_bias": False, "layer_norm_eps": 1e-6},
-    "grey": {"num_channels": 1, "hidden_act": "gelu_pytorch_tanh"},
+    "gray": {"num_channels": 1, "hidden_act": "gelu_pytorch_tanh"},
 }
 every_change = pytest.mark.parametrize("name", CHANGES)
 
@@ -42,7 +42,7 @@ def with_random_weights(**changes):
     rows, columns = modeling_vit_mae.build_2d_sinusoidal_position_embedding(
         4, 4, table.shape[-1], cls_token=True
     ).tensor_split(2, dim=-1)
-    randomised(theirs)
+    randomized(theirs)
     table.data = torch.cat([columns, rows], dim=-1)[None]
     return theirs
 

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed; see require
 open_clip = pytest.importorskip("open_clip", reason="open_clip is not installed; see requirements-peers.txt")
 
 from made import tokenizers  # noqa: E402
-from peers.torch_models import assert_same_gradients, channels_first, images_of, randomised  # noqa: E402
+from peers.torch_models import assert_same_gradients, channels_first, images_of, randomized  # noqa: E402
 from reference.comparing import assert_close, numpy  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
@@ -64,7 +64,7 @@ def made(name, folder):
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": images}))
     # timm's small towers are deep: with larger weights, rounding errors grow beyond the bound.
     theirs = open_clip.create_model(f"local-dir:{folder}", load_weights=False)
-    theirs = randomised(theirs, scale=0.1 if "timm_model_name" in config["vision_cfg"] else 0.3)
+    theirs = randomized(theirs, scale=0.1 if "timm_model_name" in config["vision_cfg"] else 0.3)
     with torch.no_grad():
         theirs.logit_scale.fill_(1.5)
     return theirs, load(theirs, name, folder)
@@ -79,9 +79,9 @@ def load(theirs, name, folder):
 def inputs(model):
     ids = np.random.default_rng(1).integers(3, 19, (PAIRS, 7))
     ids[range(PAIRS), [2, 6, 4, 3]] = 19  # the end of a text
-    # Of different colours: the gradient of softmax is a difference of images, and would otherwise cancel out.
-    colours = np.random.default_rng(3).uniform(-2, 2, (PAIRS, 1, 1, 3)).astype("float32")
-    return 0.3 * images_of(*model.image_size, batch=PAIRS) + colours, ids.astype("int32")
+    # Of different colors: the gradient of softmax is a difference of images, and would otherwise cancel out.
+    colors = np.random.default_rng(3).uniform(-2, 2, (PAIRS, 1, 1, 3)).astype("float32")
+    return 0.3 * images_of(*model.image_size, batch=PAIRS) + colors, ids.astype("int32")
 
 
 def theirs_of(theirs, images, ids):

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed; see require
 timm = pytest.importorskip("timm", reason="timm is not installed; see requirements-peers.txt")
 
 from peers.timm_models import NAMES, SAVED, SIZES, made, options_of, stages_of  # noqa: E402
-from peers.torch_models import assert_same_stages, images_of, randomised  # noqa: E402
+from peers.torch_models import assert_same_stages, images_of, randomized  # noqa: E402
 from reference.comparing import assert_close  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from timm.layers import resample_abs_pos_embed  # noqa: E402
@@ -73,7 +73,7 @@ def test_a_model_of_ours_is_loaded_by_them(name, saved, tmp_path):
 def test_a_torch_file_as_training_scripts_write_it_is_loaded(wrapped, prefix, tmp_path):
     """With DeiT III's own names of LayerScale, and the prefix of parallel training."""
     sizes = {"img_size": 32, "patch_size": 8, "num_classes": 5}
-    model = randomised(timm.create_model("deit3_small_patch16_224", **sizes), scale=0.05)
+    model = randomized(timm.create_model("deit3_small_patch16_224", **sizes), scale=0.05)
     state = {
         prefix + re.sub(r"ls([12])\.gamma", r"gamma_\1", key): array
         for key, array in model.state_dict().items()
@@ -107,7 +107,7 @@ NAMED = (  # names and options
 
 
 def named(name, **options):
-    return randomised(timm.create_model(name, **{**SIZES, **options}))
+    return randomized(timm.create_model(name, **{**SIZES, **options}))
 
 
 @pytest.mark.parametrize("name, options", NAMED)

@@ -92,7 +92,7 @@ def test_ids_of_lit_equal_tensorflow_text(family, folder):
 
 @pytest.mark.parametrize("family", ["lit_bert"], indirect=True)
 def test_ids_of_lit_bert_equal_transformers_but_for_compatibility_characters(family, folder):
-    """transformers' BertTokenizer does not normalise by NFKC, as TensorFlow Text does."""
+    """transformers' BertTokenizer does not normalize by NFKC, as TensorFlow Text does."""
     texts = [each for each in TEXTS if unicodedata.normalize("NFKC", each).casefold() == each.lower()]
     theirs = transformers.BertTokenizer.from_pretrained(folder)
     rows = theirs(texts, add_special_tokens=False)["input_ids"]

@@ -11,7 +11,7 @@ transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed; see requirements-peers.txt"
 )
 
-from peers.torch_models import assert_same_stages, channels_first, images_of, randomised  # noqa: E402
+from peers.torch_models import assert_same_stages, channels_first, images_of, randomized  # noqa: E402
 from reference.comparing import assert_close  # noqa: E402
 
 from keras_vit import from_pretrained, save_weights  # noqa: E402
@@ -47,7 +47,7 @@ MODELS = {
     "ViT, no biases": ("ViTForImageClassification", {"num_labels": 5, "qkv_bias": False}, {}),
     "ViT, epsilon": ("ViTForImageClassification", {"num_labels": 5, "layer_norm_eps": 0.01}, {}),
     "ViT, rectangle": ("ViTForImageClassification", {"num_labels": 5, "image_size": (16, 40)}, {}),
-    "ViT, grey": ("ViTForImageClassification", {"num_labels": 5, "num_channels": 1}, {}),
+    "ViT, gray": ("ViTForImageClassification", {"num_labels": 5, "num_channels": 1}, {}),
     "ViT, names": ("ViTForImageClassification", {"id2label": NAMES}, {}),
     "DeiTModel": ("DeiTModel", {}, {}),
     "DeiT": ("DeiTForImageClassification", {"num_labels": 5}, {}),
@@ -120,7 +120,7 @@ def made(name):
         sizes = {size: value for size, value in sizes.items() if size != "intermediate_size"}
     # transformers changes the dicts.
     config = kind.config_class(**json.loads(json.dumps({**sizes, **changes})))
-    return randomised(kind(config, **arguments))
+    return randomized(kind(config, **arguments))
 
 
 def images_for(theirs):
@@ -277,7 +277,7 @@ def test_a_state_dict_in_memory_names_is_loaded(name, tmp_path):
 def test_a_mask_token_is_refused_by_name(tmp_path):
     """It belongs to masked pretraining."""
     config = transformers.ViTConfig(**SIZES)
-    randomised(transformers.ViTModel(config, use_mask_token=True)).save_pretrained(tmp_path)
+    randomized(transformers.ViTModel(config, use_mask_token=True)).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="only in file: embeddings.mask_token"):
         from_pretrained(tmp_path)
 

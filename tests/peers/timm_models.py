@@ -3,7 +3,7 @@
 import functools
 
 import torch
-from peers.torch_models import channels_first, randomised
+from peers.torch_models import channels_first, randomized
 from timm.layers import LayerNorm, QuickGELU
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
@@ -38,7 +38,7 @@ MODELS = {
     "no biases": ({"qkv_bias": False}, {}),
     "no positions": ({"pos_embed": "none"}, {"image_size": 32, "position_embedding": "none"}),
     "no head": ({"num_classes": 0}, {}),
-    "grey": ({"in_chans": 1}, {}),
+    "gray": ({"in_chans": 1}, {}),
     "rectangle": ({"img_size": (16, 40), "patch_size": (8, 4)}, {"position_grid": (2, 10)}),
 }
 HYBRIDS = {
@@ -66,7 +66,7 @@ def made(name):
         model = VisionTransformerDistilled(**{**SIZES, **DISTILLED[name][0]})
     else:
         model = VisionTransformer(**{**SIZES, **MODELS[name][0]})
-    return randomised(model)
+    return randomized(model)
 
 
 def options_of(name):

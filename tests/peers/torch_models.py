@@ -9,7 +9,7 @@ from reference.comparing import arrays, assert_close, float_weights, numpy
 from reference.small import compute
 
 
-def randomised(module, scale=0.3, seed=1):
+def randomized(module, scale=0.3, seed=1):
     """Give every parameter a random value, so that a swapped, missing or zero one fails."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

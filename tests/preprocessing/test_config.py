@@ -20,7 +20,7 @@ IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
 def bilinear(image, size):
-    """Half-pixel centres, no antialiasing: each output pixel between its four neighbours."""
+    """Half-pixel centers, no antialiasing: each output pixel between its four neighbors."""
     image = image.astype("float64")
     for axis, new in enumerate(size):
         old = image.shape[axis]
@@ -39,7 +39,7 @@ def bilinear(image, size):
         (Preprocessing((7, 9)), (bilinear(PIXELS, (7, 9)) - 127.5) / 127.5),
         (Preprocessing((40, 61)), (bilinear(PIXELS, (40, 61)) - 127.5) / 127.5),
         (Preprocessing(None, **IMAGENET), (PIXELS / 255 - IMAGENET["mean"]) / IMAGENET["std"]),
-        # 20×30 with 16 as half of the shorter side: resized to 32×48, of which the centre is kept.
+        # 20×30 with 16 as half of the shorter side: resized to 32×48, of which the center is kept.
         (Preprocessing(16, "crop", 0.5), (bilinear(PIXELS, (32, 48))[8:24, 16:32] - 127.5) / 127.5),
     ],
     ids=["own size", "smaller", "larger", "mean and std", "crop"],
@@ -52,7 +52,7 @@ def test_images_are_resized_cropped_and_scaled_by_the_definitions(preprocessing,
 
 @pytest.mark.parametrize("height, width", [(53, 90), (90, 53)])
 def test_big_visions_evaluation_crop(height, width, rng):
-    """`resize_small(32)|central_crop(28)`: the shorter side to 32, the aspect ratio kept, then the centre."""
+    """`resize_small(32)|central_crop(28)`: the shorter side to 32, the aspect ratio kept, then the center."""
     image = rng.integers(0, 256, (height, width, 3)).astype("uint8")
     small = bilinear(image, [round(side * 32 / min(height, width)) for side in (height, width)])
     top, left = ((side - 28) // 2 for side in small.shape[:2])
@@ -61,7 +61,7 @@ def test_big_visions_evaluation_crop(height, width, rng):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_colors_invert_the_scaling_within_black_and_white_and_are_grey_without_three_channels(channels, rng):
+def test_colors_invert_the_scaling_within_black_and_white_and_are_gray_without_three_channels(channels, rng):
     images = rng.random((2, 8, 8, channels), "float32")
     preprocessing = Preprocessing(8, mean=(0.5, 0.4, 0.3)[:channels], std=(0.2, 0.3, 0.4)[:channels])
     expected = images if channels == 3 else np.repeat(images.mean(axis=-1, keepdims=True), 3, axis=-1)
@@ -108,7 +108,7 @@ def test_a_long_image_takes_no_more_memory_than_its_pixels(tmp_path):
     st.tuples(st.integers(1, 600), st.integers(1, 600)),
     st.floats(0.1, 1),
 )
-def test_the_crop_is_the_centre_of_the_resized_image(size, image, fraction):
+def test_the_crop_is_the_center_of_the_resized_image(size, image, fraction):
     enlarged, top, left = Preprocessing(size, resize="crop", crop_fraction=fraction).crop_window(*image)
     for side, start, kept in zip(enlarged, (top, left), size):
         assert 0 <= start <= side - kept
@@ -137,7 +137,7 @@ def test_arrays_paths_and_lists_of_both_are_batches(tmp_path):
 
 
 @pytest.mark.parametrize("channels, counts", [(1, (2, 3, 33)), (3, (1, 2, 33))])
-def test_a_batch_of_grey_images_needs_no_channel_axis(channels, counts):
+def test_a_batch_of_gray_images_needs_no_channel_axis(channels, counts):
     half = (0.5,) * channels
     prepare = Preprocessing(8, mean=half, std=half)
     for count in counts:
@@ -149,9 +149,9 @@ def test_a_batch_of_grey_images_needs_no_channel_axis(channels, counts):
 
 
 def test_channels_are_repeated_dropped_or_mixed_to_the_models():
-    grey = np.arange(6, dtype="uint8").reshape(2, 3)
-    for image in (grey, grey[..., np.newaxis]):
-        assert_close(as_pixels(image, 3), np.repeat(grey[..., np.newaxis], 3, -1), 0)
+    gray = np.arange(6, dtype="uint8").reshape(2, 3)
+    for image in (gray, gray[..., np.newaxis]):
+        assert_close(as_pixels(image, 3), np.repeat(gray[..., np.newaxis], 3, -1), 0)
     alpha = np.concatenate([PIXELS, PIXELS[..., :1]], -1)
     assert_close(as_pixels(alpha, 3), PIXELS, 0)
     assert_close(as_pixels(PIXELS, 1)[..., 0], PIXELS @ [0.299, 0.587, 0.114], 1e-6)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from reference.comparing import assert_close, randomise
+from reference.comparing import assert_close, randomize
 from reference.small import small
 
 from keras_vit import Preprocessing
@@ -122,20 +122,20 @@ def test_an_image_of_unknown_rank_or_channels_is_refused(decode):
         encoded.map(lambda png: Preprocessing(8)(decode(png)))
 
 
-def test_grey_and_alpha_tensors_are_read_as_arrays_are():
-    grey, alpha = Preprocessing(8, mean=(0.5,), std=(0.5,)), np.concatenate([PHOTOS, PHOTOS[..., :1]], -1)
+def test_gray_and_alpha_tensors_are_read_as_arrays_are():
+    gray, alpha = Preprocessing(8, mean=(0.5,), std=(0.5,)), np.concatenate([PHOTOS, PHOTOS[..., :1]], -1)
     for images, prepare in (
         (PHOTOS[..., :1], Preprocessing(8)),
         (alpha, Preprocessing(8)),
-        (PHOTOS, grey),
-        (alpha, grey),
+        (PHOTOS, gray),
+        (alpha, gray),
     ):
         np.testing.assert_allclose(prepare(tf.constant(images)), prepare(images), rtol=0, atol=5e-6)
 
 
 @pytest.fixture(scope="module")
 def classifier():
-    return randomise(small(num_layers=1))
+    return randomize(small(num_layers=1))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import numpy as np
 BOUND = 3e-6  # of the largest expected value; a correct float32 forward pass measures ≤ 2e-6
 
 
-def randomise(model, scale=0.3, seed=1):
+def randomize(model, scale=0.3, seed=1):
     """Give every weight a random value, so that no swapped, missing or zero one can pass."""
     rng = np.random.default_rng(seed)
     for weight in float_weights(model):
@@ -20,7 +20,7 @@ def randomise(model, scale=0.3, seed=1):
 
 @contextlib.contextmanager
 def without_initial_values():
-    """Weights start at 0, for models to which `randomise` is applied: computing random ones takes longer."""
+    """Weights start at 0, for models to which `randomize` is applied: computing random ones takes longer."""
     initialize = keras.Variable._initialize_with_initializer
 
     def initialize_with_zeros(variable, initializer):

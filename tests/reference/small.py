@@ -2,7 +2,7 @@
 
 import keras
 import numpy as np
-from reference.comparing import arrays, assert_close, randomise, without_initial_values
+from reference.comparing import arrays, assert_close, randomize, without_initial_values
 from reference.vit_numpy import forward
 
 from keras_vit import VisionTransformer
@@ -33,7 +33,7 @@ def small(**options):
     """A small model, changed by the options, with random weights."""
     with without_initial_values():
         model = VisionTransformer(**{**SMALL, **options})
-    return randomise(model)
+    return randomize(model)
 
 
 def one_block(**options):
@@ -41,7 +41,7 @@ def one_block(**options):
     return small(**{**options, "num_layers": options.get("num_layers", 2) and 1})
 
 
-def penalised(**options):
+def penalized(**options):
     """That with a penalty of 0.1 on the squares of the head's kernel."""
     model = one_block(**options)
     model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.1)
@@ -55,7 +55,7 @@ def images_for(model, batch=2, size=None):
 
 def run_live(model, images):
     """What the model puts out for images in [0, 1], as its exports take them."""
-    return np.asarray(model(model.preprocessing.normalise(images * np.float32(255)), training=False))
+    return np.asarray(model(model.preprocessing.normalize(images * np.float32(255)), training=False))
 
 
 def compute(model, images, stages=("tokens", "pooled", "representation", "logits")):

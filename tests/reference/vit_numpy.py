@@ -213,9 +213,9 @@ def rms_norm(w, name, x, c):
 
 
 def layer_norm(w, name, x, c):
-    centred = x - x.mean(-1, keepdims=True)
-    deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + c["norm_epsilon"])
-    return centred / deviation * w[f"{name}/gamma"] + w[f"{name}/beta"]
+    centered = x - x.mean(-1, keepdims=True)
+    deviation = np.sqrt((centered**2).mean(-1, keepdims=True) + c["norm_epsilon"])
+    return centered / deviation * w[f"{name}/gamma"] + w[f"{name}/beta"]
 
 
 def sincos(rows, columns, width):

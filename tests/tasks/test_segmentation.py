@@ -30,7 +30,7 @@ def each_loss(logits, labels):
     return -np.take_along_axis(logs, np.where(labels == 255, 0, labels)[..., np.newaxis], -1)[..., 0]
 
 
-def test_the_loss_is_the_mean_over_labelled_pixels(maps):
+def test_the_loss_is_the_mean_over_labeled_pixels(maps):
     logits, labels = maps
     loss, each, counted = SegmentationCrossEntropy(), each_loss(*maps), labels != 255
     assert float(loss(labels, logits)) == pytest.approx(each[counted].mean(), rel=1e-5)
@@ -99,7 +99,7 @@ def test_images_have_their_own_scores_and_words(maps):
     assert TASK.agreement(logits, logits) == 1
 
 
-def test_scores_without_labelled_pixels_are_undefined():
+def test_scores_without_labeled_pixels_are_undefined():
     predictions = SegmentationPredictions.of_maps(np.zeros((1, 2, 2), int), np.full((1, 2, 2), 255), 2)
     expected = {"samples": 1, **dict.fromkeys(("mean_iou", "pixel_accuracy", "mean_accuracy", "boundary_f"))}
     assert segmentation_scores(predictions) == expected

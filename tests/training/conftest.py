@@ -10,7 +10,7 @@ import pytest
 from made.devices import devices
 from made.folders import write_captions, write_classes, write_masks
 from made.workers import end_of
-from reference.comparing import arrays, randomise
+from reference.comparing import arrays, randomize
 from reference.small import INTERRUPTED, SMALL
 
 from keras_vit.training import Recipe
@@ -68,7 +68,7 @@ def segmenting(tmp_path_factory):
         file = folder / f"{head}.keras"
         if not file.exists():
             encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
-            randomise(ImageSegmenter(encoder, 3, **SEGMENTERS[head])).save(file)
+            randomize(ImageSegmenter(encoder, 3, **SEGMENTERS[head])).save(file)
         recipe = SEGMENTATION.with_changes(segmenter=SEGMENTERS[head], **changes)
         return RunConfig(f"folder:{folder / 'data'}", recipe, weights=str(file))
 
@@ -103,7 +103,7 @@ def pairing(tmp_path_factory):
             text = {"vocabulary_size": prepare.vocabulary_size, "length": prepare.length, "hidden_size": 12}
             text |= {"num_layers": 1, "mlp_dim": 12, "num_heads": 2}
             image = {**SMALL, "num_classes": None, "num_layers": 1, "pooling": "gap"}
-            randomise(ImageTextModel(image, text, objective, text_preprocessing=prepare)).save(file)
+            randomize(ImageTextModel(image, text, objective, text_preprocessing=prepare)).save(file)
         return RunConfig(f"folder:{folder / 'data'}", PAIRS.with_changes(**changes), weights=str(file))
 
     return configure
@@ -125,7 +125,7 @@ OBJECTIVES = {  # the encoder's sizes, and the fields of the recipe
 
 
 @pytest.fixture(scope="session")
-def labelled(segmenting, pairing, tmp_path_factory):
+def labeled(segmenting, pairing, tmp_path_factory):
     """A function to the RunConfig of a run: with a segmenter's head, on pairs, or without labels."""
     from keras_vit.training.config import RunConfig
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from reference.comparing import randomise
+from reference.comparing import randomize
 from reference.small import small
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -228,7 +228,7 @@ def test_later_validations_read_the_weights_of_now_and_trace_nothing(monkeypatch
 
     first, count = logs_of(0), len(traced)
     assert logs_of(1) == {} and logs_of(2) == first
-    randomise(model, seed=2)
+    randomize(model, seed=2)
     last = logs_of(2)
     assert last.keys() == {"val_mean"} and last != first
     assert len(traced) == count > 0

@@ -6,7 +6,7 @@ from reference.small import NEWER, images_for, small
 from keras_vit.training import RECIPES, Recipe, RunConfig, SigmoidCrossEntropy, compile_model, freeze
 
 
-def labelled(model, count=16):
+def labeled(model, count=16):
     """Images whose brightness is their class."""
     labels = np.arange(count) % 5
     shades = np.linspace(-0.8, 0.8, 5)[labels].reshape(-1, 1, 1, 1)
@@ -21,7 +21,7 @@ def trainable(model):
 @pytest.mark.parametrize("recipe", ["digits", "finetune", "augreg"])
 def test_fit_learns_by_a_recipe(recipe):
     model = small(num_layers=1)
-    images, labels = labelled(model)
+    images, labels = labeled(model)
     compile_model(model, recipe, total_steps=60, base_lr=0.01)
     repeated = np.tile(images, (10, 1, 1, 1)), np.tile(labels, 10)
     history = model.fit(*repeated, batch_size=16, epochs=6, shuffle=False, verbose=0).history

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from made.folders import write_masks
 from made.workers import end_of
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL, images_for, small
 
 from keras_vit import ImageSegmenter, VisionTransformer
@@ -22,7 +22,7 @@ ENCODER = {**SMALL, "num_classes": None, "num_layers": 1}
 
 def segmenter(**options):
     encoder = VisionTransformer(**{**ENCODER, **options.pop("encoder", {})})
-    model = randomise(ImageSegmenter(encoder, 3, **options))
+    model = randomize(ImageSegmenter(encoder, 3, **options))
     freeze(model)
     return model
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made.folders import write_captions
-from reference.comparing import arrays, assert_close, numpy, randomise
+from reference.comparing import arrays, assert_close, numpy, randomize
 from reference.small import SMALL, small
 
 from keras_vit import ImageTextModel, TextPreprocessing, from_pretrained, save_weights
@@ -156,7 +156,7 @@ def towers(folder):
     image = {**SMALL, "num_classes": None, "num_layers": 1, "pooling": "map", "prefix_positions": False}
     text = {"vocabulary_size": prepare.vocabulary_size, "length": prepare.length, **TEXT}
     options = {"text_projection": 12, "projection_bias": True, "text_preprocessing": prepare}
-    model = randomise(ImageTextModel(image, text, **options))
+    model = randomize(ImageTextModel(image, text, **options))
     save_weights(model, folder / "siglip", "huggingface")
     model.text.trainable = False
     model.save(folder / "siglip.keras")

@@ -110,14 +110,14 @@ def test_a_run_writes_its_files_and_resumes_bit_for_bit(is_small, random, tmp_pa
     ],
 )
 def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
-    killed, labels, config, labelled, tmp_path
+    killed, labels, config, labeled, tmp_path
 ):
     everything = {"randaugment": (1, 0.5), "cutmix": 0.5, "random_erasing": 0.5, "shift": 0.1}
     plain = {"dropout_rate": 0.0, "total_steps": 12}
     if labels == "classes":
         config = with_recipe(config, label_smoothing=0.1, **plain, **everything)
     else:
-        config = labelled(labels, **plain)
+        config = labeled(labels, **plain)
     (other,) = BACKENDS.keys() - {killed}
     run_on(killed, tmp_path, config, tmp_path / "run", moment="step 7", fixed=True)
     run_on(other, tmp_path, config, tmp_path / "run", fixed=True)
@@ -139,9 +139,9 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
     ],
 )
 def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_the_uninterrupted_one(
-    backend, labels, config, labelled, tmp_path
+    backend, labels, config, labeled, tmp_path
 ):
-    config = config if labels == "classes" else labelled(labels)
+    config = config if labels == "classes" else labeled(labels)
     for moment in moments_in_turn(config.recipe.total_steps, config.recipe.checkpoint_steps, count=10):
         run_on(backend, tmp_path, config, tmp_path / "run", moment)
     run_on(backend, tmp_path, config, tmp_path / "run")

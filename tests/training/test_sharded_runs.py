@@ -91,8 +91,8 @@ def test_a_run_is_resumed_on_other_meshes(whole, on_jax, tmp_path):
 
 
 @pytest.mark.parametrize("objective", ["mae", "igpt", "dino"])
-def test_runs_without_labels_on_several_devices_are_as_on_one(objective, labelled, on_jax, tmp_path):
-    config = labelled(objective, optimizer="sgd", base_lr=0.1, dropout_rate=0.0, total_steps=6)
+def test_runs_without_labels_on_several_devices_are_as_on_one(objective, labeled, on_jax, tmp_path):
+    config = labeled(objective, optimizer="sgd", base_lr=0.1, dropout_rate=0.0, total_steps=6)
     config = dataclasses.replace(config, model={**config.model, "hidden_size": 16, "num_heads": 4})
     for strategy, count in [("data_parallel", 1), ("fsdp", 4), ("model_parallel=2x2", 4)]:
         folder = tmp_path / strategy

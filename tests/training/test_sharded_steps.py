@@ -8,7 +8,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from reference.comparing import randomise
+from reference.comparing import randomize
 from reference.fine_tuning import compiled, fit, official
 
 import keras_vit
@@ -145,17 +145,17 @@ def without_labels(objective):
     weights[[3, 14, 15]] = 0
     if objective == "mae":
         decoder = {"decoder_hidden_size": 32, "decoder_num_layers": 1, "decoder_num_heads": 4}
-        model = randomise(keras_vit.MaskedAutoencoder(sizes, **decoder))
+        model = randomize(keras_vit.MaskedAutoencoder(sizes, **decoder))
         order = rng.permuted(np.tile(np.arange(16, dtype="int32"), (16, 1)), axis=1)
         inputs = {"images": images, "order": order}
     elif objective == "igpt":
         pixels = {"patch_size": 1, "palette": 16, "causal": True, "pooling": "gap"}
-        model = randomise(keras_vit.ImageGPT({**sizes, **pixels}))
+        model = randomize(keras_vit.ImageGPT({**sizes, **pixels}))
         inputs, labels, weights = images, np.asarray(model.color_ids(images)), np.tile(weights[:, None], 64)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=MEAN)
     else:
         head = {"out_dim": 64, "hidden_dim": 32, "bottleneck_dim": 16, "momentum": 0.5}
-        model = randomise(keras_vit.DINO(sizes, num_local=1, local_size=4, **head))
+        model = randomize(keras_vit.DINO(sizes, num_local=1, local_size=4, **head))
         both = np.stack([images, images[:, ::-1]], axis=1)
         inputs = {"global_views": both, "local_views": both[:, :1, 2:6, 2:6]}
     return model, (inputs, labels, weights), {"loss": loss}

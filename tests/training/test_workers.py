@@ -45,12 +45,12 @@ def plain(finished, tmp_path_factory):
 
 
 @pytest.fixture(params=["classes", "up", "mask", "sigmoid", "softmax", "mae", "igpt", "dino"])
-def same(request, labelled, tmp_path):
+def same(request, labeled, tmp_path):
     """A configuration whose steps do not depend on the number of workers, and the end of two."""
     if request.param == "classes":
         return request.getfixturevalue("plain")
     # SGD, as in `plain`.
-    config = labelled(request.param, dropout_rate=0.0, total_steps=8, optimizer="sgd", base_lr=0.1)
+    config = labeled(request.param, dropout_rate=0.0, total_steps=8, optimizer="sgd", base_lr=0.1)
     return config, run_both(tmp_path / "two", config)
 
 

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from reference.comparing import arrays, assert_close, assert_same_arrays, randomise
+from reference.comparing import arrays, assert_close, assert_same_arrays, randomize
 from reference.small import SMALL
 
 from keras_vit import ImageTextModel, VisionTransformer, from_pretrained, save_weights
@@ -59,7 +59,7 @@ def written(tmp_path_factory):
     def write(name):
         if name not in made:
             file, layout, arguments = FILES[name]
-            model = randomise(ImageTextModel(**arguments))
+            model = randomize(ImageTextModel(**arguments))
             made[name] = save_weights(model, tmp_path_factory.mktemp("two") / file, layout), model
         return made[name]
 

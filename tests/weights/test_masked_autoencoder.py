@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from reference.comparing import arrays, assert_same_arrays, randomise
+from reference.comparing import arrays, assert_same_arrays, randomize
 from safetensors.numpy import load_file, save_file
 
 from keras_vit import MaskedAutoencoder, VisionTransformer, from_pretrained, save_weights
@@ -16,7 +16,7 @@ DECODER = {"decoder_hidden_size": 16, "decoder_num_layers": 2, "decoder_mlp_dim"
 
 def made(encoder=(), **options):
     model = MaskedAutoencoder({**ENCODER, **dict(encoder)}, **DECODER, **options)
-    return randomise(model)
+    return randomize(model)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from reference.comparing import arrays, assert_same_arrays, randomise
+from reference.comparing import arrays, assert_same_arrays, randomize
 from reference.small import SMALL, small
 
 from keras_vit import ImageTextModel, from_pretrained, save_weights
@@ -18,7 +18,7 @@ OTHERS = [("vit_jax", "m.npz"), ("big_vision", "m.npz"), ("timm", "m.safetensors
 
 @pytest.fixture(scope="module")
 def towers():
-    return randomise(ImageTextModel(IMAGE, TEXT, text_projection=12, projection_bias=True))
+    return randomize(ImageTextModel(IMAGE, TEXT, text_projection=12, projection_bias=True))
 
 
 @pytest.fixture(scope="module")

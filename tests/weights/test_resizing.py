@@ -57,20 +57,20 @@ def test_antialiased_resizes_equal_pillows(method, old, new):
 
 
 @given(old=GRIDS, new=GRIDS)
-def test_the_half_pixel_resize_interpolates_between_centres(old, new):
+def test_the_half_pixel_resize_interpolates_between_centers(old, new):
     table = table_of(old, dtype="float64")
     grid = table[0].reshape(*old, -1)
     for axis, (before, after) in enumerate(zip(old, new)):
-        centres = (np.arange(after) + 0.5) * before / after - 0.5
+        centers = (np.arange(after) + 0.5) * before / after - 0.5
         grid = np.apply_along_axis(
-            lambda line, at=centres: np.interp(at, np.arange(len(line)), line), axis, grid
+            lambda line, at=centers: np.interp(at, np.arange(len(line)), line), axis, grid
         )
     resized = resized_positions(table, old, new, "bilinear_half_pixel")
     np.testing.assert_allclose(resized[0], grid.reshape(-1, 3), atol=1e-12)
 
 
 @pytest.mark.parametrize("old, new", [((3, 3), (7, 5)), ((6, 4), (3, 3)), ((5, 5), (5, 5))], ids=str)
-def test_relative_positions_keep_those_of_neighbours_and_the_class_token(old, new, rng):
+def test_relative_positions_keep_those_of_neighbors_and_the_class_token(old, new, rng):
     rows, columns = 2 * old[0] - 1, 2 * old[1] - 1
     table = rng.standard_normal((rows * columns + 3, 4))
     resized = resized_relative_positions(table, old, new)
@@ -176,16 +176,16 @@ def test_a_rectangle_is_resized_from_its_own_grid(tmp_path):
 
 
 def bilinear(patch, size):
-    """A patch (height, width, …) resized with half-pixel centres and a repeated border, by loops."""
+    """A patch (height, width, …) resized with half-pixel centers and a repeated border, by loops."""
     resized = np.zeros((*size, *patch.shape[2:]))
     for y, x in np.ndindex(*size):
-        for row, down in neighbours(y, patch.shape[0], size[0]):
-            for column, right in neighbours(x, patch.shape[1], size[1]):
+        for row, down in neighbors(y, patch.shape[0], size[0]):
+            for column, right in neighbors(x, patch.shape[1], size[1]):
                 resized[y, x] += down * right * patch[row, column]
     return resized
 
 
-def neighbours(place, old, new):
+def neighbors(place, old, new):
     """The two old pixels around a new one, each with its weight."""
     point = (place + 0.5) * old / new - 0.5
     low = int(np.floor(point))
@@ -243,13 +243,13 @@ def test_larger_patches_have_the_embeddings_of_the_smaller(golden):
 
 
 @pytest.mark.parametrize("name, bound", [("token", 3e-6), ("hybrid", 1e-4)])
-def test_a_grey_image_has_the_outputs_of_its_copy_in_every_channel(golden, name, bound):
-    """In a hybrid up to the standardisation of the kernel, whose scale the group norm removes."""
+def test_a_gray_image_has_the_outputs_of_its_copy_in_every_channel(golden, name, bound):
+    """In a hybrid up to the standardization of the kernel, whose scale the group norm removes."""
     file, _, given = GOLDENS[name]
-    colour, grey = (from_pretrained(golden / file, **given, **more) for more in ({}, {"in_channels": 1}))
-    images = images_for(colour)[..., :1]
+    color, gray = (from_pretrained(golden / file, **given, **more) for more in ({}, {"in_channels": 1}))
+    images = images_for(color)[..., :1]
     repeated = np.repeat(images, 3, axis=-1)
-    assert_close(compute(grey, images)["logits"], compute(colour, repeated)["logits"], bound)
+    assert_close(compute(gray, images)["logits"], compute(color, repeated)["logits"], bound)
 
 
 @pytest.mark.parametrize("name, first", [("token", "patch_embedding/kernel"), ("hybrid", "conv_root/kernel")])

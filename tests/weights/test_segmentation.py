@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from reference.comparing import assert_close, numpy, randomise
+from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL
 
 from keras_vit import ImageSegmenter, VisionTransformer, from_pretrained, save_weights
@@ -14,7 +14,7 @@ QUERIES = {"head": "mask", "num_queries": 6, "query_blocks": 1}
 
 def made(encoder=None, **options):
     encoder = VisionTransformer(**{**ENCODER, **(encoder or {})})
-    return randomise(ImageSegmenter(encoder, 5, **{**QUERIES, **options}))
+    return randomize(ImageSegmenter(encoder, 5, **{**QUERIES, **options}))
 
 
 @pytest.mark.parametrize(

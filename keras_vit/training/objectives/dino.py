@@ -16,7 +16,7 @@ _USED = ("crop_area", "flip", "photometric")  # of the fields of `Augmentation`
 def dino(config):
     """Self-distillation, scored by the labels of the nearest training images.
 
-    The recipe's `crop_area` is that of the global views, `photometric` the probability of changes of colours;
+    The recipe's `crop_area` is that of the global views, `photometric` the probability of changes of colors;
     see `data.view_augmentation`.
 
     Raises:

@@ -209,7 +209,7 @@ def _image_processor(found, kind, options):
     if values["do_normalize"]:
         mean, std = values["image_mean"], values["image_std"]
     mean, std = ((v,) * channels if number().accepts(v) else v for v in (mean, std))
-    # `Preprocessing` normalises pixels in [0, 1].
+    # `Preprocessing` normalizes pixels in [0, 1].
     options = {
         "mean": tuple(m / (255 * factor) for m in mean),
         "std": tuple(s / (255 * factor) for s in std),

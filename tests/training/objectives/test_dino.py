@@ -1,4 +1,4 @@
-"""Runs of DINO: views by (seed, step), resuming, scores of neighbours, and the encoder of the teacher."""
+"""Runs of DINO: views by (seed, step), resuming, scores of neighbors, and the encoder of the teacher."""
 
 import shutil
 

@@ -5,7 +5,7 @@ import pytest
 from keras_vit.training import RunConfig
 
 
-def test_a_run_on_labels_needs_another_recipe(labelled):
-    config = labelled("mae")
+def test_a_run_on_labels_needs_another_recipe(labeled):
+    config = labeled("mae")
     with pytest.raises(ValueError, match="trains without labels: expected objective 'masked_patch' or 'mae'"):
         RunConfig(config.dataset, config.recipe, config.model)

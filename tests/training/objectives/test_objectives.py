@@ -17,20 +17,20 @@ def losses(config, path):
 
 @pytest.mark.tensorflow_only("on JAX test_sharded_steps divides the batch among devices")
 @pytest.mark.parametrize("objective", ["mae", "igpt", "dino"])
-def test_micro_batches_of_two_replicas_train_as_one_device_does(objective, labelled, check_replicas):
+def test_micro_batches_of_two_replicas_train_as_one_device_does(objective, labeled, check_replicas):
     # Each replica divides its 3 images into micro-batches of 1 and 2.
-    check_replicas(labelled(objective, **PLAIN, batch_size=6, accumulation_steps=1), accumulation_steps=2)
+    check_replicas(labeled(objective, **PLAIN, batch_size=6, accumulation_steps=1), accumulation_steps=2)
 
 
 # DINO's temperatures enlarge rounding, too; tests/models/test_dino.py compares steps at larger ones.
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("objective", ["mae", "igpt"])
-def test_remat_and_mixed_precision_train_nearly_the_same(objective, labelled, tmp_path):
+def test_remat_and_mixed_precision_train_nearly_the_same(objective, labeled, tmp_path):
     plain = {**PLAIN, "accumulation_steps": 1}
-    expected = losses(labelled(objective, **plain), tmp_path / "float32")
-    found = losses(labelled(objective, **plain, remat=True), tmp_path / "remat")
+    expected = losses(labeled(objective, **plain), tmp_path / "float32")
+    found = losses(labeled(objective, **plain, remat=True), tmp_path / "remat")
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    found = losses(labelled(objective, **plain, dtype="mixed_bfloat16"), tmp_path / "bfloat16")
+    found = losses(labeled(objective, **plain, dtype="mixed_bfloat16"), tmp_path / "bfloat16")
     np.testing.assert_allclose(found, expected, rtol=0.05)
-    found = losses(labelled(objective, **plain, dtype="mixed_float16"), tmp_path / "float16")
+    found = losses(labeled(objective, **plain, dtype="mixed_float16"), tmp_path / "float16")
     np.testing.assert_allclose(found, expected, rtol=0.02)

@@ -165,15 +165,15 @@ def test_image_processors_are_read_as_they_are_saved(images, expected, tmp_path)
 
 
 @pytest.mark.parametrize("rescale", [{}, {"do_rescale": False}, {"rescale_factor": 1 / 127.5}])
-@pytest.mark.parametrize("normalise", [{}, {"do_normalize": False}, {"image_mean": 0.3, "image_std": 2}])
-def test_pixels_are_rescaled_and_normalised_as_they_do(rescale, normalise, tmp_path):
-    images = {**SAVED["ViT"], **rescale, **normalise}
+@pytest.mark.parametrize("normalize", [{}, {"do_normalize": False}, {"image_mean": 0.3, "image_std": 2}])
+def test_pixels_are_rescaled_and_normalized_as_they_do(rescale, normalize, tmp_path):
+    images = {**SAVED["ViT"], **rescale, **normalize}
     found = Preprocessing(16, **read(tmp_path, images=images)["preprocessing"])
     pixels = np.arange(256, dtype="float32")[:, np.newaxis].repeat(3, axis=-1)
     expected = pixels * (images["rescale_factor"] if images["do_rescale"] else 1)
     if images["do_normalize"]:
         expected = (expected - images["image_mean"]) / images["image_std"]
-    np.testing.assert_allclose(found.normalise(pixels), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.normalize(pixels), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
