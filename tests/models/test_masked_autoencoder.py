@@ -158,8 +158,8 @@ def alone():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"remat": True},
         {"accumulation_steps": 4},
+        pytest.param({"remat": True}, marks=pytest.mark.slow),
         pytest.param(
             {"replicas": 2}, marks=[pytest.mark.slow, pytest.mark.tensorflow_only("JAX has no replicas")]
         ),

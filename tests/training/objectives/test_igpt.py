@@ -112,6 +112,7 @@ def test_both_backends_have_the_same_losses(dtype, tolerance, config, finished, 
 # The report ---------------------------------------------------------------------------------------
 
 
+@slow
 def test_the_report_shows_completions_and_samples(config, finished, tmp_path):
     shutil.copytree(finished.path, tmp_path / "run")
     workdir = Workdir(tmp_path / "run", config.as_json())
