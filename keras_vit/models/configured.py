@@ -23,7 +23,7 @@ class ConfiguredModel(DistributedModel):
 
     @staticmethod
     def min_own_parameters(config):
-        """A lower bound of the number of parameters, besides those of a VisionTransformer in the model.
+        """A lower bound of the parameter count, without the VisionTransformer in the model.
 
         Files are checked by it before a model is built: a subclass with arguments for sizes has its own.
 

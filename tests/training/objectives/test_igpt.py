@@ -12,7 +12,7 @@ from made.workers import end_of, finish, start
 from reference.comparing import numpy
 from reference.small import INTERRUPTED, SMALL
 
-from keras_vit import VisionTransformer, from_pretrained
+from keras_vit import ImageGPT, VisionTransformer, from_pretrained
 from keras_vit.cli.run_report import write_run_report
 from keras_vit.data import load_dataset
 from keras_vit.data.palette import fit_palette
@@ -90,6 +90,21 @@ def test_the_loss_is_the_mean_over_the_pixels(rng):
 
 
 # The same numbers ---------------------------------------------------------------------------------
+
+
+@slow
+def test_a_resumed_run_is_the_uninterrupted_one(config, finished, eager, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "run")
+    for name in ("model.keras", "pretrainer.keras", "result.json"):
+        (tmp_path / "run" / name).unlink()
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000008")
+    resumed, _ = train(config, tmp_path / "run", verbose=0)
+    assert resumed.steps() == finished.steps() != []
+    np.testing.assert_equal(end_of(resumed.path), end_of(finished.path))
+    models = [from_pretrained(run.path, pretrainer=True) for run in (resumed, finished)]
+    assert all(type(model) is ImageGPT for model in models)
+    for weights in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(*weights)
 
 
 @slow
