@@ -22,22 +22,18 @@ class _GlobalOptimizer:
     def build(self, variables):
         if self.built:
             return
-        blocks = [_block(variable) for variable in variables]
-        last = max(blocks, default=-1)
-        top = last + 2 if last >= 0 else 0  # A linear probe has no blocks: all variables are at the top.
-        depth = 0
-        self._rate_factors = []
-        for block in blocks:
-            # Variables before the first block are at depth 0, those after the last at the top.
-            depth = block + 1 if block >= 0 else (top if depth else 0)
-            self._rate_factors.append((self.layer_decay or 1.0) ** (top - depth))
+        below_top = layers_below_top([variable.path for variable in variables])
+        self._rate_factors = [(self.layer_decay or 1.0) ** layers for layers in below_top]
+        self._frozen_steps = [getattr(variable, "frozen_steps", 0) for variable in variables]
         self._decays = [variable.path.endswith("/kernel") for variable in variables]
         super().build(variables)
 
     def _rate(self, variable, learning_rate):
-        """Decay a variable at its own learning rate, and return that rate."""
+        """Decay a variable at its own learning rate, which is 0 while it is frozen, and return that rate."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self._rate_factors[index]
+        if frozen_steps := self._frozen_steps[index]:
+            rate = rate * ops.cast(self.iterations >= frozen_steps, rate.dtype)
         if self.weight_decay and self._decays[index]:
             self.assign_sub(variable, variable * (rate * self.weight_decay))
         return rate
@@ -58,10 +54,34 @@ class _GlobalOptimizer:
             return grads_and_vars
 
 
-def _block(variable):
-    """The index of a variable's encoder block, or -1."""
-    found = re.search(r"(?:^|/)encoder_block_(\d+)/", variable.path)
-    return int(found[1]) if found else -1
+def layers_below_top(paths):
+    """The number of layers between each variable and the top of its tower, for layer-wise decay.
+
+    The variables before a tower's first block are a layer, so is each block, and so are the variables after
+    the last block, the top. A tower is the blocks with a common prefix. Variables outside all towers are at
+    the top, such as those of a linear probe.
+
+    Args:
+        paths: The paths of the variables, those of each tower in the order of the data flow.
+
+    Example:
+        >>> tower = ["patch_embedding/kernel", "encoder_block_0/mlp/kernel", "encoder_norm/gamma"]
+        >>> layers_below_top([*tower, *(f"text/{path}" for path in tower), "logit_factors/scale"])
+        [2, 1, 0, 2, 1, 0, 0]
+    """
+    matches = [re.match(r"((?:.*/)?)encoder_block_(\d+)/", path) for path in paths]
+    tops = {"": 0}
+    for match in filter(None, matches):
+        tops[match[1]] = max(tops.get(match[1], 0), int(match[2]) + 2)
+    depths, below = dict.fromkeys(tops, 0), []
+    for path, match in zip(paths, matches):
+        tower = max(filter(path.startswith, tops), key=len)
+        if match:
+            depths[tower] = int(match[2]) + 1
+        elif depths[tower]:
+            depths[tower] = tops[tower]
+        below.append(tops[tower] - depths[tower])
+    return below
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -160,7 +180,16 @@ class AdamW(_GlobalOptimizer, keras.optimizers.AdamW):
         self.layer_decay = LAYER_DECAY.check("layer_decay", layer_decay)
 
     def update_step(self, gradient, variable, learning_rate):
-        super().update_step(gradient, variable, self._rate(variable, learning_rate))
+        rate = self._rate(variable, learning_rate)
+        if frozen_steps := self._frozen_steps[self._get_variable_index(variable)]:
+            # Keras corrects the bias of the moments by all steps, but these moments are younger.
+            step = ops.cast(self.iterations + 1, rate.dtype)
+            own_step = ops.maximum(step - frozen_steps, 1.0)
+            rate = rate * self._bias_correction(own_step) / self._bias_correction(step)
+        super().update_step(gradient, variable, rate)
+
+    def _bias_correction(self, step):
+        return ops.sqrt(1 - ops.power(self.beta_2, step)) / (1 - ops.power(self.beta_1, step))
 
 
 def make_optimizer(recipe):

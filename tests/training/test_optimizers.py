@@ -9,7 +9,7 @@ import pytest
 from reference.small import NEWER, images_for, small
 
 from keras_vit.training import SGD, AdamW, WarmupDecay, compile_model
-from keras_vit.training.optimizers import make_optimizer
+from keras_vit.training.optimizers import layers_below_top, make_optimizer
 from keras_vit.training.recipes import Recipe
 
 RATE = WarmupDecay(0.2, total_steps=8, warmup_steps=2)
@@ -106,6 +106,17 @@ def test_the_optimizer_of_a_recipe_has_its_hyperparameters_and_schedule(kind, op
     assert {name: config[name] for name in options} == options
     schedule = {"base_lr": 0.3, "total_steps": 50, "warmup_steps": 5, "decay": "linear"}
     assert config["learning_rate"]["config"] == schedule
+
+
+def test_layer_decay_counts_the_blocks_of_each_tower():
+    tower = [
+        "embedding/table",
+        "encoder_block_0/mlp/kernel",
+        "encoder_block_1/mlp/kernel",
+        "encoder_norm/gamma",
+    ]
+    paths = [*tower, *(f"text/{path}" for path in tower), "logit_factors/scale"]
+    assert layers_below_top(paths) == [3, 2, 1, 0, 3, 2, 1, 0, 0]
 
 
 def test_layer_decay_reaches_every_weight_of_newer_families():
