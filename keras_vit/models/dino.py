@@ -157,7 +157,10 @@ class DINO(Pretrainer):
             trainable=False,
             name="temperature",
         )
-        student_head.get_layer("last_layer").gradient_scale.assign(float(freeze_steps == 0))
+        last_layer = student_head.get_layer("last_layer")
+        last_layer.gradient_scale.assign(float(freeze_steps == 0))
+        for weight in last_layer.trainable_weights:
+            weight.frozen_steps = freeze_steps  # for the optimizer, which would decay it or use its momentum
 
     def compile(self, *args, **kwargs):
         """Configure the model for training, as `DistributedModel.compile`.

@@ -17,7 +17,7 @@ from reference.vit_numpy import ACTIVATIONS, forward
 from keras_vit import DINO, VisionTransformer
 from keras_vit.layers import resize_position_grid
 from keras_vit.models.dino import dino_loss
-from keras_vit.training import SGD
+from keras_vit.training import SGD, AdamW
 
 pytestmark = pytest.mark.usefixtures("eager")
 slow = pytest.mark.slow
@@ -109,6 +109,24 @@ def test_ten_steps_follow_the_authors_formulas():
             teacher[path] = momenta[step] * value + (1 - momenta[step]) * numpy(students[path])
         for average, weight in model._averages:
             np.testing.assert_allclose(numpy(average), teacher[weight.path], rtol=1e-5, atol=1e-6)
+
+
+def test_a_frozen_last_layer_starts_as_if_its_first_step_were_the_runs_first():
+    """The authors delete its gradient, so that the optimizer neither decays it nor counts the step."""
+    model, data = dino(), views(10)
+    model.compile(AdamW(1e-3, weight_decay=0.1), total_steps=10, seed=3)
+    kernel = model.student_head.get_layer("last_layer").kernel
+    start = numpy(kernel)
+    for step in range(4):
+        before = numpy(kernel)
+        model.train_on_batch(
+            {name: part[2 * step : 2 * step + 2] for name, part in data.items()}, np.zeros(2)
+        )
+        if step < 3:
+            np.testing.assert_array_equal(numpy(kernel), start)
+    # Adam's first step is the learning rate in the direction of each gradient.
+    change = np.abs(numpy(kernel) - before * (1 - 1e-3 * 0.1))
+    assert np.median(change) == pytest.approx(1e-3, rel=1e-3)
 
 
 def bicubic(table, size):
