@@ -11,7 +11,7 @@ DECAYS = ("cosine", "linear")
 
 @keras.saving.register_keras_serializable("keras_vit")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up from 0, then cosine decay to 0 or linear decay to 1e-5.
+    """Linear warm-up from 0, then cosine decay to 0 or linear decay to 1e-5, or to a lower `base_lr`.
 
     Args:
         base_lr: The rate at the end of the warm-up.
@@ -47,7 +47,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         if self.decay == "cosine":
             rate = self.base_lr * 0.5 * (1.0 + ops.cos(np.pi * progress))
         else:
-            rate = 1e-5 + (self.base_lr - 1e-5) * (1.0 - progress)
+            last = min(1e-5, self.base_lr)
+            rate = last + (self.base_lr - last) * (1.0 - progress)
         return rate * ops.minimum(1.0, step / self.warmup_steps) if self.warmup_steps else rate
 
     def get_config(self):
