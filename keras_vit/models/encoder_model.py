@@ -116,3 +116,12 @@ def patch_pixels(model):
     """
     stride = stem_stride(model.resnet)
     return tuple(side * stride for side in model.patch_size)
+
+
+def check_not_causal(encoder):
+    """Raise ValueError for an encoder whose start token moves each patch to the next token.
+
+    >>> check_not_causal(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3))
+    """
+    if encoder.causal:
+        raise ValueError("expected an encoder whose tokens attend to all patches; got causal=True")

@@ -158,7 +158,7 @@ class ImageGPT(Pretrainer):
         colors = self.encoder.palette
         if top_k is not None and top_k > colors:
             raise ValueError(f"top_k must be at most {colors}, the colors of the palette; got {top_k}")
-        rng, found = np.random.default_rng(seed), [np.zeros((0, self.output.shape[1]), "int32")]
+        rng, completed = np.random.default_rng(seed), [np.zeros((0, self.output.shape[1]), "int32")]
         for ids in batches:
             inputs = {
                 "ids": ids,
@@ -167,8 +167,10 @@ class ImageGPT(Pretrainer):
                 "temperature": np.full((len(ids), 1), temperature, "float32"),
                 "top_k": np.full((len(ids), 1), top_k or colors, "int32"),
             }
-            found.append(check_finite(np.asarray(self._predict(inputs))))
-        return self.images_of(np.concatenate(found))
+            outputs = {name: np.asarray(value) for name, value in self._predict(inputs).items()}
+            check_finite(outputs["logit_sums"])
+            completed.append(outputs["ids"])
+        return self.images_of(np.concatenate(completed))
 
     @functools.cached_property
     def _predict(self):
@@ -195,9 +197,15 @@ class ImageGPT(Pretrainer):
         embedding, positions, start = (
             encoder.get_layer(name) for name in ("patch_embedding", "position_embedding", "start_token")
         )
+        size = encoder.hidden_size
+        x = embedding.embed(ops.reshape(previous, (-1, 1, 1)))  # (b, 1, 1, d)
+        if encoder.patch_norm:
+            x = encoder.get_layer("patch_norm")(x)
         start = ops.cast(start.token, embedding.compute_dtype)
-        x = ops.where(index == 0, start, ops.expand_dims(embedding.embed(previous), 1))  # (b, 1, d)
-        table = positions(ops.zeros((1, self.output.shape[1], encoder.hidden_size), x.dtype))
+        x = ops.where(index == 0, start, ops.reshape(x, (-1, 1, size)))  # (b, 1, d)
+        # Of the grid, which a table of another size is resized to, only the shape is used.
+        grid = [] if encoder.position_grid is None else [ops.zeros((1, *encoder.image_size, 1))]
+        table = positions(ops.zeros((1, self.output.shape[1], size), x.dtype), *grid)
         x = x + ops.take(table, ops.reshape(index, (1,)), axis=1)
         updated = []
         for i, cache in enumerate(caches):
@@ -236,21 +244,24 @@ class _Sampler(keras.Model):
         self.model = model
 
     def call(self, inputs):
-        given, uniform, known = (inputs[name] for name in ("ids", "uniform", "known"))
-        batch, pixels = ops.shape(given)
+        first_ids, uniform, known = (inputs[name] for name in ("ids", "uniform", "known"))
+        batch, pixels = ops.shape(first_ids)
         numbers = ops.expand_dims(ops.arange(pixels), 0)  # (1, n)
 
         def pixel(index, state):
-            ids, previous, caches = state
+            ids, previous, sums, caches = state
             logits, caches = self.model.step(previous, index, caches)
             at = numbers == index
             random = ops.sum(ops.where(at, uniform, 0.0), axis=1, keepdims=True)
             new = sampled_color(logits, random, inputs["temperature"], inputs["top_k"])
             ids = ops.where(at & (numbers >= known), ops.expand_dims(new, 1), ids)
-            return ids, ops.sum(ops.where(at, ids, 0), axis=1), caches
+            sums = sums + ops.sum(0.0 * logits, axis=1)  # NaN if a logit is not finite
+            return ids, ops.sum(ops.where(at, ids, 0), axis=1), sums, caches
 
-        state = (ops.cast(given, "int32"), ops.zeros((batch,), "int32"), self.model.caches(batch))
-        return ops.fori_loop(0, pixels, pixel, state)[0]
+        ids, previous = ops.cast(first_ids, "int32"), ops.zeros((batch,), "int32")
+        state = (ids, previous, ops.zeros((batch,)), self.model.caches(batch))
+        ids, _, sums, _ = ops.fori_loop(0, pixels, pixel, state)
+        return {"ids": ids, "logit_sums": sums}
 
 
 def sampled_color(logits, uniform, temperature, top_k):

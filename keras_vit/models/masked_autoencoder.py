@@ -8,7 +8,7 @@ from keras_vit.layers import AddPositionEmbs, EncoderBlock, LayerNormalization, 
 from keras_vit.layers.dense import Dense
 from keras_vit.models.config import is_dynamic, prefix_tokens
 from keras_vit.models.distributed_step import weighted_mean
-from keras_vit.models.encoder_model import Pretrainer, as_encoder, patch_pixels
+from keras_vit.models.encoder_model import Pretrainer, as_encoder, check_not_causal, patch_pixels
 from keras_vit.models.masked_patch import patch_targets
 from keras_vit.rules import boolean, integer, number, optional
 
@@ -218,6 +218,7 @@ class MaskedAutoencoder(Pretrainer):
 def _check(encoder):
     if is_dynamic(encoder.image_size):
         raise ValueError("expected an encoder for one image size; got image_size=(None, None)")
+    check_not_causal(encoder)
     for name in ("rotary", "relative_positions"):
         if getattr(encoder, name):
             raise ValueError(

@@ -6,7 +6,7 @@ import numpy as np
 from keras_vit.layers.dense import EinsumDense
 from keras_vit.layers.mask_tokens import MaskTokens
 from keras_vit.layers.patch_embedding import check_divisible, pair
-from keras_vit.models.encoder_model import Pretrainer, as_encoder, patch_pixels
+from keras_vit.models.encoder_model import Pretrainer, as_encoder, check_not_causal, patch_pixels
 from keras_vit.preprocessing.tensors import backend_of
 from keras_vit.rules import one_of
 
@@ -55,6 +55,7 @@ class MaskedPatchPredictor(Pretrainer):
     def __init__(self, encoder, target="mean_color", dtype=None, name=None, trainable=True):
         one_of(TARGETS).check("target", target)
         encoder = as_encoder(encoder, dtype)
+        check_not_causal(encoder)
         start = encoder.get_layer("patch_embedding").output, encoder.get_layer("patch_tokens").output
         embed = keras.Model(encoder.input, start, name="embed")
         encode = keras.Model(start, encoder.feature_extractor("tokens").output["tokens"], name="encode")

@@ -22,8 +22,10 @@ KINDS = {  # encoders that differ in what a pixel is computed from
     "post_norm": {"post_norm": True, "layer_scale": 0.5, "final_norm": False},
     "grouped": {"num_kv_heads": 1, "qk_norm": True, "attention_sub_norm": True},
     "gated": {"gated_mlp": True, "position_embedding": "none"},
+    "patch_norm": {"patch_norm": True},
+    "position_grid": {"position_grid": (4, 3)},
 }
-every_kind = pytest.mark.parametrize("kind", some(KINDS, 3))
+every_kind = pytest.mark.parametrize("kind", some(KINDS, 4))
 
 
 def random_model(kind="iGPT", **options):
@@ -63,6 +65,13 @@ def test_logits_from_kept_keys_and_values_are_the_models(kind):
     for pixel in range(HEIGHT * WIDTH):
         logits, caches = model.step(ids[:, pixel - 1], pixel, caches)
         assert np.abs(numpy(logits) - expected[:, pixel]).max() <= 1e-5
+
+
+def test_logits_that_are_not_finite_are_refused():
+    model = random_model()
+    model.get_layer("encoder_block_0").trainable_weights[0].assign(np.full(SMALL["hidden_size"], np.nan))
+    with pytest.raises(ValueError, match="not finite|NaN"):
+        model.sample(1)
 
 
 def test_a_loaded_model_is_the_same(tmp_path):

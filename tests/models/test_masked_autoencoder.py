@@ -258,6 +258,11 @@ def test_the_encoder_is_shared_and_becomes_a_classifier(model):
         (NEWER["DINOv3-S"], {}, "positions are added to its tokens; got rotary="),
         ({"relative_positions": True, "position_embedding": "none"}, {}, "got relative_positions=True"),
         ({"image_size": 8}, {}, "two patches or more; got 1"),
+        (
+            {"causal": True, "class_token": False, "pooling": "gap"},
+            {},
+            "attend to all patches; got causal=True",
+        ),
         ({}, {"mask_fraction": 1.0}, r"mask_fraction must be a number in \(0, 1\); got 1.0"),
         ({}, {"decoder_num_layers": 0}, "decoder_num_layers must be .*; got 0"),
         ({}, {"decoder_num_heads": 3}, "decoder_num_heads that divides decoder_hidden_size .*; got 3"),
