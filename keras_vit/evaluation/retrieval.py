@@ -6,6 +6,7 @@ from keras_vit.evaluation.representations import computed_features
 
 AT = (1, 5)
 CHUNK = 1024  # images that are compared with all texts at a time
+TOLERANCE = 1e-6  # Equal vectors may differ by the rounding of the batches that they were computed in.
 
 
 def retrieval(model, samples, captions, batch_size=64):
@@ -45,7 +46,8 @@ def recall(images, texts, owners, at=AT):
 
     `image_to_text_recall_k` is the fraction of images of which one of the k most similar texts is their own,
     and `text_to_image_recall_k` the fraction of texts of which one of the k most similar images is theirs. Of
-    equal similarities the own one comes last.
+    similarities that differ by at most 1e-6 the own one comes last. An image without texts, or a vector with
+    NaN, finds nothing.
 
     Args:
         images: (images, size), of length 1.
@@ -64,15 +66,22 @@ def recall(images, texts, owners, at=AT):
     Source: Karpathy and Fei-Fei 2015 (arXiv 1412.2306), section 4.1;
     `big_vision/evaluators/proj/image_text/image_text_retrieval.py`.
     """
+    images, texts = (np.asarray(vectors, "float64") for vectors in (images, texts))
     own = np.einsum("td,td->t", images[owners], texts)
     best = np.full(len(images), -np.inf)
-    np.maximum.at(best, owners, own)
+    with np.errstate(invalid="ignore"):
+        np.maximum.at(best, owners, own)
     # The number of texts of others that are as similar to an image as its own, and the same of each text.
     above_own = {"image_to_text": np.zeros(len(images)), "text_to_image": np.zeros(len(texts))}
     for start in range(0, len(images), CHUNK):
         rows = np.arange(start, min(start + CHUNK, len(images)))
         scores = images[rows] @ texts.T
-        scores[rows[:, np.newaxis] == owners] = -np.inf
-        above_own["image_to_text"][rows] = (scores >= best[rows, np.newaxis]).sum(axis=1)
-        above_own["text_to_image"] += (scores >= own).sum(axis=0)
+        others = rows[:, np.newaxis] != owners
+        # NaN is not below.
+        above_own["image_to_text"][rows] = (others & ~(scores < best[rows, np.newaxis] - TOLERANCE)).sum(
+            axis=1
+        )
+        above_own["text_to_image"] += (others & ~(scores < own - TOLERANCE)).sum(axis=0)
+    above_own["image_to_text"][~np.isfinite(best)] = np.inf
+    above_own["text_to_image"][~np.isfinite(own)] = np.inf
     return {f"{name}_recall_{k}": float(np.mean(above < k)) for name, above in above_own.items() for k in at}

@@ -8,14 +8,15 @@ from keras_vit.models.pair_loss import gathered
 from keras_vit.tasks.task import Objective
 
 SIDES = ("image", "text")
+TOLERANCE = 1e-6  # of equal similarities
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class PairRecall(keras.metrics.Mean):
     """The fraction of images of which one of the k most similar texts of the global batch is their own.
 
-    An image's own texts have its label. Of equal similarities the own one comes last. Pairs of weight
-    0 do not count, and are not compared with.
+    An image's own texts have its label. Of similarities that differ by at most 1e-6 the own one comes last,
+    and vectors with NaN find nothing. Pairs of weight 0 do not count, and are not compared with.
 
     Args:
         of: "image", or "text" for the fraction of texts with one of their own images.
@@ -50,8 +51,10 @@ class PairRecall(keras.metrics.Mean):
             logits = ops.where(gathered(sample_weight) != 0, logits, MASKED)
         # Workers may have a part of a batch without pairs, which has no maximum of its own.
         best = ops.max(ops.where(own, logits, MASKED), axis=1, keepdims=True, initial=MASKED)
-        above_own = ops.sum(ops.cast((logits >= best) & ~own, "int32"), axis=1)
-        super().update_state(ops.cast(above_own < self.k, self.dtype), sample_weight)
+        # NaN is not below; with few pairs there may be fewer than k others.
+        above_own = ops.sum(ops.cast(~(logits < best - TOLERANCE) & ~own, "int32"), axis=1)
+        is_finite = ops.isfinite(ops.squeeze(best, 1))
+        super().update_state(ops.cast((above_own < self.k) & is_finite, self.dtype), sample_weight)
 
     def get_config(self):
         return {"of": self.of, "k": self.k, **super().get_config()}

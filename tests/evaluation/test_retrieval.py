@@ -36,10 +36,25 @@ def test_recall_is_its_definition(count):
     assert found == pytest.approx(expected) and 0 < found["image_to_text_recall_1"] < 1
 
 
-def test_equal_vectors_find_nothing():
-    same = np.ones((6, 1))
-    found = recall(same, same, np.arange(6))
-    assert {*found.values()} == {0.0}
+@pytest.mark.parametrize("count", [6, 700])
+def test_equal_vectors_find_nothing(count):
+    rng = np.random.default_rng(0)
+    same = np.repeat(vectors(1, rng), count, axis=0)
+    rounded = same + rng.choice([-6e-8, 0, 6e-8], same.shape).astype("float32")
+    for images in (same, rounded):
+        assert {*recall(images, same, np.arange(count)).values()} == {0.0}
+
+
+def test_copies_of_captions_find_nothing():
+    images = np.repeat(vectors(40, np.random.default_rng(0)), 6, axis=0)
+    assert {*recall(images, images, np.arange(240)).values()} == {0.0}
+
+
+def test_nan_and_images_without_texts_find_nothing():
+    nan = np.full((2, 4), np.nan)
+    assert {*recall(nan, nan, np.arange(2)).values()} == {0.0}
+    scores = recall(np.eye(3), np.eye(3)[:1], np.array([0]), at=[5])
+    assert scores == {"image_to_text_recall_5": pytest.approx(1 / 3), "text_to_image_recall_5": 1.0}
 
 
 def test_all_captions_of_a_split_are_compared():

@@ -44,6 +44,10 @@ def test_equal_vectors_find_nothing():
     assert {*scores(np.arange(7), np.ones((7, 2, 4), "float32")).values()} == {0}
 
 
+def test_vectors_with_nan_find_nothing():
+    assert {*scores(np.arange(3), np.full((3, 2, 4), np.nan, "float32")).values()} == {0}
+
+
 def test_a_copy_is_of_its_configuration():
     copy = PairRecall.from_config(PairRecall("text", 5).get_config())
     assert (copy.name, copy.of, copy.k) == ("text_to_image_recall_5", "text", 5)
