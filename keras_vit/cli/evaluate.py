@@ -12,12 +12,15 @@ from keras_vit.models import ImageTextModel
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_write
 
+# Options of `evaluate` that are for classes, which captions have not.
+OF_CLASSES = ("task", "real", "per_class", "confusion", "zero_shot", "prompts")
+
 
 def run(args):
     _check(args, args.task and get_task(args.task))
-    real = read_real_labels(args.real) if args.real else None
     if args.retrieval:
         return _retrieval(args)
+    real = read_real_labels(args.real) if args.real else None
     text_tower = True if args.zero_shot else "auto"
     model = open_model(args.model, args.trust, args.sha256, text_tower=text_tower)
     model = with_labels(model, args.zero_shot, args.prompts, "--zero_shot")
@@ -69,6 +72,8 @@ def _retrieval(args):
 
 def _check(args, task):
     """Refuse impossible options before anything is computed."""
+    if args.retrieval and (others := [f"--{name}" for name in OF_CLASSES if getattr(args, name)]):
+        raise ValueError(f"--retrieval scores captions, without classes; got it with {', '.join(others)}")
     if task and not task.has_class_ids and args.real:
         raise ValueError(f"--real needs one label per image; got --task {task.name}")
     if task and not (task.has_class_ids or task.has_class_maps) and args.confusion:

@@ -28,7 +28,7 @@ class RunConfig:
         on_bad_image: "fail" or "skip".
         objective: "classify", for any task of the recipe; or a name in `keras_vit.training.objectives`, such
             as "masked_patch", which needs no labels and trains a model without a head.
-        target: Of "masked_patch": see `MaskedPatchPredictor`.
+        target: Of "masked_patch", and refused for others: see `MaskedPatchPredictor`.
         sha256: The digest that the file of `weights` must have, in hexadecimal; None: any.
         tokenizer: Of a recipe with `image_text`: what `read_text_preprocessing` reads, perhaps followed by a
             colon and its family. None: that of the weights with the text tower, or of the data set.
@@ -55,6 +55,25 @@ class RunConfig:
                 f"a recipe with a pretrainer trains without labels: expected objective {expected}; got "
                 f"{self.objective!r}"
             )
+        if ignored := self._ignored():
+            raise ValueError(
+                f"objective {self.objective!r} with task {self.recipe.task!r} does not use "
+                f"{', '.join(ignored)}; leave them out"
+            )
+
+    def _ignored(self):
+        """The fields that are set although this run does not use them."""
+        recipe, classifies = self.recipe, self.objective == CLASSIFY
+        names = [] if classifies else ["image_text", "task", "loss", "label_smoothing", "head_bias"]
+        if not (classifies and get_task(recipe.task).has_class_maps):
+            names.append("segmenter")
+        values = {name: getattr(recipe, name) for name in names}
+        ignored = [f"{name}={value!r}" for name, value in values.items() if value != DEFAULTS["recipe"][name]]
+        if self.objective != "masked_patch" and self.target != DEFAULTS["target"]:
+            ignored.append(f"target={self.target!r}")
+        if self.tokenizer is not None and (recipe.image_text is None or not classifies):
+            ignored.append(f"tokenizer={self.tokenizer!r}")
+        return ignored
 
     @functools.cached_property
     def pretraining(self):

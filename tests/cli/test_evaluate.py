@@ -200,3 +200,9 @@ def test_a_model_with_another_head_has_no_task_or_split(tmp_path):
     assert (kept.task, kept.split_seed) == ("multi_label", 1)
     other = from_pretrained(tmp_path / "model.keras", num_classes=3)
     assert (other.task, other.split_seed) == (None, None)
+
+
+def test_options_of_classes_are_refused_for_captions(evaluated):
+    done = evaluated("--retrieval", "--per_class", "--prompts", "clip_7")
+    assert done.returncode == 2
+    assert "--retrieval scores captions, without classes; got it with --per_class, --prompts" in done.stderr

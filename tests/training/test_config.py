@@ -1,0 +1,27 @@
+import pytest
+
+from keras_vit.training import RECIPES, RunConfig
+
+
+@pytest.mark.parametrize(
+    "objective, fields, changes, message",
+    [
+        ("classify", {"target": "pixels"}, {}, "'classify' .* does not use target='pixels'"),
+        ("mae", {"target": "pixels"}, {}, "'mae' .* does not use target='pixels'"),
+        ("classify", {"tokenizer": "words"}, {}, "does not use tokenizer='words'"),
+        ("dino", {"tokenizer": "words"}, {"image_text": {}}, r"use image_text=\{\}, tokenizer='words'"),
+        ("classify", {}, {"segmenter": {"head": "up"}}, "task 'single_label' does not use segmenter="),
+        ("mae", {}, {"task": "segmentation", "segmenter": {}}, r"use task='segmentation', segmenter=\{\}"),
+        ("igpt", {}, {"label_smoothing": 0.1, "head_bias": -1.0}, "label_smoothing=0.1, head_bias=-1.0"),
+    ],
+)
+def test_fields_that_a_run_does_not_use_are_refused(objective, fields, changes, message):
+    recipe = RECIPES["digits"].with_changes(
+        **{"crop_area": None, "shift": 0, "flip": False, "label_smoothing": 0.0, "mixup": 0.0, **changes}
+    )
+    with pytest.raises(ValueError, match=message):
+        RunConfig("digits", recipe, "mu/8", objective=objective, **fields)
+
+
+def test_the_target_of_masked_patches_is_used():
+    assert RunConfig("digits", RECIPES["plain_s16"], "S/16", objective="masked_patch", target="pixels")
