@@ -70,8 +70,10 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
     report.add("Scores", words, score_table(scores or own_scores, split if scores else sampled))
     if task.per_class:
         report.add("Scores", _class_table(result["classes"]))
-    if task.has_class_ids or task.has_class_maps:
-        _add_confusions(report, matrix_of(predictions, task), names, sampled)
+    if (task.has_class_ids or task.has_class_maps) and len(names) <= MAX_MATRIX:
+        report.add("Confusions", "Rows are true classes, columns predicted ones.")
+        figure = confusion_figure(matrix_of(predictions, task), names, sampled)
+        report.draw("Confusions", "confusion", figure, f"Confusion matrix of {sampled}")
     if task.has_class_ids:
         _add_errors(report, predictions, names, files)
     if task.has_class_maps:
@@ -157,14 +159,6 @@ def _read(model, samples, indices):
     """Return the (model input, label) of samples."""
     batches = evaluation_batches(samples.take(indices), model.preprocessing, 1)
     return [(images[0].numpy(), labels[0].numpy()) for images, labels in batches]
-
-
-def _add_confusions(report, matrix, names, split):
-    """Add the confusion matrix, unless its names would not be legible."""
-    if len(names) <= MAX_MATRIX:
-        report.add("Confusions", "Rows are true classes, columns predicted ones.")
-        figure = confusion_figure(matrix, names, split)
-        report.draw("Confusions", "confusion", figure, f"Confusion matrix of {split}")
 
 
 def _add_errors(report, predictions, names, files):
