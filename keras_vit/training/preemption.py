@@ -1,4 +1,4 @@
-"""Handling of SIGTERM, by which clusters announce that they take a machine away."""
+"""Handling of SIGTERM, by which clusters announce that they take a machine away, and of Ctrl-C."""
 
 import contextlib
 import signal
@@ -9,12 +9,16 @@ import time
 import keras
 
 STATUS = 128 + signal.SIGTERM
+INTERRUPTED = 128 + signal.SIGINT
 PATIENCE = 30  # seconds that the workers wait for the first one, which writes the checkpoint
 
 
 @contextlib.contextmanager
 def note_sigterm():
-    """Collect SIGTERM signals instead of ending the process.
+    """Collect SIGTERM signals and the first Ctrl-C instead of ending the process.
+
+    The second Ctrl-C raises KeyboardInterrupt at once. If the block ends by `stop` after a Ctrl-C, the exit
+    status is that of SIGINT, 130.
 
     Yields:
         A list of the times of the signals, by `time.monotonic`. It stays empty in threads other than the main
@@ -30,16 +34,36 @@ def note_sigterm():
     if threading.current_thread() is not threading.main_thread():
         yield times
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: times.append(time.monotonic()))
+    interrupts = []
+
+    def note(number, frame):
+        if number == signal.SIGINT:
+            if interrupts:
+                raise KeyboardInterrupt
+            interrupts.append(number)
+            print(
+                "stopping after a checkpoint at the next step; Ctrl-C again stops without it",
+                file=sys.stderr,
+                flush=True,
+            )
+        times.append(time.monotonic())
+
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, note) for number in signals]
     try:
         yield times
+    except SystemExit as stopped:
+        if interrupts and stopped.code == STATUS:
+            raise SystemExit(INTERRUPTED) from None
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None is a handler outside Python.
+        for number, handler in zip(signals, before):
+            signal.signal(number, handler or signal.SIG_DFL)  # None is a handler outside Python.
 
 
 def stop(reason):
     """End the process with SIGTERM's status and a line with the reason."""
-    print(f"SIGTERM: {reason}; the same command resumes the run", file=sys.stderr, flush=True)
+    print(f"stopped: {reason}; the same command resumes the run", file=sys.stderr, flush=True)
     raise SystemExit(STATUS)
 
 

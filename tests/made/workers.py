@@ -16,12 +16,15 @@ from reference.comparing import arrays
 
 from keras_vit.training.workdir import Workdir
 
-# A moment is "step N"; "term N", SIGTERM in that step, by which a run ends of itself; or while the first
-# checkpoint from a step on is written, "values N", or before old ones are removed, "remove N".
+# A moment is "step N"; "term N" or "interrupt N", SIGTERM or SIGINT in that step, by which a run ends of
+# itself; or while the first checkpoint from a step on is written, "values N", or before old ones are removed,
+# "remove N".
 SCRIPT = """
 import os, pathlib, pickle, signal, sys
 config, path, moment, fixed, graphs, options = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 kind, _, number = (moment or "").partition(" ")
+
+SIGNALS = {"term": signal.SIGTERM, "interrupt": signal.SIGINT}
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -41,8 +44,8 @@ class Dies(keras.callbacks.Callback):
             die()
 
     def on_train_batch_begin(self, batch, logs=None):
-        if kind == "term" and checkpoints.step_of(self.model) == int(number) - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if kind in SIGNALS and checkpoints.step_of(self.model) == int(number) - 1:
+            os.kill(os.getpid(), SIGNALS[kind])
 
 fit = DistributedModel.fit
 def fit_and_die(self, *args, callbacks=(), **more):

@@ -45,6 +45,24 @@ def test_other_losses_cause_none(loss):
     small(num_layers=1).compile("sgd", loss)
 
 
+@pytest.mark.parametrize("labels", [[1, 10], [-1, 3]])
+@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), keras.losses.SparseCategoricalCrossentropy(True)])
+def test_labels_that_are_no_classes_are_refused(loss, labels):
+    model = small(num_layers=1)
+    model.compile("sgd", loss)
+    message = rf"expected labels from 0 to {model.num_classes - 1}, .* from {min(labels)} to {max(labels)}"
+    with pytest.raises(ValueError, match=message):
+        model.fit(np.zeros((2, *model.image_size, 3), "float32"), np.array(labels), verbose=0)
+
+
+def test_a_loss_of_nan_causes_a_warning():
+    model = tiny()
+    model.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match="the loss is NaN at step 1 of this epoch") as caught:
+        model.fit(X + np.nan, np.zeros((4, 4), "float32"), batch_size=1, verbose=0)
+    assert len(caught) == 1
+
+
 def test_a_model_that_does_not_output_logits_causes_none():
     VisionTransformer(16, 8, 12, 1, 20, 3).compile("sgd", "categorical_crossentropy")
     classifier = small(num_layers=1)

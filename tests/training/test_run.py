@@ -223,11 +223,14 @@ def test_two_processes_do_not_train_in_one_folder(unfinished):
 
 
 @slow
-def test_on_sigterm_the_run_ends_with_a_checkpoint_and_resumes_as_if_it_had_not(finished, tmp_path):
+@pytest.mark.parametrize("moment, status", [("term 5", 143), ("interrupt 5", 130)])
+def test_on_a_signal_the_run_ends_with_a_checkpoint_and_resumes_as_if_it_had_not(
+    moment, status, finished, tmp_path
+):
     config, expected = finished
-    assert finish([start(tmp_path, config, tmp_path / "run", moment="term 5")]) == [143]
-    line = "SIGTERM: the checkpoint of step 5 is written; the same command resumes the run\n"
-    assert line in output_of(tmp_path, moment="term 5")
+    assert finish([start(tmp_path, config, tmp_path / "run", moment=moment)]) == [status]
+    line = "stopped: the checkpoint of step 5 is written; the same command resumes the run\n"
+    assert line in output_of(tmp_path, moment=moment)
     workdir, _ = train(config, tmp_path / "run", verbose=0)
     np.testing.assert_equal(end_of(workdir.path)[1:], end_of(expected.path)[1:])
     assert [row["step"] for row in workdir.metrics()] == [2, 4, 5, 6, 8, 10, 12, 14]

@@ -146,7 +146,7 @@ def test_on_sigterm_in_any_process_both_stop_with_a_checkpoint_and_resume(plain,
     config, (rows, *expected) = plain
     processes = start_both(on_jax, tmp_path, config, tmp_path / "run", moments=(None, "term 5"))
     assert finish(processes) == [143, 143], output_of(tmp_path, 0)
-    assert "SIGTERM: the checkpoint of step 5 is written" in output_of(tmp_path, 0)
+    assert "stopped: the checkpoint of step 5 is written" in output_of(tmp_path, 0)
     again = tmp_path / "again"
     assert finish(start_both(on_jax, again, config, tmp_path / "run")) == [0, 0], output_of(again, 0)
     assert "from step 5 of 14" in output_of(again, 0)

@@ -95,7 +95,7 @@ def test_on_sigterm_the_first_worker_writes_a_checkpoint_and_both_resume(other, 
     config, (_, weights, values) = plain
     processes = start_both(tmp_path / "first", config, tmp_path / "run", ("term 5", other))
     assert finish(processes) == statuses
-    assert "SIGTERM: the checkpoint of step 5 is written" in output_of(tmp_path / "first", 0, "term 5")
+    assert "stopped: the checkpoint of step 5 is written" in output_of(tmp_path / "first", 0, "term 5")
     assert "another worker has stopped, so this one stops too" in output_of(tmp_path / "first", 1, other)
     again = tmp_path / "again"
     assert finish(start_both(again, config, tmp_path / "run")) == [0, 0], output_of(again, 0)
@@ -108,5 +108,5 @@ def test_a_worker_that_is_the_only_one_to_get_sigterm_exits_after_a_while(plain,
     config = dataclasses.replace(plain[0], recipe=plain[0].recipe.with_changes(total_steps=100_000))
     processes = start_both(tmp_path, config, tmp_path / "run", (None, "term 5"))
     assert finish(processes)[1] == 143
-    assert "SIGTERM: the first worker did not get it" in output_of(tmp_path, 1, "term 5")
+    assert "stopped: the first worker did not get it" in output_of(tmp_path, 1, "term 5")
     assert "another worker has stopped" in output_of(tmp_path, 0)
