@@ -9,7 +9,13 @@ import keras
 from keras_vit.layers.dense import adaptable_layers
 from keras_vit.models.adapting import enable_lora, merge_lora
 from keras_vit.models.distributed_step import total_loss
-from keras_vit.models.fit_checks import ScheduleLength, check_callbacks, warn_of_probabilities
+from keras_vit.models.fit_checks import (
+    ScheduleLength,
+    WarnOfNaN,
+    check_callbacks,
+    check_class_indices,
+    warn_of_probabilities,
+)
 from keras_vit.rules import integer, one_of
 
 MODES = ("int8", "int4", "float8")
@@ -101,12 +107,19 @@ class DistributedModel(keras.Model):
     def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, *args, **kwargs):
         """Train the model, as `keras.Model.fit`, but warn if it ends far from the compiled `total_steps`.
 
+        It also warns of a loss that is NaN.
+
         Raises:
-            ValueError: for a callback that sets a learning rate for which there is a schedule.
+            ValueError: for a callback that sets a learning rate for which there is a schedule, or an array of
+                class indices that the model does not have.
         """
         if self.compiled and not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = keras.tree.flatten(callbacks) if callbacks else []
             check_callbacks(self.optimizer, callbacks)
+            if getattr(self, "num_classes", None) is not None:
+                check_class_indices(self.loss, y, self.num_classes)
+            if not self.is_segment:
+                callbacks = [*callbacks, WarnOfNaN()]
             if self.total_steps is not None and not self.is_segment:
                 callbacks = [*callbacks, ScheduleLength(self.total_steps)]
         return super().fit(x, y, batch_size, epochs, verbose, callbacks, *args, **kwargs)

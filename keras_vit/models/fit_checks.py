@@ -1,8 +1,12 @@
 """Checks of `compile` and `fit` for mistakes that would make training fail silently."""
 
+import math
 import warnings
 
 import keras
+import numpy as np
+
+from keras_vit.tasks.losses import SigmoidCrossEntropy, SoftmaxCrossEntropy
 
 # Keras's losses that by default expect probabilities, as functions and as classes.
 CROSSENTROPIES = {
@@ -12,6 +16,8 @@ CROSSENTROPIES = {
     keras.losses.categorical_focal_crossentropy: keras.losses.CategoricalFocalCrossentropy,
     keras.losses.sparse_categorical_crossentropy: keras.losses.SparseCategoricalCrossentropy,
 }
+# Losses of class indices, or also of them.
+INDEX_LOSSES = (SoftmaxCrossEntropy, SigmoidCrossEntropy, keras.losses.SparseCategoricalCrossentropy)
 RATE_CALLBACKS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 TOLERANCE = 0.1  # relative difference between the lengths of `fit` and of the schedule
 
@@ -29,6 +35,42 @@ def warn_of_probabilities(loss):
                     f"silently; use keras.losses.{cls.__name__}(from_logits=True)",
                     stacklevel=3,
                 )
+
+
+def check_class_indices(loss, labels, classes):
+    """Raise ValueError for class indices that a model does not have, whose loss would be NaN.
+
+    Args:
+        loss: The compiled model's.
+        labels: The labels of `fit`; only an array of ints is checked.
+        classes: The class count of the model.
+
+    >>> check_class_indices(SoftmaxCrossEntropy(), np.array([0, 9]), 10)
+    """
+    loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+    is_of_indices = isinstance(loss, INDEX_LOSSES) or loss is keras.losses.sparse_categorical_crossentropy
+    if not is_of_indices or not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu":
+        return
+    if labels.size and labels.size == len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+        raise ValueError(
+            f"expected labels from 0 to {classes - 1}, for a model of {classes} classes; got labels from "
+            f"{labels.min()} to {labels.max()}"
+        )
+
+
+class WarnOfNaN(keras.callbacks.Callback):
+    """Warn once if the loss is NaN."""
+
+    is_nan = False
+
+    def on_train_batch_end(self, batch, logs=None):
+        if not self.is_nan and math.isnan(logs.get("loss", 0.0)):
+            self.is_nan = True
+            warnings.warn(
+                f"the loss is NaN at step {batch + 1} of this epoch: check that all labels are classes of "
+                "the model, counted from 0, that images and weights are finite, and the learning rate",
+                stacklevel=2,
+            )
 
 
 def check_callbacks(optimizer, callbacks):
