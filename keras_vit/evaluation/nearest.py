@@ -87,7 +87,9 @@ def knn_accuracy(features, labels, test_features, test_labels, k=20, temperature
     for first in range(0, tests, rows):
         similarity = test_features[first : first + rows] @ features.T
         nearest = np.argpartition(-similarity, k - 1, axis=1)[:, :k]
-        weights = np.exp(np.take_along_axis(similarity, nearest, axis=1).astype("float64") / temperature)
+        similarity = np.take_along_axis(similarity, nearest, axis=1).astype("float64")
+        # Divided by the largest weight of a row, which changes no vote, they do not overflow.
+        weights = np.exp((similarity - similarity.max(axis=1, keepdims=True)) / temperature)
         scores = np.zeros((len(nearest), classes))
         np.add.at(scores, (np.arange(len(nearest))[:, np.newaxis], labels[nearest]), weights)
         right += int((scores.argmax(axis=1) == test_labels[first : first + rows]).sum())

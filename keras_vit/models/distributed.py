@@ -5,6 +5,7 @@ import random
 import warnings
 
 import keras
+import numpy as np
 
 from keras_vit.layers.dense import adaptable_layers
 from keras_vit.models.adapting import enable_lora, merge_lora
@@ -113,6 +114,9 @@ class DistributedModel(keras.Model):
             ValueError: for a callback that sets a learning rate for which there is a schedule, or an array of
                 class indices that the model does not have.
         """
+        sample_weight = kwargs.get("sample_weight")
+        if y is None and sample_weight is not None and self.own_loss is not None:
+            y = np.zeros(len(sample_weight), "float32")  # Without labels Keras leaves out the weights.
         if self.compiled and not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = keras.tree.flatten(callbacks) if callbacks else []
             check_callbacks(self.optimizer, callbacks)

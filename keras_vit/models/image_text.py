@@ -140,9 +140,7 @@ class ImageTextModel(ConfiguredModel):
         super().compile(*args, accumulation_steps=1, **kwargs)
 
     def own_loss(self, x, y_pred, sample_weight):
-        # Filled up batches have pairs of weight 0.
-        counted = None if sample_weight is None else ops.not_equal(sample_weight, 0)
-        return pair_loss(y_pred, self.objective, counted=counted)
+        return pair_loss(y_pred, self.objective, weights=sample_weight)
 
     @property
     def image_size(self):
@@ -186,28 +184,32 @@ class ImageTextModel(ConfiguredModel):
             float32 array (texts, size), each vector of length 1.
 
         Raises:
-            ValueError: for strings without `text_preprocessing`, or ids of another shape or type.
+            ValueError: for strings without `text_preprocessing`, ids of another shape or type, or a batch
+                size that is not positive.
         """
+        integer(at_least=1).check("batch_size", batch_size)
         ids = self._ids(texts)
-        found = [
+        vectors = [
             check_finite(np.asarray(self.text_encoder.predict_on_batch(ids[start : start + batch_size])))
             for start in range(0, len(ids), batch_size)
         ]
-        return np.concatenate([*found, np.zeros((0, self.text_encoder.output.shape[-1]), "float32")])
+        return np.concatenate([*vectors, np.zeros((0, self.text_encoder.output.shape[-1]), "float32")])
 
     def similarity(self, images, texts):
         """The logits of all images with all texts.
 
         Args:
-            images: As for `encode_images`, or its result.
+            images: As for `encode_images`, or its result. An array (images, size) of vectors of length 1 is
+                taken for the result; other arrays are images.
             texts: As for `encode_text`, or its result.
 
         Returns:
             float32 array (images, texts). With the objective "sigmoid" the sigmoid of a logit is the
             probability that the two match.
         """
-        images = images if _are_embeddings(images) else self.encode_images(images)
-        texts = texts if _are_embeddings(texts) else self.encode_text(texts)
+        size = self.image_encoder.output.shape[-1]
+        images = images if _are_embeddings(images, size) else self.encode_images(images)
+        texts = texts if _are_embeddings(texts, size) else self.encode_text(texts)
         scale, bias = self._scale_and_bias()
         return (images @ texts.T * scale + bias).astype("float32")
 
@@ -225,8 +227,8 @@ class ImageTextModel(ConfiguredModel):
         """The vector of each class, which is the mean over its texts.
 
         Args:
-            labels: A list of texts, or a dict from names of classes to their texts; a single text need not be
-                in a list.
+            labels: A text, a list of texts, or a dict from names of classes to their texts; a single text
+                need not be in a list.
             batch_size: As for `encode_text`.
 
         Returns:
@@ -236,7 +238,7 @@ class ImageTextModel(ConfiguredModel):
             ValueError: for no labels, or a class without texts.
         """
         if not isinstance(labels, Mapping):
-            labels = {label: label for label in labels}
+            labels = {label: label for label in ([labels] if isinstance(labels, str) else labels)}
         texts = [[text] if isinstance(text, str) else [*text] for text in labels.values()]
         if not texts or not all(texts):
             raise ValueError(f"expected one text or more for each of one class or more; got {labels!r}")
@@ -365,5 +367,7 @@ class ImageTextModel(ConfiguredModel):
         return self.image, self.text
 
 
-def _are_embeddings(x):
-    return isinstance(x, np.ndarray) and x.ndim == 2 and x.dtype.kind == "f"
+def _are_embeddings(x, size):
+    """Whether this is an array of vectors of length 1; the rows of a gray image have other lengths."""
+    is_matrix = isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim == 2 and x.shape[1] == size
+    return is_matrix and bool((np.abs(np.linalg.norm(x, axis=1) - 1) < 1e-2).all())

@@ -15,7 +15,7 @@ from keras_vit.layers.control_dependencies import after
 CHUNK = 1024  # the most images or texts with which the local batch is compared at a time
 
 
-def pair_loss(pairs, objective, chunk=None, counted=None):
+def pair_loss(pairs, objective, chunk=None, weights=None):
     """The mean loss of pairs, each compared with all pairs of the global batch.
 
     Args:
@@ -23,11 +23,12 @@ def pair_loss(pairs, objective, chunk=None, counted=None):
         objective: "sigmoid": the sum over the texts of the binary cross-entropy of an image's logits; or
             "softmax": the mean of the cross-entropies of an image with all texts and a text with all images.
         chunk: The most images or texts that are compared at a time; None for `CHUNK`.
-        counted: (batch,), 0 for pairs that fill a batch up, which are compared with nothing; None: all count.
+        weights: (batch,), the weights of the pairs in the mean, which are not negative. Those of weight 0,
+            which fill a batch up, are compared with nothing. None: all are 1.
 
     Returns:
-        A scalar. The mean over the replicas, weighted by the pairs that count, is the loss of the global
-        batch.
+        A scalar. The mean over the replicas, weighted by the sums of their weights, is the loss of the
+        global batch.
 
     Example:
         >>> pairs = np.stack([np.eye(2), np.eye(2)], axis=1)
@@ -39,13 +40,16 @@ def pair_loss(pairs, objective, chunk=None, counted=None):
     """
     chunk = CHUNK if chunk is None else chunk
     pairs = ops.convert_to_tensor(pairs)
-    own = ops.ones_like(pairs[:, 0, 0]) if counted is None else ops.cast(counted, pairs.dtype)
-    kept = None if counted is None else gathered(own)
+    own = ops.ones_like(pairs[:, 0, 0])
+    if weights is not None:
+        own = ops.reshape(ops.cast(weights, pairs.dtype), (-1,))
+    kept = None if weights is None else gathered(own)
 
     @ops.custom_gradient
     def mean_loss(pairs):
         everyone = gathered(pairs)
-        count = ops.maximum(ops.sum(own), 1)
+        total = ops.sum(own)
+        total = ops.where(total == 0, 1.0, total)
         # (queries, keys): own images with all texts, own texts with all images.
         sides = [(pairs[:, side], everyone[:, 1 - side]) for side in (0, 1)]
         norms = every_norm = None
@@ -55,21 +59,23 @@ def pair_loss(pairs, objective, chunk=None, counted=None):
             losses = ops.mean(norms, axis=1)
         else:
             losses = _sums_of_softplus(*sides[0], chunk, kept)
-        value = ops.sum(own * (losses - ops.sum(pairs[:, 0] * pairs[:, 1], axis=1))) / count
+        value = ops.sum(own * (losses - ops.sum(pairs[:, 0] * pairs[:, 1], axis=1))) / total
 
         def gradient(upstream, **_):
             of_sides = []
             for side, (queries, keys) in enumerate(sides):
-                probability = _sigmoid
                 if objective == "softmax":
-                    probability = _mean_of_softmaxes(norms[:, side], every_norm[:, 1 - side])
+                    probability = _mean_of_softmaxes(norms[:, side], every_norm[:, 1 - side], own, kept)
+                else:
+                    probability = _sigmoid(side, own, kept)
 
                 def add(sums, logits, part, index, probability=probability):
                     return sums + ops.matmul(probability(logits, index), part)
 
                 sums = _fold(add, ops.zeros_like(queries), queries, keys, chunk, kept)
-                of_sides.append(sums - pairs[:, 1 - side])
-            return ops.stack(of_sides, axis=1) * ops.reshape(own * (upstream / count), (-1, 1, 1))
+                of_sides.append(sums - ops.expand_dims(own, 1) * pairs[:, 1 - side])
+            is_counted = ops.reshape(ops.cast(own != 0, own.dtype), (-1, 1, 1))
+            return ops.stack(of_sides, axis=1) * is_counted * (upstream / total)
 
         return value, gradient
 
@@ -114,19 +120,35 @@ def _sums_of_softplus(queries, keys, chunk, kept):
     )
 
 
-def _sigmoid(logits, index):
-    return ops.sigmoid(logits)
+def _sigmoid(side, own, kept):
+    """The sigmoid of logits as a function of them, weighted by the pair of the image."""
+
+    def weighted(logits, index):
+        return ops.sigmoid(logits) * _weights(own, kept, index)[side]
+
+    return weighted
 
 
-def _mean_of_softmaxes(norms, every_norm):
-    """The function of logits, over the keys and over the queries, that is half the sum of their softmaxes."""
+def _mean_of_softmaxes(norms, every_norm, own, kept):
+    """The function of logits, over the keys and over the queries, that is half the sum of their softmaxes.
+
+    The softmax over the keys has the weight of the query's pair, and the other that of the key's.
+    """
     rows = ops.expand_dims(norms, 1)
 
     def mean(logits, index):
         columns = ops.expand_dims(ops.take(every_norm, index), 0)
-        return (ops.exp(logits - rows) + ops.exp(logits - columns)) / 2
+        of_queries, of_keys = _weights(own, kept, index)
+        return (of_queries * ops.exp(logits - rows) + of_keys * ops.exp(logits - columns)) / 2
 
     return mean
+
+
+def _weights(own, kept, index):
+    """The weights of the pairs of queries (b, 1) and of keys (1, n)."""
+    if kept is None:
+        return 1.0, 1.0
+    return ops.expand_dims(own, 1), ops.expand_dims(ops.take(kept, index), 0)
 
 
 def _fold(step, start, queries, keys, chunk, kept=None):

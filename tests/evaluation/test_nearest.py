@@ -28,6 +28,10 @@ def test_the_votes_are_scikit_learns(seed, k, temperature):
     assert knn_accuracy(features, labels, tests, test_labels, k, temperature) == pytest.approx(expected)
 
 
+def test_votes_at_a_low_temperature_do_not_overflow():
+    assert knn_accuracy(np.eye(3), [0, 1, 2], np.eye(3), [0, 1, 2], k=3, temperature=1e-4) == 1.0
+
+
 def test_the_scale_of_features_has_no_effect_and_parts_are_put_together(rng, monkeypatch):
     features, labels = rng.normal(size=(50, 8)), rng.integers(0, 3, 50)
     tests, test_labels = rng.normal(size=(20, 8)), rng.integers(0, 3, 20)

@@ -51,6 +51,31 @@ def test_the_output_has_the_logits_that_similarity_computes(model):
     assert_close(found, numpy(images) @ model.encode_text(batch["ids"]).T * scale + bias, 1e-6)
 
 
+def test_only_vectors_of_length_1_are_taken_for_embeddings(model):
+    size = model.image_encoder.output_shape[-1]
+    gray = np.linspace(0, 1, size * size, dtype="float32").reshape(size, size)
+    ids = pairs(2)["ids"]
+    expected = model.similarity(model.encode_images(gray), ids)
+    np.testing.assert_array_equal(model.similarity(gray, ids), expected)
+    assert expected.shape == (1, 2)
+
+
+def test_a_batch_size_of_0_is_refused(model):
+    with pytest.raises(ValueError, match="batch_size must be .*; got 0"):
+        model.encode_text(pairs(2)["ids"], batch_size=0)
+
+
+def test_sample_weights_weight_the_pairs():
+    losses = []
+    for weights in ([1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [4.0, 1.0, 1.0]):
+        model = two_towers()
+        model.compile(SGD(0.1))
+        history = model.fit(pairs(3), sample_weight=np.array(weights), batch_size=3, verbose=0, shuffle=False)
+        losses.append(history.history["loss"][0])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert losses[2] != pytest.approx(losses[0], rel=1e-3)
+
+
 def test_zero_shot_orders_the_labels_by_their_probabilities(model):
     batch = pairs(4)
     model.text_preprocessing = lambda texts: np.array([batch["ids"][int(text)] for text in texts])

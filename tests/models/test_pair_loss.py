@@ -13,15 +13,17 @@ ON_JAX = keras.backend.backend() == "jax"
 OBJECTIVES = ("sigmoid", "softmax")
 
 
-def expected(pairs, objective):
+def expected(pairs, objective, weights=None):
     """The loss by its definition, on a matrix of all logits."""
+    weights = np.full(len(pairs), 1 / len(pairs)) if weights is None else weights / weights.sum()
+    weights = weights.astype("float32")
     logits = ops.matmul(pairs[:, 0], ops.transpose(pairs[:, 1]))
     if objective == "sigmoid":
         signs = 2 * np.eye(len(pairs), dtype="float32") - 1
-        return -ops.mean(ops.sum(ops.log_sigmoid(signs * logits), axis=1))
+        return -ops.sum(weights * ops.sum(ops.log_sigmoid(signs * logits), axis=1))
     own = ops.diagonal(logits)
     losses = [ops.logsumexp(logits, axis=axis) - own for axis in (0, 1)]
-    return ops.mean(losses[0] + losses[1]) / 2
+    return ops.sum(weights * (losses[0] + losses[1])) / 2
 
 
 def with_gradient(function, pairs):
@@ -60,6 +62,16 @@ def test_pairs_that_fill_a_batch_up_do_not_count(objective):
     assert_close(loss, numpy(true_loss), 1e-6)
     assert_close(numpy(gradient)[counted > 0], numpy(true_gradient), 1e-6)
     assert not numpy(gradient)[counted == 0].any()
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_pairs_have_weights(objective, chunk):
+    pairs, weights = made(5), np.array([0.5, 2.0, 0.1, 1.0, 0.3], "float32")
+    loss, gradient = with_gradient(lambda x: pair_loss(x, objective, chunk, weights), pairs)
+    true_loss, true_gradient = with_gradient(lambda x: expected(x, objective, weights), pairs)
+    assert_close(loss, numpy(true_loss), 1e-6)
+    assert_close(gradient, numpy(true_gradient), 1e-6)
 
 
 def test_large_logits_overflow_nothing():
