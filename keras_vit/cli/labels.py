@@ -113,6 +113,6 @@ def _read(path):
     if path.stat().st_size > LARGEST_SIDECAR:
         raise ValueError(f"{os.fspath(path)!r} has more than {LARGEST_SIDECAR} bytes")
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{os.fspath(path)!r} is not UTF-8 text: {error}") from None

@@ -13,7 +13,8 @@ from keras_vit.cli.labels import with_labels
 from keras_vit.cli.report import print_now
 from keras_vit.cli.rows import FORMATS
 from keras_vit.cli.source import open_model, task_of, with_class_names
-from keras_vit.data.folder import IMAGE_SUFFIXES, image_files
+from keras_vit.data.files import IMAGE_SUFFIXES
+from keras_vit.data.folder import image_files
 from keras_vit.data.mask_folder import CLASSES, MASKS
 from keras_vit.evaluation.predicting import check_outputs
 from keras_vit.inspection.class_maps import class_overlay, palette_png, png_bytes

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from keras_vit.cli.predict import BATCH, images_of
 from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.cli.source import open_live
-from keras_vit.data.folder import IMAGE_SUFFIXES
+from keras_vit.data.files import IMAGE_SUFFIXES
 from keras_vit.evaluation.representations import encoder_of
 from keras_vit.models.classifying import check_finite
 from keras_vit.search import MANIFEST, ImageIndex, locked, open_index

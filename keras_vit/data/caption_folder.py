@@ -1,11 +1,17 @@
 """Folders of images and captions, in the form of `imagefolder` of Hugging Face's datasets."""
 
-import csv
-import io
 import json
 import os
 
-from keras_vit.data.folder import SPLIT_NAMES, file_orientations, visible_files
+from keras_vit.data.files import (
+    SPLIT_NAMES,
+    file_of_row,
+    file_orientations,
+    read_csv,
+    read_text,
+    split_of_row,
+    visible_files,
+)
 from keras_vit.data.pairs import Texts
 from keras_vit.data.samples import Samples, hold_out_missing
 from keras_vit.messages import listed
@@ -68,7 +74,7 @@ def load_caption_folder(root, *, on_bad_image="fail", seed=0):
     return {
         "class_names": (),
         "splits": splits,
-        "texts": Texts({split: tuple(captions[p] for p in of.images) for split, of in splits.items()}),
+        "texts": Texts({split: tuple(tuple(captions[p]) for p in of.images) for split, of in splits.items()}),
         "bad_images": bad,
         "ignored_files": tuple(path for file in files if (path := os.fspath(root / file)) not in used),
     }
@@ -100,7 +106,7 @@ def _read_tables(root, tables):
             if (path, caption) in lines:
                 raise ValueError(f"{where}: {row[FILE]!r} has this caption in {lines[path, caption]}, too")
             lines[path, caption] = f"line {line}"
-            captions[path] = (*captions.get(path, ()), caption)
+            captions.setdefault(path, []).append(caption)
     if not captions:
         raise ValueError(f"no captions in {os.fspath(root)!r}; expected {LAYOUT}")
     if "train" not in split_of.values():
@@ -112,23 +118,15 @@ def _read_tables(root, tables):
 def _place_of(root, folder, row, where):
     """The path of a row's image, and its split."""
     file = folder / row[FILE].strip()
-    path = os.fspath(root / os.path.normpath(file))
-    if not os.path.isfile(path):
-        raise ValueError(f"{where}, column {FILE}: no such file: {row[FILE]!r}")
-    name = row.get(SPLIT) or (file.parts[0] if file.parts[0].lower() in SPLIT_NAMES else "train")
-    split = SPLIT_NAMES.get(name.strip().lower())
-    if split is None:
-        raise ValueError(f"{where}, column {SPLIT}: expected one of {', '.join(SPLIT_NAMES)}; got {name!r}")
-    return path, split
+    path = file_of_row(root, os.fspath(file), f"{where}, column {FILE}")
+    above = file.parts[0].lower() if file.parts else ""
+    default = above if above in SPLIT_NAMES else "train"
+    return path, split_of_row(row.get(SPLIT, ""), default, f"{where}, column {SPLIT}")
 
 
 def _csv_rows(table):
     """Pairs of a line number and a dict, of a table with the names of its columns in the first line."""
-    reader = csv.reader(_lines(table))
-    try:
-        rows = [(reader.line_num, row) for row in reader if row]
-    except csv.Error as error:  # A quotation mark that is not closed makes one long value.
-        raise ValueError(f"{os.fspath(table)}, line {reader.line_num}: {error}") from None
+    rows = read_csv(table)
     columns = rows[0][1] if rows else []
     if not {FILE, TEXT} <= {*columns} or len({*columns}) < len(columns):
         raise ValueError(
@@ -144,7 +142,7 @@ def _csv_rows(table):
 
 def _json_rows(table):
     """Pairs of a line number and a dict, of a table with an object on each line."""
-    for line, text in enumerate(_lines(table), 1):
+    for line, text in enumerate(read_text(table).splitlines(), 1):
         if not text.strip():
             continue
         try:
@@ -158,10 +156,3 @@ def _json_rows(table):
                 f"{text.strip()[:80]}"
             )
         yield line, row
-
-
-def _lines(table):
-    try:
-        return io.StringIO(table.read_text(encoding="utf-8-sig"), newline="")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{os.fspath(table)!r} is not a readable text file: {error}") from None

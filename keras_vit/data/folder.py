@@ -1,20 +1,24 @@
 """Folders of images: classes as subfolders, or labels in a table."""
 
-import concurrent.futures
-import csv
 import os
 import pathlib
 import re
 
-from tqdm import tqdm
-
-from keras_vit.data.images import file_orientation
+from keras_vit.data.caption_folder import load_caption_folder
+from keras_vit.data.files import (
+    IMAGE_SUFFIXES,
+    SPLIT_NAMES,
+    file_of_row,
+    file_orientations,
+    read_csv,
+    split_of_row,
+    visible_files,
+)
+from keras_vit.data.mask_folder import load_mask_folder
 from keras_vit.data.samples import Samples, hold_out_missing
 from keras_vit.messages import listed
 from keras_vit.tasks import get_task
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("val", "valid", "validation"), "validation")
 # Names that are more often of splits than of classes, such as training_set, seg_test and val2017.
 SPLIT_LIKE = re.compile(r"(?<![a-z])(train|test|valid|(val|dev|eval|fold|holdout)(?![a-z]))")
 LAYOUT = (
@@ -53,17 +57,13 @@ def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, texts
     if not root.is_dir():
         raise ValueError(f"no such folder: {os.fspath(root)!r}")
     if texts:
-        from keras_vit.data.caption_folder import load_caption_folder  # imports this file
-
         return load_caption_folder(root, on_bad_image=on_bad_image, seed=seed)
     task, table = get_task(task), os.fspath(root / TABLE)
     if task.has_class_maps:
-        from keras_vit.data.mask_folder import load_mask_folder  # imports this file
-
         return load_mask_folder(root, on_bad_image=on_bad_image, seed=seed)
     files = visible_files(root)
-    rows = _read_rows(root / TABLE)
-    if task.has_class_ids and not (rows and "label" in rows[0][1]):
+    rows = read_csv(root / TABLE) if (root / TABLE).is_file() else []
+    if task.has_class_ids and not (rows and "label" in map(str.strip, rows[0][1])):
         names, found, empty = _read_classes(root, files)
         if {*names} == {"images", "masks"}:
             raise ValueError(
@@ -97,37 +97,6 @@ def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, texts
         "ignored_files": ignored,
         "empty_folders": tuple(empty),
     }
-
-
-def visible_files(root):
-    """The files by folder, both relative to the root and sorted; hidden ones and `__MACOSX` are skipped.
-
-    Returns:
-        dict of pathlib.PurePath to a list of pathlib.PurePath, with the root and every folder below it.
-
-    Example:
-        >>> (tmp / "__MACOSX").mkdir()
-        >>> for name in ("a.jpg", "._a.jpg", "__MACOSX/b.jpg"):
-        ...     _ = (tmp / name).write_text("")
-        >>> [str(file) for files in visible_files(tmp).values() for file in files]
-        ['a.jpg']
-    """
-    found = {}
-    for folder, folders, files in os.walk(root, followlinks=True):
-        folders[:] = sorted(name for name in folders if not _is_hidden(name) and not _is_cycle(folder, name))
-        relative = pathlib.PurePath(folder).relative_to(root)
-        found[relative] = [relative / name for name in sorted(files) if not _is_hidden(name)]
-    return found
-
-
-def _is_hidden(name):
-    return name.startswith(".") or name == "__MACOSX"
-
-
-def _is_cycle(folder, name):
-    """Whether this is a link to a folder that contains it, which would be walked without end."""
-    path = os.path.join(folder, name)
-    return os.path.islink(path) and f"{os.path.realpath(folder)}/".startswith(f"{os.path.realpath(path)}/")
 
 
 def image_files(root):
@@ -185,10 +154,10 @@ def _index_classes(root, found, hint=""):
     names = tuple(sorted({name for samples in found.values() for _, name in samples}))
     if len(names) < 2:
         raise ValueError(f"{os.fspath(root)!r} has images of one class only: {names[0]!r}{hint}")
-    indexed = {}
+    indexed, indices = {}, {name: index for index, name in enumerate(names)}
     for split, samples in found.items():
         samples = sorted((name, path) for path, name in samples)
-        indexed[split] = [path for _, path in samples], [names.index(name) for name, _ in samples]
+        indexed[split] = [path for _, path in samples], [indices[name] for name, _ in samples]
     return names, indexed
 
 
@@ -217,19 +186,10 @@ def _split_folders(root, folders):
     return splits
 
 
-def _read_rows(table):
-    """The rows of a table with their line numbers, the first with the names of the columns."""
-    if not table.is_file():
-        return []
-    with open(table, encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file)
-        return [(rows.line_num, [value.strip() for value in row]) for row in rows if row]
-
-
 def _read_table(root, rows, task):
     """The names of the classes or targets, and paths and labels by split."""
     table = os.fspath(root / TABLE)
-    columns = ["file" if column == "filename" else column for column in rows[0][1]]
+    columns = ["file" if column == "filename" else column for column in map(str.strip, rows[0][1])]
     names = tuple(column for column in columns if column not in ("file", "split"))
     fits = names == ("label",) if task.has_class_ids else names and "" not in names
     if "file" not in columns or not fits or len(set(columns)) < len(columns):
@@ -243,16 +203,11 @@ def _read_table(root, rows, task):
         where = f"{table}, line {line}"
         if len(values) != len(columns):
             raise ValueError(f"{where}: expected {len(columns)} values; got {len(values)}")
-        row = dict(zip(columns, values))
-        path = os.fspath(root / row["file"])
-        if not os.path.isfile(path):
-            raise ValueError(f"{where}, column file: no such file: {row['file']!r}")
+        row = dict(zip(columns, map(str.strip, values)))
+        path = file_of_row(root, row["file"], f"{where}, column file")
         if line != lines.setdefault(path, line):
             raise ValueError(f"{where}, column file: {row['file']!r} is in line {lines[path]} too")
-        split = SPLIT_NAMES.get(row.get("split", "train").lower())
-        if split is None:
-            splits = ", ".join(SPLIT_NAMES)
-            raise ValueError(f"{where}, column split: expected one of {splits}; got {row['split']!r}")
+        split = split_of_row(row.get("split", ""), "train", f"{where}, column split")
         label = tuple(_parse_label(task, row[name], f"{where}, column {name}") for name in names)
         found.setdefault(split, []).append((path, label[0] if task.has_class_ids else label))
     if "train" not in found:
@@ -267,18 +222,3 @@ def _parse_label(task, text, where):
         return task.parse_label(text)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-
-
-def file_orientations(paths):
-    """The EXIF orientation of each image, 1 to 8; None for those that cannot be read.
-
-    Example:
-        >>> _ = (tmp / "text.jpg").write_text("no image")
-        >>> file_orientations([str(tmp / "text.jpg")])
-        [None]
-    """
-    # The first call compiles the function, which several threads would otherwise do at the same time.
-    first = [file_orientation(path) for path in paths[:1]]
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        rest = pool.map(file_orientation, paths[1:])
-        return first + [*tqdm(rest, "checking images", len(paths) - 1, unit="image", delay=2, disable=None)]

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from keras_vit.data.folder import IMAGE_SUFFIXES, SPLIT_NAMES, file_orientations, visible_files
+from keras_vit.data.files import IMAGE_SUFFIXES, SPLIT_NAMES, file_orientations, visible_files
 from keras_vit.data.masks import MaskSamples, read_mask
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.messages import listed

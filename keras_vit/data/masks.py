@@ -95,6 +95,8 @@ def read_mask(source, red=False):
             if image.mode not in (("RGB", "RGBA") if red else ("1", "L", "P")):
                 kind = "a color PNG" if red else "a palette or gray PNG of up to 8 bits"
                 raise ValueError(f"expected {kind}; got one of Pillow's mode {image.mode}")
+            if not image.tile:
+                raise ValueError("a PNG file without pixels")
             form = image.tile[0][3]
             pixels = np.asarray(image).astype("uint8")
     except FileNotFoundError:

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from keras_vit.data.batches import evaluation_batches, training_batches
 from keras_vit.data.datasets import folder_of, load_dataset
+from keras_vit.data.files import file_orientations
 from keras_vit.data.fingerprint import fingerprint
-from keras_vit.data.folder import file_orientations
 from keras_vit.data.masks import mask_files, unreadable_masks, with_pixel_weights
 from keras_vit.data.pairs import pair_batches
 from keras_vit.evaluation import evaluate, retrieval

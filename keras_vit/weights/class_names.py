@@ -111,5 +111,5 @@ def _list(name):
 
 
 def _names_in(file):
-    lines = map(str.strip, file.read_text(encoding="utf-8").splitlines())
+    lines = map(str.strip, file.read_text(encoding="utf-8-sig").splitlines())
     return tuple(line for line in lines if line and not line.startswith("#"))

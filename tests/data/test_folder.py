@@ -231,7 +231,14 @@ WRONG_TABLES = [
     (MULTI, ("file,cat", "a.png,1", "b.png,2"), "line 3, column cat: expected 0 or 1; got '2'"),
     (MULTI, ("file,cat", "", "c.png,1"), "line 3, column file: no such file: 'c.png'"),
     (MULTI, ("file,cat", "a.png,1", "a.png,0"), "line 3, column file: 'a.png' is in line 2 too"),
-    (MULTI, ("file,cat,split", "a.png,1,"), "line 2, column split: expected one of train, .*; got ''"),
+    (
+        MULTI,
+        ("file,cat,split", "a.png,1,fold"),
+        "line 2, column split: expected one of train, .*; got 'fold'",
+    ),
+    (MULTI, ("file,cat", "../a.png,1"), "line 2, column file: expected a file in '.*'; got '../a.png'"),
+    (MULTI, ("file,cat", "/etc/hosts,1"), "line 2, column file: expected a file in '.*'; got '/etc/hosts'"),
+    (MULTI, ("file,cat", 'a.png,"1', "b.png,0"), "line 3: unexpected end of data"),
     (MULTI, ("file,cat,split", "a.png,1,test"), "has no samples to train on"),
     (NUMBER, ("file,age", "a.png,old"), "line 2, column age: expected a number; got 'old'"),
     (SINGLE, ("file,label,age", "a.png,cat,3"), "line 1: .* and label, each once; got file, label, age"),
@@ -243,6 +250,13 @@ def test_a_wrong_table_is_refused_with_line_and_column(task, lines, message, tmp
     write_table(tmp_path, *lines, images=["a.png", "b.png"])
     with pytest.raises(ValueError, match=f"labels.csv,? {message}"):
         load_folder(tmp_path, task=task)
+
+
+def test_an_empty_split_is_train(tmp_path):
+    lines = ["file,cat,split", *(f"{n}.png,{n % 2}," for n in range(8)), "8.png,1,test"]
+    write_table(tmp_path, *lines, images=[f"{n}.png" for n in range(9)])
+    splits = load_folder(tmp_path, task="multi_label").splits
+    assert len(splits["train"]) + len(splits["validation"]) == 8 and len(splits["test"]) == 1
 
 
 def test_a_table_and_a_task_that_do_not_fit_are_refused(tmp_path):

@@ -1,0 +1,134 @@
+"""Files of data sets: names of images and splits, folders, tables, and paths in tables."""
+
+import concurrent.futures
+import csv
+import io
+import os
+import pathlib
+
+from tqdm import tqdm
+
+from keras_vit.data.images import file_orientation
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("val", "valid", "validation"), "validation")
+
+
+def visible_files(root):
+    """The files by folder, both relative to the root and sorted; hidden ones and `__MACOSX` are skipped.
+
+    Returns:
+        dict of pathlib.PurePath to a list of pathlib.PurePath, with the root and every folder below it.
+
+    Example:
+        >>> (tmp / "__MACOSX").mkdir()
+        >>> for name in ("a.jpg", "._a.jpg", "__MACOSX/b.jpg"):
+        ...     _ = (tmp / name).write_text("")
+        >>> [str(file) for files in visible_files(tmp).values() for file in files]
+        ['a.jpg']
+    """
+    found = {}
+    for folder, folders, files in os.walk(root, followlinks=True):
+        folders[:] = sorted(name for name in folders if not _is_hidden(name) and not _is_cycle(folder, name))
+        relative = pathlib.PurePath(folder).relative_to(root)
+        found[relative] = [relative / name for name in sorted(files) if not _is_hidden(name)]
+    return found
+
+
+def _is_hidden(name):
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _is_cycle(folder, name):
+    """Whether this is a link to a folder that contains it, which would be walked without end."""
+    path = os.path.join(folder, name)
+    return os.path.islink(path) and f"{os.path.realpath(folder)}/".startswith(f"{os.path.realpath(path)}/")
+
+
+def file_orientations(paths):
+    """The EXIF orientation of each image, 1 to 8; None for those that cannot be read.
+
+    Example:
+        >>> _ = (tmp / "text.jpg").write_text("no image")
+        >>> file_orientations([str(tmp / "text.jpg")])
+        [None]
+    """
+    # The first call compiles the function, which several threads would otherwise do at the same time.
+    first = [file_orientation(path) for path in paths[:1]]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        rest = pool.map(file_orientation, paths[1:])
+        return first + [*tqdm(rest, "checking images", len(paths) - 1, unit="image", delay=2, disable=None)]
+
+
+def read_text(path):
+    """The content of a text file in UTF-8, without the mark that some editors write at its beginning.
+
+    Raises:
+        ValueError: if it cannot be read.
+
+    Example:
+        >>> _ = (tmp / "a.txt").write_text("cat", encoding="utf-8-sig")
+        >>> read_text(tmp / "a.txt")
+        'cat'
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{os.fspath(path)!r} is not a readable text file: {error}") from None
+
+
+def read_csv(path):
+    r"""The rows of a table with the numbers of their last lines; rows without values are left out.
+
+    Args:
+        path: pathlib.Path.
+
+    Returns:
+        List of (line number, list of str).
+
+    Raises:
+        ValueError: if it is no table, for example with a quotation mark that is not closed.
+
+    Example:
+        >>> _ = (tmp / "a.csv").write_text('file,label\n\na.png,"cat, black"\n')
+        >>> read_csv(tmp / "a.csv")
+        [(1, ['file', 'label']), (3, ['a.png', 'cat, black'])]
+    """
+    # Without `strict` an unclosed quotation mark makes one value of the rest of the file.
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    try:
+        return [(reader.line_num, row) for row in reader if any(value.strip() for value in row)]
+    except csv.Error as error:
+        raise ValueError(f"{os.fspath(path)}, line {reader.line_num}: {error}") from None
+
+
+def file_of_row(root, file, where):
+    """The path of an image that a table names.
+
+    Args:
+        root: The folder, pathlib.Path, that has to contain the image.
+        file: The path relative to the folder, a str.
+        where: The table, line and column, for messages.
+
+    Raises:
+        ValueError: if there is no such file in the folder.
+    """
+    relative = os.path.normpath(file.strip())
+    if os.path.isabs(relative) or relative.split(os.sep)[0] == os.pardir:
+        raise ValueError(f"{where}: expected a file in {os.fspath(root)!r}; got {file!r}")
+    path = os.fspath(root / relative)
+    if "\0" in file or not os.path.isfile(path):
+        raise ValueError(f"{where}: no such file: {file!r}")
+    return path
+
+
+def split_of_row(name, default, where):
+    """The split that a table names; the default for an empty name.
+
+    >>> split_of_row(" Val", "train", ""), split_of_row("", "train", "")
+    ('validation', 'train')
+    """
+    split = SPLIT_NAMES.get(name.strip().lower() or default)
+    if split is None:
+        raise ValueError(f"{where}: expected one of {', '.join(SPLIT_NAMES)}; got {name!r}")
+    return split
