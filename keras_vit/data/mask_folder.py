@@ -1,15 +1,18 @@
 """Folders of images and masks."""
 
+import collections
 import concurrent.futures
 import dataclasses
+import functools
 import os
 import pathlib
+import re
 
 import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from keras_vit.data.files import IMAGE_SUFFIXES, SPLIT_NAMES, file_orientations, visible_files
+from keras_vit.data.files import IMAGE_SUFFIXES, SPLIT_NAMES, file_orientations, read_text, visible_files
 from keras_vit.data.masks import MaskSamples, read_mask
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.messages import listed
@@ -27,11 +30,29 @@ LAYOUT = (
 
 @dataclasses.dataclass(frozen=True)
 class _Mask:
-    """What is known of a mask: its (width, height), the values in it, or why it cannot be read."""
+    """A mask's (width, height), the pixel count of each of its values, or why it cannot be read."""
 
     size: tuple[int, int] | None = None
-    values: tuple[int, ...] = ()
+    pixels: dict[int, int] = dataclasses.field(default_factory=dict)
     reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Classes:
+    """The class names and the classes of mask values, of `classes.txt` if there is one.
+
+    Args:
+        names: The class names; None: the numbers from 0 to the largest value.
+        table: The class of each of 256 values, `IGNORE` for those to ignore; None: the value itself.
+        values: The values that may be in a mask; None: all.
+        colors: The color of each line of `classes.txt`, whose number is then a value; None: of masks without
+            colors.
+    """
+
+    names: tuple[str, ...] | None = None
+    table: tuple[int, ...] | None = None
+    values: frozenset[int] | None = None
+    colors: tuple[int, ...] | None = None
 
 
 def load_mask_folder(root, *, on_bad_image="fail", seed=0):
@@ -40,8 +61,9 @@ def load_mask_folder(root, *, on_bad_image="fail", seed=0):
     Args:
         root: The folder, a pathlib.Path: images/NAME.jpg (or another kind of image) with masks/NAME.png, or
             both within train, val and test, above or below images and masks. `classes.txt` has a class name
-            per line, for the values from 0 on, with "-" for values to ignore; without it the classes are the
-            numbers from 0 to the largest in a mask.
+            per line, for the values from 0 on, with "-" for values to ignore; or on each line a name, a tab
+            and its value (0 to 255) or, for masks in color, its color (#rrggbb). Without it the classes are
+            the numbers from 0 to the largest in a mask. 255 is ignored unless a line has this value.
         on_bad_image: As of `load_dataset`; it is for images and masks that cannot be read.
         seed: Of the split.
 
@@ -50,7 +72,8 @@ def load_mask_folder(root, *, on_bad_image="fail", seed=0):
 
     Raises:
         ValueError: for another layout, or a mask that is missing, has another size than its image in its EXIF
-            orientation, or values without a class; for an unreadable image or mask.
+            orientation, or values without a class; for an unreadable image or mask; if fewer than two classes
+            have pixels.
 
     Example:
         >>> for name in ("images", "masks"):
@@ -62,21 +85,25 @@ def load_mask_folder(root, *, on_bad_image="fail", seed=0):
         (('0', '1'), 7)
     """
     files = [file for in_folder in visible_files(root).values() for file in in_folder]
-    found = _read_pairs(root, files)
-    names, values = _read_classes(root)
-    table = values and values + (IGNORE,) * (256 - len(values))
-    used, bad, splits, present = {os.fspath(root / CLASSES)}, [], {}, set()
-    checked = {split: _check_pairs(pairs) for split, pairs in found.items()}
+    pairs = _read_pairs(root, files)
+    classes = _read_classes(root)
+    used, bad, splits, pixels = {os.fspath(root / CLASSES)}, [], {}, collections.Counter()
+    checked = {split: _check_pairs(of_split, classes.colors) for split, of_split in pairs.items()}
     _refuse_other_sizes(row for rows in checked.values() for row in rows)
     for split, rows in checked.items():
         readable = [row for row in rows if row[2] and not row[3].reason]
         bad += [image for image, _, orientation, _ in rows if not orientation]
         bad += [mask for _, mask, _, known in rows if known.reason]
-        present.update(*(known.values for _, _, _, known in readable))
+        for _, _, _, known in readable:
+            pixels.update(known.pixels)
         used.update(path for image, mask, *_ in rows for path in (image, mask))
         is_turned = any(orientation > 1 for _, _, orientation, _ in readable)
         splits[split] = MaskSamples(
-            tuple(row[0] for row in readable), tuple(row[1] for row in readable), table, exif=is_turned
+            tuple(row[0] for row in readable),
+            tuple(row[1] for row in readable),
+            classes.table,
+            classes.colors,
+            exif=is_turned,
         )
     if bad and on_bad_image == "fail":
         reasons = {row[1]: row[3].reason for rows in checked.values() for row in rows}
@@ -85,15 +112,10 @@ def load_mask_folder(root, *, on_bad_image="fail", seed=0):
             f"{len(bad)} image(s) or mask(s) cannot be read: {listed(words)}; remove them or give "
             "--on_bad_image skip"
         )
-    if values is None:
-        names = tuple(map(str, range(max(present - {IGNORE}, default=0) + 1)))
-    else:
-        _refuse_other_values(checked, len(values))
-    if len(names) < 2:
-        raise ValueError(
-            f"the masks in {os.fspath(root)!r} have one class only: {names[0]!r}; expected two or more "
-            f"values, of which {IGNORE} is no class"
-        )
+    if classes.values is not None:
+        _refuse_other_values(checked, classes)
+    _refuse_one_class(root, pixels, classes)
+    names = classes.names or tuple(map(str, range(max({*pixels} - {IGNORE}) + 1)))
     paths = (os.fspath(root / file) for file in files)
     return {
         "class_names": names,
@@ -126,9 +148,15 @@ def _read_pairs(root, files):
         else:
             missing.append(str(found[0]))
     if missing:
+        paired = {mask for of_split in pairs.values() for _, mask in of_split}
+        others = [str(file) for in_place in masks.values() for file in in_place]
+        others = [file for file in others if os.fspath(root / file) not in paired]
+        others = others or sorted(
+            {file.parts[0] for file in files if not {IMAGES, MASKS} & {*file.parts[:2]}}
+        )
         raise ValueError(
             f"{len(missing)} image(s) in {os.fspath(root)!r} have no mask: {listed(missing)}; "
-            f"expected {LAYOUT}"
+            f"{f'there is {listed(others)}; ' if others else ''}expected {LAYOUT}"
         )
     if "train" not in pairs:
         raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {', '.join(pairs)}")
@@ -150,40 +178,62 @@ def _place(file, kind):
 
 
 def _read_classes(root):
-    """The class names, and the class of each value; (None, None) without `classes.txt`."""
+    """The `_Classes` of `classes.txt`, or those without it."""
     path = root / CLASSES
     if not path.is_file():
-        return None, None
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{os.fspath(path)!r} is not a readable text file: {error}") from None
-    lines = [line.strip() for line in text.rstrip().splitlines()]
-    names = [line for line in lines if line != NO_CLASS]
-    if len(lines) > IGNORE or len({*names}) < len(names) or "" in lines or not names:
+        return _Classes()
+    lines = [[cell.strip() for cell in line.split("\t")] for line in read_text(path).rstrip().splitlines()]
+    names = [line[0] for line in lines if line[0] != NO_CLASS]
+    keys = [line[1] if len(line) == 2 else None for line in lines]
+    values = [number if key is None else _parse_key(key) for number, key in enumerate(keys)]
+    is_color = {key is not None and key.startswith("#") for key in keys}
+    if (
+        len(lines) > IGNORE + 1
+        or not names
+        or [""] in lines
+        or any(len(line) > 2 or not line[0] for line in lines)
+        or any(len({*one}) < len(one) for one in (names, values))
+        or None in values
+        or len({key is None for key in keys}) > 1
+        or len(is_color) > 1
+        or (None in keys and len(lines) > IGNORE)
+    ):
         raise ValueError(
             f"{os.fspath(path)}: expected up to {IGNORE} lines, each with the name of another class, or "
-            f"{NO_CLASS!r} for a value to ignore"
+            f"{NO_CLASS!r} for a value to ignore; or a tab and a value from 0 to {IGNORE}, or a color as "
+            "#ff0000, after each name"
         )
-    return tuple(names), tuple(IGNORE if line == NO_CLASS else names.index(line) for line in lines)
+    colors = tuple(values) if True in is_color else None
+    values = range(len(lines)) if colors else values
+    table = [IGNORE] * (IGNORE + 1)
+    for value, (name, *_) in zip(values, lines):
+        table[value] = IGNORE if name == NO_CLASS else names.index(name)
+    return _Classes(tuple(names), tuple(table), frozenset(values) | {IGNORE}, colors)
 
 
-def _check_pairs(pairs):
+def _parse_key(key):
+    """The value of a class, or its color as a number; None for other texts."""
+    if re.fullmatch("#[0-9a-fA-F]{6}", key):
+        return int(key[1:], 16)
+    return int(key) if re.fullmatch("[0-9]{1,3}", key) and int(key) <= IGNORE else None
+
+
+def _check_pairs(pairs, colors):
     """For each pair: the paths, the image's EXIF orientation (None: it is unreadable), and the `_Mask`."""
     orientations = file_orientations([image for image, _ in pairs])
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        masks = pool.map(_check_mask, [mask for _, mask in pairs])
+        masks = pool.map(functools.partial(_check_mask, colors=colors), [mask for _, mask in pairs])
         masks = [*tqdm(masks, "checking masks", len(pairs), unit="mask", delay=2, disable=None)]
     return [(*pair, orientation, mask) for pair, orientation, mask in zip(pairs, orientations, masks)]
 
 
-def _check_mask(path):
+def _check_mask(path, colors):
     try:
-        pixels = read_mask(path)
+        mask = read_mask(path, colors=colors)
     except ValueError as error:
         return _Mask(reason=str(error))
-    values = np.flatnonzero(np.bincount(pixels.ravel(), minlength=256))
-    return _Mask(pixels.shape[::-1], tuple(values.tolist()))
+    counts = np.bincount(mask.ravel(), minlength=IGNORE + 1).tolist()
+    return _Mask(mask.shape[::-1], {value: count for value, count in enumerate(counts) if count})
 
 
 def _refuse_other_sizes(rows):
@@ -203,15 +253,33 @@ def _pixels(size):
     return f"{size[0]}×{size[1]} pixels"
 
 
-def _refuse_other_values(checked, lines):
+def _refuse_other_values(checked, classes):
     """Raise ValueError for masks with values for which `classes.txt` has no line."""
     wrong = []
     for rows in checked.values():
         for _, mask, _, known in rows:
-            if other := [value for value in known.values if lines <= value != IGNORE]:
+            if other := [value for value in known.pixels if value not in classes.values]:
                 wrong.append(f"{mask} ({listed(other)})")
     if wrong:
+        named = sorted(classes.values - {IGNORE})
+        words = f"from 0 to {named[-1]}" if named == [*range(len(named))] else listed(named)
         raise ValueError(
-            f"{len(wrong)} mask(s) have values without a class: {listed(wrong)}; {CLASSES} names those from "
-            f"0 to {lines - 1}, and {IGNORE} is ignored"
+            f"{len(wrong)} mask(s) have values without a class: {listed(wrong)}; {CLASSES} names those "
+            f"{words}, and {IGNORE} is ignored"
         )
+
+
+def _refuse_one_class(root, pixels, classes):
+    """Raise ValueError if fewer than two classes have pixels, as in binary masks of 0 and 255."""
+    table = classes.table or range(IGNORE + 1)
+    if len({table[value] for value in pixels} - {IGNORE}) > 1:
+        return
+    counts = [
+        f"{count:,} of value {value}{' (ignored)' * (table[value] == IGNORE)}"
+        for value, count in sorted(pixels.items())
+    ]
+    advice = f"; if {IGNORE} is a class, write a name, a tab and a value on each line of {CLASSES}, such as "
+    raise ValueError(
+        f"the masks in {os.fspath(root)!r} have fewer than two classes: their pixels are {listed(counts)}"
+        + (advice + f"'object<TAB>{IGNORE}'") * (IGNORE in pixels and table[IGNORE] == IGNORE)
+    )

@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import os
+import struct
+import zlib
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +17,8 @@ from keras_vit.preprocessing.image_files import check_file
 from keras_vit.preprocessing.resizing import resize, resize_and_crop
 from keras_vit.tasks.segmentation_scores import IGNORE
 
+# What Pillow raises for a damaged PNG file.
+PNG_ERRORS = (OSError, SyntaxError, IndexError, EOFError, OverflowError, struct.error, zlib.error)
 # Pillow scales gray PNGs of fewer than 8 bits to 255, so by its form the factor of a class number.
 SCALES = {"L;2": 85, "L;4": 17}
 NEAREST = Preprocessing(None, interpolation="nearest")
@@ -28,6 +32,7 @@ class MaskSamples:
         images: Paths (str) or file contents (bytes), all of one kind.
         masks: Paths or contents of PNG files, of the sizes of the images.
         values: The class of each of 256 values of a mask, 255 for those to ignore; None: the value itself.
+        colors: As of `read_mask`.
         exif: As of `Samples`.
 
     Example:
@@ -41,6 +46,7 @@ class MaskSamples:
     images: tuple[str | bytes, ...]
     masks: tuple[str | bytes, ...]
     values: tuple[int, ...] | None = None
+    colors: tuple[int, ...] | None = None
     exif: bool = True
     labels = None
 
@@ -64,17 +70,18 @@ class MaskSamples:
             image, mask = images[index], masks[index]
             image = read(image) if images_in_files else image
             mask = tf.io.read_file(mask) if masks_in_files else mask
-            return position, image, decode_mask(mask, self.values)
+            return position, image, decode_mask(mask, self.values, colors=self.colors)
 
         return indexed.map(record, tf.data.AUTOTUNE)
 
 
-def read_mask(source, red=False):
+def read_mask(source, red=False, colors=None):
     """The values of a mask: uint8 (height, width).
 
     Args:
         source: The path of a PNG file (str) or its content (bytes); palette or gray, up to 8 bits.
         red: Whether the values are the red channel of a color image.
+        colors: The color of each value, as the number 0xrrggbb, of masks in color; None for others.
 
     Raises:
         ValueError: if it is no such image, with the reason alone.
@@ -89,12 +96,17 @@ def read_mask(source, red=False):
             check_file(source)
             with open(source, "rb") as file:
                 source = file.read()
+        _check_chunks(source)
         with Image.open(io.BytesIO(source), formats=("PNG",)) as image:
             if image.width * image.height > bounds.MAX_PIXELS:
                 raise ValueError(f"more than {bounds.MAX_PIXELS} pixels")
+            if getattr(image, "n_frames", 1) > 1:
+                raise ValueError(f"expected one image; got {image.n_frames} frames")
+            if colors is not None:
+                return _values_of_colors(np.asarray(image.convert("RGB"), "int32"), colors)
             if image.mode not in (("RGB", "RGBA") if red else ("1", "L", "P")):
-                kind = "a color PNG" if red else "a palette or gray PNG of up to 8 bits"
-                raise ValueError(f"expected {kind}; got one of Pillow's mode {image.mode}")
+                words = "a color PNG" if red else "a palette or gray PNG of up to 8 bits"
+                raise ValueError(f"expected {words}; got one of Pillow's mode {image.mode}")
             if not image.tile:
                 raise ValueError("a PNG file without pixels")
             form = image.tile[0][3]
@@ -103,26 +115,51 @@ def read_mask(source, red=False):
         raise ValueError("no such file") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ValueError(f"more than {bounds.MAX_PIXELS} pixels") from None
-    except (OSError, SyntaxError) as error:
-        reason = "not a PNG file" if isinstance(error, Image.UnidentifiedImageError) else str(error)
-        raise ValueError(reason) from None
+    except PNG_ERRORS as error:
+        is_damaged = isinstance(error, (struct.error, Image.UnidentifiedImageError))
+        raise ValueError("a damaged PNG file" if is_damaged else str(error)) from None
     return pixels[..., 0] if red else pixels // np.uint8(SCALES.get(form, 1))
 
 
-def decode_mask(encoded, values=None, red=False):
+def _check_chunks(content):
+    """Raise ValueError for a PNG file that is cut off or has a wrong checksum, which Pillow may miss."""
+    if not content.startswith(b"\x89PNG\r\n\x1a\n"):
+        raise ValueError("not a PNG file")
+    start, name = 8, b""
+    while name != b"IEND":
+        length, name = struct.unpack_from(">I4s", content, start)
+        end = start + 8 + length
+        (checksum,) = struct.unpack_from(">I", content, end)
+        if zlib.crc32(content[start + 4 : end]) != checksum:
+            raise ValueError("a damaged PNG file")
+        start = end + 4
+
+
+def _values_of_colors(pixels, colors):
+    """The index of each pixel's color: uint8 (height, width) of int32 (height, width, 3)."""
+    numbers = (pixels << np.array([16, 8, 0], "int32")).sum(axis=-1)
+    order = np.argsort(colors)
+    known = np.array(colors)[order]
+    places = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+    if (others := numbers[known[places] != numbers]).size:
+        raise ValueError(f"a color without a class: #{others[0]:06x}")
+    return order[places].astype("uint8")
+
+
+def decode_mask(encoded, values=None, red=False, colors=None):
     """An encoded mask as a class map, in a TensorFlow graph: uint8 (height, width, 1).
 
     TensorFlow's decoder returns the colors of a palette instead of its numbers, so Pillow decodes.
 
     Args:
         encoded: The content of a PNG file, a string tensor ().
-        values, red: As of `MaskSamples` and `read_mask`.
+        values, red, colors: As of `MaskSamples` and `read_mask`.
     """
     table = None if values is None else np.array(values, "uint8")
 
     def classes(content):
-        found = read_mask(bytes(np.asarray(content, object).item()), red)
-        return (found if table is None else table[found])[..., np.newaxis]
+        mask = read_mask(bytes(np.asarray(content, object).item()), red, colors)
+        return (mask if table is None else table[mask])[..., np.newaxis]
 
     return tf.ensure_shape(tf.numpy_function(classes, [encoded], tf.uint8, stateful=False), (None, None, 1))
 

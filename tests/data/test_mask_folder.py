@@ -66,6 +66,67 @@ def test_classes_have_names_and_values_without_one_are_ignored(tmp_path):
             np.testing.assert_array_equal(mask[..., 0], expected)
 
 
+@pytest.mark.parametrize("lines", ["background\t0\nobject\t255", "object\t255\nbackground\t0\n-\t7"])
+def test_classes_may_have_values(lines, tmp_path):
+    write_masks(tmp_path, 4)
+    for path in (tmp_path / "masks").iterdir():
+        save_mask(path, 255 * np.minimum(np.asarray(Image.open(path)), 1))
+    (tmp_path / "classes.txt").write_text(lines)
+    dataset = load(tmp_path)
+    for split in dataset.splits.values():
+        for path, (_, mask) in zip(split.masks, split.evaluation_records()):
+            expected = np.where(np.asarray(Image.open(path)) == 255, "object", "background")
+            np.testing.assert_array_equal(np.array(dataset.class_names)[mask[..., 0]], expected)
+
+
+def test_masks_in_color_have_the_classes_of_their_colors(tmp_path):
+    write_masks(tmp_path, 4, classes=3)
+    colors = np.uint8([[200, 0, 0], [0, 0, 7], [1, 2, 3]])
+    expected = {}
+    for path in (tmp_path / "masks").iterdir():
+        expected[str(path)] = np.asarray(Image.open(path))
+        save_mask(path, colors[expected[str(path)]])
+    (tmp_path / "classes.txt").write_text("-\t#c80000\nsky\t#000007\ntree\t#010203\n")
+    dataset = load(tmp_path)
+    assert dataset.class_names == ("sky", "tree")
+    for split in dataset.splits.values():
+        for path, (_, mask) in zip(split.masks, split.evaluation_records()):
+            np.testing.assert_array_equal(mask[..., 0], np.array([255, 0, 1])[expected[path]])
+    save_mask(tmp_path / "masks" / "03.png", np.full((32, 24, 3), 9))
+    with pytest.raises(ValueError, match=r"03.png \(a color without a class: #090909\)"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["a\t0\nb", "a\t0\nb\t0", "a\t0\nb\t256", "a\t#000000\nb\t7", "a\t1\t2\nb\t3\t4", "\t1\na\t2"]
+)
+def test_lines_of_classes_are_all_of_one_form(text, tmp_path):
+    write_masks(tmp_path, 4)
+    (tmp_path / "classes.txt").write_text(text)
+    with pytest.raises(ValueError, match="or a tab and a value from 0 to 255, or a color as #ff0000"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [("masks/00.jpg", "there is masks/00.jpg;"), ("masks/00_mask.png", "there is masks/00_mask.png;")],
+)
+def test_masks_of_other_names_are_named(name, message, tmp_path):
+    write_masks(tmp_path, 4)
+    (tmp_path / "masks" / "00.png").rename(tmp_path / name)
+    with pytest.raises(ValueError, match=f"have no mask: images/00.png; {message} expected"):
+        load(tmp_path)
+
+
+def test_another_folder_of_masks_is_named(tmp_path):
+    write_masks(tmp_path, 2)
+    (tmp_path / "masks").rename(tmp_path / "labels")
+    with pytest.raises(
+        ValueError, match="have no mask: images/00.png, images/01.png; there is labels; expected"
+    ):
+        load(tmp_path)
+
+
 def damage_missing(root):
     (root / "masks" / "03.png").unlink()
 
@@ -108,6 +169,11 @@ def damage_one_class(root):
         save_mask(path, np.full((32, 24), 0))
 
 
+def damage_binary(root):
+    for number, path in enumerate((root / "masks").iterdir()):
+        save_mask(path, 255 * (np.indices((32, 24)).sum(0) % 2) if number else np.full((32, 24), 255))
+
+
 def damage_twice(root):
     Image.new("RGB", (24, 32)).save(root / "images" / "03.jpg")
 
@@ -144,6 +210,7 @@ DAMAGES = {  # by the first cell of the manual's table; some return another data
     "equal names of classes": damage_classes,
     "`classes.txt` of another encoding": damage_encoding,
     "one class only": damage_one_class,
+    "binary masks of 0 and 255": damage_binary,
     "a data set without masks": name_digits,
 }
 

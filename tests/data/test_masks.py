@@ -57,6 +57,54 @@ def test_masks_are_numbers_in_any_depth(mode, bits):
     np.testing.assert_array_equal(read_mask(file.getvalue()), values)
 
 
+def mutated(content, rng):
+    """The content with some other bytes, cut off, or with a part removed or doubled."""
+    changed = bytearray(content)
+    change = rng.integers(4)
+    start, end = sorted(rng.integers(0, len(content) + 1, 2))
+    if change == 0:
+        for place in rng.integers(0, len(content), rng.integers(1, 9)):
+            changed[place] = rng.integers(256)
+    elif change == 1:
+        del changed[end:]
+    elif change == 2:
+        del changed[start:end]
+    else:
+        changed[start:start] = changed[start:end]
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(3_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["L", "P", "1", "RGB"])
+def test_a_damaged_mask_is_refused_or_has_its_values(mode, count):
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 2, (16, 12), "uint8").repeat(2, 0)
+    image = Image.fromarray(values.astype(bool) if mode == "1" else values)
+    if mode == "P":
+        image.putpalette([200, 10, 10, 10, 200, 10])
+    image = Image.fromarray(np.stack([values] * 3, -1)) if mode == "RGB" else image
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    refused, options = 0, {"colors": (0x000000, 0x010101)} if mode == "RGB" else {}
+    for _ in range(count):
+        try:
+            np.testing.assert_array_equal(read_mask(mutated(file.getvalue(), rng), **options), values)
+        except ValueError:
+            refused += 1
+    assert refused > 0.8 * count
+
+
+def test_a_mask_of_several_frames_or_without_pixels_is_refused():
+    frames, file = [Image.fromarray(np.full((4, 4), n, "uint8")) for n in range(2)], io.BytesIO()
+    frames[0].save(file, "PNG", save_all=True, append_images=frames[1:])
+    with pytest.raises(ValueError, match="expected one image; got 2 frames"):
+        read_mask(file.getvalue())
+    content = png(np.zeros((4, 4), "uint8"))
+    start, end = content.index(b"IDAT") - 4, content.index(b"IEND") - 4
+    with pytest.raises(ValueError, match="without pixels"):
+        read_mask(content[:start] + content[end:])
+
+
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_gray_masks_of_few_bits_are_not_scaled(bits):
     values = np.arange(16, dtype="uint8").reshape(2, 8) % 2**bits
