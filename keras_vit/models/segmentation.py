@@ -352,7 +352,7 @@ def _queries(model, encoder, images):
     float32 = policy.variable_dtype
     activation = _activation(model, c)
     upscale = [
-        UpscaleBlock(activation, c.norm_epsilon, dtype=policy, name=f"upscale_{i}")
+        UpscaleBlock(activation, dtype=policy, name=f"upscale_{i}")  # epsilon 1e-6 for any encoder
         for i in range(_upscale_blocks(model, c))
     ]
     mask_head = [

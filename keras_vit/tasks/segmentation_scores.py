@@ -75,6 +75,11 @@ def _pairs(label, predicted, num_classes):
             f"expected two class maps (height, width) of one size; got {predicted.shape} and {label.shape}"
         )
     counted = label != IGNORE
+    for name, values in (("predicted classes", predicted), ("labels", label[counted])):
+        if values.size and not 0 <= values.min() <= values.max() < num_classes:
+            raise ValueError(
+                f"expected {name} from 0 to {num_classes - 1}; got {values.min()} to {values.max()}"
+            )
     joint = label[counted].astype("int64") * num_classes + predicted[counted]
     found, pixels = np.unique(joint, return_counts=True)
     return np.column_stack([found // num_classes, found % num_classes, pixels])

@@ -6,7 +6,7 @@ import pytest
 from made.devices import devices
 from made.sampling import some
 from reference.comparing import assert_close, numpy, randomize
-from reference.small import HYBRID, NEWER, SMALL
+from reference.small import HYBRID, NEWER, SMALL, small
 
 from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.layers.segmentation import QueryAttentionBias, resize
@@ -242,3 +242,9 @@ def test_options_that_contradict_each_other_are_refused(options, message):
 def test_encoders_that_a_head_cannot_read_are_refused(encoder):
     with pytest.raises(ValueError):
         made(encoder, **QUERIES)
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-12])
+def test_norms_of_the_upscaling_of_masks_have_the_epsilon_of_transformers(epsilon):
+    segmenter = ImageSegmenter(small(num_classes=None, norm_epsilon=epsilon), 3, "mask", query_blocks=1)
+    assert segmenter.get_layer("upscale_0").norm_epsilon == 1e-6

@@ -160,3 +160,11 @@ def test_scores_of_many_maps_equal_independent_ones(classes, ignored, rng):
             rng.random(labels.shape) < 0.7, np.where(labels == 255, predicted, labels), predicted
         )
         assert_scores(predicted, labels, classes)
+
+
+@pytest.mark.parametrize(
+    "predicted, label", [([[2]], [[0]]), ([[-1]], [[0]]), ([[0]], [[2]]), ([[0]], [[-1]])]
+)
+def test_classes_that_do_not_exist_are_refused(predicted, label):
+    with pytest.raises(ValueError, match="from 0 to 1; got (2 to 2|-1 to -1)"):
+        SegmentationPredictions.of_maps(np.array([predicted]), np.array([label]), 2)
