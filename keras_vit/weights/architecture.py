@@ -10,6 +10,8 @@ from keras_vit.models.config import grid_shape, prefix_tokens
 from keras_vit.variants import VARIANTS
 
 _SIZES = ("hidden_size", "num_layers", "mlp_dim")
+# The shifts of the norms that the option `norm` chooses, which those inside of a pooling are not.
+_NORM_SHIFT = re.compile(r"(encoder_block_\d+/)?\w*norm/beta")
 
 
 def infer_arguments(arrays, metadata=None, split_heads=True):
@@ -77,7 +79,7 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
         "num_layers": _count(shapes, r"encoder_block_(\d+)(/.*)", start=0),
         "mlp_dim": shape(f"{block}/mlp/{'gate' if gated else 'dense_0'}/kernel", 2)[1],
         "gated_mlp": gated,
-        "norm": "layer" if any(name.endswith("norm/beta") for name in shapes) else "rms",
+        "norm": "layer" if any(_NORM_SHIFT.fullmatch(name) for name in shapes) else "rms",
         "qkv_bias": qkv_bias,
         "key_bias": not qkv_bias or "attention/key/bias" in in_blocks,
         "linear_bias": "attention/out/bias" in in_blocks,

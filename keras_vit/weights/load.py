@@ -361,6 +361,10 @@ def _resize(arrays, model, stored, stored_grid, position_resize):
         arrays["position_embedding/table"] = resized_positions(table, stored_grid, grid, position_resize)
     if stored.get("relative_positions") and model.relative_positions:
         grid = grid_shape(model.image_size, model.patch_size, model.resnet)
+        # A model without a table of positions has the grid of its image.
+        stored_grid = stored_grid or grid_shape(
+            stored["image_size"], stored["patch_size"], stored.get("resnet")
+        )
         for name in [name for name in arrays if name.endswith("/position_bias/table")]:
             arrays[name] = resized_relative_positions(arrays[name], stored_grid, grid)
     if model.patch_size != stored["patch_size"]:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from keras.src.backend.common import global_state
 from keras.src.saving import serialization_lib
-from reference.comparing import arrays, assert_same_arrays, numpy
-from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, one_block
+from reference.comparing import arrays, assert_same_arrays, numpy, randomize
+from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, one_block, small
 
 from keras_vit import (
     DINO,
@@ -262,3 +262,15 @@ def test_files_are_read_in_safe_mode_whatever_the_process_has_set(file, monkeypa
         assert serialization_lib.in_safe_mode() is False  # as the process has set it
     finally:
         global_state.set_global_attribute("safe_mode_saving", before)
+
+
+@pytest.mark.parametrize("image_size", [None, 32])
+def test_relative_positions_without_a_table_are_read_and_resized(image_size, tmp_path):
+    model = randomize(small(relative_positions=True, position_embedding="none"))
+    model.save(tmp_path / "model.keras")
+    loaded = from_pretrained(tmp_path / "model.keras", image_size=image_size)
+    size = image_size or model.image_size[0]
+    assert loaded.image_size == (size, size)
+    if image_size is None:
+        x = images_for(model)
+        np.testing.assert_array_equal(loaded.predict_on_batch(x), model.predict_on_batch(x))
