@@ -16,6 +16,7 @@ JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 # No TPU is looked for or locked.
 LIBTPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 MIB = 2**20
+MARK = "keras-vit plan: "  # begins the lines of the other process that are for this one
 LONGEST = 10
 
 
@@ -34,7 +35,9 @@ def _in_jax(options):
         )
         with child:
             for line in child.stdout:
-                kind, value = json.loads(line)
+                if not line.startswith(MARK):  # a line of a library
+                    continue
+                kind, value = json.loads(line.removeprefix(MARK))
                 if kind == "note":
                     print(value, file=sys.stderr, flush=True)
                 elif kind == "error":
@@ -75,7 +78,7 @@ def _plan(options):
 
 
 def _say(kind, value):
-    print(json.dumps([kind, value]), flush=True)
+    print(f"{MARK}{json.dumps([kind, value])}", flush=True)
 
 
 def as_text(found):

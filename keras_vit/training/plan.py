@@ -119,16 +119,16 @@ def find_chips(topology):
     expected = (
         f"expected a topology such as v5e:4x4 or v5p:4x4x4, of {', '.join(PEAK_FLOPS)}; got {topology!r}"
     )
-    if kind not in PEAK_FLOPS:
+    if kind not in PEAK_FLOPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", topology.partition(":")[2]):
         raise ValueError(expected)
-    optional_package("libtpu", "keras-vit plan", ("keras_vit[tpu]",))
+    optional_package("libtpu", "keras-vit plan", ('".[tpu]"',))
     import jax
     from jax.experimental import topologies
 
     try:
         return topologies.get_topology_desc(topology_name=topology, platform="tpu").devices
-    except jax.errors.JaxRuntimeError as error:
-        raise ValueError(f"{expected}: {str(error).partition(': ')[2]}") from error
+    except (jax.errors.JaxRuntimeError, ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"{expected}: {str(error).partition(': ')[2] or error}") from error
 
 
 def available_memory(chips):

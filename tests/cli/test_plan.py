@@ -76,6 +76,7 @@ def test_bad_input_is_refused_in_one_line(keras_vit, refused):
     "options, words",
     [
         ("--topology v5e:3x3", "expected a topology such as v5e:4x4"),
+        ("--topology v5e:0x0", "expected a topology such as v5e:4x4"),
         ("--topology v5e:4x4 --batch_size 65", "batch_size must be a multiple of 16"),
         ("--topology v5e:4x4 --strategy model_parallel=1x16", "attention heads; got 16 for the 12 heads"),
         ("--topology v5e:4x4 --strategy model_parallel=2x4", "all 16 devices; got 2x4"),
