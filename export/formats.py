@@ -323,6 +323,9 @@ def suffix_of(source):
 def format_of(path):
     """The `Format`, of whatever precision, of an exported file or folder on this machine.
 
+    Raises:
+        ValueError: for a file with another suffix.
+
     Example:
         >>> format_of("vit.onnx").name
         'onnx'
@@ -331,4 +334,7 @@ def format_of(path):
     if path.is_dir():
         held = (format for format in FORMATS if format.holds and (path / format.holds).is_file())
         return next(held, SAVED_MODEL)
-    return next(format for format in FORMATS if format.suffix and format.suffix == suffix_of(path))
+    matches = (format for format in FORMATS if format.suffix and format.suffix == suffix_of(path))
+    if (match := next(matches, None)) is None:
+        raise ValueError(f"expected a file that ends in {', '.join(suffixes())}; got {os.fspath(path)!r}")
+    return match

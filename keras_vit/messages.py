@@ -1,4 +1,6 @@
-"""Lists and untrusted text in messages."""
+"""Lists, untrusted text and suggestions in messages."""
+
+import difflib
 
 
 def listed(names, most=5):
@@ -28,3 +30,14 @@ def one_line(text):
     'two lines'
     """
     return " ".join(str(text).split())
+
+
+def did_you_mean(name, names):
+    """The end of a message about an unknown name: the names that are most like it, or nothing.
+
+    >>> did_you_mean("learning_rat", ["learning_rate", "momentum"])
+    " (did you mean 'learning_rate'?)"
+    """
+    by_lower = {known.lower(): known for known in names}
+    close = difflib.get_close_matches(str(name).lower(), by_lower, 3, 0.7)
+    return f" (did you mean {' or '.join(repr(by_lower[one]) for one in close)}?)" if close else ""

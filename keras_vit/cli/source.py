@@ -57,13 +57,14 @@ def with_class_names(model, names):
     Raises:
         ValueError: if there are no such names, or not as many as the model has classes.
     """
-    found = class_names(names)
-    if len(found) != model.num_classes:
-        raise ValueError(f"{names!r} has {len(found)} class names; the model has {model.num_classes} classes")
+    names_of_classes = class_names(names)
+    if len(names_of_classes) != (model.num_classes or 0):
+        classes = f"{model.num_classes or 'no'} classes"
+        raise ValueError(f"{names!r} has {len(names_of_classes)} class names; the model has {classes}")
     if isinstance(model, ExportedModel):
-        description = dataclasses.replace(model.description, class_names=found)
+        description = dataclasses.replace(model.description, class_names=names_of_classes)
         return dataclasses.replace(model, description=description)
-    model.class_names = found
+    model.class_names = names_of_classes
     return model
 
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from keras_vit.evaluation.predicting import computed
+from keras_vit.models.segmentation import ImageSegmenter
 
 
 def representations(model, samples, batch_size=64):
@@ -44,7 +45,8 @@ def encoder_of(model):
 
     Args:
         model: A `VisionTransformer`, by its representation, or without pooling the mean of its patch tokens;
-            or an `ImageTextModel`, by the vectors that it compares with texts.
+            an `ImageSegmenter`, by its encoder's; or an `ImageTextModel`, by the vectors that it compares
+            with texts.
 
     Returns:
         (function from a batch of preprocessed images to float32 (images, size), size).
@@ -54,6 +56,7 @@ def encoder_of(model):
         >>> encode(images).shape, size
         ((4, 24), 24)
     """
+    model = model.encoder if isinstance(model, ImageSegmenter) else model
     if hasattr(model, "image_encoder"):
         encoder = model.image_encoder
     elif model.num_classes is None and model.pooling is not None and _replicas(model) == 1:

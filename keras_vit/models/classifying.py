@@ -106,5 +106,10 @@ def most_probable(probabilities, names, top):
         [[('dog', 0.75)]]
     """
     integer(at_least=1).check("top", top)
-    order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
-    return [[(names[i], float(row[i])) for i in best] for row, best in zip(probabilities, order)]
+    results = []
+    for row in np.asarray(probabilities):
+        lowest = np.partition(row, -top)[-top] if top < len(row) else -np.inf
+        candidates = np.flatnonzero(row >= lowest)  # all classes are sorted only if all are equal
+        best = candidates[np.argsort(-row[candidates], kind="stable")][:top]
+        results.append([(names[i], float(row[i])) for i in best])
+    return results

@@ -137,7 +137,7 @@ class ViTConfig:
     num_classes: int | None = option(
         "size",
         optional(_positive),
-        "Number of outputs of the head. None builds no head: the model outputs the representation.",
+        "Number of outputs of the head. None or 0 builds no head: the model outputs the representation.",
         default=None,
     )
     pooling: str | None = option(
@@ -393,6 +393,8 @@ class ViTConfig:
     )
 
     def __post_init__(self):
+        if self.num_classes == 0 and not isinstance(self.num_classes, bool):
+            self._set("num_classes", None)
         check_fields(self)
         for name, field in OPTIONS.items():
             if (normalize := field.metadata["normalize"]) and getattr(self, name) is not None:

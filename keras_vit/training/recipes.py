@@ -4,6 +4,7 @@ import dataclasses
 
 from keras_vit import rules
 from keras_vit.data.augmentation_options import CROP_AREA, Augmentation
+from keras_vit.messages import did_you_mean
 from keras_vit.rules import field
 from keras_vit.tasks import TASKS, get_task
 from keras_vit.training.optimizers import LAYER_DECAY
@@ -155,7 +156,8 @@ class Recipe(Augmentation):
         """This recipe with other values. Unless `warmup_steps` is given, it scales with `total_steps`."""
         known = [each.name for each in dataclasses.fields(self)]
         if unknown := [name for name in changes if name not in known]:
-            raise ValueError(f"a recipe has no {', '.join(unknown)}; its fields are {', '.join(known)}")
+            hint = did_you_mean(unknown[0], known)
+            raise ValueError(f"a recipe has no {', '.join(unknown)}{hint}; its fields are {', '.join(known)}")
         changed = dataclasses.replace(self, **changes)
         if "warmup_steps" in changes:
             return changed

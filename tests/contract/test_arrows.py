@@ -17,7 +17,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "variants": (),
     "preprocessing": ("rules", "lazy"),
     "data": ("preprocessing", "messages", "lazy", "rules", "seeds", "tasks"),
-    "models": ("layers", "variants", "preprocessing", "rules", "tasks"),
+    "models": ("layers", "variants", "preprocessing", "messages", "rules", "tasks"),
     "weights": ("models", "messages", "lazy", "writing"),
     "inspection": ("models", "messages", "lazy"),
     "evaluation": ("weights", "data"),

@@ -70,3 +70,8 @@ def test_a_new_row_is_written_verified_and_opened(model, copied, tmp_path, monke
     assert report["formats"]["npz"]["path"] == str(tmp_path / "export" / "m.npz")
     opened = open_exported(tmp_path / "export" / "m.npz")
     assert opened.predict_on_batch(pixels(2)).shape == (2, 10)
+
+
+def test_a_file_of_no_format_is_refused():
+    with pytest.raises(ValueError, match=r"expected a file that ends in .*; got 'm.zip'"):
+        format_of("m.zip")

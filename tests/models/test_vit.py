@@ -375,3 +375,12 @@ def test_an_image_that_the_patches_do_not_divide_is_refused_in_one_line():
     with pytest.raises(ValueError, match="a grid of 15×17 .* is not divisible by the patch") as caught:
         model.classify(np.zeros((1, 15, 17, 3), "uint8"))
     assert "\n" not in str(caught.value)
+
+
+def test_no_classes_are_no_head():
+    assert small(num_classes=0).num_classes is None
+
+
+def test_an_option_with_a_typing_error_is_named_with_the_known_one():
+    with pytest.raises(ValueError, match="has no option num_class .did you mean 'num_classes'"):
+        small(num_class=5)
