@@ -141,9 +141,10 @@ def predict_maps(segment, samples, num_classes):
     for encoded, mask in tqdm(records, "evaluating", unit="image", delay=2, disable=None):
         label = mask.numpy()[..., 0]
         predicted = np.asarray(segment(decode(encoded, samples.exif).numpy()))
+        if predicted.shape == label.shape:  # `of_maps` tells of other sizes.
+            for classes in (label, np.where(label == IGNORE, 0, predicted)):
+                check_class_maps(classes[np.newaxis], num_classes)
         predictions.append(SegmentationPredictions.of_maps([predicted], [label], num_classes))
-        for found in (label, np.where(label == IGNORE, 0, predicted)):
-            check_class_maps(found[np.newaxis], num_classes)
     return concatenate(predictions)
 
 

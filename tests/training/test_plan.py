@@ -60,7 +60,7 @@ def test_bad_input_is_refused(monkeypatch):
         recipe = find_recipe("augreg").with_changes(batch_size=4104)
         planning._Step(types.SimpleNamespace(recipe=recipe), 10, [None] * 16, "auto", print)
     monkeypatch.setitem(sys.modules, "libtpu", None)
-    with pytest.raises(ImportError, match=r"keras-vit plan requires libtpu: pip install keras_vit\[tpu\]"):
+    with pytest.raises(ImportError, match=r'keras-vit plan requires libtpu: pip install "\.\[tpu\]"'):
         planning.find_chips("v5e:4x4")
 
 
