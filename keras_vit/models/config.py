@@ -31,6 +31,7 @@ from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.patch_embedding import SIZE, pair
 from keras_vit.layers.position_embedding import INTERPOLATIONS, KINDS
 from keras_vit.layers.rotary import rotary_options
+from keras_vit.messages import did_you_mean
 from keras_vit.models.resnet_stem import FORMS, GROUPS
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import Rule, boolean, check_fields, integer, number, one_of, optional, text
@@ -401,8 +402,13 @@ class ViTConfig:
                 self._set(name, normalize(getattr(self, name)))
         if self.class_token is None:
             self._set("class_token", self.pooling in ("token", "token_gap"))
+        # Options without effect have one value, which a file that does not hold them implies.
         if self.pooling != "map" or not prefix_tokens(vars(self)):
             self._set("pool_prefix", True)
+        if not self.qkv_bias:
+            self._set("key_bias", True)
+        if self.layer_scale is None:
+            self._set("scale_mlp", True)
         for is_met, message in _RULES:
             if not is_met(self):
                 raise ValueError(message.format(**vars(self)))
@@ -426,6 +432,15 @@ OPTIONS = {field.name: field for field in dataclasses.fields(ViTConfig)}
 DEFAULTS = {
     name: field.default for name, field in OPTIONS.items() if field.default is not dataclasses.MISSING
 }
+
+
+def refuse_unknown(names):
+    """Raise ValueError for names that are none of the options of `VisionTransformer`."""
+    if unknown := sorted({*names} - OPTIONS.keys()):
+        raise ValueError(
+            f"VisionTransformer has no option {', '.join(unknown)}{did_you_mean(unknown[0], OPTIONS)}; "
+            f"its options are {', '.join(OPTIONS)}"
+        )
 
 
 def check_options(options, source):

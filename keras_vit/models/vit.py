@@ -14,7 +14,6 @@ from keras_vit.layers import (
     StartToken,
 )
 from keras_vit.layers.dense import Dense
-from keras_vit.messages import did_you_mean
 from keras_vit.models.classifying import classify
 from keras_vit.models.config import (
     OPTIONS,
@@ -22,6 +21,7 @@ from keras_vit.models.config import (
     is_dynamic,
     patched_size,
     prefix_tokens,
+    refuse_unknown,
     stem_stride,
     with_options,
 )
@@ -67,12 +67,7 @@ class VisionTransformer(ConfiguredModel):
 
     def __init__(self, *args, dtype=None, **kwargs):
         identity = {key: kwargs.pop(key) for key in ("name", "trainable") if key in kwargs}
-        if unknown := sorted(kwargs.keys() - OPTIONS.keys()):
-            hint = did_you_mean(unknown[0], OPTIONS)
-            raise ValueError(
-                f"VisionTransformer has no option {', '.join(unknown)}{hint}; its options are "
-                f"{', '.join(OPTIONS)}"
-            )
+        refuse_unknown(kwargs)
         c = ViTConfig(*args, **kwargs)
         dtype = keras.dtype_policies.get(dtype)
         if dtype.quantization_mode:

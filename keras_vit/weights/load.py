@@ -9,7 +9,7 @@ from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
 from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.adapting import copy_with_weights, plain_arrays
-from keras_vit.models.config import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
+from keras_vit.models.config import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens, refuse_unknown
 from keras_vit.models.encoder_model import Pretrainer
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
@@ -132,11 +132,19 @@ def from_pretrained(
         )
     if isinstance(overrides.get("class_names"), str | os.PathLike):
         overrides["class_names"] = class_names(overrides["class_names"])
+    refuse_unknown(overrides.keys() - {"dtype", "name", "trainable"})
     known = {name: overrides[name] for name in _STORED if name in overrides}
+    if text_tower and os.path.isfile(run_file := os.path.join(os.path.expanduser(source), "model.keras")):
+        source = run_file
     if text_tower and os.fspath(source).endswith(".keras"):
         path = fetch(resolve(source), sha256=sha256, trust=trust)
         if text_tower is True or holds_two_towers(path):
             _check_no_head(num_classes, head, segmenter)
+            if (pooling, representation_size) != ("auto", "auto"):
+                raise ValueError(
+                    "an image tower keeps its pooling and its representation; got "
+                    f"pooling={pooling!r}, representation_size={representation_size!r}"
+                )
             size = {} if image_size is None else {"image_size": image_size}
             return _two_towers_of_keras(path, position_resize, {**size, **overrides})
     if pretrainer:
@@ -145,7 +153,7 @@ def from_pretrained(
         files = (os.path.join(run, name) for name in ("pretrainer.keras", "model.keras"))
         file = next(filter(os.path.isfile, files), os.fspath(source))
         if file.endswith(".keras"):
-            if image_size is not None or overrides:
+            if image_size is not None or overrides or (pooling, representation_size) != ("auto", "auto"):
                 raise ValueError("a .keras file of a pretrainer is loaded as it is; got other options")
             return _pretrainer_of_keras(fetch(resolve(file), sha256=sha256, trust=trust))
     checkpoint = read_checkpoint(

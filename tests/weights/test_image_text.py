@@ -173,8 +173,15 @@ def test_a_keras_file_is_loaded_with_both_towers(written, tmp_path):
     _, model = written("big_vision")
     model.save(tmp_path / "model.keras")
     for text_tower in (True, "auto"):
-        again = from_pretrained(tmp_path / "model.keras", text_tower=text_tower)
-        assert_same_arrays(arrays(again), arrays(model))
+        for source in (tmp_path / "model.keras", tmp_path):  # a file, and the folder of a run
+            again = from_pretrained(source, text_tower=text_tower)
+            assert_same_arrays(arrays(again), arrays(model))
+    for wrong, message in (
+        ({"image_sise": 32}, "no option image_sise .did you mean 'image_size'"),
+        ({"pooling": "gap"}, "an image tower keeps its pooling .*; got pooling='gap'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            from_pretrained(tmp_path / "model.keras", text_tower=True, **wrong)
     with pytest.raises(ValueError, match="has no head"):
         from_pretrained(tmp_path / "model.keras", text_tower="auto", head="reset")
     model.image.save(tmp_path / "image.keras")

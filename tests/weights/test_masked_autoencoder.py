@@ -48,6 +48,8 @@ def test_a_keras_file_and_a_run_hold_all_of_it(model, tmp_path):
     assert type(from_pretrained(tmp_path / "pretrainer.keras")) is VisionTransformer
     with pytest.raises(ValueError, match="is loaded as it is; got other options"):
         from_pretrained(tmp_path, pretrainer=True, image_size=32)
+    with pytest.raises(ValueError, match="loaded as it is; got other options"):
+        from_pretrained(tmp_path, pretrainer=True, pooling="gap")
     model.encoder.save(tmp_path / "encoder.keras")
     with pytest.raises(ValueError, match="holds a VisionTransformer; expected one trained without labels"):
         from_pretrained(tmp_path / "encoder.keras", pretrainer=True)

@@ -19,6 +19,8 @@ _KNOWN = re.compile(r"(test_|naflex)?vit\d?(_|$)|deit|flexivit|eva|beit|aimv2")
 # Architectures whose arrays look like those of a Vision Transformer, but which compute something else.
 _FOREIGN = re.compile(r"relpos|_xp_|18x2|d\w*wee|pwee|dlittle|resnet|_mci_")
 _EVA = re.compile(r"eva02|eva_giant|_rope_|dinov3|lingbot|_pe_|sapiens2")  # timm's class `Eva`
+# Its pooling by default is the mean, and by these names another one.
+_EVA_POOLINGS = ((r"_clip_|_rope_((mixed_)?ape_|mixed_)?\d", "token"), (r"_pe_core_", "map"))
 # Constructor arguments by the names of architectures; later rows replace earlier ones.
 _ROTARY = {"use_rot_pos_emb": True}
 _NAMED = (
@@ -90,6 +92,9 @@ def options_of(config):
     name, arguments = _described(config)
     details = {**config.get("pretrained_cfg", {}), **config}
     pooling = config.get("global_pool")
+    if pooling is None and _EVA.search(name):
+        others = [pooling for pattern, pooling in _EVA_POOLINGS if re.search(pattern, name)]
+        pooling = arguments.get("global_pool", others[0] if others else "avg")
     prefix = arguments.get("pool_include_prefix") and pooling != "map"
     if pooling not in (None, "", *_POOLINGS) or prefix:
         raise ValueError(

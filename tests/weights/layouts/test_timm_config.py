@@ -121,6 +121,24 @@ def test_the_activation_is_that_of_the_architecture(architecture, activation, tm
     assert read(tmp_path, {"architecture": architecture}, num_heads=3)["activation"] == activation
 
 
+@pytest.mark.parametrize(
+    "architecture, arguments, pooling",
+    [
+        ("vit_small_patch16_dinov3", {}, "gap"),
+        ("eva02_base_patch14_224", {}, "gap"),
+        ("eva02_base_patch16_clip_224", {}, "token"),
+        ("vit_small_patch16_rope_mixed_224", {}, "token"),
+        ("vit_small_patch16_rope_224", {}, "token"),
+        ("vit_base_patch16_rope_reg1_gap_256", {}, "gap"),
+        ("vit_small_patch16_dinov3", {"global_pool": "token"}, "token"),
+    ],
+)
+def test_without_a_global_pool_the_pooling_is_that_of_timms_eva(architecture, arguments, pooling):
+    assert (
+        timm_config.options_of({"architecture": architecture, "model_args": arguments})["pooling"] == pooling
+    )
+
+
 @pytest.mark.parametrize("architecture", ["vit_relpos_base_patch16_224", "vit_dwee_patch16_224", "resnet50"])
 def test_another_kind_of_architecture_is_refused(architecture, tmp_path):
     message = f"config.json describes timm's '{architecture}', which VisionTransformer cannot express"
