@@ -87,8 +87,9 @@ def add_run(report, config, record):
         ("data set", title_of(config["dataset"])),
         ("skipped unreadable images", len(record["bad_images"])),
         ("steps", record["steps"]),
-        ("best step on the validation images", record["best_step"]),
     ]
+    if record["best_step"] is not None:
+        rows.append(("best step on the validation images", record["best_step"]))
     # These two are the run's or the model's, unless the recipe defines them.
     optional = ("model", "image_size")
     recipe = [(name, x) for name, x in config["recipe"].items() if x is not None or name not in optional]

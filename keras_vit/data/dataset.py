@@ -1,5 +1,6 @@
 """`Dataset`: what a data set contains, and its summary."""
 
+import collections
 import dataclasses
 import pathlib
 from typing import Any
@@ -17,7 +18,8 @@ class Dataset:
     Args:
         name: The name given to `load_dataset`.
         class_names: One name per class, in the order of the labels; for regression one per target; for images
-            with captions none, since a label is the index of an image in its split.
+            with captions none, since a label is the index of an image in its split, and for images without
+            labels none, since all labels are 0.
         splits: Samples by split: "train", "validation" and "test".
         bad_images: Paths of images that cannot be read and were skipped.
         task: "single_label" (a label is a class index, int32), "multi_label" (float32 (classes,) of 0 and
@@ -62,12 +64,16 @@ class Dataset:
             for paths, noun, state, words in remarks
             if paths
         ]
-        if untrained := self._untrained():
+        if untrained := self._with_images("train", 0):
             parts.append(f"{self._count(untrained)} without training images ({listed(untrained)})")
+        if once := self._with_images("test", 1):
+            parts.append(f"{self._count(once)} with a single test image ({listed(once)})")
         if self.has_captions:
             labels = f"{sum(len(of) for found in self.texts.wordings.values() for of in found)} captions"
-        else:
+        elif self.class_names:
             labels = f"{self._count(self.class_names)} ({listed(self.class_names, MAX_NAMES)})"
+        else:
+            labels = "images without labels"
         return "; ".join([f"{labels}: {splits}", *parts])
 
     @property
@@ -78,13 +84,13 @@ class Dataset:
     def _count(self, names):
         return f"{len(names)} {get_task(self.task).noun[len(names) > 1]}"
 
-    def _untrained(self):
-        """The classes without a training image, where the labels are known."""
-        labels = self.splits["train"].labels if "train" in self.splits else None
+    def _with_images(self, split, count):
+        """The classes with so many images in a split, where the labels are known."""
+        labels = self.splits[split].labels if split in self.splits else None
         if labels is None or not get_task(self.task).has_class_ids:
             return []
-        trained = {*labels}
-        return [name for index, name in enumerate(self.class_names) if index not in trained]
+        images = collections.Counter(labels)
+        return [name for index, name in enumerate(self.class_names) if images[index] == count]
 
     def split(self, name):
         if name not in self.splits:

@@ -45,7 +45,9 @@ SOURCES = {
 }
 
 
-def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data_dir=None, texts=False):
+def load_dataset(
+    name, seed=0, on_bad_image="fail", *, task="single_label", data_dir=None, texts=False, labels=True
+):
     """Load a data set by its name.
 
     Args:
@@ -72,6 +74,9 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
         data_dir: For "tfds:" and "vtab:", the folder of prepared data sets; None for the default.
         texts: Whether to read the captions of a folder's images instead of their classes, see
             `keras_vit.data.caption_folder`.
+        labels: Whether labels are necessary. False: a folder without folders of classes is read as images
+            without class names, in any subfolders, split by chance unless the folders at its top are train
+            and perhaps val and test.
 
     Returns:
         Dataset. Where digits or a folder have no test split, a fifth of each class is held out for it;
@@ -97,11 +102,15 @@ def load_dataset(name, seed=0, on_bad_image="fail", *, task="single_label", data
     if task not in source.tasks:
         raise ValueError(f"{name} has no labels for task {task!r}; it has {', '.join(source.tasks)}")
     load = getattr(importlib.import_module(f"keras_vit.data.{kind}"), f"load_{kind}")
-    found = load(argument, seed=seed, on_bad_image=on_bad_image, task=task, data_dir=data_dir, texts=texts)
+    options = {"seed": seed, "on_bad_image": on_bad_image, "data_dir": data_dir, "labels": labels}
+    found = load(argument, task=task, texts=texts, **options)
     for split, samples in found["splits"].items():
         if not len(samples):
             of_class = " of each class" if found["class_names"] else ""
-            raise ValueError(f"{name!r} has too few images{of_class}: none for the {split} split")
+            raise ValueError(
+                f"{name!r} has too few images{of_class}: none for the {split} split; three "
+                f"images{of_class} are enough for the three splits"
+            )
     return Dataset(name, task=task, **found)
 
 

@@ -34,7 +34,7 @@ def fingerprint(dataset, tokenizer=None):
             if dataset.has_captions:
                 label = list(dataset.texts.wordings[split][label])
             else:
-                label = names[label] if has_class_ids else list(label)
+                label = (names[label] if names else None) if has_class_ids else list(label)
             status = os.stat(path)
             name = path.removeprefix(f"{folder}{os.sep}")
             files[name] = [split, label, status.st_size, status.st_mtime_ns]

@@ -28,7 +28,9 @@ LAYOUT = (
 TABLE = "labels.csv"
 
 
-def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, texts=False, **options):
+def load_folder(
+    path, *, task="single_label", on_bad_image="fail", seed=0, texts=False, labels=True, **options
+):
     r"""Load a folder of images. Hidden files and folders, whose names begin with a dot, are skipped.
 
     Args:
@@ -37,7 +39,7 @@ def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, texts
             (may be missing). For other tasks the table has a column for each class (0 or 1) or each target
             (a number) in place of `label`. For "segmentation" see `mask_folder.load_mask_folder`, with
             `texts` see `caption_folder.load_caption_folder`.
-        task, on_bad_image, seed, texts: As of `load_dataset`.
+        task, on_bad_image, seed, texts, labels: As of `load_dataset`.
 
     Returns:
         dict of `class_names`, `splits`, `bad_images`, `ignored_files` and `empty_folders`, as of `Dataset`.
@@ -64,7 +66,7 @@ def load_folder(path, *, task="single_label", on_bad_image="fail", seed=0, texts
     files = visible_files(root)
     rows = read_csv(root / TABLE) if (root / TABLE).is_file() else []
     if task.has_class_ids and not (rows and "label" in map(str.strip, rows[0][1])):
-        names, found, empty = _read_classes(root, files)
+        names, found, empty = _read_classes(root, files) if labels else _read_images(root, files)
         if {*names} == {"images", "masks"}:
             raise ValueError(
                 f"{os.fspath(root)!r} has images and masks, for the task 'segmentation' (--recipe segment); "
@@ -138,6 +140,25 @@ def _read_classes(root, files):
         if len(folder.parts) <= depth + 1 and folder not in with_images and folder.parent in with_images
     ]
     return *_index_classes(root, found, hint), empty
+
+
+def _read_images(root, files):
+    """As `_read_classes`, or all images without class names where there are no folders of classes."""
+    try:
+        return _read_classes(root, files)
+    except ValueError:
+        images = _images(files)
+        if not images:
+            raise ValueError(
+                f"no images in {os.fspath(root)!r}; expected files that end in {', '.join(IMAGE_SUFFIXES)}"
+            ) from None
+    splits = {file.parts[0]: SPLIT_NAMES.get(file.parts[0].lower()) for file in images}
+    is_split = "train" in splits.values() and None not in splits.values()
+    found = {}
+    for file in images:
+        split = splits[file.parts[0]] if is_split else "train"
+        found.setdefault(split, []).append(os.fspath(root / file))
+    return (), {split: (paths, [0] * len(paths)) for split, paths in found.items()}, ()
 
 
 def _index_classes(root, found, hint=""):

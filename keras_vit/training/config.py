@@ -64,7 +64,7 @@ class RunConfig:
     def _ignored(self):
         """The fields that are set although this run does not use them."""
         recipe, classifies = self.recipe, self.objective == CLASSIFY
-        names = [] if classifies else ["image_text"]
+        names = [] if classifies else ["image_text", "class_weights"]
         if not (classifies and get_task(recipe.task).has_class_maps):
             names.append("segmenter")
         values = {name: getattr(recipe, name) for name in names}

@@ -24,6 +24,13 @@ _NATURAL = rules.integer(at_least=0)
 _POSITIVE = rules.number(above=0)
 _ARGUMENTS = rules.Rule("a dict of arguments", lambda value: isinstance(value, dict))
 _FRACTION = rules.number(0, below=1)
+_NUMBERS = rules.items(rules.number(0))
+_CLASS_WEIGHTS = rules.optional(
+    rules.Rule(
+        "'balanced', a tuple of numbers of at least 0",
+        lambda value: value == "balanced" or _NUMBERS.accepts(value),
+    )
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +59,9 @@ class Recipe(Augmentation):
         ema: Momentum of the moving average of the weights, which is then evaluated and saved, or None.
         accumulation_steps: Micro-batches per step on each device.
         label_smoothing: Fraction of a label that is spread over all classes, in [0, 1).
+        class_weights: Weights of the classes in the loss and the metrics of training, not of validation, for
+            single labels: "balanced" (in inverse proportion to the training images of a class), a tuple with
+            a number for each class, or None.
         dropout_rate, stochastic_depth_rate: Of the model in training.
         head_bias: Initial value of a new head's biases.
         freeze: Name of the last frozen layer, such as "encoder_block_8"; "encoder_norm" for a linear probe;
@@ -101,6 +111,7 @@ class Recipe(Augmentation):
     ema: float | None = field(rules.optional(_FRACTION), default=None)
     accumulation_steps: int = field(_POSITIVE_INT, default=1)
     label_smoothing: float = field(_FRACTION, default=0.0)
+    class_weights: str | tuple[float, ...] | None = field(_CLASS_WEIGHTS, default=None, kw_only=True)
     dropout_rate: float = field(_FRACTION, default=0.0)
     stochastic_depth_rate: float = field(_FRACTION, default=0.0)
     head_bias: float = field(rules.number(), default=0.0)
@@ -124,6 +135,8 @@ class Recipe(Augmentation):
 
     def __post_init__(self):
         super().__post_init__()
+        if isinstance(self.class_weights, list):
+            object.__setattr__(self, "class_weights", tuple(self.class_weights))
         if self.optimizer == "sgd" and self.weight_decay:
             raise ValueError(f"weight_decay must be 0 for 'sgd'; got {self.weight_decay!r}")
         if self.eval_every % self.checkpoint_steps:
@@ -132,14 +145,22 @@ class Recipe(Augmentation):
             )
         if get_task(self.task).has_class_maps:
             self.check_moves_masks()
-        if not get_task(self.task).has_class_ids and (self.label_smoothing or self.mixes):
-            raise ValueError(f"label_smoothing, mixup and cutmix need single labels; got task {self.task!r}")
-        if self.image_text is not None and (
-            self.task != "single_label" or self.label_smoothing or self.mixes or self.accumulation_steps > 1
+        if not get_task(self.task).has_class_ids and (
+            self.label_smoothing or self.mixes or self.class_weights is not None
         ):
             raise ValueError(
-                "image_text compares whole batches of pairs: expected no other task, label_smoothing, mixup, "
-                "cutmix or accumulation_steps"
+                f"label_smoothing, class_weights, mixup and cutmix need single labels; got task {self.task!r}"
+            )
+        if self.image_text is not None and (
+            self.task != "single_label"
+            or self.label_smoothing
+            or self.class_weights is not None
+            or self.mixes
+            or self.accumulation_steps > 1
+        ):
+            raise ValueError(
+                "image_text compares whole batches of pairs: expected no other task, label_smoothing, "
+                "class_weights, mixup, cutmix or accumulation_steps"
             )
 
     @property

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from keras_vit.data.batches import evaluation_batches, training_batches
+from keras_vit.data.class_weights import class_weights, with_class_weights
 from keras_vit.data.datasets import folder_of, load_dataset
 from keras_vit.data.files import file_orientations
 from keras_vit.data.fingerprint import fingerprint
@@ -208,8 +209,11 @@ def test_classifier(model, dataset):
 
 def load_data(config, data_dir=None):
     """The `Dataset` of a run."""
-    recipe, labels = config.recipe, {"task": config.recipe.task, "texts": config.task is PAIRS}
-    return load_dataset(config.dataset, recipe.seed, config.on_bad_image, **labels, data_dir=data_dir)
+    recipe, task = config.recipe, config.recipe.task
+    needed = {"texts": config.task is PAIRS, "labels": config.pretraining is None}
+    return load_dataset(
+        config.dataset, recipe.seed, config.on_bad_image, task=task, data_dir=data_dir, **needed
+    )
 
 
 def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose, report, sigterm):
@@ -326,6 +330,9 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
             batches = pair_batches(batches, texts, split, **seeds, **part)
         elif config.task.has_class_maps:
             batches = with_pixel_weights(batches)
+        elif trains and recipe.class_weights is not None:
+            weights = class_weights(recipe.class_weights, samples.labels, len(dataset.class_names))
+            batches = with_class_weights(batches, weights)
         return batches
 
     return devices.distribute(of_worker, recipe.batch_size, recipe.accumulation_steps if trains else None)

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -18,11 +19,12 @@ MODEL = ("--model", "mu/8", "--image_size", 16)
 
 @pytest.fixture(scope="module")
 def pretrained(keras_vit, images, tmp_path_factory):
-    """The folder of a run without labels, and what the command printed."""
+    """The folder of a run on a folder of images without classes, and what the command printed."""
     workdir = tmp_path_factory.mktemp("runs") / "run"
+    images = shutil.copytree(images, tmp_path_factory.mktemp("unlabeled") / "train" / "images")
     objective = ("--recipe", "masked_patch", "--objective", "masked_patch", *MODEL)
     return workdir, keras_vit(
-        "pretrain", *objective, "--dataset", f"folder:{images}", *SHORT, "--workdir", workdir
+        "pretrain", *objective, "--dataset", f"folder:{images.parent.parent}", *SHORT, "--workdir", workdir
     )
 
 
@@ -34,6 +36,7 @@ def test_the_help_names_every_objective(keras_vit):
 def test_masked_patch_prediction_leaves_an_encoder_without_a_head(pretrained):
     workdir, done = pretrained
     assert done.returncode == 0, done.stderr
+    assert "images without labels: " in done.stdout
     assert done.stdout.splitlines()[-1].startswith("finished after 2 steps")
     model = keras.saving.load_model(workdir / "model.keras")
     assert model.num_classes is None and model.image_size == (16, 16)

@@ -68,6 +68,13 @@ def test_the_summary_names_classes_without_training_images(tmp_path):
     assert summary.endswith(" test; 2 classes without training images (lily, tulip)")
 
 
+def test_the_summary_names_classes_with_a_single_test_image(tmp_path):
+    root = write_classes(tmp_path, ("daisy",), count=10)
+    write_classes(tmp_path, ("rose",), count=4)
+    summary = load_dataset(f"folder:{root}").summary()
+    assert summary.endswith(" 3 test; 1 class with a single test image (rose)")
+
+
 @pytest.mark.parametrize(
     "task, columns, found",
     [("multi_label", "round,red", "2 labels (round, red)"), ("regression", "age", "1 target (age)")],

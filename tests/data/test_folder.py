@@ -33,6 +33,34 @@ def test_a_folder_of_classes_is_split_class_by_class(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "folders, expected",
+    [
+        (("",), (7, 1, 2)),
+        (("2024/05",), (7, 1, 2)),
+        (("2024/05", "2024/06"), (15, 1, 4)),
+        (("train", "val"), (8, 10, 2)),
+        (("train_set", "val_set"), (15, 1, 4)),
+    ],
+    ids=str,
+)
+def test_images_without_labels_are_read_from_any_folders(folders, expected, tmp_path):
+    for folder in folders:
+        write_classes(tmp_path / folder, (".",))
+    dataset = load_folder(tmp_path, labels=False)
+    assert (dataset.class_names, sizes(dataset)) == ((), expected)
+    assert dataset.summary().startswith(f"images without labels: {expected[0]} train, ")
+    with pytest.raises(ValueError):
+        load_folder(tmp_path)
+
+
+def test_classes_are_read_where_labels_are_not_necessary(tmp_path):
+    assert load_folder(write_classes(tmp_path / "images"), labels=False).class_names == ("cat", "dog")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no images in '.*/empty'; expected files that end in .jpg, "):
+        load_folder(tmp_path / "empty", labels=False)
+
+
+@pytest.mark.parametrize(
     "counts, expected",
     [
         ({"train": 20, "test": 3}, (36, 4, 6)),
@@ -140,7 +168,7 @@ REFUSED = {
     "missing": (lambda root: None, "no such folder: '.*/images'"),
     "too few": (
         lambda root: write_classes(root, count=2),
-        "too few images .*: none for the validation split",
+        "too few images of each class: none for the validation split; three images of each class are enough",
     ),
     "no training split": (
         nothing_to_train_on,

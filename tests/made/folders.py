@@ -17,7 +17,7 @@ def picture(label, number, size=(32, 32)):
 def write_classes(root, names=("cat", "dog"), count=10, suffix=".png"):
     """Write `count` images into a folder for each name; the folder of these folders."""
     for label, name in enumerate(names):
-        (root / name).mkdir(parents=True)
+        (root / name).mkdir(parents=True, exist_ok=True)
         for number in range(count):
             Image.fromarray(picture(label, number)).save(root / name / f"{number:02d}{suffix}")
     return root

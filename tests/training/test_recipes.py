@@ -32,6 +32,7 @@ WRONG = {
     "ema": [1.0],
     "accumulation_steps": [0],
     "label_smoothing": [1.0],
+    "class_weights": ["even", (1, -1), 2],
     "dropout_rate": [1.0],
     "stochastic_depth_rate": [-0.1],
     "head_bias": ["-10"],
@@ -64,6 +65,7 @@ def test_a_value_that_is_not_allowed_is_refused(name):
     [
         ({"weight_decay": 0.3}, "weight_decay must be 0 for 'sgd'; got 0.3"),
         ({"task": "multi_label", "label_smoothing": 0.1}, "need single labels; got task 'multi_label'"),
+        ({"task": "regression", "class_weights": "balanced"}, "need single labels; got task 'regression'"),
         ({"task": "regression", "cutmix": 0.1}, "need single labels; got task 'regression'"),
         ({"task": "segmentation", "randaugment": (2, 0.5)}, "images and masks alike; got randaugment"),
         ({"eval_every": 20, "checkpoint_every": 30}, "checkpoint_every must divide .*; got 30 and 20"),

@@ -12,7 +12,10 @@ from made.changes import exchange
 from made.folders import write_broken, write_classes
 from made.workers import end_of, finish, output_of, random_moments, start
 
+from keras_vit import from_pretrained
+from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import fingerprint
+from keras_vit.evaluation.predicting import predict
 from keras_vit.training import run
 from keras_vit.training.config import RunConfig
 from keras_vit.training.recipes import PROVENANCE
@@ -160,6 +163,15 @@ def test_bad_input_is_refused_and_creates_no_folder(reason, finished, tmp_path):
     with pytest.raises(ValueError, match=words):
         train(changed(finished[0], **changes(tmp_path)), tmp_path / "run", verbose=0)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("weights, chosen", [((0, 1), {1}), ([1, 0], {0})], ids=str)
+def test_a_class_without_weight_is_never_predicted(weights, chosen, finished, eager, tmp_path):
+    config = changed(finished[0], class_weights=weights, base_lr=0.3, total_steps=4, warmup_steps=0, ema=None)
+    workdir, _ = train(config, tmp_path / "run", verbose=0)
+    samples = load_dataset(config.dataset).split("train")
+    predictions = predict(from_pretrained(workdir.path), samples)
+    assert {*predictions.best[:, 0].tolist()} == chosen
 
 
 def test_a_batch_that_the_devices_cannot_divide_is_refused(finished, tmp_path):

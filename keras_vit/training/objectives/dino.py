@@ -14,7 +14,7 @@ _USED = ("crop_area", "flip", "photometric")  # of the fields of `Augmentation`
 
 
 def dino(config):
-    """Self-distillation, scored by the labels of the nearest training images.
+    """Self-distillation, scored by the labels of the nearest training images, if there are labels.
 
     The recipe's `crop_area` is that of the global views, `photometric` the probability of changes of colors;
     see `data.view_augmentation`.
@@ -63,14 +63,16 @@ def _augment(recipe, model, preprocessing, exif):
 
 
 def _knn(encoder, dataset, split):
+    if not dataset.class_names:
+        return {}
     from keras_vit import evaluation  # needs TensorFlow
 
     return {"knn_accuracy": evaluation.knn(encoder, dataset.split("train"), dataset.split(split))}
 
 
 def _test(model, encoder, dataset, recipe):
-    scores = _knn(encoder, dataset, "test")
-    return {"test_knn_accuracy": scores["knn_accuracy"], "test_samples": len(dataset.split("test"))}
+    scores = {f"test_{name}": value for name, value in _knn(encoder, dataset, "test").items()}
+    return scores and {**scores, "test_samples": len(dataset.split("test"))}
 
 
 def _attention(model, images):

@@ -1,5 +1,6 @@
 """Runs of DINO: views by (seed, step), resuming, scores of neighbors, and the encoder of the teacher."""
 
+import pathlib
 import shutil
 
 import numpy as np
@@ -10,6 +11,7 @@ from reference.comparing import arrays, assert_close, assert_same_arrays
 from reference.small import SMALL, run_live
 
 from keras_vit import DINO, from_pretrained
+from keras_vit.cli.run_report import write_run_report
 from keras_vit.data import load_dataset
 from keras_vit.evaluation import knn
 from keras_vit.export.exported_model import open_exported
@@ -69,6 +71,19 @@ def test_a_run_ends_with_the_teachers_encoder_and_its_score(images, finished):
     assert 0 <= rows[-1]["val_knn_accuracy"] <= 1 and "val_loss" not in rows[-1]
     scores = {row["step"]: row["val_knn_accuracy"] for row in rows if "val_knn_accuracy" in row}
     assert scores[record["best_step"]] == max(scores.values())
+
+
+@slow
+def test_without_labels_a_run_has_no_scores(images, eager, tmp_path):
+    flat = tmp_path / "images"
+    flat.mkdir()
+    for number, image in enumerate(sorted(pathlib.Path(images.removeprefix("folder:")).glob("*/*.png"))):
+        shutil.copy(image, flat / f"{number}.png")
+    workdir, record = train(config(f"folder:{flat}"), tmp_path / "run", 0)
+    assert record["best_step"] is None and not [name for name in record if name.startswith("test_")]
+    assert not [name for row in workdir.metrics() for name in row if name.startswith("val_")]
+    figures = write_run_report(config(f"folder:{flat}"), workdir, record)
+    assert any("attention" in figure for figure in figures)
 
 
 @slow
