@@ -1,5 +1,6 @@
 """`keras-vit predict`: what a model, live or exported, predicts for images."""
 
+import collections
 import contextlib
 import itertools
 import os
@@ -15,9 +16,10 @@ from keras_vit.cli.rows import FORMATS
 from keras_vit.cli.source import open_model, task_of, with_class_names
 from keras_vit.data.files import IMAGE_SUFFIXES
 from keras_vit.data.folder import image_files
-from keras_vit.data.mask_folder import CLASSES, MASKS
+from keras_vit.data.mask_folder import CLASSES, MASKS, NO_CLASS
 from keras_vit.evaluation.predicting import check_outputs
 from keras_vit.inspection.class_maps import class_overlay, palette_png, png_bytes
+from keras_vit.messages import printable
 from keras_vit.models.classifying import check_finite, classify
 from keras_vit.preprocessing.image_files import read_image
 from keras_vit.tasks import get_task
@@ -136,6 +138,17 @@ def names_of_classes(model):
     return model.class_names or [str(i) for i in range(model.num_classes)]
 
 
+def lines_of_classes(names):
+    """Return class names as lines of `classes.txt`: on one line each, and different from each other.
+
+    >>> lines_of_classes(["sky\\ntree", "-", "sea", "sea"])
+    ['sky\\\\ntree', '- (1)', 'sea (2)', 'sea (3)']
+    """
+    lines = [printable(name).strip() for name in names]
+    is_unique = {line: count == 1 for line, count in collections.Counter(["", NO_CLASS, *lines]).items()}
+    return [line if is_unique[line] else f"{line} ({i})".strip() for i, line in enumerate(lines)]
+
+
 def mask_files(paths):
     """Return the relative PNG file for the mask of each image: the image's name below what differs.
 
@@ -159,8 +172,8 @@ def _writer(folder, model, files):
     if model.num_classes > MAX_CLASSES:
         raise ValueError(f"masks have at most {MAX_CLASSES} classes; the model has {model.num_classes}")
     folder.mkdir()
-    names = "".join(f"{name}\n" for name in names_of_classes(model))
-    (folder / CLASSES).write_text(names, encoding="utf-8")
+    lines = "".join(f"{name}\n" for name in lines_of_classes(names_of_classes(model)))
+    (folder / CLASSES).write_text(lines, encoding="utf-8")
 
     def write(path, image, classes):
         pictures = {MASKS: palette_png(classes), OVERLAYS: png_bytes(class_overlay(image, classes))}

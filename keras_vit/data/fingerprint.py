@@ -19,7 +19,8 @@ def fingerprint(dataset, tokenizer=None):
         dict of JSON values: `version`, that of TensorFlow Datasets or None; `classes`; `splits`, the sample
         count of each; and `files`, by their path relative to the folder: the split, the label or captions,
         the size in bytes and the modification time in ns. Data that are not in files have no `files`.
-        `tokenizer` is the tokenizer's digest, or None.
+        `tokenizer` is the tokenizer's digest, or None. `mask_values` has the class of each mask value, or of
+        each color, of masks with a `classes.txt`.
 
     Example:
         >>> fingerprint(load_dataset("digits"))["splits"]
@@ -45,6 +46,7 @@ def fingerprint(dataset, tokenizer=None):
         "splits": sizes,
         "files": files,
         "tokenizer": tokenizer and tokenizer.digest,
+        "mask_values": _mask_values(next(iter(dataset.splits.values()))),
     }
 
 
@@ -74,6 +76,8 @@ def differences(before, now):
         found.append(f"splits: were ({_counts(before)}), are ({_counts(now)})")
     if len({of["tokenizer"] for of in (before, now) if of.get("tokenizer")}) > 1:
         found.append("the tokenizer")
+    if before.get("mask_values", now["mask_values"]) != now["mask_values"]:  # earlier versions had none
+        found.append("the classes of the masks' values")
     changes, contents = {}, {(size, time) for _, _, size, time in before["files"].values()}
     for file in sorted(before["files"].keys() | now["files"].keys()):
         change = _change(before["files"].get(file), now["files"].get(file), contents)
@@ -84,6 +88,12 @@ def differences(before, now):
     if not found and [*before["files"]] != [*now["files"]]:
         found.append("the order of the files")
     return found
+
+
+def _mask_values(samples):
+    """The classes of mask values and the colors of masks, as JSON; None of other samples."""
+    mapping = [getattr(samples, name, None) for name in ("values", "colors")]
+    return [values and list(values) for values in mapping] if any(mapping) else None
 
 
 def _change(before, now, contents):

@@ -1,8 +1,10 @@
 """`Preprocessing`: how images become model input."""
 
 import dataclasses
+import itertools
 import math
 import numbers
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -169,10 +171,19 @@ class Preprocessing:
         return np.stack(prepared)
 
     def batches(self, images, batch_size, value_range=None):
-        """The same in batches, so that many images need not fit in memory together."""
+        """The same in batches, so that many images need not fit in memory together.
+
+        Without an `image_size` a batch has images that follow each other and have one size.
+        """
         images = as_list(images, self.channels)
-        for start in range(0, len(images), batch_size):
-            yield self(images[start : start + batch_size], value_range)
+        if self.has_fixed_shape or not isinstance(images, Sequence):
+            for start in range(0, len(images), batch_size):
+                yield self(images[start : start + batch_size], value_range)
+            return
+        of_one_size = itertools.groupby((self([image], value_range) for image in images), np.shape)
+        for _, prepared in of_one_size:
+            while batch := [*itertools.islice(prepared, batch_size)]:
+                yield np.concatenate(batch)
 
     def as_layer(self, value_range=None, **options):
         """A Keras layer that does the same, to be put before a model and saved with it.

@@ -9,6 +9,7 @@ import numpy as np
 from keras_vit.preprocessing import bounds
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")  # Pillow's names
+SUBFILE, REDUCED = 254, 1  # the TIFF tag of what a page is, and its bit for a smaller version
 ORIENTATION, SHORT = 0x0112, 3  # the EXIF tag and the type of its value
 TRANSPOSED = 5  # the first orientation whose rows are the columns of the stored image
 # By orientation: whether rows and whether columns are reversed, after the transposition.
@@ -30,8 +31,8 @@ def read_image(path):
         path: Path of the file.
 
     Returns:
-        uint8 (height, width, 3), of the first frame, as `keras_vit.data.images.decode` returns them. Of 16
-        bits per channel the upper 8 are kept.
+        uint8 (height, width, 3), of a GIF's first frame, as `keras_vit.data.images.decode` returns them. Of
+        16 bits per channel the upper 8 are kept.
 
     Raises:
         ValueError: if the file is missing, is not a readable image, or has more than `MAX_PIXELS`; the
@@ -97,6 +98,8 @@ def _stored_pixels(image, file):
         raise ValueError("it is animated")
     if image.format == "GIF":
         return _first_frame(image)
+    if image.format == "TIFF":
+        _check_pages(image)
     image.load()  # A PNG may have its EXIF data after the pixels.
     if image.mode in ("I", "F") and image.format != "PNG":
         raise ValueError("expected 8 or 16 bits per channel; got 32")
@@ -108,6 +111,16 @@ def _stored_pixels(image, file):
             light = 255 - light
         return (light[..., :3] * light[..., 3:] // 255).astype("uint8")  # TensorFlow rounds down, too.
     return np.asarray(image.convert("RGB"))
+
+
+def _check_pages(image):
+    """Raise ValueError for a TIFF file of several pages; smaller versions of the first one are no pages."""
+    pages = getattr(image, "n_frames", 1)
+    for page in range(1, pages):
+        image.seek(page)
+        if not image.tag_v2.get(SUBFILE, 0) & REDUCED:
+            raise ValueError(f"expected one image; got {pages} pages")
+    image.seek(0)
 
 
 def _first_frame(image):

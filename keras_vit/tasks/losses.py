@@ -11,6 +11,8 @@ MEAN = "mean_with_sample_weight"  # the weighted sum divided by the sum of the w
 class _CrossEntropy(keras.losses.Loss):
     """Smoothed labels, given as class indices or as one row per image; a mean weighted by the samples."""
 
+    indices = True
+
     def __init__(self, label_smoothing=0.0, reduction=MEAN, **kwargs):
         super().__init__(reduction=reduction, **kwargs)
         self.label_smoothing = number(0, below=1).check("label_smoothing", label_smoothing)
@@ -18,7 +20,14 @@ class _CrossEntropy(keras.losses.Loss):
     def rows(self, y_true, y_pred):
         """The smoothed labels, one row per image."""
         classes = y_pred.shape[-1]
-        if len(y_true.shape) < len(y_pred.shape) or y_true.shape[-1] != classes:
+        is_row = len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == classes
+        is_index = len(y_true.shape) < len(y_pred.shape) or y_true.shape[-1] == 1
+        if not is_row and not (is_index and self.indices):
+            raise ValueError(
+                f"expected labels of {classes} numbers, one per class{' or class indices' * self.indices}; "
+                f"got labels of shape {tuple(y_true.shape)}"
+            )
+        if not is_row:
             ids = ops.reshape(ops.cast(y_true, "int32"), (-1,))
             # The loss of an index out of range is NaN, since one_hot would make it 0 or the smoothing's.
             known = ops.expand_dims((ids >= 0) & (ids < classes), 1)
@@ -61,9 +70,8 @@ class SigmoidCrossEntropy(_CrossEntropy):
 
     Args:
         label_smoothing: As of `SoftmaxCrossEntropy`.
+        indices: Whether labels may be class indices; False: only rows with a number in [0, 1] for each class.
         reduction: As of Keras's losses; by default the mean weighted with the samples' weights.
-
-    Labels are class indices, or rows with a number in [0, 1] for each class.
 
     Example:
         >>> loss = SigmoidCrossEntropy()
@@ -73,8 +81,12 @@ class SigmoidCrossEntropy(_CrossEntropy):
     Source: `sigmoid_xent` of `big_vision/utils.py`.
     """
 
-    def __init__(self, label_smoothing=0.0, name="sigmoid_cross_entropy", **kwargs):
+    def __init__(self, label_smoothing=0.0, name="sigmoid_cross_entropy", indices=True, **kwargs):
         super().__init__(label_smoothing, name=name, **kwargs)
+        self.indices = indices
+
+    def get_config(self):
+        return {**super().get_config(), "indices": self.indices}
 
     def call(self, y_true, y_pred):
         rows = self.rows(y_true, y_pred)

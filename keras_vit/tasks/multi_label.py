@@ -101,7 +101,7 @@ def _average_precision(outputs):
 MULTI_LABEL = Task(
     name="multi_label",
     noun=("label", "labels"),
-    loss=lambda recipe: SigmoidCrossEntropy(),
+    loss=lambda recipe: SigmoidCrossEntropy(indices=False),
     metrics=_average_precision,
     validation_metric="average_precision",
     higher_is_better=True,

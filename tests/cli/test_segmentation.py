@@ -16,7 +16,7 @@ from reference.small import SMALL, small
 from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.cli.evaluation_summary import add_evaluation
 from keras_vit.cli.page import Report
-from keras_vit.cli.predict import mask_files
+from keras_vit.cli.predict import lines_of_classes, mask_files
 from keras_vit.cli.run_report import write_run_report
 from keras_vit.cli.source import with_class_names
 from keras_vit.data.datasets import load_dataset
@@ -207,6 +207,15 @@ def test_class_names_may_be_given(live, tmp_path):
     (tmp_path / "names.txt").write_text("a\nb\nc\n")
     renamed = ImageSegmenter.from_config(live.get_config())
     assert with_class_names(renamed, tmp_path / "names.txt").class_names == ("a", "b", "c")
+
+
+def test_names_of_classes_are_read_as_they_are_written(tmp_path):
+    root = write_masks(tmp_path, classes=4)
+    names = ["sky\ntree", "-", "a\u2028b", "a\tb"]
+    lines = lines_of_classes(names)
+    (root / "classes.txt").write_text("\n".join(lines))
+    assert list(load_dataset(f"folder:{root}", task="segmentation").class_names) == lines
+    assert lines == ["sky\\ntree", "- (1)", "a\\u2028b", "a\\tb"]
 
 
 def test_masks_have_the_names_of_the_images_below_what_differs():

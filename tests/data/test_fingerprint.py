@@ -1,11 +1,12 @@
 import itertools
+import json
 import os
 import pathlib
 
 import numpy as np
 import pytest
 from made.changes import CHANGES, exchange, replace_a_class, write_layout
-from made.folders import write_classes
+from made.folders import write_classes, write_masks
 from made.prepared import prepare
 from made.sampling import some
 
@@ -58,6 +59,18 @@ def test_changes_are_counted_with_the_first_file(root):
     for number in (1, 2):
         (root / "dog" / f"0{number}.bmp").rename(root / "dog" / f"0{number}.png")
     assert "first: dog/01.png" in " ".join(differences(before, fingerprint_of(root)))
+
+
+def test_other_classes_of_mask_values_are_a_change(tmp_path):
+    root = write_masks(tmp_path, classes=2)
+    (root / "classes.txt").write_text("sky\t0\ntree\t1\n")
+    before = fingerprint_of(root, task="segmentation")
+    (root / "classes.txt").write_text("sky\t1\ntree\t0\n")
+    now = fingerprint_of(root, task="segmentation")
+    assert before["classes"] == now["classes"] and before["files"] == now["files"]
+    assert differences(before, now) == ["the classes of the masks' values"]
+    del before["mask_values"]  # as of an earlier version
+    assert differences(json.loads(json.dumps(before)), now) == []
 
 
 def test_the_same_files_in_another_order_differ(root):

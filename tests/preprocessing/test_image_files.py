@@ -41,6 +41,18 @@ def test_tiffs_of_32_bits_per_channel_are_refused(dtype, tmp_path):
         read_image(tmp_path / "a.tif")
 
 
+def test_a_tiff_file_of_several_pages_is_refused_but_not_one_with_a_smaller_version(tmp_path):
+    pages = [Image.fromarray(PIXELS), Image.fromarray(PIXELS[::2, ::2])]
+    pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
+    with pytest.raises(ValueError, match="pages.tif .expected one image; got 2 pages"):
+        read_image(tmp_path / "pages.tif")
+    pages[1].encoderinfo = {"tiffinfo": {254: 1}}
+    pages[0].save(tmp_path / "pyramid.tif", save_all=True, append_images=pages[1:])
+    with Image.open(tmp_path / "pyramid.tif") as image:
+        assert image.n_frames == 2
+    np.testing.assert_array_equal(read_image(tmp_path / "pyramid.tif"), PIXELS)
+
+
 def test_a_file_of_more_bytes_than_the_bound_is_refused(tmp_path, monkeypatch):
     Image.fromarray(PIXELS).save(tmp_path / "a.png")
     monkeypatch.setattr(bounds, "MAX_BYTES", 100)

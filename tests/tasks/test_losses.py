@@ -53,6 +53,18 @@ def test_the_config_rebuilds_the_loss(kind):
     assert (again.label_smoothing, again.name, again.reduction) == (0.2, "loss", "sum")
 
 
+@pytest.mark.parametrize("indices", [True, False])
+def test_labels_of_another_width_are_refused(indices):
+    loss = SigmoidCrossEntropy(indices=indices)
+    words = " or class indices" * indices
+    with pytest.raises(ValueError, match=rf"labels of 5 numbers, one per class{words}; got .* \(2, 4\)"):
+        loss(np.zeros((2, 4)), np.zeros((2, 5)))
+    if not indices:
+        with pytest.raises(ValueError, match=r"labels of 5 numbers, one per class; got .* \(2,\)"):
+            loss(np.zeros(2), np.zeros((2, 5)))
+    assert keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss)).indices == indices
+
+
 def test_a_smoothing_out_of_range_is_refused():
     with pytest.raises(ValueError, match=r"label_smoothing must be a number in \[0, 1\); got 1.0"):
         SoftmaxCrossEntropy(1.0)
