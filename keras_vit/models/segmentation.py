@@ -41,8 +41,8 @@ class ImageSegmenter(EncoderModel):
     * "mask": learned queries join the tokens before the last `query_blocks` blocks. Each predicts a mask, at
       the resolution of "up", and a class (EoMT). With `masked_attention`, a query attends to the patches of
       its mask only, in training with a probability that falls to 0, one block after the other, over the
-      compiled `total_steps`. Training uses the matching loss of `models.mask_loss` for this head, whatever
-      loss was compiled; validation uses the compiled loss.
+      compiled `total_steps`. `fit` and `evaluate` use the matching loss of `models.mask_loss` for this head,
+      whatever loss was compiled.
 
     Maps are resized to the image bilinearly.
 
@@ -144,7 +144,12 @@ class ImageSegmenter(EncoderModel):
         vars(self)["_training"] = predictions and keras.Model(images, [logits, predictions])
         # A seed generator of the model itself: `override_seeds` and checkpoints see it.
         self._point_seeds = keras.random.SeedGenerator() if predictions else None
-        self._query_loss = _QueryLoss(self._point_seeds, loss_points) if predictions else None
+        self._query_losses = {
+            # All evaluations compare masks at the same points.
+            training: _QueryLoss(seed, loss_points)
+            for training, seed in ((True, self._point_seeds), (False, 0))
+        }
+        self._evaluates = False
 
     @staticmethod
     def min_own_parameters(config):
@@ -163,8 +168,8 @@ class ImageSegmenter(EncoderModel):
         super().compile(*args, accumulation_steps=accumulation_steps, **kwargs)
 
     def call(self, inputs, training=None, mask=None):
-        if training and self._training:
-            return self._training(inputs, training=True)
+        if self._training and (training or self._evaluates):
+            return self._training(inputs, training=training)
         return super().call(inputs, training=training, mask=mask)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
@@ -177,10 +182,17 @@ class ImageSegmenter(EncoderModel):
             return super().compute_loss(x, y, logits, sample_weight, training)
         return ops.sum(
             [
-                self._query_loss(y, predictions, sample_weight),
+                self._query_losses[training](y, predictions, sample_weight),
                 *(self._aggregate_additional_loss(loss) for loss in self.losses),
             ]
         )
+
+    def test_step(self, *args):
+        self._evaluates = True
+        try:
+            return super().test_step(*args)
+        finally:
+            self._evaluates = False
 
     if keras.backend.backend() == "jax":
 
@@ -300,7 +312,7 @@ class _QueryLoss(keras.losses.Loss):
 
 
 def _logits_and_queries(outputs):
-    """The parts of a model's outputs: in training, the head "mask" returns both, others only logits."""
+    """The parts of a model's outputs: in training and evaluation, the head "mask" returns both."""
     return outputs if isinstance(outputs, (list, tuple)) else (outputs, None)
 
 

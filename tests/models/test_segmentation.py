@@ -11,7 +11,7 @@ from reference.small import HYBRID, NEWER, SMALL, small
 from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.layers.segmentation import QueryAttentionBias, resize
 from keras_vit.models.mask_loss import query_loss, sample
-from keras_vit.tasks.segmentation import SegmentationCrossEntropy, pixel_weights
+from keras_vit.tasks.segmentation import MeanIoU, SegmentationCrossEntropy, pixel_weights
 from keras_vit.training import SGD
 
 ENCODER = {**SMALL, "num_classes": None}
@@ -187,8 +187,7 @@ def test_a_step_of_parts_is_that_of_the_batch(head, replicas, accumulation_steps
     for parts in ((0, 1), (replicas, accumulation_steps)):
         with devices(parts[0]).scope():
             model = made(**(HEADS | {"batch": {"head_norm": "batch"}})[head])
-            if model._query_loss:
-                model._query_loss.draw = _same_points
+            model._query_losses[True].draw = _same_points
             optimizer = SGD(0.1)
             model.compile(
                 optimizer, SegmentationCrossEntropy(), accumulation_steps=parts[1], seed=0, total_steps=4
@@ -201,6 +200,20 @@ def test_a_step_of_parts_is_that_of_the_batch(head, replicas, accumulation_steps
     assert {
         float(numpy(mask.probability)) for mask in trained[1].layers if isinstance(mask, QueryAttentionBias)
     } <= {0}
+
+
+def test_training_and_evaluation_have_the_same_loss():
+    model = made(**QUERIES, masked_attention=False)
+    images = images_for(model, 3)
+    labels = labels_for(images)
+    model.compile(SGD(0.0), SegmentationCrossEntropy(), metrics=[MeanIoU(5)], total_steps=1)
+    for loss in model._query_losses.values():
+        loss.draw = _same_points
+    trained = model.fit(images, labels, batch_size=3, verbose=0).history
+    evaluated = model.evaluate(images, labels, batch_size=3, verbose=0, return_dict=True)
+    assert evaluated["loss"] == pytest.approx(trained["loss"][0], rel=1e-5)
+    assert evaluated["mean_iou"] == pytest.approx(trained["mean_iou"][0], rel=1e-5)
+    assert model.predict(images, verbose=0).shape[-1] == 5
 
 
 def _same_points(shape):

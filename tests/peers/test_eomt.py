@@ -171,7 +171,8 @@ def test_the_gradients_of_a_training_step_are_theirs(name, tmp_path, monkeypatch
     loss = theirs(channels_first(images), mask_labels, class_labels).loss
     loss.backward()
     model.compile("sgd", keras.losses.MeanSquaredError())
-    model._query_loss.draw, model._query_loss.num_points = draw, POINTS
+    loss = model._query_losses[True]
+    loss.draw, loss.num_points = draw, POINTS
     with tf.GradientTape() as tape:
         predicted = model(images, training=True)
         ours = model.compute_loss(images, labels[np.newaxis], predicted)
