@@ -16,6 +16,7 @@ from keras_vit.export import archive, hub, image_text, onnx, openvino, saved_mod
 from keras_vit.export.description import describe
 from keras_vit.export.hub import Facts
 from keras_vit.export.verify import Tolerance
+from keras_vit.messages import did_you_mean
 from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 
 
@@ -291,7 +292,8 @@ def choose_formats(formats, precisions):
         unknown = [name for name in given if name not in choices]
         if unknown or not given:
             got = ", ".join(map(str, unknown)) or "none"
-            raise ValueError(f"{what} must be among {', '.join(choices)}; got {got}")
+            hint = did_you_mean(unknown[0], choices) if unknown else ""
+            raise ValueError(f"{what} must be among {', '.join(choices)}; got {got}{hint}")
     chosen = [
         format
         for format in FORMATS

@@ -32,12 +32,29 @@ def one_line(text):
     return " ".join(str(text).split())
 
 
-def did_you_mean(name, names):
+def did_you_mean(name, names, form="{}"):
     """The end of a message about an unknown name: the names that are most like it, or nothing.
+
+    Case and punctuation are ignored. If no name is like it, those that begin with it are suggested.
+
+    Args:
+        name: The unknown name.
+        names: The known ones.
+        form: What is suggested of a known one.
 
     >>> did_you_mean("learning_rat", ["learning_rate", "momentum"])
     " (did you mean 'learning_rate'?)"
+    >>> did_you_mean("val", ["train", "validation"]), did_you_mean("cifar-10", ["cifar10"], "tfds:{}")
+    (" (did you mean 'validation'?)", " (did you mean 'tfds:cifar10'?)")
     """
-    by_lower = {known.lower(): known for known in names}
-    close = difflib.get_close_matches(str(name).lower(), by_lower, 3, 0.7)
-    return f" (did you mean {' or '.join(repr(by_lower[one]) for one in close)}?)" if close else ""
+    if not isinstance(name, str):
+        return ""
+    text, strings = _plain(name), [known for known in names if isinstance(known, str)]
+    known = {_plain(string): string for string in reversed(strings)}  # of two the first
+    close = [text] if text in known else difflib.get_close_matches(text, known, 3, 0.7)
+    close = close or [key for key in known if len(text) > 2 and key.startswith(text)][:3]
+    return f" (did you mean {' or '.join(repr(form.format(known[key])) for key in close)}?)" if close else ""
+
+
+def _plain(name):
+    return "".join(c for c in name.lower() if c.isalnum())

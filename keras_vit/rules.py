@@ -6,6 +6,8 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
+from keras_vit.messages import did_you_mean
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -14,10 +16,12 @@ class Rule:
     Args:
         words: The condition, as it follows "must be" in a message.
         accepts: A function that returns whether a value meets the condition.
+        choices: The values that it accepts if they are few, of which a message suggests one.
     """
 
     words: str
     accepts: Callable[[Any], bool]
+    choices: tuple = ()
 
     def check(self, name, value):
         """Return the value, or raise ValueError with its name.
@@ -27,7 +31,8 @@ class Rule:
         ValueError: batch_size must be a positive int; got 0
         """
         if not self.accepts(value):
-            raise ValueError(f"{name} must be {self.words}; got {value!r}")
+            hint = did_you_mean(value, self.choices)
+            raise ValueError(f"{name} must be {self.words}; got {value!r}{hint}")
         return value
 
 
@@ -76,10 +81,10 @@ def one_of(choices):
 
     >>> one_of(("sgd", "adamw")).check("optimizer", "adam")
     Traceback (most recent call last):
-    ValueError: optimizer must be one of 'sgd', 'adamw'; got 'adam'
+    ValueError: optimizer must be one of 'sgd', 'adamw'; got 'adam' (did you mean 'adamw'?)
     """
     choices = tuple(choices)
-    return Rule(f"one of {', '.join(map(repr, choices))}", lambda value: value in choices)
+    return Rule(f"one of {', '.join(map(repr, choices))}", lambda value: value in choices, choices)
 
 
 def items(rule, length=None):
@@ -107,7 +112,7 @@ def optional(rule):
     >>> optional(integer(at_least=1)).words
     'a positive int or None'
     """
-    return Rule(f"{rule.words} or None", lambda value: value is None or rule.accepts(value))
+    return Rule(f"{rule.words} or None", lambda value: value is None or rule.accepts(value), rule.choices)
 
 
 def field(rule, doc="", **options):

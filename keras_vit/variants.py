@@ -6,6 +6,8 @@ the later families, whose sizes have options of their own.
 
 import re
 
+from keras_vit.messages import did_you_mean
+
 SIZES = ("hidden_size", "num_layers", "mlp_dim", "num_heads")
 
 # Width, depth and heads. Ti to H: Dosovitskiy et al. 2021, table 1, and Steiner et al. 2021,
@@ -287,6 +289,18 @@ def _arguments():
 _ARGUMENTS = _arguments()
 
 
+def is_variant(name):
+    """Whether `parse_variant` accepts a name.
+
+    >>> is_variant("B/16"), is_variant("vit_base_patch16_224")
+    (True, False)
+    """
+    try:
+        return bool(parse_variant(name))
+    except ValueError:
+        return False
+
+
 def parse_variant(name):
     """The constructor arguments of a variant.
 
@@ -311,9 +325,11 @@ def parse_variant(name):
     match = re.fullmatch(r"(?:(R\d*)\+)?([\w.+-]+)/([1-9]\d*)", name) if isinstance(name, str) else None
     stem, size, patch_size = match.groups() if match else (None, None, None)
     if size not in (VARIANTS if stem is not None else _ARGUMENTS):
+        other = other_spelling(name)
+        hint = f" (did you mean {other!r}?)" if other else did_you_mean(name, PUBLISHED)
         raise ValueError(
-            f"variant {name!r} is unknown; expected a size, a slash and a patch size, such as 'B/16' or "
-            f"'R50+B/16', with one of the sizes {', '.join(VARIANTS)}, or of a family, such as "
+            f"variant {name!r} is unknown{hint}; expected a size, a slash and a patch size, such as 'B/16' "
+            f"or 'R50+B/16', with one of the sizes {', '.join(VARIANTS)}, or of a family, such as "
             "'DINOv3-S/16'; `keras-vit models` lists all"
         )
     arguments = {**_ARGUMENTS[size]}
@@ -322,9 +338,33 @@ def parse_variant(name):
     key = f"{stem}+/{patch_size}"
     if key not in STEMS:
         known = ", ".join(k.replace("+/", f"+{size}/") for k in STEMS)
-        raise ValueError(f"hybrid {name!r} is unknown; those of this size are {known}")
+        hint = did_you_mean(name, PUBLISHED)
+        raise ValueError(f"hybrid {name!r} is unknown{hint}; those of this size are {known}")
     resnet, patch = STEMS[key]
     return {**arguments, "patch_size": patch, "resnet": resnet}
+
+
+_WORDS = {"tiny": "Ti", "small": "S", "medium": "M", "base": "B", "large": "L", "huge": "H"}
+_WORDS |= {"giant": "g", "gigantic": "G"}
+_SIZES_ELSEWHERE = {**{size.lower(): size for size in reversed(VARIANTS)}, **_WORDS}
+# vit_base_patch16_224, vit_b_16, ViT-B/16, B16
+_ELSEWHERE = re.compile(
+    rf"(?:vit|deit3?)?[-_]?({'|'.join(_SIZES_ELSEWHERE)})[-_/]?(?:patch)?([1-9]\d?)(?:[-_]\d+)?(?:\..*)?",
+    re.IGNORECASE,
+)
+
+
+def other_spelling(name):
+    """The plain variant that a name in another project's spelling means, or None.
+
+    >>> [other_spelling(name) for name in ("vit_base_patch16_224", "vit_b_16", "ViT-So400m-14", "G14")]
+    ['B/16', 'B/16', 'So400m/14', 'G/14']
+    >>> other_spelling("resnet50") is None
+    True
+    """
+    match = _ELSEWHERE.fullmatch(str(name))
+    size = match and (match[1] if match[1] in VARIANTS else _SIZES_ELSEWHERE[match[1].lower()])
+    return f"{size}/{match[2]}" if match else None
 
 
 def variant_of(arguments):

@@ -52,11 +52,16 @@ def test_any_patch_size_is_valid(size, patch):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("XL/16", "variant 'XL/16' is unknown; .*such as 'B/16'.*Ti, S, M, B, L.*'DINOv3-S/16'"),
+        ("XL/16", "variant 'XL/16' is unknown.*; expected .*such as 'B/16'.*Ti, S, M, B, L.*'DINOv3-S/16'"),
         ("DINOv3-e/16", "variant 'DINOv3-e/16' is unknown"),
         ("R26+DINOv3-S/32", r"variant 'R26\+DINOv3-S/32' is unknown"),
-        *((name, f"variant {name!r} is unknown") for name in ("B", "B/0", "B/016", "b/16", 16, None)),
-        ("R26+B/16", r"hybrid 'R26\+B/16' is unknown; those of this size are R\+B/16, R26\+B/32"),
+        *((name, f"variant {name!r} is unknown") for name in ("B", "B/0", "B/016", 16, None)),
+        *(
+            (name, r"\(did you mean 'B/16'\?\)")
+            for name in ("b/16", "B16", "ViT-B_16", "vit_b_16", "vit_base_patch16_224.mae")
+        ),
+        ("dinov3-s/16", r"\(did you mean 'DINOv3-S/16'\?\)"),
+        ("R26+B/16", r"hybrid 'R26\+B/16' is unknown.*; those of this size are R\+B/16, R26\+B/32"),
         ("R101+B/16", r"hybrid 'R101\+B/16' is unknown"),
     ],
 )

@@ -22,6 +22,7 @@ from keras_vit.inspection.class_maps import class_overlay, palette_png, png_byte
 from keras_vit.messages import printable
 from keras_vit.models.classifying import check_finite, classify
 from keras_vit.preprocessing.image_files import read_image
+from keras_vit.rules import one_of
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_open, atomic_path, check_writable
 
@@ -33,8 +34,7 @@ MAX_CLASSES = 255  # in the masks of a data set
 
 def run(args):
     suffix = args.output and pathlib.Path(args.output).suffix[1:].lower()
-    if args.format not in FORMATS:
-        raise ValueError(f"expected --format to be one of {', '.join(FORMATS)}; got {args.format!r}")
+    one_of(FORMATS).check("--format", args.format)
     if args.output is not None:
         if suffix not in FORMATS or suffix == "table":
             raise ValueError(f"expected --output to end in .csv, .jsonl or .json; got {args.output!r}")

@@ -14,7 +14,7 @@ from keras_vit.export.formats import SAVED_MODEL, format_of, suffix_of
 from keras_vit.models import ImageTextModel
 from keras_vit.tasks import get_task
 from keras_vit.training.workdir import Workdir
-from keras_vit.variants import parse_variant
+from keras_vit.variants import is_variant
 from keras_vit.weights import from_pretrained
 from keras_vit.weights.checkpoint import read_model
 from keras_vit.weights.class_names import class_names
@@ -102,11 +102,7 @@ def open_live(source, image_size=None, trust=False, sha256=None, text_tower=Fals
 
 def check_weights(source):
     """Raise ValueError if this is the name of a variant, and no file has this name."""
-    try:
-        parse_variant(source)
-    except ValueError:
-        return
-    if not pathlib.Path(source).exists():
+    if is_variant(source) and not pathlib.Path(source).exists():
         raise ValueError(
             f"{source!r} is a variant and has no weights: train it with keras-vit finetune --model {source}, "
             f"or give a checkpoint, such as one that keras-vit models {source} lists"

@@ -6,6 +6,7 @@ from keras_vit.cli.source import finished_run, run_of
 from keras_vit.data.datasets import title_of
 from keras_vit.messages import listed
 from keras_vit.models.config import DEFAULTS
+from keras_vit.rules import one_of
 from keras_vit.tasks import get_task
 from keras_vit.weights.catalogue import find
 from keras_vit.weights.layouts import LAYOUTS
@@ -58,8 +59,7 @@ def _show(args):
 
 
 def _convert(args):
-    if args.layout not in LAYOUTS:
-        raise ValueError(f"layout {args.layout!r} is unknown; choose one of {', '.join(LAYOUTS)}")
+    one_of(LAYOUTS).check("--layout", args.layout)
     files_to_write(args.destination, args.layout, args.overwrite, "--overwrite")
     model = from_pretrained(args.source, **_options(args))
     path = save_weights(model, args.destination, args.layout, dtype=args.dtype, overwrite=args.overwrite)

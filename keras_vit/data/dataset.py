@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from keras_vit.messages import listed
+from keras_vit.messages import did_you_mean, listed
 from keras_vit.tasks import get_task
 
 MAX_NAMES = 10  # of classes in a summary
@@ -94,7 +94,8 @@ class Dataset:
 
     def split(self, name):
         if name not in self.splits:
-            raise ValueError(f"split {name!r} is unknown; {self.name} has {', '.join(self.splits)}")
+            hint = did_you_mean(name, self.splits)
+            raise ValueError(f"split {name!r} is unknown{hint}; {self.name} has {', '.join(self.splits)}")
         return self.splits[name]
 
 

@@ -2,12 +2,14 @@
 
 import dataclasses
 import importlib
+import os
 import pathlib
 from collections.abc import Callable
 
 from keras_vit.data.dataset import Dataset as Dataset
 from keras_vit.data.samples import Samples as Samples
-from keras_vit.rules import one_of
+from keras_vit.messages import did_you_mean
+from keras_vit.rules import one_of, text
 from keras_vit.tasks import TASKS, get_task
 
 ON_BAD_IMAGE = one_of(("fail", "skip"))
@@ -95,10 +97,10 @@ def load_dataset(
     """
     ON_BAD_IMAGE.check("on_bad_image", on_bad_image)
     task = get_task(task).name
-    kind, argument = name.partition(":")[::2]
+    kind, argument = text.check("name", name).partition(":")[::2]
     source = SOURCES.get(kind)
     if source is None or bool(argument) != bool(source.placeholder) or ":" in name and not argument:
-        raise ValueError(f"data set {name!r} is unknown; expected {_known()}")
+        raise ValueError(f"data set {name!r} is unknown{_hint(name)}; expected {_known()}")
     if task not in source.tasks:
         raise ValueError(f"{name} has no labels for task {task!r}; it has {', '.join(source.tasks)}")
     load = getattr(importlib.import_module(f"keras_vit.data.{kind}"), f"load_{kind}")
@@ -121,6 +123,20 @@ def _known():
         for kind, source in SOURCES.items()
     ]
     return f"{', '.join(known[:-1])} or {known[-1]}"
+
+
+def _hint(name):
+    """The end of a message about an unknown name: the folder, or the data set, of this name."""
+    if os.path.isdir(os.path.expanduser(name)):
+        return f" (did you mean 'folder:{name}'?)"
+    kind, colon, argument = name.partition(":")
+    kinds = [own for own, source in SOURCES.items() if bool(source.placeholder) == bool(argument)]
+    if (hint := did_you_mean(kind, kinds)) or colon:
+        return hint if kind not in SOURCES else ""
+    if hint := did_you_mean(name, importlib.import_module("keras_vit.data.tfds").PRESETS, "tfds:{}"):
+        return hint
+    names = importlib.import_module("tensorflow_datasets").list_builders(with_community_datasets=False)
+    return f" (did you mean 'tfds:{name}'?)" if name.partition("/")[0] in names else ""
 
 
 def folder_of(name):

@@ -5,6 +5,7 @@ import collections
 import tensorflow as tf
 
 from keras_vit.data.tfds import image_feature, label_feature, parser, prepared, samples
+from keras_vit.messages import did_you_mean
 
 Task = collections.namedtuple("Task", "data_set validation test label", defaults=("label",))
 # Where the validation and test samples begin: a split and a percentage of it.
@@ -57,7 +58,8 @@ def load_vtab(name, *, data_dir=None, **options):
     labels; it pins versions, this takes the installed one.
     """
     if name not in TASKS:
-        raise ValueError(f"VTAB task {name!r} is unknown; choose one of {', '.join(TASKS)}")
+        hint = did_you_mean(name, TASKS)
+        raise ValueError(f"VTAB task {name!r} is unknown{hint}; choose one of {', '.join(TASKS)}")
     task = TASKS[name]
     builder = prepared(task.data_set, data_dir)
     key, read_label, class_names = LABELS.get(task.label, _class_label)(builder, task)

@@ -457,7 +457,8 @@ def check_options(options, source):
     """
     for name, value in options.items():
         if name not in OPTIONS:
-            raise ValueError(f"{source}: VisionTransformer has no option {name!r}")
+            hint = did_you_mean(name, OPTIONS)
+            raise ValueError(f"{source}: VisionTransformer has no option {name!r}{hint}")
         OPTIONS[name].metadata["rule"].check(f"{source}: {name}", value)
 
 

@@ -3,6 +3,7 @@
 import keras
 
 from keras_vit.layers import TokensToGrid
+from keras_vit.messages import did_you_mean
 from keras_vit.models.classifying import check_not_packed
 from keras_vit.rules import integer, items, optional
 
@@ -31,7 +32,8 @@ def feature_extractor(model, stages, grid=False):
     known = {layer.name: layer.output for layer in model.layers} | dict(model._stages)
     unknown = [stage for stage in stages if stage not in known]
     if unknown or not stages:
-        raise ValueError(f"expected stages among {', '.join(known)}; unknown: {unknown or stages}")
+        hint = did_you_mean(unknown[0], known) if unknown else ""
+        raise ValueError(f"expected stages among {', '.join(known)}; unknown: {unknown or stages}{hint}")
     outputs = {stage: known[stage] for stage in stages}
     if grid:
         check_not_packed(model, "grid=True")

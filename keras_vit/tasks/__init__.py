@@ -1,5 +1,6 @@
 """Tasks: loss, metrics, scores, labels and descriptions of what a model predicts, a file for each."""
 
+from keras_vit.rules import one_of
 from keras_vit.tasks.multi_label import MULTI_LABEL
 from keras_vit.tasks.regression import REGRESSION
 from keras_vit.tasks.segmentation import SEGMENTATION
@@ -18,6 +19,4 @@ def get_task(name):
     """
     if isinstance(name, Task):
         return name
-    if name not in TASKS:
-        raise ValueError(f"task must be one of {', '.join(map(repr, TASKS))}; got {name!r}")
-    return TASKS[name]
+    return TASKS[one_of(TASKS).check("task", name)]

@@ -5,7 +5,7 @@ import inspect
 
 import numpy as np
 
-from keras_vit.messages import listed
+from keras_vit.messages import did_you_mean, listed
 from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.classifying import check_not_packed
 from keras_vit.models.config import INFERENCE
@@ -92,7 +92,7 @@ def _check_arguments(field, given, make):
     if unknown := [name for name in given if name not in names]:
         raise ValueError(
             f"expected {', '.join(names) or 'no arguments'} in the recipe's {field}; got "
-            f"{', '.join(map(str, unknown))}"
+            f"{', '.join(map(str, unknown))}{did_you_mean(unknown[0], names)}"
         )
 
 

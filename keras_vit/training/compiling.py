@@ -1,6 +1,7 @@
 """Compile a model by a recipe."""
 
 from keras_vit.layers import EncoderBlock
+from keras_vit.messages import did_you_mean
 from keras_vit.models.distributed import DistributedModel
 from keras_vit.tasks import get_task
 from keras_vit.tasks.task import Objective
@@ -111,6 +112,7 @@ def freeze(model, up_to="encoder_norm"):
     if up_to == "encoder_norm" and up_to not in names and "tokens" in names:
         up_to = "tokens"
     if up_to not in names:
-        raise ValueError(f"expected a layer of the model, one of {', '.join(names)}; got {up_to!r}")
+        hint = did_you_mean(up_to, names)
+        raise ValueError(f"expected a layer of the model, one of {', '.join(names)}; got {up_to!r}{hint}")
     for layer in layers[: names.index(up_to) + 1]:
         layer.trainable = False

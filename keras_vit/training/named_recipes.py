@@ -1,5 +1,6 @@
 """The named recipes: tables 3 and 4 of the paper, AugReg, Better plain ViT, digits."""
 
+from keras_vit.messages import did_you_mean
 from keras_vit.training.recipes import Recipe
 
 # Images of ImageNet's train[:99%] and of ImageNet-21k without its duplicates (official_vit's issue 28).
@@ -556,5 +557,6 @@ RECIPES = {
 def find_recipe(name):
     """The recipe of that name; ValueError if there is none."""
     if name not in RECIPES:
-        raise ValueError(f"recipe {name!r} is unknown; choose one of {', '.join(RECIPES)}")
+        hint = did_you_mean(name, RECIPES)
+        raise ValueError(f"recipe {name!r} is unknown{hint}; choose one of {', '.join(RECIPES)}")
     return RECIPES[name]

@@ -53,7 +53,8 @@ import os
 import pathlib
 import re
 
-from keras_vit.variants import parse_variant
+from keras_vit.messages import listed
+from keras_vit.variants import is_variant, other_spelling, parse_variant
 
 CSV = pathlib.Path(__file__).with_name("catalogue.csv")
 
@@ -238,7 +239,7 @@ def resolve(source):
         The source of the row, at its revision if it has one, or of the repository; or `source`.
 
     Raises:
-        ValueError: for an unknown name, with the closest known names.
+        ValueError: for an unknown name, with the closest known names, and for the name of a variant.
 
     Example:
         >>> resolve("vit_b16_augreg_in21k")
@@ -257,9 +258,12 @@ def resolve(source):
     text = os.fspath(source)
     if text in CATALOGUE:
         return CATALOGUE[text].url
-    if repository := _repository(text):
-        row = _BY_SOURCE.get(repository)
-        return row.url if row else repository
+    repository = _repository(text)
+    if repository in _BY_SOURCE:
+        return _BY_SOURCE[repository].url
+    _refuse_architecture(text)
+    if repository:
+        return repository
     if "/" in text or "\\" in text or _FILE.search(text) or _exists(text):  # A URL has a slash.
         return source
     known = [*CATALOGUE, *(name.removeprefix(_TIMM) for name in _BY_SOURCE if name.startswith(_TIMM))]
@@ -268,6 +272,27 @@ def resolve(source):
         return source
     hint = f"did you mean {', '.join(map(repr, close))}?" if close else "`keras-vit models` lists the names"
     raise ValueError(f"no checkpoint is called {text!r}; {hint}")
+
+
+def _refuse_architecture(text):
+    """Raise ValueError for the name of a variant, or of a timm model without the tag of its weights."""
+    if "://" in text or _FILE.search(text) or _exists(text):
+        return
+    start = f"{_TIMM}{text.removeprefix('timm/')}."
+    if tagged := [row for row in CATALOGUE.values() if row.source.startswith(start)]:
+        names = listed([repr(row.source.removeprefix(_TIMM)) for row in _best_first(tagged)], 3)
+        raise ValueError(f"no checkpoint is called {text!r}, which names no weights; did you mean {names}?")
+    if variant := text if is_variant(text) else "." not in text and other_spelling(text):
+        rows = _best_first(row for row in CATALOGUE.values() if row.variant == variant)
+        names = f", such as {rows[0].name!r} of list_models(variant={variant!r})" if rows else ""
+        raise ValueError(
+            f"{text!r} is a variant and has no weights: VisionTransformer.from_variant({variant!r}) builds "
+            f"it with random ones; expected the name of a checkpoint{names}"
+        )
+
+
+def _best_first(rows):
+    return sorted(rows, key=lambda row: -(row.top1 or 0))
 
 
 def list_models(filter="", *, variant=None):

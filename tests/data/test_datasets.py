@@ -1,5 +1,6 @@
 import collections
 import io
+import re
 import subprocess
 import sys
 
@@ -40,10 +41,23 @@ def test_the_split_is_a_function_of_the_seed(name, tmp_path):
     assert sorted(first.split("test").images) != sorted(other.split("test").images)
 
 
-@pytest.mark.parametrize("name", ["digit", "folder:", "tfds", "digits:8", "digits:"])
-def test_an_unknown_name_is_refused_with_the_known_ones(name):
+@pytest.mark.parametrize(
+    "name, hint",
+    [
+        ("digit", "'digits'"),
+        ("photos", "'folder:photos'"),  # a folder
+        ("fodler:photos", "'folder'"),
+        ("cifar-10", "'tfds:cifar10'"),
+        ("mnist", "'tfds:mnist'"),
+        *((name, None) for name in ("folder:", "tfds", "digits:8", "digits:", "something else")),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_known_ones(name, hint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    hint = f" (did you mean {hint}?)" if hint else ""
     known = r"digits \(.*\), folder:PATH \(.*\), tfds:NAME \(.*\) or vtab:TASK \(.*\)$"
-    with pytest.raises(ValueError, match=f"data set '{name}' is unknown; expected {known}"):
+    with pytest.raises(ValueError, match=f"data set '{name}' is unknown{re.escape(hint)}; expected {known}"):
         load_dataset(name)
 
 

@@ -64,7 +64,7 @@ def test_epochs_times_their_steps_are_the_total():
             {"epochs": 5, "steps_per_epoch": 4, "total_steps": 500},
             "total_steps must be epochs × steps_per_epoch = 20; got 500 with epochs=5",
         ),
-        ({"recipe": "tune"}, "recipe 'tune' is unknown; choose one of digits, finetune"),
+        ({"recipe": "augregg"}, "recipe 'augregg' is unknown .did you mean 'augreg'.*; choose one of digits"),
         ({"lr": 1}, "a recipe has no lr; its fields are .*base_lr, "),
     ],
 )
