@@ -65,6 +65,7 @@ def test_a_batch_size_of_0_is_refused(model):
         model.encode_text(pairs(2)["ids"], batch_size=0)
 
 
+@pytest.mark.usefixtures("eager")
 def test_sample_weights_weight_the_pairs():
     losses = []
     for weights in ([1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [4.0, 1.0, 1.0]):
