@@ -206,11 +206,14 @@ FAMILIES = {
             "B/16": {},
             "L/16": {},
             "H+/16": _size(1280, 32, 5120, 20, **_SWIGLU),
-            "7B/16": _size(4096, 40, 8192, 32, **_SWIGLU, qkv_bias=False),
+            "7B/16": _size(4096, 40, 8192, 32, **_SWIGLU, qkv_bias=False, key_bias=True),
         },
     ),
     "EUPE": (_DINOV3, {"Ti/16": {}, "S/16": {}, "B/16": {}}),
-    "LingBot": (_DINOV3, {"S/16": {}, "B/16": {}, "L/16": {}, "g/16": {**_DINOV2_G, "qkv_bias": False}}),
+    "LingBot": (
+        _DINOV3,
+        {"S/16": {}, "B/16": {}, "L/16": {}, "g/16": {**_DINOV2_G, "qkv_bias": False, "key_bias": True}},
+    ),
     # github.com/wangf3014/ViT-5
     "ViT-5": (
         {
