@@ -1,6 +1,7 @@
 """An index of images on disk, searched by vectors."""
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -10,33 +11,33 @@ import filelock
 import numpy as np
 
 from keras_vit.lazy import optional_package
-from keras_vit.writing import atomic_path, atomic_write
+from keras_vit.messages import one_line, printable
+from keras_vit.writing import atomic_open, atomic_write
 
-FORMAT = "keras_vit search 1"
+FORMAT = "keras_vit search 2"
 MANIFEST, LOCK = "index.json", "index.lock"
-EXACT = 100_000  # Of so many vectors, each is compared; in larger indices, those that a graph leads to.
-EXPANSION = 256  # vectors that the search of the graph keeps; usearch's 64 miss more
+ROWS = 1024  # of vectors for which there is memory at first
 
 
 class ImageIndex:
     """Vectors of image files, and the files whose vectors are closest to another vector.
 
-    The vectors are in a file of usearch in the folder, as float16, and the paths in `index.json`. Both are
-    written under new names before `index.json` is renamed to its own, so an index that is cut off while it is
-    written is as before, or absent. One process at a time can change an index, which others read meanwhile.
+    The vectors are in a NumPy file in the folder, as float16, and the paths in `index.json`, which also holds
+    the sha256 of both. They are written under new names before `index.json` is renamed to its own, so an
+    index that is cut off while it is written is as before, or absent. One process at a time can change an
+    index, which others read meanwhile. A query compares all vectors.
 
     Args:
         folder: The folder of the index, or of a new one, which `save` makes.
         model: What made the vectors, in words.
-        digest: Digest of the weights of that model. An index with another one is refused.
+        digest: Digest of that model. An index with another one is refused.
         size: Length of the vectors.
 
     Attributes:
-        files: dict from paths to (key of the vector, bytes of the file, its time of change in nanoseconds).
+        files: dict from paths to (row of the vector, bytes of the file, its time of change in nanoseconds).
 
     Raises:
         ValueError: if the folder holds something else, or an index of another model.
-        ImportError: if usearch is missing, with the command that installs it.
 
     Example:
         >>> keras.utils.save_img(tmp / "a.png", np.zeros((8, 8, 3)))
@@ -51,18 +52,19 @@ class ImageIndex:
     def __init__(self, folder, model, digest, size):
         self.folder = pathlib.Path(folder).expanduser()
         self.model, self.digest, self.size = os.fspath(model), digest, size
-        self.files, self._paths, self._next = {}, {}, 0
+        self.files, self._count = {}, 0  # of rows, some perhaps of files that were removed
         if (self.folder / MANIFEST).exists():
             known = open_index(folder, view=False)
             if (known.digest, known.size) != (digest, size):
                 raise ValueError(
-                    f"{os.fspath(folder)!r} holds vectors of {known.model}; expected an index of this model"
+                    f"{os.fspath(folder)!r} holds vectors of {known.model}; expected an index of this model, "
+                    "with the same weights, options, preprocessing and tokenizer"
                 )
             vars(self).update({**vars(known), "model": self.model})
         elif self.folder.exists() and any(file.name != LOCK for file in self.folder.iterdir()):
             raise ValueError(f"{os.fspath(folder)!r} holds no {MANIFEST}; expected a new or empty folder")
         else:
-            self._vectors = _usearch().Index(ndim=size, metric="cos", dtype="f16")
+            self._vectors = np.zeros((0, size), "float16")
 
     def __len__(self):
         return len(self.files)
@@ -85,26 +87,25 @@ class ImageIndex:
             vectors: An array (files, size), none of them 0.
 
         Raises:
-            ValueError: for another number or length of vectors.
+            ValueError: for another number or length of vectors, or NaN or infinity in them.
         """
         vectors = np.asarray(vectors, "float32")
         if vectors.shape != (len(states), self.size):
             raise ValueError(f"expected vectors of the shape {(len(states), self.size)}; got {vectors.shape}")
-        self.remove(path for path in states if path in self.files)
-        keys = range(self._next, self._next + len(states))
-        self._next += len(states)
-        if len(states):
-            norms = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-            self._vectors.add(np.array(keys, "uint64"), vectors / norms)
-        for key, (path, state) in zip(keys, states.items()):
-            self.files[path], self._paths[key] = (key, *state), path
+        if not np.isfinite(vectors).all():
+            raise ValueError("expected finite vectors; got NaN or infinity")
+        start, self._count = self._count, self._count + len(states)
+        if self._count > len(self._vectors):
+            more = max(ROWS, 2 * self._count) - len(self._vectors)
+            self._vectors = np.concatenate([self._vectors, np.zeros((more, self.size), "float16")])
+        self._vectors[start : self._count] = _normalized(vectors)
+        for row, (path, state) in enumerate(states.items(), start):
+            self.files[path] = (row, *state)
 
     def remove(self, paths):
         """Remove files from the index."""
         for path in list(paths):
-            key = self.files.pop(path)[0]
-            del self._paths[key]
-            self._vectors.remove(key)
+            del self.files[path]
 
     def query(self, vector, top=10):
         """The files with the most similar vectors.
@@ -115,35 +116,49 @@ class ImageIndex:
 
         Returns:
             List of (path, cosine of the angle), the most similar first.
+
+        Raises:
+            ValueError: for another length of the vector.
+            ImportError: if usearch is missing, with the command that installs it.
         """
         vector = np.asarray(vector, "float32")
         if vector.shape != (self.size,):
             raise ValueError(f"expected a vector of the shape {(self.size,)}; got {vector.shape}")
-        vector = vector / max(np.linalg.norm(vector), 1e-12)
+        usearch = optional_package("usearch.index", "an image index", ("usearch",))
         if not self.files:
             return []
-        self._vectors.expansion_search = EXPANSION
-        found = self._vectors.search(vector, min(top, len(self)), exact=len(self) <= EXACT)
-        pairs = zip(map(int, found.keys), found.distances.tolist())
-        # An interrupt may have come between a vector and its path.
-        return [(self._paths[key], 1 - distance) for key, distance in pairs if key in self._paths]
+        self._remove_unused_rows()
+        vectors, vector = self._vectors[: self._count], _normalized(vector[np.newaxis])[0]
+        found = usearch.search(vectors, vector, min(top, len(self)), usearch.MetricKind.Cos, exact=True)
+        paths = [*self.files]
+        return [(paths[row], 1 - distance) for row, distance in zip(found.keys, found.distances.tolist())]
 
     def save(self):
         """Write the index: the vectors under a new name, then `index.json`, which names them."""
+        self._remove_unused_rows()
         self.folder.mkdir(parents=True, exist_ok=True)
-        vectors = self.folder / f"vectors-{secrets.token_hex(8)}.usearch"
-        with atomic_path(vectors) as temporary:
-            self._vectors.save(os.fspath(temporary))
+        vectors = self.folder / f"vectors-{secrets.token_hex(8)}.npy"
+        with atomic_open(vectors, "wb") as file:
+            np.save(file, self._vectors[: self._count])
         manifest = {
             "format": FORMAT,
             **{"model": self.model, "digest": self.digest, "size": self.size},
-            **{"vectors": vectors.name, "bytes": vectors.stat().st_size, "next": self._next},
+            **{"vectors": vectors.name, "vectors_sha256": _file_sha256(vectors)},
             "files": self.files,
         }
+        manifest["sha256"] = _sha256(manifest)
         atomic_write(self.folder / MANIFEST, json.dumps(manifest) + "\n")
-        for file in self.folder.glob("vectors-*.usearch"):
+        for file in self.folder.glob("vectors-*"):
             if file != vectors:
                 file.unlink()
+
+    def _remove_unused_rows(self):
+        """Give the files the first rows, in their order."""
+        if len(self.files) < self._count:
+            rows = [row for row, *_ in self.files.values()]
+            self._vectors, self._count = self._vectors[rows], len(rows)
+            states = (state for _, *state in self.files.values())
+            self.files = {path: (row, *state) for row, (path, state) in enumerate(zip(self.files, states))}
 
 
 def open_index(folder, view=True):
@@ -159,34 +174,53 @@ def open_index(folder, view=True):
 
     Raises:
         ValueError: if there is none, or it is damaged.
-        ImportError: as `ImageIndex`.
     """
-    path, library = pathlib.Path(folder).expanduser(), _usearch()
+    path = pathlib.Path(folder).expanduser()
     if not (path / MANIFEST).is_file():
         raise ValueError(f"{os.fspath(folder)!r} holds no {MANIFEST}; make it with keras-vit search index")
     for attempt in (1, 2, 3):  # Another process may replace it meanwhile.
         try:
-            found = json.loads((path / MANIFEST).read_text())
-            if found.get("format") != FORMAT:
-                raise ValueError(f"its format is {found.get('format')!r}; expected {FORMAT!r}")
-            vectors = path / os.path.basename(found["vectors"])
-            if vectors.stat().st_size != found["bytes"]:
-                raise ValueError(f"{vectors.name} is not whole")
-            index = object.__new__(ImageIndex)
-            index.folder, index._next = path, found["next"]
-            index.model, index.digest, index.size = (found[name] for name in ("model", "digest", "size"))
-            index.files = {file: tuple(state) for file, state in found["files"].items()}
-            index._paths = {state[0]: file for file, state in index.files.items()}
-            index._vectors = library.Index.restore(os.fspath(vectors), view=view)
-            if index._vectors is None or index._vectors.ndim != index.size:
-                raise ValueError(f"{vectors.name} holds no vectors of {index.size} numbers")
-            return index
+            return _open(path, view)
         except FileNotFoundError as error:
             problem = f"there is no {os.path.basename(error.filename)}"
             if attempt == 3:
                 raise ValueError(f"{os.fspath(folder)!r} is no whole index: {problem}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-            raise ValueError(f"{os.fspath(folder)!r} is no whole index: {error}") from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
+            problem = printable(one_line(error))
+            raise ValueError(f"{os.fspath(folder)!r} is no whole index: {problem}") from None
+
+
+def _open(path, view):
+    found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    if found.get("format") != FORMAT:
+        raise ValueError(f"its format is {found.get('format')!r}; expected {FORMAT!r}: make it again")
+    if found.pop("sha256", None) != _sha256(found):
+        raise ValueError(f"the sha256 of {MANIFEST} is another")
+    vectors = path / os.path.basename(found["vectors"])
+    if _file_sha256(vectors) != found["vectors_sha256"]:
+        raise ValueError(f"the sha256 of {vectors.name} is another")
+    index = object.__new__(ImageIndex)
+    index.folder, index._count = path, len(found["files"])
+    index.model, index.digest, index.size = (found[name] for name in ("model", "digest", "size"))
+    index.files = {file: tuple(state) for file, state in found["files"].items()}
+    index._vectors = np.load(vectors, mmap_mode="r" if view else None, allow_pickle=False)
+    if index._vectors.shape != (index._count, index.size) or index._vectors.dtype != np.float16:
+        raise ValueError(f"{vectors.name} holds no {index._count} vectors of {index.size} numbers")
+    return index
+
+
+def _normalized(vectors):
+    norms = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return (vectors / norms).astype("float16")
+
+
+def _sha256(manifest):
+    return hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
+
+
+def _file_sha256(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
@@ -210,7 +244,3 @@ def locked(folder):
             lock.unlink(missing_ok=True)
             if is_new and not any(folder.iterdir()):
                 folder.rmdir()
-
-
-def _usearch():
-    return optional_package("usearch.index", "an image index", ("usearch",))

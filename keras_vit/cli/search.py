@@ -3,7 +3,9 @@
 import concurrent.futures
 import hashlib
 import itertools
+import json
 import os
+import sys
 import time
 
 import keras
@@ -15,9 +17,18 @@ from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.cli.source import open_live
 from keras_vit.data.files import IMAGE_SUFFIXES
 from keras_vit.evaluation.representations import encoder_of
+from keras_vit.export.description import NOT_ARCHITECTURE
+from keras_vit.layers.dense import STATE
+from keras_vit.messages import listed
 from keras_vit.models.classifying import check_finite
 from keras_vit.search import MANIFEST, ImageIndex, locked, open_index
 
+# Entries of models' configurations on which no vector depends.
+NO_OPTIONS = {
+    *("name", "trainable", "dtype", "build_config", "compile_config", *STATE, *NOT_ARCHITECTURE[1:]),
+    *("num_classes", "dropout_rate", "stochastic_depth_rate", "attention_dropout_rate"),
+    "text_preprocessing",
+}
 SAVE_SECONDS = 60  # between two saves, from which an interrupted run continues
 
 
@@ -34,10 +45,11 @@ def _index(args):
     with locked(args.index):
         index = ImageIndex(args.index, source, digest, size)
         new = index.changed(paths)
-        roots = [os.path.join(os.path.abspath(path), "") for path in args.images if os.path.isdir(path)]
-        gone = [p for p in index.files if p.startswith(tuple(roots)) and not os.path.exists(p)]
+        gone = [path for path in index.files if not os.path.exists(path)]
         index.remove(gone)
-        skipped = add_images(index, model, new, args.on_bad_image, save=bool(gone))
+        # Without their new vectors, changed files are not found.
+        index.remove(path for path in new if path in index.files)
+        skipped = add_images(index, model, new, args.on_bad_image, save=bool(gone or new))
     value = {
         **{"index": args.index, "model": args.model, "images": len(index)},
         **{"added": len(new) - len(skipped), "removed": len(gone), "bad_images": skipped},
@@ -129,6 +141,9 @@ def _query(args):
     else:
         (vector,) = model.encode_text([words])
     found = index.query(vector, args.top)
+    if changed := [path for path, _ in found if not os.path.exists(path) or index.changed([path])]:
+        found = [pair for pair in found if pair[0] not in changed]
+        print(f"left out, since they have changed: {listed(changed)}; index them again", file=sys.stderr)
     value = {
         **{"index": args.index, "query": words},
         "images": [{"image": path, "similarity": round(score, 6)} for path, score in found],
@@ -138,9 +153,18 @@ def _query(args):
 
 
 def digest_of(model):
-    """A digest of a model's weights, in hexadecimal."""
-    digest = hashlib.sha256()
+    """A digest of what determines a model's vectors, in hexadecimal: weights, options and tokenizer."""
+    digest = hashlib.sha256(json.dumps(_options(model.get_config()), sort_keys=True, default=str).encode())
+    if tokenizer := getattr(model, "text_preprocessing", None):
+        digest.update(tokenizer.digest.encode())
     for weight in model.weights:
         if "float" in weight.dtype:
             digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
     return digest.hexdigest()
+
+
+def _options(config):
+    """A configuration without the entries on which no vector depends, at any depth."""
+    if isinstance(config, dict):
+        return {name: _options(value) for name, value in config.items() if name not in NO_OPTIONS}
+    return [*map(_options, config)] if isinstance(config, (list, tuple)) else config

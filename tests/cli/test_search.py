@@ -4,9 +4,11 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from reference.small import one_block
 
 pytest.importorskip("usearch")  # requirements-dev.txt
 
+from keras_vit import Preprocessing, VisionTransformer
 from keras_vit.cli import search
 from keras_vit.search import open_index
 
@@ -75,6 +77,38 @@ def test_a_run_that_was_stopped_continues(weights, folder, keras_vit, monkeypatc
     value = json.loads(keras_vit(*command(weights, folder), "--json", "--on_bad_image", "skip").stdout)
     assert (value["images"], value["added"]) == (3, 0)
     assert value["bad_images"] == [str(folder / "zero.png")]
+
+
+def test_changed_and_removed_pictures_are_not_found(weights, folder, keras_vit):
+    keras_vit(*command(weights, folder))
+    shutil.copy(folder / "red.png", folder.parent / "query.png")
+    (folder / "red.png").unlink()
+    (folder / "green.png").write_bytes(b"no image")
+    done = keras_vit("search", "query", folder.parent / "query.png", "--index", folder.parent / "index")
+    assert "left out, since they have changed: " in done.stderr and "index them again" in done.stderr
+    assert query_of(keras_vit, folder, folder.parent / "query.png") == ["dark red.png"]
+    done = keras_vit(*command(weights, folder), "--json", "--on_bad_image", "skip")
+    assert json.loads(done.stdout)["images"] == 1
+    files = open_index(folder.parent / "index").files
+    assert [path.rpartition("/")[2] for path in files] == ["dark red.png"]
+
+
+def test_the_digest_is_of_weights_options_preprocessing_and_tokenizer(tmp_path):
+    model = one_block(num_classes=None)
+    digest = search.digest_of(model)
+    config = model.get_config()
+    for change, is_same in (
+        ({"name": "other", "class_names": None}, True),
+        ({"dropout_rate": 0.1}, True),
+        ({"activation": "gelu_erf"}, False),
+        ({"preprocessing": Preprocessing(16, mean=(0.4, 0.5, 0.6))}, False),
+    ):
+        changed = VisionTransformer.from_config({**config, **change})
+        changed.set_weights(model.get_weights())
+        assert (search.digest_of(changed) == digest) == is_same
+    weights = model.get_weights()
+    model.set_weights([weights[0] + 1, *weights[1:]])
+    assert search.digest_of(model) != digest
 
 
 @pytest.mark.parametrize(
