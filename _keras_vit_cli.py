@@ -19,7 +19,7 @@ from absl.flags import argparse_flags
 
 CHECKPOINT = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name listed by `keras-vit models`"
 EXPORT = "what keras-vit export wrote (SavedModel folder, .tar.gz, .tflite, .onnx, folder of a page)"
-PATHS = "image files, folders of them, or - for a list of both on standard input, one per line"
+PATHS = "image files, their URLs, folders of files, or - for a list of them on standard input, one per line"
 LABELS = "a .json file of the texts of each class, a text file with one class a line, or imagenet_1k"
 SIZE = "side in pixels, or HEIGHTxWIDTH"
 

@@ -11,9 +11,9 @@ import zlib
 
 from filelock import FileLock
 
-from keras_vit.messages import one_line
+from keras_vit.messages import one_line, redact_url
 from keras_vit.weights.archive import check_unpacked_size
-from keras_vit.weights.cache import cache_folder, file_sha256, redact_url
+from keras_vit.weights.cache import cache_folder, file_sha256
 from keras_vit.weights.fetch import fetch
 from keras_vit.writing import atomic_path
 

@@ -1,6 +1,7 @@
 """Lists, untrusted text and suggestions in messages."""
 
 import difflib
+import urllib.parse
 
 
 def listed(names, most=5):
@@ -30,6 +31,13 @@ def one_line(text):
     'two lines'
     """
     return " ".join(str(text).split())
+
+
+def redact_url(url):
+    """The URL without its secrets: a password, or a signature in the query."""
+    parts = urllib.parse.urlsplit(url)
+    netloc, query = parts.netloc.rpartition("@")[2], "…" if parts.query else ""
+    return one_line(parts._replace(netloc=netloc, query=query, fragment="").geturl())
 
 
 def did_you_mean(name, names, form="{}"):

@@ -22,6 +22,7 @@ from keras_vit.inspection.class_maps import class_overlay, palette_png, png_byte
 from keras_vit.messages import printable
 from keras_vit.models.classifying import check_finite, classify
 from keras_vit.preprocessing.image_files import read_image
+from keras_vit.preprocessing.web_images import is_url
 from keras_vit.rules import one_of
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_open, atomic_path, check_writable
@@ -199,9 +200,9 @@ def names_of(paths):
 
 
 def images_of(argument):
-    """Return the image files of an argument: a file, a folder of images, or `-`.
+    """Return the image files of an argument: a file, its URL, a folder of images, or `-`.
 
-    `-` is a list of files and folders on standard input, one per line.
+    `-` is a list of the others on standard input, one per line.
 
     Raises:
         ValueError: if a file does not exist, or there are no images in a folder or the list.
@@ -216,6 +217,8 @@ def images_of(argument):
 
 
 def _images_at(argument):
+    if is_url(argument):
+        return [argument]
     path = pathlib.Path(argument)
     if path.is_file():
         return [argument]

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Callable
 
 from keras_vit.data.dataset import Dataset as Dataset
+from keras_vit.data.dataset import name_of
 from keras_vit.data.samples import Samples as Samples
 from keras_vit.messages import did_you_mean
 from keras_vit.rules import one_of, text
@@ -53,7 +54,7 @@ def load_dataset(
     """Load a data set by its name.
 
     Args:
-        name: One of
+        name: The path of a folder as a `pathlib.Path`, or one of
             "digits": scikit-learn's 1797 scanned digits of 8×8 pixels, no download.
             "digits_scenes": for "segmentation", 6360 scenes of 32×32 pixels in which these digits overlap.
             "digits_words": "digits" with texts for recipes with `image_text`: words and numbers in several
@@ -97,7 +98,8 @@ def load_dataset(
     """
     ON_BAD_IMAGE.check("on_bad_image", on_bad_image)
     task = get_task(task).name
-    kind, argument = text.check("name", name).partition(":")[::2]
+    name = text.check("name", name_of(name))
+    kind, argument = name.partition(":")[::2]
     source = SOURCES.get(kind)
     if source is None or bool(argument) != bool(source.placeholder) or ":" in name and not argument:
         raise ValueError(f"data set {name!r} is unknown{_hint(name)}; expected {_known()}")
@@ -145,7 +147,7 @@ def folder_of(name):
     >>> folder_of("folder:flowers"), folder_of("digits")
     (PosixPath('flowers'), None)
     """
-    kind, argument = name.partition(":")[::2]
+    kind, argument = name_of(name).partition(":")[::2]
     return pathlib.Path(argument).expanduser() if kind == "folder" else None
 
 
@@ -155,5 +157,5 @@ def title_of(name):
     >>> title_of("folder:/home/me/flowers"), title_of("tfds:oxford_iiit_pet"), title_of("digits")
     ('flowers', 'oxford_iiit_pet', 'digits')
     """
-    kind, argument = name.partition(":")[::2]
+    kind, argument = name_of(name).partition(":")[::2]
     return SOURCES[kind].title(argument) if argument and kind in SOURCES else argument or name

@@ -54,7 +54,7 @@ def classify(model, images, top=5, batch_size=32, task="single_label", value_ran
 
     Args:
         model: A `VisionTransformer` or an exported model.
-        images: What `model.preprocessing` takes: an array, a path, or a list of them.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
         top: Number of classes per image.
         batch_size: Number of images that are read and computed at a time.
         task: "single_label" (the probabilities are the softmax of the logits) or "multi_label" (the

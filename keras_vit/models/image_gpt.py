@@ -101,7 +101,7 @@ class ImageGPT(Pretrainer):
         """Continue images below their first rows.
 
         Args:
-            images: What `model.encoder.preprocessing` takes: an array, a path, or a list of them.
+            images: What `model.encoder.preprocessing` takes, such as an array, a path, or a list.
             rows: Number of rows of the model's input that are kept; their pixels get colors of the palette.
             temperature: Divides the logits: below 1 for the more probable colors, above for more variety.
             top_k: Sample among the most probable colors only, this many; None for all.

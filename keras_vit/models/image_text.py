@@ -156,7 +156,7 @@ class ImageTextModel(ConfiguredModel):
         """The vectors of images.
 
         Args:
-            images: What `model.preprocessing` takes: an array, a path, or a list of them.
+            images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
             batch_size: Number of images that are read and computed at a time.
             value_range: (lowest, highest) possible value of float images; None for (0, 1).
 

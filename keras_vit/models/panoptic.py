@@ -24,7 +24,7 @@ def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range
 
     Args:
         model: An `ImageSegmenter`.
-        images: What `model.preprocessing` takes: an array, a path, or a list of them.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
         things: The classes whose objects are told apart; None: all. Of the others, all pixels of a class are
             one segment.
         threshold: The probability of its class above which a query is a segment.

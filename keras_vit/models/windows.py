@@ -31,7 +31,7 @@ def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, 
 
     Args:
         model: An `ImageSegmenter`.
-        images: What `model.preprocessing` takes: an array, a path, or a list of them.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
         whole: Whether to resize each image to the model's size instead, as `model.preprocessing` does, and
             its logits back.
         window: (height, width) of the windows in pixels, only for a model for any size.
@@ -111,7 +111,7 @@ def dense_features(
 
     Args:
         model: A `VisionTransformer` or an `ImageSegmenter`.
-        images: What `model.preprocessing` takes: an array, a path, or a list of them.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
         blocks: Numbers of the blocks whose tokens are concatenated, each after the model's last norm; None
             for the last block.
         size: (height, width) in pixels to which images are resized before; None keeps their own sizes.

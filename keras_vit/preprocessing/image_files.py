@@ -1,12 +1,15 @@
 """Image files to pixels by Pillow, so that they equal those of the TensorFlow graphs in `data.formats`."""
 
+import io
 import os
 import stat
 import struct
 
 import numpy as np
 
+from keras_vit.messages import redact_url
 from keras_vit.preprocessing import bounds
+from keras_vit.preprocessing.web_images import download_image, is_url
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")  # Pillow's names
 SUBFILE, REDUCED = 254, 1  # the TIFF tag of what a page is, and its bit for a smaller version
@@ -24,11 +27,11 @@ BMP_MASKED = struct.pack("<HI3I", 32, 3, 0xFF0000, 0xFF00, 0xFF)
 BMP_REQUIREMENT = "a BMP file must have 8, 24 or 32 bits per pixel and no compression"
 
 
-def read_image(path):
+def read_image(source):
     """The pixels of an image file (JPEG, PNG, BMP, GIF, WebP, TIFF) in its EXIF orientation.
 
     Args:
-        path: Path of the file.
+        source: Path of the file, its `http://` or `https://` URL, or its content as bytes.
 
     Returns:
         uint8 (height, width, 3), of a GIF's first frame, as `keras_vit.data.images.decode` returns them. Of
@@ -36,7 +39,7 @@ def read_image(path):
 
     Raises:
         ValueError: if the file is missing, is not a readable image, or has more than `MAX_PIXELS`; the
-            message contains its path.
+            message contains its path or URL.
 
     Example:
         >>> keras.utils.save_img(tmp / "gray.png", np.full((8, 9, 3), 128), scale=False)
@@ -45,25 +48,54 @@ def read_image(path):
     """
     from PIL import Image
 
+    name = _name(source)
     if Image.MAX_IMAGE_PIXELS is not None:  # Pillow's own bound must not be below ours.
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, bounds.MAX_PIXELS)
     try:
-        check_file(path)
-        # Opened as a file, since Pillow 13 would map an uncompressed TIFF given by its name into memory,
-        # which garbles rotated ones.
-        with open(path, "rb") as file, Image.open(file, formats=FORMATS) as image:
+        with _open(source) as file, Image.open(file, formats=FORMATS) as image:
             pixels = _stored_pixels(image, file)
             orientation = exif_orientation(image.info.get("exif", b""))
     except FileNotFoundError:
-        raise ValueError(f"no such image file: {os.fspath(path)}") from None
+        raise ValueError(f"no such image file: {name}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         reason = f"it has more than {bounds.MAX_PIXELS} pixels"
-        raise ValueError(f"not a readable image: {os.fspath(path)} ({reason})") from None
+        raise ValueError(f"not a readable image: {name} ({reason})") from None
     except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"not a readable image: {os.fspath(path)} ({error})") from None
+        raise ValueError(f"not a readable image: {name} ({error})") from None
     pixels = pixels.swapaxes(0, 1) if orientation >= TRANSPOSED else pixels
     rows, columns = np.where(REVERSED[orientation], -1, 1)
     return pixels[::rows, ::columns]
+
+
+def is_encoded(image):
+    """Whether an image is given as `read_image` takes it, not as pixels.
+
+    >>> is_encoded("cat.jpg"), is_encoded(np.zeros((8, 8, 3)))
+    (True, False)
+    """
+    return isinstance(image, str | bytes | bytearray | os.PathLike)
+
+
+def _name(source):
+    """What a message calls an encoded image."""
+    if isinstance(source, bytes | bytearray):
+        return f"{len(source)} bytes"
+    return redact_url(source) if is_url(source) else os.fspath(source)
+
+
+def _open(source):
+    """The binary file of an encoded image.
+
+    A path is not left to Pillow 13, which would map an uncompressed TIFF given by its name into memory and
+    garble rotated ones.
+    """
+    if is_url(source):
+        source = download_image(source)
+    if not isinstance(source, bytes | bytearray):
+        check_file(source)
+        return open(source, "rb")
+    check_length(len(source))
+    return io.BytesIO(source)
 
 
 def check_file(path):
@@ -76,8 +108,18 @@ def check_file(path):
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is not a regular file")
-    if status.st_size > bounds.MAX_BYTES:
-        raise ValueError(f"it has {status.st_size} bytes; at most {bounds.MAX_BYTES} are read")
+    check_length(status.st_size)
+
+
+def check_length(count):
+    """Raise ValueError for more bytes than an image file may have.
+
+    >>> check_length(10**12)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: it has 1000000000000 bytes; at most ... are read
+    """
+    if count > bounds.MAX_BYTES:
+        raise ValueError(f"it has {count} bytes; at most {bounds.MAX_BYTES} are read")
 
 
 def _stored_pixels(image, file):

@@ -1,11 +1,10 @@
 """What callers pass as images: arrays and paths of any rank and channel count, to float32 pixels."""
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.preprocessing.image_files import read_image
+from keras_vit.preprocessing.image_files import is_encoded, read_image
 from keras_vit.preprocessing.value_range import check_inside, range_of, to_255
 
 LUMA = (0.299, 0.587, 0.114)  # the brightness of red, green and blue (ITU-R BT.601)
@@ -16,7 +15,7 @@ MIN_WIDTH = 16  # A smaller last axis is taken for the channels, unless the imag
 
 def as_list(images, channels):
     """A sequence of images; a single image becomes a list of one."""
-    if isinstance(images, (str, os.PathLike)):
+    if is_encoded(images):
         return [images]
     if isinstance(images, Sequence):
         return images
@@ -24,7 +23,7 @@ def as_list(images, channels):
     if ndim not in (2, 3, 4):
         raise ValueError(
             "images must be an array (height, width[, channels]) or (batch, height, width[, channels]), "
-            f"a path, or a list of these; got {type(images).__name__} of rank {ndim}"
+            f"a path, a URL, a file's bytes, or a list of these; got {type(images).__name__} of rank {ndim}"
         )
     images = np.asarray(images)
     if ndim == 3 and _is_gray_batch(images.shape, channels):
@@ -46,12 +45,12 @@ def _is_gray_batch(shape, channels):
 
 
 def as_pixels(image, channels, value_range=None):
-    """An image, an array or a path, as float32 (height, width, channels) in [0, 255].
+    """An image, an array or what `read_image` takes, as float32 (height, width, channels) in [0, 255].
 
     >>> as_pixels(np.full((4, 4), 0.5), 3)[0, 0].tolist()
     [127.5, 127.5, 127.5]
     """
-    image = read_image(image) if isinstance(image, (str, os.PathLike)) else np.asarray(image)
+    image = read_image(image) if is_encoded(image) else np.asarray(image)
     if image.ndim == 2:
         image = image[..., np.newaxis]
     if image.ndim != 3 or 0 in image.shape:

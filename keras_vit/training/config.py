@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import os
 
 from keras_vit import rules
+from keras_vit.data.dataset import name_of
 from keras_vit.models import PAIRS
 from keras_vit.tasks import get_task
 from keras_vit.training.objectives import OBJECTIVES
@@ -46,6 +48,11 @@ class RunConfig:
     tokenizer: str | None = None
 
     def __post_init__(self):
+        fields = {"dataset": name_of(self.dataset)}
+        paths = {"weights": self.weights, "tokenizer": self.tokenizer}
+        fields |= {name: os.fspath(path) for name, path in paths.items() if isinstance(path, os.PathLike)}
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
         rules.check_fields(self)
         if self.model is None and self.weights is None and not self.recipe.has_sizes:
             raise ValueError("expected a model, to train from random weights, or weights; got neither")

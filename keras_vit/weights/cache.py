@@ -7,8 +7,6 @@ import posixpath
 import re
 import urllib.parse
 
-from keras_vit.messages import one_line
-
 LARGEST_SIDECAR = 1 << 24  # bytes
 
 
@@ -58,10 +56,3 @@ def file_sha256(path):
     """
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def redact_url(url):
-    """The URL without its secrets: a password, or a signature in the query."""
-    parts = urllib.parse.urlsplit(url)
-    netloc, query = parts.netloc.rpartition("@")[2], "…" if parts.query else ""
-    return one_line(parts._replace(netloc=netloc, query=query, fragment="").geturl())

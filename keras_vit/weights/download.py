@@ -8,27 +8,21 @@ import re
 import time
 import urllib.parse
 
-import requests
 from filelock import FileLock
 from requests import exceptions
-from requests.utils import get_auth_from_url, get_netrc_auth
 from tqdm import tqdm
 
-from keras_vit.messages import one_line
-from keras_vit.weights.cache import LARGEST_SIDECAR, cached_path, check_file, redact_url
+from keras_vit.messages import one_line, redact_url
+from keras_vit.web import Refused, Session, check_encrypted, get
+from keras_vit.weights.cache import LARGEST_SIDECAR, cached_path, check_file
 from keras_vit.writing import flush
 
 WAITS = (0, 1, 2, 4, 8)  # seconds before each attempt
 TIMEOUT = 30  # seconds to connect, and between two chunks
 CHUNK = 1 << 16  # bytes
-REDIRECTS = 30
 RETRIED = {408, 429, 500, 502, 503, 504}
 TRANSIENT = (exceptions.Timeout, exceptions.ConnectionError, exceptions.ChunkedEncodingError)
 CLOSED_BUCKETS = re.compile(r"(gs://|https?://storage\.googleapis\.com/)(vit_models|big_vision)/")
-
-
-class Refused(ValueError):
-    """The server answers without the file: there is none, or not for this client."""
 
 
 class _Retry(Exception):
@@ -57,7 +51,7 @@ def download(url, sha256, size, trust):
     """
     path = cached_path(url)
     trust = trust or sha256 is not None
-    _check_encrypted(url, trust)  # even where it is cached
+    check_encrypted(url, trust)  # even where it is cached
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
@@ -135,7 +129,7 @@ def _attempt(url, part, trust, limit):
     have = part.stat().st_size if stored else 0
     if stored and have == stored[0]:
         return
-    with _Session() as session, _get(session, url, have, trust) as response:
+    with Session() as session, get(session, url, have, trust, TIMEOUT) as response:
         start, *version = _described(response)
         if not (have and response.status_code == 206 and (start, version) == (have, stored)):
             _discard(part)
@@ -156,66 +150,6 @@ def _attempt(url, part, trust, limit):
             received = file.tell()
     if total is not None and received != total:
         raise _Retry(f"the connection failed after {received} of {total} bytes")
-
-
-class _Session(requests.Session):
-    def get_redirect_target(self, response):
-        return None  # `_get` follows redirects; requests would read their bodies, which may be endless.
-
-
-def _get(session, url, start, trust):
-    """The response to a GET request from a byte on.
-
-    Each redirect is checked like the first URL, and credentials are only sent to the first server.
-    """
-    headers = {"Accept-Encoding": "identity"}  # Lengths and ranges then refer to the file itself.
-    if start:
-        headers["Range"] = f"bytes={start}-"
-    auth = _credentials(url)
-    for _ in range(REDIRECTS):
-        options = {"headers": headers, "auth": auth, "timeout": TIMEOUT}
-        response = session.get(url, **options, stream=True, allow_redirects=False)
-        if not response.is_redirect:
-            return response
-        target = urllib.parse.urljoin(url, response.headers["location"])
-        response.close()
-        before, after = _origin(url), _origin(target)
-        if before[0] == "https" != after[0]:
-            urls = redact_url(url), redact_url(target)
-            raise Refused("{}: the server redirects to {}, which is not encrypted".format(*urls))
-        _check_encrypted(target, trust)
-        if before != after:
-            auth = _anonymous
-        url = target
-    raise exceptions.TooManyRedirects
-
-
-def _credentials(url):
-    """The URL's own credentials, or over https:// the credentials in .netrc."""
-    own = get_auth_from_url(url)
-    if any(own):
-        return own
-    found = get_netrc_auth(url) if url.startswith("https:") else None
-    return found or _anonymous
-
-
-def _anonymous(request):
-    return request  # With None instead of a function, requests would read .netrc itself.
-
-
-def _origin(url):
-    parts = urllib.parse.urlsplit(url)
-    return parts.scheme, parts.netloc.rpartition("@")[2]
-
-
-def _check_encrypted(url, trust):
-    """Refuse plain `http://` to another machine, where anyone on the way can change the file."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme == "http" and not trust and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-        raise ValueError(
-            f"{redact_url(url)} is not encrypted, and anyone on the way can change the file; use https://, "
-            "give the file's sha256 (--sha256), or accept it with trust=True (--trust)"
-        )
 
 
 def _check_response(response, url, limit):

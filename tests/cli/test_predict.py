@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from made.folders import write_broken
+from made.servers import Server, file, serving
 from PIL import Image
 from reference.small import one_block, small
 
@@ -91,6 +92,19 @@ def test_a_list_is_read_from_standard_input(keras_vit, model, images, monkeypatc
     done = keras_vit("predict", "--model", model, "-", "--format", "csv", "--top", 1)
     paths = [row[0] for row in csv.reader(io.StringIO(done.stdout))][1:]
     assert paths == [*map(str, sorted((images / "cat").iterdir())), f"{images}/dog/01.png"]
+
+
+def test_the_images_at_urls_are_predicted_like_files(keras_vit, refused, model, images):
+    with serving(Server()) as server:
+        server.answers = {"/00.png": file((images / "cat/00.png").read_bytes())}
+        predict = ("predict", "--model", model, "--format", "jsonl")
+        rows = keras_vit(*predict, images / "cat/00.png", f"{server.url}/00.png").stdout.splitlines()
+        local, remote = map(json.loads, rows)
+        assert remote["image"] == f"{server.url}/00.png"
+        assert remote["classes"] == local["classes"]
+        refused(
+            keras_vit(*predict, f"{server.url}/01.png"), "not a readable image", "the server answered 404"
+        )
 
 
 def test_rows_are_printed_per_batch_and_the_file_appears_at_the_end(

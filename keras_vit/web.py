@@ -1,0 +1,87 @@
+"""Requests over HTTP: which redirects are followed, what must be encrypted, and who gets credentials."""
+
+import urllib.parse
+
+import requests
+from requests import exceptions
+from requests.utils import get_auth_from_url, get_netrc_auth
+
+from keras_vit.messages import redact_url
+
+REDIRECTS = 30
+
+
+class Refused(ValueError):
+    """The server answers without the file: there is none, or not for this client."""
+
+
+class Session(requests.Session):
+    def get_redirect_target(self, response):
+        return None  # `get` follows redirects; requests would read their bodies, which may be endless.
+
+
+def get(session, url, start, trust, timeout):
+    """The response to a GET request from a byte on, whose content is not read yet.
+
+    Each redirect is checked like the first URL, and credentials are only sent to the first server.
+
+    Args:
+        session: `Session`.
+        url: `http://` or `https://`.
+        start: The first byte.
+        trust: Whether to accept plain `http://` from another machine.
+        timeout: Seconds to connect, and between two chunks.
+
+    Raises:
+        ValueError: for a redirect that is refused.
+        requests.exceptions.RequestException: if the request fails.
+    """
+    # Lengths and ranges then refer to the file itself; some servers refuse the name of requests.
+    headers = {"Accept-Encoding": "identity", "User-Agent": "keras-vit"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+    auth = _credentials(url)
+    for _ in range(REDIRECTS):
+        options = {"headers": headers, "auth": auth, "timeout": timeout}
+        response = session.get(url, **options, stream=True, allow_redirects=False)
+        if not response.is_redirect:
+            return response
+        target = urllib.parse.urljoin(url, response.headers["location"])
+        response.close()
+        before, after = _origin(url), _origin(target)
+        if before[0] == "https" != after[0]:
+            urls = redact_url(url), redact_url(target)
+            raise Refused("{}: the server redirects to {}, which is not encrypted".format(*urls))
+        check_encrypted(target, trust)
+        if before != after:
+            auth = _anonymous
+        url = target
+    raise exceptions.TooManyRedirects
+
+
+def _credentials(url):
+    """The URL's own credentials, or over https:// the credentials in .netrc."""
+    own = get_auth_from_url(url)
+    if any(own):
+        return own
+    found = get_netrc_auth(url) if url.startswith("https:") else None
+    return found or _anonymous
+
+
+def _anonymous(request):
+    return request  # With None instead of a function, requests would read .netrc itself.
+
+
+def _origin(url):
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.netloc.rpartition("@")[2]
+
+
+def check_encrypted(url, trust):
+    """Refuse plain `http://` to another machine, where anyone on the way can change the file."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "http" and not trust and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        raise ValueError(
+            f"{redact_url(url)} is not encrypted, and anyone on the way can change the file; use https://, "
+            "give the file's sha256 (--sha256), or accept it with trust=True (--trust)"
+        )
