@@ -62,7 +62,6 @@ FIELDS_ELSEWHERE = {
     "dropout_rate": "dropout drop",
     "stochastic_depth_rate": "drop_path drop_path_rate",
     "label_smoothing": "smoothing",
-    "class_weights": "class_weight",
     "accumulation_steps": "grad_accum gradient_accumulation_steps",
     "dtype": "amp bf16 fp16 mixed_precision",
     "optimizer": "opt optim",

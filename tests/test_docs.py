@@ -294,7 +294,7 @@ def test_the_manual_links_to_files_of_the_repository(site, repository):
 
 def test_the_bounds_on_the_page_about_security_are_those_of_the_code():
     page = TEXTS["docs/security.md"]
-    for bound in (UNPACKED, LARGEST_SIDECAR, MAX_PIXELS, MAX_OVERHEAD):
+    for bound in (UNPACKED, LARGEST_SIDECAR, MAX_PIXELS, MAX_OVERHEAD, LARGEST):
         assert f"{bound:,} " in page
     assert f"{EXPANSION} times the file" in page
     assert "three times as many bytes" in page and MAX_BYTES == 3 * MAX_PIXELS

@@ -351,6 +351,12 @@ class ImageTextModel(ConfiguredModel):
                 f"expected texts, or ids of the shape (texts, {length}) as ints; got {ids.dtype} of the "
                 f"shape {ids.shape}"
             )
+        most = self.text.vocabulary_size
+        if not 0 <= ids.min() <= ids.max() < most:
+            raise ValueError(
+                f"expected token ids from 0 to {most - 1}, of the text tower's vocabulary; got ids from "
+                f"{ids.min()} to {ids.max()}"
+            )
         return ids.astype("int32")
 
     def get_config(self):

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -15,9 +16,13 @@ import zlib
 import numpy as np
 
 from keras_vit.lazy import optional_package
+from keras_vit.messages import one_line
+from keras_vit.preprocessing.text_growth import check_growth, check_sentencepiece
 from keras_vit.rules import Rule, boolean, check_fields, field, integer, one_of, optional, text
 
 LARGEST = 1 << 27  # bytes of a tokenizer's file; Gemma's tokenizer.json has 34 million
+MOST_IDS = 1 << 31  # those of int32
+_TRIAL = "a Z 0 \u2603"  # a text that no tokenizer may fail to encode; few know the snowman
 PACKAGES = ("tokenizers", "sentencepiece")
 CONFIG = "tokenizer_config.json"
 OWN = "keras_vit"  # in it: the arguments of `TextPreprocessing` but the tokenizer
@@ -213,6 +218,9 @@ class TextPreprocessing:
         ids = {token: self._library.token_id(token) for token in (*self._around, self.pad)}
         if missing := [token for token, found in ids.items() if found is None]:
             raise ValueError(f"the tokenizer has no token {missing[0]!r}")
+        if self._library.size > MOST_IDS:
+            raise ValueError(f"expected token ids below {MOST_IDS}; got {self._library.size - 1}")
+        self._library.encode([_TRIAL])
         return self._library.encode, ids
 
     def __getstate__(self):
@@ -225,20 +233,20 @@ class _Tokenizers:
 
     def __init__(self, content, lower):
         library = optional_package("tokenizers", "this model's text", PACKAGES)
-        try:
+        with _value_error("not a tokenizer.json"):
+            check_growth(json.loads(content))
             tokenizer = library.Tokenizer.from_str(content.decode())
-        except Exception as error:  # the library's own class is Exception
-            raise ValueError(f"not a tokenizer.json: {error}") from None
         tokenizer.no_truncation()
         tokenizer.no_padding()
         if lower:
             steps = [library.normalizers.Lowercase(), *filter(None, [tokenizer.normalizer])]
             tokenizer.normalizer = library.normalizers.Sequence(steps)
         self.tokenizer, self.token_id = tokenizer, tokenizer.token_to_id
-        self.size = tokenizer.get_vocab_size()
+        self.size = 1 + max(tokenizer.get_vocab().values(), default=-1)
 
     def encode(self, texts):
-        return [found.ids for found in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
+        with _value_error("the tokenizer cannot encode the text"):
+            return [found.ids for found in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
 class _SentencePiece:
@@ -246,16 +254,31 @@ class _SentencePiece:
 
     def __init__(self, content, lower):
         library = optional_package("sentencepiece", "this model's text", PACKAGES)
-        try:
+        with _value_error("not a model of sentencepiece"):
+            if not content:  # of which the library makes a processor without a model
+                raise ValueError("the file is empty")
+            check_sentencepiece(content)
             self.processor = library.SentencePieceProcessor(model_proto=content)
             self.size = self.processor.get_piece_size()
-        except RuntimeError as error:
-            raise ValueError(f"not a model of sentencepiece: {error}") from None
-        self.encode = self.processor.encode
+
+    def encode(self, texts):
+        with _value_error("the tokenizer cannot encode the text"):
+            return self.processor.encode(texts)
 
     def token_id(self, token):
         found = self.processor.piece_to_id(token)
         return found if self.processor.id_to_piece(found) == token else None
+
+
+@contextlib.contextmanager
+def _value_error(words):
+    """A context in which any error of a library is a ValueError; panics of Rust are no `Exception`."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ValueError(f"{words}: {one_line(error)}") from None
 
 
 def pack(content):

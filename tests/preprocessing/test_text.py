@@ -3,6 +3,7 @@ import copy
 import dataclasses
 import json
 import pickle
+import time
 import zlib
 
 import pytest
@@ -159,6 +160,80 @@ def test_wrong_files_are_refused(name, content, family, message, tmp_path):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         TextPreprocessing.from_files(tmp_path, family)
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
+WORDS = {"<pad>": 0, "<eos>": 1, "<unk>": 2, "a": 3}
+HOSTILE = {  # changes of a tokenizer.json, or another file
+    "an expansion": (
+        {"normalizer": {"type": "Sequence", "normalizers": [REPLACE] * 9}},
+        "10{9} times as long",
+    ),
+    "an expansion by a regular expression": (
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": "."}, "content": "a" * 10_000}},
+        "10001 times as long",
+    ),
+    "bytes of bytes": (
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}] * 40}},
+        "times as long",
+    ),
+    "a table that is cut off": (
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAD/////"}},
+        "has 12 bytes; its trie would have 4294967295",
+    ),
+    "a long entry of a table": (
+        {
+            "normalizer": {
+                "type": "Precompiled",
+                "precompiled_charsmap": base64.b64encode(bytes(4) + b"a" * 9999 + b"\0").decode(),
+            }
+        },
+        "has 9999 bytes in place of one character; expected at most 256",
+    ),
+    "a panic": ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "chunk size must be non-zero"),
+    "depth": (
+        {"normalizer": json.loads('{"normalizers": [' * 200 + "1" + "]}" * 200)},
+        "not a tokenizer.json",
+    ),
+    "a missing token": (
+        {"model": {"type": "WordLevel", "vocab": {"<pad>": 0, "<eos>": 1}, "unk_token": "<unk>"}},
+        r"cannot encode the text: WordLevel error: Missing \[UNK\]",
+    ),
+    "a large id": (
+        {"model": {"type": "WordLevel", "vocab": {**WORDS, "b": 2**31}, "unk_token": "<unk>"}},
+        "expected token ids below 2147483648; got 2147483648",
+    ),
+    "an empty file": (b"", "not a model of sentencepiece: the file is empty"),
+    "a model that is cut off": (b"\x0a\x0e\x0a", "not a model of sentencepiece: "),
+    "a long entry of a model's table": (
+        b"\x1a\xa5\x4e\x12\xa2\x4e" + bytes(4) + b"a" * 9997 + b"\0",
+        "has 9997 bytes in place of one character",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_tokenizer_is_refused(kind, tmp_path):
+    content, message = HOSTILE[kind]
+    file = tmp_path / ("spiece.model" if isinstance(content, bytes) else "tokenizer.json")
+    if isinstance(content, dict):
+        model = {"type": "WordLevel", "vocab": WORDS, "unk_token": "<unk>"}
+        content = json.dumps({"version": "1.0", "added_tokens": [], "model": model, **content}).encode()
+    file.write_bytes(content)
+    started = time.process_time()
+    with pytest.raises(ValueError, match=message) as refused:
+        TextPreprocessing.from_files(file, "siglip2", length=8, end=None)
+    assert "\n" not in str(refused.value) and time.process_time() - started < 1
+
+
+def test_a_regular_expression_that_takes_too_long_is_refused_by_the_text(tmp_path):
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Removed", "invert": False}
+    model = {"type": "WordLevel", "vocab": WORDS, "unk_token": "<unk>"}
+    content = {"version": "1.0", "added_tokens": [], "pre_tokenizer": split, "model": model}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    prepare = TextPreprocessing.from_files(tmp_path, "siglip2", length=8)
+    with pytest.raises(ValueError, match="the tokenizer cannot encode the text: .*retry-limit"):
+        prepare("a" * 40 + "!")
 
 
 def test_a_missing_library_is_named_at_the_first_call(monkeypatch):

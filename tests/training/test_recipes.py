@@ -57,7 +57,7 @@ def test_a_value_that_is_not_allowed_is_refused(name):
         with pytest.raises(ValueError) as refused:
             SHORT.with_changes(**{name: value})
         message = str(refused.value)
-        assert message.startswith(f"{name} must be") and message.endswith(f"got {value!r}")
+        assert message.startswith(f"{name} must be") and f"; got {value!r}" in message
 
 
 @pytest.mark.parametrize(
