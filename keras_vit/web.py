@@ -9,6 +9,7 @@ from requests.utils import get_auth_from_url, get_netrc_auth
 from keras_vit.messages import redact_url
 
 REDIRECTS = 30
+CONNECT, ANSWER = 2, 10  # seconds until a server that is there is connected, and answers
 
 
 class Refused(ValueError):
@@ -85,3 +86,23 @@ def check_encrypted(url, trust):
             f"{redact_url(url)} is not encrypted, and anyone on the way can change the file; use https://, "
             "give the file's sha256 (--sha256), or accept it with trust=True (--trust)"
         )
+
+
+def connection_problem(url):
+    """Return why a server cannot be reached, in one line, or None if it answers.
+
+    Args:
+        url: `http://` or `https://`; any answer is one.
+    """
+    try:
+        requests.head(url, timeout=(CONNECT, ANSWER), allow_redirects=False)
+    except exceptions.SSLError:  # The server is there, and other programs may trust it.
+        return None
+    except exceptions.ConnectionError as error:
+        proxy = " by its proxy" if isinstance(error, exceptions.ProxyError) else ""
+        return f"no connection to {redact_url(url)}{proxy}"
+    except exceptions.Timeout:
+        return f"no answer of {redact_url(url)} in {ANSWER} seconds"
+    except exceptions.RequestException as error:
+        return f"the request failed ({type(error).__name__})"
+    return None

@@ -1,6 +1,7 @@
 """Source → local file: a path, or a URL on Hugging Face, the web or Google Cloud."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import posixpath
@@ -226,15 +227,28 @@ def _shards(path):
 
 def _download(repo, name, revision):
     """Path of a downloaded file of a repository, or None if there is no such file."""
-    from huggingface_hub import errors, hf_hub_download
+    from huggingface_hub import constants, errors, hf_hub_download
 
     try:
+        if not constants.HF_HUB_OFFLINE:
+            _check_connection(constants.ENDPOINT)
         path = pathlib.Path(hf_hub_download(repo, name, revision=revision))
     except errors.LocalEntryNotFoundError:  # no answer; a subclass of the next one
         raise
     except errors.EntryNotFoundError:
         return None
     return path if path.is_file() else None
+
+
+@functools.cache  # of a success
+def _check_connection(endpoint):
+    """Raise LocalEntryNotFoundError if a server cannot be reached, which the library tries for a minute."""
+    from huggingface_hub import errors
+
+    from keras_vit.web import connection_problem
+
+    if problem := connection_problem(endpoint):
+        raise errors.LocalEntryNotFoundError(problem)
 
 
 def _hub_problem(error, repo):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import socket
 import threading
 import time
 import urllib.parse
@@ -528,6 +529,29 @@ def go_offline(monkeypatch):
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     close_session()
+
+
+@pytest.mark.parametrize("through", ["a closed port", "a proxy", "no name server"])
+def test_an_offline_machine_refuses_a_name_at_once(through, tmp_path, monkeypatch, capfd):
+    from huggingface_hub import constants
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        if through == "a proxy":
+            monkeypatch.setenv("http_proxy", dead)
+        endpoints = {
+            "a closed port": dead,
+            "a proxy": "http://hub.invalid",
+            "no name server": "http://hub.invalid",
+        }
+        monkeypatch.setattr(constants, "ENDPOINT", endpoints[through])
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        start = time.monotonic()
+        message = refusal("hf://org/other")
+    assert time.monotonic() - start < 3
+    assert "it is not in" in message and f"did not send it (no connection to {endpoints[through]}" in message
+    assert capfd.readouterr().err == ""  # no lines about attempts
 
 
 def test_a_file_that_another_tool_cached_is_used_with_a_warning(hub):
