@@ -9,6 +9,7 @@ import ast
 import contextlib
 import difflib
 import importlib
+import importlib.util
 import os
 import pathlib
 import re
@@ -399,6 +400,10 @@ SUBCOMMANDS = {
 }
 
 
+# The subcommands that read no file but the catalogue's, and start at once.
+WITHOUT_KERAS = ("models",)
+
+
 class _Parser(argparse_flags.ArgumentParser):
     """A parser whose errors are one line and suggest the intended subcommand or option."""
 
@@ -561,17 +566,43 @@ def _is_startup_log(line):
     return STARTUP_LOGS.match(line) is not None
 
 
+@contextlib.contextmanager
+def without_keras():
+    """Import modules of the package without the `__init__` of their packages, which import Keras.
+
+    A process that has imported the package keeps it.
+    """
+    if "keras_vit" in sys.modules:
+        yield
+        return
+    try:
+        for name in ("keras_vit", "keras_vit.weights"):
+            sys.modules[name] = importlib.util.module_from_spec(importlib.util.find_spec(name))
+        yield
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "keras_vit"]:
+            del sys.modules[name]
+
+
+def _run(module, args):
+    """Run a subcommand's module and flush standard output; return the exit status."""
+    status = module.run(args) or 0
+    importlib.import_module("keras_vit.cli.report").print_now("", end="")
+    return status
+
+
 def main(argv=None):
     """Run a subcommand; return the exit status: 0, 2 for bad input, 130 if interrupted."""
     args = parser().parse_args(sys.argv[1:] if argv is None else [*argv])
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
+        if args.subcommand in WITHOUT_KERAS:
+            with without_keras():
+                return _run(importlib.import_module(f"keras_vit.cli.{args.subcommand}"), args)
         with quiet_startup_logs():
             module = importlib.import_module(f"keras_vit.cli.{args.subcommand}")
             importlib.import_module("tensorflow").config.list_physical_devices()
-        status = module.run(args) or 0
-        importlib.import_module("keras_vit.cli.report").print_now("", end="")
-        return status
+        return _run(module, args)
     except BrokenPipeError:  # the reader of standard output has ended, such as `head`
         _discard_output()
         return 141

@@ -20,5 +20,17 @@ from keras_vit.weights.save import save_weights as save_weights
 
 __version__ = "0.1.0"
 
-LAZY = {"data": None, "evaluation": None, "export": None, "inspection": None, "search": None}
+LAZY = {  # the public submodules, of which some are imported above
+    "data": None,
+    "evaluation": None,
+    "export": None,
+    "inspection": None,
+    "layers": None,
+    "models": None,
+    "preprocessing": None,
+    "search": None,
+    "training": None,
+    "variants": None,
+    "weights": None,
+}
 __getattr__, __dir__ = lazy_names(__name__, LAZY)

@@ -2,14 +2,19 @@
 
 import importlib
 import sys
+import types
+
+NONE = types.MappingProxyType({})
 
 
-def lazy_names(package, names):
-    """Return a package's `__getattr__` and `__dir__`, which import names at their first use.
+def lazy_names(package, names=NONE):
+    """Return a package's `__getattr__`, which imports names at their first use, and `__dir__`.
+
+    Public names are these names, and all that the package imports except modules.
 
     Args:
         package: Its `__name__`.
-        names: dict from names to the submodules that define them; None for a submodule's own name.
+        names: dict from names to the submodules that define them; None for a public submodule.
 
     Example:
         >>> __getattr__, __dir__ = lazy_names("keras_vit.training", {"train": "run"})
@@ -26,9 +31,16 @@ def lazy_names(package, names):
         return getattr(module, name) if names[name] else module
 
     def __dir__():
-        return sorted({*vars(sys.modules[package]), *names})
+        values = vars(sys.modules[package])
+        return sorted({*names, *(name for name in values if _is_public(name, values[name], names))})
 
     return __getattr__, __dir__
+
+
+def _is_public(name, value, names):
+    if name.startswith("_"):
+        return name.startswith("__")  # as `__doc__`
+    return not isinstance(value, types.ModuleType) and value is not names and value is not lazy_names
 
 
 def optional_package(name, feature, packages):

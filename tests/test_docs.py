@@ -164,7 +164,7 @@ def named(path):
 
 
 def public(module):
-    names = (name for name in dir(module) if not name.startswith("_") and name != "lazy_names")
+    names = (name for name in dir(module) if not name.startswith("_"))
     found = (getattr(module, name) for name in names)
     return [value for value in found if inspect.isclass(value) or inspect.isfunction(value)]
 

@@ -1,4 +1,5 @@
 import functools
+import importlib
 import json
 import os
 import pathlib
@@ -87,6 +88,18 @@ def test_the_names_of_the_reference_are_two_levels_deep_and_there(found):
     assert len(NAMES) > 80
     assert [name for name in NAMES if name.count(".") > 1] == []
     assert found("tensorflow")  # in whose process each was looked up
+
+
+@pytest.mark.parametrize("package", ["", *sorted({*keras_vit.LAZY} - {"search", "variants"})])
+def test_dir_lists_public_names_only(package):
+    names = {
+        name for name in dir(importlib.import_module(f"keras_vit.{package}".strip("."))) if "__" not in name
+    }
+    documented = {name.rpartition(".")[2] for name in NAMES if name.rpartition(".")[0] == package}
+    assert documented <= names
+    constants = {"MAX_BYTES", "MAX_PIXELS", "PAIRS", "RECIPES"}
+    in_reference = {part for name in NAMES for part in name.split(".")}
+    assert names - in_reference - constants <= {"is_float32", "read_image"}
 
 
 def test_what_is_imported_when_first_used_is_listed_before():

@@ -15,6 +15,7 @@ from keras_vit.evaluation.real_labels import real_labels_of as real_labels_of
 from keras_vit.evaluation.representations import representations as representations
 from keras_vit.evaluation.retrieval import recall as recall
 from keras_vit.evaluation.retrieval import retrieval as retrieval
+from keras_vit.lazy import lazy_names
 from keras_vit.tasks.multi_label import multi_label_classes as multi_label_classes
 from keras_vit.tasks.multi_label import multi_label_scores as multi_label_scores
 from keras_vit.tasks.regression import regression_scores as regression_scores
@@ -26,3 +27,5 @@ from keras_vit.tasks.single_label import Predictions as Predictions
 from keras_vit.tasks.single_label import accuracy as accuracy
 from keras_vit.tasks.single_label import confusion_matrix as confusion_matrix
 from keras_vit.tasks.single_label import per_class as per_class
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -34,3 +34,6 @@ from keras_vit.layers.text import TokenPooling as TokenPooling
 from keras_vit.layers.token_grid import GridToTokens as GridToTokens
 from keras_vit.layers.token_grid import TokensToGrid as TokensToGrid
 from keras_vit.layers.weight_norm import WeightNormDense as WeightNormDense
+from keras_vit.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,5 +1,6 @@
 """Models."""
 
+from keras_vit.lazy import lazy_names
 from keras_vit.models.dino import DINO as DINO
 from keras_vit.models.distributed import DistributedModel as DistributedModel
 from keras_vit.models.image_gpt import ImageGPT as ImageGPT
@@ -9,3 +10,5 @@ from keras_vit.models.pair_scores import PAIRS as PAIRS
 from keras_vit.models.segmentation import ImageSegmenter as ImageSegmenter
 from keras_vit.models.text import TextTransformer as TextTransformer
 from keras_vit.models.vit import VisionTransformer as VisionTransformer
+
+__getattr__, __dir__ = lazy_names(__name__)

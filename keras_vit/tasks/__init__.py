@@ -1,6 +1,7 @@
 """Tasks: loss, metrics, scores, labels and descriptions of what a model predicts, a file for each."""
 
-from keras_vit.rules import one_of
+from keras_vit import rules
+from keras_vit.lazy import lazy_names
 from keras_vit.tasks.multi_label import MULTI_LABEL
 from keras_vit.tasks.regression import REGRESSION
 from keras_vit.tasks.segmentation import SEGMENTATION
@@ -19,4 +20,7 @@ def get_task(name):
     """
     if isinstance(name, Task):
         return name
-    return TASKS[one_of(TASKS).check("task", name)]
+    return TASKS[rules.one_of(TASKS).check("task", name)]
+
+
+__getattr__, __dir__ = lazy_names(__name__)

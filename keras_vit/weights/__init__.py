@@ -1,5 +1,6 @@
 """Checkpoint files to models, and back."""
 
+from keras_vit.lazy import lazy_names
 from keras_vit.weights.archive import read_arrays as read_arrays
 from keras_vit.weights.cache import cache_folder as cache_folder
 from keras_vit.weights.catalogue import Checkpoint as Checkpoint
@@ -14,3 +15,5 @@ from keras_vit.weights.push import push_to_hub as push_to_hub
 from keras_vit.weights.save import save_weights as save_weights
 from keras_vit.weights.show import show_checkpoint as show_checkpoint
 from keras_vit.weights.tokenizer import read_text_preprocessing as read_text_preprocessing
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,6 +1,8 @@
 import dataclasses
 import importlib
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -96,3 +98,17 @@ def test_variants_whose_patch_is_larger_than_the_image_are_excluded(keras_vit):
     variants, checkpoints = listed(keras_vit, "--image_size", 15)
     assert "H/14" in variants and "B/16" not in variants
     assert checkpoints == [*CATALOGUE]
+
+
+def test_the_list_is_printed_without_importing_keras():
+    code = "import sys, _keras_vit_cli as cli; status = cli.main(['models', 'b16', '--json']); "
+    code += "loaded = {name.partition('.')[0] for name in sys.modules}; "
+    code += "assert not loaded & {'tensorflow', 'keras', 'jax', 'keras_vit'}, loaded; "
+    code += "sys.exit(status)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "vit_b16_dino" in [row["name"] for row in json.loads(done.stdout)["catalogue"]]
+
+
+def test_an_error_of_the_list_is_one_line(script, refused):
+    refused(script("models", "--variant", "b16"), "variant 'b16' is unknown (did you mean 'B/16'?)")

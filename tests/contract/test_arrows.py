@@ -13,7 +13,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "tasks": ("preprocessing", "rules"),
     "writing": ("messages",),
     "seeds": (),
-    "layers": ("rules", "seeds"),
+    "layers": ("rules", "lazy", "seeds"),
     "variants": ("messages",),
     "web": ("messages",),
     "preprocessing": ("rules", "lazy", "web"),
