@@ -21,6 +21,7 @@ import _keras_vit_cli
 from keras_vit import VisionTransformer, from_pretrained, save_weights
 from keras_vit.export.archive import MAX_OVERHEAD
 from keras_vit.preprocessing import MAX_BYTES, MAX_PIXELS
+from keras_vit.preprocessing.text import LARGEST
 from keras_vit.training import RECIPES
 from keras_vit.weights.archive import EXPANSION, UNPACKED
 from keras_vit.weights.cache import LARGEST_SIDECAR
