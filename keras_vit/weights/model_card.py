@@ -2,6 +2,7 @@
 
 import re
 
+from keras_vit.models import ImageSegmenter, ImageTextModel
 from keras_vit.variants import variant_of
 
 USAGE = {
@@ -11,12 +12,11 @@ USAGE = {
 LIBRARIES = {"huggingface": "transformers", "timm": "timm"}
 
 
-def model_card(config, parameters, layout, repository, *, licence=None, dataset=None, metrics=None, tags=()):
+def model_card(model, layout, repository, *, licence=None, dataset=None, metrics=None, tags=()):
     """Write the text of README.md; unknown facts are omitted.
 
     Args:
-        config: `model.get_config()`.
-        parameters: Parameter count.
+        model: As for `push_to_hub`.
         layout: "huggingface" or "timm".
         repository: "ORG/NAME".
         licence, dataset, metrics, tags: As for `push_to_hub`.
@@ -33,7 +33,7 @@ def model_card(config, parameters, layout, repository, *, licence=None, dataset=
 
     if metrics and not dataset:
         raise ValueError(f"expected the dataset of the metrics; got {metrics!r} and no dataset")
-    task = "image-classification" if config["num_classes"] else "image-feature-extraction"
+    task, does, config, argument = _described(model)
     name = repository.partition("/")[2]
     results = [
         EvalResult(task, re.sub(r"[^\w./-]+", "-", dataset.lower()), dataset, metric, value)
@@ -48,8 +48,6 @@ def model_card(config, parameters, layout, repository, *, licence=None, dataset=
         **({"model_name": name, "eval_results": results} if results else {}),
     )
     variant = variant_of(config)
-    classes = config["num_classes"]
-    does = f"classification into {classes} classes" if classes else "feature vectors of images"
     preparation = ", ".join(f"{key} {value}" for key, value in config["preprocessing"].items())
     scores = [f"{metric} {value:.4g}" for metric, value in (metrics or {}).items()]
     trained = [f"Trained on {dataset}."] * bool(dataset)
@@ -61,13 +59,13 @@ def model_card(config, parameters, layout, repository, *, licence=None, dataset=
 
 # {name}
 
-Vision Transformer{f" {variant}" if variant else ""} for {does}, {parameters / 1e6:,.1f} million parameters, \
+Vision Transformer{f" {variant}" if variant else ""} for {does}, {model.count_params() / 1e6:,.1f} million parameters, \
 saved by keras_vit.
 
 ```python
 import keras_vit
 
-model = keras_vit.from_pretrained("hf://{repository}")
+model = keras_vit.from_pretrained("hf://{repository}"{argument})
 ```
 
 or with {LIBRARIES[layout]}:
@@ -88,3 +86,17 @@ or with {LIBRARIES[layout]}:
 
 {licence or "Not stated."}
 """
+
+
+def _described(model):
+    """The task on Hugging Face, the purpose, the image encoder's configuration and an argument for loading."""
+    if isinstance(model, ImageTextModel):
+        purpose = "the comparison of images with texts"
+        return "zero-shot-image-classification", purpose, model.image.get_config(), ", text_tower=True"
+    if isinstance(model, ImageSegmenter):
+        purpose = f"segmentation into {model.num_classes} classes"
+        return "image-segmentation", purpose, model.encoder.get_config(), ""
+    if model.num_classes:
+        purpose = f"classification into {model.num_classes} classes"
+        return "image-classification", purpose, model.get_config(), ""
+    return "image-feature-extraction", "feature vectors of images", model.get_config(), ""

@@ -5,6 +5,7 @@ import re
 import tempfile
 
 from keras_vit.messages import one_line
+from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.rules import one_of, optional
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.model_card import model_card
@@ -33,7 +34,7 @@ def push_to_hub(
     huggingface_hub's: from `hf auth login`, or HF_TOKEN.
 
     Args:
-        model: VisionTransformer.
+        model: VisionTransformer, or an ImageTextModel or ImageSegmenter that "huggingface" can express.
         repository: "ORG/NAME" or "USER/NAME".
         layout: "huggingface" (transformers) or "timm"; None: the first of these that can express the model;
             without a class token "timm" if it can.
@@ -92,10 +93,14 @@ def write_repository(model, folder, repository, layout=None, **facts):
     Raises:
         ValueError: as `push_to_hub`.
     """
+    if not isinstance(model, (VisionTransformer, ImageSegmenter, ImageTextModel)):
+        raise ValueError(f"expected a model that predicts; got a {type(model).__name__}: push its encoder")
+    optional(one_of(PUSHED)).check("layout", layout)
     config = model.get_config()
-    name = _layout(config, layout)
+    is_plain = isinstance(model, VisionTransformer)
+    name = _layout(config, layout) if is_plain else layout or PUSHED[0]
     layout = LAYOUTS[name]
-    card = model_card(config, model.count_params(), name, repository, **facts)
+    card = model_card(model, name, repository, **facts)
     folder.mkdir()
     if layout.in_folder:
         save_weights(model, folder, name)
@@ -109,7 +114,6 @@ def write_repository(model, folder, repository, layout=None, **facts):
 
 def _layout(config, requested):
     """The requested layout, or the first that can express the model."""
-    optional(one_of(PUSHED)).check("layout", requested)
     refusals = []
     # Without a class token transformers has only models of other names, such as I-JEPA.
     order = PUSHED if config["class_token"] else PUSHED[::-1]

@@ -145,6 +145,9 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     return file
 
 
+_SUFFIXES = (".npz", ".safetensors", ".bin", ".pth")  # of files that have a `NAME.json` next to them
+
+
 def files_to_write(path, layout, overwrite, option="overwrite=True"):
     """The paths of the weights and of the files that are saved next to them.
 
@@ -159,6 +162,12 @@ def files_to_write(path, layout, overwrite, option="overwrite=True"):
     existing = [file for file in files if file.exists()]
     if existing and not overwrite:
         raise ValueError(f"{str(existing[0])!r} exists; give another name or {option}")
+    others = [file for suffix in _SUFFIXES if (file := files[0].with_suffix(suffix)).is_file()]
+    if others := [file for file in others if file != files[0]]:
+        raise ValueError(
+            f"{files[1].name} would be read with {str(others[0])!r}, too, which it does not describe; give "
+            "another name"
+        )
     if files[0].parent.is_dir():
         for file in files:
             check_writable(file)

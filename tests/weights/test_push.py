@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 from huggingface_hub import close_session
 from made.servers import asked_hub
-from reference.small import HYBRID, images_for, one_block
+from reference.comparing import arrays, assert_same_arrays, randomize
+from reference.small import HYBRID, SMALL, images_for, one_block
 
-from keras_vit import Preprocessing, from_pretrained
+from keras_vit import (
+    ImageSegmenter,
+    ImageTextModel,
+    MaskedAutoencoder,
+    Preprocessing,
+    from_pretrained,
+)
 from keras_vit.weights.push import push_to_hub
 
 # The library's own, where it uploads large files without its compiled half.
@@ -28,6 +35,7 @@ MODELS = {  # changed options of a small model, the requested layout, and the ch
     "registers": ({"num_registers": 4, "prefix_positions": False, "layer_scale": 0.1}, None, "timm"),
     "clip": ({"pre_norm": True, "norm_epsilon": 1e-5, "activation": "quick_gelu"}, None, "timm"),
 }
+SEGMENTER = {"head": "mask", "num_queries": 3, "query_blocks": 1, "num_classes": 4}
 FAST = ("plain", "registers")
 
 
@@ -135,3 +143,33 @@ def test_a_refusal_of_the_hub_is_one_line(hub, monkeypatch):
     hub.server_close()
     close_session()
     assert refusal().startswith(f"{failed}ConnectError: ")
+
+
+def test_a_segmenter_and_two_towers_come_back_the_same(hub):
+    encoder = one_block(
+        num_classes=None, pooling=None, num_registers=4, prefix_positions=False, layer_scale=0.1
+    )
+    segmenter = randomize(ImageSegmenter(encoder, **SEGMENTER))
+    push_to_hub(segmenter, "me/streets")
+    card = files_of(hub, "me/streets")["README.md"].decode()
+    assert "image-segmentation" in card and "segmentation into 4 classes" in card
+    assert_same_arrays(arrays(from_pretrained("me/streets")), arrays(segmenter))
+    text = {
+        "vocabulary_size": 9,
+        "length": 5,
+        "hidden_size": 8,
+        "num_layers": 1,
+        "mlp_dim": 12,
+        "num_heads": 2,
+    }
+    image = {**SMALL, "num_classes": None, "num_layers": 1, "prefix_positions": False, "pooling": "map"}
+    towers = randomize(ImageTextModel(image, text, text_projection=12, projection_bias=True))
+    push_to_hub(towers, "me/words")
+    assert (
+        'from_pretrained("hf://me/words", text_tower=True)' in files_of(hub, "me/words")["README.md"].decode()
+    )
+    assert_same_arrays(arrays(from_pretrained("me/words", text_tower=True)), arrays(towers))
+    with pytest.raises(ValueError, match="'timm' cannot express this model"):
+        push_to_hub(towers, "me/words", layout="timm")
+    with pytest.raises(ValueError, match="expected a model that predicts; got a MaskedAutoencoder"):
+        push_to_hub(MaskedAutoencoder(one_block(num_classes=None)), "me/mae")

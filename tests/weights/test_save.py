@@ -391,6 +391,20 @@ def test_existing_files_are_replaced_only_on_request(layout, model, tmp_path):
         refuses(f"'.*{name}' exists; .* overwrite=True", other, path, layout)
 
 
+def test_a_name_that_another_file_has_with_another_suffix_is_refused(model, tmp_path):
+    save_weights(model, tmp_path / "model.npz", "vit_jax")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="model.json.* exists; give another name or overwrite=True"):
+        save_weights(model, tmp_path / "model.safetensors", "timm")
+    with pytest.raises(ValueError, match="model.json would be read with '.*/model.npz', too"):
+        save_weights(model, tmp_path / "model.safetensors", "timm", overwrite=True)
+    (tmp_path / "model.json").unlink()
+    with pytest.raises(ValueError, match="model.json would be read with '.*/model.npz', too"):
+        save_weights(model, tmp_path / "model.safetensors", "timm")
+    (tmp_path / "model.json").write_bytes(before["model.json"])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_a_path_may_be_a_string_relative_to_home(model, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert save_weights(model, "~/model.npz", "vit_jax") == tmp_path / "model.npz"
