@@ -1,6 +1,7 @@
 """The code blocks of README and the manual run, and the manual builds without resources from other hosts."""
 
 import ast
+import dataclasses
 import doctest
 import importlib
 import importlib.util
@@ -16,13 +17,15 @@ import sys
 import pytest
 from made.blocks import run_page
 from made.folders import write_masks
+from made.tokenizers import FILES
 
 import _keras_vit_cli
-from keras_vit import VisionTransformer, from_pretrained, save_weights
+from keras_vit import ImageTextModel, TextPreprocessing, VisionTransformer, from_pretrained, save_weights
 from keras_vit.export.archive import MAX_OVERHEAD
+from keras_vit.models.config import OPTIONS
 from keras_vit.preprocessing import MAX_BYTES, MAX_PIXELS
 from keras_vit.preprocessing.text import LARGEST
-from keras_vit.training import RECIPES
+from keras_vit.training import RECIPES, Recipe
 from keras_vit.weights.archive import EXPANSION, UNPACKED
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import CATALOGUE, find
@@ -30,12 +33,39 @@ from keras_vit.weights.catalogue import CATALOGUE, find
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 TEXTS = {page: (ROOT / page).read_text() for page in PAGES}
-NOT_RUN = ("bash", "text")  # commands that need a network or other programs, and output
+# Commands that need a network or other programs, output, and code of other packages.
+NOT_RUN = ("bash", "text", "py")
 PACKAGES = ("layers", "models", "weights", "data", "training", "evaluation", "inspection", "export")
 
 
 def blocks(text):
     return re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def published_files(folder):
+    """Files by the names of published checkpoints, of small models with the layouts of these."""
+    sizes = {"image_size": 224, "hidden_size": 24, "num_layers": 6, "mlp_dim": 48, "num_heads": 3}
+    (folder / "google").mkdir(parents=True)
+    names = tuple(f"class {number}" for number in range(1000))
+    classifier = VisionTransformer(patch_size=16, **sizes, num_classes=1000, class_names=names)
+    save_weights(classifier, folder / "google/vit-base-patch16-224", "huggingface")
+    classifier.save(folder / "timm.keras")
+    tokenizer = folder / "tokenizer"
+    tokenizer.mkdir()
+    for name, content in FILES["siglip"]().items():
+        (tokenizer / name).write_bytes(content)
+    texts = TextPreprocessing.from_files(tokenizer)
+    sizes |= {"num_layers": 1}
+    image = VisionTransformer(patch_size=16, **sizes, pooling="map")
+    text = {**sizes, "vocabulary_size": texts.vocabulary_size, "length": texts.length}
+    del text["image_size"]
+    projection = {"text_projection": sizes["hidden_size"], "projection_bias": True}
+    towers = ImageTextModel(image, text, **projection, text_preprocessing=texts)
+    save_weights(towers, folder / "google/siglip-base-patch16-224", "huggingface")
+    save_weights(towers, folder / "siglip.npz", "big_vision")
+    files = [path for path in folder.rglob("*") if path.is_file() and tokenizer not in path.parents]
+    files = {str(path.relative_to(folder)): path for path in files}
+    return {"vit_base_patch16_224.augreg_in21k_ft_in1k/model.keras": files.pop("timm.keras"), **files}
 
 
 def run_pages(pages, folder):
@@ -52,6 +82,7 @@ def run_pages(pages, folder):
     backbone = VisionTransformer(256, **sizes, **dinov3, pooling="gap", class_token=True)
     backbone.save(folder / "backbone.keras")
     files = {
+        **published_files(folder / "published"),
         "ViT-B_16.npz": checkpoint,
         "runs/quickstart-1/model.keras": folder / "other.keras",
         # A path takes precedence over the published name.
@@ -115,6 +146,18 @@ def test_every_page_but_that_of_the_paper_has_code_to_run():
     assert all(language in ("", "python", *NOT_RUN) for found in used.values() for language in found)
     without = [page for page, languages in used.items() if not {"", "python"} & {*languages}]
     assert without == ["docs/paper.md"]  # Its runs are too large.
+
+
+def test_the_code_and_names_of_other_packages_are_beside_ours():
+    page = TEXTS["docs/coming_from.md"]
+    for language, block in blocks(page):
+        if language == "py":
+            ast.parse(block)
+    tables = page.partition("## Names of hyperparameters")[2].split("\n\n")
+    options = {*OPTIONS}, {field.name for field in dataclasses.fields(Recipe)}
+    for table, known in zip([table for table in tables if table.startswith("|")], options, strict=True):
+        names = re.findall(r"^\| `(\w+)", table, re.MULTILINE)
+        assert len(names) > 12 and {*names} <= known
 
 
 def test_every_command_that_is_shown_is_parsed():
