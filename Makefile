@@ -18,7 +18,7 @@ help:
 	@echo "make test         ruff, the fast tests on TensorFlow with coverage, and a sample of them on JAX"
 	@echo "make test-full    all tests, including the slow ones and comparisons with other packages"
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
-	@echo "make docs         build the manual into site/"
+	@echo "make docs         fill the parser's options into docs/cli.md, and build the manual into site/"
 	@echo "make docs-figures redraw the manual's figures: two minutes of training, and Chromium for two of them"
 	@echo "make litert-js    fetch LiteRT.js from npm into export/web/litert, for the pages of export"
 	@echo "make url          copy the repository's URL from setup.py into README and the notebooks"
@@ -66,6 +66,7 @@ benchmark: .venv/dev
 
 # The variable silences mkdocs-material's announcement of its successor.
 docs: .venv/dev
+	$(BIN)/python docs/cli_options.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs-figures: .venv/peers

@@ -1,7 +1,7 @@
-"""Fills the option tables and the repository's URL into the pages.
+"""Fills the option tables into docs/cli.md, and the repository's URL into the pages of the built manual.
 
-`<!-- options: SUBCOMMAND -->` becomes a table of the parser's options. Links to files outside `docs/` become
-links to the repository, whose URL is in setup.py.
+`python docs/cli_options.py` writes what is between `<!-- options: SUBCOMMAND -->` and `<!-- end -->`, a table of
+the parser's options. Links to files outside `docs/` become links to the repository, whose URL is in setup.py.
 """
 
 import argparse
@@ -21,7 +21,6 @@ def on_config(config):
 
 
 def on_page_markdown(markdown, page, **kwargs):
-    markdown = re.sub(r"<!-- options: ([\w ]+) -->", lambda match: options(*match[1].split()), markdown)
     return linked(markdown, (DOCS / page.file.src_uri).parent)
 
 
@@ -37,6 +36,20 @@ def linked(markdown, folder):
         return match[0] if path.startswith("docs") else f"]({REPOSITORY}/blob/main/{path})"
 
     return re.sub(r"\]\((\.\./[\w./-]+)\)", link, markdown)
+
+
+def filled(markdown):
+    """A page's text with the tables of the present options.
+
+    >>> filled("<!-- options: quickstart -->\\n\\nan old table\\n\\n<!-- end -->").splitlines()[2]
+    'Train on scanned digits, evaluate, draw, export, load back and compare.'
+    """
+    return re.sub(
+        r"(<!-- options: ([\w ]+) -->\n).*?(<!-- end -->)",
+        lambda match: f"{match[1]}\n{options(*match[2].split())}\n\n{match[3]}",
+        markdown,
+        flags=re.DOTALL,
+    )
 
 
 def options(*words):
@@ -76,3 +89,8 @@ def _name(action):
 def _meaning(action):
     choices = f" (one of {', '.join(map(str, action.choices))})" if action.choices else ""
     return (action.help or "").replace("|", "\\|") + choices
+
+
+if __name__ == "__main__":
+    page = DOCS / "cli.md"
+    page.write_text(filled(page.read_text()))

@@ -189,6 +189,11 @@ def test_every_subcommand_has_its_section():
     assert re.findall(r"<!-- options: (.+) -->", TEXTS["docs/cli.md"]) == titles
 
 
+def test_the_tables_of_options_are_those_of_the_parser():
+    """Otherwise run `python docs/cli_options.py`."""
+    assert hook("cli_options").filled(TEXTS["docs/cli.md"]) == TEXTS["docs/cli.md"]
+
+
 def test_the_linked_files_of_the_repository_exist():
     for page, text in TEXTS.items():
         for link in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", text):
@@ -254,12 +259,16 @@ def test_the_reference_lists_every_method_that_a_page_or_notebook_calls():
         assert own & called <= {*members.split(", "), *apart}, path
 
 
-@pytest.mark.parametrize("name", ["cli_options", "griffe_export"])
-def test_the_examples_of_the_hooks_hold(name):
+def hook(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    failed, tried = doctest.testmod(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["cli_options", "griffe_export"])
+def test_the_examples_of_the_hooks_hold(name):
+    failed, tried = doctest.testmod(hook(name))
     assert tried and not failed
 
 
