@@ -1,7 +1,7 @@
 """Fills the option tables into docs/cli.md, and the repository's URL into the pages of the built manual.
 
-`python docs/cli_options.py` writes what is between `<!-- options: SUBCOMMAND -->` and `<!-- end -->`, a table of
-the parser's options. Links to files outside `docs/` become links to the repository, whose URL is in setup.py.
+`python docs/cli_options.py` writes a table of the parser's options between `<!-- options: SUBCOMMAND -->` and
+`<!-- end -->`. Links to files outside `docs/` become links to the repository, whose URL is in setup.py.
 """
 
 import argparse
