@@ -47,7 +47,7 @@ def model_card(model, layout, repository, *, licence=None, dataset=None, metrics
         datasets=[dataset] if dataset and re.fullmatch(r"[\w.-]+/[\w.-]+", dataset) else None,
         **({"model_name": name, "eval_results": results} if results else {}),
     )
-    variant = variant_of(config)
+    variant, millions = variant_of(config), model.count_params() / 1e6
     preparation = ", ".join(f"{key} {value}" for key, value in config["preprocessing"].items())
     scores = [f"{metric} {value:.4g}" for metric, value in (metrics or {}).items()]
     trained = [f"Trained on {dataset}."] * bool(dataset)
@@ -59,7 +59,7 @@ def model_card(model, layout, repository, *, licence=None, dataset=None, metrics
 
 # {name}
 
-Vision Transformer{f" {variant}" if variant else ""} for {does}, {model.count_params() / 1e6:,.1f} million parameters, \
+Vision Transformer{f" {variant}" if variant else ""} for {does}, {millions:,.1f} million parameters, \
 saved by keras_vit.
 
 ```python
@@ -89,7 +89,7 @@ or with {LIBRARIES[layout]}:
 
 
 def _described(model):
-    """The task on Hugging Face, the purpose, the image encoder's configuration and an argument for loading."""
+    """The task on Hugging Face, the purpose, the configuration of the image encoder, a loading argument."""
     if isinstance(model, ImageTextModel):
         purpose = "the comparison of images with texts"
         return "zero-shot-image-classification", purpose, model.image.get_config(), ", text_tower=True"
