@@ -19,7 +19,7 @@ import tempfile
 from absl.flags import argparse_flags
 
 CHECKPOINT = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name listed by `keras-vit models`"
-EXPORT = "what keras-vit export wrote (SavedModel folder, .tar.gz, .tflite, .onnx, folder of a page)"
+EXPORT = "export of keras-vit (SavedModel folder, .tar.gz, .tflite, .onnx, folder of a page)"
 PATHS = "image files, their URLs, folders of files, or - for a list of them on standard input, one per line"
 LABELS = "a .json file of the texts of each class, a text file with one class a line, or imagenet_1k"
 SIZE = "side in pixels, or HEIGHTxWIDTH"
@@ -78,7 +78,7 @@ def _quickstart(add):
 def _models(add):
     add("--image_size", type=positive_int, default=224, help="side of the image that the GFLOPs are for")
     add("--num_classes", type=non_negative_int, default=1000, help="size of the head; 0 for none")
-    add("words", nargs="*", metavar="TEXT", help="part of name, source or variant; with * or ? all of it")
+    add("words", nargs="*", metavar="TEXT", help="part of name, source or variant, or a pattern with * or ?")
     add("--filter", action="append", default=[], metavar="TEXT", help="the same; all must match")
     add("--variant", help="list this size only, such as B/16")
     add("--cached", action="store_true", help="list only the checkpoints that are in the cache")
@@ -102,7 +102,7 @@ def _training(add, recipe, recipe_help):
     add("--strategy", default="auto", help=known)
     _set(add, "FIELD", "any field of the recipe, as base_lr=0.01; pydoc keras_vit.training.Recipe lists them")
     _on_bad_image(add)
-    add("--tokenizer", metavar="PATH[:FAMILY]", help="of images and captions (default: the weights')")
+    add("--tokenizer", metavar="PATH[:FAMILY]", help="tokenizer of captions (default: that of the weights)")
     add("--deterministic", action="store_true", help="bit-identical results on GPUs, too; slower")
 
 
@@ -131,7 +131,7 @@ def _plan(add):
     add("--num_classes", type=positive_int, default=1000, help="size of the head (default: 1000)")
     _objective(add)
     _set(add, "FIELD", "any field of the recipe")
-    add("--extrapolate", action="store_true", help="compile 2 and 4 blocks only, and add the others' share")
+    add("--extrapolate", action="store_true", help="compile 2 and 4 blocks only, and extrapolate to all")
     _output(add)
 
 
@@ -216,7 +216,7 @@ def _search_query(add):
     add("query", nargs="+", help="an image file; or words, for an image-text model")
     add("--index", required=True, metavar="DIR", help="folder that keras-vit search index has written")
     add("--top", type=positive_int, default=10, help="images listed (default: 10)")
-    add("--model", help="the index's model, if it is elsewhere now")
+    add("--model", help="the index's model, if its path or URL has changed")
     _trust(add)
     _output(add)
 
@@ -242,7 +242,7 @@ def _export(add):
     add("--formats", type=names, default=("saved_model", "tflite"), help=formats)
     _precisions(add)
     _dataset(add, required=False)
-    add("--split", default="test", help="what to verify on (default: test); int8 is calibrated on train")
+    add("--split", default="test", help="split to verify on (default: test); int8 is calibrated on train")
     add("--images", type=positive_int, default=512, help="maximum number of images of it (default: 512)")
     _on_bad_image(add)
     _task(add)
@@ -262,7 +262,7 @@ def _export(add):
     add("--licence", help="of the weights, for the Hub model card: Apache-2.0, …")
     add("--url", metavar="URL", help="URL at which the Hub archive will be published")
     add("--single_file", action="store_true", help="web: put everything into web/index.html")
-    side = "web: add a field to draw on, for a model of scans of so many pixels a side"
+    side = "web: add a field to draw on, whose drawings are reduced to SIDE×SIDE pixels"
     add("--attention", action="store_true", help="web: show attention rollout over the picture")
     add("--drawing", type=positive_int, metavar="SIDE", help=side)
     add("--json", action="store_true", help="print JSON instead of a table")
@@ -287,7 +287,7 @@ def _benchmark(add):
 
 def _weights(add):
     add("source", help=f"{CHECKPOINT}, or file.npz:part")
-    _set(add, "ARGUMENT", "what the file does not say, or what to change: num_heads=6, image_size=384")
+    _set(add, "ARGUMENT", "values that the file lacks or that are changed: num_heads=6, image_size=384")
     _trust(add)
     _output(add)
 
@@ -381,7 +381,7 @@ SUBCOMMANDS = {
     "models": (_models, "list the variants with parameters and GFLOPs, and the published checkpoints"),
     "finetune": (_finetune, "train a model on a data set, from a checkpoint or from random weights"),
     "pretrain": (_pretrain, "train from random weights, with or without labels"),
-    "plan": (_plan, "compile a training step for TPUs that are not there: memory, FLOPs, collectives"),
+    "plan": (_plan, "compile a training step for TPUs, without having them: memory, FLOPs, collectives"),
     "evaluate": (_evaluate, "accuracy of a model on a split of a data set"),
     "fewshot": (_fewshot, "accuracy of a simple classifier of the features of a few images per class"),
     "probe": (_probe, "accuracy of a linear classifier on the features of each block"),

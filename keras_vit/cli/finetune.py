@@ -76,7 +76,7 @@ def train_and_report(args, **options):
     finally:  # The results are printed even if the report cannot be written.
         for path in record["bad_images"]:
             print(f"skipped, unreadable: {printable(path)}")
-        print(f"{summary(record)}; everything is in {workdir.path}, {REPORT} to look at")
+        print(f"{summary(record)}; results are in {workdir.path}, see {REPORT}")
 
 
 def _sized(config, changes, args):

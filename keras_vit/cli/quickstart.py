@@ -41,9 +41,9 @@ def run(args):
 
 def _finish(config, workdir, record):
     """Draw, export, load back and compare; return the finished result."""
-    print("\nDrawing")
+    print("\nPlotting")
     figures = write_run_report(config, workdir, record)
-    print("Exporting to SavedModel, LiteRT and a web page, loading all back")
+    print("Exporting to SavedModel, LiteRT and a web page, and loading them again")
     folder = workdir.path / "export"
     if not folder.exists():
         digits = load_dataset("digits", RECIPES["digits"].seed)

@@ -1,4 +1,4 @@
-"""Compile a run's training step for TPUs that are not there, and measure the program.
+"""Compile a run's training step for TPUs that this machine does not have, and measure the program.
 
 Needs JAX as Keras's backend, and libtpu, whose compiler runs on any machine. No weight is allocated:
 variables have shapes only, in a `keras.StatelessScope`. Keras would initialize them at the end of the next
@@ -150,7 +150,7 @@ def _bytes(message, what):
 
 
 class _OnChips(Sharded):
-    """The distribution of a run, on chips that are not there, which `keras.distribution` cannot name."""
+    """The distribution of a run on absent chips, which `keras.distribution` cannot name."""
 
     def __init__(self, strategy, mesh, sharding):
         super().__init__(strategy, mesh, [f"tpu:{number}" for number in range(math.prod(mesh.values()))])

@@ -86,7 +86,7 @@ class Workdir:
                 f"{other} trains in {os.fspath(self.path)!r}; wait for its end, or choose another --workdir"
             ) from None
         except OSError as error:  # Some file systems have no locks.
-            print(f"{os.fspath(self.path)!r} cannot be locked ({error}); start no other run in it")
+            print(f"{os.fspath(self.path)!r} cannot be locked ({error}); do not start another run in it")
         try:
             holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
             yield

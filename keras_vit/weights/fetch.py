@@ -195,7 +195,7 @@ def _from_hub(text):
                 try:
                     _download(repo, sidecar, commit)
                 except errors.LocalEntryNotFoundError:
-                    warnings.warn(f"{text}: no answer about {sidecar}, which is ignored", stacklevel=3)
+                    warnings.warn(f"{text}: {sidecar} could not be requested, and is ignored", stacklevel=3)
                     break
     except Exception as error:  # The library raises many kinds.
         raise ValueError(one_line(f"{text}: {_hub_problem(error, repo)}")) from error

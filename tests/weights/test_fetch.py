@@ -559,7 +559,7 @@ def test_a_file_that_another_tool_cached_is_used_with_a_warning(hub):
 
     path = hf_hub_download("org/vit", "model.safetensors")
     hub.problems["org/vit"] = (503, "")
-    with pytest.warns(UserWarning, match="hf://org/vit: no answer about config.json, which is ignored"):
+    with pytest.warns(UserWarning, match="hf://org/vit: config.json could not be requested, and is ignored"):
         assert fetch("hf://org/vit") == pathlib.Path(path)
 
 
