@@ -29,8 +29,8 @@ class ImageTextModel(ConfiguredModel):
     """Two towers, one for images and one for texts, as in SigLIP, CLIP and LiT.
 
     The vectors of both, of length 1, have a logit for each pair of an image and a text. `fit` takes pairs
-    without labels, and compares each with all pairs of the global batch, on any number of devices; a pair of
-    sample weight 0 is left out, and other weights count as 1. For a
+    without labels, and compares each with all pairs of the global batch, on any number of devices. Sample
+    weights weight the pairs in the mean of the loss; a pair of weight 0 is not compared with others. For a
     frozen image tower (LiT), set `model.image.trainable = False` and compile.
 
     Args:

@@ -148,7 +148,8 @@ DAMAGES = {
     "no training images": in_splits,
     "too few images": change(b"01.png,a photo of bright 1\n01.png,some bright 1\n", b""),
     "a line that is no object": write_json,
-    "a quotation mark that is not closed": change(b"some dark 0", b'"some dark 0' + b" " * 200_000),
+    "a quotation mark that is not closed": change(b"some dark 0", b'"some dark 0'),
+    "an image outside of the folder": change(b"01.png", b"../1.png"),
     "another encoding": change(b"some dark 0", "größer".encode("latin-1")),
     "a damaged image": damage_image,
 }

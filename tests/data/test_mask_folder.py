@@ -128,7 +128,7 @@ def test_another_folder_of_masks_is_named(tmp_path):
 
 
 def damage_missing(root):
-    (root / "masks" / "03.png").unlink()
+    (root / "masks" / "03.png").rename(root / "masks" / "03_L.png")
 
 
 def damage_mask(root):
@@ -145,6 +145,11 @@ def damage_color(root):
 
 def damage_depth(root):
     Image.fromarray(np.zeros((32, 24), "uint16")).save(root / "masks" / "03.png")
+
+
+def damage_colors(root):
+    damage_color(root)
+    (root / "classes.txt").write_text("sky\t#87ceeb\ntree\t#228b22\n")
 
 
 def damage_size(root):
@@ -203,7 +208,8 @@ DAMAGES = {  # by the first cell of the manual's table; some return another data
     "no training images": damage_train,
     "a damaged image": damage_image,
     "a damaged mask": damage_mask,
-    "a mask in colors": damage_color,
+    "a mask in colors without colors in `classes.txt`": damage_color,
+    "a color that `classes.txt` does not name": damage_colors,
     "a mask of 16 bits": damage_depth,
     "a mask of another size": damage_size,
     "a value without a class": damage_value,
