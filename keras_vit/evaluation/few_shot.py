@@ -5,6 +5,7 @@ import numpy as np
 
 from keras_vit.evaluation.nearest import knn_accuracy
 from keras_vit.evaluation.representations import computed_features, encoder_of
+from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.features import grids_of_blocks
 from keras_vit.rules import integer
 from keras_vit.tasks import get_task
@@ -97,7 +98,7 @@ def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
     if model.num_layers is None:
         raise ValueError("expected a model with blocks; got num_layers=None")
     splits = _checked_splits(dataset, () if shots is None else (shots,), seeds)
-    extractor = keras.Model(model.input, grids_of_blocks(model, [*range(model.num_layers)]))
+    extractor = DistributedModel(model.input, grids_of_blocks(model, [*range(model.num_layers)]))
 
     def means(images):
         grids = keras.tree.flatten(extractor.predict_on_batch(images))  # (batch, rows, columns, width) each

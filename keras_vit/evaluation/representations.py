@@ -1,9 +1,9 @@
 """How a model represents images as vectors."""
 
-import keras
 import numpy as np
 
 from keras_vit.evaluation.predicting import computed
+from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.segmentation import ImageSegmenter
 
 
@@ -63,7 +63,7 @@ def encoder_of(model):
         encoder = model  # An extractor would be traced again for each call.
     else:
         extractor = model.feature_extractor("representation", grid=model.pooling is None)
-        encoder = keras.Model(extractor.input, extractor.output["representation"])
+        encoder = DistributedModel(extractor.input, extractor.output["representation"])
 
     def encode(images):
         features = np.asarray(encoder.predict_on_batch(images), "float32")

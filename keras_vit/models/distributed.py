@@ -255,6 +255,15 @@ class DistributedModel(keras.Model):
 
             return tensorflow_step.test_step(self, data)
 
+        def make_predict_function(self, force=False):
+            if self.predict_function is None or force:
+                from keras_vit.models import tensorflow_step
+
+                super().make_predict_function(force)
+                if not self.run_eagerly:
+                    self.predict_function = tensorflow_step.counted_alone(self.predict_function)
+            return self.predict_function
+
         def _maybe_symbolic_build(self, iterator=None, data_batch=None):
             # Keras would average the replicas' batches, which fails across workers and if the parts have
             # different sizes. The batch of the first replica has the right shapes.

@@ -13,6 +13,7 @@ from keras_vit.models.adapting import copy_with_weights, plain_arrays
 from keras_vit.models.classifying import check_finite, check_size, most_probable
 from keras_vit.models.config import INFERENCE
 from keras_vit.models.configured import ConfiguredModel
+from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.pair_loss import pair_loss
 from keras_vit.models.text import TextTransformer, min_text_parameters
 from keras_vit.models.vit import VisionTransformer
@@ -123,8 +124,8 @@ class ImageTextModel(ConfiguredModel):
         self.text_preprocessing = text_preprocessing
         # Keras would take them for layers of this model, which has theirs already.
         vars(self)["image"], vars(self)["text"] = image, text
-        vars(self)["image_encoder"] = keras.Model(images, embeddings[0], name="image_encoder")
-        vars(self)["text_encoder"] = keras.Model(ids, embeddings[1], name="text_encoder")
+        vars(self)["image_encoder"] = DistributedModel(images, embeddings[0], name="image_encoder")
+        vars(self)["text_encoder"] = DistributedModel(ids, embeddings[1], name="text_encoder")
 
     def compile(self, *args, accumulation_steps=1, **kwargs):
         """Configure the model for training, as `DistributedModel.compile`.

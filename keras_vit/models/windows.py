@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit.models.classifying import check_finite
 from keras_vit.models.config import is_dynamic
+from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.encoder_model import patch_pixels
 from keras_vit.models.features import grids_of_blocks
 from keras_vit.preprocessing.inputs import as_list, as_pixels
@@ -135,7 +136,7 @@ def dense_features(
     _PAIR.check("size", size)
     encoder, preprocessing = getattr(model, "encoder", model), model.preprocessing
     preprocessing = dataclasses.replace(preprocessing, image_size=size, resize="squash")
-    extractor = keras.Model(encoder.input, grids_of_blocks(encoder, blocks))
+    extractor = DistributedModel(encoder.input, grids_of_blocks(encoder, blocks))
 
     def compute(windows):
         return np.concatenate(keras.tree.flatten(extractor.predict_on_batch(windows)), axis=-1)

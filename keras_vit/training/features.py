@@ -12,6 +12,7 @@ from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import IndexedRecords, Samples, not_converted, positions, shuffled
 from keras_vit.models import ImageSegmenter, VisionTransformer
+from keras_vit.models.distributed import DistributedModel
 
 LIMIT = 2**32  # bytes of the features of a run, which are in memory
 _ORDERED = (Samples, MaskSamples, IndexedRecords)  # whose samples are read by index
@@ -107,7 +108,7 @@ def frozen_parts(model):
         return None
     if not features or None in model.input.shape[1:]:
         return None
-    backbone = keras.Model(model.input, features)
+    backbone = DistributedModel(model.input, features)
     is_random = any(layer._seed_generators for layer in backbone._flatten_layers())
     if is_random or backbone.trainable_variables:
         return None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from made.browser import DESK, PHONE, chromium
 from made.pages import read_page
+from made.tracing import tracing_warnings
 from PIL import Image
 
 from keras_vit.cli import quickstart
@@ -32,7 +33,10 @@ def short(keras_vit):
             changes.chdir(folder)
             changes.setattr(quickstart, "MODEL", quickstart.MODEL | SIZES)
             changes.setitem(RECIPES, "digits", RECIPES["digits"].with_changes(**STEPS))
-            return keras_vit(*ARGUMENTS)
+            with tracing_warnings() as warned:
+                done = keras_vit(*ARGUMENTS)
+            done.stderr += "".join(warned)
+            return done
 
     return run
 
