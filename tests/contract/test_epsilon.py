@@ -1,0 +1,350 @@
+"""The epsilon of every norm in every kind of model, and those that the projects of checkpoints have.
+
+Usual inputs hide a wrong one. So each is compared as a number, and each class of norms computes inputs whose
+variance is its epsilon.
+"""
+
+import inspect
+import json
+import re
+
+import numpy as np
+import pytest
+from made.checkpoints import base
+from reference.comparing import assert_close, randomize
+from reference.small import HYBRID, SMALL
+
+import keras_vit
+from keras_vit import layers
+from keras_vit.layers.rotary import rotary_options
+from keras_vit.layers.segmentation import UpscaleBlock
+from keras_vit.training.named_recipes import RECIPES
+from keras_vit.variants import FAMILIES, parse_variant
+from keras_vit.weights import save_weights
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.layouts import LAYOUTS, open_clip, timm_config
+from keras_vit.weights.layouts.huggingface_config import options_of
+from keras_vit.weights.layouts.huggingface_types import TYPES
+from keras_vit.weights.layouts.text_towers import TYPES as TEXT_TYPES
+
+IMAGE, TEXT = 3e-4, 7e-4  # of the image and the text tower, and of nothing else
+BARE = {**SMALL, "num_layers": 1, "num_classes": None, "norm_epsilon": IMAGE}
+ALL_NORMS = {
+    **{"pre_norm": True, "patch_norm": True, "qk_norm": True, "attention_sub_norm": True},
+    **{"mlp_sub_norm": True, "pooling": "map"},
+}
+BLOCK = ("attention_norm", "mlp_norm")
+NORMS = {*(f"encoder_block_0/{name}" for name in BLOCK), "encoder_norm"}
+WITH_ALL = NORMS | {
+    *("patch_norm", "pre_norm", "attention_pooling/mlp_norm", "encoder_block_0/mlp/hidden_norm"),
+    *(f"encoder_block_0/attention/{name}_norm" for name in ("query", "key", "output")),
+}
+PIXELS = {"image_size": 4, "patch_size": 1, "pooling": "gap", "palette": 7, "causal": True}
+SENTENCES = {
+    **{"vocabulary_size": 11, "length": 5, "hidden_size": 12, "num_layers": 1, "mlp_dim": 20},
+    **{"num_heads": 3, "norm_epsilon": TEXT},
+}
+HEADS = {"out_dim": 6, "hidden_dim": 9, "bottleneck_dim": 5, "num_local": 1, "local_size": 8}
+
+
+def stem(norm, epsilon, variance_epsilon):
+    """The epsilons of the stem's group norms, and of the standard deviations and variances of its kernels."""
+    names = [("gn_root", "conv_root")]
+    names += [(f"block1_unit1_gn{n}", f"block1_unit1_conv{n}") for n in ("1", "2", "3", "_proj")]
+    return {
+        **{norms: norm for norms, _ in names},
+        **{kernels: (epsilon, variance_epsilon) for _, kernels in names},
+    }
+
+
+def vit(**options):
+    return keras_vit.VisionTransformer(**{**BARE, **options})
+
+
+def segmenter(head, **options):
+    return keras_vit.ImageSegmenter(vit(), 5, head, **options)
+
+
+def each(names, epsilon=IMAGE, prefix=""):
+    return {prefix + name: epsilon for name in names}
+
+
+# Sources of the numbers: `vit_jax/models_resnet.py` (group norms; 1e-5 beside the standard deviation), timm's
+# `layers/std_conv.py` and `GroupNormAct`, `torch.nn.BatchNorm2d`, and `EomtLayerNorm2d` of transformers,
+# whose default no configuration replaces. Other norms of a model have the option `norm_epsilon`.
+KINDS = {
+    "class token": (lambda: vit(num_classes=5), each(NORMS)),
+    "all norms": (lambda: vit(**ALL_NORMS), each(WITH_ALL)),
+    "all RMS norms": (lambda: vit(**ALL_NORMS, norm="rms"), each(WITH_ALL)),
+    "pooled norm": (
+        lambda: vit(pooling="gap", norm_after_pooling=True),
+        each(NORMS - {"encoder_norm"} | {"pooled_norm"}),
+    ),
+    "gate": (
+        lambda: vit(gated_mlp=True, activation="silu", mlp_sub_norm=True, post_norm=True),
+        each(NORMS | {"encoder_block_0/mlp/hidden_norm"}),
+    ),
+    "hybrid": (
+        lambda: vit(**{**HYBRID, "resnet": (1,)}),
+        {**each(NORMS), **stem(1e-6, 1e-5, 0.0)},
+    ),
+    "timm's hybrid": (
+        lambda: vit(**{**HYBRID, "resnet": (1,), "resnet_form": "timm"}),
+        {**each(NORMS), **stem(1e-5, 0.0, 1e-8)},
+    ),
+    "packed": (
+        lambda: vit(image_size=(None, None), max_num_patches=4, position_grid=2, pooling="map"),
+        each(NORMS | {"attention_pooling/mlp_norm"}),
+    ),
+    "iGPT": (lambda: keras_vit.ImageGPT({**BARE, **PIXELS, "norm": "rms"}), each(NORMS)),
+    "masked patches": (lambda: keras_vit.MaskedPatchPredictor(BARE), each(NORMS)),
+    "MAE": (
+        lambda: keras_vit.MaskedAutoencoder(
+            BARE, decoder_hidden_size=8, decoder_num_layers=1, decoder_num_heads=2
+        ),
+        each(NORMS | {*(f"decoder_block_0/{name}" for name in BLOCK), "decoder_norm"}),
+    ),
+    "DINO": (
+        lambda: keras_vit.DINO(BARE, **HEADS),
+        {**each(NORMS), **each(NORMS, prefix="student/")},
+    ),
+    "linear head with a layer norm": (
+        lambda: segmenter("linear", head_norm="layer"),
+        {**each(NORMS), "head_norm": 1e-6},
+    ),
+    "linear head with a batch norm": (
+        lambda: segmenter("linear", head_norm="batch"),
+        {**each(NORMS), "head_norm": 1e-5},
+    ),
+    "upscaling head": (
+        lambda: segmenter("up", decoder_size=8),
+        {**each(NORMS), "upscale_0/norm": 1e-6},
+    ),
+    "EoMT": (
+        lambda: segmenter("mask", num_queries=2, query_blocks=1),
+        {**each(NORMS), "upscale_0/norm": 1e-6},
+    ),
+    "two towers": (
+        lambda: keras_vit.ImageTextModel(BARE, SENTENCES),
+        {**each(NORMS), **each(NORMS, TEXT, "text/")},
+    ),
+    "BERT": (
+        lambda: keras_vit.TextTransformer(**SENTENCES, norm_after_residual=True, pooling="first"),
+        each(NORMS - {"encoder_norm"} | {"embedding_norm"}, TEXT, "text/"),
+    ),
+}
+
+
+def epsilons(model):
+    """The epsilons of a model's layers by their paths."""
+    values = {}
+    for layer in model._flatten_layers():
+        if hasattr(layer, "variance_epsilon"):
+            values[layer.path] = layer.epsilon, layer.variance_epsilon
+        elif hasattr(layer, "epsilon"):
+            values[layer.path] = layer.epsilon
+    return values
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_norm_of_each_kind_of_model_has_its_epsilon(kind):
+    make, expected = KINDS[kind]
+    assert epsilons(make()) == expected
+
+
+@pytest.mark.parametrize("shape", [(2, 8), (2, 3, 3, 32)], ids=["channels", "grid"])
+@pytest.mark.parametrize("cls", [layers.LayerNormalization, layers.RMSNormalization])
+def test_a_norm_adds_its_epsilon_to_the_variance(cls, shape):
+    x = 1e-2 * np.random.default_rng(0).standard_normal(shape)
+    layer = cls(epsilon=1e-4)
+    layer.build(shape)
+    randomize(layer)
+    centered = x - x.mean(-1, keepdims=True) * (cls is layers.LayerNormalization)
+    expected = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-4) * np.asarray(layer.weights[0])
+    if len(layer.weights) > 1:
+        expected += np.asarray(layer.beta)
+    assert_close(layer(x.astype("float32")), expected, 1e-5)
+
+
+# `flax.linen.LayerNorm`; `models_resnet.py` of vit_jax; transformers' `EomtLayerNorm2d`.
+DEFAULTS = {
+    **dict.fromkeys((layers.LayerNormalization, layers.RMSNormalization), {"epsilon": 1e-6}),
+    **dict.fromkeys(
+        (
+            *(layers.EncoderBlock, layers.MlpBlock, layers.MultiHeadSelfAttention, layers.AttentionPooling),
+            *(keras_vit.VisionTransformer, keras_vit.TextTransformer, UpscaleBlock),
+        ),
+        {"norm_epsilon": 1e-6},
+    ),
+    layers.StdConv2D: {"epsilon": 1e-5, "variance_epsilon": 0.0},
+}
+
+
+@pytest.mark.parametrize("cls", DEFAULTS, ids=lambda cls: cls.__name__)
+def test_defaults_are_those_of_vit_jax(cls):
+    if cls is keras_vit.VisionTransformer:  # Its options are those of `ViTConfig`.
+        cls = keras_vit.models.config.ViTConfig
+    expected = DEFAULTS.get(cls, {"norm_epsilon": 1e-6})
+    arguments = inspect.signature(cls.__init__).parameters
+    assert {n: a.default for n, a in arguments.items() if n.endswith("epsilon")} == expected
+
+
+def test_every_public_class_with_an_epsilon_has_a_known_default():
+    classes = filter(inspect.isclass, [*vars(layers).values(), *vars(keras_vit).values()])
+    with_epsilon = {cls for cls in classes if re.search(r"epsilon\b", str(inspect.signature(cls.__init__)))}
+    assert with_epsilon <= {*DEFAULTS}
+
+
+# `layer_norm_eps` or `layer_norm_epsilon` of the configuration classes of transformers 5.23.
+TRANSFORMERS = {
+    **dict.fromkeys(("vit", "deit", "ijepa", "vit_mae"), 1e-12),
+    **dict.fromkeys(("vit_msn", "dinov2", "dinov2_with_registers", "eomt", "eomt_dinov3"), 1e-6),
+    **dict.fromkeys(("siglip_vision_model", "siglip2_vision_model"), 1e-6),
+    **dict.fromkeys(("dinov3_vit", "imagegpt", "clip_vision_model"), 1e-5),
+}
+TRANSFORMERS_TEXT = {"siglip": 1e-6, "siglip2": 1e-6, "clip": 1e-5}
+
+
+def test_model_types_have_the_defaults_of_transformers():
+    assert {name: options_of(kind, {})["norm_epsilon"] for name, kind in TYPES.items()} == TRANSFORMERS
+    assert {name: kind.defaults["layer_norm_eps"] for name, kind in TEXT_TYPES.items()} == TRANSFORMERS_TEXT
+
+
+# timm 1.0.31: the `norm_layer` of the architecture in `vision_transformer.py`, `eva.py`, `beit.py` and
+# `naflexvit.py`, or the default of the class, of which timm's own `LayerNorm` and `RmsNorm` have 1e-6.
+TIMM = {
+    "vit_base_patch16_224": 1e-6,
+    "deit3_small_patch16_224": 1e-6,
+    "vit_base_patch16_siglip_224": 1e-6,
+    "vit_base_patch14_dinov2": 1e-6,
+    "beit_base_patch16_224": 1e-6,
+    "eva02_base_patch14_224": 1e-6,
+    "eva_giant_patch14_224": 1e-6,
+    "vit_base_patch16_sapiens2": 1e-6,
+    "vit_base_patch16_rope_224": 1e-6,
+    "vit_base_patch16_clip_224": 1e-5,
+    "vit_base_patch16_dinov3": 1e-5,
+    "vit_pe_core_base_patch16_224": 1e-5,
+    "aimv2_large_patch14_224": 1e-5,
+    "beit3_base_patch16_224": 1e-5,
+}
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_architectures_of_timm_have_their_epsilon(name):
+    assert timm_config.options_of({"architecture": name})["norm_epsilon"] == TIMM[name]
+
+
+@pytest.mark.parametrize("norm, epsilon", [("layer", 1e-6), ("layer", 1e-5), ("rms", 1e-6)])
+@pytest.mark.parametrize("options", [{}, {"rotary": "axial"}, {"gated_mlp": True, "activation": "silu"}])
+@pytest.mark.parametrize("layer_scale", [None, 0.1])
+def test_architectures_written_for_timm_have_the_epsilon(norm, epsilon, options, layer_scale):
+    model = {"norm": norm, "norm_epsilon": epsilon, "layer_scale": layer_scale}
+    config = vit(**{**model, "activation": "gelu_erf", **options}).get_config()
+    if timm_config.conflicts(config):
+        assert layer_scale is None  # In `model_args` it does not replace the value of timm's builder.
+        return
+    (text,) = timm_config.written(config)
+    (name,) = re.findall(r'"architecture": "(\w+)"', text)
+    assert TIMM[name] == epsilon
+
+
+@pytest.mark.parametrize("rotary", [None, "axial"])
+@pytest.mark.parametrize("norm, epsilon", [("layer", 1e-7), ("layer", 1e-4), ("rms", 1e-5)])
+def test_epsilons_that_no_architecture_of_timm_has_are_refused(norm, epsilon, rotary):
+    config = vit(norm=norm, norm_epsilon=epsilon, rotary=rotary, layer_scale=0.1).get_config()
+    assert f"norm={norm!r} with norm_epsilon={epsilon!r}" in timm_config.conflicts(config)
+
+
+# What the arrays show of files without a configuration: `vit_jax` and big_vision have flax's epsilon.
+WITHOUT_CONFIGURATION = {
+    **dict.fromkeys(("token", "bigvision_gap_sincos", "hybrid", "timm_token"), 1e-6),
+    "hf_alone": 1e-12,
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_CONFIGURATION)
+def test_files_without_a_configuration_have_the_epsilon_of_their_project(name, tmp_path):
+    checkpoint = base(name)
+    path = checkpoint.write(tmp_path / "file", metadata={})
+    arguments = read_checkpoint(path, **checkpoint.stored_options).arguments
+    assert arguments["norm_epsilon"] == WITHOUT_CONFIGURATION[name]
+
+
+# timm's arrays of architectures with 1e-5: CLIP, AIMv2 and BEiT-3. DINOv3's need its rotary positions.
+ARRAYS = {
+    "CLIP": ["pre_norm/gamma"],
+    "AIMv2": ["patch_norm/gamma"],
+    "BEiT-3": ["encoder_block_0/attention/output_norm/gamma", "encoder_block_0/mlp/dense_0/kernel"],
+    "DINOv3": ["encoder_block_0/attention_norm/beta"],
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_timm_show_an_epsilon_of_1e_5(name):
+    keys = {key: key for key in ARRAYS[name]}
+    rotary = rotary_options("dinov3") if name == "DINOv3" else None
+    assert LAYOUTS["timm"].implied(keys, {"rotary": rotary})["norm_epsilon"] == 1e-5
+
+
+NORMAL = {**SENTENCES, "norm_epsilon": 1e-6}
+CLIP = {
+    **{"image": {**BARE, "pre_norm": True, "norm_epsilon": 1e-5}},
+    **{"text": {**SENTENCES, "causal": True, "pooling": "argmax", "norm_epsilon": 1e-5}},
+    **{"objective": "softmax", "image_projection": 6, "text_projection": 6},
+}
+SIGLIP = {
+    "image": {**BARE, "pooling": "map", "prefix_positions": False, "norm_epsilon": 1e-6},
+    **{"text": NORMAL, "text_projection": 12, "projection_bias": True},
+}
+LIT = {**SIGLIP, "image": {**BARE, "norm_epsilon": 1e-6}, "objective": "softmax"}
+BERT = {
+    **{**SENTENCES, "length": 16, "num_heads": 1, "norm_epsilon": 1e-12, "pooling": "first"},
+    **{"norm_after_residual": True, "pad_id": 0},
+}
+# The text tower of flax's and transformers' defaults, of open_clip's (`torch.nn.LayerNorm`) and of
+# flaxformer's BERT.
+TWO_TOWERS = {
+    "big_vision": ("model.npz", SIGLIP, (1e-6, 1e-6)),
+    "vit_jax": ("model.npz", {**LIT, "text": BERT}, (1e-6, 1e-12)),
+    "huggingface": ("folder", SIGLIP, (1e-6, 1e-6)),
+    "open_clip": ("folder", CLIP, (1e-5, 1e-5)),
+}
+
+
+@pytest.mark.parametrize("layout", TWO_TOWERS)
+def test_both_towers_have_the_epsilon_of_their_project_without_a_configuration(layout, tmp_path):
+    name, arguments, expected = TWO_TOWERS[layout]
+    path = save_weights(keras_vit.ImageTextModel(**arguments), tmp_path / name, layout)
+    for file in path.parent.glob("*.json"):
+        file.unlink()
+    checkpoint = read_checkpoint(path, num_heads=3, activation="gelu_tanh", text_tower=True)
+    assert (checkpoint.arguments["norm_epsilon"], checkpoint.towers.text["norm_epsilon"]) == expected
+
+
+@pytest.mark.parametrize("settings, expected", [({}, 1e-5), ({"norm_kwargs": {"eps": 1e-7}}, 1e-7)])
+def test_the_configuration_of_open_clip_says_the_epsilon_of_each_tower(settings, expected, tmp_path):
+    tower = {"width": 64, "layers": 1, **settings}
+    vision = {**tower, "image_size": 16, "patch_size": 8}
+    text = {**tower, "heads": 1, "context_length": 5, "vocab_size": 11}
+    config = {"model_cfg": {"embed_dim": 6, "vision_cfg": vision, "text_cfg": text}, "preprocess_cfg": {}}
+    (tmp_path / open_clip.CONFIG).write_text(json.dumps(config))
+    assert LAYOUTS["open_clip"].read_config(tmp_path)["norm_epsilon"] == expected
+    assert open_clip.text_options(tmp_path)["norm_epsilon"] == expected
+
+
+# The authors' code, and timm 1.0.31; of the others 1e-6. ImageGPT's is that of OpenAI's `norm` (1e-5).
+FAMILIES_WITH_1E_5 = re.compile("BEiT-3|AIMv2|PE-.*|DINOv3|EUPE|LingBot")
+
+
+def test_families_and_recipes_have_the_epsilon_of_their_authors():
+    for family, (_, sizes) in FAMILIES.items():
+        for size in sizes:
+            expected = 1e-5 if FAMILIES_WITH_1E_5.fullmatch(family) else 1e-6
+            assert parse_variant(f"{family}-{size}").get("norm_epsilon", 1e-6) == expected
+    stated = {
+        name: r.model["norm_epsilon"] for name, r in RECIPES.items() if "norm_epsilon" in (r.model or {})
+    }
+    assert stated and stated == {
+        name: 1e-5 for name, recipe in RECIPES.items() if (recipe.model or {}).get("palette")
+    }
