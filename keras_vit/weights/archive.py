@@ -80,7 +80,8 @@ def write_arrays(arrays, path, dtype="float32", digest=None):
     """Write arrays to an `.npz` or safetensors file atomically.
 
     Args:
-        arrays: dict of arrays by key.
+        arrays: dict of arrays by key, or an iterable of such pairs, each of which is converted before the
+            next one is asked for.
         path: File to write: an `.npz`, or else safetensors.
         dtype: "float32", "float16", "bfloat16" or "float64". In an `.npz`, which has no bfloat16, each
             such number is stored as two raw bytes, as `big_vision` does.
@@ -95,16 +96,19 @@ def write_arrays(arrays, path, dtype="float32", digest=None):
         >>> read_arrays(tmp / "ones.npz")["a/b"].dtype
         dtype('float32')
     """
-    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
-    stored = {}
-    for key, array in arrays.items():
-        with np.errstate(over="ignore", invalid="ignore"):  # checked below, with the key; NaN is allowed
-            stored[key] = np.asarray(array).astype(kind, order="C")
-            overflows = not np.isfinite(stored[key]).all() and np.isfinite(array).all()
-        if overflows:
-            raise ValueError(f"{key} holds values that are too large for {dtype}")
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    pairs = arrays.items() if isinstance(arrays, dict) else arrays
+    converted = ((key, _converted(key, array, kind)) for key, array in pairs)
     with atomic_path(path) as temporary:
-        (_write_npz if temporary.suffix == ".npz" else _write_safetensors)(stored, temporary, digest)
+        (_write_npz if temporary.suffix == ".npz" else _write_safetensors)(converted, temporary, digest)
+
+
+def _converted(key, array, kind):
+    with np.errstate(over="ignore", invalid="ignore"):  # checked below, with the key; NaN is allowed
+        stored = np.asarray(array).astype(kind, order="C", copy=False)
+        if not np.isfinite(stored).all() and np.isfinite(array).all():
+            raise ValueError(f"{key} holds values that are too large for {kind}")
+    return stored
 
 
 def digest_in(path):
@@ -178,7 +182,7 @@ def _write_npz(arrays, path, digest):
     with zipfile.ZipFile(path, "w") as archive:
         if digest:
             archive.comment = f"{DIGEST_KEY} {digest}".encode()
-        for key, array in arrays.items():
+        for key, array in arrays:
             with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
                 raw = array.view("V2") if array.dtype == ml_dtypes.bfloat16 else array
                 np.lib.format.write_array(file, raw, allow_pickle=False)
@@ -190,7 +194,7 @@ def _write_safetensors(arrays, path, digest):
 
     metadata = {"format": "pt", **({DIGEST_KEY: digest} if digest else {})}
     try:
-        save_file(arrays, path, metadata)
+        save_file(dict(arrays), path, metadata)
     except SafetensorError as error:  # for instance on a full disk
         raise OSError(str(error)) from None
 

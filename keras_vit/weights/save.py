@@ -138,7 +138,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
                 other.write_text(text)
             for other, content in tokenizer.items():
                 stack.enter_context(atomic_path(other)).write_bytes(content)
-            write_arrays(written, weights, dtype, digest)
+            del stored, arrays  # so that an array can be freed when the next one is converted
+            write_arrays(((key, written.pop(key)) for key in [*written]), weights, dtype, digest)
     finally:
         if new_folder and not any(file.parent.iterdir()):
             file.parent.rmdir()

@@ -2,6 +2,7 @@ import json
 import os
 import pathlib
 import re
+import tracemalloc
 from itertools import product
 
 import keras
@@ -15,7 +16,7 @@ from reference.comparing import arrays, assert_same_arrays, numpy
 from reference.goldens import GOLDENS, stored
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, one_block
 
-from keras_vit import Preprocessing, from_pretrained, save_weights
+from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_weights
 from keras_vit.models.config import DEFAULTS
 from keras_vit.weights.archive import digest_in, read_arrays, write_arrays
 from keras_vit.weights.layouts import LAYOUTS
@@ -403,6 +404,19 @@ def test_a_name_that_another_file_has_with_another_suffix_is_refused(model, tmp_
         save_weights(model, tmp_path / "model.safetensors", "timm")
     (tmp_path / "model.json").write_bytes(before["model.json"])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("layout, copies", [("timm", 1.3), ("huggingface", 1.1), ("vit_jax", 1.1)])
+def test_a_save_makes_at_most_one_copy_of_all_weights(layout, copies, tmp_path):
+    model = VisionTransformer(32, 16, 256, num_layers=4, mlp_dim=1024, num_heads=4, num_classes=3)
+    path = target(tmp_path, layout)
+    tracemalloc.start()
+    try:
+        save_weights(model, path, layout)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < copies * 4 * model.count_params() + 2e6
 
 
 def test_a_path_may_be_a_string_relative_to_home(model, tmp_path, monkeypatch):

@@ -143,7 +143,7 @@ class Table:
         return MappedArrays(mapped, keys, unknown, [])
 
     def write(self, arrays):
-        """Map arrays by our names to arrays by the file's keys.
+        """Map arrays by our names to arrays by the file's keys, as views of them where they are not joined.
 
         Raises:
             KeyError: for a name that the table does not have.
@@ -161,7 +161,7 @@ class Table:
                 parts.setdefault(key, {})[row.part[0]] = array
         for key, by_index in parts.items():
             written[key] = np.concatenate([by_index[index] for index in sorted(by_index)])
-        return {key: np.ascontiguousarray(array) for key, array in written.items()}
+        return {key: np.atleast_1d(array) for key, array in written.items()}
 
 
 def _pattern(template):

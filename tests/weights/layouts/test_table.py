@@ -23,8 +23,6 @@ def test_arrays_are_read_as_they_were_written(layout, rng):
     assert mapped.keys.keys() == ours.keys()
     assert ({*mapped.keys.values()}, mapped.unknown, mapped.skipped) == ({*written}, [], [])
     assert_same_arrays(mapped.arrays, ours)
-    for array in written.values():
-        assert array.flags.c_contiguous  # safetensors writes the memory in its order
 
 
 # One table -----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from keras_vit import VisionTransformer, from_pretrained, save_weights, variants
 from keras_vit.weights import checkpoint
+from keras_vit.weights.archive import write_arrays
 from keras_vit.weights.checkpoint import merged_heads
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.metadata import sidecar_text
@@ -98,7 +99,7 @@ def test_deits_names_of_layer_scale_need_metadata(tmp_path, prefix):
     model = small(layer_scale=1e-5, prefix_positions=False)
     file = {prefix + key: array for key, array in state_dict(model).items()}
     renamed = {re.sub(r"ls(\d)\.gamma", r"gamma_\1", key): array for key, array in file.items()}
-    save_file(renamed, tmp_path / "deit.safetensors")
+    write_arrays(renamed, tmp_path / "deit.safetensors")
     with pytest.raises(ValueError, match=rf": {prefix}blocks.0.gamma_1 also occurs in .*'B/16'"):
         from_pretrained(tmp_path / "deit.safetensors", num_heads=3)
     (tmp_path / "deit.json").write_text(sidecar_text(model.get_config(), "timm"))
@@ -243,7 +244,7 @@ def test_a_naflexvit_is_read_at_its_image_size(tmp_path):
     file["embeds.proj.bias"] = file.pop("patch_embed.proj.bias")
     file["embeds.cls_token"] = file.pop("cls_token")
     file["embeds.pos_embed"] = table = file.pop("pos_embed").reshape(1, 6, 6, -1)
-    save_file(file, tmp_path / "model.safetensors")
+    write_arrays(file, tmp_path / "model.safetensors")
     given = {"num_heads": model.num_heads}
     assert from_pretrained(tmp_path, **given).image_size == (48, 48)
     config = {"architecture": "naflexvit_base_patch16_radio_v4", "input_size": [3, 32, 32]}
