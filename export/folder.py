@@ -136,6 +136,9 @@ def export_folder(
         raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
     if integer_io is not None and "tflite_int8" not in [format.name for format in chosen]:
         raise ValueError(f"integer_io is an option of LiteRT's int8 only; got {formats} and {precisions}")
+    of_page = {"single_file": single_file, "drawing": drawing, "attention": attention}
+    if "web" not in formats and (ignored := [name for name, value in of_page.items() if value]):
+        raise ValueError(f"{', '.join(ignored)} need the format 'web'; got {', '.join(formats)}")
     needs_calibration = any(format.precision == "int8" for format in chosen)
     job = ExportJob(
         model,

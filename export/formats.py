@@ -291,7 +291,7 @@ def choose_formats(formats, precisions):
     for what, given, choices in (("formats", formats, options), ("precisions", precisions, known)):
         unknown = [name for name in given if name not in choices]
         if unknown or not given:
-            got = ", ".join(map(str, unknown)) or "none"
+            got = ", ".join(str(name) or "''" for name in unknown) or "none"
             hint = did_you_mean(unknown[0], choices) if unknown else ""
             raise ValueError(f"{what} must be among {', '.join(choices)}; got {got}{hint}")
     chosen = [

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import numbers
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,7 @@ class Rule:
 
 boolean = Rule("True or False", lambda value: isinstance(value, bool))
 text = Rule("a str", lambda value: isinstance(value, str))
+path = Rule("a str or a path", lambda value: isinstance(value, str | bytes | os.PathLike))
 
 
 def integer(at_least=None):

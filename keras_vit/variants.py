@@ -424,6 +424,8 @@ def cost(variant, image_size=224, num_classes=1000, pooling=None):
         (86567656, 35.1)
     """
     c = parse_variant(variant)
+    if not isinstance(image_size, int) or image_size < 1:
+        raise ValueError(f"image_size must be a positive int; got {image_size!r}")
     pooling = c.get("pooling", "token") if pooling is None else pooling
     if pooling not in ("token", "gap", "map"):
         raise ValueError(f"expected pooling 'token', 'gap' or 'map'; got {pooling!r}")

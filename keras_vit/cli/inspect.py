@@ -33,7 +33,7 @@ TOP = 5  # classes per image
 
 
 def run(args):
-    paths = [path for argument in args.image for path in images_of(argument)]
+    paths = [path for argument in args.image for path in images_of(argument, urls=True)]
     if not paths and not args.dataset:
         raise ValueError("expected images with --image, or a data set with --dataset")
     folder = pathlib.Path(args.output).expanduser()

@@ -9,6 +9,8 @@ import tempfile
 from _keras_vit_cli import settings
 from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.messages import one_line
+from keras_vit.training.named_recipes import find_recipe
+from keras_vit.variants import parse_variant
 
 # The options that are fields of the recipe.
 FIELDS = ("batch_size", "dtype", "accumulation_steps")
@@ -22,6 +24,9 @@ LONGEST = 10
 
 def run(args):
     check_output(args)
+    if args.model:
+        parse_variant(args.model)  # before JAX is started
+    find_recipe(args.recipe)
     found = _in_jax(vars(args))
     report(args, found, as_text(found))
 
@@ -50,7 +55,6 @@ def _in_jax(options):
 
 def _plan(options):
     """The plan of the options, and the smallest change that fits if it does not: in the other process."""
-    from keras_vit.training.named_recipes import find_recipe
     from keras_vit.training.plan import plan, smaller
 
     changes = settings(options["set"]) | {name: options[name] for name in FIELDS if options[name]}

@@ -40,7 +40,7 @@ def run(args):
         if suffix not in FORMATS or suffix == "table":
             raise ValueError(f"expected --output to end in .csv, .jsonl or .json; got {args.output!r}")
         check_writable(args.output)
-    paths = [path for argument in args.images for path in images_of(argument)]
+    paths = [path for argument in args.images for path in images_of(argument, urls=True)]
     files = mask_files(paths) if args.masks else None
     text_tower = True if args.labels else "auto"
     model = open_model(args.model, args.trust, args.sha256, text_tower=text_tower)
@@ -199,8 +199,8 @@ def names_of(paths):
             return names
 
 
-def images_of(argument):
-    """Return the image files of an argument: a file, its URL, a folder of images, or `-`.
+def images_of(argument, urls=False):
+    """Return the image files of an argument: a file, a folder of images, `-`, or with `urls` a URL.
 
     `-` is a list of the others on standard input, one per line.
 
@@ -208,16 +208,16 @@ def images_of(argument):
         ValueError: if a file does not exist, or there are no images in a folder or the list.
     """
     if argument != "-":
-        return _images_at(argument)
+        return _images_at(argument, urls)
     lines = os.fsdecode(sys.stdin.buffer.read()).split("\n")
-    found = [path for line in lines if line.strip() for path in _images_at(line.rstrip("\r"))]
+    found = [path for line in lines if line.strip() for path in _images_at(line.rstrip("\r"), urls)]
     if not found:
         raise ValueError("expected one path per line on standard input; got no images")
     return found
 
 
-def _images_at(argument):
-    if is_url(argument):
+def _images_at(argument, urls):
+    if urls and is_url(argument):
         return [argument]
     path = pathlib.Path(argument)
     if path.is_file():

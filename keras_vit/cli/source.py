@@ -8,10 +8,12 @@ import re
 
 from keras_vit.cli.report import introduce
 from keras_vit.data.datasets import load_dataset
+from keras_vit.data.samples import SPLITS
 from keras_vit.evaluation.predicting import check_classes
 from keras_vit.export.exported_model import ExportedModel, open_exported
 from keras_vit.export.formats import SAVED_MODEL, format_of, suffix_of
 from keras_vit.models import ImageTextModel
+from keras_vit.rules import one_of
 from keras_vit.tasks import get_task
 from keras_vit.training.workdir import Workdir
 from keras_vit.variants import is_variant
@@ -201,6 +203,7 @@ def open_dataset(args, model, task, texts=False):
     seed = getattr(args, "seed", None)
     seed = seed_of(args.model, model) if seed is None else seed
     labels = {"task": task, "texts": texts}
+    one_of(SPLITS).check("--split", getattr(args, "split", "test"))
     dataset = load_dataset(args.dataset, seed, args.on_bad_image, **labels, data_dir=args.data_dir)
     has_classes = model.is_classifier or get_task(task).has_class_maps
     if has_classes and not getattr(args, "representation", False):

@@ -6,6 +6,7 @@ from keras_vit.data.augmentation import Augmentation, batch_augmentation, image_
 from keras_vit.data.images import decode_and_prepare
 from keras_vit.data.masks import prepare_mask
 from keras_vit.data.samples import not_converted, per_worker_batch
+from keras_vit.rules import integer
 from keras_vit.tasks.segmentation_scores import IGNORE
 
 
@@ -198,6 +199,7 @@ def _per_worker_batch(samples, batch_size, worker, workers):
     """The number of samples of a batch that are the worker's."""
     if not len(samples):
         raise ValueError("expected at least one sample; got none")
+    integer(at_least=1).check("batch_size", batch_size)
     return per_worker_batch(batch_size, worker, workers)
 
 

@@ -10,7 +10,7 @@ from keras_vit.data.dataset import Dataset as Dataset
 from keras_vit.data.dataset import name_of
 from keras_vit.data.samples import Samples as Samples
 from keras_vit.messages import did_you_mean
-from keras_vit.rules import one_of, text
+from keras_vit.rules import integer, one_of, text
 from keras_vit.tasks import TASKS, get_task
 
 ON_BAD_IMAGE = one_of(("fail", "skip"))
@@ -97,6 +97,7 @@ def load_dataset(
     layout of `vit_jax/input_pipeline.py`; `big_vision/configs/transfer.py`.
     """
     ON_BAD_IMAGE.check("on_bad_image", on_bad_image)
+    integer(at_least=0).check("seed", seed)
     task = get_task(task).name
     name = text.check("name", name_of(name))
     kind, argument = name.partition(":")[::2]

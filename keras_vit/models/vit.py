@@ -16,6 +16,7 @@ from keras_vit.layers import (
 from keras_vit.layers.dense import Dense
 from keras_vit.models.classifying import classify
 from keras_vit.models.config import (
+    DEFAULTS,
     OPTIONS,
     ViTConfig,
     is_dynamic,
@@ -68,6 +69,11 @@ class VisionTransformer(ConfiguredModel):
     def __init__(self, *args, dtype=None, **kwargs):
         identity = {key: kwargs.pop(key) for key in ("name", "trainable") if key in kwargs}
         refuse_unknown(kwargs)
+        if missing := [name for name in [*OPTIONS][len(args) :] if name not in {**DEFAULTS, **kwargs}]:
+            raise TypeError(
+                f"missing {', '.join(missing)}, which VisionTransformer.from_variant sets by a name such as "
+                f"'B/16'; got {', '.join([*[*OPTIONS][: len(args)], *kwargs]) or 'no options'}"
+            )
         c = ViTConfig(*args, **kwargs)
         dtype = keras.dtype_policies.get(dtype)
         if dtype.quantization_mode:

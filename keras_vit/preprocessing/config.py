@@ -175,6 +175,7 @@ class Preprocessing:
 
         Without an `image_size` a batch has images that follow each other and have one size.
         """
+        integer(at_least=1).check("batch_size", batch_size)
         images = as_list(images, self.channels)
         if self.has_fixed_shape or not isinstance(images, Sequence):
             for start in range(0, len(images), batch_size):

@@ -46,7 +46,7 @@ def read_image(source):
         >>> read_image(tmp / "gray.png").shape
         (8, 9, 3)
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     name = _name(source)
     if Image.MAX_IMAGE_PIXELS is not None:  # Pillow's own bound must not be below ours.
@@ -60,6 +60,8 @@ def read_image(source):
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         reason = f"it has more than {bounds.MAX_PIXELS} pixels"
         raise ValueError(f"not a readable image: {name} ({reason})") from None
+    except UnidentifiedImageError:  # Its message has a Python object.
+        raise ValueError(f"not a readable image: {name} (expected {', '.join(FORMATS)})") from None
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"not a readable image: {name} ({error})") from None
     pixels = pixels.swapaxes(0, 1) if orientation >= TRANSPOSED else pixels

@@ -36,8 +36,10 @@ class RunConfig:
             colon and its family. None: that of the weights with the text tower, or of the data set.
     """
 
-    dataset: str
-    recipe: Recipe
+    dataset: str = rules.field(rules.text)
+    recipe: Recipe = rules.field(
+        rules.Rule("a Recipe, such as find_recipe('finetune')", lambda value: isinstance(value, Recipe))
+    )
     model: str | dict | None = None
     weights: str | None = None
     image_size: tuple[int, int] | None = None

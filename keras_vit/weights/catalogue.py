@@ -53,6 +53,7 @@ import os
 import pathlib
 import re
 
+from keras_vit import rules
 from keras_vit.messages import listed
 from keras_vit.variants import is_variant, other_spelling, parse_variant
 
@@ -255,7 +256,7 @@ def resolve(source):
 
     Source: the names are ours.
     """
-    text = os.fspath(source)
+    text = os.fsdecode(rules.path.check("source", source))
     if text in CATALOGUE:
         return CATALOGUE[text].url
     repository = _repository(text)
@@ -318,7 +319,7 @@ def list_models(filter="", *, variant=None):
     """
     if variant:
         parse_variant(variant)
-    texts = [filter] if isinstance(filter, str) else filter
+    texts = [filter] if isinstance(filter, str) else rules.items(rules.text).check("filter", filter)
     return [
         row.name
         for row in CATALOGUE.values()

@@ -2,9 +2,10 @@
 
 import collections
 import functools
+import os
 import pathlib
 
-from keras_vit.rules import one_of
+from keras_vit.rules import one_of, path
 
 # Files of one class per line, in the order of the logits, after comment lines that start with #.
 LISTS = ("imagenet_1k", "imagenet_1k_synsets", "imagenet_1k_clip")
@@ -39,7 +40,7 @@ def class_names(name):
     """
     if name in LISTS:
         return _list(name)
-    file = pathlib.Path(name).expanduser()
+    file = pathlib.Path(os.fsdecode(path.check("names", name))).expanduser()
     if not file.is_file():
         raise ValueError(f"expected {', '.join(LISTS)} or a text file of class names; got {str(name)!r}")
     try:

@@ -11,6 +11,7 @@ import warnings
 
 from keras_vit.messages import listed, one_line
 from keras_vit.rules import integer, optional
+from keras_vit.rules import path as path_rule
 from keras_vit.weights.cache import cached_path, check_file
 from keras_vit.weights.shards import INDEX, is_index, shards_of
 
@@ -57,7 +58,7 @@ def fetch(source, *, sha256=None, size=None, trust=False):
     if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{64}", str(sha256)):
         raise ValueError(f"sha256 must be 64 hexadecimal digits; got {sha256!r}")
     optional(integer(at_least=0)).check("size", size)
-    scheme, text = _scheme(os.fsdecode(source))
+    scheme, text = _scheme(os.fsdecode(path_rule.check("source", source)))
     if scheme in ("http", "https", "gs"):
         from keras_vit.weights.download import download  # imports what only downloads need
 

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 
+from keras_vit import rules
 from keras_vit.layers.dense import STATE
 from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.adapting import plain_arrays
@@ -63,6 +64,7 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     towers = model if isinstance(model, ImageTextModel) else None
     autoencoder = model if isinstance(model, MaskedAutoencoder) else None
     one_of(LAYOUTS).check("layout", layout)
+    rules.path.check("path", path)
     if isinstance(model, ImageSegmenter) and not (segments and model.head == "mask"):
         raise ValueError(
             "of segmenters only head='mask' has a layout, 'huggingface'; save its `encoder` "

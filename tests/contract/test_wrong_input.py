@@ -1,0 +1,338 @@
+"""A hundred wrong command lines and a hundred wrong calls: each is refused in one line that says what to do.
+
+Words in capitals are the paths of the fixture `places`. Nothing may be left, such as at NEW.
+"""
+
+import functools
+import io
+import pathlib
+import re
+from contextlib import redirect_stderr, redirect_stdout
+
+import numpy as np
+import pytest
+from made.folders import write_classes
+from reference.small import one_block
+
+import _keras_vit_cli
+import keras_vit
+from keras_vit import data
+from keras_vit.cli import source
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden/token.npz"
+FINETUNE = "finetune --model mu/16 --dataset digits --workdir NEW"
+EVALUATE, EXPORT = "evaluate --model MODEL --dataset folder:IMAGES", "export --model MODEL --output NEW"
+
+# A command line, and a part of the message.
+COMMAND_LINES = {
+    "nothing": "unknown 'nothing' (one of quickstart, models",
+    "search": "required: ACTION",
+    "weights": "required: ACTION",
+    "models --variant b16": "'b16' is unknown (did you mean 'B/16'?)",
+    "models --output none/x.json": "there is no folder 'none'",
+    "models --image_size 0": "expected a positive integer; got '0'",
+    "models --num_classes ten": "expected a non-negative integer; got 'ten'",
+    "finetune --dataset digits --workdir NEW": "expected --model, a variant such as B/16",
+    "finetune --model B16 --dataset digits --workdir NEW": "(did you mean 'B/16'?)",
+    "finetune --model vit_base_patch16_224 --dataset digits --workdir NEW": "(did you mean 'B/16'?)",
+    "finetune --model MODEL --dataset digits --workdir NEW": "--model is a variant such as B/16; start from",
+    "finetune --model mu/16 --dataset photos --workdir NEW": "(did you mean 'folder:photos'?)",
+    "finetune --model mu/16 --dataset cifar10 --workdir NEW": "(did you mean 'tfds:cifar10'?)",
+    "finetune --model mu/16 --dataset folder:none --workdir NEW": "no such folder",
+    "finetune --model mu/16 --dataset folder: --workdir NEW": "data set 'folder:' is unknown; expected",
+    "finetune --model mu/16 --dataset vtab:cifar --workdir NEW": "(did you mean 'cifar100'?)",
+    "finetune --model mu/16 --dataset digits --workdir FILE": "exists and is no run of keras-vit",
+    "finetune --weights none.npz --dataset digits --workdir NEW": "no such checkpoint file",
+    "finetune --weights B/16 --dataset digits --workdir NEW": "is a variant and has no weights",
+    "finetune --weights vit_b16_augreg_in21 --dataset digits --workdir NEW": "'vit_b16_augreg_in21k'",
+    "pretrain --dataset digits --workdir NEW": "expected --model, a variant such as B/16",
+    "pretrain --model mu/16 --dataset digits --workdir NEW --objective maee": "(did you mean 'mae'?)",
+    "pretrain --model mu/16 --dataset digits --workdir NEW --objective mae --target pixels": "target=",
+    "pretrain --model mu/16 --dataset digits --workdir NEW --recipe digit": "(did you mean 'digits'",
+    "plan --topology v5e:4x4 --num_classes 0": "expected a positive integer; got '0'",
+    "plan --model B16 --topology v5e:4x4": "(did you mean 'B/16'?)",
+    "plan --model B/16 --topology v5e:4x4 --recipe augregg": "(did you mean 'augreg'?)",
+    "evaluate --model none --dataset digits": "no checkpoint is called 'none'",
+    "evaluate --model none.keras --dataset digits": "no such model file: 'none.keras'",
+    "evaluate --model vit_base_patch16_224 --dataset digits": "vit_base_patch16_224.augreg2_in21k_ft_in1k",
+    "evaluate --model MODEL --dataset digits": "expected a model with the data set's 10 classes",
+    "evaluate --model MODEL --dataset IMAGES": "(did you mean 'folder:",
+    "evaluate --model FILE --dataset digits": "is no checkpoint that can be read",
+    "evaluate --model EMPTY --dataset digits": "holds no finished run, no checkpoint and no export",
+    "evaluate --model B16 --dataset digits": "'B16' is a variant and has no weights",
+    "evaluate --model ftp://host/x.npz --dataset digits": "ftp:// is unknown; expected a path",
+    f"{EVALUATE} --split val": "(did you mean 'validation'?)",
+    f"{EVALUATE} --task regresion": "(did you mean 'regression'?)",
+    f"{EVALUATE} --task multi_label": "needs the table",
+    f"{EVALUATE} --batch_size 0": "expected a positive integer; got '0'",
+    f"{EVALUATE} --seed -1": "expected a non-negative integer; got '-1'",
+    f"{EVALUATE} --confusion c.jpg": "expected --confusion to be a .png file; got 'c.jpg'",
+    f"{EVALUATE} --real none.json": "cannot read 'none.json'",
+    f"{EVALUATE} --retrieval": "--retrieval needs an image-text model",
+    f"{EVALUATE} --zero_shot cat,dog": "need an image-text model",
+    f"{EVALUATE} --on_bad_image none": "on_bad_image must be one of 'fail', 'skip'; got 'none'",
+    f"{EVALUATE} --output none/x.json": "there is no folder 'none'",
+    "fewshot --model MODEL --dataset digits --shots one": "expected a non-negative integer; got 'one'",
+    "fewshot --model MODEL --dataset digits --k 0": "expected a positive integer; got '0'",
+    "fewshot --model MODEL --dataset digits --seeds -1": "expected a non-negative integer; got '-1'",
+    "probe --model MODEL --dataset digits --shots 0": "expected a positive integer; got '0'",
+    "probe --model MODEL --dataset digits --figure x.jpg": "expected --figure to be a .png file",
+    "predict --model MODEL none.png": "no such image file: none.png",
+    "predict --model MODEL FILE": "(expected JPEG, PNG, BMP, GIF, WEBP, TIFF)",
+    "predict --model MODEL EMPTY": "no images in the folder",
+    "predict --model MODEL ftp://host/a.png": "no such image file: ftp://host/a.png",
+    "predict --model MODEL http://127.0.0.1:1/a.png": "the request failed (ConnectionError)",
+    "predict --model MODEL IMAGE --top 0": "expected a positive integer; got '0'",
+    "predict --model MODEL IMAGE --class_names none.txt": "or a text file of class names; got 'none.txt'",
+    "predict --model MODEL IMAGE --class_names imagenet_1k": "has 1000 class names; the model has 2 classes",
+    "predict --model MODEL IMAGE --labels cat,dog": "need an image-text model",
+    "predict --model MODEL IMAGE --format jsn": "(did you mean 'json' or 'jsonl'?)",
+    "predict --model MODEL IMAGE --output x.xml": "expected --output to end in .csv, .jsonl or .json",
+    "predict --model MODEL IMAGE --masks NEW": "need a model that segments images",
+    "complete --model MODEL --output NEW": "expected either images to complete, or --count",
+    "complete --model MODEL IMAGE --output NEW --rows 2": "expected one trained without labels",
+    "search index --model none IMAGES --index NEW": "no checkpoint is called 'none'",
+    "search index --model MODEL https://host/a.png --index NEW": "no such image file: https://host/a.png",
+    "search query IMAGE --index none": "'none' holds no index.json",
+    "inspect --model MODEL --output NEW": "expected images with --image, or a data set with --dataset",
+    "inspect --model MODEL --image IMAGE --output EMPTY": "exists;",
+    "inspect --model MODEL --image IMAGE --output NEW --block 99": "--block 99 is out of range",
+    "inspect --model MODEL --image none --output NEW": "no such image file: none",
+    "inspect --model MODEL --image IMAGE --image_size 7 --output NEW": "is smaller than the patch of 8×8",
+    "inspect --model MODEL --dataset digit --output NEW": "(did you mean 'digits'?)",
+    "export --model MODEL --output EMPTY": "exists;",
+    f"{EXPORT} --formats savedmodel": "(did you mean 'saved_model'?)",
+    f"{EXPORT} --formats tflite,,onnx": "got ''",
+    f"{EXPORT} --precisions int9": "(did you mean 'int8'?)",
+    f"{EXPORT} --precisions int8": "int8 is calibrated on images: give some",
+    f"{EXPORT} --batch_size 0": "expected a positive integer; got '0'",
+    f"{EXPORT} --version -1": "expected a non-negative integer; got '-1'",
+    f"{EXPORT} --integer_io float": "integer_io is an option of LiteRT's int8 only",
+    f"{EXPORT} --drawing 28": "drawing need the format 'web'; got saved_model, tflite",
+    f"{EXPORT} --single_file --attention": "single_file, attention need the format 'web'",
+    f"{EXPORT} --formats hub --publisher UPPER/x": "publisher must consist of lowercase letters",
+    "benchmark --model b16": "'b16' is a variant and has no weights",
+    "benchmark --model MODEL --batch_sizes 1,a": "expected a positive integer; got 'a'",
+    "benchmark --model MODEL --rounds 0": "expected a positive integer; got '0'",
+    "benchmark --model MODEL --image_size 0": "expected a side in pixels or HEIGHTxWIDTH; got '0'",
+    "weights show none.npz": "no such checkpoint file: 'none.npz'",
+    "weights show FILE": "is no checkpoint that can be read",
+    "weights show GOLDEN:nothing": "has nothing under 'nothing'",
+    "weights show GOLDEN --set num_heads": "--set expects FIELD=VALUE; got 'num_heads'",
+    "weights show GOLDEN --set heads=3": "(did you mean 'num_heads'?)",
+    "weights show b/16": "'b/16' is a variant and has no weights",
+    "weights convert GOLDEN NEW.npz --layout vit-jax": "(did you mean 'vit_jax'?)",
+    "weights convert GOLDEN NEW.txt --layout vit_jax": "expected a .npz file for the layout 'vit_jax'",
+    "weights convert GOLDEN NEW.npz --layout huggingface": "expected a folder for the layout 'huggingface'",
+    "weights push GOLDEN me": "repository must be ORG/NAME or USER/NAME; got 'me'",
+    "weights push GOLDEN me/x --licence": "expected one argument",
+    **{
+        f"{FINETUNE} {options}": message
+        for options, message in {
+            "--recipe augregg": "(did you mean 'augreg'?)",
+            "--set base_lr": "--set expects FIELD=VALUE; got 'base_lr'",
+            "--set base_lr=fast": "base_lr must be a number above 0; got 'fast'",
+            "--set base_lr=-1": "base_lr must be a number above 0; got -1",
+            "--set optimizer=adam": "(did you mean 'adamw'?)",
+            "--set decay=step": "decay must be one of 'cosine', 'linear'; got 'step'",
+            "--set dtype=bfloat16": "(did you mean 'mixed_bfloat16'",
+            "--set dropout_rate=1.5": "dropout_rate must be a number in [0, 1); got 1.5",
+            "--set mixup=True": "mixup must be a number in [0, 1]; got True",
+            "--set crop_area=(0.9,0.1)": "crop_area must be (smallest, largest) in (0, 1]",
+            "--set layer_decay=2": "layer_decay must be a number in (0, 1] or None; got 2",
+            "--set learning_rate=2": "a recipe has no learning_rate",
+            "--total_steps 0": "expected a positive integer; got '0'",
+            "--batch_size 1.5": "expected a positive integer; got '1.5'",
+            "--image_size 30x": "expected a side in pixels or HEIGHTxWIDTH; got '30x'",
+            "--strategy gpu --total_steps 1 --batch_size 4": "strategy must be one of 'auto'",
+            "--on_bad_image ignore": "on_bad_image must be one of 'fail', 'skip'",
+        }.items()
+    },
+}
+
+# An expression of the names in `values`, and a part of the message.
+CALLS = {
+    "VisionTransformer()": "missing image_size, patch_size, hidden_size, num_layers, mlp_dim, num_heads",
+    "VisionTransformer(num_class=3)": "(did you mean 'num_classes'",
+    "from_variant('B16')": "(did you mean 'B/16'?)",
+    "from_variant('dinov3-s/16')": "(did you mean 'DINOv3-S/16'?)",
+    "from_variant(None)": "variant None is unknown",
+    "from_variant('mu/16', 8)": "smaller than the patch of 16×16",
+    "from_variant('mu/16', 'big')": "got 'big'",
+    "from_variant('mu/16', -32)": "got -32",
+    "from_variant('mu/16', num_classes=-1)": "num_classes must be a positive int or None; got -1",
+    "from_variant('mu/16', num_classes=2.5)": "num_classes must be a positive int or None; got 2.5",
+    "from_variant('mu/16', num_classes=True)": "num_classes must be a positive int or None; got True",
+    "from_variant('mu/16', pooling='mean')": "pooling must be one of 'token', 'gap'",
+    "from_variant('mu/16', class_names=['a'], num_classes=2)": "class_names",
+    "from_variant('mu/16', dropout_rate=2)": "dropout_rate must be a number in [0, 1); got 2",
+    "from_variant('mu/16', num_heads=3)": "num_heads",
+    "one_block(activation='gelu_tan')": "(did you mean 'gelu_tanh'?)",
+    "one_block(patch_size=0)": "patch_size",
+    "one_block(position_embedding='rope')": "position_embedding must be one of",
+    "one_block(norm='batch')": "norm must be one of",
+    "one_block(image_size=(16,))": "image_size",
+    "from_pretrained('B/16')": "VisionTransformer.from_variant('B/16') builds it",
+    "from_pretrained('vit_base_patch16_224')": "did you mean 'vit_base_patch16_224.augreg2_in21k_ft_in1k'",
+    "from_pretrained('none.npz')": "no such checkpoint file: 'none.npz'",
+    "from_pretrained('')": "''",
+    "from_pretrained(None)": "source must be a str or a path; got None",
+    "from_pretrained(FILE)": "is no checkpoint that can be read",
+    "from_pretrained(EMPTY)": "is a folder without model.keras",
+    "from_pretrained('hf://org')": "expected hf://org/repo",
+    "from_pretrained(GOLDEN, sha256='abc')": "sha256 must be 64 hexadecimal digits; got 'abc'",
+    "from_pretrained(GOLDEN, num_classes=-1)": "num_classes",
+    "from_pretrained(GOLDEN, head='keeep')": "(did you mean 'keep'?)",
+    "from_pretrained(GOLDEN, variant='B/16')": "variant B/16 says hidden_size=768",
+    "from_pretrained(GOLDEN, image_size='large')": "got 'large'",
+    "from_pretrained(GOLDEN, position_resize='nearest')": "position_resize must be one of",
+    "from_pretrained(GOLDEN, dropout=0.1)": "(did you mean 'dropout_rate'",
+    "from_pretrained(GOLDEN, text_tower='yes')": "text_tower must be one of False, True, 'auto'; got 'yes'",
+    "keras_vit.save_weights(model, NEW + '.npz', 'vitjax')": "(did you mean 'vit_jax'?)",
+    "keras_vit.save_weights(model, NEW + '.txt', 'vit_jax')": "expected a .npz file",
+    "keras_vit.save_weights(model, NEW + '.npz', 'vit_jax', dtype='int8')": "dtype must be one of",
+    "keras_vit.save_weights(None, NEW + '.npz', 'vit_jax')": "expected a VisionTransformer; got a NoneType",
+    "keras_vit.save_weights(model, None, 'vit_jax')": "path must be a str or a path; got None",
+    "keras_vit.list_models(variant='B16')": "(did you mean 'B/16'?)",
+    "keras_vit.list_models(3)": "filter must be a tuple, each item a str; got 3",
+    "keras_vit.push_to_hub(model, None)": "repository must be ORG/NAME or USER/NAME; got None",
+    "keras_vit.push_to_hub(model, 'me/x', layout='tim')": "(did you mean 'timm'?)",
+    "keras_vit.push_to_hub(model, 'me/x', metrics={'accuracy': 1})": "expected the dataset of the metrics",
+    "Preprocessing('224')": "got '224'",
+    "Preprocessing(8, resize='croop')": "(did you mean 'crop'?)",
+    "Preprocessing(8, mean=(0.5,), std=(0.5, 0.5))": "mean and std must have one number per channel",
+    "Preprocessing(8, std=(0, 0, 0))": "std positive",
+    "Preprocessing(8)(None)": "got NoneType of rank 0",
+    "Preprocessing(8)('none.png')": "no such image file: none.png",
+    "Preprocessing(8)(b'abc')": "not a readable image: 3 bytes (expected JPEG",
+    "Preprocessing(8)([None])": "an image must have the shape",
+    "Preprocessing(8)({'a': 1})": "got dict of rank 0",
+    "Preprocessing(8)(np.zeros((2, 2, 5)))": "the model reads 3 channels; got an image with 5",
+    "Preprocessing(8)(np.full((4, 4), 300.0))": "got values from 300 to 300",
+    "Preprocessing(8)(np.zeros((4, 4)), value_range=(1, 0))": "value_range must be (lowest, highest)",
+    "Preprocessing(8)(np.array([['a']]))": "images must be uint8 or float in [0, 1]; got str32",
+    "model.classify(IMAGE, top=0)": "top must be a positive int; got 0",
+    "model.classify(IMAGE, top='all')": "top must be a positive int; got 'all'",
+    "model.classify(IMAGE, batch_size=0)": "batch_size must be a positive int; got 0",
+    "model.classify(IMAGE, batch_size='a')": "batch_size must be a positive int; got 'a'",
+    "model.classify(IMAGE, task='regression')": "classify needs a task with classes",
+    "model.classify(IMAGE, task='single')": "(did you mean 'single_label'?)",
+    "headless.classify(IMAGE)": "this model has no classification head",
+    "model.feature_extractor('encodr_norm')": "(did you mean 'encoder_norm'?)",
+    "model.feature_extractor([])": "expected stages among",
+    "keras_vit.dense_features(model, 'none.png')": "no such image file: none.png",
+    "keras_vit.dense_features(model, IMAGE, blocks=(99,))": "blocks must be increasing numbers from 0 to 0",
+    "data.load_dataset('digit')": "(did you mean 'digits'?)",
+    "data.load_dataset(None)": "name must be a str; got None",
+    "data.load_dataset(pathlib.Path('none'))": "no such folder: 'none'",
+    "data.load_dataset('digits', task='regresion')": "(did you mean 'regression'?)",
+    "data.load_dataset('digits', task='multi_label')": "digits has no labels for task 'multi_label'",
+    "data.load_dataset('digits', on_bad_image='warn')": "on_bad_image must be one of",
+    "data.load_dataset('digits', seed='x')": "seed must be an int of at least 0; got 'x'",
+    "data.load_dataset('digits', seed=-1)": "seed must be an int of at least 0; got -1",
+    "digits.split('val')": "(did you mean 'validation'?)",
+    "data.Augmentation(mixup=2)": "mixup must be a number in [0, 1]; got 2",
+    "data.Augmentation(crop_area=(1, 0))": "crop_area must be (smallest, largest)",
+    "data.training_batches(digits.split('test'), Preprocessing(8), 0, seed=0, steps=1)": "batch_size must be",
+    "data.evaluation_batches(digits.split('test'), Preprocessing(8), 0)": "batch_size must be",
+    "evaluation.evaluate(headless, digits.split('test'))": "this model has no classification head",
+    "evaluation.evaluate(model, digits.split('test'))": "labels up to 9, but the model has 2",
+    "evaluation.evaluate(model, digits.split('test'), task='x')": "task must be one of 'single_label'",
+    "evaluation.few_shot(headless, digits, shots=0)": "shots",
+    "evaluation.read_real_labels('none.json')": "cannot read 'none.json'",
+    "evaluation.representations(model, digits.split('test'), batch_size=0)": "batch_size must be",
+    "training.find_recipe('augregg')": "(did you mean 'augreg'?)",
+    "training.find_recipe('finetune').with_changes(lr=1)": "a recipe has no lr; its fields are",
+    "training.find_recipe('finetune').with_changes(base_lr='fast')": "base_lr must be a number",
+    "training.find_recipe('finetune').with_changes(total_steps=0)": "total_steps",
+    "training.compile_model(model, 'fintune')": "(did you mean 'finetune'",
+    "training.compile_model(model, epochs=3)": "got epochs=3 and steps_per_epoch=None",
+    "training.freeze(model, 'encoder_block')": "(did you mean 'encoder_block_0'?)",
+    "training.WarmupDecay(0.1, total_steps=5, warmup_steps=9)": "warmup_steps",
+    "training.WarmupDecay(0.1, total_steps=5, warmup_steps=1, decay='step')": "decay must be one of",
+    "training.RunConfig('digits', 'finetune', weights='x')": "recipe must be a Recipe",
+    "training.RunConfig(3, training.find_recipe('finetune'), weights='x')": "dataset must be a str; got 3",
+    "training.RunConfig('digits', training.find_recipe('finetune'))": "expected a model",
+    "training.make_strategy('miror')": "(did you mean 'mirrored'?)",
+    "weights.class_names('imagenet1k')": "got 'imagenet1k'",
+    "weights.class_names(None)": "names must be a str or a path; got None",
+    "weights.prompt_templates('clip_81')": "(did you mean 'clip_80'",
+    "weights.fetch(None)": "source must be a str or a path; got None",
+    "weights.fetch(GOLDEN, size=-1)": "size must be an int of at least 0 or None; got -1",
+    "weights.read_arrays(FILE)": "is no checkpoint that can be read",
+    "export.open_exported('none')": "'none' does not exist; expected a folder",
+    "export.export_saved_model(model, NEW, task='x')": "task must be one of",
+    "export.export_tflite(EMPTY, NEW + '.tflite', precision='int4')": "precision must be one of",
+    "export.export_folder(model, NEW, formats=('tflit',))": "(did you mean 'tflite'?)",
+    "export.export_folder(model, NEW, formats=())": "got none",
+    "export.export_folder(model, NEW, drawing=28)": "drawing need the format 'web'",
+    "inspection.attention_maps(model, np.zeros((1, 16, 16, 3)), block=9)": "block 9 is out of range",
+    "search.open_index('none')": "'none' holds no index.json",
+    "keras_vit.variants.cost('B/16', 8)": "at least its patch size of 16; got 8×8",
+    "keras_vit.variants.cost('B/16', 'a')": "image_size must be a positive int; got 'a'",
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return one_block(num_classes=2, class_names=("cat", "dog"))
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory, model):
+    folder = tmp_path_factory.mktemp("wrong")
+    write_classes(folder / "images")
+    model.save(folder / "model.keras")
+    (folder / "file.txt").write_text("hello")
+    (folder / "empty").mkdir()
+    (folder / "photos").mkdir()
+    names = {"MODEL": "model.keras", "IMAGES": "images", "FILE": "file.txt", "EMPTY": "empty", "NEW": "new"}
+    return {"IMAGE": f"{folder}/images/cat/00.png", "GOLDEN": str(GOLDEN)} | {
+        name: f"{folder}/{path}" for name, path in names.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def values(places, model):
+    models = {"model": model, "headless": one_block(num_classes=None), "one_block": one_block}
+    names = {name: getattr(keras_vit, name) for name in dir(keras_vit) if not name.startswith("__")}
+    names |= {"keras_vit": keras_vit, "np": np, "pathlib": pathlib, "digits": data.load_dataset("digits")}
+    return {**places, **names, **models, "from_variant": keras_vit.VisionTransformer.from_variant}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _once():
+    """The parser and the model are made once."""
+    with pytest.MonkeyPatch.context() as changes:
+        changes.setattr(_keras_vit_cli, "parser", functools.cache(_keras_vit_cli.parser))
+        changes.setattr(source, "read_model", functools.cache(source.read_model))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(places, monkeypatch):
+    folder = pathlib.Path(places["NEW"]).parent
+    monkeypatch.chdir(folder)
+    before = {*folder.iterdir()}
+    yield
+    assert {*folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("command, message", COMMAND_LINES.items(), ids=COMMAND_LINES)
+def test_a_wrong_command_line_is_refused_in_one_line(command, message, places):
+    words = [re.sub("[A-Z]{3,}", lambda name: places.get(name[0], name[0]), word) for word in command.split()]
+    stderr = io.StringIO()
+    with redirect_stderr(stderr), redirect_stdout(io.StringIO()):
+        try:
+            status = _keras_vit_cli.main(words)
+        except SystemExit as stop:
+            status = stop.code
+    (line,) = stderr.getvalue().splitlines()
+    assert status == 2 and line.startswith("keras-vit") and message in line
+
+
+@pytest.mark.parametrize("call, message", CALLS.items(), ids=CALLS)
+def test_a_wrong_call_is_refused_in_one_line(call, message, values):
+    with pytest.raises((ValueError, TypeError)) as error:
+        eval(call, values)
+    assert message in str(error.value) and "\n" not in str(error.value)
