@@ -162,7 +162,7 @@ def check_model(description, representation=False, attention=False):
             "attention rollout is shown on the pages of models of whole images, not of segmenters"
         )
     if attention and description.architecture["num_layers"] is None:
-        raise ValueError("attention rollout needs an encoder, which this model has not")
+        raise ValueError("attention rollout needs an encoder, which this model does not have")
     one_of(CHANNELS).check("the channels of a web page's pictures", description.channels)
 
 

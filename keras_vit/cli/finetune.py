@@ -42,9 +42,7 @@ def train_and_report(args, **options):
         options: Further fields of `RunConfig`.
     """
     if args.model and os.path.exists(args.model):
-        raise ValueError(
-            f"--model is a variant such as B/16; start from {args.model!r} by keras-vit finetune --weights"
-        )
+        raise ValueError(f"--model is a variant such as B/16; use keras-vit finetune --weights {args.model}")
     changes = settings(args.set)
     for name in ("total_steps", "batch_size"):
         if getattr(args, name) is not None:

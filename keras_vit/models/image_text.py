@@ -242,7 +242,7 @@ class ImageTextModel(ConfiguredModel):
             labels = {label: label for label in ([labels] if isinstance(labels, str) else labels)}
         texts = [[text] if isinstance(text, str) else [*text] for text in labels.values()]
         if not texts or not all(texts):
-            raise ValueError(f"expected one text or more for each of one class or more; got {labels!r}")
+            raise ValueError(f"expected at least one class, each with at least one text; got {labels!r}")
         vectors = self.encode_text([text for of_class in texts for text in of_class], batch_size)
         ends = np.cumsum([len(of_class) for of_class in texts])
         means = np.stack([part.mean(axis=0) for part in np.split(vectors, ends[:-1])])

@@ -104,10 +104,10 @@ def from_pretrained(
             `prefix_positions` also describe the stored model where the file is ambiguous.
 
     Returns:
-        VisionTransformer, the `ImageSegmenter` of `segmenter`, a `.keras` file or a transformers EoMT, the
-        `ImageTextModel` of `text_tower`, or the model of `pretrainer`; its `preprocessing` and `class_names`
-        are those the weights were trained with, if known. `initial_weights` has the paths of weights that the
-        file did not hold.
+        VisionTransformer; with `text_tower` an `ImageTextModel`, and with `pretrainer` the model that was
+        trained without labels; with `segmenter`, or for a segmenter's `.keras` file or transformers' EoMT, an
+        `ImageSegmenter`. Its `preprocessing` and `class_names` are those the weights were trained with, if
+        known. `initial_weights` has the paths of weights that the file did not hold.
 
     Raises:
         ValueError: if the source cannot be read; if the file is damaged, holds pickled objects or a
