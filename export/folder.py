@@ -17,7 +17,7 @@ from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, in_order, tower_formats
 from keras_vit.export.hub import Facts, Measurement
 from keras_vit.export.image_text import references, text_files
-from keras_vit.export.saved_model import float32_copy
+from keras_vit.export.saved_model import check_exportable, float32_copy
 from keras_vit.export.verify import (
     check_tolerance,
     full_precision_matmul,
@@ -118,6 +118,7 @@ def export_folder(
     if isinstance(model, ImageTextModel):
         of_towers = tower_formats(formats, precisions)
         towers, model = model, model.vision_transformer()
+    check_exportable(model)
     task = task or (dataset.task if dataset else None)
     live, segments = model, isinstance(model, ImageSegmenter)
     if (

@@ -141,10 +141,15 @@ def open_saved_model(path, threads=None):
     return description, compute
 
 
-def _check(model, warmup):
+def check_exportable(model):
+    """Raise ValueError unless this is a model of a class that is exported."""
     if not isinstance(model, VisionTransformer | ImageSegmenter):
         expected = "a VisionTransformer or an ImageSegmenter"
         raise ValueError(f"expected {expected} to export; got {type(model).__name__}")
+
+
+def _check(model, warmup):
+    check_exportable(model)
     items(integer(at_least=1)).check("warmup", warmup)
     check_weights(model)
 

@@ -68,7 +68,8 @@ def _convert(args):
 
 
 def _push(args):
-    model, private = from_pretrained(args.source, **_options(args)), args.private or None
+    model = from_pretrained(args.source, **{"text_tower": "auto", **_options(args)})
+    private = args.private or None
     url = push_to_hub(model, args.repository, layout=args.layout, private=private, **_facts(args))
     report(args, {"source": str(args.source), "url": url}, f"pushed to {url}")
 

@@ -6,7 +6,7 @@ import numpy as np
 from keras_vit.evaluation.nearest import knn_accuracy
 from keras_vit.evaluation.representations import computed_features, encoder_of
 from keras_vit.models.distributed import DistributedModel
-from keras_vit.models.features import grids_of_blocks
+from keras_vit.models.features import backbone, grids_of_blocks
 from keras_vit.rules import integer
 from keras_vit.tasks import get_task
 
@@ -48,7 +48,8 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
         integer(at_least=1).check("k", k)
     splits, names = _checked_splits(dataset, shots, seeds), dataset.class_names
     encode, _ = encoder_of(model)
-    train, test = (computed_features(encode, samples, model.preprocessing, batch_size) for samples in splits)
+    preprocessing = backbone(model).preprocessing
+    train, test = (computed_features(encode, samples, preprocessing, batch_size) for samples in splits)
     found = {}
     for count in shots:
         found[count] = []
@@ -71,7 +72,7 @@ def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
     the next block, after which iGPT's authors take the mean.
 
     Args:
-        model: A `VisionTransformer` with a Transformer.
+        model: A `VisionTransformer` with a Transformer, or a model with one.
         dataset: Dataset with single labels.
         shots: Number of training images per class; None: all training images.
         seeds: Seeds of their random choice; without shots one seed is enough.
@@ -95,6 +96,7 @@ def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
+    model = backbone(model)
     if model.num_layers is None:
         raise ValueError("expected a model with blocks; got num_layers=None")
     splits = _checked_splits(dataset, () if shots is None else (shots,), seeds)

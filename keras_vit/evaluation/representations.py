@@ -4,7 +4,7 @@ import numpy as np
 
 from keras_vit.evaluation.predicting import computed
 from keras_vit.models.distributed import DistributedModel
-from keras_vit.models.segmentation import ImageSegmenter
+from keras_vit.models.features import backbone
 
 
 def representations(model, samples, batch_size=64):
@@ -24,7 +24,7 @@ def representations(model, samples, batch_size=64):
         (355, 24)
     """
     compute, _ = encoder_of(model)
-    return computed_features(compute, samples, model.preprocessing, batch_size)
+    return computed_features(compute, samples, backbone(model).preprocessing, batch_size)
 
 
 def computed_features(compute, samples, preprocessing, batch_size):
@@ -45,8 +45,8 @@ def encoder_of(model):
 
     Args:
         model: A `VisionTransformer`, by its representation, or without pooling the mean of its patch tokens;
-            an `ImageSegmenter`, by its encoder's; or an `ImageTextModel`, by the vectors that it compares
-            with texts.
+            an `ImageTextModel`, by the vectors that it compares with texts; or another model with a
+            `VisionTransformer`, by that one's.
 
     Returns:
         (function from a batch of preprocessed images to float32 (images, size), size).
@@ -56,9 +56,9 @@ def encoder_of(model):
         >>> encode(images).shape, size
         ((4, 24), 24)
     """
-    model = model.encoder if isinstance(model, ImageSegmenter) else model
-    if hasattr(model, "image_encoder"):
-        encoder = model.image_encoder
+    model, pair_encoder = backbone(model), getattr(model, "image_encoder", None)
+    if pair_encoder is not None:
+        encoder = pair_encoder
     elif model.num_classes is None and model.pooling is not None and _replicas(model) == 1:
         encoder = model  # An extractor would be traced again for each call.
     else:

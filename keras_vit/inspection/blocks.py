@@ -17,10 +17,9 @@ CHUNK_BYTES = 64 * 2**20
 def check_model(model):
     """Raise ValueError unless this is a VisionTransformer, whose layers can be inspected."""
     if not isinstance(model, VisionTransformer):
-        raise ValueError(
-            f"expected a VisionTransformer; got {type(model).__name__} "
-            "(inspect the VisionTransformer that an export or copy was made from)"
-        )
+        inner = next((name for name in ("encoder", "image") if hasattr(model, name)), None)
+        advice = f"its `{inner}`" if inner else "the VisionTransformer that an export or copy was made from"
+        raise ValueError(f"expected a VisionTransformer; got {type(model).__name__} (inspect {advice})")
 
 
 def check_images(model, images):

@@ -44,7 +44,7 @@ def check_head(model):
     Args:
         model: As for `classify`. Its attribute `without_head`, if any, is the message.
     """
-    if not model.is_classifier:
+    if not getattr(model, "is_classifier", False):
         message = "this model has no classification head; build it with num_classes and pooling"
         raise ValueError(getattr(model, "without_head", message))
 

@@ -34,6 +34,9 @@ class EncoderModel(ConfiguredModel):
 class Pretrainer(EncoderModel):
     """The model that an objective without labels trains: it is only needed to train its encoder."""
 
+    is_classifier = False
+    without_head = "this model has no classes; fine-tune its `to_vision_transformer(num_classes=…)`"
+
     def to_vision_transformer(self, **changes):
         """A new VisionTransformer with the encoder's weights, for fine-tuning.
 

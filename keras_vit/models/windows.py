@@ -6,11 +6,11 @@ import tempfile
 import keras
 import numpy as np
 
-from keras_vit.models.classifying import check_finite
+from keras_vit.models.classifying import check_finite, check_not_packed
 from keras_vit.models.config import is_dynamic
 from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.encoder_model import patch_pixels
-from keras_vit.models.features import grids_of_blocks
+from keras_vit.models.features import backbone, grids_of_blocks
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.preprocessing.resizing import resize
 from keras_vit.rules import boolean, integer, items, number, optional
@@ -111,7 +111,8 @@ def dense_features(
     as one window unless `window` is given.
 
     Args:
-        model: A `VisionTransformer` or an `ImageSegmenter`.
+        model: A `VisionTransformer` for images of one size or any, or a model with one, such as an
+            `ImageSegmenter`.
         images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
         blocks: Numbers of the blocks whose tokens are concatenated, each after the model's last norm; None
             for the last block.
@@ -123,7 +124,7 @@ def dense_features(
 
     Raises:
         ValueError: for a block that the model does not have, a window that patches do not divide or of a
-            model with one size, an image that cannot be read, or a model that computes NaN.
+            model with one size, an image that cannot be read, or a model that packs patches or computes NaN.
 
     Example:
         >>> features = dense_features(model, np.zeros((2, 40, 50, 3), "uint8"))
@@ -134,8 +135,9 @@ def dense_features(
     """
     integer(at_least=1).check("batch_size", batch_size)
     _PAIR.check("size", size)
-    encoder, preprocessing = getattr(model, "encoder", model), model.preprocessing
-    preprocessing = dataclasses.replace(preprocessing, image_size=size, resize="squash")
+    encoder = backbone(model)
+    check_not_packed(encoder, "dense_features")
+    preprocessing = dataclasses.replace(encoder.preprocessing, image_size=size, resize="squash")
     extractor = DistributedModel(encoder.input, grids_of_blocks(encoder, blocks))
 
     def compute(windows):
@@ -147,7 +149,7 @@ def dense_features(
         patch = patch_pixels(encoder)
         rows, columns = (-(-side // p) for side, p in zip(pixels.shape, patch))
         grid = np.zeros((rows, columns, sum(output.shape[-1] for output in extractor.outputs)), "float32")
-        for top, left, features in _slide(model, compute, pixels, window, overlap, batch_size, patch):
+        for top, left, features in _slide(encoder, compute, pixels, window, overlap, batch_size, patch):
             part = grid[top : top + features.shape[0], left : left + features.shape[1]]
             part[:] = features[: part.shape[0], : part.shape[1]]
         found.append(grid)

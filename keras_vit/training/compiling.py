@@ -3,7 +3,8 @@
 from keras_vit.layers import EncoderBlock
 from keras_vit.messages import did_you_mean
 from keras_vit.models.distributed import DistributedModel
-from keras_vit.tasks import get_task
+from keras_vit.models.segmentation import ImageSegmenter
+from keras_vit.tasks import SEGMENTATION, get_task
 from keras_vit.tasks.task import Objective
 from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.optimizers import make_optimizer
@@ -25,7 +26,8 @@ def compile_model(
     Args:
         model: Any `keras.Model` whose outputs are logits.
         recipe: Name of a recipe, or a `Recipe`.
-        task: The name of a task, or an objective of `keras_vit.tasks`; None: the recipe's task.
+        task: The name of a task, or an objective of `keras_vit.tasks`; None: "segmentation" for an
+            `ImageSegmenter`, the model's own loss if it has one, and otherwise the recipe's task.
         epochs, steps_per_epoch: Those of `fit`; their product is `total_steps`.
         weighted_metrics: Whether sample weights also weight the metrics, not only the loss.
         **overrides: Fields of the recipe, such as `total_steps` or `base_lr`, and Keras's
@@ -36,8 +38,8 @@ def compile_model(
 
     Raises:
         ValueError: for an unknown recipe or field, `epochs` without `steps_per_epoch` or the reverse, a
-            `total_steps` that is not their product, or micro-batches for a model that is not a
-            `DistributedModel`.
+            `total_steps` that is not their product, another task for an `ImageSegmenter`, or micro-batches
+            for a model that is not a `DistributedModel`.
 
     Example:
         >>> compile_model(model, "finetune", epochs=5, steps_per_epoch=20, base_lr=0.01).warmup_steps
@@ -64,11 +66,18 @@ def compile_model(
     for layer in model._flatten_layers():
         if isinstance(layer, EncoderBlock):
             layer.remat = recipe.remat
-    objective = task if isinstance(task, Objective) else get_task(task or recipe.task)
+    segments = isinstance(model, ImageSegmenter)
+    own_task = model.task if segments else recipe.task
+    objective = task if isinstance(task, Objective) else get_task(task or own_task)
+    if segments and objective is not SEGMENTATION:
+        raise ValueError(f"expected the task {own_task!r} for an ImageSegmenter; got {objective.name!r}")
+    loss, metrics = objective.loss(recipe), objective.metrics(model.output_shape[-1])
+    if task is None and getattr(model, "own_loss", None) is not None:
+        loss, metrics = None, []
     model.compile(
         optimizer=make_optimizer(recipe),
-        loss=objective.loss(recipe),
-        **{"weighted_metrics" if weighted_metrics else "metrics": objective.metrics(model.output_shape[-1])},
+        loss=loss,
+        **{"weighted_metrics" if weighted_metrics else "metrics": metrics},
         **options,
     )
     return recipe

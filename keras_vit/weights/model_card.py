@@ -2,7 +2,9 @@
 
 import re
 
-from keras_vit.models import ImageSegmenter, ImageTextModel
+from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
+from keras_vit.models.features import backbone
+from keras_vit.models.masked_autoencoder import MaskedAutoencoder
 from keras_vit.variants import variant_of
 
 USAGE = {
@@ -10,15 +12,34 @@ USAGE = {
     "timm": 'import timm\n\nmodel = timm.create_model("hf_hub:{repository}", pretrained=True)',
 }
 LIBRARIES = {"huggingface": "transformers", "timm": "timm"}
+# Of models without a pipeline of transformers that reads their files.
+CLASS_USAGE = (
+    'from transformers import {architecture}\n\nmodel = {architecture}.from_pretrained("{repository}")'
+)
+# The hub's name of the task, what the model does, and the arguments of `from_pretrained`, by its class.
+KINDS = {
+    ImageSegmenter: ("image-segmentation", "segmentation into {classes} classes", ""),
+    ImageTextModel: (
+        "zero-shot-image-classification",
+        "the similarity of images and texts",
+        ", text_tower=True",
+    ),
+    MaskedAutoencoder: ("image-feature-extraction", "reconstruction of masked patches", ", pretrainer=True"),
+    ImageGPT: ("unconditional-image-generation", "generation of images, pixel by pixel", ", pretrainer=True"),
+}
 
 
-def model_card(model, layout, repository, *, licence=None, dataset=None, metrics=None, tags=()):
+def model_card(
+    model, layout, repository, architecture=None, *, licence=None, dataset=None, metrics=None, tags=()
+):
     """Write the text of README.md; unknown facts are omitted.
 
     Args:
         model: As for `push_to_hub`.
         layout: "huggingface" or "timm".
         repository: "ORG/NAME".
+        architecture: Name of the class of transformers that reads the files, needed for models other than a
+            `VisionTransformer`.
         licence, dataset, metrics, tags: As for `push_to_hub`.
 
     Returns:
@@ -33,7 +54,8 @@ def model_card(model, layout, repository, *, licence=None, dataset=None, metrics
 
     if metrics and not dataset:
         raise ValueError(f"expected the dataset of the metrics; got {metrics!r} and no dataset")
-    task, does, config, argument = _described(model)
+    task, does, arguments = _task(model)
+    config = backbone(model).get_config()
     name = repository.partition("/")[2]
     results = [
         EvalResult(task, re.sub(r"[^\w./-]+", "-", dataset.lower()), dataset, metric, value)
@@ -47,25 +69,27 @@ def model_card(model, layout, repository, *, licence=None, dataset=None, metrics
         datasets=[dataset] if dataset and re.fullmatch(r"[\w.-]+/[\w.-]+", dataset) else None,
         **({"model_name": name, "eval_results": results} if results else {}),
     )
-    variant, millions = variant_of(config), model.count_params() / 1e6
-    preparation = ", ".join(f"{key} {value}" for key, value in config["preprocessing"].items())
+    variant, parameters = variant_of(config), model.count_params()
+    options = {name: value for name, value in config["preprocessing"].items() if value is not None}
+    preparation = ", ".join(f"{name} {value}" for name, value in options.items())
     scores = [f"{metric} {value:.4g}" for metric, value in (metrics or {}).items()]
     trained = [f"Trained on {dataset}."] * bool(dataset)
     trained += [f"Test split: {', '.join(scores)}."] * bool(scores)
-    usage = USAGE[layout].format(task=task, repository=repository)
+    usage = USAGE[layout] if isinstance(model, VisionTransformer) else CLASS_USAGE
+    usage = usage.format(task=task, repository=repository, architecture=architecture)
     return f"""---
 {data}
 ---
 
 # {name}
 
-Vision Transformer{f" {variant}" if variant else ""} for {does}, {millions:,.1f} million parameters, \
+Vision Transformer{f" {variant}" if variant else ""} for {does}, {parameters / 1e6:,.1f} million parameters, \
 saved by keras_vit.
 
 ```python
 import keras_vit
 
-model = keras_vit.from_pretrained("hf://{repository}"{argument})
+model = keras_vit.from_pretrained("hf://{repository}"{arguments})
 ```
 
 or with {LIBRARIES[layout]}:
@@ -88,15 +112,11 @@ or with {LIBRARIES[layout]}:
 """
 
 
-def _described(model):
-    """The task on Hugging Face, the purpose, the configuration of the image encoder, a loading argument."""
-    if isinstance(model, ImageTextModel):
-        purpose = "the comparison of images with texts"
-        return "zero-shot-image-classification", purpose, model.image.get_config(), ", text_tower=True"
-    if isinstance(model, ImageSegmenter):
-        purpose = f"segmentation into {model.num_classes} classes"
-        return "image-segmentation", purpose, model.encoder.get_config(), ""
+def _task(model):
+    """The name of the task, what the model does, and how `from_pretrained` reads all of it."""
+    if not isinstance(model, VisionTransformer):
+        task, does, arguments = next(words for cls, words in KINDS.items() if isinstance(model, cls))
+        return task, does.format(classes=getattr(model, "num_classes", None)), arguments
     if model.num_classes:
-        purpose = f"classification into {model.num_classes} classes"
-        return "image-classification", purpose, model.get_config(), ""
-    return "image-feature-extraction", "feature vectors of images", model.get_config(), ""
+        return "image-classification", f"classification into {model.num_classes} classes", ""
+    return "image-feature-extraction", "feature vectors of images", ""

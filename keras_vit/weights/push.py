@@ -1,13 +1,14 @@
 """Upload a model to Hugging Face: weights, configuration and model card."""
 
+import json
 import pathlib
 import re
 import tempfile
 
 from keras_vit.messages import one_line
-from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
+from keras_vit.models import VisionTransformer
 from keras_vit.rules import one_of, optional
-from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts import LAYOUTS, hub_config
 from keras_vit.weights.model_card import model_card
 from keras_vit.weights.save import cannot_express, save_weights
 
@@ -34,7 +35,8 @@ def push_to_hub(
     huggingface_hub's: from `hf auth login`, or HF_TOKEN.
 
     Args:
-        model: VisionTransformer, or an ImageTextModel or ImageSegmenter that "huggingface" can express.
+        model: VisionTransformer; or, for transformers only, an `ImageSegmenter` with head "mask", an
+            `ImageTextModel`, a `MaskedAutoencoder` or an `ImageGPT`.
         repository: "ORG/NAME" or "USER/NAME".
         layout: "huggingface" (transformers) or "timm"; None: the first of these that can express the model;
             without a class token "timm" if it can.
@@ -59,7 +61,7 @@ def push_to_hub(
 
     Source: huggingface_hub's `create_repo` and `create_commit`.
     """
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(repository)):
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
         raise ValueError(f"repository must be ORG/NAME or USER/NAME; got {repository!r}")
     from huggingface_hub import CommitOperationAdd, HfApi
 
@@ -93,28 +95,30 @@ def write_repository(model, folder, repository, layout=None, **facts):
     Raises:
         ValueError: as `push_to_hub`.
     """
-    if not isinstance(model, (VisionTransformer, ImageSegmenter, ImageTextModel)):
-        raise ValueError(f"expected a model that predicts; got a {type(model).__name__}: push its encoder")
-    optional(one_of(PUSHED)).check("layout", layout)
-    config = model.get_config()
-    is_plain = isinstance(model, VisionTransformer)
-    name = _layout(config, layout) if is_plain else layout or PUSHED[0]
-    layout = LAYOUTS[name]
-    card = model_card(model, name, repository, **facts)
-    folder.mkdir()
+    name = _layout(model, layout)
+    layout, architecture = LAYOUTS[name], None
     if layout.in_folder:
         save_weights(model, folder, name)
+        (architecture,) = json.loads((folder / hub_config.CONFIG).read_text())["architectures"]
     else:
+        folder.mkdir()
         save_weights(model, folder / "model.safetensors", name)
-        for file, text in zip(layout.config_files, layout.write_config(config)):
+        for file, text in zip(layout.config_files, layout.write_config(model.get_config())):
             (folder / file).write_text(text)
     (folder / "model.json").unlink()  # only needed by local folders
+    card = model_card(model, name, repository, architecture, **facts)
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
-def _layout(config, requested):
+def _layout(model, requested):
     """The requested layout, or the first that can express the model."""
-    refusals = []
+    optional(one_of(PUSHED)).check("layout", requested)
+    if not isinstance(model, VisionTransformer):
+        if requested == "timm":
+            got = type(model).__name__
+            raise ValueError(f"expected a VisionTransformer for the layout 'timm'; got a {got}")
+        return "huggingface"
+    refusals, config = [], model.get_config()
     # Without a class token transformers has only models of other names, such as I-JEPA.
     order = PUSHED if config["class_token"] else PUSHED[::-1]
     for layout in (requested,) if requested else order:

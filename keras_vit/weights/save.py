@@ -72,7 +72,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
         )
     generates = isinstance(model, ImageGPT)
     if not isinstance(model, VisionTransformer) and not (segments or towers or autoencoder or generates):
-        raise ValueError(f"expected a VisionTransformer; got a {type(model).__name__}")
+        advice = ", whose `encoder` can be saved" if hasattr(model, "encoder") else ""
+        raise ValueError(f"expected a VisionTransformer; got a {type(model).__name__}{advice}")
     one_of(FLOATS).check("dtype", dtype)
     name, layout = layout, LAYOUTS[layout]
     if segments:

@@ -166,6 +166,17 @@ def test_a_norm_adds_its_epsilon_to_the_variance(cls, shape):
     assert_close(layer(x.astype("float32")), expected, 1e-5)
 
 
+@pytest.mark.parametrize("epsilon, variance_epsilon", [(1e-3, 0.0), (0.0, 1e-6)])
+def test_a_standardized_kernel_has_both_epsilons(epsilon, variance_epsilon):
+    kernel = 1e-3 * np.random.default_rng(0).standard_normal((1, 1, 4, 8))
+    layer = layers.StdConv2D(8, 1, use_bias=False, epsilon=epsilon, variance_epsilon=variance_epsilon)
+    layer.build((1, 1, 1, 4))
+    layer.kernel.assign(kernel)
+    deviation = np.sqrt(kernel.var((0, 1, 2)) + variance_epsilon) + epsilon
+    expected = (kernel - kernel.mean((0, 1, 2))) / deviation
+    assert_close(layer(np.eye(4, dtype="float32").reshape(4, 1, 1, 4)).numpy()[:, 0, 0], expected[0, 0], 1e-5)
+
+
 # `flax.linen.LayerNorm`; `models_resnet.py` of vit_jax; transformers' `EomtLayerNorm2d`.
 DEFAULTS = {
     **dict.fromkeys((layers.LayerNormalization, layers.RMSNormalization), {"epsilon": 1e-6}),
@@ -187,6 +198,23 @@ def test_defaults_are_those_of_vit_jax(cls):
     expected = DEFAULTS.get(cls, {"norm_epsilon": 1e-6})
     arguments = inspect.signature(cls.__init__).parameters
     assert {n: a.default for n, a in arguments.items() if n.endswith("epsilon")} == expected
+
+
+ARGUMENTS = {
+    **dict.fromkeys((layers.EncoderBlock, layers.AttentionPooling), {"num_heads": 2, "mlp_dim": 4}),
+    layers.MlpBlock: {"mlp_dim": 4},
+    layers.MultiHeadSelfAttention: {"num_heads": 2},
+    layers.StdConv2D: {"filters": 4, "kernel_size": 1},
+    keras_vit.VisionTransformer: BARE,
+    keras_vit.TextTransformer: SENTENCES,
+}
+
+
+@pytest.mark.parametrize("cls", DEFAULTS, ids=lambda cls: cls.__name__)
+def test_the_configuration_of_a_layer_has_its_epsilon(cls):
+    values = {name: 3e-4 + default for name, default in DEFAULTS[cls].items()}
+    config = cls(**{**ARGUMENTS.get(cls, {}), **values}).get_config()
+    assert {name: config[name] for name in values} == values
 
 
 def test_every_public_class_with_an_epsilon_has_a_known_default():
