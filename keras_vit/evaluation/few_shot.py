@@ -96,10 +96,10 @@ def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
+    splits = _checked_splits(dataset, () if shots is None else (shots,), seeds)
     model = backbone(model)
     if model.num_layers is None:
         raise ValueError("expected a model with blocks; got num_layers=None")
-    splits = _checked_splits(dataset, () if shots is None else (shots,), seeds)
     extractor = DistributedModel(model.input, grids_of_blocks(model, [*range(model.num_layers)]))
 
     def means(images):

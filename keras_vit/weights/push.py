@@ -61,7 +61,7 @@ def push_to_hub(
 
     Source: huggingface_hub's `create_repo` and `create_commit`.
     """
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(repository)):
         raise ValueError(f"repository must be ORG/NAME or USER/NAME; got {repository!r}")
     from huggingface_hub import CommitOperationAdd, HfApi
 

@@ -35,7 +35,7 @@ COMMAND_LINES = {
     "finetune --dataset digits --workdir NEW": "expected --model, a variant such as B/16",
     "finetune --model B16 --dataset digits --workdir NEW": "(did you mean 'B/16'?)",
     "finetune --model vit_base_patch16_224 --dataset digits --workdir NEW": "(did you mean 'B/16'?)",
-    "finetune --model MODEL --dataset digits --workdir NEW": "--model is a variant such as B/16; start from",
+    "finetune --model MODEL --dataset digits --workdir NEW": "--model is a variant such as B/16; use",
     "finetune --model mu/16 --dataset photos --workdir NEW": "(did you mean 'folder:photos'?)",
     "finetune --model mu/16 --dataset cifar10 --workdir NEW": "(did you mean 'tfds:cifar10'?)",
     "finetune --model mu/16 --dataset folder:none --workdir NEW": "no such folder",
