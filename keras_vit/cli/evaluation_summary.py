@@ -178,10 +178,12 @@ def _add_errors(report, predictions, names, files):
 
 def _add_class_examples(report, model, subset, predictions, task, classes, split):
     """Add the IoU of each class, and for each the image with most of its pixels."""
+    labeled = [number for number, row in enumerate(classes) if row["pixels"]]
+    if not labeled:  # All pixels are ignored.
+        return
     report.draw("Scores", "iou", iou_figure(classes, split), f"IoU of each class of {split}")
     images = np.repeat(np.arange(len(predictions.lengths)), predictions.lengths)
     true, predicted, pixels = predictions.pairs.T
-    labeled = [number for number, row in enumerate(classes) if row["pixels"]]
     chosen = sorted(sorted(labeled, key=lambda number: classes[number]["iou"])[:MAX_EXAMPLES])
     largest, captions = [], []
     for number in chosen:

@@ -12,9 +12,11 @@ from made.pages import read_page
 from PIL import Image
 from reference.small import small
 
+from keras_vit import ImageSegmenter
 from keras_vit.cli import evaluation_summary
 from keras_vit.cli.evaluation_summary import add_evaluation, sample_images
 from keras_vit.cli.page import Report
+from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import IndexedRecords, Samples
 from keras_vit.evaluation import evaluate
 from keras_vit.tasks import TASKS
@@ -221,3 +223,15 @@ def test_of_many_classes_the_worst_are_listed_and_no_matrix_is_drawn():
 def test_labels_that_do_not_fit_the_model_are_refused(model):
     with pytest.raises(ValueError, match="labels up to 7, but the model has 5 classes"):
         evaluated(model, Samples(encoded(1)[0], (7,)))
+
+
+def test_a_split_whose_pixels_are_all_ignored_has_no_examples_of_classes():
+    image = io.BytesIO()
+    Image.new("L", (16, 16)).save(image, "PNG")
+    files = (image.getvalue(),) * 3
+    ignored = MaskSamples(files, files, values=(255,) * 256)
+    segmenter = ImageSegmenter(small(num_classes=None), 5)
+    report = Report()
+    result, images, _ = add_evaluation(report, segmenter, ignored, "segmentation", "made, test", NAMES)
+    assert result["samples"] == 3 and result["mean_iou"] is None
+    assert not {"iou", "examples"} & {name.partition(".")[0] for name in report.figures} and len(images) == 2
