@@ -30,7 +30,7 @@ from keras_vit.weights.catalogue import find, licence_note, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.image_text import TwoTowers, has_text_tower, read_towers
-from keras_vit.weights.layouts import LAYOUTS, detect_layout
+from keras_vit.weights.layouts import LAYOUTS, check_family, detect_layout
 from keras_vit.weights.masked_autoencoder import Decoder, read_decoder
 from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
@@ -136,6 +136,7 @@ def read_checkpoint(
         return _of_keras(path, variant)
     arrays = load_arrays(path, subtree)
     with named(path):
+        check_family(arrays)
         layout = detect_layout(arrays)
         skipped = {*layout.skipped_keys(arrays)} if layout else ()
     if text_tower == "auto":

@@ -155,6 +155,11 @@ def _read_flax(checkpoint, others, described):
 def _read_huggingface(checkpoint, others, described):
     """(`MappedArrays`, options) of transformers' files."""
     kind = TYPES["clip" if "text_projection.weight" in others else "siglip"]
+    if not kind.projections[0] and "attention_pooling/probe" not in checkpoint.arrays:
+        raise ValueError(
+            "its image tower has no pooling (vision_use_head=False in config.json), and so no vector to "
+            "compare with texts; load it without its text tower"
+        )
     mapped = kind.table.read(others)
     config = checkpoint.path.with_name(hub_config.CONFIG)
     stored = read_json(config) if described and config.is_file() else {}

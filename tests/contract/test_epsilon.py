@@ -361,6 +361,13 @@ def test_the_configuration_of_open_clip_says_the_epsilon_of_each_tower(settings,
     assert open_clip.text_options(tmp_path)["norm_epsilon"] == expected
 
 
+@pytest.mark.parametrize("epsilon", [1e-7, 1e-6, 1e-5])
+def test_open_clip_has_towers_of_timm_with_its_epsilon_only(epsilon):
+    config = vit(pooling="map", prefix_positions=False, norm_epsilon=epsilon).get_config()
+    conflicts = [reason for reason in LAYOUTS["open_clip"].conflicts(config) if "norm_epsilon" in reason]
+    assert bool(conflicts) == (epsilon != 1e-6)
+
+
 # The authors' code, and timm 1.0.31; of the others 1e-6. ImageGPT's is that of OpenAI's `norm` (1e-5).
 FAMILIES_WITH_1E_5 = re.compile("BEiT-3|AIMv2|PE-.*|DINOv3|EUPE|LingBot")
 

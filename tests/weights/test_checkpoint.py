@@ -125,6 +125,35 @@ def test_a_file_of_no_layout_is_refused_with_some_of_its_keys(tmp_path):
     refused(path, rf"in no known layout \({', '.join(LAYOUTS)}\); it holds 2 arrays: conv1.weight, fc.bias")
 
 
+@pytest.mark.parametrize(
+    "key, tracked, family",
+    [
+        (
+            "vision_model.encoder.blocks.0.depthwise_conv.depthwise_conv.weight",
+            "vision_model.embeddings.batchnorm.num_batches_tracked",
+            "ALIGN, whose image tower is an EfficientNet",
+        ),
+        (
+            "vision_model.encoder.stages.0.group_token",
+            "visual_projection.1.num_batches_tracked",
+            "GroupViT, which merges tokens into groups",
+        ),
+        (
+            "visual.layer1.0.conv1.weight",
+            "visual.bn1.num_batches_tracked",
+            "a CLIP whose image tower is a ResNet",
+        ),
+    ],
+)
+def test_a_family_without_a_vision_transformer_is_named(key, tracked, family, tmp_path):
+    stored = {
+        **{key: np.zeros((1, 2, 3), "float32"), tracked: np.zeros((), "int64")},
+        "visual.conv1.weight": np.zeros((4, 3, 3, 3), "float32"),
+        "vision_model.embeddings.patch_embeddings.projection.weight": np.zeros((4, 3, 2, 2), "float32"),
+    }
+    refused(write(stored, tmp_path / "a.safetensors"), f"expected a Vision Transformer; got {family}$")
+
+
 # What a file leaves open ---------------------------------------------------------------------------
 
 

@@ -154,6 +154,22 @@ def test_auto_loads_a_text_tower_that_the_keys_show(name, written, tmp_path):
         from_pretrained(path, text_tower="auto")
 
 
+def test_a_siglip_without_pooling_has_no_vector_to_compare(written, tmp_path):
+    """`vision_use_head=False` of transformers, whose `SiglipModel` fails with its `pooler_output` of None."""
+
+    def without_head(stored):
+        for key in [key for key in stored if key.startswith("vision_model.head.")]:
+            del stored[key]
+
+    path = changed(written("huggingface, SigLIP")[0], tmp_path, without_head)
+    (tmp_path / "model.json").unlink()
+    message = r"its image tower has no pooling \(vision_use_head=False in config.json\), and so no vector"
+    for text_tower in (True, "auto"):
+        with pytest.raises(ValueError, match=message):
+            from_pretrained(path, text_tower=text_tower)
+    assert isinstance(from_pretrained(path), VisionTransformer)
+
+
 @pytest.mark.parametrize("suffix", ["npz", "keras"])
 def test_auto_reads_a_file_without_text_tower_once(suffix, written, tmp_path, monkeypatch):
     _, model = written("big_vision")
