@@ -4,7 +4,6 @@ The first bytes of a file determine its format, not its name. No code in a file 
 are refused, and torch's files are read by its weights-only loader.
 """
 
-import io
 import os
 import pathlib
 import warnings
@@ -155,26 +154,6 @@ def check_zip(archive):
     if any(entry.compress_type not in METHODS for entry in entries):
         raise ValueError("it is compressed by a method that no writer of weights uses")
     check_unpacked_size(sum(entry.file_size for entry in entries), os.path.getsize(archive.filename))
-
-
-def check_hdf5(archive, name):
-    """Paths of the arrays in an HDF5 file in a zipfile.ZipFile.
-
-    Raises:
-        ValueError: if they declare more bytes than the archive can hold.
-    """
-    import h5py
-
-    sizes = {}
-
-    def visit(path, item):
-        if isinstance(item, h5py.Dataset):
-            sizes[path] = item.nbytes
-
-    with h5py.File(io.BytesIO(archive.read(name)), "r") as file:
-        file.visititems(visit)
-    check_unpacked_size(sum(sizes.values()), os.path.getsize(archive.filename))
-    return list(sizes)
 
 
 def _write_npz(arrays, path, digest):

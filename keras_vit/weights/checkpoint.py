@@ -11,11 +11,10 @@ import zipfile
 import keras
 import numpy as np
 from absl import logging
-from keras.src.saving import serialization_lib  # its scope is not public
 
 from keras_vit.layers.attention import check_heads
 from keras_vit.messages import listed
-from keras_vit.models.adapting import plain_arrays
+from keras_vit.models.adapting import adaptable_layers, plain_arrays
 from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
 from keras_vit.models.encoder_model import EncoderModel, Pretrainer
 from keras_vit.models.image_text import ImageTextModel
@@ -24,12 +23,19 @@ from keras_vit.models.vit import VisionTransformer
 from keras_vit.rules import one_of
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights.architecture import infer_arguments
-from keras_vit.weights.archive import check_hdf5, check_unpacked_size, check_zip, float_arrays, load_arrays
+from keras_vit.weights.archive import check_unpacked_size, check_zip, float_arrays, load_arrays
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import find, licence_note, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.image_text import TwoTowers, has_text_tower, read_towers
+from keras_vit.weights.keras_file import (
+    assign_weights,
+    model_of,
+    opened,
+    stored_arrays,
+    without_values,
+)
 from keras_vit.weights.layouts import LAYOUTS, check_family, detect_layout
 from keras_vit.weights.masked_autoencoder import Decoder, read_decoder
 from keras_vit.weights.metadata import read_metadata, with_own_size
@@ -86,7 +92,7 @@ class StoredModel:
             "only_in_model": sorted(shapes.keys() - self.arrays.keys()),
             "wrong_shape": [
                 f"{keys[name]} {array.shape} for {name} {shapes[name]}"
-                for name, array in sorted(self.arrays.items())
+                for name, array in ((name, self.arrays[name]) for name in sorted(self.arrays))
                 if name in shapes and array.shape != shapes[name]
             ],
         }
@@ -198,7 +204,10 @@ def named(path):
 def not_finite(checkpoint):
     """The file's keys, sorted, of arrays with NaN or infinity in float32."""
     with np.errstate(invalid="ignore", over="ignore"):  # by some NaN of bfloat16
-        finite = {name: np.isfinite(a.astype("float32")).all() for name, a in checkpoint.arrays.items()}
+        finite = {
+            name: np.isfinite(array.astype("float32", copy=False)).all()
+            for name, array in checkpoint.arrays.items()
+        }
     return sorted({checkpoint.keys[name] for name, is_finite in finite.items() if not is_finite})
 
 
@@ -213,23 +222,32 @@ def read_model(path, pretrainer=False):
         ValueError: if the file cannot be read or holds something else.
     """
     with _readable(path):
-        with zipfile.ZipFile(path) as archive:
-            config, kind = _configuration(archive)
-            stored = check_hdf5(archive, "model.weights.h5")
-        if kind:
-            options = config["config"]
-            inside = next(name for cls, name in _INSIDE.items() if issubclass(kind, cls))
-            encoder = min_parameters({**DEFAULTS, **(options[inside] if inside else options)})
-            # Not their sum, in which a negative number would hide the other.
-            for declared in (encoder, kind.min_own_parameters(options)):
-                check_unpacked_size(4 * declared, os.path.getsize(path))
-            # Safe even after keras.config.enable_unsafe_deserialization().
-            with serialization_lib.SafeModeScope(True):
-                model = keras.saving.load_model(path, compile=False, safe_mode=True)
-            _check_all_read(model, stored)
-    if not kind:
-        raise ValueError(f"{str(path)!r} holds a {config.get('class_name')}; expected a VisionTransformer")
+        store, names = _opened(path)
+        with contextlib.closing(store):
+            model = model_of(path)
+            assign_weights(model, store)
+        _check_all_read(model, names)
     return model.encoder if isinstance(model, Pretrainer) and not pretrainer else model
+
+
+def _opened(path):
+    """The weights of a `.keras` file with one of our models, as `keras_file.opened` returns them."""
+    with zipfile.ZipFile(path) as archive:
+        config, kind = _configuration(archive)
+    store, names = opened(path)
+    if not kind:
+        raise _OtherModel(f"{str(path)!r} holds a {config.get('class_name')}; expected a VisionTransformer")
+    options = config["config"]
+    inside = next(name for cls, name in _INSIDE.items() if issubclass(kind, cls))
+    encoder = min_parameters({**DEFAULTS, **(options[inside] if inside else options)})
+    # Not their sum, in which a negative number would hide the other.
+    for declared in (encoder, kind.min_own_parameters(options)):
+        check_unpacked_size(4 * declared, os.path.getsize(path))
+    return store, names
+
+
+class _OtherModel(ValueError):
+    """The model of a `.keras` file is none of ours."""
 
 
 def holds_two_towers(path):
@@ -247,6 +265,8 @@ def holds_two_towers(path):
 def _readable(path):
     try:
         yield
+    except _OtherModel as error:
+        raise ValueError(str(error)) from None
     except Exception as error:  # damage raises many classes
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(f"{str(path)!r} is not a readable .keras file: {first[0]}") from None
@@ -264,7 +284,7 @@ def _configuration(archive):
 
 def _check_all_read(model, stored):
     """Refuse arrays that no layer reads, which Keras ignores."""
-    expected, found = 0, sum(path.startswith(("layers/", "vars/")) for path in stored)
+    expected, found = 0, len(stored)
     for layer in model._flatten_layers():
         values = {}
         layer.save_own_variables(values)
@@ -278,9 +298,11 @@ def _of_keras(path, variant=None):
     distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)  # Its arrays are read, which one process could not of a mesh's.
     try:
-        model = read_model(path)
-        model = getattr(model, "image", model)  # of a model with two towers
-        arrays = plain_arrays(model)
+        model, arrays = _lazy_arrays(path)
+        if arrays is None:
+            model = read_model(path)
+            model = getattr(model, "image", model)  # of a model with two towers
+            arrays = plain_arrays(model)
         segmenter = model._config() if isinstance(model, ImageSegmenter) else None
         model = getattr(model, "encoder", model)
     finally:
@@ -293,6 +315,22 @@ def _of_keras(path, variant=None):
     arguments = with_own_size(arguments)
     keys = {name: name for name in arrays}
     return StoredModel(path, "keras", arrays, keys, [], [], arguments, segmenter=segmenter)
+
+
+def _lazy_arrays(path):
+    """The model of a `.keras` file, without values, and its `StoredArrays`.
+
+    (None, None) if they are not the variables of the model, as with quantized kernels and LoRA factors.
+    """
+    with _readable(path):
+        store, names = _opened(path)
+        with without_values():
+            whole = model_of(path)
+        model = whole.encoder if isinstance(whole, Pretrainer) else getattr(whole, "image", whole)
+        if any(layer.lora_enabled or layer.quantization_mode for layer in adaptable_layers(whole)):
+            return None, None
+        arrays = stored_arrays(whole, model, store, names)
+    return (None, None) if arrays is None else (model, arrays)
 
 
 def _of_variant(variant):

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from keras_vit.weights import archive as archive_module
-from keras_vit.weights.archive import FLOATS, check_hdf5, digest_in, load_arrays, read_arrays, write_arrays
+from keras_vit.weights.archive import FLOATS, digest_in, load_arrays, read_arrays, write_arrays
 
 SUFFIXES = (".npz", ".safetensors")
 DTYPES = {name: ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name) for name in FLOATS}
@@ -209,20 +209,6 @@ def test_a_file_may_not_declare_much_more_than_its_size(tmp_path, monkeypatch):
     refused(tmp_path / "a.npz", "bytes declare 400,128; at most 300,000 are accepted")
     monkeypatch.setattr(archive_module, "EXPANSION", 2000)  # of the size of the file
     assert read_arrays(tmp_path / "a.npz")["a"].size == 100_000
-
-
-@pytest.mark.parametrize("length, declared", [(4, None), (2**36, "declare 274,877,906,944; at most")])
-def test_an_hdf5_file_may_not_declare_much_more_than_its_archive(length, declared, tmp_path):
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("layer/kernel", (length,), "f4", chunks=(4,))
-    path = written(tmp_path / "a.keras", zipped([("a.h5", (tmp_path / "a.h5").read_bytes())]))
-    with zipfile.ZipFile(path) as archive:
-        if declared is None:
-            assert check_hdf5(archive, "a.h5") == ["layer/kernel"]
-        else:
-            with pytest.raises(ValueError, match=declared):
-                check_hdf5(archive, "a.h5")
 
 
 def test_a_subtree_is_read_without_its_name(tmp_path):

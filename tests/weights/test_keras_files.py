@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 from keras.src.backend.common import global_state
-from keras.src.saving import serialization_lib
+from keras.src.saving import saving_lib, serialization_lib
 from reference.comparing import arrays, assert_same_arrays, numpy, randomize
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, one_block, small
 
@@ -247,18 +247,19 @@ def test_remat_is_kept(tmp_path):
 
 
 def test_files_are_read_in_safe_mode_whatever_the_process_has_set(file, monkeypatch):
-    load, modes = keras.saving.load_model, []
+    make, modes = saving_lib._model_from_config, []
 
-    def recorded(*arguments, **options):
-        modes.append((serialization_lib.in_safe_mode(), options["safe_mode"]))
-        return load(*arguments, **options)
+    def recorded(*arguments):
+        modes.append((serialization_lib.in_safe_mode(), arguments[-1]))
+        return make(*arguments)
 
-    monkeypatch.setattr(keras.saving, "load_model", recorded)
+    monkeypatch.setattr(saving_lib, "_model_from_config", recorded)
     before = serialization_lib.in_safe_mode()
     keras.config.enable_unsafe_deserialization()
     try:
         read_model(file)
-        assert modes == [(True, True)]
+        read_checkpoint(file)
+        assert modes == [(True, True)] * 2
         assert serialization_lib.in_safe_mode() is False  # as the process has set it
     finally:
         global_state.set_global_attribute("safe_mode_saving", before)

@@ -1,0 +1,137 @@
+import os
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from keras.src.backend.common import global_state
+from reference.comparing import arrays, assert_same_arrays
+from reference.small import one_block
+
+from keras_vit import VisionTransformer, from_pretrained, save_weights
+from keras_vit.weights import keras_file
+from keras_vit.weights.checkpoint import read_checkpoint, read_model
+
+
+@pytest.fixture(scope="module")
+def large():
+    """A model of 20 MB."""
+    sizes = {"hidden_size": 256, "num_heads": 4, "mlp_dim": 1024, "num_layers": 6}
+    return VisionTransformer(image_size=64, patch_size=16, num_classes=10, **sizes)
+
+
+def peak_of(call):
+    """The largest size in bytes of all of NumPy's arrays and Python's objects in a call."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("layout, most", [("timm", 1.35), ("vit_jax", 1.25)])
+def test_saving_holds_the_arrays_about_once(layout, most, large, tmp_path):
+    path = tmp_path / {"timm": "model.safetensors", "vit_jax": "model.npz"}[layout]
+    save_weights(one_block(), path, layout, overwrite=True)  # imports
+    peak = peak_of(lambda: save_weights(large, path, layout, overwrite=True))
+    assert peak < most * os.path.getsize(path)
+
+
+@pytest.mark.parametrize("read", [from_pretrained, read_model])
+def test_loading_holds_few_arrays_besides_the_model(read, large, tmp_path):
+    """TensorFlow's memory, which the model has, is not traced."""
+    large.save(tmp_path / "model.keras")
+    one_block().save(tmp_path / "small.keras")
+    read(tmp_path / "small.keras")
+    assert peak_of(lambda: read(tmp_path / "model.keras")) < os.path.getsize(tmp_path / "model.keras") / 2
+
+
+LOAD = """
+import sys
+from keras_vit import from_pretrained, save_weights
+def peak(call):
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    status = lambda name: next(
+        int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)
+    )
+    before = status("VmRSS")
+    call()
+    return (status("VmHWM") - before) * 1024
+folder = sys.argv[1]
+save_weights(from_pretrained(f"{folder}/small.keras"), f"{folder}/small.safetensors", "timm")
+models = []
+print(peak(lambda: models.append(from_pretrained(f"{folder}/model.keras"))))
+print(peak(lambda: save_weights(models[0], f"{folder}/model.safetensors", "timm")))
+"""
+
+
+@pytest.mark.slow
+def test_a_model_of_400_mb_takes_little_more_memory_than_its_file(tmp_path):
+    sizes = {"hidden_size": 1024, "num_heads": 16, "mlp_dim": 4096, "num_layers": 8}
+    VisionTransformer(image_size=224, patch_size=16, num_classes=1000, **sizes).save(tmp_path / "model.keras")
+    one_block().save(tmp_path / "small.keras")
+    done = subprocess.run([sys.executable, "-c", LOAD, tmp_path], capture_output=True, text=True, check=True)
+    peaks = [int(line) / os.path.getsize(tmp_path / "model.keras") for line in done.stdout.splitlines()[-2:]]
+    print(peaks)
+    assert max(peaks) < 1.45
+
+
+def test_variables_without_values_leave_nothing_behind(tmp_path):
+    one_block().save(tmp_path / "model.keras")
+    read_checkpoint(tmp_path / "model.keras")
+    assert not global_state.get_global_attribute("uninitialized_variables", [])
+    with keras.StatelessScope():
+        pass
+
+
+@pytest.mark.parametrize("change", ["quantized", "lora"])
+def test_changed_layers_are_read_with_their_model(change, tmp_path):
+    model = one_block()
+    model.quantize("int8") if change == "quantized" else model.enable_lora(2)
+    model.save(tmp_path / "model.keras")
+    stored = read_checkpoint(tmp_path / "model.keras").arrays
+    assert isinstance(stored, dict) and {array.dtype.name for array in stored.values()} == {"float32"}
+
+
+def test_a_compressed_file_is_read(tmp_path):
+    model = one_block()
+    model.save(tmp_path / "model.keras")
+    with (
+        zipfile.ZipFile(tmp_path / "model.keras") as stored,
+        zipfile.ZipFile(tmp_path / "small.keras", "w", zipfile.ZIP_DEFLATED) as compressed,
+    ):
+        for name in stored.namelist():
+            compressed.writestr(name, stored.read(name))
+    assert_same_arrays(arrays(from_pretrained(tmp_path / "small.keras")), arrays(model))
+
+
+def test_a_changed_byte_of_the_weights_is_refused(tmp_path):
+    one_block().save(tmp_path / "model.keras")
+    content = bytearray((tmp_path / "model.keras").read_bytes())
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive:
+        entry = archive.getinfo("model.weights.h5")
+    content[entry.header_offset + entry.file_size] ^= 1
+    (tmp_path / "model.keras").write_bytes(content)
+    for read in (from_pretrained, read_model):
+        with pytest.raises(ValueError, match="not a readable .keras file: Bad CRC-32"):
+            read(tmp_path / "model.keras")
+
+
+@pytest.mark.parametrize("length, declared", [(4, None), (2**36, "declare 274,877,906,968; at most")])
+def test_the_weights_may_not_declare_much_more_than_their_archive(length, declared, tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("layers/kernel", (length,), "f4", chunks=(4,))
+        file["other"] = np.zeros(3)
+    with zipfile.ZipFile(tmp_path / "a.keras", "w") as archive:
+        archive.write(tmp_path / "a.h5", "model.weights.h5")
+    if declared is None:
+        assert keras_file.opened(tmp_path / "a.keras")[1] == ["layers/kernel"]
+    else:
+        with pytest.raises(ValueError, match=declared):
+            keras_file.opened(tmp_path / "a.keras")
