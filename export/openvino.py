@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import io
 import json
@@ -112,12 +111,13 @@ def _open(path, weights, threads=None):
     fixed = description.image_size != DYNAMIC_SIZE
     lock = threading.Lock()  # A request holds the tensors of one call, which already uses all threads.
 
-    @functools.lru_cache(2)  # for batches, and for a last one of fewer images
-    def request(shape):
+    def compiled(shape):
         known = model.clone()
         if shape is not None:
             known.reshape({"images": shape})
         return core.compile_model(known, "CPU", settings).create_infer_request()
+
+    request = few_shapes(compiled)
 
     def compute(images):
         with lock:
@@ -126,6 +126,32 @@ def _open(path, weights, threads=None):
             return {name: np.array(running.get_tensor(name).data) for name in names}
 
     return description, compute
+
+
+def few_shapes(compiled, count=2):
+    """A function from the shape of a batch to a compiled model, of which it makes and keeps few.
+
+    Args:
+        compiled: A function from a shape, or from None for any shape, to a compiled model.
+        count: The number of shapes that get a model of their own, the first ones: those of batches, and of a
+            last one of fewer images. All others are computed by the model for any shape.
+
+    Example:
+        >>> shapes = []
+        >>> model_for = few_shapes(lambda shape: shapes.append(shape) or shape)
+        >>> [model_for(size) for size in (16, 3, 1, 7, 3)], shapes
+        ([16, 3, None, None, 3], [16, 3, None])
+    """
+    made = {}
+
+    def model_for(shape):
+        if shape not in made and len(made) >= count:
+            shape = None
+        if shape not in made:
+            made[shape] = compiled(shape)
+        return made[shape]
+
+    return model_for
 
 
 def runtime_settings(core, precision, threads):

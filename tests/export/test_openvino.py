@@ -16,7 +16,7 @@ from keras_vit.cli.source import open_model
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.folder import export_folder
-from keras_vit.export.openvino import TELEMETRY, export_openvino
+from keras_vit.export.openvino import TELEMETRY, export_openvino, few_shapes
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
@@ -87,6 +87,15 @@ def test_every_option_computes_what_the_live_model_does(name, tmp_path):
         opened = open_exported(export_openvino(saved, tmp_path / f"{precision}.xml", **options))
         for batch in images:
             assert_close(opened.predict_on_batch(batch), run_live(model, batch), bound)
+
+
+@pytest.mark.parametrize("calls", [1, 60])
+def test_models_of_few_shapes_are_compiled(calls):
+    compiled = []
+    model_for = few_shapes(lambda shape: compiled.append(shape) or [shape])
+    found = [model_for(shape)[0] for shape in [(16,), (3,), (1,), (7,)] * calls]
+    assert found == [(16,), (3,), None, None] * calls
+    assert compiled == [(16,), (3,), None]
 
 
 @pytest.mark.slow
