@@ -16,6 +16,8 @@ from keras_vit.models.windows import segment
 from keras_vit.rules import integer, optional
 from keras_vit.weights.fetch import fetch
 
+_LOWEST, _HIGHEST = -1, 2  # of images in [0, 1], which bicubic resizing overshoots
+
 
 @dataclasses.dataclass(frozen=True)
 class ExportedModel:
@@ -64,10 +66,20 @@ class ExportedModel:
     def outputs(self, images):
         """All outputs for images in [0, 1]: dict of arrays, float32 whatever the file computes in.
 
+        Args:
+            images: Float (batch, height, width, channels) in [0, 1], or uint8.
+
         Raises:
-            ValueError: if the images have another shape than the file takes.
+            ValueError: if the images have another shape than the file takes, or values far outside of [0, 1],
+                as pixels of floats have, or NaN.
         """
+        images = np.asarray(images)
+        if images.dtype == np.uint8:
+            images = images / np.float32(255)
         images = np.ascontiguousarray(images, "float32")
+        if images.size and not (images.min() >= _LOWEST and images.max() <= _HIGHEST):  # False for NaN
+            values = f"{images.min():g} to {images.max():g}"
+            raise ValueError(f"expected float images in [0, 1], or uint8; got values from {values}")
         expected = (None, *self.image_size, self.description.channels)
         if images.ndim != 4 or any(side not in (None, n) for side, n in zip(expected, images.shape)):
             raise ValueError(f"expected images of shape {expected}; got {images.shape}")

@@ -1,5 +1,7 @@
 """Models that are restored from the arguments of their constructor and the state of their layers."""
 
+import keras
+
 from keras_vit.layers.dense import restoring, state_config, without_state
 from keras_vit.models.distributed import DistributedModel
 
@@ -13,6 +15,14 @@ class ConfiguredModel(DistributedModel):
 
     def get_config(self):
         return {"name": self.name, "trainable": self.trainable, **state_config(self.own_layers())}
+
+    def __call__(self, inputs, *args, **kwargs):
+        arrays = [x for x in keras.tree.flatten(inputs) if hasattr(x, "dtype")]
+        dtypes = {keras.backend.standardize_dtype(x.dtype) for x in arrays}
+        # Keras would take pixels for the normalized input.
+        if "uint8" in dtypes and any("float" in x.dtype for x in self.inputs):
+            raise ValueError("expected float input, as from model.preprocessing; got uint8")
+        return super().__call__(inputs, *args, **kwargs)
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

@@ -250,3 +250,17 @@ def test_it_is_refused_in_one_line(kind, verb, tmp_path):
         assert message == f"{type(model).__name__!r} object has no attribute {verb!r}"
     assert caught.type in (ValueError, AttributeError) and "\n" not in message
     assert [path.name for path in tmp_path.iterdir()] in ([], ["model.keras"])
+
+
+@pytest.mark.parametrize("kind", sorted(WITH_IMAGES))
+def test_pixels_are_no_input(kind):
+    """Keras would compute with them as if they were normalized."""
+    model = model_of(kind)
+    pixels = keras.tree.map_structure(
+        lambda x: np.zeros((1, *(side or 16 for side in x.shape[1:])), "uint8"), model.input
+    )
+    for call in (model, model.predict_on_batch):
+        with pytest.raises(
+            ValueError, match="^expected float input, as from model.preprocessing; got uint8$"
+        ):
+            call(pixels)

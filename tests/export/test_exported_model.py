@@ -84,6 +84,21 @@ def test_images_of_another_shape_are_refused(opened):
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
+def test_pixels_are_scaled_and_values_far_outside_of_the_range_are_refused(name, opened):
+    images = np.round(255 * pixels(2)).astype("uint8")
+    found, expected = (opened[name].outputs(x) for x in (images, images / np.float32(255)))
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        np.testing.assert_array_equal(found[key], values)
+    damaged = pixels(2)
+    damaged[1, 3, 4, 0] = np.nan
+    message = r"expected float images in \[0, 1\], or uint8; got values from "
+    for wrong, values in ((images.astype("float32"), r"\d+ to 255$"), (damaged, "nan to nan$")):
+        with pytest.raises(ValueError, match=message + values):
+            opened[name].outputs(wrong)
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
 @pytest.mark.parametrize("calls", (10, pytest.param(1000, marks=SLOW)))
 def test_sixteen_threads_with_mixed_batches_get_their_own_answers(name, calls, opened):
     model = opened[name]
