@@ -66,3 +66,13 @@ def did_you_mean(name, names, form="{}"):
 
 def _plain(name):
     return "".join(c for c in name.lower() if c.isalnum())
+
+
+def spelled(name):
+    """The name of a score or of an option, in words.
+
+    >>> spelled("mean_iou"), spelled("test_top5_accuracy"), spelled("knn_accuracy")
+    ('mean IoU', 'test top-5 accuracy', 'k-NN accuracy')
+    """
+    words = {"iou": "IoU", "top5": "top-5", "knn": "k-NN"}
+    return " ".join(words.get(word, word) for word in name.split("_"))

@@ -64,7 +64,7 @@ function checkError(outputs) {
   const {output, values, step} = page.check, found = outputs[output];
   if (page.colors) return values.filter((value, i) => value !== found[i * step]).length / values.length;
   const errors = values.map((value, i) => Math.abs(value - found[i]));
-  return Math.max(...errors) / Math.max(...values.map(Math.abs));
+  return Math.max(...errors) / (Math.max(...values.map(Math.abs)) || 1); // A new head's outputs are all 0.
 }
 
 /** Compiles the model; raises an error if this device computes something else than was exported. */
@@ -104,10 +104,21 @@ function say(text, isError = false) {
   $("status").classList.toggle("error", isError);
 }
 
-/** Runs one task after another, and shows the message of an error. */
+/** Removes the result of the last picture, and the picture unless the camera is on. */
+function clearResult() {
+  $("classes").replaceChildren();
+  $("attention").hidden = $("overlay-choice").hidden = true;
+  $("frame").hidden = !$("video").srcObject;
+  window.result = null;
+}
+
+/** Runs one task after another, and shows the message of an error in place of a result. */
 let last = Promise.resolve();
 function queue(task) {
-  last = last.then(task).catch(error => say(`${error.message || error}`, true));
+  last = last.then(task).catch(error => {
+    clearResult();
+    say(`${error.message || error}`, true);
+  });
   return last;
 }
 
@@ -143,7 +154,7 @@ function showClasses({class_map: map, probabilities, values}) {
         const key = document.createElement("span");
         key.className = "key";
         key.ariaHidden = "true";
-        key.style.background = `rgb(${color})`;
+        if (Math.max(...color)) key.style.background = `rgb(${color})`;
         line.firstChild.prepend(key, " ");
       }
       bar.append(filled);
@@ -158,7 +169,8 @@ function showMap(map) {
   const {image_size: [height, width]} = page.preprocessing, canvas = $("attention");
   [canvas.width, canvas.height] = [width, height];
   const colors = new ImageData(width, height), pixels = new DataView(colors.data.buffer);
-  const packed = page.colors.map(([red, green, blue]) => red * 2 ** 24 + green * 2 ** 16 + blue * 2 ** 8 + OPACITY);
+  // Class 0, whose color is black and which mostly is the background, stays as it is.
+  const packed = page.colors.map(([red, green, blue], i) => i && red * 2 ** 24 + green * 2 ** 16 + blue * 2 ** 8 + OPACITY);
   map.forEach((number, i) => pixels.setUint32(4 * i, packed[number]));
   canvas.getContext("2d").putImageData(colors, 0, 0);
   $("overlay-choice").hidden = false;
@@ -349,8 +361,7 @@ function prepareDrawing() {
   }
   $("clear").addEventListener("click", () => {
     clear();
-    $("classes").replaceChildren();
-    $("frame").hidden = true;
+    clearResult();
     say("Draw something.");
   });
   $("pad").hidden = $("clear").hidden = false;

@@ -13,6 +13,7 @@ from keras_vit.data.samples import Samples
 from keras_vit.evaluation import confusion_matrix, predict
 from keras_vit.inspection.class_map_figures import class_example_figure, iou_figure, segmentation_figure
 from keras_vit.inspection.figures import confusion_figure
+from keras_vit.messages import spelled
 from keras_vit.tasks import get_task
 
 MAX_IMAGES = 2000  # computed for a report
@@ -124,7 +125,7 @@ def colors_of(model, inputs):
 
 def score_table(scores, title):
     """Return the table of a dict of scores."""
-    rows = [(name.replace("_", " "), score) for name, score in scores.items()]
+    rows = [(spelled(name), score) for name, score in scores.items()]
     return table(f"Scores on {title}", ("score", "value"), rows)
 
 
@@ -229,5 +230,5 @@ def _class_table(classes):
         rows = sorted((row for row in classes if row[score] is not None), key=lambda row: row[score])
         rows = rows[:MAX_ROWS]
         title = f"The {len(rows)} worst of {len(classes)} classes"
-    columns = [name.replace("_", " ") for name in classes[0]]
+    columns = [spelled(name) for name in classes[0]]
     return table(title, columns, [tuple(row.values()) for row in rows])

@@ -9,6 +9,7 @@ from keras_vit.cli.source import open_dataset, open_live, run_of, seed_of, task_
 from keras_vit.data.datasets import title_of
 from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
+from keras_vit.messages import spelled
 from keras_vit.models import ImageTextModel
 from keras_vit.weights.catalogue import find
 
@@ -61,7 +62,7 @@ def summary(found):
       e/m.tflite
     """
     columns = {
-        "score": (found["judged"].replace("_", " "), ".4f"),
+        "score": (spelled(found["judged"]), ".4f"),
         "agreement": ("agreement", ".1%"),
         "max_logit_difference": ("max difference", ".1e"),
         "mean_logit_difference": ("mean", ".1e"),

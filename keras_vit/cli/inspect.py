@@ -19,11 +19,12 @@ from keras_vit.cli.predict import images_of, names_of, names_of_classes, predict
 from keras_vit.cli.report import print_now, text_table
 from keras_vit.cli.run_report import MAX_INSPECTED, REPORT
 from keras_vit.cli.source import finished_run, open_dataset, open_live, open_model, task_of
-from keras_vit.cli.views import Subject, add_views
+from keras_vit.cli.views import Subject, add_views, seen_gray
 from keras_vit.data.datasets import folder_of, title_of
 from keras_vit.evaluation.predicting import check_outputs
 from keras_vit.export.exported_model import ExportedModel
 from keras_vit.inspection.class_map_figures import segmentation_figure
+from keras_vit.messages import spelled
 from keras_vit.models.classifying import check_not_packed
 from keras_vit.tasks import TASKS, get_task
 from keras_vit.tasks.regression import REGRESSION
@@ -104,10 +105,11 @@ def _inspect(args, paths):
             inputs, names = sample_images(model, samples, task.name, class_names, MAX_INSPECTED)
             source = f"{len(samples)} of {split}"
 
-    arrays, missing = {}, {}
+    arrays, missing, finished = {}, {}, finished_run(args.model)
     if encoder:
-        arrays, missing = add_views(report, Subject(encoder, inputs, names, args.block))
-    if finished := finished_run(args.model):
+        gray = bool(finished) and seen_gray(finished.config, encoder, inputs)
+        arrays, missing = add_views(report, Subject(encoder, inputs, names, args.block, gray))
+    if finished:
         run_report.add_curves(report, finished)
         run_report.add_run(report, finished.config, finished.result)
     if encoder:
@@ -143,7 +145,7 @@ def _summary(value, predictions):
         sampled = f" sampled from {value['drawn_from']}" if value["samples"] < value["drawn_from"] else ""
         rows.append(("samples", f"{value['samples']}{sampled}"))
     scores = [task.primary_metric for task in TASKS.values() if value.get(task.primary_metric) is not None]
-    rows += predictions + [(name, f"{value[name]:.4f}") for name in scores]
+    rows += predictions + [(spelled(name), f"{value[name]:.4f}") for name in scores]
     if "mean_attention_distance" in value:
         distances = ", ".join(f"{x:.1f}" for x in np.mean(value["mean_attention_distance"], axis=1))
         rows.append(("attention distance", f"{distances} pixels, by block"))

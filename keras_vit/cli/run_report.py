@@ -4,14 +4,15 @@ import os
 import pathlib
 
 from keras_vit.cli.evaluation_summary import add_evaluation, sample_images, score_table
-from keras_vit.cli.page import Report, table
+from keras_vit.cli.page import Report, panels, table
 from keras_vit.cli.source import open_live
-from keras_vit.cli.views import Subject, add_views
+from keras_vit.cli.views import Subject, add_views, seen_gray
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.datasets import folder_of, title_of
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.export.description import NOT_ARCHITECTURE
-from keras_vit.inspection.figures import learning_curves, picture_rows
+from keras_vit.inspection.figures import curve_names, learning_curves, picture_rows
+from keras_vit.messages import spelled
 from keras_vit.models.config import OPTIONS
 from keras_vit.tasks import TASKS
 from keras_vit.training.building import trained_transformer
@@ -40,14 +41,15 @@ def write_run_report(config, workdir, record, data_dir=None):
         The paths of the figures.
     """
     model, report = open_live(workdir.path, text_tower="auto"), Report()
-    add_curves(report, workdir)
-    images, names = [], []
+    images, names, pictures = [], [], []
     if config.pretraining is None:
         images, names = _add_test_split(report, config, workdir, model, record, data_dir)
     elif config.pretraining.figures is not None and workdir.pretrainer.is_file():
-        _add_pictures(report, config, workdir, data_dir)
+        pictures = _add_pictures(report, config, workdir, data_dir)
+    add_curves(report, workdir)
     encoder = trained_transformer(model)
-    subject = Subject(encoder, images[:MAX_INSPECTED], names[:MAX_INSPECTED])
+    gray = seen_gray(workdir.config, encoder, [*images, *pictures])
+    subject = Subject(encoder, images[:MAX_INSPECTED], names[:MAX_INSPECTED], trained_on_gray=gray)
     add_views(report, subject, VIEWS if images else VIEWS[1:])
     add_run(report, workdir.config, record)
     add_configuration(report, encoder)
@@ -73,8 +75,11 @@ def add_curves(report, workdir):
     if rows := workdir.metrics():
         title = run_title(workdir)
         report.add("Training", "Training images by step, validation images where the model was evaluated.")
-        figure = learning_curves(rows, title, workdir.steps())
-        report.draw("Training", "curves", figure, f"Learning curves of {title}")
+        drawn = []
+        for name in curve_names(rows):
+            figure = learning_curves(rows, "", workdir.steps(), [name])
+            drawn.append(report.drawn(f"curves-{name}", figure, f"The {spelled(name)} of {title} by step"))
+        report.add("Training", panels(drawn))
 
 
 def add_run(report, config, record):
@@ -93,7 +98,8 @@ def add_run(report, config, record):
     # These two are the run's or the model's, unless the recipe defines them.
     optional = ("model", "image_size")
     recipe = [(name, x) for name, x in config["recipe"].items() if x is not None or name not in optional]
-    report.add("Configuration", table("Run", (), rows), table("Recipe", (), recipe))
+    for title, values in (("Run", rows), ("Recipe", recipe)):
+        report.add("Configuration", table(title, (), values, folded=True))
 
 
 def add_configuration(report, model):
@@ -101,8 +107,8 @@ def add_configuration(report, model):
     config = model.get_config()
     rows = [(name, config[name]) for name in config if name in OPTIONS and name not in NOT_ARCHITECTURE]
     rows = [("parameters", model.count_params()), *rows, ("dtype", model.dtype_policy.name)]
-    preprocessing = table("Preprocessing", (), [*config["preprocessing"].items()])
-    report.add("Configuration", table("Model", (), rows), preprocessing)
+    preprocessing = table("Preprocessing", (), [*config["preprocessing"].items()], folded=True)
+    report.add("Configuration", table("Model", (), rows, folded=True), preprocessing)
 
 
 def summary(record):
@@ -111,13 +117,13 @@ def summary(record):
     >>> summary({"test_accuracy": 0.5, "test_samples": 10, "steps": 20, "train_seconds": 3.2})
     'test accuracy 0.5000 on 10 images after 20 steps in 3 s'
     >>> summary({"test_knn_accuracy": 0.5, "test_samples": 10, "steps": 20, "train_seconds": 3.2})
-    'test knn accuracy 0.5000 on 10 images after 20 steps in 3 s'
+    'test k-NN accuracy 0.5000 on 10 images after 20 steps in 3 s'
     """
     metrics = [*(task.primary_metric for task in TASKS.values()), *RETRIEVAL]
     given = [name for name in record if name.startswith("test_") and name != "test_samples"]
     # Objectives without labels have their own scores, all of which are shown.
     names = [f"test_{metric}" for metric in metrics if f"test_{metric}" in given] or given
-    scores = [f"{name.replace('_', ' ')} {record[name]:.4f}" for name in names]
+    scores = [f"{spelled(name)} {record[name]:.4f}" for name in names]
     tested = f"{', '.join(scores)} on {record['test_samples']} images" if scores else "finished"
     return f"{tested} after {record['steps']} steps in {record['train_seconds']:.0f} s"
 
@@ -158,16 +164,18 @@ def _add_test_split(report, config, workdir, model, record, data_dir):
 
 
 def _add_pictures(report, config, workdir, data_dir):
-    """Add what the model that was trained without labels predicts of the first test images."""
+    """Add what the model that was trained without labels predicts of test images; return these inputs."""
     dataset = _open_data(config, workdir, data_dir)
     if dataset is None:
-        return
+        return []
     model = read_model(workdir.pretrainer, pretrainer=True)
     batches = evaluation_batches(dataset.split("test"), model.encoder.preprocessing, MAX_INSPECTED)
     images, _ = next(iter(batches))
-    for heading, words, rows in config.pretraining.figures(model, images.numpy()):
+    images = images.numpy()
+    for heading, words, rows in config.pretraining.figures(model, images):
         report.add(heading, words)
         report.draw(heading, heading.lower().replace(" ", "-"), picture_rows(rows, heading), heading)
+    return images
 
 
 def _open_data(config, workdir, data_dir):

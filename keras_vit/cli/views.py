@@ -22,6 +22,7 @@ class Subject:
         images: Model inputs (height, width, channels), of any sizes that the model accepts.
         names: One per image.
         block: The block whose heads are drawn; None: the last, or the probe.
+        trained_on_gray: Whether the model has seen nothing but gray images, as `seen_gray` finds.
 
     Raises:
         ValueError: with an image's name, if the model does not accept it.
@@ -31,6 +32,7 @@ class Subject:
     images: list
     names: list
     block: int | None = None
+    trained_on_gray: bool = False
 
     def __post_init__(self):
         for image, name in zip(self.images, self.names, strict=True):
@@ -48,6 +50,19 @@ class Subject:
             while group := [*itertools.islice(same_size, PER_FIGURE)]:
                 images = np.stack([image for image, _ in group])
                 yield images, self.model.preprocessing.colors(images), [name for _, name in group]
+
+
+def seen_gray(config, model, images):
+    """Whether a run from random weights has seen gray images alone, whose three channels are the same.
+
+    Args:
+        config: A run's config.json.
+        model: Its `VisionTransformer`.
+        images: Model inputs (height, width, channels) of its data set.
+    """
+    if config["weights"] or model.preprocessing.channels != 3 or not len(images):
+        return False
+    return all(np.ptp(model.preprocessing.colors(image), axis=-1).max() < 1e-3 for image in images)
 
 
 def add_views(report, subject, names=None):
@@ -100,6 +115,8 @@ def _distances(subject):
 
 
 def _filters(subject):
+    if subject.trained_on_gray:
+        raise ValueError("the images are gray, so the colors of the filters are those of the random weights")
     components, explained = inspection.filter_components(subject.model)
     if components.shape[1:3] == (1, 1):
         raise ValueError("the filters are of one pixel and have no pattern")

@@ -27,6 +27,8 @@ MAX_LEGEND = 20  # classes
 def segmentation_figure(images, predicted, truth, captions, class_names, title):
     """Draw images, below each the predicted classes over it, and below these the true ones.
 
+    Class 0 is left without color, as `class_overlay` does.
+
     Args:
         images: A list of (height, width, 3), of any sizes.
         predicted: Class maps, ints (height, width), one per image.
@@ -57,7 +59,8 @@ def segmentation_figure(images, predicted, truth, captions, class_names, title):
     counts = sum(np.bincount(np.ravel(each), minlength=256) for found in maps.values() for each in found)
     shown = [i for i in np.argsort(-counts, kind="stable") if counts[i] and i < len(class_names)]
     colors = class_colors(len(class_names)) / 255
-    color_legend(figure, {str(class_names[i]): colors[i] for i in sorted(shown[:MAX_LEGEND])})
+    legend = {str(class_names[i]): colors[i] if i else "none" for i in sorted(shown[:MAX_LEGEND])}
+    color_legend(figure, legend)
     return set_fonts(figure)
 
 

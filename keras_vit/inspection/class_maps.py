@@ -55,7 +55,9 @@ def palette_png(classes):
 
 
 def class_overlay(image, classes, opacity=0.5):
-    """An image with the colors of a class map over it.
+    """An image with the colors of a class map over it, but for class 0, whose color is black.
+
+    In most data sets class 0 is the background.
 
     Args:
         image: (height, width, 3), or 1 channel shown in gray: uint8, or floats in [0, 1].
@@ -67,12 +69,13 @@ def class_overlay(image, classes, opacity=0.5):
 
     Example:
         >>> class_overlay(np.full((1, 2, 3), 100, "uint8"), [[0, 1]]).tolist()
-        [[[50, 50, 50], [114, 50, 50]]]
+        [[[100, 100, 100], [114, 50, 50]]]
     """
     image, classes = np.asarray(image), np.asarray(classes)
     colors = class_colors(max(int(classes.max(initial=0)) + 1, 1)).astype("float32")
     if image.dtype != np.uint8:
         colors /= 255
+    opacity = np.where(classes == 0, 0, np.float32(opacity))[..., np.newaxis]
     mixed = (1 - opacity) * image + opacity * colors[classes]
     return np.round(mixed).astype("uint8") if image.dtype == np.uint8 else mixed.astype(image.dtype)
 

@@ -1,5 +1,6 @@
 """What the figures share: panels of images, text that fits and is drawn in any script, and colors."""
 
+import math
 import textwrap
 import unicodedata
 
@@ -14,6 +15,7 @@ from keras_vit.messages import one_line
 
 BLUE, ORANGE = "#3b4cc0", "#d95f02"  # distinguishable with color blindness and in grayscale
 YELLOW = "#f0e442"  # likewise from both
+LEGEND = 1.4, 0.22  # inches of an entry: width, height
 IMAGE = "height width colors"  # the axes of an image, for `check_shapes`
 # matplotlib's default font lacks these scripts; the first installed fonts are used for them.
 FALLBACK_FONTS = [
@@ -92,12 +94,13 @@ def image_grid(title, image, rows, columns, words=1, inches=1.8):
 
 
 def color_legend(figure, colors):
-    """Add a legend of colors by name below the panels."""
+    """Add a legend of colors by name beside the first panels; the color "none" is an empty field."""
     handles = [
         Patch(facecolor=color, edgecolor="gray", label=wrapped(name, 18)) for name, color in colors.items()
     ]
-    columns = min(len(handles), max(int(figure.get_figwidth() / 1.6), 1))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    columns = math.ceil(len(handles) * LEGEND[1] / figure.get_figheight())
+    figure.set_figwidth(figure.get_figwidth() + columns * LEGEND[0])
+    figure.legend(handles=handles, loc="outside right upper", ncols=columns, fontsize=9, frameon=False)
 
 
 def show(axes, image):

@@ -21,6 +21,7 @@ from keras_vit.inspection.drawing import (
     subplots,
     wrapped,
 )
+from keras_vit.messages import spelled
 
 TRAINING = {"color": BLUE, "linestyle": "-", "marker": "o", "label": "training"}
 VALIDATION = {"color": ORANGE, "linestyle": "--", "marker": "s", "label": "validation"}
@@ -28,7 +29,7 @@ IMAGES, GRIDS = "n height width colors", "rows columns rows columns"
 UNIFORM = "1 is uniform attention over all patches"
 
 
-def learning_curves(rows, title, steps=()):
+def learning_curves(rows, title, steps=(), names=None):
     """Plot loss, metrics and learning rate over the steps of a run.
 
     Args:
@@ -37,6 +38,7 @@ def learning_curves(rows, title, steps=()):
         title: The figure's title.
         steps: Rows of its `steps.csv`: dicts with `step`, `loss` and `learning_rate`, which replace the
             values in `rows`.
+        names: Those of `curve_names` to plot; None: all.
 
     Raises:
         ValueError: if there are no rows.
@@ -47,9 +49,7 @@ def learning_curves(rows, title, steps=()):
     """
     if not rows:
         raise ValueError("expected at least one row of metrics.csv; got none")
-    excluded = ("step", "seconds", "images_per_second")
-    names = dict.fromkeys(key.removeprefix("val_") for row in rows for key in row if key not in excluded)
-    names = sorted(names, key=lambda name: (name != "loss") + 2 * (name == "learning_rate"))
+    names = names or curve_names(rows)
     figure, grid = subplots(title, math.ceil(len(names) / 3), min(len(names), 3), (4.2, 3.0))
     for axes in grid.flat[len(names) :]:
         axes.remove()
@@ -59,10 +59,21 @@ def learning_curves(rows, title, steps=()):
             points = [(row["step"], row[key]) for row in table if key in row]
             if points:
                 axes.plot(*zip(*points), **style | ({"marker": None} if len(points) > 40 else {}))
-        axes.set(xlabel="step", ylabel=wrapped(name.replace("_", " "), 30))
+        axes.set(xlabel="step", ylabel=wrapped(spelled(name), 30))
         axes.locator_params(axis="x", nbins=6, integer=True)
         _legend(axes)
     return set_fonts(figure)
+
+
+def curve_names(rows):
+    """Return the names of the curves in a run's `metrics.csv`: loss first, learning rate last.
+
+    >>> curve_names([{"step": 10, "learning_rate": 0.1, "accuracy": 0.2, "loss": 2.0, "val_loss": 2.1}])
+    ['loss', 'accuracy', 'learning_rate']
+    """
+    excluded = ("step", "seconds", "images_per_second")
+    names = dict.fromkeys(key.removeprefix("val_") for row in rows for key in row if key not in excluded)
+    return sorted(names, key=lambda name: (name != "loss") + 2 * (name == "learning_rate"))
 
 
 def prediction_grid(images, predicted, confidence, truth, title):

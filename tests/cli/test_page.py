@@ -1,12 +1,13 @@
 import base64
 import io
+import re
 
 import pytest
 from made.pages import read_page
 from matplotlib.figure import Figure
 from PIL import Image
 
-from keras_vit.cli.page import Report, format_value, gallery, picture, table
+from keras_vit.cli.page import Report, format_value, gallery, panels, picture, table
 
 NASTY = """<script>alert('1')</script>" onload="x" & <b>"""
 
@@ -57,6 +58,28 @@ def test_columns_of_numbers_are_aligned_and_have_one_number_of_decimals():
     assert '<td class="number">0.5000</td><td class="number">1</td><td>x</td>' in text
     assert '<td class="number">–</td><td class="number">20,000</td><td>3</td>' in text
     assert '<th scope="row">rate</th><td>1e-06</td>' in table("t", (), [("rate", 1e-6)])
+
+
+def test_a_folded_table_is_shown_by_its_title():
+    report = Report()
+    report.add("Configuration", table("Recipe", (), [("steps", 3)], folded=True))
+    found = read_page(report.page("A model"))
+    order = [tag for tag, _ in found.tags if tag in ("details", "summary", "table", "caption")]
+    assert order == ["details", "summary", "table"] and "Recipe steps 3" in found.text
+    assert dict(found.tags)["details"] == {}  # closed
+
+
+def test_figures_fit_a_phone_or_are_scrolled_and_are_on_white_in_the_dark():
+    report = Report()
+    for inches in (4, 9):
+        report.draw("One", f"of_{inches}", Figure(figsize=(inches, 1)), "a figure")
+    report.add("One", panels([report.drawn("panel", Figure(figsize=(4, 3)), "a panel")]))
+    found = read_page(report.page("A model"))
+    boxes = [attributes["class"] for tag, attributes in found.tags if tag == "div"]
+    assert boxes == ["plot", "plot wide", "panels", "plot"]
+    assert [*report.figures] == ["of_4.png", "of_9.png", "panel.png"]
+    assert "prefers-color-scheme: dark" in found.style
+    assert re.search(r"\.plot img \{[^}]*background: #fff", found.style)
 
 
 @pytest.mark.parametrize(

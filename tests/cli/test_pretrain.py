@@ -98,7 +98,7 @@ def test_a_run_prints_its_score_and_its_encoder_is_exported(objective, images, k
     done = keras_vit("pretrain", *given)
     assert done.returncode == 0, done.stderr
     assert f"  {score} " in [line for line in done.stdout.splitlines() if line.startswith("step 2 of 2")][0]
-    last = "test knn accuracy" if objective == "dino" else "finished after"
+    last = "test k-NN accuracy" if objective == "dino" else "finished after"
     assert done.stdout.splitlines()[-1].startswith(last)
     page = read_page((run / "report.html").read_text())
     assert page.headings[:2] == ["Training", heading]

@@ -2,6 +2,7 @@ import dataclasses
 import os
 import shutil
 
+import numpy as np
 import pytest
 from made.folders import write_classes, write_table
 from made.pages import read_page
@@ -9,6 +10,7 @@ from PIL import Image
 from reference.small import small
 
 from keras_vit.cli.run_report import name_of, write_run_report
+from keras_vit.cli.views import seen_gray
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import evaluate
 from keras_vit.training.config import RunConfig
@@ -74,9 +76,9 @@ def _split(i):
 
 
 SECTIONS = {
-    single: [CURVES, *EVALUATED, *VIEWS, *END],
-    several: [CURVES, EVALUATED[0], EVALUATED[2], *VIEWS, *END],  # no image has all its labels right
-    number: [CURVES, EVALUATED[0], *EVALUATED[2:], *VIEWS, *END],
+    single: [*EVALUATED, CURVES, *VIEWS, *END],
+    several: [EVALUATED[0], EVALUATED[2], CURVES, *VIEWS, *END],  # no image has all its labels right
+    number: [EVALUATED[0], *EVALUATED[2:], CURVES, *VIEWS, *END],
     masked: [CURVES, *VIEWS[1:], *END],
 }
 
@@ -96,7 +98,9 @@ def test_every_task_has_its_sections(make, tmp_path):
     assert str(tmp_path) not in text and "/home" not in text
     added = {*map(str, {*workdir.path.rglob("*")} - before)}
     assert added == {str(workdir.path / "report.html"), *figures}
-    assert str(workdir.figures / "curves.png") in figures
+    assert {str(workdir.figures / f"curves-{name}.png") for name in ("loss", "learning_rate")} <= {*figures}
+    folded = [tag for tag, _ in page.tags if tag in ("h2", "details")]
+    assert folded[-5:] == ["h2", *4 * ["details"]]
     for file in figures:
         with Image.open(file) as figure:
             figure.verify()
@@ -121,11 +125,30 @@ def test_an_objective_without_labels_adds_its_pictures_of_test_images(tmp_path, 
     monkeypatch.setitem(vars(config), "pretraining", drawing)
     files = write_run_report(config, workdir, record)
     page = read_page((workdir.path / "report.html").read_text())
-    assert page.headings == [CURVES, "Images twice", *VIEWS[1:], *END] and "As they are." in page.text
+    assert page.headings == ["Images twice", CURVES, *VIEWS[1:], *END] and "As they are." in page.text
     assert str(workdir.figures / "images-twice.png") in files
     shutil.rmtree(dataset.partition(":")[2])
     write_run_report(config, workdir, record)
     assert "Images twice" not in read_page((workdir.path / "report.html").read_text()).headings
+
+
+@pytest.mark.slow
+def test_filters_of_a_run_from_scratch_on_gray_images_are_not_drawn(tmp_path):
+    dataset, model, _ = single(tmp_path)
+    for file in (tmp_path / "<b>flowers").rglob("*.png"):
+        Image.open(file).convert("L").save(file)
+    config, workdir, record = finished(tmp_path / "run", dataset, model)
+    assert "filters.png" not in {os.path.basename(file) for file in write_run_report(config, workdir, record)}
+    assert "Not shown: the images are gray" in read_page((workdir.path / "report.html").read_text()).text
+
+
+@pytest.mark.parametrize(
+    "weights, color, expected", [(None, 1, True), (None, 0.9, False), ("vit.npz", 1, False)]
+)
+def test_a_run_from_scratch_on_images_of_equal_channels_has_seen_gray_alone(weights, color, expected):
+    image = np.full((16, 16, 3), 0.5, "float32") * [1, 1, color]
+    assert seen_gray({"weights": weights}, small(), [image]) is expected
+    assert not seen_gray({"weights": weights}, small(), [])
 
 
 def test_a_run_whose_data_are_gone_keeps_its_scores(tmp_path, capsys):
@@ -134,7 +157,7 @@ def test_a_run_whose_data_are_gone_keeps_its_scores(tmp_path, capsys):
     shutil.rmtree(dataset.partition(":")[2])
     write_run_report(config, workdir, record)
     page = read_page((workdir.path / "report.html").read_text())
-    assert page.headings == [CURVES, EVALUATED[0], *VIEWS[1:], *END]
+    assert page.headings == [EVALUATED[0], CURVES, *VIEWS[1:], *END]
     assert "The images cannot be read any more" in page.text and str(tmp_path) not in page.text
     assert "no images in report.html: no such folder" in capsys.readouterr().out
     assert f"loss {record['test_loss']:.4g}" in page.text

@@ -142,7 +142,7 @@ def test_a_report_has_overlays_classes_and_the_worst_images_by_iou(inspected, st
     page = read_page((folder / "report.html").read_text())
     sections = ["Predictions", "Scores", "Confusions", "Classes", "Worst predictions", "Best predictions"]
     assert page.headings[:6] == sections
-    assert "mean iou" in page.text and str(streets) not in page.text
+    assert "mean IoU" in page.text and str(streets) not in page.text
     for name in maps:
         with Image.open(folder / name) as figure:
             assert np.asarray(figure.convert("L")).std() > 5
@@ -169,9 +169,9 @@ def test_a_runs_report_has_the_same_figures(live, streets, tmp_path):
     workdir.write_result(record | {"test_samples": 2})
     write_run_report(config, workdir, workdir.result)
     names = {path.stem for path in workdir.figures.iterdir()}
-    assert {"curves", "iou", "confusion", "examples", "worst", "rollout"} <= names
+    assert {"curves-loss", "iou", "confusion", "examples", "worst", "rollout"} <= names
     page = read_page((workdir.path / "report.html").read_text())
-    assert "Test mean iou 0.2500 on 2 images" in page.text and "hidden_size 12" in page.text
+    assert "Test mean IoU 0.2500 on 2 images" in page.text and "hidden_size 12" in page.text
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,11 @@ def test_without_images_only_views_of_weights_are_drawn():
     assert [*arrays] == ["filters", "positions"] and {*missing.values()} == {"there are no images"}
 
 
+def test_filters_whose_colors_were_not_trained_are_not_drawn():
+    _, missing = add_views(Report(), Subject(small(), [], [], trained_on_gray=True), ["filters"])
+    assert "the images are gray" in missing["filters"]
+
+
 def test_images_are_grouped_by_size_in_their_order():
     model = small(image_size=(None, None))
     sizes = [(16, 16)] * 6 + [(16, 24), (16, 16)]

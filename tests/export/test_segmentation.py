@@ -302,10 +302,9 @@ def test_pages_show_the_classes_over_pictures_and_the_camera(head, tmp_path):
             drawn = tab.evaluate(
                 "Array.from($('attention').getContext('2d').getImageData(0, 0, 24, 16).data)"
             )
-            drawn = np.reshape(drawn, (16, 24, 4))
-            assert (
-                np.abs(drawn[..., :3] - class_colors(5)[np.reshape(found, (16, 24))].astype(int)).max() <= 1
-            )
+            drawn, found = np.reshape(drawn, (16, 24, 4)), np.reshape(found, (16, 24))
+            assert np.abs(drawn[..., :3] - class_colors(5)[found].astype(int)).max() <= 1
+            assert ((drawn[..., 3] == 0) == (found == 0)).all()
             assert tab.is_visible("#attention")
             tab.uncheck("#overlay")
             assert tab.is_hidden("#attention")

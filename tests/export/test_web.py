@@ -312,6 +312,7 @@ def test_pictures_are_dropped_pasted_and_taken_by_the_camera(single, tmp_path):
         tab.set_input_files("#file", tmp_path / "text.png")
         tab.evaluate("last")
         assert tab.inner_text("#status") == "This browser cannot read that file as a picture."
+        assert tab.locator("#classes li").count() == 0 and tab.is_hidden("#frame")
         assert not errors
 
 
@@ -327,6 +328,21 @@ def test_a_device_that_computes_something_else_is_not_used(single, tmp_path):
         tab.set_input_files("#file", photo(tmp_path / "photo.png"))
         tab.evaluate("last")
         assert tab.inner_text("#status") == "The model is not loaded."
+
+
+@pytest.mark.slow
+def test_outputs_that_are_all_zero_are_equal_probabilities(tmp_path):
+    model = one_block()
+    for weight in model.get_layer("head").weights:
+        weight.assign(0 * weight)
+    saved = export_saved_model(model, tmp_path / "1", warmup=())
+    page = web.export_web(saved, tmp_path / "web", precision="float32", single_file=True)
+    assert {*facts_of(page)["check"]["values"]} == {0}
+    with chromium() as browser:
+        tab, *_ = opened(browser, (page / "index.html").as_uri())
+        assert tab.inner_text("#status") == "Ready, on WebAssembly."
+        found = result_of(tab, photo(tmp_path / "photo.png"))["outputs"]["probabilities"]
+        np.testing.assert_allclose(found, 1 / len(found), rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -370,6 +370,9 @@ def test_class_maps_are_below_their_images_with_a_legend_of_their_classes(count,
         assert any(np.shape(each) == picture.shape and np.allclose(each, picture) for each in shown)
     words = drawn(figure)
     assert [word for word in words if word.startswith("class ")] == ["class 1"] + ["class 4"] * labeled
+    uncolored = segmentation_figure(images[:1], [predicted[0] * 0], None, ["a"], names, "Background")
+    (legend,) = uncolored.legends
+    assert legend.get_patches()[0].get_facecolor() == (0, 0, 0, 0)
     with pytest.raises(ValueError, match="expected classes of shape"):
         segmentation_figure(pictures(1), [np.zeros((3, 3), int)], None, ["x"], names, "t")
 
