@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.segmentation import resize as resize_bilinearly
+from keras_vit.models.classifying import check_finite
 from keras_vit.models.config import is_dynamic
 from keras_vit.models.encoder_model import patch_pixels
 from keras_vit.preprocessing.inputs import as_list, as_pixels
@@ -36,7 +37,7 @@ def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range
         them: the class of each pixel, 255 for none, and the number of its segment in the image, from 1 on.
 
     Raises:
-        ValueError: for another head, or an image that cannot be read.
+        ValueError: for another head, an image that cannot be read, or a model that computes NaN.
 
     Example:
         >>> encoder = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
@@ -64,8 +65,12 @@ def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range
         x = np.asarray(resize(pixels[np.newaxis], inner, preprocessing))
         x = np.pad(x, [(0, 0), *((0, side - given) for side, given in zip(size, inner)), (0, 0)])
         outputs = queries.predict_on_batch(preprocessing.normalize(x))
+        outputs = {name: check_finite(np.asarray(values)) for name, values in outputs.items()}
         classes = np.asarray(ops.softmax(outputs["classes"]))[0]  # (q, k + 1)
         kept = np.flatnonzero((classes.argmax(-1) < model.num_classes) & (classes.max(-1) > threshold))
+        if not len(kept):  # TensorFlow does not resize zero masks.
+            found.append(segments(np.zeros((*own, 0)), kept, kept))
+            continue
         masks = resize_bilinearly(outputs["masks"][..., kept], size)[:, : inner[0], : inner[1]]
         masks = np.asarray(ops.sigmoid(resize_bilinearly(masks, own)))[0]  # (h, w, kept)
         classes = classes[kept]

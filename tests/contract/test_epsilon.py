@@ -372,6 +372,16 @@ def test_open_clip_has_towers_of_timm_with_its_epsilon_only(epsilon):
     assert bool(conflicts) == (epsilon != 1e-6)
 
 
+@pytest.mark.parametrize("layout, arguments", [("huggingface", SIGLIP), ("open_clip", CLIP)])
+def test_the_configuration_of_two_towers_keeps_the_epsilon_of_each(layout, arguments, tmp_path):
+    towers = {name: {**arguments[name], "norm_epsilon": x} for name, x in (("image", IMAGE), ("text", TEXT))}
+    path = save_weights(keras_vit.ImageTextModel(**{**arguments, **towers}), tmp_path / "folder", layout)
+    path.with_suffix(".json").unlink()  # ours
+    checkpoint = read_checkpoint(path, num_heads=3, text_tower=True)
+    found = checkpoint.arguments["norm_epsilon"], checkpoint.towers.text["norm_epsilon"]
+    assert found == (IMAGE, TEXT)
+
+
 # The authors' code, and timm 1.0.31; of the others 1e-6. ImageGPT's is that of OpenAI's `norm` (1e-5).
 FAMILIES_WITH_1E_5 = re.compile("BEiT-3|AIMv2|PE-.*|DINOv3|EUPE|LingBot")
 
