@@ -52,6 +52,7 @@ def test_masked_patch_prediction_leaves_an_encoder_without_a_head(pretrained):
     assert "target mean_color" in page.text
 
 
+@pytest.mark.slow
 def test_a_masked_autoencoder_shows_its_reconstructions_and_is_fine_tuned(images, keras_vit, tmp_path):
     data = ("--dataset", f"folder:{images}", *SHORT, "--set", "checkpoint_every=2")
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
