@@ -6,6 +6,7 @@ shapes.
 
 import inspect
 import json
+import re
 
 import keras
 import numpy as np
@@ -259,7 +260,8 @@ def symbolic(layer, shapes):
 def test_every_public_layer_and_model_is_in_the_table():
     registered = keras.saving.get_custom_objects().values()
     classes = {t for t in registered if inspect.isclass(t) and issubclass(t, keras.layers.Layer)}
-    ours = {cls for cls in classes if cls.__module__.startswith("keras_vit.")}
+    # Another test of this process may have imported the layer of a SavedModel, in `export`.
+    ours = {cls for cls in classes if re.match(r"keras_vit\.(?!export\.)", cls.__module__)}
     tested = {cls for cls, _, _ in CASES}
     assert ours - WITHOUT_BATCH == tested
 
