@@ -2,7 +2,7 @@
 
 from _keras_vit_cli import settings
 from keras_vit.cli.report import check_output, report, text_table
-from keras_vit.cli.source import finished_run, run_of
+from keras_vit.cli.source import finished_run, run_of, trained_file
 from keras_vit.data.datasets import title_of
 from keras_vit.messages import listed
 from keras_vit.models.config import DEFAULTS
@@ -68,7 +68,7 @@ def _convert(args):
 
 
 def _push(args):
-    model = from_pretrained(args.source, **{"text_tower": "auto", **_options(args)})
+    model = from_pretrained(trained_file(args.source), **{"text_tower": "auto", **_options(args)})
     private = args.private or None
     url = push_to_hub(model, args.repository, layout=args.layout, private=private, **_facts(args))
     report(args, {"source": str(args.source), "url": url}, f"pushed to {url}")

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from made.servers import asked_hub
 from reference.comparing import arrays
-from reference.small import images_for, small
+from reference.small import SMALL, images_for, small
 
-from keras_vit import Preprocessing, from_pretrained, save_weights
+from keras_vit import ImageTextModel, Preprocessing, from_pretrained, save_weights
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -153,3 +153,27 @@ def test_push_uploads_a_run_with_its_metadata(keras_vit, refused, tmp_path, monk
         assert "Trained on insects. Test split: accuracy 0.75." in card and "license: mit" in card
         assert "/home/me" not in card
         assert from_pretrained("me/insects").class_names[4] == "eel"
+
+
+@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+def test_push_uploads_both_towers(keras_vit, tmp_path, monkeypatch):
+    image = {**SMALL, "num_classes": None, "num_layers": 1, "pooling": "map", "prefix_positions": False}
+    text = {
+        "vocabulary_size": 9,
+        "length": 5,
+        "hidden_size": 8,
+        "num_layers": 1,
+        "mlp_dim": 12,
+        "num_heads": 2,
+    }
+    towers = {"text_projection": 12, "projection_bias": True}
+    ImageTextModel(image, text, **towers).save(tmp_path / "model.keras")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with asked_hub(tmp_path / "hub", monkeypatch) as server:
+        done = keras_vit("weights", "push", tmp_path, "me/pairs")  # a folder, as of a run
+        assert done.returncode == 0, done.stderr
+        _, files = server.repositories["me/pairs"]["main"]
+        card = files["README.md"].decode()
+        assert 'from_pretrained("hf://me/pairs", text_tower=True)' in card and "SiglipModel" in card
+        assert json.loads(files["config.json"])["model_type"] == "siglip"
+        assert isinstance(from_pretrained("me/pairs", text_tower=True), ImageTextModel)

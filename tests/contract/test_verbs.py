@@ -1,5 +1,6 @@
 """Every kind of model with everything that can be done with a model: it works, or is refused in one line."""
 
+import dataclasses
 import functools
 import inspect
 import json
@@ -72,6 +73,14 @@ FILES = {"huggingface": "folder", "open_clip": "folder", "timm": "model.safetens
 @functools.cache
 def scans():
     return load_dataset("digits").split("test").take(range(6))
+
+
+@functools.cache
+def few():
+    """Few images of each split of the digits."""
+    digits = load_dataset("digits")
+    splits = {name: samples.take(range(60)) for name, samples in digits.splits.items()}
+    return dataclasses.replace(digits, splits=splits)
 
 
 @functools.cache
@@ -151,7 +160,7 @@ VERBS = {
     "evaluate maps": (evaluated_maps, SEGMENTERS),
     "representations": (lambda model, _: evaluation.representations(model, scans()), UNPACKED),
     "probe_blocks": (
-        lambda model, _: evaluation.probe_blocks(model, load_dataset("digits"), shots=1),
+        lambda model, _: evaluation.probe_blocks(model, few(), shots=1),
         UNPACKED - {"patches"},
     ),
     "encoder_of": (lambda model, _: encoder_of(model)[0](inputs_of(model)), WITH_IMAGES),
