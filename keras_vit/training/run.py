@@ -107,7 +107,11 @@ def train(
         )
     recipe, task = config.recipe, config.task
     workdir = Workdir(path, config.as_json(), DEFAULTS)
-    if workdir.result and workdir.model.is_file():
+    missing = None if workdir.model.is_file() else workdir.model
+    # Without a checkpoint, the whole model of a finished run could only be trained again.
+    if missing is None and config.pretraining is not None and any(workdir.checkpoints.glob("step-*")):
+        missing = None if workdir.pretrainer.is_file() else workdir.pretrainer
+    if workdir.result and missing is None:
         return workdir, workdir.result
     checkpoints = Checkpoints(workdir.checkpoints, f"val_{task.validation_metric}", task.higher_is_better)
     if deterministic:
@@ -119,7 +123,7 @@ def train(
     verbose = verbose if chief else 0
     report = functools.partial(print, flush=True) if verbose else lambda line: None
     if workdir.result:
-        report(f"{str(workdir.model)!r} is missing and is rebuilt from the last checkpoint")
+        report(f"{str(missing)!r} is missing and is rebuilt from the last checkpoint")
     replicas = devices.num_replicas_in_sync
     devices.check_batch_size(recipe.batch_size)
     dataset = dataset or load_data(config, data_dir)

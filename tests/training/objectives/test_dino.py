@@ -100,6 +100,25 @@ def test_a_run_resumes_bit_for_bit(images, finished, tmp_path):
 
 
 @slow
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_missing_pretrainer_is_rebuilt_from_a_checkpoint(has_checkpoint, images, finished, tmp_path, capfd):
+    shutil.copytree(finished[0].path, tmp_path / "run")
+    missing = tmp_path / "run/pretrainer.keras"
+    missing.unlink()
+    if not has_checkpoint:
+        shutil.rmtree(tmp_path / "run/checkpoints")
+    capfd.readouterr()
+    train(config(images), tmp_path / "run", 2)
+    assert missing.exists() == has_checkpoint  # Without one, the run would be trained again.
+    if has_checkpoint:
+        assert (
+            f"{str(missing)!r} is missing and is rebuilt from the last checkpoint" in capfd.readouterr().out
+        )
+        np.testing.assert_equal(end_of(tmp_path / "run"), end_of(finished[0].path))
+
+
+@slow
 @pytest.mark.tensorflow_only("exports are TensorFlow programs")
 def test_the_encoder_is_exported(finished, tmp_path):
     encoder = read_model(finished[0].model)
