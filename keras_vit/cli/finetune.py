@@ -9,6 +9,7 @@ from _keras_vit_cli import settings
 from keras_vit.cli.run_report import REPORT, summary, write_run_report
 from keras_vit.cli.source import check_weights, trained_file
 from keras_vit.messages import printable
+from keras_vit.training.building import tokenizer_source
 from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES, find_recipe
 from keras_vit.training.recipes import SIZES
@@ -101,7 +102,9 @@ def _absolute_weights(weights):
 
 
 def _absolute_tokenizer(tokenizer):
-    return tokenizer if "://" in tokenizer else _absolute(tokenizer)
+    """Return PATH or PATH:FAMILY with an absolute path; a URL or name unchanged."""
+    path, _ = tokenizer_source(tokenizer)
+    return tokenizer if "://" in os.fspath(resolve(path)) else _absolute(tokenizer)
 
 
 def _absolute(path):

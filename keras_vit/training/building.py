@@ -137,10 +137,19 @@ def _with_texts(model, config, preprocessing):
     return model
 
 
+def tokenizer_source(source):
+    """The path or name, and the family or None, of PATH or PATH:FAMILY.
+
+    >>> tokenizer_source("vocab.txt:lit_bert"), tokenizer_source("google/siglip-base-patch16-224")
+    (('vocab.txt', 'lit_bert'), ('google/siglip-base-patch16-224', None))
+    """
+    path, _, family = source.rpartition(":")
+    return (path, family) if family in FAMILIES else (source, None)
+
+
 def _read_tokenizer(source, length=None):
     """The `TextPreprocessing` of PATH or PATH:FAMILY."""
-    path, _, family = source.rpartition(":")
-    path, family = (path, family) if family in FAMILIES else (source, None)
+    path, family = tokenizer_source(source)
     found = read_text_preprocessing(resolve(path), family, **({"length": length} if length else {}))
     if found is None:
         raise ValueError(

@@ -63,8 +63,9 @@ def plan(
         `seconds` of compilation, and `refusal`, the compiler's reason if the program does not fit, or None.
 
     Raises:
-        ValueError: on another backend than JAX; for an unknown variant or topology, a batch that the chips do
-            not divide, or a strategy that the model or the chips do not allow.
+        ValueError: on another backend than JAX; for a recipe of images and texts, an unknown variant or
+            topology, a batch that the chips do not divide, or a strategy that the model or the chips do not
+            allow.
         ImportError: if libtpu is not installed.
 
     Example:
@@ -73,6 +74,11 @@ def plan(
     """
     if keras.backend.backend() != "jax":
         raise ValueError(f"a plan needs KERAS_BACKEND=jax; got {keras.backend.backend()!r}")
+    if recipe.image_text is not None:
+        raise ValueError(
+            "expected a recipe without image_text, since the size of its text tower is known only with the "
+            "data set's or the weights' tokenizer; got one with it"
+        )
     chips = find_chips(topology)
     config = RunConfig("", recipe, model, image_size=image_size, objective=objective, target=target)
     step = _Step(config, num_classes, chips, strategy, report or (lambda line: None))

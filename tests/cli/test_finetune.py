@@ -65,6 +65,22 @@ def test_a_finished_run_is_not_trained_again_and_only_a_missing_report_is_writte
     assert report.read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ("google/siglip-base-patch16-224", "google/siglip-base-patch16-224"),
+        ("google/siglip-base-patch16-224:siglip", "google/siglip-base-patch16-224:siglip"),
+        ("hf://me/words", "hf://me/words"),
+        ("vocab.txt:lit_bert", "{folder}/vocab.txt:lit_bert"),
+        ("vocab.txt", "{folder}/vocab.txt"),
+    ],
+)
+def test_a_tokenizer_is_a_path_or_a_name(given, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vocab.txt").write_text("a")
+    assert module._absolute_tokenizer(given) == expected.format(folder=tmp_path)
+
+
 @pytest.mark.slow
 def test_captions_of_a_folder_are_trained_and_evaluated(keras_vit, tmp_path):
     write_captions(tmp_path / "photos", 20)

@@ -70,6 +70,13 @@ def test_a_plan_needs_jax():
         planning.plan("B/16", find_recipe("augreg"), "v5e:4x4")
 
 
+@pytest.mark.parametrize("recipe", ["digits_words", "lit", "finetune_pairs"])
+def test_recipes_of_images_and_texts_are_refused(recipe, monkeypatch):
+    monkeypatch.setattr(planning.keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="^expected a recipe without image_text, since the size of its text"):
+        planning.plan("B/16", find_recipe(recipe), "v5e:4x4")
+
+
 def test_the_compilers_messages_have_the_memory():
     message = (
         "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required "
