@@ -24,11 +24,11 @@ def test_it_trains_draws_and_prints_where_everything_is(run):
     assert f"test accuracy {result['test_accuracy']:.4f} on 4 images after 3 steps" in last
     assert str(workdir) in last and "report.html" in last
     page = read_page((workdir / "report.html").read_text())
-    assert page.headings[0] == "Training" and "Worst predictions" in page.headings
+    assert page.headings[0] == "Scores" and "Worst predictions" in page.headings
     assert f"Test accuracy {result['test_accuracy']:.4f} on 4 images" in page.text
     assert "images: 2 classes (cat, dog): 14 train, 2 validation, 4 test." in page.text
     assert str(workdir) not in (workdir / "report.html").read_text()
-    with Image.open(workdir / "figures" / "curves.png") as figure:
+    with Image.open(workdir / "figures" / "curves-loss.png") as figure:
         figure.verify()
     assert len((workdir / "metrics.csv").read_text().splitlines()) == 3
 
@@ -117,11 +117,11 @@ def test_inspecting_a_run_shows_its_curves_and_configuration(run, images, keras_
     written = read_page((run[0] / "report.html").read_text())
     page = read_page((tmp_path / "out" / "report.html").read_text())
     assert page.headings[-2:] == ["Training", "Configuration"]
-    curves = "Learning curves of token.npz on images"
+    curves = "The loss of token.npz on images by step"
     for words in ("base_lr 0.03", "data set images", "best step on the validation images"):
         assert words in page.text and words in written.text
     assert all(curves in [picture["alt"] for picture in p.pictures()] for p in (page, written))
-    assert json.loads((tmp_path / "out" / "result.json").read_text())["figures"][-1] == "curves.png"
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["figures"][-1] == "curves-learning_rate.png"
     assert "image_size –" not in page.text and str(run[0]) not in page.text
 
 
