@@ -121,7 +121,8 @@ def test_inspecting_a_run_shows_its_curves_and_configuration(run, images, keras_
     for words in ("base_lr 0.03", "data set images", "best step on the validation images"):
         assert words in page.text and words in written.text
     assert all(curves in [picture["alt"] for picture in p.pictures()] for p in (page, written))
-    assert json.loads((tmp_path / "out" / "result.json").read_text())["figures"][-1] == "curves-learning_rate.png"
+    figures = json.loads((tmp_path / "out" / "result.json").read_text())["figures"]
+    assert figures[-1] == "curves-learning_rate.png"
     assert "image_size –" not in page.text and str(run[0]) not in page.text
 
 
