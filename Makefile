@@ -19,7 +19,7 @@ help:
 	@echo "make test-full    all tests, including the slow ones and comparisons with other packages"
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
 	@echo "make docs         fill the parser's options into docs/cli.md, and build the manual into site/"
-	@echo "make docs-figures redraw the manual's figures: two minutes of training, and Chromium for two of them"
+	@echo "make docs-figures redraw the manual's figures: six minutes of training, and Chromium for three of them"
 	@echo "make litert-js    fetch LiteRT.js from npm into export/web/litert, for the pages of export"
 	@echo "make url          copy the repository's URL from setup.py into README and the notebooks"
 	@echo "make format       fix what ruff can fix, and format the code"
@@ -91,4 +91,5 @@ format: .venv/dev
 REPOSITORY = $(shell sed -n 's|.*url="https://github.com/\([^"]*\)".*|\1|p' setup.py)
 url:
 	sed -i -E -e 's|(colab.research.google.com/github/)[^/]+/[^/]+|\1$(REPOSITORY)|g' \
+		-e 's|(git\+https://github.com/)[^/]+/[^ ]+|\1$(REPOSITORY)|' \
 		-e 's|(REPOSITORY = ."https://github.com/)[^"\]+|\1$(REPOSITORY)|' README.md colab/*.ipynb
