@@ -155,14 +155,13 @@ def alone():
     return trained()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
         {"accumulation_steps": 4},
-        pytest.param({"remat": True}, marks=pytest.mark.slow),
-        pytest.param(
-            {"replicas": 2}, marks=[pytest.mark.slow, pytest.mark.tensorflow_only("JAX has no replicas")]
-        ),
+        {"remat": True},
+        pytest.param({"replicas": 2}, marks=pytest.mark.tensorflow_only("JAX has no replicas")),
     ],
     ids=str,
 )
