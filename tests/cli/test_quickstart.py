@@ -20,8 +20,8 @@ from keras_vit.export.exported_model import open_exported
 from keras_vit.training.named_recipes import RECIPES
 
 README = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
-# An eighth of the steps on a quarter of the tokens, with one block.
-SIZES, STEPS = {"patch_size": 4, "num_layers": 1}, {"total_steps": 150, "warmup_steps": 15}
+# A fifth of the steps on a quarter of the tokens, with one block.
+SIZES, STEPS = {"patch_size": 4, "num_layers": 1}, {"total_steps": 240, "warmup_steps": 24}
 ARGUMENTS = ("quickstart", "--workdir", "run")
 
 
