@@ -65,7 +65,6 @@ def published_files(folder):
     save_weights(towers, folder / "siglip.npz", "big_vision")
     files = [path for path in folder.rglob("*") if path.is_file() and tokenizer not in path.parents]
     files = {str(path.relative_to(folder)): path for path in files}
-    files["vit_b16_augreg_in21k_ft_in1k/model.keras"] = files["timm.keras"]
     return {"vit_base_patch16_224.augreg_in21k_ft_in1k/model.keras": files.pop("timm.keras"), **files}
 
 

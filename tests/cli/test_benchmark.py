@@ -41,9 +41,10 @@ def in_process(request, monkeypatch):
         monkeypatch.setattr(benchmark, "_process", lambda: concurrent.futures.ThreadPoolExecutor(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "formats, precisions, in_process",
-    [(["live"], [], True), pytest.param(*ALL, False, marks=pytest.mark.slow)],
+    [(["live"], [], True), (*ALL, False)],
     indirect=["in_process"],
 )
 def test_every_format_is_timed_at_every_batch_size(

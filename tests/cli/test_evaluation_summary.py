@@ -167,6 +167,7 @@ class _Source(list):
         return [self[i] for i in indices]
 
 
+@pytest.mark.slow
 def test_a_large_split_is_sampled_and_other_images_are_not_read(model, monkeypatch):
     monkeypatch.setattr(evaluation_summary, "MAX_IMAGES", 20)
     monkeypatch.setattr(evaluation_summary, "MAX_PICTURES", 2)

@@ -44,6 +44,7 @@ def test_it_prints_a_table_and_writes_the_result(exported, model, images):
         assert "Apache-2.0" in page and str(images) not in page
 
 
+@pytest.mark.slow
 def test_predict_and_evaluate_accept_every_format(exported, keras_vit, model, images):
     folder, (formats, _), _ = exported
     files = ["", "model_float32.tflite", *["hub/pets.tar.gz", "model.onnx"] * ("hub" in formats)]

@@ -40,6 +40,7 @@ def test_settings_reach_the_run(run, weights):
     assert {name: config["recipe"][name] for name in settings} == settings
 
 
+@pytest.mark.slow
 def test_evaluating_the_run_reproduces_its_test_accuracy_and_it_predicts_names(run, images, keras_vit):
     done = keras_vit("evaluate", "--model", run[0], "--dataset", f"folder:{images}", "--json")
     found, result = json.loads(done.stdout), json.loads((run[0] / "result.json").read_text())

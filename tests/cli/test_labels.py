@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 from made import tokenizers
+from made.sampling import some
 from PIL import Image
 from reference.comparing import randomize
 
@@ -93,13 +94,16 @@ def test_images_of_any_aspect_ratio_are_classified_and_found(packed_towers, kera
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ("export", "--output", "exported"),
-        ("inspect", "--image", "photo.png", "--output", "inspected"),
-        ("fewshot", "--dataset", "digits"),
-        ("probe", "--dataset", "digits"),
-        ("finetune", "--dataset", "digits", "--recipe", "digits", "--workdir", "run", "--weights"),
-    ],
+    some(
+        [
+            ["export", "--output", "exported"],
+            ["inspect", "--image", "photo.png", "--output", "inspected"],
+            ["fewshot", "--dataset", "digits"],
+            ["probe", "--dataset", "digits"],
+            ["finetune", "--dataset", "digits", "--recipe", "digits", "--workdir", "run", "--weights"],
+        ],
+        3,
+    ),
 )
 def test_what_needs_images_of_one_size_is_refused(command, packed_towers, keras_vit, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -251,6 +255,7 @@ def test_the_text_tower_of_a_checkpoint_is_opened_for_a_search(siglip, weights):
     assert not hasattr(open_live(weights, text_tower="auto"), "encode_text")
 
 
+@pytest.mark.slow
 def test_few_shots_are_of_the_image_tower(two_towers, images, keras_vit):
     path, model = two_towers
     options = ("--shots", "1,4", "--seeds", "0", "--json")

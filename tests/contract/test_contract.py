@@ -365,7 +365,7 @@ def test_a_saved_file_loads_in_safe_mode_and_computes_the_same(cls, arguments, s
     assert_close(loaded(*inputs if is_model else [inputs]), numpy(layer(*inputs)), 1e-6)
 
 
-@every_case
+@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 16 if ON_JAX else 2))
 def test_gradients_reach_every_trainable_weight(cls, arguments, shapes):
     layer, inputs = ready(cls, arguments, shapes)
     factors = np.random.default_rng(1).standard_normal(layer(*inputs).shape).astype("float32")

@@ -62,6 +62,7 @@ def test_the_layer_is_not_changed():
     np.testing.assert_array_equal(layer(IMAGES, training=True), twin(IMAGES, training=True))
 
 
+@pytest.mark.slow
 def test_rand_augment_computes_what_the_layer_itself_does():
     layer = keras.layers.RandAugment(num_ops=1, factor=0.5)
 

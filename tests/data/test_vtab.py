@@ -59,6 +59,7 @@ def test_clevr_counts_objects(tmp_path, monkeypatch):
     assert {int(label) for _, label in dataset.split("test").evaluation_records()} == {4}
 
 
+@pytest.mark.slow
 def test_dsprites_are_white_and_their_angles_are_16_classes(tmp_path, monkeypatch):
     label = tfds.features.ClassLabel(num_classes=40)
     features = {"image": tfds.features.Image(shape=(4, 4, 1)), "label_orientation": label}

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from made.folders import write_classes
+from made.sampling import some
 from made.unread import Unread
 from reference.comparing import numpy
 from reference.small import NO_TRANSFORMER, small
@@ -75,7 +76,7 @@ def test_accuracies_are_those_of_the_parts_for_every_seed(dataset):
             assert accuracy == few_shot_accuracy(train[0][few], train[1][few], *test, 3, 2.0)
 
 
-@pytest.mark.parametrize("shots, votes", [(4, 5), (1, 3)])
+@pytest.mark.parametrize("shots, votes", some([(4, 5), (1, 3)], 2))
 def test_the_nearest_images_vote_or_all_where_there_are_fewer(shots, votes, dataset):
     model = small(num_layers=1)
     (features, labels), test = (representations(model, dataset.split(split)) for split in ("train", "test"))
@@ -106,6 +107,7 @@ def unread(dataset):
     return dataclasses.replace(dataset, splits=splits)
 
 
+@pytest.mark.slow
 def test_each_block_is_probed_by_its_mean_token():
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler

@@ -57,6 +57,7 @@ def test_nan_and_images_without_texts_find_nothing():
     assert scores == {"image_to_text_recall_5": pytest.approx(1 / 3), "text_to_image_recall_5": 1.0}
 
 
+@pytest.mark.slow
 def test_all_captions_of_a_split_are_compared():
     text = {
         "vocabulary_size": 20,

@@ -118,6 +118,7 @@ def test_a_quantized_model_with_lora_is_exported_with_plain_float_kernels(tmp_pa
         assert_close(exported.predict_on_batch(pixels()), run_live(plain, pixels()), 1e-5)
 
 
+@pytest.mark.slow
 def test_versions_are_folders_of_tf_serving(model, copied, tmp_path):
     """Verified on noise, which has no labels."""
     folder = tmp_path / "export"

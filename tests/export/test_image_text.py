@@ -49,6 +49,7 @@ def test_a_saved_model_has_the_vectors_and_logits_of_the_live_towers(model, tmp_
     assert_close(found["probabilities"], 1 / (1 + np.exp(-logits)), 1e-5)
 
 
+@pytest.mark.slow
 def test_towers_of_packed_patches_are_a_saved_model(tmp_path, rng):
     image = {"image_size": (None, None), "patch_size": 8, **SIZES, "pooling": "map", "position_grid": (2, 2)}
     text = {"vocabulary_size": 40, "length": 8, **SIZES}

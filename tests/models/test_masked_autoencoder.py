@@ -219,7 +219,7 @@ def test_right_predictions_reconstruct_the_image(normalize_targets, monkeypatch)
 # Files --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", some(KINDS, 2))
+@pytest.mark.parametrize("kind", some(some(KINDS, 2), 2))
 def test_a_loaded_model_is_the_same(kind, tmp_path):
     model = made(KINDS[kind], mask_fraction=0.6, normalize_targets=False, decoder_mlp_dim=20)
     model.encoder.get_layer("encoder_block_0").trainable = False

@@ -40,6 +40,7 @@ def test_batches_and_images_of_several_sizes_are_computed_without_a_warning(warn
     assert warned == []
 
 
+@pytest.mark.slow
 def test_features_of_several_models_are_computed_without_a_warning(warned):
     samples = load_dataset("digits").split("test").take(range(3))
     for _ in range(3):

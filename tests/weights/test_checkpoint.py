@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from made.checkpoints import NAMES, base, write
+from made.sampling import some
 from made.servers import asked_hub
 from reference.small import NEWER, one_block, small
 
@@ -62,7 +63,7 @@ def refused(source, *patterns, read=read_checkpoint, **options):
 # Every layout --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some(NAMES, 2))
 def test_a_checkpoint_is_read_whole_in_its_layout(name, tmp_path):
     original = base(name)
     read = read_checkpoint(original.write(tmp_path), **original.stored_options)

@@ -91,7 +91,7 @@ DAMAGE = [
 ]
 
 
-@pytest.mark.parametrize("name, damage, pattern", DAMAGE)
+@pytest.mark.parametrize("name, damage, pattern", some(DAMAGE, 2))
 def test_damaged_arrays_are_refused(name, damage, pattern, tmp_path):
     refused(base(name).write(tmp_path, damage(base(name).arrays)), pattern, **base(name).options)
 

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from made.sampling import some
 from reference.comparing import arrays, assert_close, assert_same_arrays, randomize
 from reference.small import SMALL
 
@@ -66,7 +67,7 @@ def written(tmp_path_factory):
     return write
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", some(FILES, 2))
 def test_both_towers_are_restored_with_their_options(name, written):
     path, model = written(name)
     again = from_pretrained(path, text_tower=True)
@@ -140,7 +141,7 @@ def test_a_file_without_a_fitting_text_tower_is_refused(written, tmp_path):
         from_pretrained(path, text_tower=True, num_classes=3)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", some(FILES, 2))
 def test_auto_loads_a_text_tower_that_the_keys_show(name, written, tmp_path):
     path, model = written(name)
     assert_same_arrays(arrays(from_pretrained(path, text_tower="auto")), arrays(model))

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from keras.src.backend.common import global_state
+from made.sampling import some
 from reference.comparing import arrays, assert_same_arrays
 from reference.small import one_block
 
@@ -42,7 +43,7 @@ def test_saving_holds_the_arrays_about_once(layout, most, large, tmp_path):
     assert peak < most * os.path.getsize(path)
 
 
-@pytest.mark.parametrize("read", [from_pretrained, read_model])
+@pytest.mark.parametrize("read", some([from_pretrained, read_model], 2))
 def test_loading_holds_few_arrays_besides_the_model(read, large, tmp_path):
     """TensorFlow's memory, which the model has, is not traced."""
     large.save(tmp_path / "model.keras")

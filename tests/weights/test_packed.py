@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from made.sampling import some
 from reference.comparing import arrays, assert_same_arrays, randomize
 from reference.small import SMALL, small
 
@@ -73,7 +74,7 @@ def test_an_argument_packs_or_fixes_the_size(towers, theirs):
         from_pretrained(theirs, max_num_patches=9, position_resize="bilinear")
 
 
-@pytest.mark.parametrize("suffix", ["", ".keras"])
+@pytest.mark.parametrize("suffix", some(["", ".keras"], 2))
 def test_a_packed_model_becomes_one_of_one_size(suffix, towers, theirs, folder, tmp_path, rng):
     """Its positions are resized as it resizes them itself."""
     source, size = folder, {"image_size": (24, 40)}

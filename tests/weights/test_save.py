@@ -12,6 +12,7 @@ import pytest
 import safetensors.numpy
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from made.sampling import some
 from reference.comparing import arrays, assert_same_arrays, numpy
 from reference.goldens import GOLDENS, stored
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, one_block
@@ -73,7 +74,7 @@ def model():
 OTHER_TYPES = [("token", "float64"), ("timm_avg", "float16"), ("hf_vit", "bfloat16")]
 
 
-@pytest.mark.parametrize("name, dtype", [*product(GOLDENS, ["float32"]), *OTHER_TYPES])
+@pytest.mark.parametrize("name, dtype", some([*product(GOLDENS, ["float32"]), *OTHER_TYPES], 2))
 def test_a_checkpoint_is_saved_as_it_was(name, dtype, golden, tmp_path):
     """Also in another type: a model computes in float32, which can represent every float16 and bfloat16."""
     _, layout, given = GOLDENS[name]
@@ -238,18 +239,21 @@ def test_a_model_for_any_size_of_a_stored_one_for_one_size_takes_images_of_their
 
 @pytest.mark.parametrize(
     "layout, options",
-    [
-        ("vit_jax", {**HYBRID, **NO_TRANSFORMER, "resnet": (1,)}),
-        ("vit_jax", {"image_size": (16, 40), "position_grid": (3, 3)}),
-        ("timm", {"pooling": "gap", "class_token": True, "norm_after_pooling": True}),
-        ("timm", {"distillation": True, "num_registers": 2, "prefix_positions": False}),
-        ("timm", {**HYBRID, "resnet": (1, 2), "resnet_form": "timm"}),
-        ("timm", {"pooling": "map", "layer_scale": 0.1}),
-        ("timm", {"pooling": "map", "norm": "rms"}),
-        ("timm", {"qkv_bias": False, "key_bias": False, "scale_mlp": False}),
-        ("huggingface", {"distillation": True, "qkv_bias": False, "in_channels": 1}),
-        ("big_vision", {"position_embedding": "sincos2d"}),
-    ],
+    some(
+        [
+            ("vit_jax", {**HYBRID, **NO_TRANSFORMER, "resnet": (1,)}),
+            ("vit_jax", {"image_size": (16, 40), "position_grid": (3, 3)}),
+            ("timm", {"pooling": "gap", "class_token": True, "norm_after_pooling": True}),
+            ("timm", {"distillation": True, "num_registers": 2, "prefix_positions": False}),
+            ("timm", {**HYBRID, "resnet": (1, 2), "resnet_form": "timm"}),
+            ("timm", {"pooling": "map", "layer_scale": 0.1}),
+            ("timm", {"pooling": "map", "norm": "rms"}),
+            ("timm", {"qkv_bias": False, "key_bias": False, "scale_mlp": False}),
+            ("huggingface", {"distillation": True, "qkv_bias": False, "in_channels": 1}),
+            ("big_vision", {"position_embedding": "sincos2d"}),
+        ],
+        2,
+    ),
     ids=str,
 )
 def test_a_layout_holds_a_rare_model(layout, options, tmp_path):

@@ -3,6 +3,7 @@ import re
 
 import numpy as np
 import pytest
+from made.sampling import some
 from reference.comparing import arrays, assert_same_arrays, randomize
 from reference.goldens import stored
 from reference.small import HYBRID, images_for, small
@@ -192,7 +193,7 @@ FAMILIES = {  # options, and one key of each structure that only timm's Eva has
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some(FAMILIES, 2))
 def test_a_family_is_written_and_read_with_timms_config_json(family, tmp_path):
     """And refused without metadata if only these show its positions."""
     options, key = FAMILIES[family]
