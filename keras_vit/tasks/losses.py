@@ -91,3 +91,32 @@ class SigmoidCrossEntropy(_CrossEntropy):
     def call(self, y_true, y_pred):
         rows = self.rows(y_true, y_pred)
         return -ops.sum(rows * ops.log_sigmoid(y_pred) + (1 - rows) * ops.log_sigmoid(-y_pred), axis=-1)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class SquaredError(keras.losses.MeanSquaredError):
+    """The squared error, averaged over the outputs.
+
+    Args:
+        reduction: As of Keras's losses; by default the mean weighted by the sample weights.
+
+    Raises:
+        ValueError: for targets that do not have a number for each output. Keras's own loss would compare a
+            single target with every output.
+
+    Example:
+        >>> float(SquaredError()(np.array([[1.0, 3.0]]), np.array([[0.0, 0.0]])))
+        5.0
+    """
+
+    def __init__(self, reduction=MEAN, name="squared_error", **kwargs):
+        super().__init__(reduction=reduction, name=name, **kwargs)
+
+    def call(self, y_true, y_pred):
+        outputs, targets = y_pred.shape[-1], tuple(y_true.shape[1:]) or (1,)
+        if targets not in ((outputs,), (None,)):
+            raise ValueError(
+                f"expected targets of {outputs} numbers, one per output; got targets of shape "
+                f"{tuple(y_true.shape)}"
+            )
+        return super().call(y_true, y_pred)

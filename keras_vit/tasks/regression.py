@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 
-from keras_vit.tasks.losses import MEAN
+from keras_vit.tasks.losses import SquaredError
 from keras_vit.tasks.task import Outputs, Task, check_rows, check_shapes, parse_number
 
 
@@ -43,7 +43,7 @@ def regression_scores(outputs, targets):
 REGRESSION = Task(
     name="regression",
     noun=("target", "targets"),
-    loss=lambda recipe: keras.losses.MeanSquaredError(reduction=MEAN),
+    loss=lambda recipe: SquaredError(),
     metrics=lambda outputs: [keras.metrics.MeanAbsoluteError(name="absolute_error")],
     validation_metric="absolute_error",
     higher_is_better=False,

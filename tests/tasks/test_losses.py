@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training import SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.training import SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 
 LABELS = np.array([2, 0, 4, 4, 1, 3])
 
@@ -63,6 +63,23 @@ def test_labels_of_another_width_are_refused(indices):
         with pytest.raises(ValueError, match=r"labels of 5 numbers, one per class; got .* \(2,\)"):
             loss(np.zeros(2), np.zeros((2, 5)))
     assert keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss)).indices == indices
+
+
+@pytest.mark.parametrize("shape, outputs", [((4,), 3), ((4, 1), 3), ((4, 3), 1), ((4, 2, 1), 2)])
+def test_targets_are_not_broadcast(shape, outputs):
+    with pytest.raises(ValueError, match=rf"targets of {outputs} numbers, one per output; got .* \(4,.*\)"):
+        SquaredError()(np.zeros(shape), np.zeros((4, outputs)))
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_a_single_target_may_be_a_number(shape, rng):
+    targets, predicted = rng.standard_normal((2, 4, 1)).astype("float32")
+    loss = SquaredError()
+    weights = np.array([0.0, 1, 2, 0])
+    expected = (weights * np.square(targets - predicted)[:, 0]).sum() / 3
+    assert float(loss(targets.reshape(shape), predicted, weights)) == pytest.approx(expected, rel=1e-6)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    assert type(again) is SquaredError and again.get_config() == loss.get_config()
 
 
 def test_a_smoothing_out_of_range_is_refused():
