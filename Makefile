@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 # The tests of a file run in one process, because they share fixtures.
 PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# `make test-full PART=2/4` runs the second of four parts of the test files.
+PART ?= 1/1
 # On JAX the fast tests are the golden files, a run, and a sample of the contract of layers and models; test-full
 # adds layers, models, steps, loading and saving.
 JAX_TESTS := tests/contract/test_contract.py tests/layers/test_xla_form.py tests/training/test_jax_run.py \
@@ -16,7 +18,7 @@ JAX_TESTS_FULL := tests/contract/test_contract.py tests/training/test_jax_run.py
 help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, plot, export and reload it"
 	@echo "make test         ruff, the fast tests on TensorFlow with coverage, and a sample of them on JAX"
-	@echo "make test-full    all tests, including the slow ones and comparisons with other packages"
+	@echo "make test-full    all tests, also the slow ones and comparisons with other packages; PART=2/4 runs a quarter"
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
 	@echo "make docs         fill the parser's options into docs/cli.md, and build the manual into site/"
 	@echo "make docs-figures redraw the manual's figures: six minutes of training, and Chromium for three of them"
@@ -50,8 +52,8 @@ test: lint
 	KERAS_BACKEND=jax $(BIN)/python $(PYTEST) -m "not slow" $(JAX_TESTS)
 
 test-full: .venv/peers lint
-	$(BIN)/python -m slipcover $(PYTEST) --hypothesis-profile=full
-	KERAS_BACKEND=jax $(BIN)/python $(PYTEST) --hypothesis-profile=full $(JAX_TESTS_FULL)
+	$(BIN)/python -m slipcover $(PYTEST) --hypothesis-profile=full --part=$(PART)
+	KERAS_BACKEND=jax $(BIN)/python $(PYTEST) --hypothesis-profile=full --part=$(PART) $(JAX_TESTS_FULL)
 
 # Peers that are not installed are skipped; `make .venv/peers` installs them.
 benchmark: .venv/dev

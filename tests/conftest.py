@@ -44,6 +44,10 @@ LONGEST = (
 )
 
 
+def pytest_addoption(parser):
+    parser.addoption("--part", default="1/1", help="2/4: the second of four parts of the files")
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "tensorflow_only(reason): skipped on another Keras backend")
     runs_tests = not config.getoption("numprocesses", None)
@@ -78,9 +82,15 @@ def pytest_xdist_make_scheduler(config, log):
     return Scheduling(config, log) if config.option.dist == "loadfile" else None
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     order = {TESTS / name: position for position, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
+    part, parts = map(int, config.getoption("part").split("/"))
+    chosen = {*[*dict.fromkeys(item.path for item in items)][part - 1 :: parts]}
+    others = [item for item in items if item.path not in chosen]
+    items[:] = [item for item in items if item.path in chosen]
+    if others:
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_collection_finish(session):
