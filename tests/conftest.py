@@ -121,14 +121,17 @@ def _seed():
         keras.utils.set_random_seed(0)
 
 
-@pytest.fixture(scope="module")
-def eager():
+def _run_eagerly():
     """Keras runs steps eagerly, without tracing. Trainings in graphs are tested elsewhere, also by README."""
     import keras
 
     with pytest.MonkeyPatch.context() as changes:
         changes.setattr(keras.Model, "run_eagerly", property(lambda self: True, lambda self, value: None))
         yield
+
+
+eager = pytest.fixture(_run_eagerly, scope="module", name="eager")  # from the first test that asks for it
+eager_once = pytest.fixture(_run_eagerly, name="eager_once")
 
 
 @pytest.fixture

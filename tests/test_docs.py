@@ -330,7 +330,7 @@ def test_the_manual_requests_nothing_from_another_host(site):
 def test_the_manual_holds_the_docstrings_and_the_options(site):
     export = site["api/export.html"]
     assert 'id="keras_vit.export.SavedModelLayer"' in export
-    assert "a ridge regression on the frozen" in site["api/evaluation.html"]
+    assert "the nearest neighbors on the frozen" in site["api/evaluation.html"]
     assert "Source:</strong>" in export and "&gt;&gt;&gt; " in export
     assert "Call arguments" in export
     assert "<blockquote>" not in "".join(site.values())  # A misplaced example would become one.

@@ -159,12 +159,14 @@ def _stored_pixels(image, file):
 
 def _check_pages(image):
     """Raise ValueError for a TIFF file of several pages; smaller versions of the first one are no pages."""
-    pages = getattr(image, "n_frames", 1)
-    for page in range(1, pages):
-        image.seek(page)
-        if not image.tag_v2.get(SUBFILE, 0) & REDUCED:
-            raise ValueError(f"expected one image; got {pages} pages")
-    image.seek(0)
+    try:
+        for page in range(1, image.n_frames):
+            image.seek(page)
+            if not image.tag_v2.get(SUBFILE, 0) & REDUCED:
+                raise ValueError(f"expected one image; got {image.n_frames} pages")
+        image.seek(0)
+    except TypeError as error:  # of a damaged page
+        raise ValueError(f"its pages are damaged: {error}") from None
 
 
 def _first_frame(image):

@@ -9,7 +9,6 @@ import time
 import keras
 
 STATUS = 128 + signal.SIGTERM
-INTERRUPTED = 128 + signal.SIGINT
 PATIENCE = 30  # seconds that the workers wait for the first one, which writes the checkpoint
 
 
@@ -17,8 +16,8 @@ PATIENCE = 30  # seconds that the workers wait for the first one, which writes t
 def note_sigterm():
     """Collect SIGTERM signals and the first Ctrl-C instead of ending the process.
 
-    The second Ctrl-C raises KeyboardInterrupt at once. If the block ends by `stop` after a Ctrl-C, the exit
-    status is that of SIGINT, 130.
+    The second Ctrl-C raises KeyboardInterrupt at once. If the block ends by `stop` after a Ctrl-C, it raises
+    KeyboardInterrupt, too.
 
     Yields:
         A list of the times of the signals, by `time.monotonic`. It stays empty in threads other than the main
@@ -54,7 +53,7 @@ def note_sigterm():
         yield times
     except SystemExit as stopped:
         if interrupts and stopped.code == STATUS:
-            raise SystemExit(INTERRUPTED) from None
+            raise KeyboardInterrupt from None
         raise
     finally:
         for number, handler in zip(signals, before):

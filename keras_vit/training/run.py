@@ -92,7 +92,7 @@ def train(
             among the devices; later if an image cannot be read any more, or the loss, a score or a weight is
             not finite. Checkpoints of earlier steps then remain, and no finished model is written.
         OSError: if a file cannot be written; ConnectionError if another worker stopped; SystemExit with
-            status 143 on SIGTERM, after a checkpoint at the next step.
+            status 143 on SIGTERM and KeyboardInterrupt on Ctrl-C, after a checkpoint at the next step.
 
     Example:
         >>> recipe = RECIPES["digits"].with_changes(total_steps=2, batch_size=8)

@@ -122,12 +122,15 @@ def opened(path):
     """Keras's store of the weights of a `.keras` file, and the paths of its arrays, which are bounded.
 
     Raises:
-        ValueError: if they declare more bytes than the archive can hold, or its checksum is wrong.
+        ValueError: if they are no numbers, declare more bytes than the archive can hold, or its checksum is
+            wrong.
     """
     store, sizes = saving_lib.H5IOStore(WEIGHTS, archive=_Archive(path)), {}
 
     def visit(name, item):
         if isinstance(item, h5py.Dataset):
+            if item.dtype.names or item.dtype.kind not in "fiubV":
+                raise ValueError(f"expected numbers in {name}; got {item.dtype}")
             sizes[name] = item.nbytes
 
     store.h5_file.visititems(visit)

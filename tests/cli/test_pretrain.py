@@ -64,7 +64,7 @@ def test_a_masked_autoencoder_shows_its_reconstructions_and_is_fine_tuned(images
     whole = load(tmp_path / "mae", pretrainer=True)
     assert type(whole) is MaskedAutoencoder and whole.decoder_hidden_size == 8
     page = read_page((tmp_path / "mae" / "report.html").read_text())
-    assert page.headings[:2] == ["Training", "Reconstructions"]
+    assert page.headings[:2] == ["Reconstructions", "Training"]
     assert "1 of 4" in page.text and (tmp_path / "mae" / "figures" / "reconstructions.png").is_file()
     recipe = ("--recipe", "mae_finetune")
     for option in ("mixup=0.0", "cutmix=0.0", "randaugment=None", "random_erasing=0.0"):
@@ -102,7 +102,7 @@ def test_a_run_prints_its_score_and_its_encoder_is_exported(objective, images, k
     last = "test k-NN accuracy" if objective == "dino" else "finished after"
     assert done.stdout.splitlines()[-1].startswith(last)
     page = read_page((run / "report.html").read_text())
-    assert page.headings[:2] == ["Training", heading]
+    assert page.headings[0] == heading and "Training" in page.headings
     assert (run / "figures" / f"{heading.lower()}.png").is_file()
 
     done = keras_vit("inspect", "--model", run, *data, "--output", tmp_path / "inspected")
