@@ -75,7 +75,8 @@ def test_each_precision_keeps_the_accuracy_of_a_trained_model(name, integer_io, 
         row = report["formats"][f"tflite_{precision}"]
         assert row["max_logit_difference"] <= bound
         weights = width * model.count_params()
-        assert weights * 0.98 < row["bytes"] < weights * 1.1 + 100_000
+        # The query of attention pooling is computed at the conversion, without its kernel.
+        assert weights * 0.95 < row["bytes"] < weights * 1.1 + 100_000
 
 
 def details(path):
