@@ -48,11 +48,11 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 
 test: lint
-	$(BIN)/python -m slipcover $(PYTEST) -m "not slow"
+	$(BIN)/python -m slipcover --immediate $(PYTEST) -m "not slow"
 	KERAS_BACKEND=jax $(BIN)/python $(PYTEST) -m "not slow" $(JAX_TESTS)
 
 test-full: .venv/peers lint
-	$(BIN)/python -m slipcover $(PYTEST) --hypothesis-profile=full --part=$(PART)
+	$(BIN)/python -m slipcover --immediate $(PYTEST) --hypothesis-profile=full --part=$(PART)
 	KERAS_BACKEND=jax $(BIN)/python $(PYTEST) --hypothesis-profile=full --part=$(PART) $(JAX_TESTS_FULL)
 
 # Peers that are not installed are skipped; `make .venv/peers` installs them.
