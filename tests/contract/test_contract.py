@@ -33,7 +33,7 @@ class Sources(tuple):
 class Ids(tuple):
     """The shape of token ids up to 10."""
 
-    dtype = "int32"
+    dtype = "uint16"
 
 
 class Grids(tuple):
