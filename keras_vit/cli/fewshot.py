@@ -13,8 +13,7 @@ def run(args):
     model = open_live(args.model, trust=args.trust, sha256=args.sha256)
     dataset = load_dataset(args.dataset, seed_of(args.model, model), data_dir=args.data_dir)
     introduce(args, dataset)
-    encoder = getattr(model, "encoder", model)  # of a segmenter
-    found = few_shot(encoder, dataset, args.shots, args.seeds, args.l2, args.batch_size, args.k)
+    found = few_shot(model, dataset, args.shots, args.seeds, args.l2, args.batch_size, args.k)
     value = {
         "model": args.model,
         "dataset": args.dataset,

@@ -16,8 +16,7 @@ def run(args):
     model = open_live(args.model, trust=args.trust, sha256=args.sha256)
     dataset = load_dataset(args.dataset, seed_of(args.model, model), data_dir=args.data_dir)
     introduce(args, dataset)
-    encoder = getattr(model, "encoder", model)  # of a segmenter
-    found = probe_blocks(encoder, dataset, args.shots, args.seeds, args.batch_size)
+    found = probe_blocks(model, dataset, args.shots, args.seeds, args.batch_size)
     value = {
         "model": args.model,
         "dataset": args.dataset,
