@@ -10,7 +10,7 @@ from keras_vit.data.datasets import title_of
 from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
 from keras_vit.messages import spelled
-from keras_vit.models import ImageTextModel
+from keras_vit.models.configured import image_model
 from keras_vit.weights.catalogue import find
 
 
@@ -21,7 +21,7 @@ def run(args):
         model = with_labels(model, args.labels, args.prompts, "--labels")
     else:
         model = open_live(args.model, text_tower=not args.representation and "auto", **options)
-    images = model.image if isinstance(model, ImageTextModel) else model
+    images = image_model(model)
     task = args.task or task_of(args.model, images)
     dataset = open_dataset(args, images, task) if args.dataset else None
     same = ("precisions", "representation", "split", "images", "batch_size", "integer_io", "version")

@@ -26,6 +26,7 @@ from keras_vit.export.exported_model import ExportedModel
 from keras_vit.inspection.class_map_figures import segmentation_figure
 from keras_vit.messages import spelled
 from keras_vit.models.classifying import check_not_packed
+from keras_vit.models.configured import backbone
 from keras_vit.tasks import TASKS, get_task
 from keras_vit.tasks.regression import REGRESSION
 from keras_vit.writing import atomic_path
@@ -62,7 +63,7 @@ def _inspect(args, paths):
     if task.has_class_maps and model.preprocessing.image_size is None:
         raise ValueError("this model segments images of any size; give --image_size, a size for the figures")
     check_not_packed(model, "inspection")
-    encoder = None if isinstance(model, ExportedModel) else getattr(model, "encoder", model)
+    encoder = None if isinstance(model, ExportedModel) else backbone(model)
     has_scores = model.is_classifier or task.has_class_maps
     if has_scores:
         check_outputs(model, task)

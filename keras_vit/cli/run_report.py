@@ -14,8 +14,8 @@ from keras_vit.export.description import NOT_ARCHITECTURE
 from keras_vit.inspection.figures import curve_names, learning_curves, picture_rows
 from keras_vit.messages import spelled
 from keras_vit.models.config import OPTIONS
+from keras_vit.models.configured import backbone
 from keras_vit.tasks import TASKS
-from keras_vit.training.building import trained_transformer
 from keras_vit.training.run import load_data, test_classifier
 from keras_vit.weights.checkpoint import read_model
 from keras_vit.writing import atomic_write
@@ -47,7 +47,7 @@ def write_run_report(config, workdir, record, data_dir=None):
     elif config.pretraining.figures is not None and workdir.pretrainer.is_file():
         pictures = _add_pictures(report, config, workdir, data_dir)
     add_curves(report, workdir)
-    encoder = trained_transformer(model)
+    encoder = backbone(model)
     gray = seen_gray(workdir.config, encoder, [*images, *pictures])
     subject = Subject(encoder, images[:MAX_INSPECTED], names[:MAX_INSPECTED], trained_on_gray=gray)
     add_views(report, subject, VIEWS if images else VIEWS[1:])
@@ -156,7 +156,7 @@ def _add_test_split(report, config, workdir, model, record, data_dir):
     if dataset.has_captions:
         report.add("Scores", f"{split}: {len(samples)} images.", score_table(scores, split))
         captions = [of_image[0] for of_image in dataset.texts.wordings["test"]]
-        return sample_images(trained_transformer(model), samples, recipe.task, captions, MAX_INSPECTED)
+        return sample_images(backbone(model), samples, recipe.task, captions, MAX_INSPECTED)
     model = test_classifier(model, dataset)
     names, batch_size = dataset.class_names, recipe.batch_size
     _, *worst = add_evaluation(report, model, samples, recipe.task, split, names, batch_size, folder, scores)

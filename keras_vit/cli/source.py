@@ -12,7 +12,7 @@ from keras_vit.data.samples import SPLITS
 from keras_vit.evaluation.predicting import check_classes
 from keras_vit.export.exported_model import ExportedModel, open_exported
 from keras_vit.export.formats import SAVED_MODEL, format_of, suffix_of
-from keras_vit.models import ImageTextModel
+from keras_vit.models.configured import image_model
 from keras_vit.rules import one_of
 from keras_vit.tasks import get_task
 from keras_vit.training.workdir import Workdir
@@ -97,7 +97,7 @@ def open_live(source, image_size=None, trust=False, sha256=None, text_tower=Fals
             raise ValueError(f"no such model file: {source!r}")
         if not image_size:
             model = read_model(fetch(path, sha256=sha256))
-            return model.image if isinstance(model, ImageTextModel) and not text_tower else model
+            return model if text_tower else image_model(model)
     options = {"trust": trust, "sha256": sha256, "text_tower": text_tower}
     return from_pretrained(trained_file(source), image_size=image_size, **options)
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from keras_vit.evaluation.predicting import computed
+from keras_vit.models.configured import backbone
 from keras_vit.models.distributed import DistributedModel
-from keras_vit.models.features import backbone
 
 
 def representations(model, samples, batch_size=64):

@@ -8,7 +8,6 @@ import keras
 from keras_vit.layers.attention import query_chunks
 from keras_vit.models.classifying import check_not_packed, check_size
 from keras_vit.models.config import grid_shape, is_dynamic
-from keras_vit.models.vit import VisionTransformer
 
 # Bytes of scores held at a time. One block of B/16 has 800 MB of them for one image of 1,024 pixels.
 CHUNK_BYTES = 64 * 2**20
@@ -16,9 +15,10 @@ CHUNK_BYTES = 64 * 2**20
 
 def check_model(model):
     """Raise ValueError unless this is a VisionTransformer, whose layers can be inspected."""
-    if not isinstance(model, VisionTransformer):
-        inner = next((name for name in ("encoder", "image") if hasattr(model, name)), None)
-        advice = f"its `{inner}`" if inner else "the VisionTransformer that an export or copy was made from"
+    argument = getattr(model, "backbone_argument", None)
+    if argument or not hasattr(model, "feature_extractor"):
+        whole = "the VisionTransformer that an export or copy was made from"
+        advice = f"its `{argument}`" if argument else whole
         raise ValueError(f"expected a VisionTransformer; got {type(model).__name__} (inspect {advice})")
 
 

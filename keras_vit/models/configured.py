@@ -13,6 +13,10 @@ class ConfiguredModel(DistributedModel):
     them are models.
     """
 
+    # The constructor argument with the VisionTransformer in the model; None if the model is one itself.
+    backbone_argument = None
+    takes_images = True  # False if the input has more than images, such as token ids
+
     def get_config(self):
         return {"name": self.name, "trainable": self.trainable, **state_config(self.own_layers())}
 
@@ -50,3 +54,41 @@ class ConfiguredModel(DistributedModel):
     def _inner_models(self):
         """The models whose configurations are arguments of the constructor."""
         return ()
+
+
+# Functions and not properties, since Keras saves each attribute of a model that is a layer.
+def backbone(model):
+    """The `VisionTransformer` in a model: itself, its encoder, or its image tower.
+
+    Raises:
+        ValueError: if there is none.
+
+    Example:
+        >>> segmenter = keras_vit.ImageSegmenter(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), 5)
+        >>> backbone(segmenter) is segmenter.encoder
+        True
+    """
+    inner = inner_transformer(model)
+    if not hasattr(inner, "feature_extractor"):
+        raise ValueError(f"expected a VisionTransformer or a model with one; got {type(model).__name__}")
+    return inner
+
+
+def inner_transformer(model):
+    """As `backbone`, but any other model is returned as it is.
+
+    >>> other = keras.Sequential([keras.layers.Dense(2)])
+    >>> inner_transformer(other) is other
+    True
+    """
+    argument = getattr(model, "backbone_argument", None)
+    return model if argument is None else getattr(model, argument)
+
+
+def image_model(model):
+    """The part of a model whose input is images alone: its image tower, or the model itself.
+
+    >>> image_model(model) is model
+    True
+    """
+    return model if getattr(model, "takes_images", True) else backbone(model)

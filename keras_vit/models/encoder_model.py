@@ -13,6 +13,8 @@ class EncoderModel(ConfiguredModel):
     A subclass has the attribute `encoder` and the method `_config`, the constructor's other arguments.
     """
 
+    backbone_argument = "encoder"
+
     def finished(self, arrays=None, **changes):
         """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
 

@@ -8,23 +8,6 @@ from keras_vit.models.classifying import check_not_packed
 from keras_vit.rules import integer, items, optional
 
 
-def backbone(model):
-    """The `VisionTransformer` in a model: itself, its `encoder`, or its image tower.
-
-    Raises:
-        ValueError: if there is none.
-
-    Example:
-        >>> segmenter = keras_vit.ImageSegmenter(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), 5)
-        >>> backbone(segmenter) is segmenter.encoder
-        True
-    """
-    inner = getattr(model, "encoder", getattr(model, "image", model))
-    if not hasattr(inner, "feature_extractor"):
-        raise ValueError(f"expected a VisionTransformer or a model with one; got {type(model).__name__}")
-    return inner
-
-
 def feature_extractor(model, stages, grid=False):
     """A model from images to the outputs of the named stages, sharing this model's weights.
 

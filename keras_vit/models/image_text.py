@@ -69,6 +69,8 @@ class ImageTextModel(ConfiguredModel):
     """
 
     task = "image_text"
+    backbone_argument = "image"
+    takes_images = False
     is_classifier = False
     without_head = "this model compares images with texts; use its `zero_shot` method"
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from keras_vit.models.classifying import check_finite, check_not_packed
 from keras_vit.models.config import is_dynamic
+from keras_vit.models.configured import backbone
 from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.encoder_model import patch_pixels
-from keras_vit.models.features import backbone, grids_of_blocks
+from keras_vit.models.features import grids_of_blocks
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.preprocessing.resizing import resize
 from keras_vit.rules import boolean, integer, items, number, optional
@@ -171,7 +172,7 @@ def _slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1)):
     """
     _PAIR.check("window", window)
     _OVERLAP.check("overlap", overlap)
-    patch = patch_pixels(getattr(model, "encoder", model))
+    patch = patch_pixels(backbone(model))
     sides = [max(-(-side // p) * p, p) for side, p in zip(pixels.shape, patch)]
     if is_dynamic(model.image_size):
         window = [min(given, side) for given, side in zip(window or sides, sides)]

@@ -9,6 +9,7 @@ from keras_vit.messages import did_you_mean, listed
 from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.classifying import check_not_packed
 from keras_vit.models.config import INFERENCE
+from keras_vit.models.configured import backbone
 from keras_vit.preprocessing.text import FAMILIES
 from keras_vit.tasks import get_task
 from keras_vit.training.sharding import whole
@@ -170,15 +171,10 @@ def _loaded(config, sizes, options, segmenter):
     for name, value in sizes.items():
         if name in CHOICES and isinstance(config.model, str):
             continue
-        loaded = getattr(trained_transformer(model), name)
+        loaded = getattr(backbone(model), name)
         if loaded not in (value, (value, value)):
             raise ValueError(f"expected {name} {value} for {config.model}; {config.weights} has {loaded}")
     return model
-
-
-def trained_transformer(model):
-    """The VisionTransformer in a run's model, which may be trained with a head or a text tower on it."""
-    return model.image if isinstance(model, ImageTextModel) else getattr(model, "encoder", model)
 
 
 def finished_model(model, earlier=None):
@@ -193,7 +189,7 @@ def finished_model(model, earlier=None):
     """
     if isinstance(model, ImageSegmenter | ImageTextModel):
         return whole_model(model)
-    trained = trained_transformer(model)
+    trained = backbone(model)
     finished = earlier
     if finished is None:
         config = {**trained.get_config(), **INFERENCE, "remat": (), "trainable": True}

@@ -2,6 +2,7 @@
 
 from keras_vit.layers import EncoderBlock
 from keras_vit.messages import did_you_mean
+from keras_vit.models.configured import inner_transformer
 from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.segmentation import ImageSegmenter
 from keras_vit.tasks import SEGMENTATION, get_task
@@ -116,7 +117,7 @@ def freeze(model, up_to="encoder_norm"):
         >>> [variable.path for variable in model.trainable_variables]
         ['head/kernel', 'head/bias']
     """
-    layers = getattr(model, "encoder", getattr(model, "image", model)).layers
+    layers = inner_transformer(model).layers
     names = [layer.name for layer in layers]
     if up_to == "encoder_norm" and up_to not in names and "tokens" in names:
         up_to = "tokens"

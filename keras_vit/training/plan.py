@@ -16,8 +16,9 @@ import keras
 
 import keras_vit
 from keras_vit.lazy import optional_package
+from keras_vit.models.configured import backbone
 from keras_vit.tasks import get_task
-from keras_vit.training.building import build_model, trained_transformer
+from keras_vit.training.building import build_model
 from keras_vit.training.compiled import collectives, operations
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.config import RunConfig
@@ -88,7 +89,7 @@ def plan(
     if not extrapolate:
         measured = step.compile(built)
     else:
-        depth = trained_transformer(built.model).num_layers
+        depth = backbone(built.model).num_layers
         if depth <= max(SHORT):
             raise ValueError(f"expected more than {max(SHORT)} blocks to extrapolate; got {depth}")
         measured = _line(*(step.compile(step.build(num_layers=blocks)) for blocks in SHORT), depth)
@@ -224,7 +225,7 @@ class _Step:
         import tensorflow as tf
 
         recipe, parts = self.config.recipe, self.sharding(BATCH)
-        encoder = trained_transformer(model)
+        encoder = backbone(model)
         size = recipe.batch_size
         images = self._shaped((size, *encoder.image_size, encoder.in_channels), "float32", parts)
         if self.config.pretraining is None:
@@ -257,7 +258,7 @@ class _Step:
         with self.scope():
             step = jax.jit(built.model.train_step, donate_argnums=0, out_shardings=(None, shardings))
             lowered = step.lower(built.state, built.batch)
-        blocks = trained_transformer(built.model).num_layers
+        blocks = backbone(built.model).num_layers
         self.report(f"compiling {blocks} blocks for {self.count} chips; this takes minutes")
         try:
             program = lowered.compile()
@@ -296,7 +297,7 @@ class _Step:
         return {
             "model": self.config.model,
             "objective": self.config.objective,
-            "image_size": list(trained_transformer(built.model).image_size),
+            "image_size": list(backbone(built.model).image_size),
             "num_classes": self.num_classes,
             "batch_size": recipe.batch_size,
             "strategy": self.strategy,

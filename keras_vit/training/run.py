@@ -19,12 +19,12 @@ from keras_vit.data.pairs import pair_batches
 from keras_vit.evaluation import evaluate, retrieval
 from keras_vit.messages import listed
 from keras_vit.models import PAIRS, ImageTextModel
+from keras_vit.models.configured import backbone
 from keras_vit.training.building import (
     build_model,
     finished_model,
     head_note,
     subset,
-    trained_transformer,
     whole_model,
 )
 from keras_vit.training.callbacks import (
@@ -301,7 +301,7 @@ def next_segment(done, every, total):
 
 def _batches(config, model, dataset, samples, devices, first_step=None):
     """The training batches of a split from a step on, or its evaluation batches, for all devices."""
-    recipe, preprocessing = config.recipe, trained_transformer(model).preprocessing
+    recipe, preprocessing = config.recipe, backbone(model).preprocessing
     trains = first_step is not None
     augment = config.pretraining and config.pretraining.augment
 

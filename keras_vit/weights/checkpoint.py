@@ -16,6 +16,7 @@ from keras_vit.layers.attention import check_heads
 from keras_vit.messages import listed
 from keras_vit.models.adapting import adaptable_layers, plain_arrays
 from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
+from keras_vit.models.configured import backbone, image_model
 from keras_vit.models.encoder_model import EncoderModel, Pretrainer
 from keras_vit.models.image_text import ImageTextModel
 from keras_vit.models.segmentation import ImageSegmenter
@@ -300,11 +301,10 @@ def _of_keras(path, variant=None):
     try:
         model, arrays = _lazy_arrays(path)
         if arrays is None:
-            model = read_model(path)
-            model = getattr(model, "image", model)  # of a model with two towers
+            model = image_model(read_model(path))
             arrays = plain_arrays(model)
         segmenter = model._config() if isinstance(model, ImageSegmenter) else None
-        model = getattr(model, "encoder", model)
+        model = backbone(model)
     finally:
         keras.distribution.set_distribution(distribution)
     arguments = {name: value for name, value in model.get_config().items() if name in OPTIONS}
@@ -326,7 +326,7 @@ def _lazy_arrays(path):
         store, names = _opened(path)
         with without_values():
             whole = model_of(path)
-        model = whole.encoder if isinstance(whole, Pretrainer) else getattr(whole, "image", whole)
+        model = backbone(whole) if isinstance(whole, Pretrainer) else image_model(whole)
         if any(layer.lora_enabled or layer.quantization_mode for layer in adaptable_layers(whole)):
             return None, None
         arrays = stored_arrays(whole, model, store, names)

@@ -3,7 +3,7 @@
 import re
 
 from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
-from keras_vit.models.features import backbone
+from keras_vit.models.configured import backbone
 from keras_vit.models.masked_autoencoder import MaskedAutoencoder
 from keras_vit.variants import variant_of
 

@@ -17,7 +17,7 @@ from keras_vit import evaluation, export, inspection
 from keras_vit.data import load_dataset
 from keras_vit.evaluation.representations import encoder_of
 from keras_vit.models.adapting import plain_arrays
-from keras_vit.models.features import backbone
+from keras_vit.models.configured import backbone
 from keras_vit.training import compile_model
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.push import write_repository

@@ -8,12 +8,12 @@ from reference.small import NEWER, SMALL, images_for, small
 
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
+from keras_vit.models.configured import backbone
 from keras_vit.training import RECIPES, Recipe, building
 from keras_vit.training.building import (
     build_model,
     finished_model,
     subset,
-    trained_transformer,
     whole_model,
 )
 from keras_vit.training.config import RunConfig
@@ -111,7 +111,7 @@ def test_without_labels_the_model_predicts_patches_and_has_no_head(stored):
     new = build_model(config(model=sizes, objective="masked_patch"), DATASET)
     loaded = build_model(config(weights=stored[1], model=None, objective="masked_patch"), DATASET)
     for model in (new, loaded):
-        encoder = trained_transformer(model)
+        encoder = backbone(model)
         assert encoder is model.encoder and encoder.num_classes is None
         assert encoder.representation_size is None
     np.testing.assert_array_equal(
