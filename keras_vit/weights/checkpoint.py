@@ -12,7 +12,6 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit.layers.attention import check_heads
 from keras_vit.messages import listed
 from keras_vit.models.adapting import adaptable_layers, plain_arrays
 from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
@@ -38,13 +37,13 @@ from keras_vit.weights.keras_file import (
     without_values,
 )
 from keras_vit.weights.layouts import LAYOUTS, check_family, detect_layout
+from keras_vit.weights.layouts.heads import split_heads
 from keras_vit.weights.masked_autoencoder import Decoder, read_decoder
 from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
 
 # The part of the configuration with the options of the VisionTransformer that is in a model.
 _INSIDE = {VisionTransformer: None, EncoderModel: "encoder", ImageTextModel: "image"}
-_ATTENTION = re.compile(r".*attention/(query|key|value|out)/(kernel|bias)")
 _BUFFERS = ("position_ids", ".attn.bias", ".attn.masked_bias")  # ends of keys of arrays without weights
 # Inferred options that may differ from the metadata: an argument may replace the grid, and no array holds the
 # scale's initial value.
@@ -186,10 +185,10 @@ def read_checkpoint(
     stored = StoredModel(path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, resize)
     if text_tower:
         with named(path):
-            stored.towers = read_towers(stored, others, split_heads, described=digest is None)
+            stored.towers = read_towers(stored, others, described=digest is None)
     if pretrainer and "prediction/kernel" not in arrays:  # which an ImageGPT has
         with named(path):
-            stored.decoder = read_decoder(stored, others, split_heads, described=digest is None)
+            stored.decoder = read_decoder(stored, others, described=digest is None)
     return stored
 
 
@@ -391,36 +390,3 @@ def _infer(layout, mapped, metadata, given):
         sides = zip(inferred["position_grid"], arguments["patch_size"])
         arguments["image_size"] = tuple(cells * patch * stride for cells, patch in sides)
     return arguments
-
-
-def split_heads(mapped, arguments):
-    """Split the axis of all heads' channels in the attention arrays into two: heads and channels."""
-    size, heads = arguments["hidden_size"], arguments["num_heads"]
-    pooling_heads = arguments.get("pooling_heads") or heads
-    check_heads(size, heads)
-    if any(name.startswith("attention_pooling/") for name in mapped.arrays):
-        check_heads(size, pooling_heads)
-    for name, array in mapped.arrays.items():
-        match = _ATTENTION.fullmatch(name)
-        if not match:
-            continue
-        axes = 2 if match[2] == "kernel" else 1
-        if array.ndim != axes:
-            raise ValueError(f"expected {axes} axes of {mapped.keys[name]}; got {array.shape}")
-        before, after = (0, 1) if match.groups() == ("out", "kernel") else (axes - 1, axes)
-        head_size = size // (pooling_heads if name.startswith("attention_pooling/") else heads)
-        if match.groups() != ("out", "bias") and array.shape[before] % head_size == 0:
-            split = (array.shape[before] // head_size, head_size)
-            mapped.arrays[name] = array.reshape(*array.shape[:before], *split, *array.shape[after:])
-
-
-def merged_heads(arrays):
-    """The arrays with the axes of heads and of a head's channels merged into one, as torch has it."""
-    merged = dict(arrays)
-    for name, array in arrays.items():
-        match = _ATTENTION.fullmatch(name)
-        if match and match.groups() == ("out", "kernel"):
-            merged[name] = array.reshape(-1, array.shape[-1])
-        elif match and match[1] != "out":
-            merged[name] = array.reshape(*array.shape[:-2], -1)
-    return merged

@@ -4,13 +4,13 @@ import json
 import re
 from typing import NamedTuple
 
-from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.image_text import ImageTextModel
 from keras_vit.models.text import TextTransformer
 from keras_vit.rules import integer, number, text
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.layouts import LAYOUTS, hub_config, open_clip
 from keras_vit.weights.layouts.big_vision import stacked, unstacked
+from keras_vit.weights.layouts.heads import merged_heads, split_heads
 from keras_vit.weights.layouts.table import MappedArrays
 from keras_vit.weights.layouts.text_towers import (
     BERT_LENGTH,
@@ -23,6 +23,7 @@ from keras_vit.weights.layouts.text_towers import (
     written_bert,
 )
 from keras_vit.weights.metadata import read_json
+from keras_vit.weights.stored_parts import PartsAround
 
 _OURS = re.compile(r"(text|text_projection|image_projection|logit_factors)/.*")
 _FLAX_KEYS = re.compile(r"(params/)?(txt/.*|t|b)")
@@ -65,14 +66,12 @@ def has_text_tower(keys):
     return any(map(_TEXT_TOWER.fullmatch, keys))
 
 
-def read_towers(checkpoint, others, split_heads, described=True):
+def read_towers(checkpoint, others, described=True):
     """Read the text tower of a checkpoint, and take a linear layer after the image tower from its head.
 
     Args:
         checkpoint: `StoredModel` of the image tower; its head is removed.
         others: dict of the arrays by the file's keys that do not belong to the image tower.
-        split_heads: Function that splits the heads' axis in the attention arrays of a `MappedArrays`, by
-            the options of its tower.
         described: Whether the configuration file next to the weights is read.
 
     Returns:
@@ -232,111 +231,102 @@ def tokenizer_family(checkpoint):
     return "lit" if checkpoint.layout == "vit_jax" else None
 
 
-def split_arrays(model):
-    """(the image tower's arrays, the others), by our names, of an `ImageTextModel`."""
-    arrays = plain_arrays(model)
-    others = {name: array for name, array in arrays.items() if _OURS.fullmatch(name)}
-    return {name: array for name, array in arrays.items() if name not in others}, others
+class TwoTowerParts(PartsAround):
+    """The parts of an `ImageTextModel`: its image tower, and what is beside it."""
 
+    has_text_tower = True
+    pattern = _OURS
 
-def written_towers(model, layout, image, others, merged_heads, scan=False):
-    """The arrays of a model with two towers, for a file.
-
-    Args:
-        model: `ImageTextModel`.
-        layout: "huggingface", "open_clip", "big_vision" or "vit_jax".
-        image: dict of the image tower's arrays by the file's keys for that tower alone.
-        others: As of `split_arrays`.
-        merged_heads: Function that merges the heads' axes of arrays.
-        scan: Whether the blocks of "big_vision" are stacked.
-
-    Returns:
-        dict of arrays by the file's keys.
-    """
-    if not LAYOUTS[layout].split_heads or model.text.norm_after_residual:
-        others = merged_heads(others)
-    if layout == "open_clip":
-        return image | open_clip.written_text(model, others)
-    if layout == "huggingface":
+    def unsupported(self, layout, config):
+        if layout == "timm":
+            return ["a text tower"]
+        model, text, expected = self.model, self.model.text, _NOT_BERT
+        if layout in ("big_vision", "vit_jax"):
+            of_bert = {**_OF_BERT, "length": BERT_LENGTH, "num_heads": _usual_heads(vars(text))}
+            expected = of_bert if text.norm_after_residual else _OF_FLAX
+        reasons = [
+            f"the text tower's {name}={getattr(text, name)!r} (supported: {value!r})"
+            for name, value in expected.items()
+            if getattr(text, name) != value
+        ]
+        if layout == "open_clip":
+            return reasons + open_clip.text_conflicts(model)
+        if layout != "huggingface":
+            return reasons
         kind = TYPES[_type_of(model)]
-        shape = (1,) if kind.objective == "sigmoid" else ()
-        written = kind.table.write(others)
-        keys = [key for key in written if key.startswith("logit_")]
-        return image | written | {key: written[key].reshape(shape) for key in keys}
-    write = written_bert if model.text.norm_after_residual else FLAX.write
-    written = write(others)  # in which a number has one axis
-    if layout == "big_vision":
-        written = stacked(written, "txt/Encoder_0/encoderblock_") if scan else written
-        image = {key.removeprefix("params/"): array for key, array in image.items()}
-    prefix = "params/" if layout == "big_vision" else ""
-    written |= {f"img/{key}": array for key, array in image.items()}
-    return {prefix + key: array for key, array in written.items()}
+        projections = (model.image_projection is not None, model.text_projection is not None)
+        poolings = " or ".join(map(repr, kind.poolings))
+        of_type = {
+            f"the text tower's causal={text.causal}": text.causal != kind.causal,
+            f"the text tower's pooling={text.pooling!r} (supported: {poolings})": (
+                text.pooling not in kind.poolings
+            ),
+            "other projections than the type's": projections != kind.projections
+            or model.projection_bias != kind.projection_bias,
+            f"eos_id={LEGACY_EOS}": text.pooling == "eos" and text.eos_id == LEGACY_EOS,
+        }
+        image = LAYOUTS[layout].written_type(config).name
+        of_type[f"an image tower of the type {image!r} with a text tower of {kind.model}"] = (
+            image != kind.image
+        )
+        return reasons + [reason for reason, applies in of_type.items() if applies]
 
+    def written(self, layout, arrays, scan=False):
+        model, others = self.model, self.others
+        if not LAYOUTS[layout].split_heads or model.text.norm_after_residual:
+            others = merged_heads(others)
+        if layout == "open_clip":
+            return arrays | open_clip.written_text(model, others)
+        if layout == "huggingface":
+            kind = TYPES[_type_of(model)]
+            shape = (1,) if kind.objective == "sigmoid" else ()
+            written = kind.table.write(others)
+            keys = [key for key in written if key.startswith("logit_")]
+            return arrays | written | {key: written[key].reshape(shape) for key in keys}
+        write = written_bert if model.text.norm_after_residual else FLAX.write
+        written = write(others)  # in which a number has one axis
+        if layout == "big_vision":
+            written = stacked(written, "txt/Encoder_0/encoderblock_") if scan else written
+            arrays = {key.removeprefix("params/"): array for key, array in arrays.items()}
+        prefix = "params/" if layout == "big_vision" else ""
+        written |= {f"img/{key}": array for key, array in arrays.items()}
+        return {prefix + key: array for key, array in written.items()}
 
-def towers_conflicts(model, layout):
-    """List why a layout cannot express an `ImageTextModel`, apart from its image tower."""
-    if layout == "timm":
-        return ["a text tower"]
-    text, expected = model.text, _NOT_BERT
-    if layout in ("big_vision", "vit_jax"):
-        of_bert = {**_OF_BERT, "length": BERT_LENGTH, "num_heads": _usual_heads(vars(text))}
-        expected = of_bert if text.norm_after_residual else _OF_FLAX
-    found = [
-        f"the text tower's {name}={getattr(text, name)!r} (supported: {value!r})"
-        for name, value in expected.items()
-        if getattr(text, name) != value
-    ]
-    if layout == "open_clip":
-        return found + open_clip.text_conflicts(model)
-    if layout != "huggingface":
-        return found
-    kind = TYPES[_type_of(model)]
-    projections = (model.image_projection is not None, model.text_projection is not None)
-    reasons = {
-        f"the text tower's causal={text.causal}": text.causal != kind.causal,
-        f"the text tower's pooling={text.pooling!r} (supported: {' or '.join(map(repr, kind.poolings))})": (
-            text.pooling not in kind.poolings
-        ),
-        "other projections than the type's": projections != kind.projections
-        or model.projection_bias != kind.projection_bias,
-        f"eos_id={LEGACY_EOS}": text.pooling == "eos" and text.eos_id == LEGACY_EOS,
-    }
-    image = LAYOUTS[layout].written_type(model.image.get_config()).name
-    reasons[f"an image tower of the type {image!r} with a text tower of {kind.model}"] = image != kind.image
-    return found + [reason for reason, is_so in reasons.items() if is_so]
+    def described(self, config):
+        # Without the text tower, the layer after the image tower is its head.
+        return {**super().described(config), "num_classes": self.model.image_projection}
+
+    def config_text(self, layout, text):
+        if layout == "open_clip":
+            return open_clip.written_config(self.model, text)
+        model, name, text_tower = self.model, _type_of(self.model), self.model.text
+        vision = json.loads(text)
+        own = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}
+        for key in ("architectures", "id2label", "label2id"):
+            vision.pop(key)
+        options = {theirs: getattr(text_tower, ours) for theirs, ours in OPTIONS.items()}
+        options |= {
+            "model_type": f"{name}_text_model",
+            "hidden_act": hub_config.written_activation(text_tower.activation),
+        }
+        config = {"architectures": [TYPES[name].model], "model_type": name}
+        if name == "clip":
+            options["eos_token_id"] = LEGACY_EOS if text_tower.pooling == "argmax" else text_tower.eos_id
+            for part in (config, options, vision):
+                part["projection_dim"] = model.text_projection
+        else:
+            options["projection_size"] = model.text_projection
+        return json.dumps({**config, **own, "text_config": options, "vision_config": vision}, indent=2) + "\n"
+
+    def files(self):
+        return self.model.text_preprocessing.files() if self.model.text_preprocessing else {}
+
+    def hub_words(self):
+        task = "zero-shot-image-classification"
+        return task, "the similarity of images and texts", ', kind="image_text"'
 
 
 def _type_of(model):
     if model.objective == "softmax":
         return "clip"
     return "siglip" if model.image.max_num_patches is None else "siglip2"
-
-
-def towers_config(model, layout, vision):
-    """The text of the configuration file of a model with two towers.
-
-    Args:
-        model: `ImageTextModel`.
-        layout: "huggingface" or "open_clip".
-        vision: The text of that of its image tower.
-    """
-    if layout == "open_clip":
-        return open_clip.written_config(model, vision)
-    name, text = _type_of(model), model.text
-    vision = json.loads(vision)
-    own = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}
-    for key in ("architectures", "id2label", "label2id"):
-        vision.pop(key)
-    options = {theirs: getattr(text, ours) for theirs, ours in OPTIONS.items()}
-    options |= {
-        "model_type": f"{name}_text_model",
-        "hidden_act": hub_config.written_activation(text.activation),
-    }
-    config = {"architectures": [TYPES[name].model], "model_type": name}
-    if name == "clip":
-        options["eos_token_id"] = LEGACY_EOS if text.pooling == "argmax" else text.eos_id
-        for part in (config, options, vision):
-            part["projection_dim"] = model.text_projection
-    else:
-        options["projection_size"] = model.text_projection
-    return json.dumps({**config, **own, "text_config": options, "vision_config": vision}, indent=2) + "\n"

@@ -8,17 +8,18 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers import sincos_2d
-from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import grid_shape
 from keras_vit.models.masked_autoencoder import MaskedAutoencoder
 from keras_vit.rules import integer
 from keras_vit.weights.archive import check_unpacked_size
 from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.heads import merged_heads, split_heads
 from keras_vit.weights.layouts.hub_config import CONFIG
 from keras_vit.weights.layouts.masked_autoencoder import DECODERS, DEFAULTS, OPTIONS, POSITIONS
 from keras_vit.weights.layouts.table import MappedArrays
 from keras_vit.weights.metadata import read_json
 from keras_vit.weights.shards import stored_size
+from keras_vit.weights.stored_parts import PartsAround
 
 _OURS = re.compile(r"(decoder_\w+|mask_token|prediction)/.*")
 
@@ -35,14 +36,12 @@ class Decoder(NamedTuple):
     options: dict
 
 
-def read_decoder(checkpoint, others, split_heads, described=True):
+def read_decoder(checkpoint, others, described=True):
     """Read the decoder of a checkpoint.
 
     Args:
         checkpoint: `StoredModel` of the encoder.
         others: dict of the arrays by the file's keys that do not belong to the encoder.
-        split_heads: Function that splits the heads' axis in the attention arrays of a `MappedArrays`, by
-            the sizes of its blocks.
         described: Whether the configuration file next to the weights is read.
 
     Returns:
@@ -111,77 +110,55 @@ def masked_autoencoder(checkpoint, encoder):
     return MaskedAutoencoder(encoder, **options)
 
 
-def split_arrays(model):
-    """(the encoder's arrays, the decoder's, the encoder's `get_config()`), of a `MaskedAutoencoder`.
+class DecoderParts(PartsAround):
+    """The parts of a `MaskedAutoencoder`: its encoder and its decoder.
 
     Fixed positions of the encoder are stored as a table, and its pooling has no effect.
     """
-    arrays, config = plain_arrays(model), model.encoder.get_config()
-    others = {name: array for name, array in arrays.items() if _OURS.fullmatch(name)}
-    encoder = {name: array for name, array in arrays.items() if name not in others}
-    if config["class_token"]:
-        config["pooling"] = "token"
-    if config["position_embedding"] == "sincos2d":
-        grid = grid_shape(config["image_size"], config["patch_size"], config["resnet"])
-        table = ops.convert_to_numpy(sincos_2d(*grid, config["hidden_size"]))
-        prefix = model.encoder.num_prefix_tokens if config["prefix_positions"] else 0
-        encoder["position_embedding/table"] = np.pad(table, ((prefix, 0), (0, 0)))[np.newaxis]
-        config["position_embedding"] = "learned"
-    return encoder, others, config
 
+    pattern = _OURS
 
-def written_decoder(model, layout, encoder, others):
-    """The arrays of a masked autoencoder, for a file.
+    def split(self):
+        arrays, config = super().split()
+        if config["class_token"]:
+            config["pooling"] = "token"
+        if config["position_embedding"] == "sincos2d":
+            grid = grid_shape(config["image_size"], config["patch_size"], config["resnet"])
+            table = ops.convert_to_numpy(sincos_2d(*grid, config["hidden_size"]))
+            prefix = self.model.encoder.num_prefix_tokens if config["prefix_positions"] else 0
+            arrays["position_embedding/table"] = np.pad(table, ((prefix, 0), (0, 0)))[np.newaxis]
+            config["position_embedding"] = "learned"
+        return arrays, config
 
-    Args:
-        model: `MaskedAutoencoder`.
-        layout: "huggingface" or "timm".
-        encoder: dict of the encoder's arrays by the file's keys for the encoder alone.
-        others: As of `split_arrays`, with the heads' axes merged.
+    def unsupported(self, layout, config):
+        if layout not in DECODERS:
+            return ["the decoder of a masked autoencoder"]
+        reasons = [] if config["class_token"] else ["an encoder without a class token"]
+        if layout == "huggingface":
+            kind = LAYOUTS[layout].written_type(config).name
+            return reasons + [f"an encoder of the type {kind!r} (supported: 'vit')"] * (kind != "vit")
+        return reasons + [
+            f"{name}={getattr(self.model, name)!r} (supported: {value!r})"
+            for name, value in DEFAULTS[layout].items()
+            if getattr(self.model, name) != value
+        ]
 
-    Returns:
-        dict of arrays by the file's keys.
-    """
-    positions = _positions(model.encoder._config(), model.decoder_hidden_size)
-    decoder = DECODERS[layout].write({**others, POSITIONS: positions})
-    prefix = "vit." if layout == "huggingface" else ""
-    return {**{prefix + key: array for key, array in encoder.items()}, **decoder}
+    def written(self, layout, arrays, **options):
+        positions = _positions(self.model.encoder._config(), self.model.decoder_hidden_size)
+        decoder = DECODERS[layout].write({**merged_heads(self.others), POSITIONS: positions})
+        prefix = "vit." if layout == "huggingface" else ""
+        return {**{prefix + key: array for key, array in arrays.items()}, **decoder}
 
+    def config_text(self, layout, text):
+        model = self.model
+        config = json.loads(text) | {"architectures": ["ViTMAEForPreTraining"], "model_type": "vit_mae"}
+        config |= {theirs: getattr(model, ours) for theirs, ours in OPTIONS.items()}
+        config |= {
+            "decoder_hidden_size": model.decoder_hidden_size,
+            "decoder_num_hidden_layers": model.decoder_num_layers,
+            "decoder_intermediate_size": model.decoder_mlp_dim or 4 * model.decoder_hidden_size,
+        }
+        return json.dumps(config, indent=2) + "\n"
 
-def decoder_conflicts(model, layout, config):
-    """List why a layout cannot express a `MaskedAutoencoder`.
-
-    Args:
-        model: `MaskedAutoencoder`.
-        layout: Name of the layout.
-        config: As of `split_arrays`.
-    """
-    if layout not in DECODERS:
-        return ["the decoder of a masked autoencoder"]
-    reasons = [] if config["class_token"] else ["an encoder without a class token"]
-    if layout == "huggingface":
-        kind = LAYOUTS[layout].written_type(config).name
-        return reasons + [f"an encoder of the type {kind!r} (supported: 'vit')"] * (kind != "vit")
-    return reasons + [
-        f"{name}={getattr(model, name)!r} (supported: {value!r})"
-        for name, value in DEFAULTS[layout].items()
-        if getattr(model, name) != value
-    ]
-
-
-def decoder_config(model, encoder):
-    """The text of transformers' config.json.
-
-    Args:
-        model: `MaskedAutoencoder`.
-        encoder: The text of that of its encoder.
-    """
-    config = json.loads(encoder)
-    config |= {"architectures": ["ViTMAEForPreTraining"], "model_type": "vit_mae"}
-    config |= {theirs: getattr(model, ours) for theirs, ours in OPTIONS.items()}
-    config |= {
-        "decoder_hidden_size": model.decoder_hidden_size,
-        "decoder_num_hidden_layers": model.decoder_num_layers,
-        "decoder_intermediate_size": model.decoder_mlp_dim or 4 * model.decoder_hidden_size,
-    }
-    return json.dumps(config, indent=2) + "\n"
+    def hub_words(self):
+        return "image-feature-extraction", "reconstruction of masked patches", ', kind="pretrainer"'

@@ -2,10 +2,9 @@
 
 import re
 
-from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.configured import backbone
-from keras_vit.models.masked_autoencoder import MaskedAutoencoder
 from keras_vit.variants import variant_of
+from keras_vit.weights.kinds import parts_of
 
 USAGE = {
     "huggingface": 'from transformers import pipeline\n\nmodel = pipeline("{task}", model="{repository}")',
@@ -16,17 +15,6 @@ LIBRARIES = {"huggingface": "transformers", "timm": "timm"}
 CLASS_USAGE = (
     'from transformers import {architecture}\n\nmodel = {architecture}.from_pretrained("{repository}")'
 )
-# The hub's name of the task, what the model does, and the arguments of `from_pretrained`, by its class.
-KINDS = {
-    ImageSegmenter: ("image-segmentation", "segmentation into {classes} classes", ""),
-    ImageTextModel: (
-        "zero-shot-image-classification",
-        "the similarity of images and texts",
-        ", text_tower=True",
-    ),
-    MaskedAutoencoder: ("image-feature-extraction", "reconstruction of masked patches", ", pretrainer=True"),
-    ImageGPT: ("unconditional-image-generation", "generation of images, pixel by pixel", ", pretrainer=True"),
-}
 
 
 def model_card(
@@ -54,7 +42,8 @@ def model_card(
 
     if metrics and not dataset:
         raise ValueError(f"expected the dataset of the metrics; got {metrics!r} and no dataset")
-    task, does, arguments = _task(model)
+    parts = parts_of(model)
+    task, does, arguments = parts.hub_words()
     config = backbone(model).get_config()
     name = repository.partition("/")[2]
     results = [
@@ -75,7 +64,7 @@ def model_card(
     scores = [f"{metric} {value:.4g}" for metric, value in (metrics or {}).items()]
     trained = [f"Trained on {dataset}."] * bool(dataset)
     trained += [f"Test split: {', '.join(scores)}."] * bool(scores)
-    usage = USAGE[layout] if isinstance(model, VisionTransformer) else CLASS_USAGE
+    usage = USAGE[layout] if parts.has_pipeline else CLASS_USAGE
     usage = usage.format(task=task, repository=repository, architecture=architecture)
     return f"""---
 {data}
@@ -110,13 +99,3 @@ or with {LIBRARIES[layout]}:
 
 {licence or "Not stated."}
 """
-
-
-def _task(model):
-    """The name of the task, what the model does, and how `from_pretrained` reads all of it."""
-    if not isinstance(model, VisionTransformer):
-        task, does, arguments = next(words for cls, words in KINDS.items() if isinstance(model, cls))
-        return task, does.format(classes=getattr(model, "num_classes", None)), arguments
-    if model.num_classes:
-        return "image-classification", f"classification into {model.num_classes} classes", ""
-    return "image-feature-extraction", "feature vectors of images", ""

@@ -6,8 +6,8 @@ import re
 import tempfile
 
 from keras_vit.messages import one_line
-from keras_vit.models import VisionTransformer
 from keras_vit.rules import one_of, optional
+from keras_vit.weights.kinds import parts_of
 from keras_vit.weights.layouts import LAYOUTS, hub_config
 from keras_vit.weights.model_card import model_card
 from keras_vit.weights.save import cannot_express, save_weights
@@ -113,7 +113,7 @@ def write_repository(model, folder, repository, layout=None, **facts):
 def _layout(model, requested):
     """The requested layout, or the first that can express the model."""
     optional(one_of(PUSHED)).check("layout", requested)
-    if not isinstance(model, VisionTransformer):
+    if not parts_of(model).is_in_timm:
         if requested == "timm":
             got = type(model).__name__
             raise ValueError(f"expected a VisionTransformer for the layout 'timm'; got a {got}")

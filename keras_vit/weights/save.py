@@ -7,18 +7,13 @@ import numpy as np
 
 from keras_vit import rules
 from keras_vit.layers.dense import STATE
-from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
-from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DEFAULTS, prefix_tokens
-from keras_vit.models.masked_autoencoder import MaskedAutoencoder
 from keras_vit.rules import one_of
-from keras_vit.weights import masked_autoencoder
 from keras_vit.weights.archive import FLOATS, write_arrays
-from keras_vit.weights.checkpoint import merged_heads
-from keras_vit.weights.image_text import split_arrays, towers_config, towers_conflicts, written_towers
+from keras_vit.weights.kinds import parts_of
 from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.heads import merged_heads
 from keras_vit.weights.metadata import configuration_digest, sidecar_text
-from keras_vit.weights.segmentation import written_segmenter
 from keras_vit.writing import atomic_path, check_writable
 
 # Entries of `get_config()` that say nothing about what the model computes.
@@ -60,74 +55,35 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
         >>> keras_vit.from_pretrained(path).hidden_size == model.hidden_size
         True
     """
-    segments = isinstance(model, ImageSegmenter) and layout == "huggingface"
-    towers = model if isinstance(model, ImageTextModel) else None
-    autoencoder = model if isinstance(model, MaskedAutoencoder) else None
     one_of(LAYOUTS).check("layout", layout)
     rules.path.check("path", path)
-    if isinstance(model, ImageSegmenter) and not (segments and model.head == "mask"):
-        raise ValueError(
-            "of segmenters only head='mask' has a layout, 'huggingface'; save its `encoder` "
-            f"(num_classes=0 of a file), or all of it as .keras; got head={model.head!r} and {layout!r}"
-        )
-    generates = isinstance(model, ImageGPT)
-    if not isinstance(model, VisionTransformer) and not (segments or towers or autoencoder or generates):
-        advice = ", whose `encoder` can be saved" if hasattr(model, "encoder") else ""
-        raise ValueError(f"expected a VisionTransformer; got a {type(model).__name__}{advice}")
+    parts = parts_of(model)
+    parts.check(layout)
     one_of(FLOATS).check("dtype", dtype)
     name, layout = layout, LAYOUTS[layout]
-    if segments:
-        stored, config, more = written_segmenter(model)
-    elif generates:
-        stored, config, more = plain_arrays(model), model.encoder.get_config(), {}
-        config["clusters"] = stored.pop("patch_embedding/palette")
-        model = model.encoder
-    elif towers:
-        (stored, others), config, more = split_arrays(model), model.image.get_config(), {}
-        model = model.image
-    elif autoencoder:
-        (stored, others, config), more = masked_autoencoder.split_arrays(autoencoder), {}
-        model = autoencoder.encoder
-    else:
-        stored, config, more = plain_arrays(model), model.get_config(), {}
     if unknown := options.keys() - layout.write_options:
         known = ", ".join(layout.write_options) or "none"
         raise ValueError(f"the layout {name!r} has the options {known}; got {', '.join(sorted(unknown))}")
-    reasons = cannot_express(name, config) or layout.array_conflicts(stored, config)
-    if layout.two_towers and not towers:
+    arrays, config = parts.split()
+    reasons = cannot_express(name, config) or layout.array_conflicts(arrays, config)
+    if layout.two_towers and not parts.has_text_tower:
         reasons = ["no text tower"]
-    if not reasons and towers:
-        reasons = towers_conflicts(towers, name)
-    if not reasons and autoencoder:
-        reasons = masked_autoencoder.decoder_conflicts(autoencoder, name, config)
-    if reasons:
+    if reasons := reasons or parts.unsupported(name, config):
         raise ValueError(f"the layout {name!r} cannot express this model: {'; '.join(reasons)}")
     file, *sidecars = files_to_write(path, name, overwrite)
-    tokenizer = {}
-    if towers and layout.in_folder and towers.text_preprocessing:
-        tokenizer = {file.with_name(of): text for of, text in towers.text_preprocessing.files().items()}
-        if not overwrite and (existing := [each for each in tokenizer if each.exists()]):
-            raise ValueError(f"{str(existing[0])!r} exists; give another name or overwrite=True")
+    further = {file.with_name(of): x for of, x in parts.files().items()} if layout.in_folder else {}
+    if not overwrite and (existing := [path for path in further if path.exists()]):
+        raise ValueError(f"{str(existing[0])!r} exists; give another name or overwrite=True")
 
-    prefix_positions = layout.prefix_positions and not segments
-    arrays, config = _with_prefix_positions(stored, config, prefix_positions)
+    prefix_positions = layout.prefix_positions and parts.prefix_positions
+    arrays, config = _with_prefix_positions(arrays, config, prefix_positions)
     arrays, config = layout.adapted(arrays, config)
     form = (lambda arrays: arrays) if layout.split_heads else merged_heads
-    written = layout.write(form(arrays), config, **options) | more
-    if towers:
-        written = written_towers(towers, name, written, others, merged_heads, **options)
-    if autoencoder:
-        written = masked_autoencoder.written_decoder(autoencoder, name, written, merged_heads(others))
-    head = {"num_classes": model.num_classes, "class_names": model.class_names}
-    config = {**config, "class_names": model.class_names}
-    if towers:  # Without the text tower, the layer after the image tower is its head.
-        config["num_classes"] = towers.image_projection
+    written = parts.written(name, layout.write(form(arrays), config, **options), **options)
+    config = parts.described(config)
     digest = configuration_digest(config)
-    configs = layout.write_config({**config, **head}) if layout.in_folder else ()
-    if towers and configs:
-        configs[0] = towers_config(towers, name, configs[0])
-    if autoencoder and configs:
-        configs[0] = masked_autoencoder.decoder_config(autoencoder, configs[0])
+    configs = layout.write_config({**config, **parts.head()}) if layout.in_folder else []
+    configs[:1] = [parts.config_text(name, text) for text in configs[:1]]
     texts = [sidecar_text(config, name, digest), *configs]
     new_folder = not file.parent.exists()
     file.parent.mkdir(exist_ok=True)
@@ -139,9 +95,9 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
             weights, *others = [stack.enter_context(atomic_path(path)) for path in (file, *sidecars)]
             for other, text in zip(others, texts, strict=True):
                 other.write_text(text)
-            for other, content in tokenizer.items():
+            for other, content in further.items():
                 stack.enter_context(atomic_path(other)).write_bytes(content)
-            del stored, arrays  # so that an array can be freed when the next one is converted
+            del parts, arrays  # so that an array can be freed when the next one is converted
             write_arrays(((key, written.pop(key)) for key in [*written]), weights, dtype, digest)
     finally:
         if new_folder and not any(file.parent.iterdir()):

@@ -5,11 +5,11 @@ import re
 import numpy as np
 
 from keras_vit.layers.segmentation import QueryAttentionBias
-from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.mask_loss import NO_OBJECT_WEIGHT
 from keras_vit.models.segmentation import ImageSegmenter
 from keras_vit.weights.class_names import is_same_class
 from keras_vit.weights.layouts.huggingface_types import MASK_PROBABILITIES
+from keras_vit.weights.stored_parts import StoredParts
 
 _CLASSES = ("head", "class_head")  # the layers whose shapes depend on the classes
 _LAYERS = rf"queries|mask_dense_\d|{'|'.join(_CLASSES)}|head_norm|head_projection|upscale_\d+|query_mask_\d+"
@@ -152,27 +152,39 @@ def _has_classes_of(checkpoint, model, class_names):
     return all(is_same_class(*pair) for pair in pairs)
 
 
-def written_segmenter(model):
-    """The arrays and the configuration of a segmenter with head="mask", for the layout of transformers.
+class SegmenterParts(StoredParts):
+    """The parts of an `ImageSegmenter` with head="mask", which transformers' layout stores as an EoMT."""
 
-    Returns:
-        (arrays by our names, `get_config()` of the encoder with the head's options under "segmentation",
-        further arrays by the file's keys).
-    """
-    arrays = plain_arrays(model)
-    masks = [layer for layer in model.layers if isinstance(layer, QueryAttentionBias)]
-    for layer in masks:
-        del arrays[layer.probability.path]
-    upscale = sum(name.endswith("/depthwise/kernel") for name in arrays)
-    options = {
-        "num_queries": model.num_queries,
-        "query_blocks": model.query_blocks,
-        "upscale_blocks": upscale,
-        "activation": model.get_layer("upscale_0").activation if upscale else model.encoder.activation,
-    }
-    config = {**model.encoder.get_config(), "segmentation": options}
-    probabilities = [float(layer.probability.numpy()) for layer in masks] or [0.0] * model.query_blocks
-    arrays[MASK_PROBABILITIES] = np.array(probabilities, "float32")
-    weights = np.ones(model.num_classes + 1, "float32")
-    weights[-1] = NO_OBJECT_WEIGHT
-    return arrays, config, {"criterion.empty_weight": weights}
+    prefix_positions = is_in_timm = has_pipeline = False
+
+    def split(self):
+        model, (arrays, config) = self.model, super().split()
+        masks = [layer for layer in model.layers if isinstance(layer, QueryAttentionBias)]
+        for layer in masks:
+            del arrays[layer.probability.path]
+        upscale = sum(name.endswith("/depthwise/kernel") for name in arrays)
+        config["segmentation"] = {
+            "num_queries": model.num_queries,
+            "query_blocks": model.query_blocks,
+            "upscale_blocks": upscale,
+            "activation": model.get_layer("upscale_0").activation if upscale else model.encoder.activation,
+        }
+        probabilities = [float(layer.probability.numpy()) for layer in masks] or [0.0] * model.query_blocks
+        arrays[MASK_PROBABILITIES] = np.array(probabilities, "float32")
+        return arrays, config
+
+    def check(self, layout):
+        if layout != "huggingface" or self.model.head != "mask":
+            raise ValueError(
+                "of segmenters only head='mask' has a layout, 'huggingface'; save its `encoder` "
+                f"(num_classes=0 of a file), or all of it as .keras; got head={self.model.head!r} and "
+                f"{layout!r}"
+            )
+
+    def written(self, layout, arrays, **options):
+        weights = np.ones(self.model.num_classes + 1, "float32")
+        weights[-1] = NO_OBJECT_WEIGHT
+        return {**arrays, "criterion.empty_weight": weights}
+
+    def hub_words(self):
+        return "image-segmentation", f"segmentation into {self.model.num_classes} classes", ""

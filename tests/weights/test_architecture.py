@@ -6,8 +6,8 @@ from reference.small import HYBRID, NO_TRANSFORMER, small
 from keras_vit import from_pretrained
 from keras_vit.variants import parse_variant
 from keras_vit.weights.architecture import infer_arguments
-from keras_vit.weights.checkpoint import merged_heads
 from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.heads import merged_heads
 
 ARCHITECTURES = [
     {"representation_size": 9, "num_classes": None},

@@ -10,8 +10,9 @@ from safetensors.numpy import load_file, save_file
 from keras_vit import from_pretrained, save_weights
 from keras_vit.weights.archive import write_arrays
 from keras_vit.weights.catalogue import find
-from keras_vit.weights.checkpoint import merged_heads, read_checkpoint
+from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.heads import merged_heads
 from keras_vit.weights.layouts.huggingface_types import TYPES
 from keras_vit.weights.metadata import read_metadata
 

@@ -1,0 +1,35 @@
+"""How each kind of model is stored: the classes whose files other projects read."""
+
+from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
+from keras_vit.models.masked_autoencoder import MaskedAutoencoder
+from keras_vit.weights.image_text import TwoTowerParts
+from keras_vit.weights.masked_autoencoder import DecoderParts
+from keras_vit.weights.pixels import PaletteParts
+from keras_vit.weights.segmentation import SegmenterParts
+from keras_vit.weights.stored_parts import StoredParts
+
+PARTS = {
+    VisionTransformer: StoredParts,
+    ImageSegmenter: SegmenterParts,
+    ImageTextModel: TwoTowerParts,
+    MaskedAutoencoder: DecoderParts,
+    ImageGPT: PaletteParts,
+}
+
+
+def parts_of(model):
+    """The `StoredParts` of a model.
+
+    Raises:
+        ValueError: for a model of another class.
+
+    Example:
+        >>> parts_of(model).hub_words()[1]
+        'classification into 10 classes'
+    """
+    for cls in type(model).__mro__:
+        if cls in PARTS:
+            return PARTS[cls](model)
+    argument = getattr(model, "backbone_argument", None)
+    advice = f", whose `{argument}` can be saved" if argument else ""
+    raise ValueError(f"expected a VisionTransformer; got a {type(model).__name__}{advice}")
