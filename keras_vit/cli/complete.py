@@ -26,7 +26,7 @@ def run(args):
 def _sampled(args):
     """Return the files' names and the images."""
     files = mask_files([path for argument in args.images for path in images_of(argument, urls=True)])
-    model = from_pretrained(args.model, pretrainer=True, trust=args.trust, sha256=args.sha256)
+    model = from_pretrained(args.model, kind="pretrainer", trust=args.trust, sha256=args.sha256)
     if not isinstance(model, ImageGPT):
         kind = type(model).__name__
         raise ValueError(f"expected a model that pretrain --objective igpt trained; got a {kind}")

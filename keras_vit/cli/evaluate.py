@@ -21,8 +21,8 @@ def run(args):
     if args.retrieval:
         return _retrieval(args)
     real = read_real_labels(args.real) if args.real else None
-    text_tower = True if args.zero_shot else "auto"
-    model = open_model(args.model, args.trust, args.sha256, text_tower=text_tower)
+    kind = "image_text" if args.zero_shot else "stored"
+    model = open_model(args.model, args.trust, args.sha256, kind=kind)
     model = with_labels(model, args.zero_shot, args.prompts, "--zero_shot")
     task = get_task(args.task or ("single_label" if args.zero_shot else task_of(args.model, model)))
     if args.task is None:
@@ -56,7 +56,7 @@ def run(args):
 
 def _retrieval(args):
     """Print the recall of images by captions, and of captions by images."""
-    model = open_model(args.model, args.trust, args.sha256, text_tower=True)
+    model = open_model(args.model, args.trust, args.sha256, kind="image_text")
     if not isinstance(model, ImageTextModel) or model.text_preprocessing is None:
         raise ValueError("--retrieval needs an image-text model with its tokenizer, such as SigLIP or CLIP")
     dataset = open_dataset(args, model.image, "single_label", texts=True)

@@ -17,10 +17,10 @@ from keras_vit.weights.catalogue import find
 def run(args):
     options = {"image_size": args.image_size, "trust": args.trust, "sha256": args.sha256}
     if args.labels or args.prompts:
-        model = open_live(args.model, text_tower=True, **options)
+        model = open_live(args.model, kind="image_text", **options)
         model = with_labels(model, args.labels, args.prompts, "--labels")
     else:
-        model = open_live(args.model, text_tower=not args.representation and "auto", **options)
+        model = open_live(args.model, kind="auto" if args.representation else "stored", **options)
     images = image_model(model)
     task = args.task or task_of(args.model, images)
     dataset = open_dataset(args, images, task) if args.dataset else None

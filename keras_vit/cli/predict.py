@@ -42,8 +42,8 @@ def run(args):
         check_writable(args.output)
     paths = [path for argument in args.images for path in images_of(argument, urls=True)]
     files = mask_files(paths) if args.masks else None
-    text_tower = True if args.labels else "auto"
-    model = open_model(args.model, args.trust, args.sha256, text_tower=text_tower)
+    kind = "image_text" if args.labels else "stored"
+    model = open_model(args.model, args.trust, args.sha256, kind=kind)
     model = with_labels(model, args.labels, args.prompts, "--labels")
     if args.class_names:
         model = with_class_names(model, args.class_names)

@@ -40,7 +40,7 @@ def write_run_report(config, workdir, record, data_dir=None):
     Returns:
         The paths of the figures.
     """
-    model, report = open_live(workdir.path, text_tower="auto"), Report()
+    model, report = open_live(workdir.path, kind="stored"), Report()
     images, names, pictures = [], [], []
     if config.pretraining is None:
         images, names = _add_test_split(report, config, workdir, model, record, data_dir)
@@ -168,7 +168,7 @@ def _add_pictures(report, config, workdir, data_dir):
     dataset = _open_data(config, workdir, data_dir)
     if dataset is None:
         return []
-    model = read_model(workdir.pretrainer, pretrainer=True)
+    model = read_model(workdir.pretrainer, "pretrainer")
     batches = evaluation_batches(dataset.split("test"), model.encoder.preprocessing, MAX_INSPECTED)
     images, _ = next(iter(batches))
     images = images.numpy()

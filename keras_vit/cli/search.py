@@ -39,7 +39,7 @@ def run(args):
 
 def _index(args):
     paths = [path for argument in args.images for path in images_of(argument)]
-    model = open_live(args.model, trust=args.trust, sha256=args.sha256, text_tower="auto")
+    model = open_live(args.model, trust=args.trust, sha256=args.sha256, kind="stored")
     source = os.path.abspath(args.model) if os.path.exists(args.model) else args.model
     digest, size = digest_of(model), encoder_of(model)[1]
     with locked(args.index):
@@ -131,7 +131,7 @@ def _query(args):
         raise ValueError(f"no such image file: {words}")
     index = open_index(args.index)
     source = args.model or index.model
-    model = open_live(source, trust=args.trust, sha256=args.sha256, text_tower="auto")
+    model = open_live(source, trust=args.trust, sha256=args.sha256, kind="stored")
     if digest_of(model) != index.digest:
         raise ValueError(f"{args.index!r} holds vectors of {index.model}; got another model, {source}")
     if is_image:

@@ -27,17 +27,17 @@ VERIFICATION = "verification.json"  # in the folder of every export
 HUBS = r"https?://(www\.)?(tfhub\.dev|kaggle\.com/models)/"  # whose URLs have no suffix
 
 
-def open_model(source, trust=False, sha256=None, text_tower=False):
+def open_model(source, trust=False, sha256=None, kind="auto"):
     """Open the model of a run's folder, a `.keras` file or a checkpoint, or an exported model.
 
     Args:
         source: What --model names.
         trust: Whether a program or plain `http://` is accepted from another machine.
         sha256: Expected digest of the file, or None.
-        text_tower: As for `from_pretrained`.
+        kind: As for `from_pretrained`.
 
     Returns:
-        VisionTransformer, ImageSegmenter or, with `text_tower`, ImageTextModel; or for a SavedModel (its
+        A model of this kind; or for a SavedModel (its
         folder, an export's, a `.tar.gz` or `.tgz`), a `.tflite` or a `.onnx` file, each a path or a URL, or
         the folder of a web page, an `ExportedModel`.
 
@@ -45,7 +45,7 @@ def open_model(source, trust=False, sha256=None, text_tower=False):
         ValueError: if there is none, or it holds no Vision Transformer.
     """
     if not is_exported(source):
-        return open_live(source, trust=trust, sha256=sha256, text_tower=text_tower)
+        return open_live(source, trust=trust, sha256=sha256, kind=kind)
     return open_exported(source, trust=trust, sha256=sha256)
 
 
@@ -70,13 +70,13 @@ def with_class_names(model, names):
     return model
 
 
-def open_live(source, image_size=None, trust=False, sha256=None, text_tower=False):
+def open_live(source, image_size=None, trust=False, sha256=None, kind="auto"):
     """Open the model of a run's folder, a `.keras` file or a checkpoint, as `open_model`.
 
     Args:
         source: What --model names.
         image_size: (height, width) to which its positions are resized; None: the model's.
-        trust, sha256, text_tower: As for `open_model`.
+        trust, sha256, kind: As for `open_model`.
 
     Raises:
         ValueError: if there is none, or it is an exported model.
@@ -97,8 +97,8 @@ def open_live(source, image_size=None, trust=False, sha256=None, text_tower=Fals
             raise ValueError(f"no such model file: {source!r}")
         if not image_size:
             model = read_model(fetch(path, sha256=sha256))
-            return model if text_tower else image_model(model)
-    options = {"trust": trust, "sha256": sha256, "text_tower": text_tower}
+            return image_model(model) if kind == "auto" else model
+    options = {"trust": trust, "sha256": sha256, "kind": kind}
     return from_pretrained(trained_file(source), image_size=image_size, **options)
 
 

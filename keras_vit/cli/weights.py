@@ -68,7 +68,7 @@ def _convert(args):
 
 
 def _push(args):
-    model = from_pretrained(trained_file(args.source), **{"text_tower": "auto", **_options(args)})
+    model = from_pretrained(trained_file(args.source), **{"kind": "stored", **_options(args)})
     private = args.private or None
     url = push_to_hub(model, args.repository, layout=args.layout, private=private, **_facts(args))
     report(args, {"source": str(args.source), "url": url}, f"pushed to {url}")

@@ -13,9 +13,10 @@ class ConfiguredModel(DistributedModel):
     them are models.
     """
 
+    kind = None  # its name for `from_pretrained(kind=…)`
     # The constructor argument with the VisionTransformer in the model; None if the model is one itself.
     backbone_argument = None
-    takes_images = True  # False if the input has more than images, such as token ids
+    takes_images = True  # False if the input is more than images, such as token ids
 
     def get_config(self):
         return {"name": self.name, "trainable": self.trainable, **state_config(self.own_layers())}
@@ -86,7 +87,7 @@ def inner_transformer(model):
 
 
 def image_model(model):
-    """The part of a model whose input is images alone: its image tower, or the model itself.
+    """The part of a model whose input is images alone: its `backbone`, or the model itself.
 
     >>> image_model(model) is model
     True

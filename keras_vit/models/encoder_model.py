@@ -36,6 +36,8 @@ class EncoderModel(ConfiguredModel):
 class Pretrainer(EncoderModel):
     """The model that an objective without labels trains: it is only needed to train its encoder."""
 
+    kind = "pretrainer"
+    takes_images = False  # A mask, an order or views are input, too.
     is_classifier = False
     without_head = "this model has no classes; fine-tune its `to_vision_transformer(num_classes=…)`"
 

@@ -68,7 +68,7 @@ class ImageTextModel(ConfiguredModel):
     al. 2022 (LiT, arXiv 2111.07991).
     """
 
-    task = "image_text"
+    kind = task = "image_text"
     backbone_argument = "image"
     takes_images = False
     is_classifier = False

@@ -89,6 +89,7 @@ class ImageSegmenter(EncoderModel):
     al. 2025 (EoMT, arXiv 2503.19108), for "mask".
     """
 
+    kind = "segmenter"
     task = "segmentation"
     is_classifier = False
     without_head = "this model segments images; use its `segment` method"

@@ -66,6 +66,8 @@ class VisionTransformer(ConfiguredModel):
     Source: Dosovitskiy et al. 2021 (arXiv 2010.11929), section 3; `vit_jax/models_vit.py`.
     """
 
+    kind = "classifier"
+
     def __init__(self, *args, dtype=None, **kwargs):
         identity = {key: kwargs.pop(key) for key in ("name", "trainable") if key in kwargs}
         refuse_unknown(kwargs)

@@ -165,7 +165,7 @@ def _loaded(config, sizes, options, segmenter):
     head = {"head": "reset"} if classes else {"segmenter": segmenter}
     pairs = config.recipe.image_text
     both = pairs is not None and "text" not in pairs
-    layers = {"text_tower": True} if both else {"representation_size": None, **head}
+    layers = {"kind": "image_text"} if both else {"representation_size": None, **head}
     options = {**layers, **options, "num_classes": classes}
     model = from_pretrained(config.weights, sha256=config.sha256, **options)
     for name, value in sizes.items():

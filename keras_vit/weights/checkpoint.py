@@ -16,10 +16,6 @@ from keras_vit.messages import listed
 from keras_vit.models.adapting import adaptable_layers, plain_arrays
 from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
 from keras_vit.models.configured import backbone, image_model
-from keras_vit.models.encoder_model import EncoderModel, Pretrainer
-from keras_vit.models.image_text import ImageTextModel
-from keras_vit.models.segmentation import ImageSegmenter
-from keras_vit.models.vit import VisionTransformer
 from keras_vit.rules import one_of
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights.architecture import infer_arguments
@@ -42,8 +38,8 @@ from keras_vit.weights.masked_autoencoder import Decoder, read_decoder
 from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
 
-# The part of the configuration with the options of the VisionTransformer that is in a model.
-_INSIDE = {VisionTransformer: None, EncoderModel: "encoder", ImageTextModel: "image"}
+KINDS = ("auto", "stored", "classifier", "segmenter", "image_text", "pretrainer")
+_EXPECTED = {"image_text": "one with a text tower", "pretrainer": "one trained without labels"}
 _BUFFERS = ("position_ids", ".attn.bias", ".attn.masked_bias")  # ends of keys of arrays without weights
 # Inferred options that may differ from the metadata: an argument may replace the grid, and no array holds the
 # scale's initial value.
@@ -98,17 +94,15 @@ class StoredModel:
         }
 
 
-def read_checkpoint(
-    source, *, variant=None, sha256=None, trust=False, text_tower=False, pretrainer=False, **given
-):
+def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=False, **given):
     """Read a checkpoint and infer the model that it belongs to.
 
     Args:
         source: As for `from_pretrained`.
+        kind: "image_text" reads a text tower, too, "pretrainer" the decoder of a masked autoencoder, and
+            "stored" a text tower if the file's keys show one.
         variant: Name of a variant that the file must hold; supplies the options that are not stored.
         sha256, trust: As for `from_pretrained`.
-        text_tower: Whether to read a text tower, too; "auto": if the file's keys show one.
-        pretrainer: Whether to read the decoder of a masked autoencoder, too.
         **given: `VisionTransformer` arguments of the stored model, such as `num_heads` or `position_grid`.
 
     Returns:
@@ -122,7 +116,7 @@ def read_checkpoint(
         >>> read_checkpoint("tests/golden/token.npz").arguments["hidden_size"]
         24
     """
-    one_of((False, True, "auto")).check("text_tower", text_tower)
+    one_of(KINDS).check("kind", kind)
     resolved = resolve(source)
     address, subtree = _split_subtree(resolved)
     row = find(address)
@@ -145,10 +139,10 @@ def read_checkpoint(
         check_family(arrays)
         layout = detect_layout(arrays)
         skipped = {*layout.skipped_keys(arrays)} if layout else ()
-    if text_tower == "auto":
-        text_tower = has_text_tower(skipped)
+    if kind == "stored" and has_text_tower(skipped):
+        kind = "image_text"
     others = {}
-    if text_tower or pretrainer:
+    if kind in _EXPECTED:
         of_others = {key: arrays[key] for key in skipped if not key.endswith(_BUFFERS)}
         others = float_arrays(of_others, path)
     arrays = float_arrays({key: array for key, array in arrays.items() if key not in skipped}, path)
@@ -183,10 +177,10 @@ def read_checkpoint(
     arrays, keys, unknown, left_out, _ = mapped
     left_out = [*left_out, *sorted(skipped)]
     stored = StoredModel(path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, resize)
-    if text_tower:
+    if kind == "image_text":
         with named(path):
             stored.towers = read_towers(stored, others, described=digest is None)
-    if pretrainer and "prediction/kernel" not in arrays:  # which an ImageGPT has
+    if kind == "pretrainer" and "prediction/kernel" not in arrays:  # which an ImageGPT has
         with named(path):
             stored.decoder = read_decoder(stored, others, described=digest is None)
     return stored
@@ -211,12 +205,13 @@ def not_finite(checkpoint):
     return sorted({checkpoint.keys[name] for name, is_finite in finite.items() if not is_finite})
 
 
-def read_model(path, pretrainer=False):
-    """Load the VisionTransformer, ImageSegmenter or ImageTextModel of a `.keras` file, not compiled.
+def read_model(path, kind="stored"):
+    """Load the model of a `.keras` file, not compiled.
 
     Args:
         path: The file.
-        pretrainer: Whether to load the whole model of an objective without labels; False: its encoder.
+        kind: "stored": the model, or its encoder if it was trained without labels; "image_text" or
+            "pretrainer": all of such a model.
 
     Raises:
         ValueError: if the file cannot be read or holds something else.
@@ -227,7 +222,11 @@ def read_model(path, pretrainer=False):
             model = model_of(path)
             assign_weights(model, store)
         _check_all_read(model, names)
-    return model.encoder if isinstance(model, Pretrainer) and not pretrainer else model
+    if kind == "stored":
+        return backbone(model) if model.kind == "pretrainer" else model
+    if model.kind != kind:
+        raise ValueError(f"{str(path)!r} holds a {type(model).__name__}; expected {_EXPECTED[kind]}")
+    return model
 
 
 def _opened(path):
@@ -238,8 +237,8 @@ def _opened(path):
     if not kind:
         raise _OtherModel(f"{str(path)!r} holds a {config.get('class_name')}; expected a VisionTransformer")
     options = config["config"]
-    inside = next(name for cls, name in _INSIDE.items() if issubclass(kind, cls))
-    encoder = min_parameters({**DEFAULTS, **(options[inside] if inside else options)})
+    inside = options[kind.backbone_argument] if kind.backbone_argument else options
+    encoder = min_parameters({**DEFAULTS, **inside})
     # Not their sum, in which a negative number would hide the other.
     for declared in (encoder, kind.min_own_parameters(options)):
         check_unpacked_size(4 * declared, os.path.getsize(path))
@@ -258,7 +257,7 @@ def holds_two_towers(path):
     """
     with _readable(path), zipfile.ZipFile(path) as archive:
         kind = _configuration(archive)[1]
-    return kind is not None and issubclass(kind, ImageTextModel)
+    return kind is not None and kind.kind == "image_text"
 
 
 @contextlib.contextmanager
@@ -279,7 +278,7 @@ def _configuration(archive):
         raise ValueError(f"its configuration has more than {LARGEST_SIDECAR} bytes")
     config = json.loads(archive.read("config.json"))
     kind = keras.saving.get_registered_object(config["registered_name"])
-    return config, kind if isinstance(kind, type) and issubclass(kind, (*_INSIDE,)) else None
+    return config, kind if isinstance(kind, type) and getattr(kind, "kind", None) in KINDS else None
 
 
 def _check_all_read(model, stored):
@@ -302,8 +301,8 @@ def _of_keras(path, variant=None):
         if arrays is None:
             model = image_model(read_model(path))
             arrays = plain_arrays(model)
-        segmenter = model._config() if isinstance(model, ImageSegmenter) else None
-        model = backbone(model)
+        whole, model = model, backbone(model)
+        segmenter = None if whole is model else whole._config()
     finally:
         keras.distribution.set_distribution(distribution)
     arguments = {name: value for name, value in model.get_config().items() if name in OPTIONS}
@@ -325,7 +324,7 @@ def _lazy_arrays(path):
         store, names = _opened(path)
         with without_values():
             whole = model_of(path)
-        model = backbone(whole) if isinstance(whole, Pretrainer) else image_model(whole)
+        model = image_model(whole)
         if any(layer.lora_enabled or layer.quantization_mode for layer in adaptable_layers(whole)):
             return None, None
         arrays = stored_arrays(whole, model, store, names)

@@ -1,21 +1,28 @@
 """Load a checkpoint: read → adapt to the requested options → check → assign."""
 
 import os
+import warnings
 
 import keras
 import numpy as np
 
 from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
-from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
+from keras_vit.models import ImageGPT, ImageSegmenter, VisionTransformer
 from keras_vit.models.adapting import copy_with_weights, plain_arrays
 from keras_vit.models.config import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens, refuse_unknown
-from keras_vit.models.encoder_model import Pretrainer
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
 from keras_vit.weights import segmentation
 from keras_vit.weights.catalogue import resolve
-from keras_vit.weights.checkpoint import holds_two_towers, named, not_finite, read_checkpoint, read_model
+from keras_vit.weights.checkpoint import (
+    KINDS,
+    holds_two_towers,
+    named,
+    not_finite,
+    read_checkpoint,
+    read_model,
+)
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.image_text import image_text_model, tokenizer_family
@@ -41,6 +48,7 @@ _PACKED_RESIZE = "bilinear_antialias"  # of models with `max_num_patches`
 def from_pretrained(
     source,
     *,
+    kind="auto",
     image_size=None,
     num_classes=None,
     pooling="auto",
@@ -52,8 +60,8 @@ def from_pretrained(
     trust=False,
     check_finite=True,
     segmenter=None,
-    text_tower=False,
-    pretrainer=False,
+    text_tower=None,
+    pretrainer=None,
     **overrides,
 ):
     """Load a Vision Transformer with the weights of a checkpoint.
@@ -69,6 +77,14 @@ def from_pretrained(
             Face, such as "google/vit-base-patch16-224". Official `.npz` files, big_vision's, timm's,
             Hugging Face's and open_clip's (safetensors, or `.bin` and `.pth` if torch is installed) and
             `.keras` files are supported; "file.npz:img" is the subtree of a file under that name.
+        kind: "auto": a model of images: an `ImageSegmenter` if the file is of one, and otherwise a
+            `VisionTransformer`, such as the image tower of a SigLIP or the encoder of a masked autoencoder.
+            "stored": an `ImageTextModel` if the file has a text tower, and otherwise as "auto".
+            "classifier": a `VisionTransformer`, also of a segmenter's file, with or without a head.
+            "segmenter": an `ImageSegmenter`, of a segmenter's file or as `segmenter` says. "image_text": an
+            `ImageTextModel` with its tokenizer, of a SigLIP, SigLIP 2, CLIP or LiT; `dtype` and
+            `dropout_rate` apply to both towers. "pretrainer": all of a model that was trained without
+            labels: a `MaskedAutoencoder` with its decoder, an `ImageGPT`, or a run's `pretrainer.keras`.
         image_size: (height, width) or one int; None: as in the file. The position grid is resized
             to it. (None, None) accepts any size at call time, one in each batch.
         num_classes: Classes of the head; None: as in the file; 0: no head, and the encoder of a segmenter.
@@ -90,11 +106,8 @@ def from_pretrained(
         segmenter: dict of `ImageSegmenter` arguments: such a model around the encoder, instead of a head of
             its own. If the file is of a segmenter whose head has the same options, its weights are loaded,
             too, those for the classes if there are as many of the same names.
-        text_tower: Whether to load a SigLIP, SigLIP 2, CLIP or LiT as an `ImageTextModel`, with its text
-            tower and its tokenizer; False: its image tower; "auto": as an `ImageTextModel` if the keys of the
-            file show a text tower. `dtype` and `dropout_rate` apply to both towers.
-        pretrainer: Whether to load all of a model that was trained without labels: a `MaskedAutoencoder` with
-            its decoder, an `ImageGPT`, or a run's `pretrainer.keras`; False: its encoder.
+        text_tower, pretrainer: Deprecated: `kind="image_text"`, or "stored" for text_tower="auto", and
+            `kind="pretrainer"`.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`
             packs images of any aspect ratio into batches (NaFlex), as SigLIP 2 for any size was trained;
             `image_size` makes of such a model one of a single size. `class_names` may
@@ -104,10 +117,8 @@ def from_pretrained(
             `prefix_positions` also describe the stored model where the file is ambiguous.
 
     Returns:
-        VisionTransformer; with `text_tower` an `ImageTextModel`, and with `pretrainer` the model that was
-        trained without labels; with `segmenter`, or for a segmenter's `.keras` file or transformers' EoMT, an
-        `ImageSegmenter`. Its `preprocessing` and `class_names` are those the weights were trained with, if
-        known. `initial_weights` has the paths of weights that the file did not hold.
+        The model, of the class that `kind` says. Its `preprocessing` and `class_names` are those the weights
+        were trained with, if known. `initial_weights` has the paths of weights that the file did not hold.
 
     Raises:
         ValueError: if the source cannot be read; if the file is damaged, holds pickled objects or a
@@ -121,8 +132,11 @@ def from_pretrained(
 
     Source: `vit_jax/checkpoint.py`, but strict; `big_vision/models/vit.py`.
     """
+    kind = _kind(kind, segmenter, text_tower, pretrainer)
     one_of(HEADS).check("head", head)
     one_of(("auto", *POSITION_RESIZES)).check("position_resize", position_resize)
+    if kind == "segmenter" and num_classes == 0 and segmenter is None:
+        raise ValueError("num_classes=0 removes the segmenter's head, but kind='segmenter' needs it")
     if head == "keep" and num_classes == 0:
         raise ValueError("num_classes=0 removes the head, but head='keep' keeps it")
     if is_dynamic(image_size) and position_resize not in ("auto", "bilinear"):
@@ -134,11 +148,12 @@ def from_pretrained(
         overrides["class_names"] = class_names(overrides["class_names"])
     refuse_unknown(overrides.keys() - {"dtype", "name", "trainable"})
     known = {name: overrides[name] for name in _STORED if name in overrides}
-    if text_tower and os.path.isfile(run_file := os.path.join(os.path.expanduser(source), "model.keras")):
+    has_text = kind in ("image_text", "stored")
+    if has_text and os.path.isfile(run_file := os.path.join(os.path.expanduser(source), "model.keras")):
         source = run_file
-    if text_tower and os.fspath(source).endswith(".keras"):
+    if has_text and os.fspath(source).endswith(".keras"):
         path = fetch(resolve(source), sha256=sha256, trust=trust)
-        if text_tower is True or holds_two_towers(path):
+        if kind == "image_text" or holds_two_towers(path):
             _check_no_head(num_classes, head, segmenter)
             if (pooling, representation_size) != ("auto", "auto"):
                 raise ValueError(
@@ -147,7 +162,7 @@ def from_pretrained(
                 )
             size = {} if image_size is None else {"image_size": image_size}
             return _two_towers_of_keras(path, position_resize, {**size, **overrides})
-    if pretrainer:
+    if kind == "pretrainer":
         _check_no_head(num_classes, head, segmenter)
         run = os.path.expanduser(source)
         files = (os.path.join(run, name) for name in ("pretrainer.keras", "model.keras"))
@@ -155,17 +170,9 @@ def from_pretrained(
         if file.endswith(".keras"):
             if image_size is not None or overrides or (pooling, representation_size) != ("auto", "auto"):
                 raise ValueError("a .keras file of a pretrainer is loaded as it is; got other options")
-            return _pretrainer_of_keras(fetch(resolve(file), sha256=sha256, trust=trust))
-    checkpoint = read_checkpoint(
-        source,
-        variant=variant,
-        sha256=sha256,
-        trust=trust,
-        text_tower=text_tower,
-        pretrainer=pretrainer,
-        **known,
-    )
-    if pretrainer:
+            return read_model(fetch(resolve(file), sha256=sha256, trust=trust), kind)
+    checkpoint = read_checkpoint(source, kind=kind, variant=variant, sha256=sha256, trust=trust, **known)
+    if kind == "pretrainer":
         num_classes = 0
     if checkpoint.towers:
         _check_no_head(num_classes, head, segmenter)
@@ -184,8 +191,11 @@ def from_pretrained(
     segments, names = segmentation.is_segmenter(checkpoint), None
     if segments:
         names = config.pop("class_names", None) or (checkpoint.segmenter or {}).get("class_names")
-        if num_classes == 0 and segmenter is None:
+        if segmenter is None and (num_classes == 0 or kind == "classifier"):
             segments = segmentation.drop_segmentation(checkpoint.arrays)
+            config["num_classes"] = num_classes or None
+    elif segmenter is None and kind == "segmenter":
+        raise ValueError(f"{checkpoint.path}: expected a segmenter's file, or its head in segmenter={{…}}")
     elif segmenter is not None:
         config["num_classes"] = None
     elif num_classes is not None:
@@ -230,7 +240,7 @@ def from_pretrained(
             model = ImageSegmenter(encoder, **segmenter)
         elif segments:
             model = segmentation.segmenter(checkpoint, encoder, num_classes, names)
-        elif pretrainer:
+        elif kind == "pretrainer":
             is_decoded = checkpoint.decoder is not None
             model = masked_autoencoder(checkpoint, encoder) if is_decoded else ImageGPT(encoder)
         elif checkpoint.towers:
@@ -240,7 +250,7 @@ def from_pretrained(
                 family = tokenizer_family(checkpoint)
                 model.text_preprocessing = read_text_preprocessing(resolve(source), default=family)
     arrays = checkpoint.arrays
-    if not pretrainer:
+    if kind != "pretrainer":
         _remove(arrays, "prediction/")  # of an ImageGPT
     if check_finite and (bad := not_finite(checkpoint)):
         raise ValueError(
@@ -258,6 +268,28 @@ def from_pretrained(
     return model
 
 
+def _kind(kind, segmenter, text_tower, pretrainer):
+    """The kind of model, from the arguments of `from_pretrained` and of version 0.1."""
+    one_of(KINDS).check("kind", kind)
+    chosen = {kind} - {"auto", "stored"}
+    for name, value, kinds in (
+        ("text_tower", text_tower, {True: "image_text", "auto": "stored"}),
+        ("pretrainer", pretrainer, {True: "pretrainer"}),
+    ):
+        if one_of((None, False, *kinds)).check(name, value):
+            instead = kinds[value]
+            warnings.warn(
+                f"{name}={value!r} is deprecated; use kind={instead!r}", DeprecationWarning, stacklevel=3
+            )
+            chosen |= {instead} - {"stored"}
+            kind = instead
+    if segmenter is not None:
+        chosen.add("segmenter")
+    if len(chosen) > 1:
+        raise ValueError(f"expected one kind of model; got arguments for {' and '.join(sorted(chosen))}")
+    return chosen.pop() if chosen else kind
+
+
 def _check_no_head(num_classes, head, segmenter):
     if num_classes or head != "auto" or segmenter is not None:
         raise ValueError(
@@ -267,9 +299,7 @@ def _check_no_head(num_classes, head, segmenter):
 
 def _two_towers_of_keras(path, position_resize, options):
     """The `ImageTextModel` of a file, its image tower loaded with these options of `from_pretrained`."""
-    model = read_model(path)
-    if not isinstance(model, ImageTextModel):
-        raise ValueError(f"{str(path)!r} holds a {type(model).__name__}; expected one with a text tower")
+    model = read_model(path, "image_text")
     if not options:
         return model
     image = from_pretrained(path, num_classes=0, position_resize=position_resize, **options)
@@ -281,13 +311,6 @@ def _two_towers_of_keras(path, position_resize, options):
 
 
 _OF_SIZE = ("image_size", "patch_size", "max_num_patches")  # options of a `Preprocessing`
-
-
-def _pretrainer_of_keras(path):
-    model = read_model(path, pretrainer=True)
-    if not isinstance(model, Pretrainer):
-        raise ValueError(f"{str(path)!r} holds a {type(model).__name__}; expected one trained without labels")
-    return model
 
 
 def _preprocessing(config, stored):

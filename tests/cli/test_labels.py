@@ -236,9 +236,9 @@ def siglip(tmp_path_factory):
 
 def test_a_checkpoint_has_its_tokenizer_next_to_it(siglip, images, keras_vit):
     path, model = siglip
-    assert from_pretrained(path, text_tower=True).text_preprocessing == model.text_preprocessing
+    assert from_pretrained(path, kind="image_text").text_preprocessing == model.text_preprocessing
     digest = hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
-    covered = from_pretrained(path / "model.safetensors", text_tower=True, sha256=digest)
+    covered = from_pretrained(path / "model.safetensors", kind="image_text", sha256=digest)
     assert covered.text_preprocessing is None, "no digest covers it"
     photo = images / "cat" / "00.png"
     done = keras_vit("predict", "--model", path, "--labels", "a cat,a car", photo, "--json")
@@ -251,8 +251,8 @@ def test_a_checkpoint_has_its_tokenizer_next_to_it(siglip, images, keras_vit):
 
 
 def test_the_text_tower_of_a_checkpoint_is_opened_for_a_search(siglip, weights):
-    assert open_live(siglip[0], text_tower="auto").encode_text(["a cat"]).shape == (1, 12)
-    assert not hasattr(open_live(weights, text_tower="auto"), "encode_text")
+    assert open_live(siglip[0], kind="stored").encode_text(["a cat"]).shape == (1, 12)
+    assert not hasattr(open_live(weights, kind="stored"), "encode_text")
 
 
 @pytest.mark.slow

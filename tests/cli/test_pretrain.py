@@ -61,7 +61,7 @@ def test_a_masked_autoencoder_shows_its_reconstructions_and_is_fine_tuned(images
         *("--set", f"pretrainer={decoder}", "--workdir", tmp_path / "mae"),
     )
     assert done.returncode == 0, done.stderr
-    whole = load(tmp_path / "mae", pretrainer=True)
+    whole = load(tmp_path / "mae", kind="pretrainer")
     assert type(whole) is MaskedAutoencoder and whole.decoder_hidden_size == 8
     page = read_page((tmp_path / "mae" / "report.html").read_text())
     assert page.headings[:2] == ["Reconstructions", "Training"]

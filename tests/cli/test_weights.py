@@ -174,6 +174,6 @@ def test_push_uploads_both_towers(keras_vit, tmp_path, monkeypatch):
         assert done.returncode == 0, done.stderr
         _, files = server.repositories["me/pairs"]["main"]
         card = files["README.md"].decode()
-        assert 'from_pretrained("hf://me/pairs", text_tower=True)' in card and "SiglipModel" in card
+        assert 'from_pretrained("hf://me/pairs", kind="image_text")' in card and "SiglipModel" in card
         assert json.loads(files["config.json"])["model_type"] == "siglip"
-        assert isinstance(from_pretrained("me/pairs", text_tower=True), ImageTextModel)
+        assert isinstance(from_pretrained("me/pairs", kind="image_text"), ImageTextModel)

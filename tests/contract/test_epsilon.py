@@ -350,7 +350,7 @@ def test_both_towers_have_the_epsilon_of_their_project_without_a_configuration(l
     path = save_weights(keras_vit.ImageTextModel(**arguments), tmp_path / name, layout)
     for file in path.parent.glob("*.json"):
         file.unlink()
-    checkpoint = read_checkpoint(path, num_heads=3, activation="gelu_tanh", text_tower=True)
+    checkpoint = read_checkpoint(path, num_heads=3, activation="gelu_tanh", kind="image_text")
     assert (checkpoint.arguments["norm_epsilon"], checkpoint.towers.text["norm_epsilon"]) == expected
 
 
@@ -377,7 +377,7 @@ def test_the_configuration_of_two_towers_keeps_the_epsilon_of_each(layout, argum
     towers = {name: {**arguments[name], "norm_epsilon": x} for name, x in (("image", IMAGE), ("text", TEXT))}
     path = save_weights(keras_vit.ImageTextModel(**{**arguments, **towers}), tmp_path / "folder", layout)
     path.with_suffix(".json").unlink()  # ours
-    checkpoint = read_checkpoint(path, num_heads=3, text_tower=True)
+    checkpoint = read_checkpoint(path, num_heads=3, kind="image_text")
     found = checkpoint.arguments["norm_epsilon"], checkpoint.towers.text["norm_epsilon"]
     assert found == (IMAGE, TEXT)
 

@@ -81,11 +81,11 @@ def test_the_vectors_of_texts_are_theirs(theirs, lit, tmp_path):
     for text, length in enumerate([16, 9, 2, 1, 15]):
         ids[text, length:] = 0
     expected = vectors_of(theirs, ids)
-    model = from_pretrained(lit, text_tower=True)
+    model = from_pretrained(lit, kind="image_text")
     assert (model.text.num_layers, model.text.num_heads, model.text.length) == (LAYERS, 2, 16)
     assert_close(model.text_encoder(ids), expected)
     again = save_weights(model, tmp_path / "again.npz", "vit_jax")
     with np.load(lit) as before, np.load(again) as after:
         assert {key: a.shape for key, a in after.items()} == {key: a.shape for key, a in before.items()}
-    again = from_pretrained(again, text_tower=True)
+    again = from_pretrained(again, kind="image_text")
     assert_close(again.text_encoder(ids), numpy(model.text_encoder(ids)), 1e-6)

@@ -41,7 +41,7 @@ def ids_and_inputs(model, images):
 @pytest.mark.parametrize("changes", [{}, {"n_inner": 40, "activation_function": "gelu"}])
 def test_a_model_is_read_and_written_with_equal_outputs(changes, tmp_path):
     theirs, processor = saved(tmp_path / "theirs", **changes)
-    model, images = from_pretrained(tmp_path / "theirs", pretrainer=True), images_of(SIDE, SIDE)
+    model, images = from_pretrained(tmp_path / "theirs", kind="pretrainer"), images_of(SIDE, SIDE)
     assert type(model) is ImageGPT
     ids, inputs = ids_and_inputs(model, images)
     with torch.no_grad():
@@ -63,12 +63,12 @@ def test_a_model_is_read_and_written_with_equal_outputs(changes, tmp_path):
         assert getattr(again.config, name) == getattr(theirs.config, name)
     written = transformers.ImageGPTImageProcessor.from_pretrained(tmp_path / "ours")
     np.testing.assert_array_equal(written.clusters.numpy(), processor.clusters.numpy())
-    assert_close(from_pretrained(tmp_path / "ours", pretrainer=True)(images), found.logits.numpy())
+    assert_close(from_pretrained(tmp_path / "ours", kind="pretrainer")(images), found.logits.numpy())
 
 
 def test_pixels_have_the_colors_of_their_processor(tmp_path):
     _, processor = saved(tmp_path)
-    model = from_pretrained(tmp_path, pretrainer=True)
+    model = from_pretrained(tmp_path, kind="pretrainer")
     photos = np.random.default_rng(0).integers(0, 256, (2, 9, 13, 3)).astype("uint8")
     expected = [processor(photo, return_tensors="np")["input_ids"][0] for photo in photos]
     found = numpy(model.color_ids(np.concatenate([model.encoder.preprocessing(photo) for photo in photos])))
@@ -80,7 +80,7 @@ def test_the_loss_and_its_gradients_are_theirs(tmp_path):
     import tensorflow as tf
 
     theirs, _ = saved(tmp_path / "theirs")
-    model, images = from_pretrained(tmp_path / "theirs", pretrainer=True), images_of(SIDE, SIDE)
+    model, images = from_pretrained(tmp_path / "theirs", kind="pretrainer"), images_of(SIDE, SIDE)
     ids, inputs = ids_and_inputs(model, images)
     # Their loss compares each output with the next input, so without the last pixel.
     loss = theirs(inputs, labels=inputs).loss
@@ -98,7 +98,7 @@ def test_the_loss_and_its_gradients_are_theirs(tmp_path):
         for parameter in theirs.parameters():
             parameter.copy_(parameter.grad)
     theirs.save_pretrained(tmp_path / "theirs")
-    expected = arrays(from_pretrained(tmp_path / "theirs", pretrainer=True))
+    expected = arrays(from_pretrained(tmp_path / "theirs", kind="pretrainer"))
     largest = max(np.abs(expected[weight.path]).max() for weight in trained)
     for weight, gradient in zip(trained, gradients):
         error = np.abs(numpy(tf.convert_to_tensor(gradient)) - expected[weight.path]).max()
@@ -109,7 +109,7 @@ def test_the_encoder_is_a_vision_transformer(tmp_path):
     saved(tmp_path)
     encoder = from_pretrained(tmp_path)
     assert type(encoder) is VisionTransformer
-    model = from_pretrained(tmp_path, pretrainer=True)
+    model = from_pretrained(tmp_path, kind="pretrainer")
     images = images_of(SIDE, SIDE)
     np.testing.assert_array_equal(numpy(encoder(images)), numpy(model.encoder(images)))
     classifier = from_pretrained(tmp_path, num_classes=7)

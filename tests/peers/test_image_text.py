@@ -66,7 +66,7 @@ def theirs_of(theirs, images, ids):
 def load(theirs, folder):
     theirs.save_pretrained(folder)
     image_size = {"image_size": 32} if isinstance(theirs, transformers.Siglip2Model) else {}
-    return from_pretrained(folder, text_tower=True, **image_size)
+    return from_pretrained(folder, kind="image_text", **image_size)
 
 
 @every_model
@@ -120,7 +120,7 @@ def test_images_of_any_aspect_ratio_in_one_batch_have_their_outputs(naflex, tmp_
     theirs, processor, folder = naflex
     given, ids = processor(photos(), return_tensors="pt"), inputs()[1]
     images = {"patches": given["pixel_values"].numpy(), "grids": given["spatial_shapes"].numpy()}
-    model = from_pretrained(folder, text_tower=True, max_num_patches=PATCHES)
+    model = from_pretrained(folder, kind="image_text", max_num_patches=PATCHES)
     texts = torch.from_numpy(ids).long()
     expected = theirs(input_ids=texts, **given, return_loss=True)
     assert_close(model.image_encoder(images), expected.image_embeds.detach().numpy())
@@ -141,7 +141,7 @@ def test_images_of_any_aspect_ratio_in_one_batch_have_their_outputs(naflex, tmp_
 
     def gradients():
         theirs.save_pretrained(tmp_path / "gradients")
-        return from_pretrained(tmp_path / "gradients", text_tower=True, max_num_patches=PATCHES)
+        return from_pretrained(tmp_path / "gradients", kind="image_text", max_num_patches=PATCHES)
 
     assert_same_gradients(model, {"images": images, "ids": ids}, theirs, expected.loss, gradients)
 
@@ -156,7 +156,7 @@ def test_a_model_of_ours_is_loaded_by_them(name, tmp_path):
     assert not {what: keys for what, keys in report.items() if keys}
     expected = theirs_of(theirs, images, ids).logits_per_image.detach().numpy()
     assert_close(theirs_of(again.eval(), images, ids).logits_per_image.detach().numpy(), expected)
-    pairs = from_pretrained(tmp_path / "ours", text_tower=True)({"images": images, "ids": ids})
+    pairs = from_pretrained(tmp_path / "ours", kind="image_text")({"images": images, "ids": ids})
     assert_close(numpy(pairs[:, 0]) @ numpy(pairs[:, 1]).T, expected)
 
 
@@ -169,7 +169,7 @@ def test_the_npz_files_of_big_vision_hold_the_same_models(name, layout, tmp_path
         path = save_weights(model, tmp_path / f"{scan}.npz", layout, scan=scan)
         with np.load(path) as arrays:
             assert {"params/t", "params/b", "params/img/embedding/kernel"} <= {*arrays}
-        again = from_pretrained(path, text_tower=True)
+        again = from_pretrained(path, kind="image_text")
         np.testing.assert_array_equal(
             again({"images": images, "ids": ids}), model({"images": images, "ids": ids})
         )

@@ -51,7 +51,7 @@ def made(name, folder):
     """transformers' model in a folder, and ours from it."""
     theirs = with_random_weights(**CHANGES[name])
     theirs.save_pretrained(folder)
-    return theirs, from_pretrained(folder, pretrainer=True)
+    return theirs, from_pretrained(folder, kind="pretrainer")
 
 
 def inputs_for(ours):
@@ -88,7 +88,7 @@ def test_the_gradients_are_theirs(tmp_path):
             parameter.copy_(torch.zeros(()) if parameter.grad is None else parameter.grad)
     theirs.decoder.decoder_pos_embed.data = with_random_weights().decoder.decoder_pos_embed.data
     theirs.save_pretrained(tmp_path / "gradients")
-    expected = from_pretrained(tmp_path / "gradients", pretrainer=True)
+    expected = from_pretrained(tmp_path / "gradients", kind="pretrainer")
     with tf.GradientTape() as tape:
         loss = ours.compute_loss(inputs, y_pred=ours(inputs, training=True))
     gradients = tape.gradient(loss, [weight.value for weight in ours.weights])
@@ -132,7 +132,7 @@ def test_fixed_positions_of_the_encoder_are_written_as_a_table(tmp_path):
 def test_a_file_with_the_authors_names_is_read_and_written(tmp_path):
     theirs = with_random_weights(decoder_hidden_size=32, decoder_num_attention_heads=16)
     theirs.save_pretrained(tmp_path / "theirs")
-    ours = from_pretrained(tmp_path / "theirs", pretrainer=True, norm_epsilon=1e-6)
+    ours = from_pretrained(tmp_path / "theirs", kind="pretrainer", norm_epsilon=1e-6)
     ours.normalize_targets = True  # as the authors train
     file = save_weights(ours, tmp_path / "mae.safetensors", "timm")
     state = safetensors.load_file(file)
@@ -153,7 +153,7 @@ def test_a_file_with_the_authors_names_is_read_and_written(tmp_path):
     assert_close(ours.get_layer("decoder_block_1")(tokens), expected)
 
     torch.save({"model": state, "epoch": 1}, tmp_path / "authors.pth")
-    again = from_pretrained(tmp_path / "authors.pth", pretrainer=True, num_heads=3)
+    again = from_pretrained(tmp_path / "authors.pth", kind="pretrainer", num_heads=3)
     assert again.get_config()["decoder_num_heads"] == 16 and again.normalize_targets
     inputs, _ = inputs_for(ours)
     assert_close(again(inputs), numpy(ours(inputs)), 1e-6)

@@ -73,7 +73,7 @@ def made(name, folder):
 def load(theirs, name, folder):
     """Our model with the parameters of theirs, in the folder of its configuration."""
     save_file(theirs.state_dict(), folder / "open_clip_model.safetensors")
-    return from_pretrained(folder, text_tower=True, **HEADS.get(name, {}))
+    return from_pretrained(folder, kind="image_text", **HEADS.get(name, {}))
 
 
 def inputs(model):
@@ -128,7 +128,7 @@ def test_a_model_of_ours_is_loaded_by_them(name, tmp_path):
     for computed, expected in zip(theirs_of(again, images, ids), theirs_of(theirs, images, ids)):
         assert_close(computed, expected)
     assert again.visual.preprocess_cfg["resize_mode"] == "squash"
-    pairs = from_pretrained(tmp_path / "ours", text_tower=True)({"images": images, "ids": ids})
+    pairs = from_pretrained(tmp_path / "ours", kind="image_text")({"images": images, "ids": ids})
     assert_close(numpy(pairs), numpy(model({"images": images, "ids": ids})))
 
 
@@ -157,5 +157,5 @@ def test_the_tokenizer_is_saved_for_them(family, tmp_path):
     theirs = open_clip.get_tokenizer(f"local-dir:{tmp_path / 'ours'}")
     texts = ["a photo of a cat", "A RED CAR", "don't", "cat dog house tree bird small large blue green"]
     np.testing.assert_array_equal(theirs(texts).numpy(), model.text_preprocessing(texts))
-    again = from_pretrained(tmp_path / "ours", text_tower=True).text_preprocessing
+    again = from_pretrained(tmp_path / "ours", kind="image_text").text_preprocessing
     np.testing.assert_array_equal(again(texts), model.text_preprocessing(texts))

@@ -70,7 +70,7 @@ def written(tmp_path_factory):
 @pytest.mark.parametrize("name", some(FILES, 2))
 def test_both_towers_are_restored_with_their_options(name, written):
     path, model = written(name)
-    again = from_pretrained(path, text_tower=True)
+    again = from_pretrained(path, kind="image_text")
     assert_same_arrays(arrays(again), arrays(model))
     assert again.text.get_config() == {**model.text.get_config(), "name": again.text.name}
     for option in ("objective", "image_projection", "text_projection", "projection_bias"):
@@ -86,7 +86,7 @@ def test_a_lit_with_a_bert_computes_what_its_authors_code_computes(prefix, golde
     stored = {prefix + key: array for key, array in read_arrays(golden / "lit_bert.npz").items()}
     write_arrays(stored, tmp_path / "LiT.npz")
     (tmp_path / "LiT.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", *"abcdefghijklmnopqr"]))
-    model = from_pretrained(tmp_path / "LiT.npz", text_tower="auto")
+    model = from_pretrained(tmp_path / "LiT.npz", kind="stored")
     with np.load(golden / "lit_bert.expected.npz") as expected:
         assert_close(model.encode_text(expected["ids"]), expected["text"])
         assert_close(model.image_encoder(expected["images"]), expected["image"])
@@ -134,17 +134,17 @@ def test_a_file_without_a_fitting_text_tower_is_refused(written, tmp_path):
         (no_norm, "only in model: text/encoder_norm/gamma"),
     ):
         with pytest.raises(ValueError, match=message):
-            from_pretrained(changed(path, tmp_path, change), text_tower=True)
+            from_pretrained(changed(path, tmp_path, change), kind="image_text")
     with pytest.raises(ValueError, match="no text tower"):
-        from_pretrained("tests/golden/token.npz", text_tower=True)
+        from_pretrained("tests/golden/token.npz", kind="image_text")
     with pytest.raises(ValueError, match="has no head"):
-        from_pretrained(path, text_tower=True, num_classes=3)
+        from_pretrained(path, kind="image_text", num_classes=3)
 
 
 @pytest.mark.parametrize("name", some(FILES, 2))
 def test_auto_loads_a_text_tower_that_the_keys_show(name, written, tmp_path):
     path, model = written(name)
-    assert_same_arrays(arrays(from_pretrained(path, text_tower="auto")), arrays(model))
+    assert_same_arrays(arrays(from_pretrained(path, kind="stored")), arrays(model))
 
     def damaged(stored):
         pattern = r"txt/(Enc|Bert.*layers_0)|text_model\.enc|^transformer"
@@ -152,7 +152,7 @@ def test_auto_loads_a_text_tower_that_the_keys_show(name, written, tmp_path):
 
     path = changed(path, tmp_path, damaged)
     with pytest.raises(ValueError, match="text/encoder_block_0/"):
-        from_pretrained(path, text_tower="auto")
+        from_pretrained(path, kind="stored")
 
 
 def test_a_siglip_without_pooling_has_no_vector_to_compare(written, tmp_path):
@@ -165,9 +165,9 @@ def test_a_siglip_without_pooling_has_no_vector_to_compare(written, tmp_path):
     path = changed(written("huggingface, SigLIP")[0], tmp_path, without_head)
     (tmp_path / "model.json").unlink()
     message = r"its image tower has no pooling \(vision_use_head=False in config.json\), and so no vector"
-    for text_tower in (True, "auto"):
+    for kind in ("image_text", "stored"):
         with pytest.raises(ValueError, match=message):
-            from_pretrained(path, text_tower=text_tower)
+            from_pretrained(path, kind=kind)
     assert isinstance(from_pretrained(path), VisionTransformer)
 
 
@@ -179,31 +179,31 @@ def test_auto_reads_a_file_without_text_tower_once(suffix, written, tmp_path, mo
     reader = "_lazy_arrays" if suffix == "keras" else "load_arrays"
     read, calls = getattr(checkpoint, reader), []
     monkeypatch.setattr(checkpoint, reader, lambda *args: calls.append(args) or read(*args))
-    image = from_pretrained(path, text_tower="auto", head="reset")
+    image = from_pretrained(path, kind="stored", head="reset")
     assert isinstance(image, VisionTransformer) and len(calls) == 1
     assert_same_arrays(arrays(image), arrays(model.image))
-    with pytest.raises(ValueError, match="text_tower must be one of False, True, 'auto'; got 'yes'"):
+    with pytest.raises(ValueError, match="text_tower must be one of None, False, True, 'auto'; got 'yes'"):
         from_pretrained("tests/golden/token.npz", text_tower="yes")
 
 
 def test_a_keras_file_is_loaded_with_both_towers(written, tmp_path):
     _, model = written("big_vision")
     model.save(tmp_path / "model.keras")
-    for text_tower in (True, "auto"):
+    for kind in ("image_text", "stored"):
         for source in (tmp_path / "model.keras", tmp_path):  # a file, and the folder of a run
-            again = from_pretrained(source, text_tower=text_tower)
+            again = from_pretrained(source, kind=kind)
             assert_same_arrays(arrays(again), arrays(model))
     for wrong, message in (
         ({"image_sise": 32}, "no option image_sise .did you mean 'image_size'"),
         ({"pooling": "gap"}, "an image tower keeps its pooling .*; got pooling='gap'"),
     ):
         with pytest.raises(ValueError, match=message):
-            from_pretrained(tmp_path / "model.keras", text_tower=True, **wrong)
+            from_pretrained(tmp_path / "model.keras", kind="image_text", **wrong)
     with pytest.raises(ValueError, match="has no head"):
-        from_pretrained(tmp_path / "model.keras", text_tower="auto", head="reset")
+        from_pretrained(tmp_path / "model.keras", kind="stored", head="reset")
     model.image.save(tmp_path / "image.keras")
     with pytest.raises(ValueError, match="expected one with a text tower"):
-        from_pretrained(tmp_path / "image.keras", text_tower=True)
+        from_pretrained(tmp_path / "image.keras", kind="image_text")
 
 
 def test_a_model_that_a_layout_cannot_express_is_refused(tmp_path):
@@ -243,7 +243,7 @@ def test_a_wrong_configuration_of_the_text_tower_is_one_clear_message(wrong, mes
     config["text_config"] = {**config["text_config"], **wrong} if isinstance(wrong, dict) else wrong
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
-        from_pretrained(tmp_path, text_tower=True)
+        from_pretrained(tmp_path, kind="image_text")
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_an_open_clip_config_that_our_towers_cannot_express_is_refused(
     (config if part in config else config["model_cfg"])[part] |= wrong
     (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
-        from_pretrained(tmp_path, text_tower=True)
+        from_pretrained(tmp_path, kind="image_text")
 
 
 def test_without_its_configuration_a_clip_of_open_clip_is_read_as_openais(written, tmp_path):
@@ -276,8 +276,8 @@ def test_without_its_configuration_a_clip_of_open_clip_is_read_as_openais(writte
     for file in tmp_path.glob("*.json"):
         file.unlink()
     with pytest.raises(ValueError, match="give activation="):
-        from_pretrained(path, text_tower=True, num_heads=3)
-    again = from_pretrained(path, text_tower=True, num_heads=3, activation="quick_gelu")
+        from_pretrained(path, kind="image_text", num_heads=3)
+    again = from_pretrained(path, kind="image_text", num_heads=3, activation="quick_gelu")
     assert_same_arrays(arrays(again.image), arrays(model.image))
     assert (again.text.causal, again.text.pooling, again.text.num_heads) == (True, "argmax", 1)
     with pytest.raises(ValueError, match="'open_clip' cannot express this model: no text tower"):

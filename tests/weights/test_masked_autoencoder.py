@@ -27,7 +27,7 @@ def model():
 @pytest.mark.parametrize("layout, name", [("huggingface", "mae"), ("timm", "mae.safetensors")])
 def test_what_is_written_is_read(layout, name, model, tmp_path):
     save_weights(model, tmp_path / name, layout)
-    again = from_pretrained(tmp_path / name, pretrainer=True)
+    again = from_pretrained(tmp_path / name, kind="pretrainer")
     assert type(again) is MaskedAutoencoder and again.get_config()["decoder_mlp_dim"] == 12
     assert again.normalize_targets and again.mask_fraction == 0.75
     assert_same_arrays(arrays(again), arrays(model))
@@ -37,22 +37,22 @@ def test_what_is_written_is_read(layout, name, model, tmp_path):
 def test_transformers_options_are_written(tmp_path):
     model = made(decoder_num_heads=4, mask_fraction=0.5, normalize_targets=False)
     save_weights(model, tmp_path / "mae", "huggingface")
-    again = from_pretrained(tmp_path / "mae", pretrainer=True)
+    again = from_pretrained(tmp_path / "mae", kind="pretrainer")
     assert (again.decoder_num_heads, again.mask_fraction, again.normalize_targets) == (4, 0.5, False)
 
 
 def test_a_keras_file_and_a_run_hold_all_of_it(model, tmp_path):
     model.save(tmp_path / "pretrainer.keras")
     for source in (tmp_path, tmp_path / "pretrainer.keras"):
-        assert_same_arrays(arrays(from_pretrained(source, pretrainer=True)), arrays(model))
+        assert_same_arrays(arrays(from_pretrained(source, kind="pretrainer")), arrays(model))
     assert type(from_pretrained(tmp_path / "pretrainer.keras")) is VisionTransformer
     with pytest.raises(ValueError, match="is loaded as it is; got other options"):
-        from_pretrained(tmp_path, pretrainer=True, image_size=32)
+        from_pretrained(tmp_path, kind="pretrainer", image_size=32)
     with pytest.raises(ValueError, match="loaded as it is; got other options"):
-        from_pretrained(tmp_path, pretrainer=True, pooling="gap")
+        from_pretrained(tmp_path, kind="pretrainer", pooling="gap")
     model.encoder.save(tmp_path / "encoder.keras")
     with pytest.raises(ValueError, match="holds a VisionTransformer; expected one trained without labels"):
-        from_pretrained(tmp_path / "encoder.keras", pretrainer=True)
+        from_pretrained(tmp_path / "encoder.keras", kind="pretrainer")
 
 
 def test_a_norm_after_the_pooling_is_new(model, tmp_path):
@@ -113,4 +113,4 @@ def test_a_damaged_file_is_refused(change, message, model, tmp_path):
         config = json.loads((tmp_path / "mae" / "config.json").read_text())
         (tmp_path / "mae" / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(ValueError, match=message):
-        from_pretrained(tmp_path / "mae", pretrainer=True)
+        from_pretrained(tmp_path / "mae", kind="pretrainer")

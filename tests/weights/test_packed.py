@@ -37,7 +37,7 @@ def theirs(folder, tmp_path):
 
 
 def test_both_towers_are_restored(towers, folder):
-    again = from_pretrained(folder, text_tower=True)
+    again = from_pretrained(folder, kind="image_text")
     assert_same_arrays(arrays(again), arrays(towers))
     assert again.image.get_config() == {**towers.image.get_config(), "name": again.image.name}
 
@@ -82,9 +82,9 @@ def test_a_packed_model_becomes_one_of_one_size(suffix, towers, theirs, folder, 
         source = tmp_path / "towers.keras"
         towers.save(source)
     expected = from_pretrained(theirs, **size)
-    for text_tower in (False, True):
-        found = from_pretrained(source, text_tower=text_tower, **size)
-        image = found.image if text_tower else found
+    for kind in ("auto", "image_text"):
+        found = from_pretrained(source, kind=kind, **size)
+        image = getattr(found, "image", found)
         assert (image.max_num_patches, image.preprocessing.image_size) == (None, (24, 40))
         assert_same_arrays(arrays(image), arrays(expected))
     text = {name: array for name, array in arrays(towers).items() if name.startswith("text/")}

@@ -159,7 +159,7 @@ def test_a_segmenter_and_two_towers_come_back_the_same(hub):
     towers = randomize(ImageTextModel(image, text, text_projection=12, projection_bias=True))
     push_to_hub(towers, "me/words")
     card = files_of(hub, "me/words")["README.md"].decode()
-    assert 'from_pretrained("hf://me/words", text_tower=True)' in card
-    assert_same_arrays(arrays(from_pretrained("me/words", text_tower=True)), arrays(towers))
+    assert 'from_pretrained("hf://me/words", kind="image_text")' in card
+    assert_same_arrays(arrays(from_pretrained("me/words", kind="image_text")), arrays(towers))
     with pytest.raises(ValueError, match="a VisionTransformer for the layout 'timm'; got a ImageTextModel"):
         push_to_hub(towers, "me/words", layout="timm")

@@ -57,7 +57,7 @@ def finished(images, tmp_path_factory, eager):
 
 def test_a_run_ends_with_the_teachers_encoder_and_its_score(images, finished):
     workdir, record = finished
-    model, whole = read_model(workdir.model), read_model(workdir.pretrainer, pretrainer=True)
+    model, whole = read_model(workdir.model), read_model(workdir.pretrainer, "pretrainer")
     assert_same_arrays(arrays(model), arrays(whole.encoder))
     student = arrays(whole.student, inside="student")
     assert any(np.abs(student[path] - value).max() > 1e-6 for path, value in arrays(model).items())
@@ -138,7 +138,7 @@ def test_the_encoder_is_weights_for_other_models(finished):
 
 @slow
 def test_the_report_shows_the_attention_of_the_class_token(finished):
-    model = read_model(finished[0].pretrainer, pretrainer=True)
+    model = read_model(finished[0].pretrainer, "pretrainer")
     images = np.random.default_rng(0).uniform(-1, 1, (3, 16, 16, 3)).astype("float32")
     (pictures,) = config().pretraining.figures(model, images)
     assert [*pictures.rows] == ["image", "head 0", "head 1", "head 2"]

@@ -57,7 +57,7 @@ def with_recipe(config, **changes):
 
 
 def test_the_palette_has_the_colors_of_training_pixels(config, finished):
-    model = from_pretrained(finished.path, pretrainer=True)
+    model = from_pretrained(finished.path, kind="pretrainer")
     samples = load_dataset(config.dataset, RECIPE.seed).split("train")
     expected = fit_palette(samples, model.encoder.preprocessing, COLORS, RECIPE.seed)
     np.testing.assert_array_equal(model.palette, expected)
@@ -70,7 +70,7 @@ def test_the_palette_has_the_colors_of_training_pixels(config, finished):
 def test_weights_keep_their_palette(config, finished, tmp_path):
     config = with_recipe(dataclasses.replace(config, model=None, weights=str(finished.model)), seed=5)
     continued = train(with_recipe(config, total_steps=2, eval_every=2), tmp_path / "run", verbose=0)[0]
-    palettes = [from_pretrained(run.path, pretrainer=True).palette for run in (finished, continued)]
+    palettes = [from_pretrained(run.path, kind="pretrainer").palette for run in (finished, continued)]
     np.testing.assert_array_equal(*palettes)
 
 
@@ -101,7 +101,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(config, finished, eager, tmp_pat
     resumed, _ = train(config, tmp_path / "run", verbose=0)
     assert resumed.steps() == finished.steps() != []
     np.testing.assert_equal(end_of(resumed.path), end_of(finished.path))
-    models = [from_pretrained(run.path, pretrainer=True) for run in (resumed, finished)]
+    models = [from_pretrained(run.path, kind="pretrainer") for run in (resumed, finished)]
     assert all(type(model) is ImageGPT for model in models)
     for weights in zip(*(model.get_weights() for model in models), strict=True):
         np.testing.assert_array_equal(*weights)
@@ -146,7 +146,7 @@ def test_the_recipe_completes_digits_as_the_digit_that_was_begun(tmp_path):
 
     config = RunConfig("digits", find_recipe("digits_igpt"), objective="igpt")
     workdir, _ = train(config, tmp_path / "run", verbose=0)
-    model = from_pretrained(workdir.path, pretrainer=True)
+    model = from_pretrained(workdir.path, kind="pretrainer")
     dataset = load_dataset("digits")
     pixels = {}
     for split in ("train", "test"):

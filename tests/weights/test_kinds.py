@@ -1,0 +1,95 @@
+"""The kinds of models that files hold: which class `from_pretrained(kind=…)` makes of them."""
+
+import pytest
+from reference.small import small
+
+from keras_vit import from_pretrained
+from keras_vit.models import ImageSegmenter, ImageTextModel, MaskedPatchPredictor, VisionTransformer
+from keras_vit.weights.kinds import parts_of
+
+TEXT = {"vocabulary_size": 9, "length": 4, "num_layers": 1, "mlp_dim": 24, "num_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A `.keras` file of each kind of model."""
+    folder = tmp_path_factory.mktemp("kinds")
+    models = {
+        "classifier": small(),
+        "segmenter": ImageSegmenter(small(num_classes=None), 4),
+        "image_text": ImageTextModel(small(num_classes=None), {**TEXT, "hidden_size": small().hidden_size}),
+        "pretrainer": MaskedPatchPredictor(small(num_classes=None)),
+    }
+    for name, model in models.items():
+        model.save(folder / f"{name}.keras")
+    return folder
+
+
+CLASSES = {
+    ("classifier", "auto"): VisionTransformer,
+    ("classifier", "stored"): VisionTransformer,
+    ("classifier", "classifier"): VisionTransformer,
+    ("segmenter", "auto"): ImageSegmenter,
+    ("segmenter", "stored"): ImageSegmenter,
+    ("segmenter", "segmenter"): ImageSegmenter,
+    ("segmenter", "classifier"): VisionTransformer,
+    ("image_text", "auto"): VisionTransformer,
+    ("image_text", "stored"): ImageTextModel,
+    ("image_text", "image_text"): ImageTextModel,
+    ("pretrainer", "auto"): VisionTransformer,
+    ("pretrainer", "pretrainer"): MaskedPatchPredictor,
+}
+
+
+@pytest.mark.parametrize(("stored", "kind"), CLASSES)
+def test_each_kind_of_file_becomes_the_class_asked_for(stored, kind, files):
+    assert type(from_pretrained(files / f"{stored}.keras", kind=kind)) is CLASSES[stored, kind]
+
+
+@pytest.mark.parametrize(
+    ("stored", "kind", "message"),
+    [
+        ("classifier", "segmenter", r"expected a segmenter's file, or its head in segmenter=\{…\}"),
+        ("classifier", "image_text", "holds a VisionTransformer; expected one with a text tower"),
+        ("segmenter", "pretrainer", "holds a ImageSegmenter; expected one trained without labels"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(stored, kind, message, files):
+    with pytest.raises(ValueError, match=message):
+        from_pretrained(files / f"{stored}.keras", kind=kind)
+
+
+def test_a_classifier_is_made_of_a_segmenters_encoder(files):
+    model = from_pretrained(files / "segmenter.keras", kind="classifier", num_classes=3)
+    assert model.num_classes == 3 and model.class_names is None
+
+
+def test_the_arguments_of_version_0_1_are_kinds(files):
+    for old, kind, name in (
+        ({"text_tower": True}, "image_text", "image_text"),
+        ({"text_tower": "auto"}, "stored", "image_text"),
+        ({"pretrainer": True}, "pretrainer", "pretrainer"),
+    ):
+        with pytest.warns(DeprecationWarning, match=f"is deprecated; use kind='{kind}'"):
+            model = from_pretrained(files / f"{name}.keras", **old)
+        assert model.kind == name
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"kind": "pretrainer", "segmenter": {"num_classes": 2}},
+            "expected one kind of model; got arguments for pretrainer and segmenter",
+        ),
+        ({"kind": "segmenter", "num_classes": 0}, "kind='segmenter' needs it"),
+    ],
+)
+def test_arguments_for_two_kinds_are_refused(wrong, message, files):
+    with pytest.raises(ValueError, match=message):
+        from_pretrained(files / "segmenter.keras", **wrong)
+
+
+def test_a_model_that_no_layout_has_is_refused():
+    with pytest.raises(ValueError, match="got a MaskedPatchPredictor, whose `encoder` can be saved"):
+        parts_of(MaskedPatchPredictor(small(num_classes=None)))
