@@ -7,12 +7,12 @@ import pathlib
 
 import keras_vit
 from keras_vit.messages import one_line
-from keras_vit.models import ImageSegmenter
 from keras_vit.models.classifying import check_not_packed
 from keras_vit.models.config import DYNAMIC_SIZE, OPTIONS, ViTConfig, stem_stride
+from keras_vit.models.configured import backbone
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer, items, one_of, optional, text
-from keras_vit.tasks import get_task
+from keras_vit.tasks import get_task, task_of_class
 
 FILE = "keras_vit.json"  # in SavedModels, LiteRT and ONNX files
 LABELS = "labels.txt"  # one class name a line
@@ -78,7 +78,7 @@ class Description:
     @property
     def output(self):
         """The name of the live model's output: "logits", "values" or "representation"."""
-        return "representation" if self.num_classes is None else get_task(self.task).output_name
+        return "representation" if self.num_classes is None else get_task(self.task).label.output_name
 
     @property
     def usual_size(self):
@@ -156,12 +156,9 @@ def describe(model, task=None, seed=0):
         ('0', '1')
     """
     check_not_packed(model, "this export, unlike export_image_text,")
-    segments = isinstance(model, ImageSegmenter)
-    encoder = model.encoder if segments else model
-    task = get_task(task or (model.task if segments else "single_label"))
-    if segments != task.has_class_maps:
-        expected = f"the task {model.task!r}" if segments else "a task with one output per image"
-        raise ValueError(f"expected {expected}; got {task.name!r}")
+    encoder, task = backbone(model), task_of_class(model, task)
+    if task.label.is_map and encoder is model:
+        raise ValueError(f"expected a task with one output per image; got {task.name!r}")
     broken = [name for name in model.class_names or () if name.splitlines() not in ([], [name])]
     if broken:
         raise ValueError(f"class names must be one line each for {LABELS}; got {broken[0]!r}")
@@ -177,7 +174,7 @@ def describe(model, task=None, seed=0):
         architecture={name: config[name] for name in OPTIONS if name not in NOT_ARCHITECTURE},
         version=keras_vit.__version__,
         seed=seed,
-        segmenter=_arguments(model) if segments else None,
+        segmenter=None if encoder is model else _arguments(model),
         **{name: prepare[name] for name in ("resize", "crop_fraction", "interpolation", "antialias")},
         **{name: tuple(prepare[name]) for name in ("mean", "std")},
     )
@@ -231,7 +228,7 @@ def _check(description):
     optional(items(text)).check("class_names", d.class_names)
     if d.class_names is not None:
         one_of([d.num_classes]).check("number of class names", len(d.class_names))
-    one_of([d.segmenter is not None]).check("segmenter", get_task(d.task).has_class_maps)
+    one_of([d.segmenter is not None]).check("segmenter", get_task(d.task).label.is_map)
     # The constructor of Preprocessing checks these fields.
     given = d.preprocessing if d.mean is d.std is None else d.live_preprocessing
     one_of([config.in_channels]).check("channels of mean and std", given.channels)

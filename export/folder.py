@@ -25,8 +25,9 @@ from keras_vit.export.verify import (
     live_run,
     sample_images,
 )
-from keras_vit.models import ImageSegmenter, ImageTextModel
+from keras_vit.models import ImageTextModel
 from keras_vit.models.config import DYNAMIC_SIZE
+from keras_vit.models.configured import backbone
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path, free_path
 
@@ -120,9 +121,9 @@ def export_folder(
         towers, model = model, model.vision_transformer()
     check_exportable(model)
     task = task or (dataset.task if dataset else None)
-    live, segments = model, isinstance(model, ImageSegmenter)
+    live, has_own_head = model, backbone(model) is not model
     if (
-        segments
+        has_own_head
         or representation
         or model.dtype_policy.name != "float32"
         or "dense_layers" in model.get_config()
@@ -131,7 +132,7 @@ def export_folder(
     description = describe(live, task)
     task = description.task
     description = description.with_size(image_size or description.usual_size)
-    if dataset and (segments or live.is_classifier):
+    if dataset and (has_own_head or live.is_classifier):
         check_classes(live, dataset)
     if dataset and dataset.task != task:
         raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
@@ -202,9 +203,8 @@ def calibration_images(dataset, description):
     """Images of the train split for the calibration of int8, in a list; None if there is no such split."""
     if dataset is None or "train" not in dataset.splits:
         return None
-    has_class_maps = get_task(dataset.task).has_class_maps
     split, prepare = dataset.split("train"), description.preprocessing
-    images, _ = sample_images(split, prepare, CALIBRATION_IMAGES, has_class_maps)
+    images, _ = sample_images(split, prepare, CALIBRATION_IMAGES, get_task(dataset.task).label.is_map)
     return [images]
 
 

@@ -149,7 +149,7 @@ def _output(description):
         return f"`{description.output}`: {count} numbers."
     else:
         text = (
-            f"`logits` of {count} classes; {get_task(description.task).activation} turns them into "
+            f"`logits` of {count} classes; {get_task(description.task).label.activation} turns them into "
             "probabilities. `assets/labels.txt` names the classes in this order, one a line."
         )
     names = [plain(name) for name in description.class_names or ()]

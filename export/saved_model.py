@@ -11,9 +11,11 @@ from keras import ops
 from keras_vit.export import class_maps, signatures
 from keras_vit.export.description import FILE, LABELS, damaged, describe, read_description
 from keras_vit.export.warmup import warmup_requests, write_warmup
-from keras_vit.models import ImageSegmenter, VisionTransformer
+from keras_vit.labels import label_kind
+from keras_vit.models import VisionTransformer
 from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.config import DYNAMIC_SIZE
+from keras_vit.models.configured import ConfiguredModel, backbone
 from keras_vit.rules import integer, items
 from keras_vit.writing import atomic_path
 
@@ -143,7 +145,7 @@ def open_saved_model(path, threads=None):
 
 def check_exportable(model):
     """Raise ValueError unless this is a model of a class that is exported."""
-    if not isinstance(model, VisionTransformer | ImageSegmenter):
+    if not isinstance(model, ConfiguredModel) or model.exported_stages is None:
         expected = "a VisionTransformer or an ImageSegmenter"
         raise ValueError(f"expected {expected} to export; got {type(model).__name__}")
 
@@ -181,7 +183,7 @@ def float32_copy(model, representation=False):
         >>> float32_copy(model, representation=True).output.shape
         (None, 24)
     """
-    if isinstance(model, ImageSegmenter):
+    if backbone(model) is not model:
         if representation:
             raise ValueError("a segmenter has no representation of whole images: export its encoder")
         with tf.device("cpu:0"):
@@ -207,7 +209,7 @@ def _exported(model, description):
     are saved through a Keras variable.
     """
     forward = signatures.forward(model)
-    segments = isinstance(model, ImageSegmenter)
+    segments = label_kind(description.task).is_map
     output = "representation" if model.num_classes is None else "logits"
     channels, any_size = model.in_channels, model.image_size == DYNAMIC_SIZE
 

@@ -6,7 +6,6 @@ import tensorflow as tf
 from keras_vit.data.formats import is_bounded
 from keras_vit.data.images import decode, with_channels
 from keras_vit.inspection.attention import rollout_outputs, rollout_tensor
-from keras_vit.models import ImageSegmenter
 from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
 from keras_vit.preprocessing import bounds
 from keras_vit.tasks import get_task
@@ -33,8 +32,8 @@ def forward(model, rollout=False):
         >>> sorted(forward(model)(tf.constant(images), False))
         ['logits', 'representation']
     """
-    names = [] if isinstance(model, ImageSegmenter) else ["representation"]
-    stages = model.feature_extractor(names + ["logits"] * (model.num_classes is not None))
+    names = [*model.exported_stages, "logits"] if model.num_classes is not None else model.exported_stages
+    stages = model.feature_extractor(names)
 
     if rollout:
         stages = keras.Model(model.input, {**stages.output, **rollout_outputs(model)})
@@ -67,7 +66,7 @@ def named_outputs(stages, description):
     elif description.output == "values":
         found = {"values": stages["logits"]}
     else:
-        activation = getattr(tf.nn, get_task(description.task).activation)
+        activation = getattr(tf.nn, get_task(description.task).label.activation)
         found = {"logits": stages["logits"], "probabilities": activation(stages["logits"])}
     return found | ({"rollout": stages["rollout"]} if "rollout" in stages else {})
 

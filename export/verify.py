@@ -14,10 +14,10 @@ from tqdm import tqdm
 from keras_vit.data.batches import mask_batches
 from keras_vit.data.images import decode_and_prepare
 from keras_vit.data.samples import not_converted
-from keras_vit.evaluation.predicting import predictions_of_maps, unpadded
 from keras_vit.export.class_maps import one_hot
 from keras_vit.export.description import Description
 from keras_vit.tasks import get_task
+from keras_vit.tasks.computing import predictions_of_maps, unpadded
 
 BATCH = 16
 MIN_IMAGES = 256  # An agreement on fewer images is too coarse to be compared with a tolerance.
@@ -33,14 +33,14 @@ MIN_PIXELS = 1_000_000
 MAX_VALUES = 2**28  # of the logits of all pixels that are verified: 1 GiB
 
 
-def sample_images(samples, preprocessing, count, has_class_maps=False):
+def sample_images(samples, preprocessing, count, is_map=False):
     """Images sampled evenly from a split, as exports take them.
 
     Args:
         samples: A split of a `Dataset`.
         preprocessing: An export's, to float32 in [0, 1].
         count: The maximum number of images.
-        has_class_maps: Whether the labels are class maps.
+        is_map: Whether the labels are class maps.
 
     Returns:
         (images (n, height, width, channels), labels); class maps are a list, each of its image's own size.
@@ -57,7 +57,7 @@ def sample_images(samples, preprocessing, count, has_class_maps=False):
     count = min(count, len(samples))
     if count < 1:
         raise ValueError(f"expected at least one image; got {count} of {len(samples)}")
-    if has_class_maps:
+    if is_map:
         chosen = samples.take(np.linspace(0, len(samples) - 1, count).astype(int).tolist())
         batches = [*mask_batches(chosen, preprocessing, BATCH).as_numpy_iterator()]
         labels = [label for _, masks, sizes in batches for label in unpadded(masks, sizes)]
@@ -126,14 +126,14 @@ class Reference:
         if outputs.ndim == self.outputs.ndim:  # no class maps
             differences = np.abs(self.outputs - outputs)
             largest, mean = float(differences.max()) / scale, float(differences.mean()) / scale
-        if task.has_class_maps:
+        if task.label.is_map:
             agreement = self._agreement_of_pixels(outputs, scale)
             if self.labels is not None:
                 logits = outputs if mean is not None else one_hot(outputs, self.description.num_classes)
                 predictions = predictions_of_maps(logits, self.labels)
         elif self.labels is not None and self.description.is_classifier:
             predictions = task.predictions(outputs, self.labels)
-            agreement = task.agreement(self.outputs, outputs)
+            agreement = task.label.agreement(self.outputs, outputs)
         if predictions is not None:
             score = task.scores(predictions)[task.primary_metric]
         return {
@@ -175,18 +175,18 @@ def live_reference(model, description, samples=None, count=512):
         (16, 10)
     """
     task = get_task(description.task)
-    if task.has_class_maps:
+    if task.label.is_map:
         per_image = math.prod(description.image_size) * description.num_classes
         count = min(count, max(MAX_VALUES // per_image, 1))
     if samples is None:
         shape = (min(BATCH, count), *description.preprocessing.image_size, description.channels)
         images, labels = np.random.default_rng(0).uniform(size=shape).astype("float32"), None
     else:
-        images, labels = sample_images(samples, description.preprocessing, count, task.has_class_maps)
+        images, labels = sample_images(samples, description.preprocessing, count, task.label.is_map)
         if description.is_classifier:
-            task.check_labels(labels, description.num_classes)
-        for label in labels if task.has_class_maps else ():
-            task.check_labels(label[np.newaxis], description.num_classes)
+            task.label.check(labels, description.num_classes)
+        for label in labels if task.label.is_map else ():
+            task.label.check(label[np.newaxis], description.num_classes)
     run = live_run(model)
     return Reference(description, images, labels, _run_batches(run, images), run)
 

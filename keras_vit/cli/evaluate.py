@@ -1,12 +1,10 @@
 """`keras-vit evaluate`: the scores of a model on a split."""
 
-from keras_vit.cli.evaluation_summary import matrix_of
 from keras_vit.cli.labels import with_labels
 from keras_vit.cli.page import png_of
 from keras_vit.cli.report import check_output, check_png, report, text_table
 from keras_vit.cli.source import open_dataset, open_model, task_of
 from keras_vit.evaluation import predict, retrieval
-from keras_vit.evaluation.predicting import check_outputs
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
 from keras_vit.models import ImageTextModel
 from keras_vit.tasks import get_task
@@ -27,7 +25,7 @@ def run(args):
     task = get_task(args.task or ("single_label" if args.zero_shot else task_of(args.model, model)))
     if args.task is None:
         _check(args, task)
-    check_outputs(model, task)
+    task.check_model(model)
     dataset = open_dataset(args, model, task.name)
     samples = dataset.split(args.split)
     real = real_labels_of(samples, real) if real else None
@@ -50,7 +48,7 @@ def run(args):
         report(args, value, text)
     finally:
         if args.confusion:
-            matrix = matrix_of(predictions, task)
+            matrix = task.confusion(predictions)
             _draw(args.confusion, matrix, names, f"{args.dataset}, {args.split}")
 
 
@@ -74,9 +72,9 @@ def _check(args, task):
     """Refuse impossible options before anything is computed."""
     if args.retrieval and (others := [f"--{name}" for name in OF_CLASSES if getattr(args, name)]):
         raise ValueError(f"--retrieval scores captions, without classes; got it with {', '.join(others)}")
-    if task and not task.has_class_ids and args.real:
+    if task and not task.label.is_class_id and args.real:
         raise ValueError(f"--real needs one label per image; got --task {task.name}")
-    if task and not (task.has_class_ids or task.has_class_maps) and args.confusion:
+    if task and not task.confusion and args.confusion:
         raise ValueError(f"--confusion needs one label per image or pixel; got --task {task.name}")
     if task and not task.per_class and args.per_class:
         raise ValueError(f"--per_class needs classes; got --task {task.name}")

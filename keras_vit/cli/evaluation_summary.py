@@ -10,7 +10,7 @@ from PIL import Image
 from keras_vit.cli.page import format_value, gallery, picture, table
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.samples import Samples
-from keras_vit.evaluation import confusion_matrix, predict
+from keras_vit.evaluation import predict
 from keras_vit.inspection.class_map_figures import class_example_figure, iou_figure, segmentation_figure
 from keras_vit.inspection.figures import confusion_figure
 from keras_vit.messages import spelled
@@ -71,17 +71,17 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
     report.add("Scores", words, score_table(scores or own_scores, split if scores else sampled))
     if task.per_class:
         report.add("Scores", _class_table(result["classes"]))
-    if (task.has_class_ids or task.has_class_maps) and len(names) <= MAX_MATRIX:
+    if task.confusion and len(names) <= MAX_MATRIX:
         report.add("Confusions", "Rows are true classes, columns predicted ones.")
-        figure = confusion_figure(matrix_of(predictions, task), names, sampled)
+        figure = confusion_figure(task.confusion(predictions), names, sampled)
         report.draw("Confusions", "confusion", figure, f"Confusion matrix of {sampled}")
-    if task.has_class_ids:
+    if task.label.is_class_id:
         _add_errors(report, predictions, names, files)
-    if task.has_class_maps:
+    if task.label.is_map:
         _add_class_examples(report, model, subset, predictions, task, result["classes"], sampled)
 
     def add_pictures(heading, words, indices, shown):
-        if task.has_class_maps:
+        if task.label.is_map:
             scores = predictions.image_iou
             captions = [": ".join(filter(None, (files[i], f"IoU {scores[i]:.2f}"))) for i in indices]
             inputs, truth = zip(*shown)
@@ -105,17 +105,12 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
     if best:
         words = "The smallest losses of correct predictions first."
         add_pictures("Best predictions", words, best, read[len(worst) :])
-    return result, [image for image, _ in shown], [task.format_label(label, names) for _, label in shown]
-
-
-def matrix_of(predictions, task):
-    """Return the confusion matrix of images, or of pixels."""
-    return predictions.confusion_matrix if task.has_class_maps else confusion_matrix(predictions)
+    return result, [image for image, _ in shown], [task.label.format(label, names) for _, label in shown]
 
 
 def predicted_maps(model, inputs, task):
     """Return the class map of each model input, of any sizes."""
-    return [task.decide(model.predict_on_batch(image[np.newaxis]))[0] for image in inputs]
+    return [task.label.decide(model.predict_on_batch(image[np.newaxis]))[0] for image in inputs]
 
 
 def colors_of(model, inputs):
@@ -133,7 +128,7 @@ def sample_images(model, samples, task, names, count):
     """Return evenly spaced samples of a split: model inputs, and their labels as text."""
     subset = draw_samples(samples, MAX_IMAGES)
     shown = _read(model, subset, np.linspace(0, len(subset) - 1, min(count, len(subset))).astype(int))
-    return [image for image, _ in shown], [get_task(task).format_label(label, names) for _, label in shown]
+    return [image for image, _ in shown], [get_task(task).label.format(label, names) for _, label in shown]
 
 
 def draw_samples(samples, count):
@@ -210,10 +205,8 @@ def _outputs(model, images):
 
 def _thumbnail(model, image, label, output, task, names, file):
     """Return a small picture with the prediction, and the truth where it differs."""
-    predicted, true = task.decide(output), task.format_label(label, names)
-    caption = task.format_label(predicted, names)
-    if task.has_class_ids:
-        caption += f" ({task.probabilities(output).max():.1%})"
+    predicted, true = task.label.decide(output), task.label.format(label, names)
+    caption = task.label.format(predicted, names) + task.confidence(output)
     if not np.array_equal(predicted, label):
         caption += f"; is {true}"
     thumbnail = Image.fromarray(np.round(model.preprocessing.colors(image) * 255).astype("uint8"))

@@ -21,7 +21,6 @@ from keras_vit.cli.run_report import MAX_INSPECTED, REPORT
 from keras_vit.cli.source import finished_run, open_dataset, open_live, open_model, task_of
 from keras_vit.cli.views import Subject, add_views, seen_gray
 from keras_vit.data.datasets import folder_of, title_of
-from keras_vit.evaluation.predicting import check_outputs
 from keras_vit.export.exported_model import ExportedModel
 from keras_vit.inspection.class_map_figures import segmentation_figure
 from keras_vit.messages import spelled
@@ -60,13 +59,13 @@ def _inspect(args, paths):
     else:
         model = open_model(args.model, **trust)
     task = get_task(args.task or task_of(args.model, model))
-    if task.has_class_maps and model.preprocessing.image_size is None:
+    if task.label.is_map and model.preprocessing.image_size is None:
         raise ValueError("this model segments images of any size; give --image_size, a size for the figures")
     check_not_packed(model, "inspection")
     encoder = None if isinstance(model, ExportedModel) else backbone(model)
-    has_scores = model.is_classifier or task.has_class_maps
+    has_scores = model.is_classifier or task.label.is_map
     if has_scores:
-        check_outputs(model, task)
+        task.check_model(model)
     blocks = encoder.num_layers or 0 if encoder else 0
     if args.block is not None and args.block not in range(-blocks, blocks):
         raise ValueError(f"--block {args.block} is out of range: the model has {blocks} blocks")
@@ -76,12 +75,10 @@ def _inspect(args, paths):
     names, source = names_of(paths), f"{len(paths)} given"
     inputs = [model.preprocessing([path])[0] for path in paths[:MAX_INSPECTED]]
     if paths and has_scores:
-        found = (
-            segmented(model, paths, TOP) if task.has_class_maps else predicted(model, paths, task.name, TOP)
-        )
+        found = segmented(model, paths, TOP) if task.label.is_map else predicted(model, paths, task.name, TOP)
         value["images"] = [*found]
         report.add("Predictions", _prediction_table(model, names, value["images"]))
-        if task.has_class_maps:
+        if task.label.is_map:
             figure = segmentation_figure(
                 colors_of(model, inputs),
                 predicted_maps(model, inputs, task),
@@ -134,7 +131,7 @@ def _prediction_table(model, names, predictions):
 def _words(model, found, top):
     """Return a prediction as text."""
     if "values" in found:
-        return REGRESSION.format_label(found["values"], model.class_names or range(model.num_classes))
+        return REGRESSION.label.format(found["values"], model.class_names or range(model.num_classes))
     scores = (row.values() for row in found["classes"][:top])
     return "; ".join(f"{name} {score:.1%}" for name, score in scores)
 

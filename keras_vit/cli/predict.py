@@ -17,7 +17,6 @@ from keras_vit.cli.source import open_model, task_of, with_class_names
 from keras_vit.data.files import IMAGE_SUFFIXES
 from keras_vit.data.folder import image_files
 from keras_vit.data.mask_folder import CLASSES, MASKS, NO_CLASS
-from keras_vit.evaluation.predicting import check_outputs
 from keras_vit.inspection.class_maps import class_overlay, palette_png, png_bytes
 from keras_vit.messages import printable
 from keras_vit.models.classifying import check_finite, classify
@@ -48,8 +47,8 @@ def run(args):
     if args.class_names:
         model = with_class_names(model, args.class_names)
     task = get_task(task_of(args.model, model))
-    check_outputs(model, task)
-    if (args.masks or args.windows) and not task.has_class_maps:
+    task.check_model(model)
+    if (args.masks or args.windows) and not task.label.is_map:
         raise ValueError(
             f"--masks and --windows need a model that segments images; this one's task is {task.name!r}"
         )
@@ -63,7 +62,7 @@ def run(args):
         write = None
         if args.masks:
             write = _writer(at_end.enter_context(atomic_path(args.masks, overwrite=False)), model, files)
-        if task.has_class_maps:
+        if task.label.is_map:
             results = segmented(model, paths, args.top, args.windows, write, progress)
         else:
             results = predicted(model, paths, task.name, args.top, progress)

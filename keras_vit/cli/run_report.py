@@ -16,7 +16,7 @@ from keras_vit.messages import spelled
 from keras_vit.models.config import OPTIONS
 from keras_vit.models.configured import backbone
 from keras_vit.tasks import TASKS
-from keras_vit.training.run import load_data, test_classifier
+from keras_vit.training.run import load_data
 from keras_vit.weights.checkpoint import read_model
 from keras_vit.writing import atomic_write
 
@@ -42,9 +42,9 @@ def write_run_report(config, workdir, record, data_dir=None):
     """
     model, report = open_live(workdir.path, kind="stored"), Report()
     images, names, pictures = [], [], []
-    if config.pretraining is None:
+    if config.task.needs_labels:
         images, names = _add_test_split(report, config, workdir, model, record, data_dir)
-    elif config.pretraining.figures is not None and workdir.pretrainer.is_file():
+    elif config.task.figures is not None and workdir.pretrainer.is_file():
         pictures = _add_pictures(report, config, workdir, data_dir)
     add_curves(report, workdir)
     encoder = backbone(model)
@@ -157,7 +157,7 @@ def _add_test_split(report, config, workdir, model, record, data_dir):
         report.add("Scores", f"{split}: {len(samples)} images.", score_table(scores, split))
         captions = [of_image[0] for of_image in dataset.texts.wordings["test"]]
         return sample_images(backbone(model), samples, recipe.task, captions, MAX_INSPECTED)
-    model = test_classifier(model, dataset)
+    model = config.task.classifier(model, dataset)
     names, batch_size = dataset.class_names, recipe.batch_size
     _, *worst = add_evaluation(report, model, samples, recipe.task, split, names, batch_size, folder, scores)
     return worst
@@ -172,7 +172,7 @@ def _add_pictures(report, config, workdir, data_dir):
     batches = evaluation_batches(dataset.split("test"), model.encoder.preprocessing, MAX_INSPECTED)
     images, _ = next(iter(batches))
     images = images.numpy()
-    for heading, words, rows in config.pretraining.figures(model, images):
+    for heading, words, rows in config.task.figures(model, images):
         report.add(heading, words)
         report.draw(heading, heading.lower().replace(" ", "-"), picture_rows(rows, heading), heading)
     return images

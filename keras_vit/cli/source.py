@@ -205,7 +205,7 @@ def open_dataset(args, model, task, texts=False):
     labels = {"task": task, "texts": texts}
     one_of(SPLITS).check("--split", getattr(args, "split", "test"))
     dataset = load_dataset(args.dataset, seed, args.on_bad_image, **labels, data_dir=args.data_dir)
-    has_classes = model.is_classifier or get_task(task).has_class_maps
+    has_classes = model.is_classifier or get_task(task).label.is_map
     if has_classes and not getattr(args, "representation", False):
         check_classes(model, dataset)
     introduce(args, dataset)

@@ -9,8 +9,8 @@ from keras_vit.data.augmentation_options import Augmentation as Augmentation
 from keras_vit.data.images import decode, decode_window, with_channels
 from keras_vit.data.keras_layers import apply_layer, apply_rand_augment
 from keras_vit.data.masks import prepare_mask, resize_mask
+from keras_vit.labels import IGNORE
 from keras_vit.preprocessing.resizing import resize
-from keras_vit.tasks.segmentation_scores import IGNORE
 
 NEED_IMAGE_SIZE = ("crop_area", "scale_jitter", "randaugment", "random_erasing", "cutmix")
 PHOTOMETRIC = 0x70686F74  # makes its random numbers independent of others of the same seed

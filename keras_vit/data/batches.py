@@ -6,8 +6,8 @@ from keras_vit.data.augmentation import Augmentation, batch_augmentation, image_
 from keras_vit.data.images import decode_and_prepare
 from keras_vit.data.masks import prepare_mask
 from keras_vit.data.samples import not_converted, per_worker_batch
+from keras_vit.labels import IGNORE, kind_of_axes
 from keras_vit.rules import integer
-from keras_vit.tasks.segmentation_scores import IGNORE
 
 
 def training_batches(
@@ -63,17 +63,17 @@ def training_batches(
     """
     local = _per_worker_batch(samples, batch_size, worker, workers)
     records = samples.training_records(seed, first_step, steps, batch_size, worker, workers)
-    has_class_ids, has_class_maps = (records.element_spec[2].shape.rank == rank for rank in (0, 3))
-    if has_class_maps:
+    kind = kind_of_axes(records.element_spec[2].shape.rank)
+    if kind.is_map:
         augmentation.check_moves_masks()
-    if augmentation.mixes and has_class_ids and num_classes is None:
+    if augmentation.mixes and kind.is_class_id and num_classes is None:
         raise ValueError("mixup and cutmix mix one-hot labels; pass num_classes")
-    one_hot = has_class_ids and num_classes is not None
+    one_hot = kind.is_class_id and num_classes is not None
     augment = augment or image_augmentation(augmentation, preprocessing, samples.exif)
 
     @not_converted
     def sample(position, encoded, label):
-        if has_class_maps:
+        if kind.is_map:
             return augment(encoded, [seed, position], label)
         return augment(encoded, [seed, position]), tf.one_hot(label, num_classes) if one_hot else label
 

@@ -6,8 +6,8 @@ import os
 import pathlib
 from typing import Any
 
+from keras_vit.labels import label_kind
 from keras_vit.messages import did_you_mean, listed
-from keras_vit.tasks import get_task
 
 MAX_NAMES = 10  # of classes in a summary
 
@@ -83,12 +83,12 @@ class Dataset:
         return self.texts is not None and not self.class_names
 
     def _count(self, names):
-        return f"{len(names)} {get_task(self.task).noun[len(names) > 1]}"
+        return f"{len(names)} {label_kind(self.task).noun[len(names) > 1]}"
 
     def _with_images(self, split, count):
         """The classes with so many images in a split, where the labels are known."""
         labels = self.splits[split].labels if split in self.splits else None
-        if labels is None or not get_task(self.task).has_class_ids:
+        if labels is None or not label_kind(self.task).is_class_id:
             return []
         images = collections.Counter(labels)
         return [name for index, name in enumerate(self.class_names) if images[index] == count]

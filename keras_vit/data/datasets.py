@@ -9,9 +9,9 @@ from collections.abc import Callable
 from keras_vit.data.dataset import Dataset as Dataset
 from keras_vit.data.dataset import name_of
 from keras_vit.data.samples import Samples as Samples
+from keras_vit.labels import LABEL_KINDS, label_kind
 from keras_vit.messages import did_you_mean
 from keras_vit.rules import integer, one_of, text
-from keras_vit.tasks import TASKS, get_task
 
 ON_BAD_IMAGE = one_of(("fail", "skip"))
 
@@ -33,7 +33,7 @@ class Source:
 
     help: str
     placeholder: str | None
-    tasks: tuple[str, ...] = tuple(TASKS)
+    tasks: tuple[str, ...] = tuple(LABEL_KINDS)
     title: Callable = str
 
 
@@ -98,7 +98,7 @@ def load_dataset(
     """
     ON_BAD_IMAGE.check("on_bad_image", on_bad_image)
     integer(at_least=0).check("seed", seed)
-    task = get_task(task).name
+    task = label_kind(task).name
     name = text.check("name", name_of(name))
     kind, argument = name.partition(":")[::2]
     source = SOURCES.get(kind)

@@ -4,8 +4,8 @@ import os
 
 from keras_vit.data.datasets import folder_of
 from keras_vit.data.masks import mask_files
+from keras_vit.labels import label_kind
 from keras_vit.messages import listed
-from keras_vit.tasks import get_task
 
 
 def fingerprint(dataset, tokenizer=None):
@@ -27,7 +27,7 @@ def fingerprint(dataset, tokenizer=None):
         {'train': 1302, 'validation': 140, 'test': 355}
     """
     names = list(dataset.class_names)
-    folder, has_class_ids = folder_of(dataset.name), get_task(dataset.task).has_class_ids
+    folder, kind = folder_of(dataset.name), label_kind(dataset.task)
     files = {}
     for split, samples in dataset.splits.items() if folder else ():
         paths = [*samples.images, *mask_files(samples)]
@@ -35,7 +35,7 @@ def fingerprint(dataset, tokenizer=None):
             if dataset.has_captions:
                 label = list(dataset.texts.wordings[split][label])
             else:
-                label = (names[label] if names else None) if has_class_ids else list(label)
+                label = kind.stored(label, names)
             status = os.stat(path)
             name = path.removeprefix(f"{folder}{os.sep}")
             files[name] = [split, label, status.st_size, status.st_mtime_ns]

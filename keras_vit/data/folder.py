@@ -16,8 +16,8 @@ from keras_vit.data.files import (
 )
 from keras_vit.data.mask_folder import load_mask_folder
 from keras_vit.data.samples import Samples, hold_out_missing
+from keras_vit.labels import label_kind
 from keras_vit.messages import listed
-from keras_vit.tasks import get_task
 
 # Names that are more often of splits than of classes, such as training_set, seg_test and val2017.
 SPLIT_LIKE = re.compile(r"(?<![a-z])(train|test|valid|(val|dev|eval|fold|holdout)(?![a-z]))")
@@ -60,23 +60,23 @@ def load_folder(
         raise ValueError(f"no such folder: {os.fspath(root)!r}")
     if texts:
         return load_caption_folder(root, on_bad_image=on_bad_image, seed=seed)
-    task, table = get_task(task), os.fspath(root / TABLE)
-    if task.has_class_maps:
+    kind, table = label_kind(task), os.fspath(root / TABLE)
+    if kind.is_map:
         return load_mask_folder(root, on_bad_image=on_bad_image, seed=seed)
     files = visible_files(root)
     rows = read_csv(root / TABLE) if (root / TABLE).is_file() else []
-    if task.has_class_ids and not (rows and "label" in map(str.strip, rows[0][1])):
+    if kind.is_class_id and not (rows and "label" in map(str.strip, rows[0][1])):
         names, found, empty = _read_classes(root, files) if labels else _read_images(root, files)
         if {*names} == {"images", "masks"}:
             raise ValueError(
                 f"{os.fspath(root)!r} has images and masks, for the task 'segmentation' (--recipe segment); "
-                f"the task is {task.name!r}"
+                f"the task is {kind.name!r}"
             )
         used = set()
     elif not rows:
-        raise ValueError(f"task {task.name!r} needs the table {table!r}, which is missing or empty")
+        raise ValueError(f"task {kind.name!r} needs the table {table!r}, which is missing or empty")
     else:
-        names, found = _read_table(root, rows, task)
+        names, found = _read_table(root, rows, kind)
         used, empty = {table}, ()
     used.update(path for paths, _ in found.values() for path in paths)
     paths = (os.fspath(root / file) for in_folder in files.values() for file in in_folder)
@@ -207,17 +207,15 @@ def _split_folders(root, folders):
     return splits
 
 
-def _read_table(root, rows, task):
+def _read_table(root, rows, kind):
     """The names of the classes or targets, and paths and labels by split."""
     table = os.fspath(root / TABLE)
     columns = ["file" if column == "filename" else column for column in map(str.strip, rows[0][1])]
     names = tuple(column for column in columns if column not in ("file", "split"))
-    fits = names == ("label",) if task.has_class_ids else names and "" not in names
-    if "file" not in columns or not fits or len(set(columns)) < len(columns):
-        labels = "label" if task.has_class_ids else "one for each class or target"
+    if "file" not in columns or not kind.fits_columns(names) or len(set(columns)) < len(columns):
         raise ValueError(
-            f"{table}, line 1: expected the columns file (or filename), split (may be missing) and {labels}, "
-            f"each once; got {', '.join(columns)}"
+            f"{table}, line 1: expected the columns file (or filename), split (may be missing) and "
+            f"{kind.columns}, each once; got {', '.join(columns)}"
         )
     found, lines = {}, {}
     for line, values in rows[1:]:
@@ -229,17 +227,17 @@ def _read_table(root, rows, task):
         if line != lines.setdefault(path, line):
             raise ValueError(f"{where}, column file: {row['file']!r} is in line {lines[path]} too")
         split = split_of_row(row.get("split", ""), "train", f"{where}, column split")
-        label = tuple(_parse_label(task, row[name], f"{where}, column {name}") for name in names)
-        found.setdefault(split, []).append((path, label[0] if task.has_class_ids else label))
+        label = tuple(_parse_label(kind, row[name], f"{where}, column {name}") for name in names)
+        found.setdefault(split, []).append((path, label[0] if kind.is_class_id else label))
     if "train" not in found:
         raise ValueError(f"{table} has no samples to train on")
-    if task.has_class_ids:
+    if kind.is_class_id:
         return _index_classes(root, found)
     return names, {split: tuple(zip(*samples)) for split, samples in found.items()}
 
 
-def _parse_label(task, text, where):
+def _parse_label(kind, text, where):
     try:
-        return task.parse_label(text)
+        return kind.parse(text)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None

@@ -15,9 +15,9 @@ from tqdm import tqdm
 from keras_vit.data.files import IMAGE_SUFFIXES, SPLIT_NAMES, file_orientations, read_text, visible_files
 from keras_vit.data.masks import MaskSamples, read_mask
 from keras_vit.data.samples import hold_out_missing
+from keras_vit.labels import IGNORE
 from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import TRANSPOSED
-from keras_vit.tasks.segmentation_scores import IGNORE
 
 IMAGES, MASKS = "images", "masks"
 CLASSES = "classes.txt"

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_vit.tasks.segmentation_scores import IGNORE
+from keras_vit.labels import IGNORE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,6 @@ from keras_vit.evaluation.panoptic import panoptic_counts as panoptic_counts
 from keras_vit.evaluation.panoptic import panoptic_quality as panoptic_quality
 from keras_vit.evaluation.predicting import evaluate as evaluate
 from keras_vit.evaluation.predicting import predict as predict
-from keras_vit.evaluation.predicting import predict_maps as predict_maps
 from keras_vit.evaluation.real_labels import read_real_labels as read_real_labels
 from keras_vit.evaluation.real_labels import real_accuracy as real_accuracy
 from keras_vit.evaluation.real_labels import real_labels_of as real_labels_of
@@ -16,6 +15,7 @@ from keras_vit.evaluation.representations import representations as representati
 from keras_vit.evaluation.retrieval import recall as recall
 from keras_vit.evaluation.retrieval import retrieval as retrieval
 from keras_vit.lazy import lazy_names
+from keras_vit.tasks.computing import predict_maps as predict_maps
 from keras_vit.tasks.multi_label import multi_label_classes as multi_label_classes
 from keras_vit.tasks.multi_label import multi_label_scores as multi_label_scores
 from keras_vit.tasks.regression import regression_scores as regression_scores

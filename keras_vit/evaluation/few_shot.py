@@ -5,11 +5,11 @@ import numpy as np
 
 from keras_vit.evaluation.nearest import knn_accuracy
 from keras_vit.evaluation.representations import computed_features, encoder_of
+from keras_vit.labels import label_kind
 from keras_vit.models.configured import backbone
 from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.features import grids_of_blocks
 from keras_vit.rules import integer
-from keras_vit.tasks import get_task
 
 BIAS_FEATURE = 100.0  # the constant feature for the bias: large, so that it is hardly regularized
 
@@ -208,7 +208,7 @@ def _checked_splits(dataset, shots, seeds):
     Raises:
         ValueError: as `few_shot`.
     """
-    if not get_task(dataset.task).has_class_ids:
+    if not label_kind(dataset.task).is_class_id:
         raise ValueError(f"expected single labels; got {dataset.name!r} of the task {dataset.task!r}")
     if not seeds:
         raise ValueError("expected at least one seed; got none")

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from keras_vit.tasks.segmentation_scores import IGNORE
-from keras_vit.tasks.task import checked_names
+from keras_vit.labels import IGNORE
+from keras_vit.tasks.task import names_or_indices
 
 
 def panoptic_counts(predicted, label, num_classes, things=None):
@@ -96,7 +96,7 @@ def panoptic_quality(counts, things=None, class_names=None):
     counts = np.asarray(counts, "float64")
     things = {*(range(len(counts)) if things is None else things)}
     rows = []
-    for name, (iou, matched, predicted, missed) in zip(checked_names(class_names, len(counts)), counts):
+    for name, (iou, matched, predicted, missed) in zip(names_or_indices(class_names, len(counts)), counts):
         segments = matched + (predicted + missed) / 2
         row = {"name": name, "pq": None, "sq": None, "rq": None}
         if segments:

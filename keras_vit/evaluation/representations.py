@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from keras_vit.evaluation.predicting import computed
 from keras_vit.models.configured import backbone
 from keras_vit.models.distributed import DistributedModel
+from keras_vit.tasks.computing import computed
 
 
 def representations(model, samples, batch_size=64):

@@ -19,7 +19,7 @@ from keras_vit.inspection.drawing import (
     subplots,
     wrapped,
 )
-from keras_vit.tasks.segmentation_scores import IGNORE
+from keras_vit.labels import IGNORE
 
 MAX_LEGEND = 20  # classes
 

@@ -6,7 +6,6 @@ from keras_vit.models.distributed import DistributedModel as DistributedModel
 from keras_vit.models.image_gpt import ImageGPT as ImageGPT
 from keras_vit.models.image_text import ImageTextModel as ImageTextModel
 from keras_vit.models.masked_patch import MaskedPatchPredictor as MaskedPatchPredictor
-from keras_vit.models.pair_scores import PAIRS as PAIRS
 from keras_vit.models.segmentation import ImageSegmenter as ImageSegmenter
 from keras_vit.models.text import TextTransformer as TextTransformer
 from keras_vit.models.vit import VisionTransformer as VisionTransformer

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from keras_vit.labels import label_kind
 from keras_vit.layers.patch_embedding import check_divisible
 from keras_vit.models.config import is_dynamic, patched_size
 from keras_vit.rules import integer
-from keras_vit.tasks import get_task
 
 
 def check_size(model, images):
@@ -74,16 +74,16 @@ def classify(model, images, top=5, batch_size=32, task="single_label", value_ran
         [3, 3]
     """
     check_head(model)
-    task = get_task(task)
-    if not task.has_classes or task.has_class_maps:
-        raise ValueError(f"classify needs a task with classes of whole images; got {task.name!r}")
+    kind = label_kind(task)
+    if not kind.has_classes or kind.is_map:
+        raise ValueError(f"classify needs a task with classes of whole images; got {kind.name!r}")
     names = model.class_names or [str(i) for i in range(model.num_classes)]
     results = []
     for batch in model.preprocessing.batches(images, batch_size, value_range):
         # This is also checked in the model, but Keras adds lines to the messages of errors in a call.
         check_size(model, batch)
         logits = check_finite(np.asarray(model.predict_on_batch(batch), "float64"))
-        results += most_probable(task.probabilities(logits), names, top)
+        results += most_probable(kind.probabilities(logits), names, top)
     return results
 
 

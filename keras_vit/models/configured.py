@@ -18,6 +18,11 @@ class ConfiguredModel(DistributedModel):
     backbone_argument = None
     takes_images = True  # False if the input is more than images, such as token ids
 
+    exported_stages = None  # of its exports, beside the logits; None for a class that is not exported
+    is_scaffold = False  # whether it is only needed to train its `backbone`
+    head_inputs = ()  # the tensors that the head reads; empty without a head on frozen features
+    head_reads_images = False  # whether the head reads the shape of the images, too
+
     def get_config(self):
         return {"name": self.name, "trainable": self.trainable, **state_config(self.own_layers())}
 

@@ -11,8 +11,8 @@ import keras
 from keras import ops
 from keras.src.losses.loss import scale_loss_for_distribution  # Keras's trainer expects it
 
+from keras_vit.losses import MEAN
 from keras_vit.seeds import override_seeds
-from keras_vit.tasks.losses import MEAN
 
 
 def loss_weight(model, images, sample_weight):

@@ -6,7 +6,7 @@ import warnings
 import keras
 import numpy as np
 
-from keras_vit.tasks.losses import SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.losses import SigmoidCrossEntropy, SoftmaxCrossEntropy
 
 # Keras's losses that by default expect probabilities, as functions and as classes.
 CROSSENTROPIES = {

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import preprocessing
+from keras_vit.labels import label_kind
 from keras_vit.layers.dense import Dense, without_state
 from keras_vit.layers.logit_factors import OBJECTIVES, LogitFactors
 from keras_vit.models.adapting import copy_with_weights, plain_arrays
@@ -18,7 +19,6 @@ from keras_vit.models.pair_loss import pair_loss
 from keras_vit.models.text import TextTransformer, min_text_parameters
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.rules import boolean, integer, one_of, optional
-from keras_vit.tasks import get_task
 
 _TEXT_INFERENCE = {"dtype": "float32", "dropout_rate": 0.0}
 _SIZE = optional(integer(at_least=1))
@@ -271,8 +271,8 @@ class ImageTextModel(ConfiguredModel):
         """
         names, vectors = self.class_vectors(labels)
         logits = self.similarity(self.encode_images(images, batch_size, value_range), vectors)
-        task = get_task(self._task_of_labels)
-        return most_probable(task.probabilities(logits.astype("float64")), names, top)
+        kind = label_kind(self._task_of_labels)
+        return most_probable(kind.probabilities(logits.astype("float64")), names, top)
 
     def vision_transformer(self, labels=None):
         """The image tower as a VisionTransformer, which needs no texts and is exported in every format.

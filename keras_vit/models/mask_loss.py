@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
+from keras_vit.labels import IGNORE
 from keras_vit.models.matching import assign
-from keras_vit.tasks.segmentation_scores import IGNORE
 
 OVERSAMPLING = 3  # points that are drawn for each one that is compared
 IMPORTANT = 0.75  # fraction of the compared points that are the most uncertain ones

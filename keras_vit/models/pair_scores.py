@@ -1,11 +1,10 @@
-"""What image-text models are trained for in a run: their own loss, scored by recall in each batch."""
+"""The recall of pairs in each batch, a metric of the training of image-text models."""
 
 import keras
 from keras import ops
 
 from keras_vit.layers.attention import MASKED
 from keras_vit.models.pair_loss import gathered
-from keras_vit.tasks.task import Objective
 
 SIDES = ("image", "text")
 TOLERANCE = 1e-6  # of equal similarities
@@ -58,12 +57,3 @@ class PairRecall(keras.metrics.Mean):
 
     def get_config(self):
         return {"of": self.of, "k": self.k, **super().get_config()}
-
-
-PAIRS = Objective(
-    name="pairs",
-    loss=lambda recipe: None,  # An `ImageTextModel` computes its own.
-    metrics=lambda outputs: [PairRecall(of, k) for of in SIDES for k in (1, 5)],
-    validation_metric="image_to_text_recall_1",
-    higher_is_better=True,
-)

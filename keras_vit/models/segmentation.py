@@ -10,13 +10,13 @@ from keras_vit.layers import ClassToken, GridToTokens, LayerNormalization, Token
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.segmentation import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
+from keras_vit.losses import MEAN
 from keras_vit.models.encoder_model import EncoderModel, as_encoder, patch_pixels
 from keras_vit.models.features import feature_extractor, grids_of_blocks, normalized, patch_grid
 from keras_vit.models.mask_loss import query_loss
 from keras_vit.models.panoptic import panoptic
 from keras_vit.models.windows import segment
 from keras_vit.rules import boolean, integer, one_of, optional
-from keras_vit.tasks.losses import MEAN
 
 HEADS = ("linear", "multi", "up", "mask")
 NORMS = ("layer", "batch", None)
@@ -90,6 +90,8 @@ class ImageSegmenter(EncoderModel):
     """
 
     kind = "segmenter"
+    head_reads_images = True
+    exported_stages = ()
     task = "segmentation"
     is_classifier = False
     without_head = "this model segments images; use its `segment` method"

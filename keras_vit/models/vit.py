@@ -14,9 +14,11 @@ from keras_vit.layers import (
     StartToken,
 )
 from keras_vit.layers.dense import Dense
+from keras_vit.models.adapting import copy_with_weights
 from keras_vit.models.classifying import classify
 from keras_vit.models.config import (
     DEFAULTS,
+    INFERENCE,
     OPTIONS,
     ViTConfig,
     is_dynamic,
@@ -67,6 +69,7 @@ class VisionTransformer(ConfiguredModel):
     """
 
     kind = "classifier"
+    exported_stages = ("representation",)
 
     def __init__(self, *args, dtype=None, **kwargs):
         identity = {key: kwargs.pop(key) for key in ("name", "trainable") if key in kwargs}
@@ -239,6 +242,19 @@ class VisionTransformer(ConfiguredModel):
         sides = zip(patched_size(self.image_size, self.resnet), self.patch_size)
         return tuple(side % patch * stem_stride(self.resnet) for side, patch in sides)
 
+    def finished(self, arrays=None):
+        """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
+
+        Args:
+            arrays: dict of the weights by path; None for the model's, with LoRA factors merged.
+
+        Example:
+            >>> VisionTransformer(32, 8, 24, 2, 48, 3, dropout_rate=0.1).finished().dropout_rate
+            0.0
+        """
+        config = {**self._config(), **INFERENCE, "name": self.name}
+        return copy_with_weights(self, config, arrays)
+
     def summary(self, *args, **kwargs):
         """As `keras.Model.summary`, with a line about pixels that the model ignores."""
         super().summary(*args, **kwargs)
@@ -256,6 +272,11 @@ class VisionTransformer(ConfiguredModel):
     def is_classifier(self):
         """Whether the output is one row of class scores an image."""
         return self.num_classes is not None and self.pooling is not None
+
+    @property
+    def head_inputs(self):
+        """The tensors that the head reads; empty without one, or with two heads."""
+        return [self._stages["representation"]] if self.num_classes and not self.distillation else []
 
     feature_extractor = feature_extractor
     classify = classify

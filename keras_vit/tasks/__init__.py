@@ -6,21 +6,39 @@ from keras_vit.tasks.multi_label import MULTI_LABEL
 from keras_vit.tasks.regression import REGRESSION
 from keras_vit.tasks.segmentation import SEGMENTATION
 from keras_vit.tasks.single_label import SINGLE_LABEL
-from keras_vit.tasks.task import Task
+from keras_vit.tasks.task import LabelTask
 
 # The tasks with labels, the default first.
 TASKS = {task.name: task for task in (SINGLE_LABEL, MULTI_LABEL, REGRESSION, SEGMENTATION)}
 
 
 def get_task(name):
-    """The task of a name, or a `Task` itself; ValueError where there is none.
+    """The task of a name, or a `LabelTask` itself; ValueError where there is none.
 
     >>> get_task("regression").primary_metric
     'mae'
     """
-    if isinstance(name, Task):
+    if isinstance(name, LabelTask):
         return name
     return TASKS[rules.one_of(TASKS).check("task", name)]
+
+
+def task_of_class(model, name=None, default="single_label"):
+    """The task of a model: the only one of its class, the named one, or the default.
+
+    Raises:
+        ValueError: for an unknown task, or another one than its class has.
+
+    Example:
+        >>> segmenter = keras_vit.ImageSegmenter(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), 5)
+        >>> task_of_class(segmenter).name, task_of_class(model, "regression").name
+        ('segmentation', 'regression')
+    """
+    own = TASKS.get(getattr(type(model), "task", None))
+    chosen = get_task(name or own or default)
+    if own not in (None, chosen):
+        raise ValueError(f"expected the task {own.name!r} for an {type(model).__name__}; got {chosen.name!r}")
+    return chosen
 
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -3,8 +3,9 @@
 import keras
 import numpy as np
 
-from keras_vit.tasks.losses import SigmoidCrossEntropy
-from keras_vit.tasks.task import Outputs, Task, check_rows, check_shapes, checked_names, parse_number
+from keras_vit.labels import LABEL_KINDS
+from keras_vit.losses import SigmoidCrossEntropy
+from keras_vit.tasks.task import LabelTask, check_shapes, names_or_indices
 
 
 def multi_label_scores(logits, labels):
@@ -72,7 +73,7 @@ def multi_label_classes(logits, labels, class_names=None):
     if not np.isin(labels, (0, 1)).all():
         raise ValueError(f"expected labels of 0 and 1; got {labels[~np.isin(labels, (0, 1))][0]:g}")
     rows = []
-    for name, logit, label in zip(checked_names(class_names, labels.shape[1]), logits.T, labels.T == 1):
+    for name, logit, label in zip(names_or_indices(class_names, labels.shape[1]), logits.T, labels.T == 1):
         samples, predicted, right = (int(each.sum()) for each in (label, logit > 0, label & (logit > 0)))
         row = {"name": name, "samples": samples, "right": right, "predicted": predicted}
         row["recall"] = right / samples if samples else None
@@ -82,43 +83,36 @@ def multi_label_classes(logits, labels, class_names=None):
     return rows
 
 
-def sigmoid(logits):
-    """Probabilities of separate classes; the form with tanh does not overflow."""
-    return 0.5 * (1 + np.tanh(0.5 * logits))
+class MultiLabel(LabelTask):
+    """Classification into any number of classes."""
+
+    label = LABEL_KINDS["multi_label"]
+    validation_metric = "average_precision"
+    primary_metric = "mean_average_precision"
+    primary_metric_title = "mean average precision"
+    title = "multi-label image classification"
+    slug = "multi-label-classification"
+
+    def loss(self, recipe):
+        return SigmoidCrossEntropy(indices=False)
+
+    def metrics(self, outputs):
+        area = keras.metrics.AUC(
+            curve="PR", multi_label=True, num_labels=outputs, from_logits=True, name="average_precision"
+        )
+        return [area]
+
+    def scores(self, predictions):
+        return multi_label_scores(predictions.outputs, predictions.labels)
+
+    def per_class(self, predictions, names):
+        return multi_label_classes(predictions.outputs, predictions.labels, names)
+
+    def errors(self, predictions):
+        return np.abs(self.label.probabilities(predictions.outputs) - predictions.labels).mean(axis=1)
+
+    def correct(self, predictions):
+        return (self.label.decide(predictions.outputs) == predictions.labels).all(axis=1)
 
 
-def _decide(outputs):
-    return outputs > 0
-
-
-def _average_precision(outputs):
-    area = keras.metrics.AUC(
-        curve="PR", multi_label=True, num_labels=outputs, from_logits=True, name="average_precision"
-    )
-    return [area]
-
-
-MULTI_LABEL = Task(
-    name="multi_label",
-    noun=("label", "labels"),
-    loss=lambda recipe: SigmoidCrossEntropy(indices=False),
-    metrics=_average_precision,
-    validation_metric="average_precision",
-    higher_is_better=True,
-    has_class_ids=False,
-    activation="sigmoid",
-    probabilities=sigmoid,
-    decide=_decide,
-    predictions=Outputs.of,
-    scores=lambda predictions: multi_label_scores(predictions.outputs, predictions.labels),
-    primary_metric="mean_average_precision",
-    primary_metric_title="mean average precision",
-    per_class=lambda predictions, names: multi_label_classes(predictions.outputs, predictions.labels, names),
-    errors=lambda predictions: np.abs(sigmoid(predictions.outputs) - predictions.labels).mean(axis=1),
-    correct=lambda predictions: (_decide(predictions.outputs) == predictions.labels).all(axis=1),
-    check_labels=check_rows,
-    parse_label=lambda text: parse_number(text, lambda number: number in (0, 1), "0 or 1"),
-    format_label=lambda label, names: ", ".join(str(n) for n, yes in zip(names, label) if yes) or "none",
-    title="multi-label image classification",
-    slug="multi-label-classification",
-)
+MULTI_LABEL = MultiLabel()

@@ -1,12 +1,11 @@
 """Regression: an image has one or several numbers."""
 
-import math
-
 import keras
 import numpy as np
 
-from keras_vit.tasks.losses import SquaredError
-from keras_vit.tasks.task import Outputs, Task, check_rows, check_shapes, parse_number
+from keras_vit.labels import LABEL_KINDS
+from keras_vit.losses import SquaredError
+from keras_vit.tasks.task import LabelTask, check_shapes
 
 
 def regression_scores(outputs, targets):
@@ -40,28 +39,31 @@ def regression_scores(outputs, targets):
     }
 
 
-REGRESSION = Task(
-    name="regression",
-    noun=("target", "targets"),
-    loss=lambda recipe: SquaredError(),
-    metrics=lambda outputs: [keras.metrics.MeanAbsoluteError(name="absolute_error")],
-    validation_metric="absolute_error",
-    higher_is_better=False,
-    has_class_ids=False,
-    activation=None,
-    probabilities=None,
-    decide=np.asarray,
-    predictions=Outputs.of,
-    scores=lambda predictions: regression_scores(predictions.outputs, predictions.labels),
-    primary_metric="mae",
-    primary_metric_title="mean absolute error",
-    per_class=None,
-    errors=lambda predictions: np.abs(predictions.outputs - predictions.labels).mean(axis=1),
-    # No number is predicted exactly: the samples with the smallest errors count as the best.
-    correct=lambda predictions: np.ones(len(predictions.outputs), bool),
-    check_labels=check_rows,
-    parse_label=lambda text: parse_number(text, math.isfinite, "a number"),
-    format_label=lambda label, names: ", ".join(f"{name} {x:.4g}" for name, x in zip(names, label)),
-    title="regression",
-    slug="regression",
-)
+class Regression(LabelTask):
+    """Regression of one or several numbers."""
+
+    label = LABEL_KINDS["regression"]
+    validation_metric = "absolute_error"
+    higher_is_better = False
+    primary_metric = "mae"
+    primary_metric_title = "mean absolute error"
+    title = slug = "regression"
+
+    def loss(self, recipe):
+        return SquaredError()
+
+    def metrics(self, outputs):
+        return [keras.metrics.MeanAbsoluteError(name="absolute_error")]
+
+    def scores(self, predictions):
+        return regression_scores(predictions.outputs, predictions.labels)
+
+    def errors(self, predictions):
+        return np.abs(predictions.outputs - predictions.labels).mean(axis=1)
+
+    def correct(self, predictions):
+        # No number is predicted exactly: the samples with the smallest errors count as the best.
+        return np.ones(len(predictions.outputs), bool)
+
+
+REGRESSION = Regression()

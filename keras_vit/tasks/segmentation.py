@@ -4,75 +4,18 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.tasks.losses import MEAN
+from keras_vit.labels import IGNORE, LABEL_KINDS
+from keras_vit.losses import SegmentationCrossEntropy
+from keras_vit.messages import listed
+from keras_vit.models.segmentation import ImageSegmenter
 from keras_vit.tasks.segmentation_scores import (
-    IGNORE,
     SegmentationPredictions,
     segmentation_classes,
     segmentation_scores,
 )
-from keras_vit.tasks.single_label import softmax
-from keras_vit.tasks.task import Task
+from keras_vit.tasks.task import LabelTask, check_arguments, concatenate
 
 LIMB = 2**20  # A count of pixels is high · LIMB + low, since a float32 is exact up to 2**24 only.
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class SegmentationCrossEntropy(keras.losses.Loss):
-    """Cross-entropy of softmax(logits) in each pixel, averaged over the pixels with a label.
-
-    A class out of range makes the loss NaN, so that wrong labels are noticed. On several replicas or
-    micro-batches, with different numbers of labeled pixels, a `DistributedModel` needs `pixel_weights` as
-    sample weights to compute the mean over all pixels of the global batch; runs give it them.
-
-    Args:
-        ignore: The number of pixels without a label.
-        reduction: As of Keras's losses; by default the mean weighted by the sample weights.
-
-    Call arguments:
-        y_true: Ints (batch, height, width).
-        y_pred: Logits (batch, height, width, classes).
-        sample_weight: (batch,) or (batch, height, width).
-
-    Example:
-        >>> loss = SegmentationCrossEntropy()
-        >>> round(float(loss(np.array([[[1, 255]]]), np.zeros((1, 1, 2, 2)))), 4)
-        0.6931
-    """
-
-    def __init__(self, ignore=IGNORE, reduction=MEAN, name="segmentation_cross_entropy", **kwargs):
-        super().__init__(reduction=reduction, name=name, **kwargs)
-        self.ignore = ignore
-
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        weights = pixel_weights(y_true, self.ignore)
-        if sample_weight is not None:
-            sample_weight = ops.cast(sample_weight, "float32")
-            for _ in range(len(weights.shape) - len(sample_weight.shape)):
-                sample_weight = ops.expand_dims(sample_weight, -1)
-            weights = weights * sample_weight
-        return super().__call__(y_true, y_pred, sample_weight=weights)
-
-    def call(self, y_true, y_pred):
-        labels, classes = ops.cast(y_true, "int32"), y_pred.shape[-1]
-        known = (labels >= 0) & (labels < classes)
-        losses = ops.sparse_categorical_crossentropy(ops.where(known, labels, 0), y_pred, from_logits=True)
-        unknown = ops.where(labels == self.ignore, 0.0, float("nan"))
-        return ops.where(known, losses, ops.cast(unknown, losses.dtype))
-
-    def get_config(self):
-        return {**super().get_config(), "ignore": self.ignore}
-
-
-def pixel_weights(labels, ignore=IGNORE):
-    """1 for pixels with a label, 0 for others: float32 of the shape of the labels.
-
-    >>> pixel_weights(np.array([[[0, 255]]])).tolist()
-    [[[1.0, 0.0]]]
-    """
-    if isinstance(labels, np.ndarray):
-        return (labels != ignore).astype("float32")
-    return ops.cast(ops.not_equal(ops.cast(labels, "int32"), ignore), "float32")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -132,52 +75,90 @@ class MeanIoU(keras.metrics.Metric):
         return {"num_classes": self.num_classes, "ignore": self.ignore, "name": self.name}
 
 
-def check_class_maps(labels, num_classes):
-    """Raise ValueError unless the labels are class maps of a model with so many classes."""
-    if labels.ndim != 3:
-        raise ValueError(
-            f"expected a class map (height, width) per sample; got labels of shape {labels.shape[1:]}"
+class Segmentation(LabelTask):
+    """Semantic segmentation: a class for each pixel."""
+
+    label = LABEL_KINDS["segmentation"]
+    validation_metric = "mean_iou"
+    primary_metric = "mean_iou"
+    primary_metric_title = "mean IoU"
+    title = "semantic segmentation"
+    slug = "semantic-segmentation"
+    ends_with_tokens = True
+    recipe_fields = ("segmenter", "class_weights")
+
+    def loss(self, recipe):
+        return SegmentationCrossEntropy()
+
+    def metrics(self, outputs):
+        return [MeanIoU(outputs)]
+
+    def check_recipe(self, recipe):
+        recipe.check_moves_masks()
+        super().check_recipe(recipe)
+
+    def options(self, dataset):
+        return {"num_classes": None}
+
+    def head(self, recipe, dataset):
+        given = recipe.segmenter or {}
+        check_arguments("segmenter", given, ImageSegmenter)
+        classes = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
+        return {**classes, "split_seed": recipe.seed, **given}
+
+    def around(self, model, config, dataset):
+        return model
+
+    def note(self, model):
+        """A line with the loaded and the new layers of the head."""
+        new = getattr(model, "initial_weights", None)
+        if new is None:
+            return None
+        weights = [w for layer in model.own_layers() for w in layer.weights if "float" in w.dtype]
+        layers = {weight.path.partition("/")[0]: weight.path in new for weight in weights}
+        loaded, new = ([name for name in layers if layers[name] == is_new] for is_new in (False, True))
+        return (
+            f"layers of the head from the weights: {listed(loaded) or 'none'}; new: {listed(new) or 'none'}"
         )
-    found = labels[labels != IGNORE]
-    if found.size and not 0 <= found.min() <= found.max() < num_classes:
-        worst = found.min() if found.min() < 0 else found.max()
-        raise ValueError(f"expected classes below {num_classes}, or {IGNORE} to ignore a pixel; got {worst}")
+
+    def label_shape(self, model, recipe):
+        return model.output_shape[1:-1], "int32"
+
+    def batches(self, batches, model, source, **place):
+        from keras_vit.data.masks import with_pixel_weights  # needs TensorFlow
+
+        return with_pixel_weights(batches)
+
+    def check_model(self, model):
+        if getattr(model, "task", None) != self.name or model.is_classifier:
+            raise ValueError(f"expected a model whose outputs are class maps, for task {self.name!r}")
+
+    def predict(self, model, samples, batch_size):
+        from keras_vit.tasks import computing  # needs TensorFlow
+
+        if model.preprocessing.image_size is None:
+            # In a batch, images would be padded to one size, which their tokens would attend to.
+            return computing.predict_maps(lambda image: model.segment([image])[0], samples, model.num_classes)
+        return concatenate([*computing.computed_maps(model, samples, batch_size)])
+
+    def predictions(self, outputs, labels):
+        return SegmentationPredictions.of(outputs, labels)
+
+    def scores(self, predictions):
+        return segmentation_scores(predictions)
+
+    def per_class(self, predictions, names):
+        return segmentation_classes(predictions, names)
+
+    def confusion(self, predictions):
+        return predictions.confusion_matrix
+
+    def errors(self, predictions):
+        return 1 - predictions.image_iou
+
+    def correct(self, predictions):
+        # No map is right in every pixel: the images with the highest IoU count as the best.
+        return np.ones(len(predictions.lengths), bool)
 
 
-def _parse(text):
-    raise ValueError(f"expected a mask, which a table cannot hold; got {text!r}")
-
-
-def _format(label, names):
-    """The classes of a map, the largest first."""
-    pixels = np.bincount(np.ravel(label)[np.ravel(label) != IGNORE], minlength=len(names))
-    order = [number for number in np.argsort(-pixels, kind="stable") if pixels[number]]
-    return ", ".join(str(names[number]) for number in order) or "none"
-
-
-SEGMENTATION = Task(
-    name="segmentation",
-    noun=("class", "classes"),
-    loss=lambda recipe: SegmentationCrossEntropy(),
-    metrics=lambda outputs: [MeanIoU(outputs)],
-    validation_metric="mean_iou",
-    higher_is_better=True,
-    has_class_ids=False,
-    has_class_maps=True,
-    activation="softmax",
-    probabilities=softmax,
-    decide=lambda outputs: outputs.argmax(-1),
-    predictions=SegmentationPredictions.of,
-    scores=segmentation_scores,
-    primary_metric="mean_iou",
-    primary_metric_title="mean IoU",
-    per_class=segmentation_classes,
-    errors=lambda predictions: 1 - predictions.image_iou,
-    # No map is right in every pixel: the images with the highest IoU count as the best.
-    correct=lambda predictions: np.ones(len(predictions.lengths), bool),
-    check_labels=check_class_maps,
-    parse_label=_parse,
-    format_label=_format,
-    title="semantic segmentation",
-    slug="semantic-segmentation",
-)
+SEGMENTATION = Segmentation()

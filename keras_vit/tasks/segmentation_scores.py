@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from keras_vit.tasks.task import checked_names
+from keras_vit.labels import IGNORE
+from keras_vit.tasks.task import names_or_indices
 
-IGNORE = 255  # the number of pixels without a label, as in the masks of VOC and Cityscapes
 TOLERANCE = 0.0075  # of the image's diagonal, within which two boundaries agree
 
 
@@ -172,7 +172,7 @@ def segmentation_classes(predictions, class_names=None):
             "accuracy": right / pixels if pixels else None,
             "precision": right / predicted if predicted else None,
         }
-        for name, (pixels, right, predicted) in zip(checked_names(class_names, len(matrix)), counts)
+        for name, (pixels, right, predicted) in zip(names_or_indices(class_names, len(matrix)), counts)
     ]
 
 

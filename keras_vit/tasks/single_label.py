@@ -6,8 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.tasks.losses import SigmoidCrossEntropy, SoftmaxCrossEntropy
-from keras_vit.tasks.task import Task, checked_names
+from keras_vit.labels import LABEL_KINDS
+from keras_vit.losses import SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.tasks.task import LabelTask, names_or_indices
 
 MAX_CONFUSION_CLASSES = 4096
 
@@ -109,7 +110,7 @@ def per_class(predictions, class_names=None):
         >>> per_class(Predictions(best, labels, np.log([0.5, 0.5]), 2), ["cat", "dog"])[0]
         {'name': 'cat', 'samples': 1, 'right': 1, 'accuracy': 1.0, 'predicted': 2, 'precision': 0.5}
     """
-    names = checked_names(class_names, predictions.num_classes)
+    names = names_or_indices(class_names, predictions.num_classes)
     best, labels = predictions.best[:, 0], predictions.labels
     counts = (
         np.bincount(ids, minlength=len(names)).tolist() for ids in (labels, best, labels[best == labels])
@@ -152,58 +153,58 @@ def confusion_matrix(predictions):
     return metrics.confusion_matrix(predictions.labels, predictions.best[:, 0], labels=np.arange(classes))
 
 
-def check_class_ids(labels, num_classes):
-    """Raise ValueError unless the labels are class indices of a model with so many classes."""
-    if labels.ndim != 1:
-        raise ValueError(
-            f"expected a class index per sample, or another task; got labels of shape {labels.shape[1:]}"
-        )
-    if labels.max(initial=0) >= num_classes:
-        raise ValueError(
-            f"the samples have labels up to {labels.max()}, but the model has {num_classes} classes"
-        )
-    if labels.min(initial=0) < 0:
-        raise ValueError(f"a sample has the label {labels.min()}: this split's labels are unknown")
+class SingleLabel(LabelTask):
+    """Classification into exactly one class."""
+
+    label = LABEL_KINDS["single_label"]
+    validation_metric = "accuracy"
+    primary_metric = "accuracy"
+    primary_metric_title = "top-1 accuracy"
+    title = "image classification"
+    slug = "classification"
+
+    def loss(self, recipe):
+        cross_entropy = {"softmax": SoftmaxCrossEntropy, "sigmoid": SigmoidCrossEntropy}[recipe.loss]
+        return cross_entropy(recipe.label_smoothing)
+
+    def metrics(self, outputs):
+        return [Accuracy()]
+
+    def check_recipe(self, recipe):
+        pass
+
+    def label_shape(self, model, recipe):
+        return super().label_shape(model, recipe) if recipe.mixes else ((), "int32")
+
+    def batches(self, batches, model, source, **place):
+        weights = source.recipe.class_weights
+        if source.split != "train" or weights is None:
+            return batches
+        from keras_vit.data.class_weights import class_weights, with_class_weights  # needs TensorFlow
+
+        labels, classes = source.samples.labels, len(source.dataset.class_names)
+        return with_class_weights(batches, class_weights(weights, labels, classes))
+
+    def predictions(self, outputs, labels):
+        return Predictions.of(outputs, labels)
+
+    def scores(self, predictions):
+        return accuracy(predictions)
+
+    def per_class(self, predictions, names):
+        return per_class(predictions, names)
+
+    def confusion(self, predictions):
+        return confusion_matrix(predictions)
+
+    def confidence(self, output):
+        return f" ({self.label.probabilities(output).max():.1%})"
+
+    def errors(self, predictions):
+        return -predictions.log_probabilities
+
+    def correct(self, predictions):
+        return predictions.best[:, 0] == predictions.labels
 
 
-def softmax(logits):
-    """Probabilities of mutually exclusive classes."""
-    scores = np.exp(logits - logits.max(-1, keepdims=True))
-    return scores / scores.sum(-1, keepdims=True)
-
-
-def _loss(recipe):
-    cross_entropy = {"softmax": SoftmaxCrossEntropy, "sigmoid": SigmoidCrossEntropy}[recipe.loss]
-    return cross_entropy(recipe.label_smoothing)
-
-
-def _parse(text):
-    if not text:
-        raise ValueError("expected the name of a class; got ''")
-    return text
-
-
-SINGLE_LABEL = Task(
-    name="single_label",
-    noun=("class", "classes"),
-    loss=_loss,
-    metrics=lambda outputs: [Accuracy()],
-    validation_metric="accuracy",
-    higher_is_better=True,
-    has_class_ids=True,
-    activation="softmax",
-    probabilities=softmax,
-    decide=lambda outputs: outputs.argmax(-1),
-    predictions=Predictions.of,
-    scores=accuracy,
-    primary_metric="accuracy",
-    primary_metric_title="top-1 accuracy",
-    per_class=per_class,
-    errors=lambda predictions: -predictions.log_probabilities,
-    correct=lambda predictions: predictions.best[:, 0] == predictions.labels,
-    check_labels=check_class_ids,
-    parse_label=_parse,
-    format_label=lambda label, names: str(names[label]),
-    title="image classification",
-    slug="classification",
-)
+SINGLE_LABEL = SingleLabel()

@@ -1,95 +1,209 @@
-"""The definition of a task, and how predictions of whole batches are stored."""
+"""The defaults that each task overrides, and how predictions of whole batches are stored."""
 
 import dataclasses
-import math
-from collections.abc import Callable
-from typing import Any
+import inspect
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_vit.messages import did_you_mean
+from keras_vit.models.classifying import check_head
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Objective:
-    """What a model is trained for: its loss, and the metric that selects the best checkpoint.
+# Arguments of a model around an encoder that a run sets itself.
+_OF_RUN = ("self", "encoder", "num_classes", "class_names", "split_seed", "dtype", "name", "trainable")
 
-    Args:
-        name: A name for messages; of a `Task`, the one that recipes, files and the command line use.
-        loss: A function of a `Recipe` that returns a Keras loss.
-        metrics: A function of the number of outputs that returns a list of Keras metrics.
+
+class Source(NamedTuple):
+    """Where a run's batches come from.
+
+    Attributes:
+        dataset: `Dataset`.
+        split: Name of the split.
+        samples: Its samples, or a part of them.
+        recipe: `Recipe`.
+    """
+
+    dataset: Any
+    split: str
+    samples: Any
+    recipe: Any
+
+
+class Task:
+    """What a model is trained for; each task overrides what differs.
+
+    Attributes:
+        name: A name for messages; of a `LabelTask`, the one that recipes, files and the command line use.
         validation_metric: The name of the loss or metric on the validation split that selects the best
             checkpoint.
         higher_is_better: Whether the best checkpoint has its highest value.
+        label: Its `LabelKind`; None for a task without labels.
+        needs_labels: Whether its data sets need labels; otherwise it takes folders of images without any.
+        reads_texts: Whether its data sets have texts.
+        recipe_fields: The fields of a recipe that this task uses, of those that not every task does.
+        ends_with_tokens: Whether the encoder that is trained has no layers after its tokens.
+        keeps_whole: Whether a run keeps the whole model, of which only the encoder is used afterwards.
+        augment: A method of the recipe, the trained model, its preprocessing and whether to apply the EXIF
+            orientation, to a function from an encoded image and its seed, two ints, to what the model is
+            trained on; None: images, changed as the recipe says.
+        validate: A method of the encoder, the data set and the recipe, to a dict of scores for the metrics of
+            the validation split; None: the loss and metrics of its batches.
+        figures: A method of the finished run's whole model and some test images, model input as a NumPy
+            array, to a list of `Pictures` for the run's report; None for none.
     """
 
-    name: str
-    loss: Callable
-    metrics: Callable
-    validation_metric: str
-    higher_is_better: bool
+    name = None
+    validation_metric = "loss"
+    higher_is_better = False
+    label = None
+    needs_labels = True
+    reads_texts = ends_with_tokens = keeps_whole = False
+    recipe_fields = ()
+    augment = validate = figures = None
+
+    def loss(self, recipe):
+        """A Keras loss for a `Recipe`; None where the model computes its own."""
+
+    def metrics(self, outputs):
+        """A list of Keras metrics for a model with so many outputs."""
+        return []
+
+    def options(self, dataset):
+        """The arguments of the `VisionTransformer` for a data set's classes."""
+        return {"num_classes": None}
+
+    def head(self, recipe, dataset):
+        """The arguments of the `ImageSegmenter` around the encoder; None for a model without."""
+
+    def around(self, model, config, dataset):
+        """The model of a run.
+
+        Args:
+            model: What the weights hold or a new `VisionTransformer`, with the `head`.
+            config: RunConfig.
+            dataset: `Dataset`.
+        """
+        return model
+
+    def prepare(self, model, samples, recipe):
+        """Set what is not trained, from the training samples, before the first step."""
+
+    def note(self, model):
+        """A line about the model, for the beginning of its training; None for none."""
+
+    def batches(self, batches, model, source, **place):
+        """The batches that `fit` takes.
+
+        Args:
+            batches: tf.data.Dataset of (images, labels), or of what `augment` returns instead of images.
+            model: The trained model.
+            source: `Source` of the batches.
+            **place: `seed`, `first_step`, `worker` and `workers`.
+        """
+        return batches
+
+    def test(self, model, finished, dataset, recipe):
+        """The scores for a run's record, of the trained model and the finished one.
+
+        Their names begin with "test_" if they are of the test split.
+        """
+        return {}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Task(Objective):
-    """An objective with labels: how they are read, scored and described.
+class LabelTask(Task):
+    """A task with labels: how outputs are scored and described.
 
     `predictions` below is what `predictions(outputs, labels)` returns for a batch, or `concatenate` for
     several. `names` is a name for each output.
 
-    Args:
-        noun: Singular and plural of what each output is about, such as ("class", "classes").
-        has_class_ids: Whether a label is the index of a class; otherwise it is a number for each output.
-        activation: The name of the function from logits to probabilities in `keras.ops` and `tf.nn`; None if
-            outputs are not class scores.
-        probabilities: That function for NumPy arrays, or None.
-        decide: A function from outputs to labels, the most likely ones.
-        predictions: A function from outputs (batch, outputs) and labels to what the functions below need.
-        scores: A function from predictions to a dict of scores.
+    Attributes:
+        label: Its `LabelKind`.
         primary_metric: The key of the most important score.
         primary_metric_title: Its name in a report.
-        per_class: A function from predictions and names to a dict for each class, or None.
-        errors: A function from predictions to an error for each sample.
-        correct: A function from predictions to a bool for each sample.
-        check_labels: A function of labels and the number of outputs; ValueError if they do not fit.
-        parse_label: A function from a cell of a CSV table to a part of a label; ValueError if it is none.
-        format_label: A function from a label and names to text.
+        per_class: A method from predictions and names to a dict for each class, or None.
+        confusion: A method from predictions to the confusion matrix of images or pixels, or None.
         title: The task in words, such as "image classification".
         slug: The same on Kaggle.
-        has_class_maps: Whether a label is a map of the classes of all pixels, and outputs are logits (batch,
-            height, width, classes).
     """
 
-    noun: tuple[str, str]
-    has_class_ids: bool
-    activation: str | None
-    probabilities: Callable | None
-    decide: Callable
-    predictions: Callable
-    scores: Callable
-    primary_metric: str
-    primary_metric_title: str
-    per_class: Callable | None
-    errors: Callable
-    correct: Callable
-    check_labels: Callable
-    parse_label: Callable
-    format_label: Callable
-    title: str
-    slug: str
-    has_class_maps: bool = False
+    higher_is_better = True
+    recipe_fields = ("class_weights",)
+    primary_metric = primary_metric_title = title = slug = None
+    per_class = confusion = None
 
     @property
-    def has_classes(self):
-        """Whether outputs are class scores."""
-        return self.activation is not None
+    def name(self):
+        return self.label.name
 
-    @property
-    def output_name(self):
-        """The name of an exported model's output."""
-        return "logits" if self.has_classes else "values"
+    def check_recipe(self, recipe):
+        """Raise ValueError for a recipe with changes of labels that this task does not have."""
+        if recipe.label_smoothing or recipe.mixes or recipe.class_weights is not None:
+            raise ValueError(
+                f"label_smoothing, class_weights, mixup and cutmix need single labels; got task {self.name!r}"
+            )
 
-    def agreement(self, outputs, others):
-        """The fraction of decisions that two arrays of outputs share; None if there are no classes."""
-        return float(np.mean(self.decide(outputs) == self.decide(others))) if self.has_classes else None
+    def options(self, dataset):
+        return {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
+
+    def around(self, model, config, dataset):
+        if config.recipe.head_bias:
+            for name in ("head", "head_distillation")[: 1 + model.distillation]:
+                bias = model.get_layer(name).bias
+                bias.assign(np.full(bias.shape, config.recipe.head_bias, "float32"))
+        return model
+
+    def label_shape(self, model, recipe):
+        """(shape, dtype) of an image's label in the batches of training."""
+        return (model.output_shape[-1],), "float32"
+
+    def test(self, model, finished, dataset, recipe):
+        scores = self.scores(self.checked_predictions(finished, dataset.split("test"), recipe.batch_size))
+        return {f"test_{name}": score for name, score in scores.items()}
+
+    def classifier(self, finished, dataset):
+        """The finished model of a run, as what this task scores."""
+        return finished
+
+    def confidence(self, output):
+        """The end of a caption of a prediction; empty where no probability belongs to it."""
+        return ""
+
+    def checked_predictions(self, model, samples, batch_size):
+        """As `predict`, after `check_model`."""
+        self.check_model(model)
+        return self.predict(model, samples, batch_size)
+
+    def check_model(self, model):
+        """Raise ValueError unless a model, or an exported one, has the outputs of this task."""
+        check_head(model)
+
+    def predict(self, model, samples, batch_size):
+        """The predictions of a model for all samples of a split."""
+        from keras_vit.tasks.computing import computed  # needs TensorFlow
+
+        if samples.labels:  # Some data sets know their labels before they read the images.
+            self.label.check(np.asarray(samples.labels), model.num_classes)
+        predictions = []
+        for outputs, labels in computed(model.predict_on_batch, samples, model.preprocessing, batch_size):
+            self.label.check(labels, model.num_classes)
+            predictions.append(self.predictions(outputs, labels))
+        return concatenate(predictions)
+
+    def predictions(self, outputs, labels):
+        """What the methods below need of outputs (batch, outputs) and labels."""
+        return Outputs.of(outputs, labels)
+
+    def scores(self, predictions):
+        """A dict of scores."""
+        raise NotImplementedError
+
+    def errors(self, predictions):
+        """An error for each sample."""
+        raise NotImplementedError
+
+    def correct(self, predictions):
+        """A bool for each sample."""
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,16 +231,7 @@ def concatenate(predictions: list[Any]):
     )
 
 
-def check_rows(labels, num_outputs):
-    """Raise ValueError unless each label has a number for each output."""
-    if labels.shape[1:] != (num_outputs,):
-        raise ValueError(
-            f"expected labels of {num_outputs} numbers, as many as the model's outputs; got labels of shape "
-            f"{labels.shape[1:]} (labels that are class indices are of the task 'single_label')"
-        )
-
-
-def checked_names(names, count):
+def names_or_indices(names, count):
     """A list of `count` names; indices where `names` is None."""
     names = list(names) if names else [str(i) for i in range(count)]
     if len(names) != count:
@@ -143,12 +248,12 @@ def check_shapes(names, outputs, labels):
         )
 
 
-def parse_number(text, accepts, expected):
-    """The number in a cell of a table; ValueError with what was expected if it is not accepted."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not accepts(number):
-        raise ValueError(f"expected {expected}; got {text!r}")
-    return number
+def check_arguments(field, given, make):
+    """Raise ValueError unless a field of the recipe has arguments of a model around an encoder."""
+    names = inspect.signature(make.__init__ if isinstance(make, type) else make).parameters
+    names = [name for name in names if name not in _OF_RUN]
+    if unknown := [name for name in given if name not in names]:
+        raise ValueError(
+            f"expected {', '.join(names) or 'no arguments'} in the recipe's {field}; got "
+            f"{', '.join(map(str, unknown))}{did_you_mean(unknown[0], names)}"
+        )

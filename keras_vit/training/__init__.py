@@ -1,10 +1,10 @@
 """Training by recipes: `compile_model` and plain `fit`, or a whole run with `train`."""
 
 from keras_vit.lazy import lazy_names
+from keras_vit.losses import SigmoidCrossEntropy as SigmoidCrossEntropy
+from keras_vit.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
+from keras_vit.losses import SquaredError as SquaredError
 from keras_vit.models.distributed import DistributedModel as DistributedModel
-from keras_vit.tasks.losses import SigmoidCrossEntropy as SigmoidCrossEntropy
-from keras_vit.tasks.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
-from keras_vit.tasks.losses import SquaredError as SquaredError
 from keras_vit.tasks.single_label import Accuracy as Accuracy
 from keras_vit.training.compiling import compile_model as compile_model
 from keras_vit.training.compiling import freeze as freeze

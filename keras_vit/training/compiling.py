@@ -4,9 +4,8 @@ from keras_vit.layers import EncoderBlock
 from keras_vit.messages import did_you_mean
 from keras_vit.models.configured import inner_transformer
 from keras_vit.models.distributed import DistributedModel
-from keras_vit.models.segmentation import ImageSegmenter
-from keras_vit.tasks import SEGMENTATION, get_task
-from keras_vit.tasks.task import Objective
+from keras_vit.tasks import task_of_class
+from keras_vit.tasks.task import Task
 from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.optimizers import make_optimizer
 from keras_vit.training.recipes import Recipe
@@ -27,7 +26,7 @@ def compile_model(
     Args:
         model: Any `keras.Model` whose outputs are logits.
         recipe: Name of a recipe, or a `Recipe`.
-        task: The name of a task, or an objective of `keras_vit.tasks`; None: "segmentation" for an
+        task: The name of a task, or a `keras_vit.tasks.Task`; None: "segmentation" for an
             `ImageSegmenter`, the model's own loss if it has one, and otherwise the recipe's task.
         epochs, steps_per_epoch: Those of `fit`; their product is `total_steps`.
         weighted_metrics: Whether sample weights also weight the metrics, not only the loss.
@@ -67,13 +66,9 @@ def compile_model(
     for layer in model._flatten_layers():
         if isinstance(layer, EncoderBlock):
             layer.remat = recipe.remat
-    segments = isinstance(model, ImageSegmenter)
-    own_task = model.task if segments else recipe.task
-    objective = task if isinstance(task, Objective) else get_task(task or own_task)
-    if segments and objective is not SEGMENTATION:
-        raise ValueError(f"expected the task {own_task!r} for an ImageSegmenter; got {objective.name!r}")
-    loss, metrics = objective.loss(recipe), objective.metrics(model.output_shape[-1])
-    if task is None and getattr(model, "own_loss", None) is not None:
+    chosen = task if isinstance(task, Task) else task_of_class(model, task, recipe.task)
+    loss, metrics = chosen.loss(recipe), chosen.metrics(model.output_shape[-1])
+    if task is None and isinstance(model, DistributedModel) and model.own_loss is not None:
         loss, metrics = None, []
     model.compile(
         optimizer=make_optimizer(recipe),

@@ -6,10 +6,9 @@ import os
 
 from keras_vit import rules
 from keras_vit.data.dataset import name_of
-from keras_vit.models import PAIRS
 from keras_vit.tasks import get_task
-from keras_vit.training.objectives import OBJECTIVES
 from keras_vit.training.recipes import Recipe
+from keras_vit.training.tasks import PAIRS, PRETRAINING
 
 CLASSIFY = "classify"
 
@@ -28,7 +27,7 @@ class RunConfig:
             segmenter is kept as by `from_pretrained(segmenter=…)`. None: random weights.
         image_size: (height, width); None: the recipe's, the checkpoint's, or the model's own.
         on_bad_image: "fail" or "skip".
-        objective: "classify", for any task of the recipe; or a name in `keras_vit.training.objectives`, such
+        objective: "classify", for any task of the recipe; or a name in `keras_vit.training.tasks`, such
             as "masked_patch", which needs no labels and trains a model without a head.
         target: Of "masked_patch", and refused for others: see `MaskedPatchPredictor`.
         sha256: The digest that the file of `weights` must have, in hexadecimal; None: any.
@@ -44,7 +43,7 @@ class RunConfig:
     weights: str | None = None
     image_size: tuple[int, int] | None = None
     on_bad_image: str = "fail"
-    objective: str = rules.field(rules.one_of((CLASSIFY, *OBJECTIVES)), default=CLASSIFY)
+    objective: str = rules.field(rules.one_of((CLASSIFY, *PRETRAINING)), default=CLASSIFY)
     target: str = "mean_color"
     sha256: str | None = None
     tokenizer: str | None = None
@@ -59,7 +58,7 @@ class RunConfig:
         if self.model is None and self.weights is None and not self.recipe.has_sizes:
             raise ValueError("expected a model, to train from random weights, or weights; got neither")
         if self.objective == CLASSIFY and self.recipe.pretrainer is not None:
-            expected = " or ".join(map(repr, OBJECTIVES))
+            expected = " or ".join(map(repr, PRETRAINING))
             raise ValueError(
                 f"a recipe with a pretrainer trains without labels: expected objective {expected}; got "
                 f"{self.objective!r}"
@@ -72,28 +71,17 @@ class RunConfig:
 
     def _ignored(self):
         """The fields that are set although this run does not use them."""
-        recipe, classifies = self.recipe, self.objective == CLASSIFY
-        names = [] if classifies else ["image_text", "class_weights"]
-        if not (classifies and get_task(recipe.task).has_class_maps):
-            names.append("segmenter")
-        values = {name: getattr(recipe, name) for name in names}
-        ignored = [f"{name}={value!r}" for name, value in values.items() if value != DEFAULTS["recipe"][name]]
-        if self.objective != "masked_patch" and self.target != DEFAULTS["target"]:
-            ignored.append(f"target={self.target!r}")
-        if self.tokenizer is not None and (recipe.image_text is None or not classifies):
-            ignored.append(f"tokenizer={self.tokenizer!r}")
-        return ignored
+        used, recipe = self.task.recipe_fields, dataclasses.asdict(self.recipe)
+        defaults = {**DEFAULTS, **DEFAULTS["recipe"]}
+        values = {name: recipe.get(name) for name in ("image_text", "class_weights", "segmenter")}
+        values |= {"target": self.target, "tokenizer": self.tokenizer}
+        return [f"{n}={x!r}" for n, x in values.items() if n not in used and x != defaults[n]]
 
     @functools.cached_property
-    def pretraining(self):
-        """The `Pretraining` of an objective without labels; None for others."""
-        return None if self.objective == CLASSIFY else OBJECTIVES[self.objective](self)
-
-    @property
     def task(self):
-        """The task of the labels, the objective without labels, or the one of pairs of images and texts."""
-        if self.pretraining is not None:
-            return self.pretraining
+        """The task: of the recipe's labels, of pairs of images and texts, or without labels."""
+        if self.objective != CLASSIFY:
+            return PRETRAINING[self.objective](self)
         return get_task(self.recipe.task) if self.recipe.image_text is None else PAIRS
 
     def as_json(self):

@@ -11,7 +11,6 @@ from keras import ops
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import IndexedRecords, Samples, not_converted, positions, shuffled
-from keras_vit.models import ImageSegmenter, VisionTransformer
 from keras_vit.models.distributed import DistributedModel
 
 LIMIT = 2**32  # bytes of the features of a run, which are in memory
@@ -100,19 +99,14 @@ def frozen_parts(model):
         (model from images to features, function from a list of these to the model's outputs), or None if
         layers below the head are trained or random, or images have no fixed size.
     """
-    if isinstance(model, ImageSegmenter):
-        features, shape = model.head_inputs, model.input.shape[1:]
-    elif isinstance(model, VisionTransformer) and model.num_classes and not model.distillation:
-        features, shape = [model._stages["representation"]], None
-    else:
-        return None
+    features = model.head_inputs
     if not features or None in model.input.shape[1:]:
         return None
+    shape = model.input.shape[1:] if model.head_reads_images else None
     backbone = DistributedModel(model.input, features)
     is_random = any(layer._seed_generators for layer in backbone._flatten_layers())
     if is_random or backbone.trainable_variables:
         return None
-    # A segmenter's head reads the shape of the images, too.
     rest = keras.Model([*features, model.input] if shape else features, model.output)
 
     def head(features, training=None):

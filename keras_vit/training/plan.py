@@ -17,7 +17,6 @@ import keras
 import keras_vit
 from keras_vit.lazy import optional_package
 from keras_vit.models.configured import backbone
-from keras_vit.tasks import get_task
 from keras_vit.training.building import build_model
 from keras_vit.training.compiled import collectives, operations
 from keras_vit.training.compiling import compile_model
@@ -228,18 +227,17 @@ class _Step:
         encoder = backbone(model)
         size = recipe.batch_size
         images = self._shaped((size, *encoder.image_size, encoder.in_channels), "float32", parts)
-        if self.config.pretraining is None:
-            pixels = model.output_shape[1:-1]  # each with a class, in segmentation
-            if recipe.mixes or not (pixels or get_task(recipe.task).has_class_ids):
-                return images, self._shaped((size, self.num_classes), "float32", parts)
-            return images, self._shaped((size, *pixels), "int32", parts)
-        if self.config.pretraining.augment is None:
+        task = self.config.task
+        if task.needs_labels:
+            shape, dtype = task.label_shape(model, recipe)
+            return images, self._shaped((size, *shape), dtype, parts)
+        if task.augment is None:
             one = tf.zeros((1, *images.shape[1:]))
         else:
             views = keras.tree.map_structure(lambda x: tf.zeros((1, *x.shape[1:])), model.input)
             one = views, tf.zeros((1,), tf.int32)
         one = tf.data.Dataset.from_tensors(one)
-        (batch,) = self.config.pretraining.batches(one, model, seed=0, first_step=0, worker=0, workers=1)
+        (batch,) = task.batches(one, model, None, seed=0, first_step=0, worker=0, workers=1)
         return keras.tree.map_structure(
             lambda part: self._shaped((size, *part.shape[1:]), part.dtype.name, parts), batch
         )

@@ -143,14 +143,7 @@ class Recipe(Augmentation):
             raise ValueError(
                 f"checkpoint_every must divide eval_every; got {self.checkpoint_every} and {self.eval_every}"
             )
-        if get_task(self.task).has_class_maps:
-            self.check_moves_masks()
-        if not get_task(self.task).has_class_ids and (
-            self.label_smoothing or self.mixes or self.class_weights is not None
-        ):
-            raise ValueError(
-                f"label_smoothing, class_weights, mixup and cutmix need single labels; got task {self.task!r}"
-            )
+        get_task(self.task).check_recipe(self)
         if self.image_text is not None and (
             self.task != "single_label"
             or self.label_smoothing

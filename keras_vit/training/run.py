@@ -1,7 +1,6 @@
 """Train a model in a folder, so that an interrupted run can be resumed. Needs TensorFlow."""
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import sys
@@ -10,20 +9,16 @@ import keras
 import tensorflow as tf
 
 from keras_vit.data.batches import evaluation_batches, training_batches
-from keras_vit.data.class_weights import class_weights, with_class_weights
 from keras_vit.data.datasets import folder_of, load_dataset
 from keras_vit.data.files import file_orientations
 from keras_vit.data.fingerprint import fingerprint
-from keras_vit.data.masks import mask_files, unreadable_masks, with_pixel_weights
-from keras_vit.data.pairs import pair_batches
-from keras_vit.evaluation import evaluate, retrieval
+from keras_vit.data.masks import mask_files, unreadable_masks
 from keras_vit.messages import listed
-from keras_vit.models import PAIRS, ImageTextModel
 from keras_vit.models.configured import backbone
+from keras_vit.tasks.task import Source
 from keras_vit.training.building import (
     build_model,
     finished_model,
-    head_note,
     subset,
     whole_model,
 )
@@ -109,7 +104,7 @@ def train(
     workdir = Workdir(path, config.as_json(), DEFAULTS)
     missing = None if workdir.model.is_file() else workdir.model
     # Without a checkpoint, the whole model of a finished run could only be trained again.
-    if missing is None and config.pretraining is not None and any(workdir.checkpoints.glob("step-*")):
+    if missing is None and task.keeps_whole and any(workdir.checkpoints.glob("step-*")):
         missing = None if workdir.pretrainer.is_file() else workdir.pretrainer
     if workdir.result and missing is None:
         return workdir, workdir.result
@@ -133,8 +128,7 @@ def train(
     keras.utils.set_random_seed(recipe.seed)
     with devices.scope():
         model = build_model(config, dataset)
-        if config.pretraining is not None:
-            config.pretraining.prepare(model, samples, recipe)
+        task.prepare(model, samples, recipe)
         devices.check_model(model)
         # A run weights samples only to fill batches up, with weight 0.
         compile_model(model, recipe, task=task, weighted_metrics=True)
@@ -160,10 +154,11 @@ def train(
 
         # If there are averaged weights, `fit` has left them in the model.
         finished = finished_model(model)
-        pretrainer = whole_model(model) if config.pretraining is not None else None
+        pretrainer = whole_model(model) if task.keeps_whole else None
         weights = (pretrainer or finished).weights
         check_finite({weight.path: weight.numpy() for weight in weights}, recipe.total_steps)
-        scores = _test(config, model, finished, dataset)
+        with _unreadable_images(dataset):
+            scores = task.test(model, finished, dataset, recipe)
         check_finite(scores, recipe.total_steps)
         record = {
             **scores,
@@ -190,31 +185,10 @@ def _versions():
     return {name: sys.modules[name].__version__ for name in names}
 
 
-def _test(config, model, finished, dataset):
-    """The scores of the finished model on the test split, each with the prefix `test_`."""
-    with _unreadable_images(dataset):
-        if config.pretraining is not None:
-            return config.pretraining.scores(model, finished, dataset, config.recipe)
-        samples, batch_size = dataset.split("test"), config.recipe.batch_size
-        if dataset.has_captions:
-            scores = retrieval(finished, samples, dataset.texts.wordings["test"], batch_size)
-        else:
-            classifier = test_classifier(finished, dataset)
-            scores = evaluate(classifier, samples, batch_size, config.recipe.task)
-    return {f"test_{name}": value for name, value in scores.items()}
-
-
-def test_classifier(model, dataset):
-    """A finished model, or one of images and texts as a classifier by the wordings of the test split."""
-    if not isinstance(model, ImageTextModel):
-        return model
-    return model.vision_transformer(dict(zip(dataset.class_names, dataset.texts.wordings["test"])))
-
-
 def load_data(config, data_dir=None):
     """The `Dataset` of a run."""
     recipe, task = config.recipe, config.recipe.task
-    needed = {"texts": config.task is PAIRS, "labels": config.pretraining is None}
+    needed = {"texts": config.task.reads_texts, "labels": config.task.needs_labels}
     return load_dataset(
         config.dataset, recipe.seed, config.on_bad_image, task=task, data_dir=data_dir, **needed
     )
@@ -228,12 +202,12 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
     evaluated = [n for n, end in enumerate(ends, 1) if end % recipe.eval_every == 0 or end >= total]
     done = devices.smallest(checkpoints.newest(report) or 0)
     stopping = functools.partial(devices.is_stopping, sigterm)
-    scores = config.pretraining and config.pretraining.validate
+    scores = config.task.validate
     validate = scores and Validate(lambda encoder: scores(encoder, dataset, recipe), evaluated, devices)
     validation = dataset.split("validation")
     if done:
         report(f"resuming {workdir.path} from step {done} of {total}")
-    elif line := head_note(model):
+    elif line := config.task.note(model):
         report(line)
     if done < total and devices.is_one_device:
         found = feature_samples(model, recipe, samples, validation)
@@ -303,7 +277,7 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
     """The training batches of a split from a step on, or its evaluation batches, for all devices."""
     recipe, preprocessing = config.recipe, backbone(model).preprocessing
     trains = first_step is not None
-    augment = config.pretraining and config.pretraining.augment
+    augment = config.task.augment
 
     def of_worker(worker, workers):
         part = {"worker": worker, "workers": workers}
@@ -326,18 +300,8 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
             batches = evaluation_batches(samples, preprocessing, recipe.batch_size, **part)
         # Each validation masks the same patches, or has the same texts, by another seed than training does.
         seeds = {"seed": recipe.seed + (not trains), "first_step": first_step or 0}
-        if config.pretraining is not None:
-            batches = config.pretraining.batches(batches, model, **seeds, **part)
-        elif config.task is PAIRS:
-            split = "train" if trains else "validation"
-            texts = dataclasses.replace(dataset.texts, preprocessing=model.text_preprocessing)
-            batches = pair_batches(batches, texts, split, **seeds, **part)
-        elif config.task.has_class_maps:
-            batches = with_pixel_weights(batches)
-        elif trains and recipe.class_weights is not None:
-            weights = class_weights(recipe.class_weights, samples.labels, len(dataset.class_names))
-            batches = with_class_weights(batches, weights)
-        return batches
+        source = Source(dataset, "train" if trains else "validation", samples, recipe)
+        return config.task.batches(batches, model, source, **seeds, **part)
 
     return devices.distribute(of_worker, recipe.batch_size, recipe.accumulation_steps if trains else None)
 

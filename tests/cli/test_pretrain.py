@@ -8,7 +8,7 @@ from made.pages import read_page
 
 from keras_vit import MaskedAutoencoder
 from keras_vit import from_pretrained as load
-from keras_vit.training import objectives
+from keras_vit.training.tasks import PRETRAINING
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 
@@ -30,7 +30,7 @@ def pretrained(keras_vit, images, tmp_path_factory):
 
 def test_the_help_names_every_objective(keras_vit):
     done = keras_vit("pretrain", "--help")
-    assert ", ".join(objectives.OBJECTIVES) in " ".join(done.stdout.split())
+    assert ", ".join(PRETRAINING) in " ".join(done.stdout.split())
 
 
 def test_masked_patch_prediction_leaves_an_encoder_without_a_head(pretrained):

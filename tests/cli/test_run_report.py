@@ -1,4 +1,3 @@
-import dataclasses
 import os
 import shutil
 
@@ -15,7 +14,7 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import evaluate
 from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.objectives import Pictures
+from keras_vit.training.tasks import Pictures
 from keras_vit.training.workdir import Workdir, save_model
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")
@@ -114,15 +113,14 @@ def test_every_task_has_its_sections(make, tmp_path):
 def test_an_objective_without_labels_adds_its_pictures_of_test_images(tmp_path, monkeypatch):
     dataset, model, options = masked(tmp_path)
     config, workdir, record = finished(tmp_path / "run", dataset, model, **options)
-    whole = config.pretraining.model(model)
+    whole = config.task.model(model)
     save_model(whole, workdir.pretrainer)
 
     def figures(found, images):
         assert type(found) is type(whole) and images.shape == (4, 16, 16, 3)
         return [Pictures("Images twice", "As they are.", {"one": images / 2 + 0.5, "two": images / 2 + 0.5})]
 
-    drawing = dataclasses.replace(config.pretraining, figures=figures)
-    monkeypatch.setitem(vars(config), "pretraining", drawing)
+    monkeypatch.setattr(config.task, "figures", figures)
     files = write_run_report(config, workdir, record)
     page = read_page((workdir.path / "report.html").read_text())
     assert page.headings == ["Images twice", CURVES, *VIEWS[1:], *END] and "As they are." in page.text

@@ -10,18 +10,20 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "lazy": (),
     "messages": (),
     "rules": ("messages",),
-    "tasks": ("preprocessing", "rules"),
+    "labels": ("lazy", "rules"),
+    "losses": ("labels",),
+    "tasks": ("models", "data", "losses"),
     "writing": ("messages",),
     "seeds": (),
     "layers": ("rules", "lazy", "seeds"),
     "variants": ("messages",),
     "web": ("messages",),
     "preprocessing": ("rules", "lazy", "web"),
-    "data": ("preprocessing", "messages", "lazy", "rules", "seeds", "tasks"),
-    "models": ("layers", "variants", "preprocessing", "messages", "rules", "tasks"),
+    "data": ("preprocessing", "messages", "lazy", "rules", "seeds", "labels"),
+    "models": ("layers", "variants", "preprocessing", "messages", "rules", "losses"),
     "weights": ("models", "messages", "lazy", "writing"),
     "inspection": ("models", "messages", "lazy"),
-    "evaluation": ("weights", "data"),
+    "evaluation": ("weights", "tasks"),
     "search": ("lazy", "writing"),
     "training": ("evaluation", "inspection", "lazy"),
     "export": ("evaluation", "inspection", "lazy"),
@@ -29,12 +31,15 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "": ("cli",),  # the package's own __init__, and the console script
 }
 BACKENDS = {"tensorflow", "jax", "torch"}
-NUMPY_AND_KERAS_ONLY = {"layers", "models", "weights", "tasks", "variants", "preprocessing"}
+NUMPY_AND_KERAS_ONLY = {
+    *("labels", "losses", "layers", "models", "weights", "tasks", "variants", "preprocessing"),
+}
 TENSORFLOW_ALLOWED = {
     "keras_vit/layers/control_dependencies.py",
     "keras_vit/layers/xla_form.py",  # jax, for a gradient
     "keras_vit/models/jax_step.py",
     "keras_vit/models/tensorflow_step.py",
+    "keras_vit/tasks/computing.py",
     "keras_vit/weights/archive.py",  # torch, for torch's files
     "keras_vit/weights/download.py",
 }

@@ -114,10 +114,8 @@ def pushed(model, folder):
     card = (folder / "repository/README.md").read_text()
     assert 'from_pretrained("hf://me/model"' in card and "{" not in card and "None" not in card
     arguments = re.search(r'hf://me/model"(.*)\)', card)[1]
-    options = dict(re.findall(r"(\w+)=(True)", arguments))
-    again = keras_vit.from_pretrained(
-        folder / "repository", **{name: True for name in options}, **sized(model)
-    )
+    options = dict(re.findall(r'(kind)="(\w+)"', arguments))
+    again = keras_vit.from_pretrained(folder / "repository", **options, **sized(model))
     assert type(again) is type(model)
     names = json.loads((folder / "repository/config.json").read_text()).get("architectures")
     assert names is None or isinstance(model, VIT) or f"{names[0]}.from_pretrained" in card

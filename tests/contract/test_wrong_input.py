@@ -187,8 +187,7 @@ CALLS = {
     "from_pretrained(GOLDEN, image_size='large')": "got 'large'",
     "from_pretrained(GOLDEN, position_resize='nearest')": "position_resize must be one of",
     "from_pretrained(GOLDEN, dropout=0.1)": "(did you mean 'dropout_rate'",
-    "from_pretrained(GOLDEN, kind='classifer')": "kind must be one of 'auto', 'stored', 'classifier', "
-    "'segmenter', 'image_text', 'pretrainer'; got 'classifer', did you mean 'classifier'?",
+    "from_pretrained(GOLDEN, kind='classifer')": "got 'classifer' (did you mean 'classifier'?)",
     "keras_vit.save_weights(model, NEW + '.npz', 'vitjax')": "(did you mean 'vit_jax'?)",
     "keras_vit.save_weights(model, NEW + '.txt', 'vit_jax')": "expected a .npz file",
     "keras_vit.save_weights(model, NEW + '.npz', 'vit_jax', dtype='int8')": "dtype must be one of",

@@ -3,7 +3,8 @@ import pytest
 from keras import ops
 
 from keras_vit.evaluation import recall
-from keras_vit.models.pair_scores import PAIRS, PairRecall
+from keras_vit.models.pair_scores import PairRecall
+from keras_vit.training.tasks import PAIRS
 
 
 def pairs_of(count, seed=0):

@@ -10,8 +10,9 @@ from reference.small import HYBRID, NEWER, SMALL, small
 
 from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.layers.segmentation import QueryAttentionBias, resize
+from keras_vit.losses import SegmentationCrossEntropy, pixel_weights
 from keras_vit.models.mask_loss import query_loss, sample
-from keras_vit.tasks.segmentation import MeanIoU, SegmentationCrossEntropy, pixel_weights
+from keras_vit.tasks.segmentation import MeanIoU
 from keras_vit.training import SGD
 
 ENCODER = {**SMALL, "num_classes": None}

@@ -5,8 +5,9 @@ from reference.comparing import numpy
 from reference.segmentation import boundary_f_of_pairs, random_maps
 from sklearn import metrics
 
+from keras_vit.losses import SegmentationCrossEntropy, pixel_weights
 from keras_vit.tasks import get_task
-from keras_vit.tasks.segmentation import LIMB, MeanIoU, SegmentationCrossEntropy, pixel_weights
+from keras_vit.tasks.segmentation import LIMB, MeanIoU
 from keras_vit.tasks.segmentation_scores import (
     SegmentationPredictions,
     boundary_f,
@@ -94,9 +95,9 @@ def test_images_have_their_own_scores_and_words(maps):
     ]
     np.testing.assert_allclose(TASK.errors(predictions), 1 - np.array(own), rtol=1e-12)
     assert TASK.correct(predictions).all() and TASK.scores(predictions)["samples"] == 6
-    assert TASK.format_label(np.array([[2, 2, 255], [0, 255, 255]]), "abc") == "c, a"
-    assert TASK.format_label(np.full((1, 2), 255), "abc") == "none"
-    assert TASK.agreement(logits, logits) == 1
+    assert TASK.label.format(np.array([[2, 2, 255], [0, 255, 255]]), "abc") == "c, a"
+    assert TASK.label.format(np.full((1, 2), 255), "abc") == "none"
+    assert TASK.label.agreement(logits, logits) == 1
 
 
 def test_scores_without_labeled_pixels_are_undefined():
@@ -117,7 +118,7 @@ def test_scores_without_labeled_pixels_are_undefined():
 )
 def test_labels_that_are_no_class_maps_are_refused(labels, said):
     with pytest.raises(ValueError, match=said):
-        TASK.check_labels(labels, 3)
+        TASK.label.check(labels, 3)
 
 
 def test_maps_of_two_sizes_are_refused():

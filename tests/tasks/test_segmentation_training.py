@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 from made.devices import devices
 
+from keras_vit.losses import pixel_weights
 from keras_vit.models import DistributedModel
 from keras_vit.tasks import get_task
-from keras_vit.tasks.segmentation import pixel_weights
 
 pytestmark = [
     pytest.mark.slow,

@@ -101,27 +101,27 @@ EXPECTED = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_task_decides_scores_compares_and_describes(name):
     task, (labels, decided, errors, correct, words) = TASKS[name], EXPECTED[name]
-    assert task.decide(OUTPUTS).tolist() == decided
+    assert task.label.decide(OUTPUTS).tolist() == decided
     halves = [task.predictions(OUTPUTS[part], labels[part]) for part in (slice(2), slice(2, None))]
     predictions = concatenate(halves)
     assert task.errors(predictions) == pytest.approx(errors, rel=1e-5)
     assert task.correct(predictions).tolist() == correct
     scores = task.scores(predictions)
     assert task.primary_metric in scores and scores["samples"] == 3
-    assert task.format_label(labels[0], "abc") == words
+    assert task.label.format(labels[0], "abc") == words
     if task.per_class:
         assert [row["name"] for row in task.per_class(predictions, "abc")] == ["a", "b", "c"]
     nearly = OUTPUTS + np.array([[0, 0, 0], [0, 3.5, 0], [0, 0, 0]], "float32")
     expected = {"single_label": 2 / 3, "multi_label": 8 / 9, "regression": None}[name]
-    assert task.agreement(OUTPUTS, nearly) == expected
+    assert task.label.agreement(OUTPUTS, nearly) == expected
 
 
-@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.has_classes])
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.label.has_classes])
 def test_probabilities_are_the_activation_of_the_logits(name):
     task = TASKS[name]
-    expected = numpy(getattr(keras.ops, task.activation)(OUTPUTS))
-    np.testing.assert_allclose(task.probabilities(OUTPUTS), expected, rtol=1e-6)
-    assert np.isfinite(task.probabilities(1e4 * OUTPUTS.astype("float64"))).all()
+    expected = numpy(getattr(keras.ops, task.label.activation)(OUTPUTS))
+    np.testing.assert_allclose(task.label.probabilities(OUTPUTS), expected, rtol=1e-6)
+    assert np.isfinite(task.label.probabilities(1e4 * OUTPUTS.astype("float64"))).all()
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_probabilities_are_the_activation_of_the_logits(name):
 )
 def test_labels_are_read_from_text(name, good, bad, expected):
     for text, label in good.items():
-        assert TASKS[name].parse_label(text) == label
+        assert TASKS[name].label.parse(text) == label
     for text in bad:
         with pytest.raises(ValueError, match=f"expected {expected}; got {text!r}"):
-            TASKS[name].parse_label(text)
+            TASKS[name].label.parse(text)
 
 
 def test_an_unknown_task_is_refused_with_the_known_ones():

@@ -1,4 +1,3 @@
-import dataclasses
 import types
 
 import numpy as np
@@ -17,7 +16,7 @@ from keras_vit.training.building import (
     whole_model,
 )
 from keras_vit.training.config import RunConfig
-from keras_vit.training.objectives import OBJECTIVES
+from keras_vit.training.tasks import PRETRAINING, Pretraining
 from keras_vit.variants import parse_variant
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -121,14 +120,18 @@ def test_without_labels_the_model_predicts_patches_and_has_no_head(stored):
 
 def test_a_pretrainer_gets_the_recipes_arguments_and_refuses_others(monkeypatch):
     given = {}
-    make = lambda encoder, depth: given.update(depth=depth) or encoder  # noqa: E731
-    drawing = dataclasses.replace(config(objective="masked_patch").pretraining, model=make)
-    monkeypatch.setitem(OBJECTIVES, "masked_patch", lambda config: drawing)
+
+    class Deep(Pretraining):
+        def model(self, encoder, depth):
+            given.update(depth=depth)
+            return encoder
+
+    monkeypatch.setitem(PRETRAINING, "masked_patch", Deep)
     build_model(config(RECIPE.with_changes(pretrainer={"depth": 3}), objective="masked_patch"), DATASET)
     assert given == {"depth": 3}
     monkeypatch.undo()
     first = {"mae": "decoder_hidden_size, .*", "dino": "num_local, .*"}
-    for objective in OBJECTIVES:
+    for objective in PRETRAINING:
         recipe = RECIPE.with_changes(pretrainer={"depth": 3, "target": "pixels", "name": "x"})
         expected = first.get(objective, "no arguments")
         message = f"^expected {expected} in the recipe's pretrainer; got depth, target, name$"

@@ -9,7 +9,7 @@ from keras_vit.training import RECIPES, RunConfig
         ("classify", {"target": "pixels"}, {}, "'classify' .* does not use target='pixels'"),
         ("mae", {"target": "pixels"}, {}, "'mae' .* does not use target='pixels'"),
         ("classify", {"tokenizer": "words"}, {}, "does not use tokenizer='words'"),
-        ("dino", {"tokenizer": "words"}, {"image_text": {}}, r"use image_text=\{\}, tokenizer='words'"),
+        ("igpt", {"tokenizer": "words"}, {"image_text": {}}, r"use image_text=\{\}, tokenizer='words'"),
         ("classify", {}, {"segmenter": {"head": "up"}}, "task 'single_label' does not use segmenter="),
         ("mae", {}, {"task": "segmentation", "segmenter": {}}, r"does not use segmenter=\{\}"),
     ],

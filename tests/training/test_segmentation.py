@@ -8,7 +8,8 @@ from reference.comparing import assert_close, numpy
 from reference.small import SMALL
 
 from keras_vit import ImageSegmenter
-from keras_vit.training.building import build_model, finished_model, head_note
+from keras_vit.tasks import get_task
+from keras_vit.training.building import build_model, finished_model
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
@@ -85,4 +86,4 @@ def test_a_run_starts_from_the_head_of_its_weights(tmp_path):
         model = build_model(start, names)
         np.testing.assert_array_equal(numpy(model.get_layer("head").bias), expected)
         assert model.split_seed == recipe.seed
-        assert head_note(model) == f"layers of the head from the weights: {line}"
+        assert get_task("segmentation").note(model) == f"layers of the head from the weights: {line}"

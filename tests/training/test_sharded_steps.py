@@ -12,7 +12,7 @@ from reference.comparing import randomize
 from reference.fine_tuning import compiled, fit, official
 
 import keras_vit
-from keras_vit.tasks.losses import MEAN
+from keras_vit.losses import MEAN
 from keras_vit.training import RECIPES, SGD, AdamW, SoftmaxCrossEntropy
 from keras_vit.training.config import RunConfig
 from keras_vit.training.run import train

@@ -1,8 +1,10 @@
 """Losses on logits."""
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_vit.labels import IGNORE
 from keras_vit.rules import number
 
 MEAN = "mean_with_sample_weight"  # the weighted sum divided by the sum of the weights
@@ -120,3 +122,61 @@ class SquaredError(keras.losses.MeanSquaredError):
                 f"{tuple(y_true.shape)}"
             )
         return super().call(y_true, y_pred)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class SegmentationCrossEntropy(keras.losses.Loss):
+    """Cross-entropy of softmax(logits) in each pixel, averaged over the pixels with a label.
+
+    A class out of range makes the loss NaN, so that wrong labels are noticed. On several replicas or
+    micro-batches, with different numbers of labeled pixels, a `DistributedModel` needs `pixel_weights` as
+    sample weights to compute the mean over all pixels of the global batch; runs give it them.
+
+    Args:
+        ignore: The number of pixels without a label.
+        reduction: As of Keras's losses; by default the mean weighted by the sample weights.
+
+    Call arguments:
+        y_true: Ints (batch, height, width).
+        y_pred: Logits (batch, height, width, classes).
+        sample_weight: (batch,) or (batch, height, width).
+
+    Example:
+        >>> loss = SegmentationCrossEntropy()
+        >>> round(float(loss(np.array([[[1, 255]]]), np.zeros((1, 1, 2, 2)))), 4)
+        0.6931
+    """
+
+    def __init__(self, ignore=IGNORE, reduction=MEAN, name="segmentation_cross_entropy", **kwargs):
+        super().__init__(reduction=reduction, name=name, **kwargs)
+        self.ignore = ignore
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        weights = pixel_weights(y_true, self.ignore)
+        if sample_weight is not None:
+            sample_weight = ops.cast(sample_weight, "float32")
+            for _ in range(len(weights.shape) - len(sample_weight.shape)):
+                sample_weight = ops.expand_dims(sample_weight, -1)
+            weights = weights * sample_weight
+        return super().__call__(y_true, y_pred, sample_weight=weights)
+
+    def call(self, y_true, y_pred):
+        labels, classes = ops.cast(y_true, "int32"), y_pred.shape[-1]
+        known = (labels >= 0) & (labels < classes)
+        losses = ops.sparse_categorical_crossentropy(ops.where(known, labels, 0), y_pred, from_logits=True)
+        unknown = ops.where(labels == self.ignore, 0.0, float("nan"))
+        return ops.where(known, losses, ops.cast(unknown, losses.dtype))
+
+    def get_config(self):
+        return {**super().get_config(), "ignore": self.ignore}
+
+
+def pixel_weights(labels, ignore=IGNORE):
+    """1 for pixels with a label, 0 for others: float32 of the shape of the labels.
+
+    >>> pixel_weights(np.array([[[0, 255]]])).tolist()
+    [[[1.0, 0.0]]]
+    """
+    if isinstance(labels, np.ndarray):
+        return (labels != ignore).astype("float32")
+    return ops.cast(ops.not_equal(ops.cast(labels, "int32"), ignore), "float32")

@@ -140,7 +140,7 @@ def test_the_encoder_is_weights_for_other_models(finished):
 def test_the_report_shows_the_attention_of_the_class_token(finished):
     model = read_model(finished[0].pretrainer, "pretrainer")
     images = np.random.default_rng(0).uniform(-1, 1, (3, 16, 16, 3)).astype("float32")
-    (pictures,) = config().pretraining.figures(model, images)
+    (pictures,) = config().task.figures(model, images)
     assert [*pictures.rows] == ["image", "head 0", "head 1", "head 2"]
     assert_close(pictures.rows["image"], (images + 1) / 2, 1e-5)
     maps = attention_maps(model.encoder, images)[:, 1]
@@ -157,7 +157,7 @@ def test_the_report_shows_the_attention_of_the_class_token(finished):
 )
 def test_the_report_says_whose_attention_it_shows(pooling, words):
     model = DINO({**SIZES, "pooling": pooling}, **RECIPE.pretrainer)
-    (pictures,) = config().pretraining.figures(model, np.zeros((1, 16, 16, 3), "float32"))
+    (pictures,) = config().task.figures(model, np.zeros((1, 16, 16, 3), "float32"))
     assert pictures.words.startswith(f"The {words} the patches")
 
 

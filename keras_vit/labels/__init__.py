@@ -1,0 +1,36 @@
+"""Label kinds: what a label is, and how outputs decide for one; a file for each."""
+
+from keras_vit import rules
+from keras_vit.labels.class_ids import ClassIds
+from keras_vit.labels.class_maps import IGNORE as IGNORE
+from keras_vit.labels.class_maps import ClassMaps
+from keras_vit.labels.class_rows import ClassRows
+from keras_vit.labels.label_kind import LabelKind
+from keras_vit.labels.numbers import Numbers
+from keras_vit.lazy import lazy_names
+
+# The kinds of labels by the names of their tasks, the default first.
+LABEL_KINDS = {kind.name: kind for kind in (ClassIds(), ClassRows(), Numbers(), ClassMaps())}
+
+
+def label_kind(name):
+    """The `LabelKind` of a task's name, or a `LabelKind` itself; ValueError where there is none.
+
+    >>> label_kind("regression").noun
+    ('target', 'targets')
+    """
+    if isinstance(name, LabelKind):
+        return name
+    return LABEL_KINDS[rules.one_of(LABEL_KINDS).check("task", name)]
+
+
+def kind_of_axes(axes):
+    """The first `LabelKind` whose labels have so many axes in records, where a map has one for its channel.
+
+    >>> kind_of_axes(3).name
+    'segmentation'
+    """
+    return next(kind for kind in LABEL_KINDS.values() if kind.axes == axes)
+
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,0 +1,90 @@
+"""The defaults that each kind of labels overrides, and what several of them use."""
+
+import math
+
+import numpy as np
+
+
+class LabelKind:
+    """What a label is: how it is read, checked, stored and written, and how outputs decide for one.
+
+    Attributes:
+        name: The name of its task, in recipes, files and on the command line.
+        noun: Singular and plural of what each output is about.
+        axes: The number of a label's axes in records, where a map has one for its channel.
+        is_class_id: Whether a label is the index of a class, which a table gives by its name.
+        is_map: Whether a label is a map of the image's pixels, which moves with the image.
+        activation: The name of the function from logits to probabilities in `keras.ops` and `tf.nn`; None if
+            outputs are not class scores.
+    """
+
+    name = None
+    noun = ("class", "classes")
+    axes = 1
+    is_class_id = is_map = False
+    activation = None
+
+    @property
+    def has_classes(self):
+        """Whether outputs are class scores."""
+        return self.activation is not None
+
+    @property
+    def output_name(self):
+        """The name of an exported model's output."""
+        return "logits" if self.has_classes else "values"
+
+    def probabilities(self, logits):
+        """The activation of logits, for NumPy arrays."""
+        raise ValueError(f"the task {self.name!r} has no classes")
+
+    def decide(self, outputs):
+        """The most likely labels, from outputs."""
+        return np.asarray(outputs)
+
+    def agreement(self, outputs, others):
+        """The fraction of decisions that two arrays of outputs share; None if there are no classes."""
+        return float(np.mean(self.decide(outputs) == self.decide(others))) if self.has_classes else None
+
+    def check(self, labels, num_outputs):
+        """Raise ValueError unless the labels are those of a model with so many outputs."""
+        if labels.shape[1:] != (num_outputs,):
+            raise ValueError(
+                f"expected labels of {num_outputs} numbers, as many as the model's outputs; got labels of "
+                f"shape {labels.shape[1:]} (labels that are class indices are of the task 'single_label')"
+            )
+
+    def parse(self, text):
+        """A part of a label from a cell of a CSV table; ValueError if it is none."""
+        return parse_number(text, math.isfinite, "a number")
+
+    def format(self, label, names):
+        """A label in words, with a name for each output."""
+        return ", ".join(f"{name} {x:.4g}" for name, x in zip(names, label))
+
+    def stored(self, label, names):
+        """A label as a JSON value, by names of classes rather than by their order."""
+        return list(label)
+
+    def fits_columns(self, names):
+        """Whether a table has these columns of labels."""
+        return bool(names) and "" not in names
+
+    columns = "one for each class or target"  # of a table, in words
+
+
+def parse_number(text, accepts, expected):
+    """The number in a cell of a table; ValueError with what was expected if it is not accepted."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not accepts(number):
+        raise ValueError(f"expected {expected}; got {text!r}")
+    return number
+
+
+def softmax(logits):
+    """Probabilities of mutually exclusive classes."""
+    scores = np.exp(logits - logits.max(-1, keepdims=True))
+    return scores / scores.sum(-1, keepdims=True)
