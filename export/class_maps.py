@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import tensorflow as tf
 
 from keras_vit.export.signatures import decoded_images, resized
@@ -37,15 +36,6 @@ def class_map(logits):
     """The class of each pixel: the first one with the highest logit."""
     classes = tf.argmax(logits, axis=-1, output_type=tf.int32)
     return tf.cast(classes, tf.uint8) if logits.shape[-1] <= 256 else classes
-
-
-def one_hot(maps, num_classes):
-    """Class maps in place of logits: 1 for the class of a pixel, 0 for others, float32.
-
-    >>> one_hot(np.array([[[1]]]), 3).tolist()
-    [[[[0.0, 1.0, 0.0]]]]
-    """
-    return (np.expand_dims(maps, -1) == np.arange(num_classes)).astype("float32")
 
 
 def maps_of_uint8(images, compute, description):

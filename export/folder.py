@@ -23,7 +23,6 @@ from keras_vit.export.verify import (
     full_precision_matmul,
     live_reference,
     live_run,
-    sample_images,
 )
 from keras_vit.models import ImageTextModel
 from keras_vit.models.config import DYNAMIC_SIZE
@@ -204,7 +203,7 @@ def calibration_images(dataset, description):
     if dataset is None or "train" not in dataset.splits:
         return None
     split, prepare = dataset.split("train"), description.preprocessing
-    images, _ = sample_images(split, prepare, CALIBRATION_IMAGES, get_task(dataset.task).label.is_map)
+    images, _ = get_task(dataset.task).sampled(split, prepare, CALIBRATION_IMAGES)
     return [images]
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import pathlib
 import time
 from collections.abc import Callable
@@ -11,66 +10,18 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from keras_vit.data.batches import mask_batches
-from keras_vit.data.images import decode_and_prepare
-from keras_vit.data.samples import not_converted
-from keras_vit.export.class_maps import one_hot
 from keras_vit.export.description import Description
 from keras_vit.tasks import get_task
-from keras_vit.tasks.computing import predictions_of_maps, unpadded
 
 BATCH = 16
 MIN_IMAGES = 256  # An agreement on fewer images is too coarse to be compared with a tolerance.
 # A mean difference above this fraction of the largest logit is an error, and not the rounding of int8.
 MAX_MEAN_DIFFERENCE = 0.1
-# Two classes of a pixel whose live logits differ by this fraction of the largest are equal in float32.
-EQUAL_LOGITS = 1e-5
 # As MIN_IMAGES, of class maps; either is enough. In a model of `digits_scenes`, the fraction of an image's
 # pixels that disagree had a standard deviation of 0.85 to 0.9 of its mean, so 32 images give the mean to a
-# sixth. Large images are few, by `MAX_VALUES`, but each has many independent regions.
+# sixth. Large images are few, but each has many independent regions.
 MIN_MAPS = 32
 MIN_PIXELS = 1_000_000
-MAX_VALUES = 2**28  # of the logits of all pixels that are verified: 1 GiB
-
-
-def sample_images(samples, preprocessing, count, is_map=False):
-    """Images sampled evenly from a split, as exports take them.
-
-    Args:
-        samples: A split of a `Dataset`.
-        preprocessing: An export's, to float32 in [0, 1].
-        count: The maximum number of images.
-        is_map: Whether the labels are class maps.
-
-    Returns:
-        (images (n, height, width, channels), labels); class maps are a list, each of its image's own size.
-
-    Raises:
-        ValueError: if there are no samples, or they have another number of channels.
-
-    Example:
-        >>> from keras_vit.export.description import describe
-        >>> samples = load_dataset("digits").split("test")
-        >>> [len(part) for part in sample_images(samples, describe(model).preprocessing, 100)]
-        [100, 100]
-    """
-    count = min(count, len(samples))
-    if count < 1:
-        raise ValueError(f"expected at least one image; got {count} of {len(samples)}")
-    if is_map:
-        chosen = samples.take(np.linspace(0, len(samples) - 1, count).astype(int).tolist())
-        batches = [*mask_batches(chosen, preprocessing, BATCH).as_numpy_iterator()]
-        labels = [label for _, masks, sizes in batches for label in unpadded(masks, sizes)]
-        return np.concatenate([images for images, *_ in batches]), labels
-    records = samples.training_records(0, 0, 1, count)  # the images of one training step
-
-    @not_converted
-    def prepared(position, encoded, label):
-        return decode_and_prepare(encoded, preprocessing, samples.exif), label
-
-    batches = [*records.map(prepared, tf.data.AUTOTUNE).batch(BATCH).as_numpy_iterator()]
-    images, labels = (np.concatenate(parts) for parts in zip(*batches))
-    return images, labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,18 +73,11 @@ class Reference:
         """The differences and the score of `measure`, for outputs of the images."""
         task = get_task(self.description.task)
         scale = max(float(np.abs(self.outputs).max()), float(np.finfo("float32").tiny))
-        largest = mean = agreement = score = predictions = None
+        largest = mean = score = None
         if outputs.ndim == self.outputs.ndim:  # no class maps
             differences = np.abs(self.outputs - outputs)
             largest, mean = float(differences.max()) / scale, float(differences.mean()) / scale
-        if task.label.is_map:
-            agreement = self._agreement_of_pixels(outputs, scale)
-            if self.labels is not None:
-                logits = outputs if mean is not None else one_hot(outputs, self.description.num_classes)
-                predictions = predictions_of_maps(logits, self.labels)
-        elif self.labels is not None and self.description.is_classifier:
-            predictions = task.predictions(outputs, self.labels)
-            agreement = task.label.agreement(self.outputs, outputs)
+        agreement, predictions = task.compared(self.outputs, outputs, self.labels, self.description)
         if predictions is not None:
             score = task.scores(predictions)[task.primary_metric]
         return {
@@ -143,15 +87,6 @@ class Reference:
             "score": score,
         }
 
-    def _agreement_of_pixels(self, outputs, scale):
-        """The fraction of pixels whose class has the highest of the live logits, but for `EQUAL_LOGITS`."""
-        chosen = outputs if outputs.ndim < self.outputs.ndim else outputs.argmax(-1)
-        chosen = np.expand_dims(chosen.astype("int64"), -1)
-        known = chosen < self.outputs.shape[-1]
-        logits = np.take_along_axis(self.outputs, np.where(known, chosen, 0), -1)
-        lead = self.outputs.max(-1, keepdims=True) - logits
-        return float(np.mean(known & (lead <= EQUAL_LOGITS * scale)))
-
 
 def live_reference(model, description, samples=None, count=512):
     """Run the live model on images of a data set, or on noise.
@@ -160,8 +95,7 @@ def live_reference(model, description, samples=None, count=512):
         model: A `VisionTransformer` or an `ImageSegmenter` that computes in float32.
         description: The `Description` of its exports.
         samples: A split of a `Dataset`, or None.
-        count: The maximum number of its images; class maps have at most `MAX_VALUES` logits together, but
-            at least one image is used.
+        count: The maximum number of its images; of class maps as many as their task says.
 
     Returns:
         Reference.
@@ -175,18 +109,14 @@ def live_reference(model, description, samples=None, count=512):
         (16, 10)
     """
     task = get_task(description.task)
-    if task.label.is_map:
-        per_image = math.prod(description.image_size) * description.num_classes
-        count = min(count, max(MAX_VALUES // per_image, 1))
+    if (most := task.max_samples(description)) is not None:
+        count = min(count, most)
     if samples is None:
         shape = (min(BATCH, count), *description.preprocessing.image_size, description.channels)
         images, labels = np.random.default_rng(0).uniform(size=shape).astype("float32"), None
     else:
-        images, labels = sample_images(samples, description.preprocessing, count, task.label.is_map)
-        if description.is_classifier:
-            task.label.check(labels, description.num_classes)
-        for label in labels if task.label.is_map else ():
-            task.label.check(label[np.newaxis], description.num_classes)
+        images, labels = task.sampled(samples, description.preprocessing, count)
+        task.check_samples(labels, description)
     run = live_run(model)
     return Reference(description, images, labels, _run_batches(run, images), run)
 

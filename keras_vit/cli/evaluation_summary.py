@@ -1,17 +1,13 @@
 """How good a model is on a split: the sections of a report with scores, confusions and predictions."""
 
-import collections
-import io
 import pathlib
 
 import numpy as np
-from PIL import Image
 
-from keras_vit.cli.page import format_value, gallery, picture, table
-from keras_vit.data.batches import evaluation_batches
+from keras_vit.cli.page import format_value, table
+from keras_vit.cli.pictures import PICTURES, ImagePictures, read_samples
 from keras_vit.data.samples import Samples
 from keras_vit.evaluation import predict
-from keras_vit.inspection.class_map_figures import class_example_figure, iou_figure, segmentation_figure
 from keras_vit.inspection.figures import confusion_figure
 from keras_vit.messages import spelled
 from keras_vit.tasks import get_task
@@ -20,10 +16,6 @@ MAX_IMAGES = 2000  # computed for a report
 MAX_PICTURES = 12  # best predictions, and worst ones
 MAX_MATRIX = 60  # classes of a confusion matrix whose names are legible
 MAX_ROWS = 100  # classes in a table
-MAX_ERRORS = 10  # pairs of classes
-MAX_FILES = 3  # names of files for each pair
-MAX_EXAMPLES = 24  # classes of which an example is drawn
-THUMBNAIL = (192, 192)  # pixels
 
 
 def add_evaluation(report, model, samples, task, split, names=None, batch_size=64, folder=None, scores=None):
@@ -75,47 +67,20 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
         report.add("Confusions", "Rows are true classes, columns predicted ones.")
         figure = confusion_figure(task.confusion(predictions), names, sampled)
         report.draw("Confusions", "confusion", figure, f"Confusion matrix of {sampled}")
-    if task.label.is_class_id:
-        _add_errors(report, predictions, names, files)
-    if task.label.is_map:
-        _add_class_examples(report, model, subset, predictions, task, result["classes"], sampled)
-
-    def add_pictures(heading, words, indices, shown):
-        if task.label.is_map:
-            scores = predictions.image_iou
-            captions = [": ".join(filter(None, (files[i], f"IoU {scores[i]:.2f}"))) for i in indices]
-            inputs, truth = zip(*shown)
-            predicted = predicted_maps(model, inputs, task)
-            figure = segmentation_figure(colors_of(model, inputs), predicted, truth, captions, names, heading)
-            report.add(heading, "Each image as the model receives it, with the mean IoU of its classes.")
-            report.draw(heading, heading.split()[0].lower(), figure, f"{heading} of {split}")
-        else:
-            outputs = _outputs(model, [image for image, _ in shown])
-            pairs = zip(shown, outputs, indices)
-            pictures = [_thumbnail(model, *pair, output, task, names, files[i]) for pair, output, i in pairs]
-            report.add(heading, words, gallery(pictures))
+    pictures = PICTURES.get(task.name, ImagePictures)(report, model, task, predictions, names, files)
+    pictures.add_details(subset, result, sampled)
 
     order, correct = np.argsort(-task.errors(predictions), kind="stable"), task.correct(predictions)
     worst = order[: min(MAX_PICTURES, (len(order) + 1) // 2)]
     best = [i for i in order[len(worst) :][::-1] if correct[i]][:MAX_PICTURES]
-    read = _read(model, subset, [*worst, *best])
+    read = read_samples(model, subset, [*worst, *best])
     shown = read[: len(worst)]
     words = "The largest losses first. A wrong prediction is followed by the true label."
-    add_pictures("Worst predictions", words, worst, shown)
+    pictures.add("Worst predictions", words, worst, shown, split)
     if best:
         words = "The smallest losses of correct predictions first."
-        add_pictures("Best predictions", words, best, read[len(worst) :])
+        pictures.add("Best predictions", words, best, read[len(worst) :], split)
     return result, [image for image, _ in shown], [task.label.format(label, names) for _, label in shown]
-
-
-def predicted_maps(model, inputs, task):
-    """Return the class map of each model input, of any sizes."""
-    return [task.label.decide(model.predict_on_batch(image[np.newaxis]))[0] for image in inputs]
-
-
-def colors_of(model, inputs):
-    """Return the colors of model inputs, for figures."""
-    return [model.preprocessing.colors(image) for image in inputs]
 
 
 def score_table(scores, title):
@@ -127,7 +92,7 @@ def score_table(scores, title):
 def sample_images(model, samples, task, names, count):
     """Return evenly spaced samples of a split: model inputs, and their labels as text."""
     subset = draw_samples(samples, MAX_IMAGES)
-    shown = _read(model, subset, np.linspace(0, len(subset) - 1, min(count, len(subset))).astype(int))
+    shown = read_samples(model, subset, np.linspace(0, len(subset) - 1, min(count, len(subset))).astype(int))
     return [image for image, _ in shown], [get_task(task).label.format(label, names) for _, label in shown]
 
 
@@ -149,71 +114,6 @@ def _file_names(samples, folder):
         return [""] * len(samples)
     paths = map(pathlib.Path, samples.images)
     return [p.relative_to(folder).as_posix() if p.is_relative_to(folder) else p.name for p in paths]
-
-
-def _read(model, samples, indices):
-    """Return the (model input, label) of samples."""
-    batches = evaluation_batches(samples.take(indices), model.preprocessing, 1)
-    return [(images[0].numpy(), labels[0].numpy()) for images, labels in batches]
-
-
-def _add_errors(report, predictions, names, files):
-    """Add the most frequent errors with the files of some."""
-    errors = collections.defaultdict(list)
-    for true, predicted, file in zip(predictions.labels, predictions.best[:, 0], files):
-        if true != predicted:
-            errors[names[true], names[predicted]].append(file)
-    most = sorted(errors.items(), key=lambda error: -len(error[1]))[:MAX_ERRORS]
-    rows = [(*pair, len(found), ", ".join(found[:MAX_FILES])) for pair, found in most]
-    if not any(files):
-        rows = [row[:3] for row in rows]
-    if rows:
-        columns = ("true class", "predicted", "images", "files")[: len(rows[0])]
-        report.add("Confusions", table("The most frequent errors", columns, rows))
-
-
-def _add_class_examples(report, model, subset, predictions, task, classes, split):
-    """Add the IoU of each class, and for each the image with most of its pixels."""
-    labeled = [number for number, row in enumerate(classes) if row["pixels"]]
-    if not labeled:  # All pixels are ignored.
-        return
-    report.draw("Scores", "iou", iou_figure(classes, split), f"IoU of each class of {split}")
-    images = np.repeat(np.arange(len(predictions.lengths)), predictions.lengths)
-    true, predicted, pixels = predictions.pairs.T
-    chosen = sorted(sorted(labeled, key=lambda number: classes[number]["iou"])[:MAX_EXAMPLES])
-    largest, captions = [], []
-    for number in chosen:
-        own, found = true == number, predicted == number
-        largest.append(np.bincount(images[own], pixels[own]).argmax())
-        here = pixels * (images == largest[-1])
-        iou = here[own & found].sum() / here[own | found].sum()
-        captions.append(f"{classes[number]['name']}: IoU {iou:.2f}")
-    inputs, truth = zip(*_read(model, subset, largest))
-    drawn = colors_of(model, inputs), predicted_maps(model, inputs, task), truth
-    heading = "Classes"
-    figure = class_example_figure(*drawn, chosen, captions, heading)
-    which = "each class" if len(chosen) == len(labeled) else f"the {len(chosen)} classes of lowest IoU"
-    report.add(heading, f"For {which}, the image with most of its pixels.")
-    report.draw(heading, "examples", figure, f"Examples of classes of {split}")
-
-
-def _outputs(model, images):
-    """Return the output for each model input, computed together where all have one size."""
-    batches = [images] if len({image.shape for image in images}) == 1 else [[image] for image in images]
-    return np.concatenate([model.predict_on_batch(np.stack(batch)) for batch in batches]).astype("float64")
-
-
-def _thumbnail(model, image, label, output, task, names, file):
-    """Return a small picture with the prediction, and the truth where it differs."""
-    predicted, true = task.label.decide(output), task.label.format(label, names)
-    caption = task.label.format(predicted, names) + task.confidence(output)
-    if not np.array_equal(predicted, label):
-        caption += f"; is {true}"
-    thumbnail = Image.fromarray(np.round(model.preprocessing.colors(image) * 255).astype("uint8"))
-    thumbnail.thumbnail(THUMBNAIL)
-    png = io.BytesIO()
-    thumbnail.save(png, "PNG")
-    return picture(png.getvalue(), f"An image of {true}", caption, file)
 
 
 def _class_table(classes):

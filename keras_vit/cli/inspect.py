@@ -10,19 +10,16 @@ from keras_vit.cli import run_report
 from keras_vit.cli.evaluation_summary import (
     MAX_ROWS,
     add_evaluation,
-    colors_of,
-    predicted_maps,
     sample_images,
 )
 from keras_vit.cli.page import Report, table
-from keras_vit.cli.predict import images_of, names_of, names_of_classes, predicted, segmented
+from keras_vit.cli.predict import images_of, names_of
 from keras_vit.cli.report import print_now, text_table
 from keras_vit.cli.run_report import MAX_INSPECTED, REPORT
 from keras_vit.cli.source import finished_run, open_dataset, open_live, open_model, task_of
 from keras_vit.cli.views import Subject, add_views, seen_gray
 from keras_vit.data.datasets import folder_of, title_of
 from keras_vit.export.exported_model import ExportedModel
-from keras_vit.inspection.class_map_figures import segmentation_figure
 from keras_vit.messages import spelled
 from keras_vit.models.classifying import check_not_packed
 from keras_vit.models.configured import backbone
@@ -75,19 +72,9 @@ def _inspect(args, paths):
     names, source = names_of(paths), f"{len(paths)} given"
     inputs = [model.preprocessing([path])[0] for path in paths[:MAX_INSPECTED]]
     if paths and has_scores:
-        found = segmented(model, paths, TOP) if task.label.is_map else predicted(model, paths, task.name, TOP)
-        value["images"] = [*found]
+        value["images"] = [*task.rows(model, paths, TOP)]
         report.add("Predictions", _prediction_table(model, names, value["images"]))
-        if task.label.is_map:
-            figure = segmentation_figure(
-                colors_of(model, inputs),
-                predicted_maps(model, inputs, task),
-                None,
-                names[:MAX_INSPECTED],
-                names_of_classes(model),
-                "Predicted classes",
-            )
-            report.draw("Predictions", "overlays", figure, "Predicted classes")
+        task.draw_predictions(report, model, inputs, names[:MAX_INSPECTED])
         predictions = [(found["image"], _words(model, found, 1)) for found in value["images"]]
     names = names[:MAX_INSPECTED]
     if args.dataset:

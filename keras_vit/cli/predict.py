@@ -7,9 +7,6 @@ import os
 import pathlib
 import sys
 
-import numpy as np
-from tqdm import tqdm
-
 from keras_vit.cli.labels import with_labels
 from keras_vit.cli.report import print_now
 from keras_vit.cli.rows import FORMATS
@@ -19,15 +16,11 @@ from keras_vit.data.folder import image_files
 from keras_vit.data.mask_folder import CLASSES, MASKS, NO_CLASS
 from keras_vit.inspection.class_maps import class_overlay, palette_png, png_bytes
 from keras_vit.messages import printable
-from keras_vit.models.classifying import check_finite, classify
-from keras_vit.preprocessing.image_files import read_image
 from keras_vit.preprocessing.web_images import is_url
 from keras_vit.rules import one_of
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_open, atomic_path, check_writable
 
-BATCH = 32  # images read and computed at a time
-SEGMENTED = 8  # the same with class maps, whose logits are of the images' size
 OVERLAYS = "overlays"
 MAX_CLASSES = 255  # in the masks of a data set
 
@@ -54,18 +47,14 @@ def run(args):
         )
     if args.windows and model.preprocessing.image_size is None:
         print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
-    names = None
-    if task.name == "regression":
-        names = model.class_names or [f"value {i}" for i in range(model.num_classes)]
+    names = task.value_names(model)
     progress = args.format == "table" or not sys.stdout.isatty()
     with contextlib.ExitStack() as at_end:
-        write = None
+        maps = {"windows": True} if args.windows else {}
         if args.masks:
-            write = _writer(at_end.enter_context(atomic_path(args.masks, overwrite=False)), model, files)
-        if task.label.is_map:
-            results = segmented(model, paths, args.top, args.windows, write, progress)
-        else:
-            results = predicted(model, paths, task.name, args.top, progress)
+            folder = at_end.enter_context(atomic_path(args.masks, overwrite=False))
+            maps["write"] = _writer(folder, model, files)
+        results = task.rows(model, paths, args.top, progress, **maps)
         if args.output is not None:
             results, copy = itertools.tee(results)
         for text in FORMATS[args.format](results, names):
@@ -73,64 +62,6 @@ def run(args):
         if args.output is not None:
             with atomic_open(args.output) as file:
                 file.writelines(FORMATS[suffix](copy, names))
-
-
-def predicted(model, paths, task, top, progress=True):
-    """Predict image files: for each a dict of `image`, its path, and `classes` or `values`.
-
-    Args:
-        model: A `VisionTransformer` with a head, or an `ExportedModel`.
-        paths: Of images.
-        task: "regression" has `values`; others have `classes` of `name` and `probability`, by decreasing
-            probability.
-        top: The number of classes.
-        progress: Whether to show a progress bar on a terminal.
-
-    Yields:
-        The dicts, as soon as a batch is computed.
-    """
-    size = BATCH if model.preprocessing.has_fixed_shape else 1
-    starts, disable = range(0, len(paths), size), None if progress else True
-    for start in tqdm(starts, "classifying", unit="batch", delay=2, disable=disable):
-        batch = paths[start : start + size]
-        if task == "regression":
-            outputs = check_finite(model.predict_on_batch(model.preprocessing(batch)))
-            yield from ({"image": path, "values": row.tolist()} for path, row in zip(batch, outputs))
-        else:
-            for path, best in zip(batch, classify(model, batch, top, task=task)):
-                classes = [{"name": name, "probability": score} for name, score in best]
-                yield {"image": path, "classes": classes}
-
-
-def segmented(model, paths, top, windows=False, write=None, progress=True):
-    """Segment image files: for each a dict of `image`, its path, and `classes`, the most frequent first.
-
-    Args:
-        model: An `ImageSegmenter`, or an `ExportedModel` of one.
-        paths: Of images.
-        top: The number of classes.
-        windows: Whether to compute images in windows at their own scale; otherwise each is resized to the
-            model's size, if it has one.
-        write: A function of a path, the image and its class map, or None.
-        progress: As for `predicted`.
-
-    Yields:
-        The dicts; each of the `classes` has its `name` and the `fraction` of the pixels.
-    """
-    names = names_of_classes(model)
-    whole = model.preprocessing.image_size is not None and not windows
-    size = SEGMENTED if whole else 1
-    starts, disable = range(0, len(paths), size), None if progress else True
-    for start in tqdm(starts, "segmenting", unit="batch", delay=2, disable=disable):
-        batch = paths[start : start + size]
-        images = [read_image(path) for path in batch]
-        for path, image, classes in zip(batch, images, model.segment(images, whole=whole)):
-            if write:
-                write(path, image, classes)
-            counts = np.bincount(classes.ravel(), minlength=len(names))
-            best = [i for i in np.argsort(-counts, kind="stable")[:top] if counts[i]]
-            found = [{"name": names[i], "fraction": int(counts[i]) / classes.size} for i in best]
-            yield {"image": path, "classes": found}
 
 
 def names_of_classes(model):

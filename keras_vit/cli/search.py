@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from keras_vit.cli.predict import BATCH, images_of
+from keras_vit.cli.predict import images_of
 from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.cli.source import open_live
 from keras_vit.data.files import IMAGE_SUFFIXES
@@ -79,7 +79,7 @@ def add_images(index, model, states, on_bad_image="fail", save=False):
     if on_bad_image not in ("fail", "skip"):
         raise ValueError(f"expected --on_bad_image to be fail or skip; got {on_bad_image!r}")
     encode, _ = encoder_of(model)
-    size = BATCH if model.preprocessing.has_fixed_shape else 1
+    size = 32 if model.preprocessing.has_fixed_shape else 1
 
     def prepare(path):
         try:

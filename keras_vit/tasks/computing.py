@@ -5,13 +5,15 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_vit.data.batches import evaluation_batches, mask_batches
-from keras_vit.data.images import decode
+from keras_vit.data.images import decode, decode_and_prepare
+from keras_vit.data.samples import not_converted
 from keras_vit.labels import IGNORE, LABEL_KINDS
 from keras_vit.models.classifying import check_finite
 from keras_vit.tasks.segmentation_scores import SegmentationPredictions
 from keras_vit.tasks.task import concatenate
 
 _CLASS_MAPS = LABEL_KINDS["segmentation"]
+_BATCH = 16  # of samples that exports are compared on
 
 
 def computed(compute, samples, preprocessing, batch_size, doing="evaluating"):
@@ -99,3 +101,41 @@ def predict_maps(segment, samples, num_classes):
                 _CLASS_MAPS.check(classes[np.newaxis], num_classes)
         predictions.append(SegmentationPredictions.of_maps([predicted], [label], num_classes))
     return concatenate(predictions)
+
+
+def one_hot(maps, num_classes):
+    """Class maps in place of logits: 1 for the class of a pixel, 0 for others, float32.
+
+    >>> one_hot(np.array([[[1]]]), 3).tolist()
+    [[[[0.0, 1.0, 0.0]]]]
+    """
+    return (np.expand_dims(maps, -1) == np.arange(num_classes)).astype("float32")
+
+
+def sampled_images(samples, preprocessing, count):
+    """As `LabelTask.sampled`, with the labels in an array."""
+    records = samples.training_records(0, 0, 1, _sample_count(samples, count))  # of one training step
+
+    @not_converted
+    def prepared(position, encoded, label):
+        return decode_and_prepare(encoded, preprocessing, samples.exif), label
+
+    batches = [*records.map(prepared, tf.data.AUTOTUNE).batch(_BATCH).as_numpy_iterator()]
+    images, labels = (np.concatenate(parts) for parts in zip(*batches))
+    return images, labels
+
+
+def sampled_maps(samples, preprocessing, count):
+    """As `LabelTask.sampled`, with a list of class maps, each of its image's own size."""
+    indices = np.linspace(0, len(samples) - 1, _sample_count(samples, count)).astype(int)
+    chosen = samples.take(indices.tolist())
+    batches = [*mask_batches(chosen, preprocessing, _BATCH).as_numpy_iterator()]
+    labels = [label for _, masks, sizes in batches for label in unpadded(masks, sizes)]
+    return np.concatenate([images for images, *_ in batches]), labels
+
+
+def _sample_count(samples, count):
+    count = min(count, len(samples))
+    if count < 1:
+        raise ValueError(f"expected at least one image; got {count} of {len(samples)}")
+    return count

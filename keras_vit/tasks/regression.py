@@ -5,7 +5,8 @@ import numpy as np
 
 from keras_vit.labels import LABEL_KINDS
 from keras_vit.losses import SquaredError
-from keras_vit.tasks.task import LabelTask, check_shapes
+from keras_vit.models.classifying import check_finite
+from keras_vit.tasks.task import LabelTask, batches_of_paths, check_shapes
 
 
 def regression_scores(outputs, targets):
@@ -54,6 +55,14 @@ class Regression(LabelTask):
 
     def metrics(self, outputs):
         return [keras.metrics.MeanAbsoluteError(name="absolute_error")]
+
+    def rows(self, model, paths, top, progress=True):
+        for batch in batches_of_paths(model, paths, "computing", progress):
+            outputs = check_finite(model.predict_on_batch(model.preprocessing(batch)))
+            yield from ({"image": path, "values": row.tolist()} for path, row in zip(batch, outputs))
+
+    def value_names(self, model):
+        return model.class_names or [f"value {i}" for i in range(model.num_classes)]
 
     def scores(self, predictions):
         return regression_scores(predictions.outputs, predictions.labels)

@@ -1,5 +1,7 @@
 """Semantic segmentation: each pixel of an image has a class, or none that counts."""
 
+import math
+
 import keras
 import numpy as np
 from keras import ops
@@ -8,13 +10,23 @@ from keras_vit.labels import IGNORE, LABEL_KINDS
 from keras_vit.losses import SegmentationCrossEntropy
 from keras_vit.messages import listed
 from keras_vit.models.segmentation import ImageSegmenter
+from keras_vit.preprocessing.image_files import read_image
 from keras_vit.tasks.segmentation_scores import (
     SegmentationPredictions,
     segmentation_classes,
     segmentation_scores,
 )
-from keras_vit.tasks.task import LabelTask, check_arguments, concatenate
+from keras_vit.tasks.task import (
+    LabelTask,
+    batches_of_paths,
+    check_arguments,
+    concatenate,
+    names_or_indices,
+)
 
+MAX_VALUES = 2**28  # of the logits of all pixels that an export is compared on: 1 GiB
+# Two classes of a pixel whose live logits differ by this fraction of the largest are equal in float32.
+EQUAL_LOGITS = 1e-5
 LIMB = 2**20  # A count of pixels is high · LIMB + low, since a float32 is exact up to 2**24 only.
 
 
@@ -141,6 +153,42 @@ class Segmentation(LabelTask):
             return computing.predict_maps(lambda image: model.segment([image])[0], samples, model.num_classes)
         return concatenate([*computing.computed_maps(model, samples, batch_size)])
 
+    def rows(self, model, paths, top, progress=True, windows=False, write=None):
+        """As of `LabelTask`, with the `fraction` of the pixels of each of the most frequent classes.
+
+        Args:
+            model, paths, top, progress: As of `LabelTask`.
+            windows: Whether to compute images in windows at their own scale; otherwise each is resized to the
+                model's size, if it has one.
+            write: A function of a path, the image and its class map, or None.
+        """
+        names = names_or_indices(model.class_names, model.num_classes)
+        whole = model.preprocessing.image_size is not None and not windows
+        size = 8 if whole else 1  # Logits are of the images' size.
+        for batch in batches_of_paths(model, paths, "segmenting", progress, size):
+            images = [read_image(path) for path in batch]
+            for path, image, classes in zip(batch, images, model.segment(images, whole=whole)):
+                if write:
+                    write(path, image, classes)
+                counts = np.bincount(classes.ravel(), minlength=len(names))
+                best = [i for i in np.argsort(-counts, kind="stable")[:top] if counts[i]]
+                rows = [{"name": names[i], "fraction": int(counts[i]) / classes.size} for i in best]
+                yield {"image": path, "classes": rows}
+
+    def draw_predictions(self, report, model, inputs, names):
+        from keras_vit.inspection.class_map_figures import segmentation_figure  # needs matplotlib
+
+        colors = [model.preprocessing.colors(image) for image in inputs]
+        classes = names_or_indices(model.class_names, model.num_classes)
+        figure = segmentation_figure(
+            colors, self.maps(model, inputs), None, names, classes, "Predicted classes"
+        )
+        report.draw("Predictions", "overlays", figure, "Predicted classes")
+
+    def maps(self, model, inputs):
+        """The class map of each model input, of any sizes."""
+        return [self.label.decide(model.predict_on_batch(image[np.newaxis]))[0] for image in inputs]
+
     def predictions(self, outputs, labels):
         return SegmentationPredictions.of(outputs, labels)
 
@@ -152,6 +200,33 @@ class Segmentation(LabelTask):
 
     def confusion(self, predictions):
         return predictions.confusion_matrix
+
+    def sampled(self, samples, preprocessing, count):
+        from keras_vit.tasks.computing import sampled_maps  # needs TensorFlow
+
+        return sampled_maps(samples, preprocessing, count)
+
+    def max_samples(self, description):
+        return max(MAX_VALUES // (math.prod(description.image_size) * description.num_classes), 1)
+
+    def check_samples(self, labels, description):
+        for label in labels:
+            self.label.check(label[np.newaxis], description.num_classes)
+
+    def compared(self, reference, outputs, labels, description):
+        from keras_vit.tasks.computing import one_hot, predictions_of_maps  # needs TensorFlow
+
+        is_decided = outputs.ndim < reference.ndim
+        chosen = np.expand_dims((outputs if is_decided else outputs.argmax(-1)).astype("int64"), -1)
+        known = chosen < reference.shape[-1]
+        logits = np.take_along_axis(reference, np.where(known, chosen, 0), -1)
+        scale = max(float(np.abs(reference).max()), float(np.finfo("float32").tiny))
+        agrees = known & (reference.max(-1, keepdims=True) - logits <= EQUAL_LOGITS * scale)
+        predictions = None
+        if labels is not None:
+            logits = one_hot(outputs, description.num_classes) if is_decided else outputs
+            predictions = predictions_of_maps(logits, labels)
+        return float(np.mean(agrees)), predictions
 
     def errors(self, predictions):
         return 1 - predictions.image_iou

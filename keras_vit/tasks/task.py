@@ -5,9 +5,10 @@ import inspect
 from typing import Any, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from keras_vit.messages import did_you_mean
-from keras_vit.models.classifying import check_head
+from keras_vit.models.classifying import check_head, classify
 
 # Arguments of a model around an encoder that a run sets itself.
 _OF_RUN = ("self", "encoder", "num_classes", "class_names", "split_seed", "dtype", "name", "trainable")
@@ -160,6 +161,80 @@ class LabelTask(Task):
         scores = self.scores(self.checked_predictions(finished, dataset.split("test"), recipe.batch_size))
         return {f"test_{name}": score for name, score in scores.items()}
 
+    def rows(self, model, paths, top, progress=True):
+        """Predict image files.
+
+        Args:
+            model: A model of this task, or an `ExportedModel`.
+            paths: Of images.
+            top: The number of classes in a row.
+            progress: Whether to show a progress bar on a terminal.
+
+        Yields:
+            For each image a dict of `image`, its path, and `classes`: dicts of `name` and `probability`, by
+            decreasing probability; or of a regression `values`. It follows as soon as its batch is computed.
+        """
+        for batch in batches_of_paths(model, paths, "classifying", progress):
+            for path, best in zip(batch, classify(model, batch, top, task=self.name)):
+                classes = [{"name": name, "probability": score} for name, score in best]
+                yield {"image": path, "classes": classes}
+
+    def value_names(self, model):
+        """The name of each of the `values` in `rows`; None where there are classes."""
+
+    def draw_predictions(self, report, model, inputs, names):
+        """Draw the predictions for named model inputs in a report, where a table says too little."""
+
+    def sampled(self, samples, preprocessing, count):
+        """Images sampled evenly from a split.
+
+        Args:
+            samples: A split of a `Dataset`.
+            preprocessing: An export's, to float32 in [0, 1].
+            count: The maximum number of images.
+
+        Returns:
+            (images (n, height, width, channels), labels); class maps are a list, each of its image's own
+            size.
+
+        Raises:
+            ValueError: if there are no samples, or they have another number of channels.
+
+        Example:
+            >>> from keras_vit.export.description import describe
+            >>> from keras_vit.tasks import get_task
+            >>> samples, preprocessing = load_dataset("digits").split("test"), describe(model).preprocessing
+            >>> [len(part) for part in get_task("single_label").sampled(samples, preprocessing, 100)]
+            [100, 100]
+        """
+        from keras_vit.tasks.computing import sampled_images  # needs TensorFlow
+
+        return sampled_images(samples, preprocessing, count)
+
+    def max_samples(self, description):
+        """The maximum number of images whose outputs an export is compared on; None for any."""
+
+    def check_samples(self, labels, description):
+        """Raise ValueError unless the labels of `sampled` fit an export's `Description`."""
+        if description.is_classifier:
+            self.label.check(labels, description.num_classes)
+
+    def compared(self, reference, outputs, labels, description):
+        """What the outputs of an export and those of the live model have in common.
+
+        Args:
+            reference: The live model's outputs.
+            outputs: The export's, or its decisions.
+            labels: The labels of `sampled`; None for noise.
+            description: The `Description` of the export.
+
+        Returns:
+            (the fraction of equal decisions or None, the export's predictions or None).
+        """
+        if labels is None or not description.is_classifier:
+            return None, None
+        return self.label.agreement(reference, outputs), self.predictions(outputs, labels)
+
     def classifier(self, finished, dataset):
         """The finished model of a run, as what this task scores."""
         return finished
@@ -220,6 +295,22 @@ class Outputs:
     @classmethod
     def of(cls, outputs, labels):
         return cls(outputs.astype("float32"), labels.astype("float32"))
+
+
+def batches_of_paths(model, paths, doing, progress=True, size=32):
+    """Yield the paths of each batch, of one image where the images of a batch would have several sizes.
+
+    Args:
+        model: The model that computes them.
+        paths: Of images.
+        doing: The label of the progress bar.
+        progress: Whether to show it on a terminal, after two seconds.
+        size: The number of images in a batch.
+    """
+    size = size if model.preprocessing.has_fixed_shape else 1
+    starts, disable = range(0, len(paths), size), None if progress else True
+    for start in tqdm(starts, doing, unit="batch", delay=2, disable=disable):
+        yield paths[start : start + size]
 
 
 def concatenate(predictions: list[Any]):

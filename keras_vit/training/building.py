@@ -71,14 +71,13 @@ def finished_model(model, earlier=None):
 
     Args:
         model: The model of a run.
-        earlier: The encoder that this function returned for it at an earlier step, which then gets the
-            weights of now; None: a new one.
+        earlier: What this function returned for it at an earlier step, which then gets the weights of now;
+            None: a new one.
     """
-    if not model.is_scaffold:
-        return whole_model(model)
+    part = backbone(model) if model.is_scaffold else model
     if earlier is None:
-        return whole_model(backbone(model))
-    earlier.set_weights([whole(weight) for weight in backbone(model).weights])
+        return whole_model(part)
+    earlier.set_weights([whole(weight) for weight in part.weights])
     return earlier
 
 

@@ -12,12 +12,12 @@ from reference.small import one_block, small
 
 import _keras_vit_cli
 from keras_vit import from_pretrained
-from keras_vit.cli import predict
 from keras_vit.cli.source import with_class_names
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
+from keras_vit.tasks import task
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -112,7 +112,7 @@ def test_rows_are_printed_per_batch_and_the_file_appears_at_the_end(
 ):
     file, seen = tmp_path / "found.csv", []
     file.write_text("older")
-    real = predict.classify
+    real = task.classify
 
     def classify(*args, **options):
         seen.append((capfd.readouterr().out.count("\n"), file.read_text()))
@@ -122,8 +122,8 @@ def test_rows_are_printed_per_batch_and_the_file_appears_at_the_end(
         command = ["predict", "--model", model, *paths, "--format", "jsonl", "--output", file, "--top", 1]
         return _keras_vit_cli.main([*map(str, command)])
 
-    monkeypatch.setattr(predict, "BATCH", 2)
-    monkeypatch.setattr(predict, "classify", classify)
+    monkeypatch.setattr(task.batches_of_paths, "__defaults__", (True, 2))
+    monkeypatch.setattr(task, "classify", classify)
     paths = sorted(images.rglob("*.png"))[:4]
     assert run(*paths, write_broken(tmp_path / "bad.png")) == 2
     assert file.read_text() == "older" and len([*tmp_path.iterdir()]) == 2

@@ -12,7 +12,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "rules": ("messages",),
     "labels": ("lazy", "rules"),
     "losses": ("labels",),
-    "tasks": ("models", "data", "losses"),
+    "tasks": ("models", "data", "losses", "inspection"),
     "writing": ("messages",),
     "seeds": (),
     "layers": ("rules", "lazy", "seeds"),

@@ -149,7 +149,7 @@ VERBS = {
     "sample": (lambda model, _: model.sample(1), {"iGPT"}),
     "complete": (lambda model, _: model.complete(IMAGES, 1), {"iGPT"}),
     "to_vision_transformer": (lambda model, _: model.to_vision_transformer(num_classes=2), PRETRAINERS),
-    "finished": (lambda model, _: model.finished(), PRETRAINERS | SEGMENTERS | PAIRS),
+    "finished": (lambda model, _: model.finished(), WITH_IMAGES),
     "feature_extractor": (
         lambda model, _: model.feature_extractor("tokens", grid=True),
         VITS - {"packed"} | SEGMENTERS,

@@ -10,7 +10,8 @@ from reference.small import one_block, run_live
 from keras_vit.export import folder as exporting
 from keras_vit.export.exported_model import ExportedModel, open_exported
 from keras_vit.export.folder import export_folder
-from keras_vit.export.verify import BATCH, sample_images
+from keras_vit.export.verify import BATCH
+from keras_vit.tasks import get_task
 from keras_vit.weights import from_pretrained, save_weights
 
 
@@ -33,7 +34,7 @@ def test_the_folder_holds_every_format_and_the_report(exported, report):
 def verified(exported, model):
     """The images on which the export was verified, their labels, and the live model's logits."""
     preprocessing = open_exported(exported / FILES["tflite_float32"]).preprocessing
-    images, labels = sample_images(digits(40).split("test"), preprocessing, 40)
+    images, labels = get_task("single_label").sampled(digits(40).split("test"), preprocessing, 40)
     return images, labels, run_live(model, images), preprocessing
 
 

@@ -18,7 +18,6 @@ from reference.comparing import assert_close
 import keras_vit
 from keras_vit.data.masks import MaskSamples
 from keras_vit.evaluation import evaluate
-from keras_vit.export.class_maps import one_hot
 from keras_vit.export.description import describe, parse_description
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.folder import export_folder
@@ -30,6 +29,7 @@ from keras_vit.export.tflite import export_tflite
 from keras_vit.export.verify import Reference, Tolerance, check_tolerance, live_reference
 from keras_vit.export.web import check_model, export_web
 from keras_vit.inspection.class_maps import class_colors
+from keras_vit.tasks.computing import one_hot
 
 SLOW = pytest.mark.slow
 NAMES = ("sky", "tree", "road", "car", "lake")

@@ -13,9 +13,9 @@ from keras_vit.export.verify import (
     check_tolerance,
     full_precision_matmul,
     live_reference,
-    sample_images,
     size_of,
 )
+from keras_vit.tasks import get_task
 
 LIVE = np.array([[1.0, -2.0, 0.5], [4.0, 1.0, -1.0]], "float32")
 LARGEST, AGREEMENT = Tolerance("max_logit_difference", 1e-5), Tolerance("agreement", 0.99)
@@ -101,13 +101,13 @@ def test_matmuls_are_of_full_precision_while_formats_are_compared():
 def test_images_are_sampled_from_all_of_a_split():
     samples = load_dataset("digits").split("train")
     preprocessing = describe(small(image_size=16)).preprocessing
-    images, labels = sample_images(samples, preprocessing, 50)
+    images, labels = get_task("single_label").sampled(samples, preprocessing, 50)
     assert images.shape == (50, 16, 16, 3) and images.min() >= 0 and 0.9 < images.max() <= 1
     assert len({image.tobytes() for image in images}) == 50
     assert len(set(labels.tolist())) == 10
-    np.testing.assert_array_equal(images, sample_images(samples, preprocessing, 50)[0])
+    np.testing.assert_array_equal(images, get_task("single_label").sampled(samples, preprocessing, 50)[0])
     few = samples.take(range(3))
-    assert sorted(sample_images(few, preprocessing, 50)[1].tolist()) == sorted(few.labels)
+    assert sorted(get_task("single_label").sampled(few, preprocessing, 50)[1].tolist()) == sorted(few.labels)
 
 
 def test_the_live_model_is_run_on_a_data_set_or_on_noise():
