@@ -95,9 +95,9 @@ class SavedModelLayer(keras.layers.Layer):
         without_values = not (folder / "variables").is_dir()
         options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=without_values)
         # The functions alone would not keep the object's variables alive.
-        self._loaded = tf.saved_model.load(os.fspath(folder), options=options)
-        self._program = pack_program(folder, with_values=_has_more_values(folder, self._loaded))
-        self._run, spec = _function(self._loaded, self.signature, self.handle)
+        self._restored = tf.saved_model.load(os.fspath(folder), options=options)
+        self._program = pack_program(folder, with_values=_has_more_values(folder, self._restored))
+        self._run, spec = _function(self._restored, self.signature, self.handle)
         if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None:
             self.input_spec = keras.InputSpec(shape=spec.shape, name=spec.name)
         trainable, self.trainable = self.trainable, True  # Keras sorts variables when it tracks them.
@@ -108,14 +108,14 @@ class SavedModelLayer(keras.layers.Layer):
 
     def _wrap_variables(self):
         """Keras variables around TensorFlow's."""
-        trained = () if self.signature else getattr(self._loaded, "trainable_variables", ())
+        trained = () if self.signature else getattr(self._restored, "trainable_variables", ())
         trained = {id(v) for v in trained}
         variables = []
-        for v in getattr(self._loaded, "variables", ()):
+        for v in getattr(self._restored, "variables", ()):
             name = v.name.partition(":")[0].replace("/", "_")
             options = {"shape": v.shape, "dtype": v.dtype, "trainable": id(v) in trained, "autocast": False}
             variables.append(keras.Variable(v, name=name, **options))
-        penalties = getattr(self._loaded, "regularization_losses", ())
+        penalties = getattr(self._restored, "regularization_losses", ())
         if penalties and trained:
             # As the regularizer of one variable, their sum is counted once, and only while it is trained.
             first = next(v for v in variables if v.trainable)
@@ -151,14 +151,14 @@ class SavedModelLayer(keras.layers.Layer):
         return cls(**config, embedded=True)
 
 
-def _has_more_values(folder, loaded):
+def _has_more_values(folder, restored):
     """Whether a SavedModel stores values other than those of its `variables`, such as a table's."""
     if not (folder / "variables").is_dir():
         return False
     bookkeeping = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/")
     stored = tf.train.list_variables(os.fspath(folder / "variables/variables"))
     stored = [name for name, _ in stored if not name.startswith(bookkeeping)]
-    return len(stored) > len({id(variable) for variable in getattr(loaded, "variables", ())})
+    return len(stored) > len({id(variable) for variable in getattr(restored, "variables", ())})
 
 
 def _function(loaded, signature, handle):

@@ -4,6 +4,7 @@ from PIL import Image
 
 from keras_vit.cli.predict import images_of, mask_files
 from keras_vit.models import ImageGPT
+from keras_vit.models.configured import check_class
 from keras_vit.weights import from_pretrained
 from keras_vit.writing import atomic_path
 
@@ -27,9 +28,7 @@ def _sampled(args):
     """Return the files' names and the images."""
     files = mask_files([path for argument in args.images for path in images_of(argument, urls=True)])
     model = from_pretrained(args.model, kind="pretrainer", trust=args.trust, sha256=args.sha256)
-    if not isinstance(model, ImageGPT):
-        kind = type(model).__name__
-        raise ValueError(f"expected a model that pretrain --objective igpt trained; got a {kind}")
+    check_class(model, ImageGPT, "a model that pretrain --objective igpt trained")
     options = {"temperature": args.temperature, "top_k": args.top_k, "seed": args.seed}
     if args.images:
         return files.values(), model.complete([*files], args.rows, **options)

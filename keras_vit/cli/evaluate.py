@@ -6,7 +6,7 @@ from keras_vit.cli.report import check_output, check_png, report, text_table
 from keras_vit.cli.source import open_dataset, open_model, task_of
 from keras_vit.evaluation import predict, retrieval
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
-from keras_vit.models import ImageTextModel
+from keras_vit.models.configured import image_model
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_write
 
@@ -55,12 +55,12 @@ def run(args):
 def _retrieval(args):
     """Print the recall of images by captions, and of captions by images."""
     model = open_model(args.model, args.trust, args.sha256, kind="image_text")
-    if not isinstance(model, ImageTextModel) or model.text_preprocessing is None:
+    if image_model(model) is model or model.text_preprocessing is None:
         raise ValueError("--retrieval needs an image-text model with its tokenizer, such as SigLIP or CLIP")
     dataset = open_dataset(args, model.image, "single_label", texts=True)
-    if not dataset.has_captions:
+    captions = dataset.captions(args.split)
+    if captions is None:
         raise ValueError(f"--retrieval needs a folder of images and captions; got {args.dataset}")
-    captions = dataset.texts.wordings[args.split]
     scores = retrieval(model, dataset.split(args.split), captions, args.batch_size)
     value = {"model": args.model, "dataset": args.dataset, "split": args.split, **scores}
     rows = [(name, _format(number)) for name, number in value.items()]

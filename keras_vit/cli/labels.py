@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 
-from keras_vit.models import ImageTextModel
+from keras_vit.models.configured import image_model
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.class_names import PROMPTS, class_names, prompt_templates
 
@@ -24,7 +24,7 @@ def with_labels(model, labels, prompts, option):
     Raises:
         ValueError: if an image-text model has no labels, or another model has some.
     """
-    if not isinstance(model, ImageTextModel):
+    if image_model(model) is model:
         if labels or prompts:
             raise ValueError(f"{option} and --prompts need an image-text model, such as SigLIP or CLIP")
         return model

@@ -153,10 +153,10 @@ def _add_test_split(report, config, workdir, model, record, data_dir):
         report.add("Scores", words, score_table(scores, split))
         return [], []
     samples, folder = dataset.split("test"), folder_of(config.dataset)
-    if dataset.has_captions:
+    if (captions := dataset.captions("test")) is not None:
         report.add("Scores", f"{split}: {len(samples)} images.", score_table(scores, split))
-        captions = [of_image[0] for of_image in dataset.texts.wordings["test"]]
-        return sample_images(backbone(model), samples, recipe.task, captions, MAX_INSPECTED)
+        first = [of_image[0] for of_image in captions]
+        return sample_images(backbone(model), samples, recipe.task, first, MAX_INSPECTED)
     model = config.task.classifier(model, dataset)
     names, batch_size = dataset.class_names, recipe.batch_size
     _, *worst = add_evaluation(report, model, samples, recipe.task, split, names, batch_size, folder, scores)

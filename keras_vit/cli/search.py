@@ -21,9 +21,11 @@ from keras_vit.export.description import NOT_ARCHITECTURE
 from keras_vit.layers.dense import STATE
 from keras_vit.messages import listed
 from keras_vit.models.classifying import check_finite
+from keras_vit.models.configured import image_model
 from keras_vit.search import MANIFEST, ImageIndex, locked, open_index
 
 # Entries of models' configurations on which no vector depends.
+BATCH = 32  # images read and computed at a time
 NO_OPTIONS = {
     *("name", "trainable", "dtype", "build_config", "compile_config", *STATE, *NOT_ARCHITECTURE[1:]),
     *("num_classes", "dropout_rate", "stochastic_depth_rate", "attention_dropout_rate"),
@@ -79,7 +81,7 @@ def add_images(index, model, states, on_bad_image="fail", save=False):
     if on_bad_image not in ("fail", "skip"):
         raise ValueError(f"expected --on_bad_image to be fail or skip; got {on_bad_image!r}")
     encode, _ = encoder_of(model)
-    size = 32 if model.preprocessing.has_fixed_shape else 1
+    size = BATCH if model.preprocessing.has_fixed_shape else 1
 
     def prepare(path):
         try:
@@ -136,7 +138,7 @@ def _query(args):
         raise ValueError(f"{args.index!r} holds vectors of {index.model}; got another model, {source}")
     if is_image:
         (vector,) = check_finite(encoder_of(model)[0](model.preprocessing(words)))
-    elif not hasattr(model, "encode_text"):
+    elif image_model(model) is model:
         raise ValueError(f"{source} has no text tower, so it searches by an image file only; got {words!r}")
     else:
         (vector,) = model.encode_text([words])
@@ -155,7 +157,7 @@ def _query(args):
 def digest_of(model):
     """A digest of what determines a model's vectors, in hexadecimal: weights, options and tokenizer."""
     digest = hashlib.sha256(json.dumps(_options(model.get_config()), sort_keys=True, default=str).encode())
-    if tokenizer := getattr(model, "text_preprocessing", None):
+    if tokenizer := model.text_preprocessing:
         digest.update(tokenizer.digest.encode())
     for weight in model.weights:
         if "float" in weight.dtype:

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import os
 import pathlib
 from typing import Any
@@ -69,18 +70,18 @@ class Dataset:
             parts.append(f"{self._count(untrained)} without training images ({listed(untrained)})")
         if once := self._with_images("test", 1):
             parts.append(f"{self._count(once)} with a single test image ({listed(once)})")
-        if self.has_captions:
-            labels = f"{sum(len(of) for found in self.texts.wordings.values() for of in found)} captions"
+        if self.texts is not None and not self.class_names:
+            captions = itertools.chain(*self.texts.wordings.values())
+            labels = f"{sum(map(len, captions))} captions"
         elif self.class_names:
             labels = f"{self._count(self.class_names)} ({listed(self.class_names, MAX_NAMES)})"
         else:
             labels = "images without labels"
         return "; ".join([f"{labels}: {splits}", *parts])
 
-    @property
-    def has_captions(self):
-        """Whether each image has texts of its own."""
-        return self.texts is not None and not self.class_names
+    def captions(self, split):
+        """The texts of each image of a split; None where texts describe classes, or there are none."""
+        return None if self.texts is None or self.class_names else self.texts.wordings[split]
 
     def _count(self, names):
         return f"{len(names)} {label_kind(self.task).noun[len(names) > 1]}"

@@ -30,12 +30,9 @@ def fingerprint(dataset, tokenizer=None):
     folder, kind = folder_of(dataset.name), label_kind(dataset.task)
     files = {}
     for split, samples in dataset.splits.items() if folder else ():
-        paths = [*samples.images, *mask_files(samples)]
+        paths, captions = [*samples.images, *mask_files(samples)], dataset.captions(split)
         for path, label in zip(paths, samples.labels or [()] * len(paths)):
-            if dataset.has_captions:
-                label = list(dataset.texts.wordings[split][label])
-            else:
-                label = kind.stored(label, names)
+            label = kind.stored(label, names) if captions is None else list(captions[label])
             status = os.stat(path)
             name = path.removeprefix(f"{folder}{os.sep}")
             files[name] = [split, label, status.st_size, status.st_mtime_ns]

@@ -56,7 +56,7 @@ def encoder_of(model):
         >>> encode(images).shape, size
         ((4, 24), 24)
     """
-    model, pair_encoder = backbone(model), getattr(model, "image_encoder", None)
+    model, pair_encoder = backbone(model), model.image_encoder
     if pair_encoder is not None:
         encoder = pair_encoder
     elif model.num_classes is None and model.pooling is not None and _replicas(model) == 1:

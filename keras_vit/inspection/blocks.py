@@ -8,6 +8,7 @@ import keras
 from keras_vit.layers.attention import query_chunks
 from keras_vit.models.classifying import check_not_packed, check_size
 from keras_vit.models.config import grid_shape, is_dynamic
+from keras_vit.models.configured import inner_transformer, is_transformer
 
 # Bytes of scores held at a time. One block of B/16 has 800 MB of them for one image of 1,024 pixels.
 CHUNK_BYTES = 64 * 2**20
@@ -15,10 +16,10 @@ CHUNK_BYTES = 64 * 2**20
 
 def check_model(model):
     """Raise ValueError unless this is a VisionTransformer, whose layers can be inspected."""
-    argument = getattr(model, "backbone_argument", None)
-    if argument or not hasattr(model, "feature_extractor"):
+    inner = inner_transformer(model)
+    if inner is not model or not is_transformer(model):
         whole = "the VisionTransformer that an export or copy was made from"
-        advice = f"its `{argument}`" if argument else whole
+        advice = whole if inner is model else f"its `{model.backbone_argument}`"
         raise ValueError(f"expected a VisionTransformer; got {type(model).__name__} (inspect {advice})")
 
 

@@ -18,6 +18,8 @@ class ConfiguredModel(DistributedModel):
     backbone_argument = None
     takes_images = True  # False if the input is more than images, such as token ids
 
+    initial_weights = None  # the paths of the weights that a checkpoint did not hold, if there was one
+    text_preprocessing = image_encoder = None  # of a model of images and texts
     exported_stages = None  # of its exports, beside the logits; None for a class that is not exported
     is_scaffold = False  # whether it is only needed to train its `backbone`
     head_inputs = ()  # the tensors that the head reads; empty without a head on frozen features
@@ -75,9 +77,18 @@ def backbone(model):
         True
     """
     inner = inner_transformer(model)
-    if not hasattr(inner, "feature_extractor"):
+    if not is_transformer(inner):
         raise ValueError(f"expected a VisionTransformer or a model with one; got {type(model).__name__}")
     return inner
+
+
+def is_transformer(model):
+    """Whether a model is a `VisionTransformer`.
+
+    >>> is_transformer(model), is_transformer(keras.Sequential())
+    (True, False)
+    """
+    return getattr(model, "kind", None) == "classifier"
 
 
 def inner_transformer(model):
@@ -89,6 +100,17 @@ def inner_transformer(model):
     """
     argument = getattr(model, "backbone_argument", None)
     return model if argument is None else getattr(model, argument)
+
+
+def check_class(model, cls, expected):
+    """Raise ValueError unless a model is of a class, with what was expected in words.
+
+    >>> check_class(model, keras_vit.ImageSegmenter, "a segmenter")
+    Traceback (most recent call last):
+    ValueError: expected a segmenter; got a VisionTransformer
+    """
+    if not isinstance(model, cls):
+        raise ValueError(f"expected {expected}; got a {type(model).__name__}")
 
 
 def image_model(model):

@@ -123,7 +123,7 @@ class Segmentation(LabelTask):
 
     def note(self, model):
         """A line with the loaded and the new layers of the head."""
-        new = getattr(model, "initial_weights", None)
+        new = model.initial_weights
         if new is None:
             return None
         weights = [w for layer in model.own_layers() for w in layer.weights if "float" in w.dtype]

@@ -8,7 +8,7 @@ from keras_vit import rules
 from keras_vit.data.dataset import name_of
 from keras_vit.tasks import get_task
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.tasks import PAIRS, PRETRAINING
+from keras_vit.training.tasks import PRETRAINING, Pairs
 
 CLASSIFY = "classify"
 
@@ -82,7 +82,7 @@ class RunConfig:
         """The task: of the recipe's labels, of pairs of images and texts, or without labels."""
         if self.objective != CLASSIFY:
             return PRETRAINING[self.objective](self)
-        return get_task(self.recipe.task) if self.recipe.image_text is None else PAIRS
+        return get_task(self.recipe.task) if self.recipe.image_text is None else Pairs()
 
     def as_json(self):
         """The configuration as JSON values, without the recipe's informational fields."""

@@ -134,7 +134,7 @@ def train(
         compile_model(model, recipe, task=task, weighted_metrics=True)
         model.is_segment = True  # Each call of `fit` is only a segment of the run.
         model.optimizer.build(model.trainable_variables)
-    data = fingerprint(dataset, getattr(model, "text_preprocessing", None))
+    data = fingerprint(dataset, model.text_preprocessing)
     # Invalid input has been refused by now, so that it creates no folder.
     with workdir.locked() if chief else contextlib.nullcontext():
         if chief:

@@ -1,6 +1,7 @@
 """How each kind of model is stored: the classes whose files other projects read."""
 
 from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
+from keras_vit.models.configured import inner_transformer
 from keras_vit.models.masked_autoencoder import MaskedAutoencoder
 from keras_vit.weights.image_text import TwoTowerParts
 from keras_vit.weights.masked_autoencoder import DecoderParts
@@ -30,6 +31,6 @@ def parts_of(model):
     for cls in type(model).__mro__:
         if cls in PARTS:
             return PARTS[cls](model)
-    argument = getattr(model, "backbone_argument", None)
-    advice = f", whose `{argument}` can be saved" if argument else ""
+    is_around = inner_transformer(model) is not model
+    advice = f", whose `{model.backbone_argument}` can be saved" if is_around else ""
     raise ValueError(f"expected a VisionTransformer; got a {type(model).__name__}{advice}")

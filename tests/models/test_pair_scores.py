@@ -4,7 +4,7 @@ from keras import ops
 
 from keras_vit.evaluation import recall
 from keras_vit.models.pair_scores import PairRecall
-from keras_vit.training.tasks import PAIRS
+from keras_vit.training.tasks import Pairs
 
 
 def pairs_of(count, seed=0):
@@ -16,7 +16,7 @@ def pairs_of(count, seed=0):
 
 def scores(labels, pairs, weights=None):
     found = {}
-    for metric in PAIRS.metrics(None):
+    for metric in Pairs().metrics(None):
         metric.update_state(labels, pairs, weights)
         found[metric.name] = float(metric.result())
     return found

@@ -36,7 +36,7 @@ class Pairs(Task):
 
     def around(self, model, config, dataset):
         model = image_text_model(model, config, dataset.texts.preprocessing)
-        if not dataset.has_captions:  # The finished model is tested as a classifier.
+        if dataset.captions("test") is None:  # The finished model is tested as a classifier.
             model.check_projections()
         return model
 
@@ -45,9 +45,9 @@ class Pairs(Task):
         return pair_batches(batches, texts, source.split, **place)
 
     def test(self, model, finished, dataset, recipe):
-        if not dataset.has_captions:
+        captions = dataset.captions("test")
+        if captions is None:
             return get_task(recipe.task).test(model, self.classifier(finished, dataset), dataset, recipe)
-        captions = dataset.texts.wordings["test"]
         scores = retrieval(finished, dataset.split("test"), captions, recipe.batch_size)
         return {f"test_{name}": score for name, score in scores.items()}
 
@@ -55,9 +55,6 @@ class Pairs(Task):
         """The finished model as a classifier, by the wordings of the test split."""
         wordings = dict(zip(dataset.class_names, dataset.texts.wordings["test"]))
         return finished.vision_transformer(wordings)
-
-
-PAIRS = Pairs()
 
 
 def image_text_model(model, config, preprocessing):
