@@ -230,8 +230,8 @@ def _check(description):
         one_of([d.num_classes]).check("number of class names", len(d.class_names))
     one_of([d.segmenter is not None]).check("segmenter", get_task(d.task).label.is_map)
     # The constructor of Preprocessing checks these fields.
-    given = d.preprocessing if d.mean is d.std is None else d.live_preprocessing
-    one_of([config.in_channels]).check("channels of mean and std", given.channels)
+    checked = d.preprocessing if d.mean is d.std is None else d.live_preprocessing
+    one_of([config.in_channels]).check("channels of mean and std", checked.channels)
 
 
 def read_description(saved_model):

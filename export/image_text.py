@@ -181,8 +181,8 @@ def open_text(path, threads=None):
             raise damaged(path, "it has no input ids")
 
         def encode(ids):
-            found = [runner(ids=row[np.newaxis])["embedding"] for row in np.asarray(ids, "int32")]
-            return np.concatenate(found)
+            vectors = [runner(ids=row[np.newaxis])["embedding"] for row in np.asarray(ids, "int32")]
+            return np.concatenate(vectors)
 
         return encode
     signature = _open_signature(path, "encode_text", threads)

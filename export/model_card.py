@@ -42,8 +42,8 @@ def model_card(description, facts, where):
     for m in facts.accuracy:
         size = f" of {_pixels(m.image_size)}" if m.image_size else ""
         rows[plain(f"{m.metric} on {m.dataset}, {m.split}, {m.images:,} images{size}")] = f"{m.value:.4g}"
-    given = {"Trained on": facts.trained_on, "Source": facts.source, "Licence": facts.licence}
-    rows |= {name: plain(text) for name, text in given.items() if text}
+    provenance = {"Trained on": facts.trained_on, "Source": facts.source, "Licence": facts.licence}
+    rows |= {name: plain(text) for name, text in provenance.items() if text}
     rows["Exported by"] = f"keras_vit {d.version}"
     table = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
     return f"""\

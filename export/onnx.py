@@ -121,10 +121,10 @@ def _convert(signature, opset, tf2onnx):
     frozen = freeze(signature, lower_control_flow=False).graph.as_graph_def(add_shapes=True)
     with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         tf.import_graph_def(frozen, name="")
-        found = tf2onnx.tfonnx.process_tf_graph(graph, opset=opset, tensors_to_rename=names, **ends)
+        converted = tf2onnx.tfonnx.process_tf_graph(graph, opset=opset, tensors_to_rename=names, **ends)
     # tf2onnx's optimizer is skipped: each of its passes keeps another copy of the weights (18 GB for B/16),
     # and runtimes optimize the files that they open, to the same speed.
-    model = found.make_model("keras_vit")
+    model = converted.make_model("keras_vit")
     _reshape_kernels(model.graph)
     return model
 

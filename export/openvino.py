@@ -179,10 +179,10 @@ def packages(precision=None):
     """
     needed = PACKAGES if precision == "int8" else PACKAGES[:1]
     with _without_telemetry():
-        found = [optional_package(name, "OpenVINO", PACKAGES) for name in needed]
+        modules = [optional_package(name, "OpenVINO", PACKAGES) for name in needed]
         if precision is not None:
             importlib.import_module("openvino.tools.ovc")
-    return found
+    return modules
 
 
 @contextlib.contextmanager
@@ -236,12 +236,12 @@ def _fuse_norms(openvino, model):
     normalized = node("Multiply", centered, inverse)
 
     def replace(matcher):
-        found, root = matcher.get_pattern_value_map(), matcher.get_match_root()
-        axis, last = int(found[axes].get_node().data.item()), len(found[x].get_partial_shape()) - 1
+        matched, root = matcher.get_pattern_value_map(), matcher.get_match_root()
+        axis, last = int(matched[axes].get_node().data.item()), len(matched[x].get_partial_shape()) - 1
         if axis not in (-1, last):
             return False
-        smallest = float(found[epsilon].get_node().data.item())
-        fused = operations.mvn(found[x], operations.constant([-1]), True, smallest, "inside_sqrt")
+        smallest = float(matched[epsilon].get_node().data.item())
+        fused = operations.mvn(matched[x], operations.constant([-1]), True, smallest, "inside_sqrt")
         fused.set_friendly_name(root.get_friendly_name())
         openvino.utils.replace_node(root, fused)
         return True

@@ -39,8 +39,8 @@ def forward(model, rollout=False):
         stages = keras.Model(model.input, {**stages.output, **rollout_outputs(model)})
 
     def compute(images, training):
-        found = stages(model.preprocessing.normalize(images * 255.0), training=training)
-        return {**found, "rollout": rollout_tensor(model, found)} if rollout else found
+        outputs = stages(model.preprocessing.normalize(images * 255.0), training=training)
+        return {**outputs, "rollout": rollout_tensor(model, outputs)} if rollout else outputs
 
     return tf.function(compute, autograph=False)
 
@@ -62,13 +62,13 @@ def named_outputs(stages, description):
         ['logits', 'probabilities']
     """
     if description.output == "representation":
-        found = {"representation": stages["representation"]}
+        outputs = {"representation": stages["representation"]}
     elif description.output == "values":
-        found = {"values": stages["logits"]}
+        outputs = {"values": stages["logits"]}
     else:
         activation = getattr(tf.nn, get_task(description.task).label.activation)
-        found = {"logits": stages["logits"], "probabilities": activation(stages["logits"])}
-    return found | ({"rollout": stages["rollout"]} if "rollout" in stages else {})
+        outputs = {"logits": stages["logits"], "probabilities": activation(stages["logits"])}
+    return outputs | ({"rollout": stages["rollout"]} if "rollout" in stages else {})
 
 
 def top_classes(outputs, description):

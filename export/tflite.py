@@ -112,8 +112,8 @@ def open_tflite(path, threads=None):
 
     def compute(images):
         with lock:
-            found = runner(images=_quantize(images, source))
-        return {name: _dequantize(values, results[name]) for name, values in found.items()}
+            outputs = runner(images=_quantize(images, source))
+        return {name: _dequantize(values, results[name]) for name, values in outputs.items()}
 
     return description, compute, None if batch < 0 else batch
 

@@ -130,9 +130,9 @@ def open_web(path, threads=None):
     """The arguments of `ExportedModel` for the folder of a page: its model, in Python's LiteRT."""
     if (path / MODEL).is_file():
         return open_tflite(path / MODEL, threads)
-    found = re.search(r'id="asset-model">([^<]*)<', (path / PAGE).read_text(encoding="utf-8"))
+    asset = re.search(r'id="asset-model">([^<]*)<', (path / PAGE).read_text(encoding="utf-8"))
     try:
-        packed = io.BytesIO(base64.b64decode(found[1], validate=True))
+        packed = io.BytesIO(base64.b64decode(asset[1], validate=True))
         with gzip.open(packed) as unpacked:
             content = unpacked.read(MAX_SINGLE_FILE + 1)
         if len(content) > MAX_SINGLE_FILE:

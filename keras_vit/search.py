@@ -71,13 +71,13 @@ class ImageIndex:
 
     def changed(self, paths):
         """The files that are not in the index as they are now: dict from absolute paths to (bytes, time)."""
-        found = {}
+        stale = {}
         for path in map(os.path.abspath, paths):
             status = os.stat(path)
             state = (status.st_size, status.st_mtime_ns)
             if path not in self.files or tuple(self.files[path][1:]) != state:
-                found[path] = state
-        return found
+                stale[path] = state
+        return stale
 
     def add(self, states, vectors):
         """Add the vectors of files, or replace them.
@@ -129,9 +129,9 @@ class ImageIndex:
             return []
         self._remove_unused_rows()
         vectors, vector = self._vectors[: self._count], _normalized(vector[np.newaxis])[0]
-        found = usearch.search(vectors, vector, min(top, len(self)), usearch.MetricKind.Cos, exact=True)
+        matches = usearch.search(vectors, vector, min(top, len(self)), usearch.MetricKind.Cos, exact=True)
         paths = [*self.files]
-        return [(paths[row], 1 - distance) for row, distance in zip(found.keys, found.distances.tolist())]
+        return [(paths[row], 1 - distance) for row, distance in zip(matches.keys, matches.distances.tolist())]
 
     def save(self):
         """Write the index: the vectors under a new name, then `index.json`, which names them."""
@@ -191,18 +191,18 @@ def open_index(folder, view=True):
 
 
 def _open(path, view):
-    found = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    if found.get("format") != FORMAT:
-        raise ValueError(f"its format is {found.get('format')!r}; expected {FORMAT!r}: make it again")
-    if found.pop("sha256", None) != _sha256(found):
+    manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    if manifest.get("format") != FORMAT:
+        raise ValueError(f"its format is {manifest.get('format')!r}; expected {FORMAT!r}: make it again")
+    if manifest.pop("sha256", None) != _sha256(manifest):
         raise ValueError(f"the sha256 of {MANIFEST} is another")
-    vectors = path / os.path.basename(found["vectors"])
-    if _file_sha256(vectors) != found["vectors_sha256"]:
+    vectors = path / os.path.basename(manifest["vectors"])
+    if _file_sha256(vectors) != manifest["vectors_sha256"]:
         raise ValueError(f"the sha256 of {vectors.name} is another")
     index = object.__new__(ImageIndex)
-    index.folder, index._count = path, len(found["files"])
-    index.model, index.digest, index.size = (found[name] for name in ("model", "digest", "size"))
-    index.files = {file: tuple(state) for file, state in found["files"].items()}
+    index.folder, index._count = path, len(manifest["files"])
+    index.model, index.digest, index.size = (manifest[name] for name in ("model", "digest", "size"))
+    index.files = {file: tuple(state) for file, state in manifest["files"].items()}
     index._vectors = np.load(vectors, mmap_mode="r" if view else None, allow_pickle=False)
     if index._vectors.shape != (index._count, index.size) or index._vectors.dtype != np.float16:
         raise ValueError(f"{vectors.name} holds no {index._count} vectors of {index.size} numbers")

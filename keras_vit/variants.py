@@ -281,12 +281,12 @@ CHOICES = {"pooling", "norm_after_pooling", "qkv_bias", "key_bias", "layer_scale
 
 def _arguments():
     """The arguments of each size by its name without the patch size."""
-    found = {size: _size(*numbers) for size, numbers in VARIANTS.items()}
+    arguments = {size: _size(*numbers) for size, numbers in VARIANTS.items()}
     for family, (options, sizes) in FAMILIES.items():
         for name, own in sizes.items():
             size = name.partition("/")[0]
-            found[f"{family}-{size}"] = {**found.get(size, {}), **options, **own}
-    return found
+            arguments[f"{family}-{size}"] = {**arguments.get(size, {}), **options, **own}
+    return arguments
 
 
 _ARGUMENTS = _arguments()

@@ -65,8 +65,8 @@ def _credentials(url):
     own = get_auth_from_url(url)
     if any(own):
         return own
-    found = get_netrc_auth(url) if url.startswith("https:") else None
-    return found or _anonymous
+    credentials = get_netrc_auth(url) if url.startswith("https:") else None
+    return credentials or _anonymous
 
 
 def _anonymous(request):

@@ -89,7 +89,7 @@ def check_writable(path):
     Traceback (most recent call last):
     ValueError: 'missing/found.json' cannot be written: there is no folder 'missing'
     """
-    given, path = os.fspath(path), pathlib.Path(path).expanduser()
+    text, path = os.fspath(path), pathlib.Path(path).expanduser()
     folder = path.resolve().parent
     if path.is_dir():
         problem = "it is a folder"
@@ -101,7 +101,7 @@ def check_writable(path):
         problem = f"the folder {str(path.parent)!r} is read-only"
     else:
         return
-    raise ValueError(f"{given!r} cannot be written: {problem}")
+    raise ValueError(f"{text!r} cannot be written: {problem}")
 
 
 def free_path(path):

@@ -47,8 +47,8 @@ def run(args):
             files, missing, reference = _all_files(args, pathlib.Path(folder))
         else:
             files, missing, reference = _files(args, pathlib.Path(folder)), {}, None
-        found = _measure(files, args, reference) | ({"missing": missing} if args.all else {})
-    report(args, {"model": args.model, **found}, (comparison if args.all else summary)(found))
+        result = _measure(files, args, reference) | ({"missing": missing} if args.all else {})
+    report(args, {"model": args.model, **result}, (comparison if args.all else summary)(result))
 
 
 def summary(found):
@@ -201,18 +201,18 @@ def _measure(files, args, reference=None):
     with contextlib.ExitStack() as stack:
         processes = {name: stack.enter_context(_process()) for name in files}
         with quiet_startup_logs(drop_on_error=True):  # of the processes
-            given = args.threads, args.image_size
-            futures = {name: processes[name].submit(_open, path, *given) for name, path in files.items()}
+            options = args.threads, args.image_size
+            futures = {name: processes[name].submit(_open, path, *options) for name, path in files.items()}
             opened = {name: _result(name, future) for name, future in futures.items()}
         for batch in batches:
-            found = {name: [] for name in files}
+            measured = {name: [] for name in files}
             doing = f"batches of {batch}"
             for _ in tqdm(range(args.rounds + 1), doing, unit="round", delay=2, disable=None):
                 for name, process in processes.items():
-                    found[name].append(_result(name, process.submit(_compute, batch)))
+                    measured[name].append(_result(name, process.submit(_compute, batch)))
                     time.sleep(PAUSE)
             for name, path in files.items():
-                seconds, peaks = zip(*found[name][1:])  # the first batch compiles and allocates
+                seconds, peaks = zip(*measured[name][1:])  # the first batch compiles and allocates
                 median = statistics.median(seconds)
                 row = {"format": name, "batch": batch, "ms": median * 1e3}
                 row |= {"images_per_second": batch / median, "bytes": size_of(path), "peak_bytes": peaks[-1]}

@@ -26,7 +26,7 @@ def run(args):
     dataset = open_dataset(args, images, task) if args.dataset else None
     same = ("precisions", "representation", "split", "images", "batch_size", "integer_io", "version")
     page = ("single_file", "drawing", "attention")
-    found = export_folder(
+    result = export_folder(
         model,
         args.output,
         args.formats,
@@ -41,7 +41,7 @@ def run(args):
     folder = pathlib.Path(args.output).expanduser()
     added = (folder / "result.json").exists()  # a version was added to an export
     args.output = folder / (f"result-{args.version}.json" if added else "result.json")
-    report(args, {"model": args.model, **found}, summary(found))
+    report(args, {"model": args.model, **result}, summary(result))
 
 
 def summary(found):

@@ -13,15 +13,15 @@ def run(args):
     model = open_live(args.model, trust=args.trust, sha256=args.sha256)
     dataset = load_dataset(args.dataset, seed_of(args.model, model), data_dir=args.data_dir)
     introduce(args, dataset)
-    found = few_shot(model, dataset, args.shots, args.seeds, args.l2, args.batch_size, args.k)
+    result = few_shot(model, dataset, args.shots, args.seeds, args.l2, args.batch_size, args.k)
     value = {
         "model": args.model,
         "dataset": args.dataset,
         **({"l2": args.l2} if args.k is None else {"k": args.k}),
         "seeds": list(args.seeds),
-        "accuracy": {str(shots): accuracies for shots, accuracies in found.items()},
-        "mean_accuracy": {str(shots): float(np.mean(of)) for shots, of in found.items()},
+        "accuracy": {str(shots): accuracies for shots, accuracies in result.items()},
+        "mean_accuracy": {str(shots): float(np.mean(of)) for shots, of in result.items()},
     }
     columns = ("shots", "mean", *(f"seed {seed}" for seed in args.seeds))
-    rows = [[shots, *(f"{number:.4f}" for number in (np.mean(of), *of))] for shots, of in found.items()]
+    rows = [[shots, *(f"{number:.4f}" for number in (np.mean(of), *of))] for shots, of in result.items()]
     report(args, value, text_table(rows, columns))

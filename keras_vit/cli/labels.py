@@ -58,18 +58,18 @@ def read_labels(text, prompts=("{}",)):
     """
     path = pathlib.Path(text).expanduser()
     if path.suffix == ".json":
-        found = _read_json(path)
+        labels = _read_json(path)
     elif text == IMAGENET:
         names = class_names("imagenet_1k_clip")
-        found = {synset: [name] for synset, name in zip(class_names("imagenet_1k_synsets"), names)}
+        labels = {synset: [name] for synset, name in zip(class_names("imagenet_1k_synsets"), names)}
     else:
         names = class_names(path) if path.suffix == ".txt" else next(csv.reader([text]), [])
         names = [name.strip() for name in names]
-        found = {name: [name.replace("_", " ")] for name in names if name}
-        if len(found) != len(names):
+        labels = {name: [name.replace("_", " ")] for name in names if name}
+        if len(labels) != len(names):
             raise ValueError(f"expected different labels, none of them empty; got {text!r}")
     texts = {
-        name: [prompt.replace("{}", each) for prompt in prompts for each in of] for name, of in found.items()
+        name: [prompt.replace("{}", each) for prompt in prompts for each in of] for name, of in labels.items()
     }
     if not texts:
         raise ValueError(f"expected one label or more; got {text!r}")
@@ -89,21 +89,21 @@ def read_prompts(path):
         return ["{}"]
     if path in PROMPTS:
         return [*prompt_templates(path)]
-    found = [line.strip() for line in _read(pathlib.Path(path).expanduser()).splitlines() if line.strip()]
-    if not found or not all("{}" in line for line in found):
+    templates = [line.strip() for line in _read(pathlib.Path(path).expanduser()).splitlines() if line.strip()]
+    if not templates or not all("{}" in line for line in templates):
         raise ValueError(f"{os.fspath(path)!r} must hold a prompt with {{}} on each line")
-    return found
+    return templates
 
 
 def _read_json(path):
     try:
-        found = json.loads(_read(path))
+        texts = json.loads(_read(path))
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)!r} is not readable JSON: {error}") from None
-    if isinstance(found, dict):
-        found = {name: [of] if isinstance(of, str) else of for name, of in found.items()}
-        if all(isinstance(of, list) and of and all(isinstance(t, str) for t in of) for of in found.values()):
-            return found
+    if isinstance(texts, dict):
+        texts = {name: [of] if isinstance(of, str) else of for name, of in texts.items()}
+        if all(isinstance(of, list) and of and all(isinstance(t, str) for t in of) for of in texts.values()):
+            return texts
     raise ValueError(f"{os.fspath(path)!r} must hold an object from classes to a text or a list of texts")
 
 

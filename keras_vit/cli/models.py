@@ -47,8 +47,8 @@ def _checkpoints(args, words):
     """Return the catalogue's rows that match, each with whether it is cached."""
     from keras_vit.weights.fetch import is_cached
 
-    found = (CATALOGUE[name] for name in list_models(words, variant=args.variant))
-    rows = [{**dataclasses.asdict(row), "cached": is_cached(row.url)} for row in found]
+    entries = (CATALOGUE[name] for name in list_models(words, variant=args.variant))
+    rows = [{**dataclasses.asdict(row), "cached": is_cached(row.url)} for row in entries]
     return [row for row in rows if row["cached"] or not args.cached]
 
 

@@ -27,8 +27,8 @@ def run(args):
     if args.model:
         parse_variant(args.model)  # before JAX is started
     find_recipe(args.recipe)
-    found = _in_jax(vars(args))
-    report(args, found, as_text(found))
+    result = _in_jax(vars(args))
+    report(args, result, as_text(result))
 
 
 def _in_jax(options):
@@ -61,7 +61,7 @@ def _plan(options):
     if options["remat"]:
         changes["remat"] = True
     recipe = find_recipe(options["recipe"]).with_changes(**changes)
-    given = {
+    arguments = {
         name: options[name] for name in ("image_size", "num_classes", "objective", "target", "extrapolate")
     }
 
@@ -69,16 +69,16 @@ def _plan(options):
         def note(line):
             _say("note", f"{words}{line}")
 
-        return plan(options["model"], recipe, options["topology"], strategy, report=note, **given)
+        return plan(options["model"], recipe, options["topology"], strategy, report=note, **arguments)
 
-    found = compiled(recipe, options["strategy"])
+    result = compiled(recipe, options["strategy"])
     tried = []
-    for words, changes, strategy in smaller(found):
-        if found["fits"] or (tried and tried[-1]["fits"]):
+    for words, changes, strategy in smaller(result):
+        if result["fits"] or (tried and tried[-1]["fits"]):
             break
         changed = compiled(recipe.with_changes(**changes), strategy, f"{words}: ")
         tried.append({"change": words, "fits": changed["fits"], "memory": changed["memory"]})
-    return {**found, "tried": tried}
+    return {**result, "tried": tried}
 
 
 def _say(kind, value):

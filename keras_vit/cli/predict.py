@@ -140,10 +140,10 @@ def images_of(argument, urls=False):
     if argument != "-":
         return _images_at(argument, urls)
     lines = os.fsdecode(sys.stdin.buffer.read()).split("\n")
-    found = [path for line in lines if line.strip() for path in _images_at(line.rstrip("\r"), urls)]
-    if not found:
+    paths = [path for line in lines if line.strip() for path in _images_at(line.rstrip("\r"), urls)]
+    if not paths:
         raise ValueError("expected one path per line on standard input; got no images")
-    return found
+    return paths
 
 
 def _images_at(argument, urls):
@@ -154,7 +154,7 @@ def _images_at(argument, urls):
         return [argument]
     if not path.is_dir():
         raise ValueError(f"no such image file: {argument}")
-    found = image_files(path)
-    if not found:
+    images = image_files(path)
+    if not images:
         raise ValueError(f"no images in the folder {argument!r}; expected {', '.join(IMAGE_SUFFIXES)}")
-    return found
+    return images

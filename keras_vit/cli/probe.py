@@ -16,18 +16,18 @@ def run(args):
     model = open_live(args.model, trust=args.trust, sha256=args.sha256)
     dataset = load_dataset(args.dataset, seed_of(args.model, model), data_dir=args.data_dir)
     introduce(args, dataset)
-    found = probe_blocks(model, dataset, args.shots, args.seeds, args.batch_size)
+    result = probe_blocks(model, dataset, args.shots, args.seeds, args.batch_size)
     value = {
         "model": args.model,
         "dataset": args.dataset,
         "shots": args.shots,
         "seeds": list(args.seeds),
-        "accuracy": found,
-        "mean_accuracy": np.mean(found, axis=1).tolist(),
+        "accuracy": result,
+        "mean_accuracy": np.mean(result, axis=1).tolist(),
         **({"figure": args.figure} if args.figure else {}),
     }
     columns = ("block", "mean", *(f"seed {seed}" for seed in args.seeds))
-    rows = [[block, *(f"{number:.4f}" for number in (np.mean(of), *of))] for block, of in enumerate(found)]
+    rows = [[block, *(f"{number:.4f}" for number in (np.mean(of), *of))] for block, of in enumerate(result)]
     try:
         report(args, value, text_table(rows, columns))
     finally:
@@ -36,4 +36,4 @@ def run(args):
 
             shots = "all training images" if args.shots is None else f"{args.shots} images per class"
             title = f"Linear probes of {args.model}, {args.dataset}, {shots}"
-            atomic_write(args.figure, png_of(block_accuracy_figure(found, title)))
+            atomic_write(args.figure, png_of(block_accuracy_figure(result, title)))

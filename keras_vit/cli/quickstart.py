@@ -48,9 +48,9 @@ def _finish(config, workdir, record):
     if not folder.exists():
         digits = load_dataset("digits", RECIPES["digits"].seed)
         images = len(digits.split("test"))
-        given = {"precisions": PRECISIONS, "dataset": digits, "images": images}
+        export_options = {"precisions": PRECISIONS, "dataset": digits, "images": images}
         page = {"name": "digits", "single_file": True, "drawing": SCAN, "attention": True}
-        export_folder(open_live(workdir.path), folder, FORMATS, **given, **page)
+        export_folder(open_live(workdir.path), folder, FORMATS, **export_options, **page)
     exported = json.loads((folder / "verification.json").read_text())
     paths = {name: exported["formats"][key]["path"] for name, key in FILES.items()}
     result = {**record, **paths, "figures": figures, "export": exported}

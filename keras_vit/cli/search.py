@@ -142,13 +142,13 @@ def _query(args):
         raise ValueError(f"{source} has no text tower, so it searches by an image file only; got {words!r}")
     else:
         (vector,) = model.encode_text([words])
-    found = index.query(vector, args.top)
-    if changed := [path for path, _ in found if not os.path.exists(path) or index.changed([path])]:
-        found = [pair for pair in found if pair[0] not in changed]
+    nearest = index.query(vector, args.top)
+    if changed := [path for path, _ in nearest if not os.path.exists(path) or index.changed([path])]:
+        nearest = [pair for pair in nearest if pair[0] not in changed]
         print(f"left out, since they have changed: {listed(changed)}; index them again", file=sys.stderr)
     value = {
         **{"index": args.index, "query": words},
-        "images": [{"image": path, "similarity": round(score, 6)} for path, score in found],
+        "images": [{"image": path, "similarity": round(score, 6)} for path, score in nearest],
     }
     rows = [(row["image"], f"{row['similarity']:.4f}") for row in value["images"]]
     report(args, value, text_table(rows, ("image", "similarity")) if rows else "no images")

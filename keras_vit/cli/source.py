@@ -145,16 +145,16 @@ def run_of(source):
     """
     config = _folder(source) / "config.json"
     try:
-        found = json.loads(config.read_text())
+        trained = json.loads(config.read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(found, dict) or "recipe" not in found:  # Hugging Face's files have this name, too
+    if not isinstance(trained, dict) or "recipe" not in trained:  # Hugging Face's files have this name, too
         return {}
-    recipe = found["recipe"]
+    recipe = trained["recipe"]
     is_recipe = isinstance(recipe, dict)
     if not (is_recipe and type(recipe.get("seed", 0)) is int and isinstance(recipe.get("task", ""), str)):
         raise ValueError(f"{os.fspath(config)!r} is damaged: expected an int seed and a str task in recipe")
-    return found
+    return trained
 
 
 def finished_run(source):

@@ -30,18 +30,18 @@ def run(args):
 
 
 def _show(args):
-    found = show_checkpoint(args.source, **_options(args))
-    options = dict(found["arguments"])
+    stored = show_checkpoint(args.source, **_options(args))
+    options = dict(stored["arguments"])
     names = options.pop("class_names", None)
     preprocessing = options.pop("preprocessing", None) or {}
-    grid = found["grid"]
+    grid = stored["grid"]
     rows = [
-        ("file", found["file"]),
-        ("layout", found["layout"]),
-        ("configuration", found["configuration"] or "none"),
-        ("variant", found["variant"] or "none with a name"),
-        ("parameters", f"{found['parameters']:,}"),
-        ("stored as", ", ".join(found["dtypes"])),
+        ("file", stored["file"]),
+        ("layout", stored["layout"]),
+        ("configuration", stored["configuration"] or "none"),
+        ("variant", stored["variant"] or "none with a name"),
+        ("parameters", f"{stored['parameters']:,}"),
+        ("stored as", ", ".join(stored["dtypes"])),
         ("position grid", f"{grid[0]}×{grid[1]}" if grid else "none stored"),
         *((name, value) for name, value in sorted(options.items()) if DEFAULTS.get(name, ...) != value),
     ]
@@ -49,12 +49,12 @@ def _show(args):
         rows.append(("class names", f"{names[0]!r} … {names[-1]!r}"))
     if preprocessing:
         rows.append(("preprocessing", ", ".join(f"{name} {value}" for name, value in preprocessing.items())))
-    if found["left_out"]:
-        rows.append(("not of the model", listed(found["left_out"])))
-    errors = [(title, listed(found[name])) for name, title in _ERRORS.items() if found[name]]
+    if stored["left_out"]:
+        rows.append(("not of the model", listed(stored["left_out"])))
+    errors = [(title, listed(stored[name])) for name, title in _ERRORS.items() if stored[name]]
     fits = "no: from_pretrained refuses this file" if errors else "every array and variable"
     rows += [*errors, ("fits", fits)]
-    report(args, {**found, "fits": not errors}, text_table(rows))
+    report(args, {**stored, "fits": not errors}, text_table(rows))
     return 2 if errors else 0
 
 

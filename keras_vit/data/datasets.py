@@ -108,15 +108,15 @@ def load_dataset(
         raise ValueError(f"{name} has no labels for task {task!r}; it has {', '.join(source.tasks)}")
     load = getattr(importlib.import_module(f"keras_vit.data.{kind}"), f"load_{kind}")
     options = {"seed": seed, "on_bad_image": on_bad_image, "data_dir": data_dir, "labels": labels}
-    found = load(argument, task=task, texts=texts, **options)
-    for split, samples in found["splits"].items():
+    fields = load(argument, task=task, texts=texts, **options)
+    for split, samples in fields["splits"].items():
         if not len(samples):
-            of_class = " of each class" if found["class_names"] else ""
+            of_class = " of each class" if fields["class_names"] else ""
             raise ValueError(
                 f"{name!r} has too few images{of_class}: none for the {split} split; three "
                 f"images{of_class} are enough for the three splits"
             )
-    return Dataset(name, task=task, **found)
+    return Dataset(name, task=task, **fields)
 
 
 def _known():

@@ -106,9 +106,9 @@ def _exif_data(encoded):
         head = _bytes(encoded, position, HEAD)
         length = overhead + _number(head, weights)
         length += -length % multiple
-        found = tf.reduce_all((head == is_exif) | (is_exif < 0))
+        is_here = tf.reduce_all((head == is_exif) | (is_exif < 0))
         ends = tf.reduce_any(head < least) | (length < offset)
-        return tf.where(ends, size, position + length), tf.where(found, position + offset, size)
+        return tf.where(ends, size, position + length), tf.where(is_here, position + offset, size)
 
     def goes_on(position, content):
         return (position >= 0) & (position < size) & (content >= size)
@@ -129,8 +129,8 @@ def _orientation_tag(exif):
     entries = tf.cast(tf.io.decode_raw(_part(tiff, directory + 2, 12 * count), tf.uint8), tf.int32)
     entries = entries[: tf.size(entries) // 12 * 12]  # without a truncated one
     numbers = _number(tf.reshape(entries, (-1, 6, 2)), short)
-    found = (numbers[:, 0] == ORIENTATION) & (numbers[:, 1] == SHORT)
-    value = tf.reduce_max(tf.where(found, numbers[:, 4], 1))
+    is_orientation = (numbers[:, 0] == ORIENTATION) & (numbers[:, 1] == SHORT)
+    value = tf.reduce_max(tf.where(is_orientation, numbers[:, 4], 1))
     is_sound = (is_little | _starts(head, b"MM\0*")) & (value >= 1) & (value <= 8)
     return tf.where(is_sound, value, 1)
 

@@ -64,27 +64,27 @@ def differences(before, now):
         >>> differences(digits, {**digits, "classes": list("1023456789")})
         ['classes: were (0, 1, 2, 3, 4 and 5 more), are (1, 0, 2, 3, 4 and 5 more)']
     """
-    found = []
+    changed = []
     if before["version"] != now["version"]:
-        found.append(f"version: was {before['version']}, is {now['version']}")
+        changed.append(f"version: was {before['version']}, is {now['version']}")
     if before["classes"] != now["classes"]:
-        found.append(f"classes: were ({_names(before, now)}), are ({_names(now, before)})")
+        changed.append(f"classes: were ({_names(before, now)}), are ({_names(now, before)})")
     if not before["files"] and before["splits"] != now["splits"]:
-        found.append(f"splits: were ({_counts(before)}), are ({_counts(now)})")
+        changed.append(f"splits: were ({_counts(before)}), are ({_counts(now)})")
     if len({of["tokenizer"] for of in (before, now) if of.get("tokenizer")}) > 1:
-        found.append("the tokenizer")
+        changed.append("the tokenizer")
     if before.get("mask_values", now["mask_values"]) != now["mask_values"]:  # earlier versions had none
-        found.append("the classes of the masks' values")
+        changed.append("the classes of the masks' values")
     changes, contents = {}, {(size, time) for _, _, size, time in before["files"].values()}
     for file in sorted(before["files"].keys() | now["files"].keys()):
         change = _change(before["files"].get(file), now["files"].get(file), contents)
         if change:
             changes.setdefault(change, []).append(file)
     for change, files in sorted(changes.items()):
-        found.append(f"{len(files)} file{'s' * (len(files) > 1)} {change}, first: {files[0]}")
-    if not found and [*before["files"]] != [*now["files"]]:
-        found.append("the order of the files")
-    return found
+        changed.append(f"{len(files)} file{'s' * (len(files) > 1)} {change}, first: {files[0]}")
+    if not changed and [*before["files"]] != [*now["files"]]:
+        changed.append("the order of the files")
+    return changed
 
 
 def _mask_values(samples):

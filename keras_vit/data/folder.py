@@ -66,7 +66,7 @@ def load_folder(
     files = visible_files(root)
     rows = read_csv(root / TABLE) if (root / TABLE).is_file() else []
     if kind.is_class_id and not (rows and "label" in map(str.strip, rows[0][1])):
-        names, found, empty = _read_classes(root, files) if labels else _read_images(root, files)
+        names, by_split, empty = _read_classes(root, files) if labels else _read_images(root, files)
         if {*names} == {"images", "masks"}:
             raise ValueError(
                 f"{os.fspath(root)!r} has images and masks, for the task 'segmentation' (--recipe segment); "
@@ -76,13 +76,13 @@ def load_folder(
     elif not rows:
         raise ValueError(f"task {kind.name!r} needs the table {table!r}, which is missing or empty")
     else:
-        names, found = _read_table(root, rows, kind)
+        names, by_split = _read_table(root, rows, kind)
         used, empty = {table}, ()
-    used.update(path for paths, _ in found.values() for path in paths)
+    used.update(path for paths, _ in by_split.values() for path in paths)
     paths = (os.fspath(root / file) for in_folder in files.values() for file in in_folder)
     ignored = tuple(path for path in paths if path not in used)
     splits, bad = {}, []
-    for split, (paths, labels) in found.items():
+    for split, (paths, labels) in by_split.items():
         orientations = file_orientations(paths)
         readable = [i for i, orientation in enumerate(orientations) if orientation]
         bad += sorted(path for path, orientation in zip(paths, orientations) if not orientation)
@@ -122,13 +122,13 @@ def _read_classes(root, files):
     folders = {file.parent for file in images}
     splits = _split_folders(root, folders)
     depth = 1 if splits else 0  # of the class folders
-    found = {split: [] for split in splits.values() or ["train"]}
+    by_split = {split: [] for split in splits.values() or ["train"]}
     for file in images:
         if len(file.parts) > depth + 1:
             split = splits[file.parts[0]] if splits else "train"
-            found[split].append((os.fspath(root / file), file.parts[depth]))
+            by_split[split].append((os.fspath(root / file), file.parts[depth]))
     hint = f"; {TABLE} has no column label" * (root / TABLE).is_file()
-    if not any(found.values()):
+    if not any(by_split.values()):
         raise ValueError(
             f"no images in class folders of {os.fspath(root)!r}; expected {LAYOUT}, of files that end in "
             f"{', '.join(IMAGE_SUFFIXES)}{hint}"
@@ -139,7 +139,7 @@ def _read_classes(root, files):
         for folder in files
         if len(folder.parts) <= depth + 1 and folder not in with_images and folder.parent in with_images
     ]
-    return *_index_classes(root, found, hint), empty
+    return *_index_classes(root, by_split, hint), empty
 
 
 def _read_images(root, files):
@@ -154,29 +154,29 @@ def _read_images(root, files):
             ) from None
     splits = {file.parts[0]: SPLIT_NAMES.get(file.parts[0].lower()) for file in images}
     is_split = "train" in splits.values() and None not in splits.values()
-    found = {}
+    by_split = {}
     for file in images:
         split = splits[file.parts[0]] if is_split else "train"
-        found.setdefault(split, []).append(os.fspath(root / file))
-    return (), {split: (paths, [0] * len(paths)) for split, paths in found.items()}, ()
+        by_split.setdefault(split, []).append(os.fspath(root / file))
+    return (), {split: (paths, [0] * len(paths)) for split, paths in by_split.items()}, ()
 
 
-def _index_classes(root, found, hint=""):
+def _index_classes(root, by_split, hint=""):
     """The class names, and by split the paths, class by class, and their class indices.
 
     Args:
         root: The folder, for the message.
-        found: By split, pairs of a path and a class name.
+        by_split: By split, pairs of a path and a class name.
         hint: The end of the message.
 
     Raises:
         ValueError: if there is one class only.
     """
-    names = tuple(sorted({name for samples in found.values() for _, name in samples}))
+    names = tuple(sorted({name for samples in by_split.values() for _, name in samples}))
     if len(names) < 2:
         raise ValueError(f"{os.fspath(root)!r} has images of one class only: {names[0]!r}{hint}")
     indexed, indices = {}, {name: index for index, name in enumerate(names)}
-    for split, samples in found.items():
+    for split, samples in by_split.items():
         samples = sorted((name, path) for path, name in samples)
         indexed[split] = [path for _, path in samples], [indices[name] for name, _ in samples]
     return names, indexed
@@ -217,7 +217,7 @@ def _read_table(root, rows, kind):
             f"{table}, line 1: expected the columns file (or filename), split (may be missing) and "
             f"{kind.columns}, each once; got {', '.join(columns)}"
         )
-    found, lines = {}, {}
+    by_split, lines = {}, {}
     for line, values in rows[1:]:
         where = f"{table}, line {line}"
         if len(values) != len(columns):
@@ -228,12 +228,12 @@ def _read_table(root, rows, kind):
             raise ValueError(f"{where}, column file: {row['file']!r} is in line {lines[path]} too")
         split = split_of_row(row.get("split", ""), "train", f"{where}, column split")
         label = tuple(_parse_label(kind, row[name], f"{where}, column {name}") for name in names)
-        found.setdefault(split, []).append((path, label[0] if kind.is_class_id else label))
-    if "train" not in found:
+        by_split.setdefault(split, []).append((path, label[0] if kind.is_class_id else label))
+    if "train" not in by_split:
         raise ValueError(f"{table} has no samples to train on")
     if kind.is_class_id:
-        return _index_classes(root, found)
-    return names, {split: tuple(zip(*samples)) for split, samples in found.items()}
+        return _index_classes(root, by_split)
+    return names, {split: tuple(zip(*samples)) for split, samples in by_split.items()}
 
 
 def _parse_label(kind, text, where):

@@ -38,9 +38,9 @@ def fit_palette(samples, preprocessing, colors, seed):
         flat = images.reshape(len(images), -1, images.shape[-1])
         pixels += [rng.permutation(image)[:PIXELS] for image in flat]
     # Sums of float64 hide in which order the threads of k-means add.
-    found, counts = np.unique(np.concatenate(pixels).astype("float64"), axis=0, return_counts=True)
-    if len(found) > colors:
-        means = KMeans(colors, n_init=1, random_state=seed).fit(found, sample_weight=counts)
-        found = means.cluster_centers_
-    found = found[np.lexsort(found.T[::-1])]
-    return np.resize(found, (colors, found.shape[1])).astype("float32")
+    palette, counts = np.unique(np.concatenate(pixels).astype("float64"), axis=0, return_counts=True)
+    if len(palette) > colors:
+        means = KMeans(colors, n_init=1, random_state=seed).fit(palette, sample_weight=counts)
+        palette = means.cluster_centers_
+    palette = palette[np.lexsort(palette.T[::-1])]
+    return np.resize(palette, (colors, palette.shape[1])).astype("float32")

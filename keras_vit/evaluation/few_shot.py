@@ -51,9 +51,9 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
     encode, _ = encoder_of(model)
     preprocessing = backbone(model).preprocessing
     train, test = (computed_features(encode, samples, preprocessing, batch_size) for samples in splits)
-    found = {}
+    scores = {}
     for count in shots:
-        found[count] = []
+        scores[count] = []
         for seed in seeds:
             chosen = choose_shots(train[1], count, seed, names)
             few = [values[chosen] for values in train]
@@ -61,8 +61,8 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
                 accuracy = few_shot_accuracy(*few, *test, len(names), l2)
             else:
                 accuracy = knn_accuracy(*few, *test, min(k, len(chosen)))
-            found[count].append(accuracy)
-    return found
+            scores[count].append(accuracy)
+    return scores
 
 
 def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):

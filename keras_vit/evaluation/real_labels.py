@@ -88,8 +88,8 @@ def real_labels_of(samples, labels):
 
 
 def _number(name):
-    found = re.fullmatch(r"ILSVRC2012_val_(\d{8})\.\w+", name)
-    return found and int(found[1])
+    match = re.fullmatch(r"ILSVRC2012_val_(\d{8})\.\w+", name)
+    return match and int(match[1])
 
 
 def real_accuracy(predictions, labels):

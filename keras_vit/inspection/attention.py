@@ -153,8 +153,8 @@ def rollout_tensor(model, found):
     else:
         row = _query_weights(model, 1, count)
     for block, (tokens, *positions) in zip(reversed(blocks_of(model)), reversed(found["blocks"])):
-        given = {"positions": positions[0]} if positions else {}
-        scores = ops.mean(block.attention.scores(block.attention_input(tokens), **given), axis=1)
+        arguments = {"positions": positions[0]} if positions else {}
+        scores = ops.mean(block.attention.scores(block.attention_input(tokens), **arguments), axis=1)
         # LiteRT's delegate for GPUs has neither a product of a constant and a matrix nor sums.
         row = (row + ops.mean(ops.reshape(row, (1, count, 1)) * scores, axis=1) * count) / 2
     return row[:, prefix:]

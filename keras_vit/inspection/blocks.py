@@ -84,11 +84,11 @@ def walk(model, images):
     blocks = blocks_of(model)
     check_images(model, images)
     tokens, *positions = zip(*(keras.tree.flatten(block.input) for block in blocks))
-    given = [tokens[0], *(each for same in positions for each in same)]
-    x, *positions = keras.tree.flatten(keras.Model(model.input, given)(images))
-    for block, given in itertools.zip_longest(blocks, positions):
-        yield block, x, given
-        x = block(x, given)
+    inputs = [tokens[0], *(each for same in positions for each in same)]
+    x, *positions = keras.tree.flatten(keras.Model(model.input, inputs)(images))
+    for block, inputs in itertools.zip_longest(blocks, positions):
+        yield block, x, inputs
+        x = block(x, inputs)
     yield None, x, None
 
 

@@ -301,15 +301,15 @@ class MultiHeadSelfAttention(CompositeLayer):
         """What is added to the scores of the queries in a slice, or None."""
         if bias is not None and bias.shape[2] != 1:  # It differs between the queries.
             bias = bias[:, :, chunk]
-        found = [] if bias is None else [bias]
+        biases = [] if bias is None else [bias]
         if self.position_bias is not None:
-            found.append(self.position_bias(positions[chunk]))
+            biases.append(self.position_bias(positions[chunk]))
         if self.causal:
             queries, keys = (ops.arange(ops.shape(x)[1]) for x in (query, key))
-            found.append(causal_bias(queries[chunk], keys))
-        if not found:
+            biases.append(causal_bias(queries[chunk], keys))
+        if not biases:
             return None
-        first, *others = found
+        first, *others = biases
         return sum((ops.cast(other, first.dtype) for other in others), first)
 
     def compute_output_shape(self, tokens_shape, query_shape=None, positions_shape=None, bias_shape=None):

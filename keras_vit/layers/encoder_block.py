@@ -119,13 +119,13 @@ class EncoderBlock(CompositeLayer):
     def call(self, tokens, positions=None, training=None, num_outputs=None, bias=None):
         tokens = ops.cast(tokens, self.compute_dtype)
         options = {"training": training, "num_outputs": num_outputs}
-        given = {"tokens": tokens, "positions": positions, "bias": bias}
-        given = {name: value for name, value in given.items() if value is not None}
+        arguments = {"tokens": tokens, "positions": positions, "bias": bias}
+        arguments = {name: value for name, value in arguments.items() if value is not None}
         if self.remat and training:
             # keras.RematScope fails in TensorFlow's graphs for layers that are called with `training`.
-            residual = replay_seeds(self, lambda *x: self._residual(**dict(zip(given, x)), **options))
-            return keras.remat(residual)(*given.values())
-        return self._residual(**given, **options)
+            residual = replay_seeds(self, lambda *x: self._residual(**dict(zip(arguments, x)), **options))
+            return keras.remat(residual)(*arguments.values())
+        return self._residual(**arguments, **options)
 
     def _residual(self, tokens, positions=None, training=None, num_outputs=None, bias=None):
         x, query = self.attention_input(tokens), None

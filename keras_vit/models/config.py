@@ -683,15 +683,19 @@ _RULES = (  # a function of the config that must be true, and the message otherw
 
 def _resolved_preprocessing(c):
     size = None if c.image_size == DYNAMIC_SIZE else c.image_size
-    given, packs = c.preprocessing, c.max_num_patches is not None
+    preprocessing, packs = c.preprocessing, c.max_num_patches is not None
     packing = {"patch_size": c.patch_size if packs else None, "max_num_patches": c.max_num_patches}
-    if given is None:
+    if preprocessing is None:
         half = (0.5,) * c.in_channels
         return Preprocessing(size, antialias=packs, mean=half, std=half, **packing)
-    resolved = Preprocessing(**{"image_size": size, **given}) if isinstance(given, dict) else given
-    if found := {name: value for name in packing if (value := getattr(resolved, name)) != packing[name]}:
-        expected = {name: packing[name] for name in found}
-        raise ValueError(f"expected a preprocessing with {expected}, as the model has them; got {found}")
+    resolved = (
+        Preprocessing(**{"image_size": size, **preprocessing})
+        if isinstance(preprocessing, dict)
+        else preprocessing
+    )
+    if differing := {name: value for name in packing if (value := getattr(resolved, name)) != packing[name]}:
+        expected = {name: packing[name] for name in differing}
+        raise ValueError(f"expected a preprocessing with {expected}, as the model has them; got {differing}")
     if resolved.channels != c.in_channels or (size and resolved.image_size != size):
         raise ValueError(
             f"preprocessing makes images of size {resolved.image_size or 'any'} with {resolved.channels} "

@@ -108,8 +108,8 @@ class DINO(Pretrainer):
         name="dino",
         trainable=True,
     ):
-        given = locals()
-        options = {name: rule.check(name, given[name]) for name, rule in _RULES.items()}
+        arguments = locals()
+        options = {name: rule.check(name, arguments[name]) for name, rule in _RULES.items()}
         encoder = as_encoder(encoder, dtype)
         _check(encoder, num_local, local_size)
         policy = encoder.dtype_policy
@@ -250,10 +250,10 @@ def dino_loss(student, teacher, center, student_temperature, teacher_temperature
     """
     targets = ops.stop_gradient(ops.softmax((teacher - center) / teacher_temperature, axis=-1))
     logs = ops.log_softmax(student / student_temperature, axis=-1)
-    each = -ops.einsum("bik,bvk->biv", targets, logs)
+    losses = -ops.einsum("bik,bvk->biv", targets, logs)
     views, other = student.shape[1], teacher.shape[1]
     pairs = 1 - np.eye(other, views, dtype="float32")
-    return ops.sum(each * pairs, axis=(1, 2)) / pairs.sum()
+    return ops.sum(losses * pairs, axis=(1, 2)) / pairs.sum()
 
 
 class _Teacher(keras.layers.Layer):

@@ -169,11 +169,11 @@ class ImageTextModel(ConfiguredModel):
         Raises:
             ValueError: if an image cannot be read, or the model computes NaN.
         """
-        found = []
+        vectors = []
         for batch in self.preprocessing.batches(images, batch_size, value_range):
             check_size(self.image, batch)
-            found.append(check_finite(np.asarray(self.image_encoder.predict_on_batch(batch))))
-        return np.concatenate([*found, np.zeros((0, self.image_encoder.output.shape[-1]), "float32")])
+            vectors.append(check_finite(np.asarray(self.image_encoder.predict_on_batch(batch))))
+        return np.concatenate([*vectors, np.zeros((0, self.image_encoder.output.shape[-1]), "float32")])
 
     def encode_text(self, texts, batch_size=256):
         """The vectors of texts.

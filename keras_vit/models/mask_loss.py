@@ -66,8 +66,8 @@ def query_loss(masks, classes, labels, draw=keras.random.uniform, num_points=125
     target = ops.where(has_mask > 0, ops.cast(target, "int32"), count)
     weight = ops.where(has_mask > 0, 1.0, NO_OBJECT_WEIGHT)
     log_probabilities = ops.log_softmax(classes)
-    found = ops.take_along_axis(log_probabilities, ops.expand_dims(target, 2), axis=2)[..., 0]
-    class_loss = -ops.sum(weight * found, axis=1) / ops.sum(weight, axis=1)
+    of_target = ops.take_along_axis(log_probabilities, ops.expand_dims(target, 2), axis=2)[..., 0]
+    class_loss = -ops.sum(weight * of_target, axis=1) / ops.sum(weight, axis=1)
 
     # Masks. Each has other points: the image's, moved by a shift of its own around the edges.
     kept = int(IMPORTANT * num_points)

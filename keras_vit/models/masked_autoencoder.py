@@ -85,8 +85,8 @@ class MaskedAutoencoder(Pretrainer):
         name=None,
         trainable=True,
     ):
-        given = locals()
-        options = {name: rule.check(name, given[name]) for name, rule in _RULES.items()}
+        arguments = locals()
+        options = {name: rule.check(name, arguments[name]) for name, rule in _RULES.items()}
         if decoder_hidden_size % decoder_num_heads:
             raise ValueError(
                 f"expected a decoder_num_heads that divides decoder_hidden_size {decoder_hidden_size}; got "

@@ -83,8 +83,10 @@ def assign(costs, counts):
         insert,
         (ops.convert_to_tensor(0, "int32"), ops.cast(zeros, "int32") - 1, zeros, zeros),
     )
-    found = ops.expand_dims(matched[:, 1:], 1) == ops.reshape(ops.arange(rows, dtype="int32"), (1, rows, 1))
-    column = ops.sum(ops.where(found, ops.reshape(index[1:], (1, 1, columns)), 0), axis=2)
+    is_matched = ops.expand_dims(matched[:, 1:], 1) == ops.reshape(
+        ops.arange(rows, dtype="int32"), (1, rows, 1)
+    )
+    column = ops.sum(ops.where(is_matched, ops.reshape(index[1:], (1, 1, columns)), 0), axis=2)
     return ops.cast(column, "int32") - 1
 
 

@@ -51,7 +51,7 @@ def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range
     _FRACTION.check("overlap", overlap)
     queries = model.query_predictions()
     preprocessing = dataclasses.replace(model.preprocessing, interpolation="bilinear")
-    found = []
+    results = []
     for image in as_list(images, preprocessing.channels):
         pixels = as_pixels(image, preprocessing.channels, value_range)
         own = pixels.shape[:2]
@@ -69,13 +69,13 @@ def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range
         classes = np.asarray(ops.softmax(outputs["classes"]))[0]  # (q, k + 1)
         kept = np.flatnonzero((classes.argmax(-1) < model.num_classes) & (classes.max(-1) > threshold))
         if not len(kept):  # TensorFlow does not resize zero masks.
-            found.append(segments(np.zeros((*own, 0)), kept, kept))
+            results.append(segments(np.zeros((*own, 0)), kept, kept))
             continue
         masks = resize_bilinearly(outputs["masks"][..., kept], size)[:, : inner[0], : inner[1]]
         masks = np.asarray(ops.sigmoid(resize_bilinearly(masks, own)))[0]  # (h, w, kept)
         classes = classes[kept]
-        found.append(segments(masks, classes.max(-1), classes.argmax(-1), things, overlap))
-    return found
+        results.append(segments(masks, classes.max(-1), classes.argmax(-1), things, overlap))
+    return results
 
 
 def segments(masks, scores, classes, things=None, overlap=0.8):
@@ -93,10 +93,10 @@ def segments(masks, scores, classes, things=None, overlap=0.8):
         >>> segments(np.array([[[0.9, 0.2], [0.1, 0.8]]]), np.array([1.0, 1.0]), [3, 5])[0].tolist()
         [[3, 1], [5, 2]]
     """
-    found = np.zeros((*masks.shape[:2], 2), "int32")
-    found[..., 0] = IGNORE
+    segment_map = np.zeros((*masks.shape[:2], 2), "int32")
+    segment_map[..., 0] = IGNORE
     if not len(classes):
-        return found
+        return segment_map
     likeliest = (masks * scores).argmax(-1)
     numbers, last = {}, 0
     for mask, number_of_class in enumerate(np.asarray(classes).tolist()):
@@ -108,5 +108,5 @@ def segments(masks, scores, classes, things=None, overlap=0.8):
         if is_thing or number_of_class not in numbers:
             last += 1
             numbers[number_of_class] = last
-        found[segment] = number_of_class, last if is_thing else numbers[number_of_class]
-    return found
+        segment_map[segment] = number_of_class, last if is_thing else numbers[number_of_class]
+    return segment_map

@@ -97,8 +97,8 @@ class TextTransformer(ConfiguredModel):
         name=None,
         trainable=True,
     ):
-        given = locals()
-        options = {name: rule.check(name, given[name]) for name, rule in _RULES.items()}
+        arguments = locals()
+        options = {name: rule.check(name, arguments[name]) for name, rule in _RULES.items()}
         dtype = keras.dtype_policies.get(dtype)
         with keras.name_scope(SCOPE):
             ids = keras.Input((length,), dtype="int32", name="ids")  # (b, n)

@@ -69,11 +69,11 @@ def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, 
     maps = []
     for image in images:
         pixels = as_pixels(image, preprocessing.channels, value_range)
-        found = np.zeros(pixels.shape[:2], "int32")
+        class_map = np.zeros(pixels.shape[:2], "int32")
         for top, left, logits in _slide(model, model.predict_on_batch, pixels, window, overlap, batch_size):
-            part = found[top : top + logits.shape[0], left : left + logits.shape[1]]
+            part = class_map[top : top + logits.shape[0], left : left + logits.shape[1]]
             part[:] = logits[: part.shape[0], : part.shape[1]].argmax(-1)
-        maps.append(found)
+        maps.append(class_map)
     return maps
 
 
@@ -94,12 +94,12 @@ def _classes_of(logits, size, preprocessing):
     """The class of each pixel of an image, from logits (rows, columns, classes) that are resized to it."""
     preprocessing = dataclasses.replace(preprocessing, interpolation="bilinear")
     count = max(_AT_ONCE // (size[0] * size[1]), 1)
-    highest, found = np.full(size, -np.inf, "float32"), np.zeros(size, "int32")
+    highest, classes = np.full(size, -np.inf, "float32"), np.zeros(size, "int32")
     for first in range(0, logits.shape[-1], count):
         part = resize(logits[..., first : first + count], size, preprocessing)
-        found = np.where(part.max(-1) > highest, first + part.argmax(-1), found).astype("int32")
+        classes = np.where(part.max(-1) > highest, first + part.argmax(-1), classes).astype("int32")
         highest = np.maximum(highest, part.max(-1))
-    return found
+    return classes
 
 
 def dense_features(
@@ -144,7 +144,7 @@ def dense_features(
     def compute(windows):
         return np.concatenate(keras.tree.flatten(extractor.predict_on_batch(windows)), axis=-1)
 
-    found = []
+    grids = []
     for image in as_list(images, preprocessing.channels):
         pixels = preprocessing.resized(as_pixels(image, preprocessing.channels, value_range))
         patch = patch_pixels(encoder)
@@ -153,8 +153,8 @@ def dense_features(
         for top, left, features in _slide(encoder, compute, pixels, window, overlap, batch_size, patch):
             part = grid[top : top + features.shape[0], left : left + features.shape[1]]
             part[:] = features[: part.shape[0], : part.shape[1]]
-        found.append(grid)
-    return found
+        grids.append(grid)
+    return grids
 
 
 def _slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1)):

@@ -200,12 +200,12 @@ class TextPreprocessing:
         return [token for token in (self.start, self.end) if token]
 
     def _clean(self, each):
-        each = re.sub("[\ud800-\udfff]", "\ufffd", each)  # Half of a pair is no text.
+        text = re.sub("[\ud800-\udfff]", "\ufffd", text)  # Half of a pair is no text.
         if self.lower and self.form == "sentencepiece":
-            each = each.lower()
+            text = text.lower()
         if self.remove_punctuation:
-            each = " ".join(each.translate(_PUNCTUATION).split())
-        return each
+            text = " ".join(text.translate(_PUNCTUATION).split())
+        return text
 
     @functools.cached_property
     def _library(self):
@@ -266,8 +266,8 @@ class _SentencePiece:
             return self.processor.encode(texts)
 
     def token_id(self, token):
-        found = self.processor.piece_to_id(token)
-        return found if self.processor.id_to_piece(found) == token else None
+        number = self.processor.piece_to_id(token)
+        return number if self.processor.id_to_piece(number) == token else None
 
 
 @contextlib.contextmanager
@@ -365,8 +365,8 @@ def _read(path):
             return "sentencepiece", content
         if path.suffix == ".txt":
             return "tokenizers", _of_bert(content)
-        if path.suffix == ".json" and not isinstance((found := json.loads(content)).get("model"), dict):
-            return "tokenizers", _of_clip(found, _content(path.with_name("merges.txt")))
+        if path.suffix == ".json" and not isinstance((stored := json.loads(content)).get("model"), dict):
+            return "tokenizers", _of_clip(stored, _content(path.with_name("merges.txt")))
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{os.fspath(path)!r} is no file of a tokenizer: {error}") from None
     if path.suffix != ".json":

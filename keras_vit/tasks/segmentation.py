@@ -113,10 +113,10 @@ class Segmentation(LabelTask):
         return {"num_classes": None}
 
     def head(self, recipe, dataset):
-        given = recipe.segmenter or {}
-        check_arguments("segmenter", given, ImageSegmenter)
+        options = recipe.segmenter or {}
+        check_arguments("segmenter", options, ImageSegmenter)
         classes = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
-        return {**classes, "split_seed": recipe.seed, **given}
+        return {**classes, "split_seed": recipe.seed, **options}
 
     def around(self, model, config, dataset):
         return model

@@ -81,8 +81,8 @@ def _pairs(label, predicted, num_classes):
                 f"expected {name} from 0 to {num_classes - 1}; got {values.min()} to {values.max()}"
             )
     joint = label[counted].astype("int64") * num_classes + predicted[counted]
-    found, pixels = np.unique(joint, return_counts=True)
-    return np.column_stack([found // num_classes, found % num_classes, pixels])
+    cells, pixels = np.unique(joint, return_counts=True)
+    return np.column_stack([cells // num_classes, cells % num_classes, pixels])
 
 
 def _matrix(pairs, num_classes):

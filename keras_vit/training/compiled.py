@@ -22,14 +22,14 @@ def computations(text):
     Returns:
         (name of the entry, dict from names to lists of (name, shape, operation, rest of the line)).
     """
-    entry, found, current = None, {}, []
+    entry, by_name, current = None, {}, []
     for line in text.splitlines():
         if match := _COMPUTATION.match(line):
-            current = found[match[2]] = []
+            current = by_name[match[2]] = []
             entry = match[2] if match[1] else entry
         elif match := _INSTRUCTION.match(line):
             current.append(match.groups())
-    return entry, found
+    return entry, by_name
 
 
 def shape_bytes(shape):
@@ -95,19 +95,19 @@ def collectives(text):
         >>> collectives(module)
         {'all-gather': {'count': 1, 'bytes': 64}}
     """
-    entry, found = computations(text)
+    entry, by_name = computations(text)
     kinds = collections.defaultdict(lambda: {"count": 0, "bytes": 0})
     # XLA for TPUs writes a reduce-scatter as a fusion of an all-reduce and a slice.
     fused = {
         called: shape
-        for instructions in found.values()
+        for instructions in by_name.values()
         for _, shape, operation, rest in instructions
         if operation == "fusion"
         for called in _CALLED.findall(rest)
         if "all-reduce-scatter" in called or "reduce-scatter" in called
     }
-    inside = {id(instruction): shape for called, shape in fused.items() for instruction in found[called]}
-    for instruction, times in runs(entry, found):
+    inside = {id(instruction): shape for called, shape in fused.items() for instruction in by_name[called]}
+    for instruction, times in runs(entry, by_name):
         _, shape, operation, _ = instruction
         kind, start, _ = operation.partition("-start")
         if kind not in COLLECTIVES:
@@ -133,9 +133,9 @@ def operations(text):
     Returns:
         dict from names to dicts of `count` and `cycles`.
     """
-    entry, found = computations(text)
+    entry, by_name = computations(text)
     groups = collections.defaultdict(lambda: {"count": 0, "cycles": 0})
-    for (_, _, operation, rest), times in runs(entry, found):
+    for (_, _, operation, rest), times in runs(entry, by_name):
         cycles = re.search(r'"estimated_cycles":"(\d+)"', rest)
         if cycles and int(cycles[1]):
             named = re.search(r'op_name="([^"]*)"', rest)

@@ -82,14 +82,14 @@ def compile_model(
 def _with_total_steps(overrides, epochs, steps_per_epoch):
     if epochs is None and steps_per_epoch is None:
         return overrides
-    given = f"epochs={epochs!r} and steps_per_epoch={steps_per_epoch!r}"
+    arguments = f"epochs={epochs!r} and steps_per_epoch={steps_per_epoch!r}"
     if not all(isinstance(number, int) and number > 0 for number in (epochs, steps_per_epoch)):
-        raise ValueError(f"expected both epochs and steps_per_epoch, as positive ints; got {given}")
+        raise ValueError(f"expected both epochs and steps_per_epoch, as positive ints; got {arguments}")
     total_steps = epochs * steps_per_epoch
     if overrides.get("total_steps", total_steps) != total_steps:
         raise ValueError(
             f"total_steps must be epochs × steps_per_epoch = {total_steps}; got {overrides['total_steps']!r} "
-            f"with {given}"
+            f"with {arguments}"
         )
     return {**overrides, "total_steps": total_steps}
 

@@ -49,14 +49,14 @@ class FeatureSamples:
 
         @not_converted
         def take(indices):
-            found = tf.numpy_function(
+            taken = tf.numpy_function(
                 lambda indices: [array[indices] for array in arrays],
                 [indices],
                 [array.dtype for array in arrays],
                 stateful=False,
             )
             shapes = [(*indices.shape, *array.shape[1:]) for array in arrays]
-            *features, labels = map(tf.ensure_shape, found, shapes)
+            *features, labels = map(tf.ensure_shape, taken, shapes)
             return tuple(features), labels
 
         return indices.map(take, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
@@ -81,15 +81,15 @@ def feature_samples(model, recipe, *splits):
     size = 4 * sum(map(len, splits)) * sum(math.prod(output.shape[1:]) for output in backbone.outputs)
     if size > LIMIT or not all(isinstance(split, _ORDERED) for split in splits):
         return None
-    found = []
+    computed = []
     for split in splits:
         batches, rows = evaluation_batches(split, model.preprocessing, recipe.batch_size), []
         for images, labels in batches.as_numpy_iterator():
             rows.append([*keras.tree.flatten(backbone.predict_on_batch(images)), labels])
         *features, labels = map(np.concatenate, zip(*rows))
-        found.append(FeatureSamples(tuple(features), labels))
+        computed.append(FeatureSamples(tuple(features), labels))
     model.train_on_features(head)
-    return found
+    return computed
 
 
 def frozen_parts(model):

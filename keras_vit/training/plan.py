@@ -111,8 +111,8 @@ def versions():
     """The versions of the packages that determine a plan."""
     from importlib import metadata
 
-    found = {name: metadata.version(name) for name in ("keras", "jax", "libtpu")}
-    return {"keras_vit": keras_vit.__version__, **found}
+    installed = {name: metadata.version(name) for name in ("keras", "jax", "libtpu")}
+    return {"keras_vit": keras_vit.__version__, **installed}
 
 
 def find_chips(topology):
@@ -195,9 +195,9 @@ class _Step:
 
     def build(self, **changes):
         """The compiled model without values, and the shapes of the step's state and batch."""
-        given = self.config
-        recipe = dataclasses.replace(given.recipe, model={**given.recipe.model, **changes})
-        config = dataclasses.replace(given, recipe=recipe)
+        original = self.config
+        recipe = dataclasses.replace(original.recipe, model={**original.recipe.model, **changes})
+        config = dataclasses.replace(original, recipe=recipe)
         names = types.SimpleNamespace(class_names=[str(number) for number in range(self.num_classes)])
         with keras.StatelessScope(initialize_variables=False):
             model = build_model(config, names)
@@ -326,11 +326,11 @@ def _line(shallow, deep, depth):
             return {}
         first, second = shallow[name], deep[name]
         zero = dict.fromkeys(next(iter({**first, **second}.values()), {}), 0)
-        found = {
+        values = {
             key: {k: at(first.get(key, zero)[k], second.get(key, zero)[k]) for k in zero}
             for key in {**first, **second}
         }
-        return {key: row for key, row in found.items() if row["count"] > 0}
+        return {key: row for key, row in values.items() if row["count"] > 0}
 
     longest = sorted(rows("operations").items(), key=lambda row: -row[1]["cycles"])
     return {

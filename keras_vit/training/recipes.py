@@ -199,10 +199,10 @@ class Recipe(Augmentation):
             (16, 200, 40)
         """
         fits = 1 << (max(images // 4, 8).bit_length() - 1)
-        given = self.with_changes(**changes)
-        batch_size = given.batch_size if "batch_size" in changes else min(fits, self.batch_size)
+        changed = self.with_changes(**changes)
+        batch_size = changed.batch_size if "batch_size" in changes else min(fits, self.batch_size)
         steps = max(100, round(40 * images / batch_size / 100) * 100)
-        steps = given.total_steps if "total_steps" in changes else min(steps, self.total_steps)
+        steps = changed.total_steps if "total_steps" in changes else min(steps, self.total_steps)
         sized = {
             "batch_size": batch_size,
             "total_steps": steps,

@@ -210,10 +210,10 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
     elif line := config.task.note(model):
         report(line)
     if done < total and devices.is_one_device:
-        found = feature_samples(model, recipe, samples, validation)
-        if found is not None:
+        features = feature_samples(model, recipe, samples, validation)
+        if features is not None:
             report("the frozen layers compute each image once")
-            samples, validation = found
+            samples, validation = features
     while done < total:
         epoch, epochs, steps = next_segment(done, every, total)
         devices.smallest(0)  # All workers have arrived here, so the first one has written the checkpoint.

@@ -113,10 +113,10 @@ def parse_strategy(text, devices):
         return strategy, {BATCH: devices}
     if not sizes:
         return strategy, {BATCH: 1, MODEL: devices}
-    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", sizes)
-    if found is None:
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", sizes)
+    if match is None:
         raise ValueError(f"expected --strategy model_parallel=AxB, such as 2x4; got {text!r}")
-    batch, model = map(int, found.groups())
+    batch, model = map(int, match.groups())
     if batch * model != devices:
         raise ValueError(f"expected a mesh of all {devices} devices; got {sizes}, which is {batch * model}")
     return strategy, {BATCH: batch, MODEL: model}
@@ -166,9 +166,9 @@ class Sharded(keras.distribution.ModelParallel):
         self.mesh = mesh
 
     def get_variable_layout(self, variable):
-        given = getattr(variable, "_layout", None)
-        if given is not None:
-            return given
+        layout = getattr(variable, "_layout", None)
+        if layout is not None:
+            return layout
         axes = (None,) * len(variable.shape)
         if variable.trainable:
             axes = variable_axes(variable.path, variable.shape, self.strategy, self.mesh)

@@ -38,12 +38,12 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
     block = "encoder_block_0"
 
     def shape(name, ndim, default=None):
-        found = shapes.get(name, default)
-        if found is None or (found != default and (len(found) != ndim or 0 in found)):
+        known = shapes.get(name, default)
+        if known is None or (known != default and (len(known) != ndim or 0 in known)):
             raise ValueError(
-                f"expected {ndim} axes of the checkpoint's {name}; got {found or 'no such array'}"
+                f"expected {ndim} axes of the checkpoint's {name}; got {known or 'no such array'}"
             )
-        return found
+        return known
 
     palette = None
     if "patch_embedding/table" in shapes:
@@ -132,13 +132,13 @@ def _heads(arguments, metadata):
     if metadata.get("num_heads"):
         return metadata["num_heads"]
     sizes = tuple(arguments[name] for name in _SIZES)
-    found = {heads for (*known, heads) in VARIANTS.values() if tuple(known) == sizes}
-    if len(found) != 1:
+    candidates = {heads for (*known, heads) in VARIANTS.values() if tuple(known) == sizes}
+    if len(candidates) != 1:
         raise ValueError(
             "the number of attention heads is unknown, because no named variant has the file's sizes "
             f"({', '.join(f'{name} {size}' for name, size in zip(_SIZES, sizes))}); give num_heads"
         )
-    return found.pop()
+    return candidates.pop()
 
 
 def _kv_heads(shapes, arguments, split_heads):
@@ -188,25 +188,25 @@ def _positions(count, metadata):
     if grid is None and metadata.get("image_size"):
         grid = grid_shape(metadata["image_size"], metadata["patch_size"], metadata.get("resnet"))
         origin = f"an image of {metadata['image_size'][0]}×{metadata['image_size'][1]}, a grid of"
-    found = {}
+    grids = {}
     for way in ways:
         size = max(count - prefix * way, 0)
         rows, columns = grid or (math.isqrt(size),) * 2
         if size and rows * columns == size:
-            found[way] = (rows, columns)
-    if len(found) == 2:
+            grids[way] = (rows, columns)
+    if len(grids) == 2:
         raise ValueError(
-            f"{count} positions may be {found[False][0]}×{found[False][1]}, or {prefix} prefix tokens "
-            f"and {found[True][0]}×{found[True][1]}; give prefix_positions=True or False"
+            f"{count} positions may be {grids[False][0]}×{grids[False][1]}, or {prefix} prefix tokens "
+            f"and {grids[True][0]}×{grids[True][1]}; give prefix_positions=True or False"
         )
-    if not found:
+    if not grids:
         size = count - prefix * ways[0]
         if grid:
             raise ValueError(f"{origin} {grid[0]}×{grid[1]} does not fit the checkpoint's {size} positions")
         raise ValueError(
             f"the checkpoint's {size} grid positions are not a square; give position_grid=(rows, columns)"
         )
-    ((way, grid),) = found.items()
+    ((way, grid),) = grids.items()
     way = way if prefix else metadata.get("prefix_positions", True)
     return {"position_embedding": "learned", "prefix_positions": way, "position_grid": grid}
 

@@ -39,12 +39,12 @@ def cached_path(url):
 
 def check_file(path, sha256, size, name, advice=""):
     """Raise ValueError unless a file has the expected size and SHA-256; None accepts any."""
-    if size is not None and (found := path.stat().st_size) != size:
-        raise ValueError(f"{name} has {found} bytes; expected {size}{advice}")
+    if size is not None and (actual := path.stat().st_size) != size:
+        raise ValueError(f"{name} has {actual} bytes; expected {size}{advice}")
     if sha256 is not None:
-        found = file_sha256(path)
-        if found != sha256.lower():
-            raise ValueError(f"{name} has SHA-256 {found}; expected {sha256.lower()}{advice}")
+        actual = file_sha256(path)
+        if actual != sha256.lower():
+            raise ValueError(f"{name} has SHA-256 {actual}; expected {sha256.lower()}{advice}")
 
 
 def file_sha256(path):

@@ -283,13 +283,13 @@ def _configuration(archive):
 
 def _check_all_read(model, stored):
     """Refuse arrays that no layer reads, which Keras ignores."""
-    expected, found = 0, len(stored)
+    expected, stored_count = 0, len(stored)
     for layer in model._flatten_layers():
         values = {}
         layer.save_own_variables(values)
         expected += len(values)
-    if found != expected:
-        raise ValueError(f"its layers hold {found} arrays; those of its configuration hold {expected}")
+    if stored_count != expected:
+        raise ValueError(f"its layers hold {stored_count} arrays; those of its configuration hold {expected}")
 
 
 def _of_keras(path, variant=None):

@@ -95,11 +95,11 @@ def _synsets_of(name):
 @functools.cache
 def _synsets_by_name():
     """The ids of synsets by id, by entry of "imagenet_1k", and by (lemma,)."""
-    found = collections.defaultdict(set)
+    synsets = collections.defaultdict(set)
     for synset, entry in zip(_list("imagenet_1k_synsets"), _list("imagenet_1k")):
         for key in (synset, entry, *((lemma,) for lemma in _lemmas(entry))):
-            found[key].add(synset)
-    return dict(found)
+            synsets[key].add(synset)
+    return dict(synsets)
 
 
 def _lemmas(name):

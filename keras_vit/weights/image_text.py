@@ -109,17 +109,17 @@ def _sizes(arrays, keys):
 
     def shape(name, ndim):
         if name not in arrays or arrays[name].ndim != ndim or 0 in arrays[name].shape:
-            found = arrays[name].shape if name in arrays else "no such array"
-            raise ValueError(f"expected {ndim} axes of the checkpoint's {keys.get(name, name)}; got {found}")
+            actual = arrays[name].shape if name in arrays else "no such array"
+            raise ValueError(f"expected {ndim} axes of the checkpoint's {keys.get(name, name)}; got {actual}")
         return arrays[name].shape
 
     vocabulary_size, hidden_size = shape("text/token_embedding/table", 2)
-    found = (re.match(r"text/encoder_block_(\d+)/", name) for name in arrays)
+    matches = (re.match(r"text/encoder_block_(\d+)/", name) for name in arrays)
     return {
         "vocabulary_size": vocabulary_size,
         "length": shape("text/position_embedding/table", 3)[1],
         "hidden_size": hidden_size,
-        "num_layers": 1 + max(int(match[1]) for match in found if match),
+        "num_layers": 1 + max(int(match[1]) for match in matches if match),
         "mlp_dim": shape("text/encoder_block_0/mlp/dense_0/kernel", 2)[1],
     }
 
@@ -163,10 +163,10 @@ def _read_huggingface(checkpoint, others, described):
     config = checkpoint.path.with_name(hub_config.CONFIG)
     stored = read_json(config) if described and config.is_file() else {}
     # Of the two, transformers ignores the second.
-    found = stored.get("text_config_dict") or stored.get("text_config")
-    if not isinstance(found, dict | None):
-        raise ValueError(f"{hub_config.CONFIG}: text_config must be an object; got {found!r}")
-    values = {**kind.defaults, **(found or {})}
+    text_config = stored.get("text_config_dict") or stored.get("text_config")
+    if not isinstance(text_config, dict | None):
+        raise ValueError(f"{hub_config.CONFIG}: text_config must be an object; got {text_config!r}")
+    values = {**kind.defaults, **(text_config or {})}
     text.check(f"{hub_config.CONFIG}: hidden_act", values["hidden_act"])
     for name in ("num_attention_heads", "hidden_size", "max_position_embeddings"):
         if name in values:
@@ -178,7 +178,7 @@ def _read_huggingface(checkpoint, others, described):
         "causal": kind.causal,
         "pooling": kind.poolings[0],
     }
-    if found is not None:
+    if text_config is not None:
         options["num_heads"] = values["num_attention_heads"]
     if kind.causal:
         end = values["eos_token_id"]
@@ -205,8 +205,8 @@ def _read_open_clip(checkpoint, others, described):
 def _usual_heads(text):
     """The number of heads of a tower without a configuration file."""
     sizes = tuple(text[name] for name in ("hidden_size", "num_layers", "mlp_dim"))
-    found = {heads for (*known, heads) in VARIANTS.values() if tuple(known) == sizes}
-    return found.pop() if len(found) == 1 else max(text["hidden_size"] // _HEAD_SIZE, 1)
+    candidates = {heads for (*known, heads) in VARIANTS.values() if tuple(known) == sizes}
+    return candidates.pop() if len(candidates) == 1 else max(text["hidden_size"] // _HEAD_SIZE, 1)
 
 
 def image_text_model(checkpoint, image):

@@ -82,10 +82,10 @@ def _check_positions(checkpoint, arrays, keys, size):
     """Remove the stored positions of the decoder, which are fixed."""
     if POSITIONS not in arrays:
         return
-    found, key = arrays.pop(POSITIONS), keys.pop(POSITIONS)
+    stored, key = arrays.pop(POSITIONS), keys.pop(POSITIONS)
     expected = _positions(checkpoint.arguments, size)
-    tolerance = 1e-5 if found.itemsize > 2 else 1e-2
-    if found.shape != expected.shape or np.abs(found.astype("float32") - expected).max() > tolerance:
+    tolerance = 1e-5 if stored.itemsize > 2 else 1e-2
+    if stored.shape != expected.shape or np.abs(stored.astype("float32") - expected).max() > tolerance:
         raise ValueError(f"expected MAE's sines and cosines of the grid in {key}; got other positions")
 
 

@@ -30,17 +30,17 @@ def read_metadata(path, layout, verified=False):
             weights than the checkpoint file has.
     """
     sidecar = path.with_name(f"{path.stem}.json")
-    found = read_json(sidecar) if sidecar.is_file() and sidecar.name not in SIDECARS else {}
-    if found.get("format") == FORMAT:
+    metadata = read_json(sidecar) if sidecar.is_file() and sidecar.name not in SIDECARS else {}
+    if metadata.get("format") == FORMAT:
         stored = digest_in(path)
-        if "digest" in found and found["digest"] != stored:
+        if "digest" in metadata and metadata["digest"] != stored:
             raise ValueError(
                 f"{sidecar.name} was saved with other weights than {path.name}, as by an interrupted save; "
                 f"save the model again, or remove 'digest' from {sidecar.name} if the two belong together"
             )
-        if verified and stored != _digest(found.get("arguments")):
+        if verified and stored != _digest(metadata.get("arguments")):
             return _ignored(sidecar)
-        return _options(found.get("arguments"), sidecar.name), sidecar.name, None
+        return _options(metadata.get("arguments"), sidecar.name), sidecar.name, None
     config = path.with_name(layout.config_files[0]) if layout.config_files else None
     if config is None or path.name not in WEIGHTS or not config.is_file():
         return {}, None, None
@@ -69,8 +69,8 @@ def sidecar_text(config, layout, digest=None):
         layout: The layout's name.
         digest: `configuration_digest(config)`, if the weights file also holds it.
     """
-    found = {"format": FORMAT, "layout": layout, **({"digest": digest} if digest else {})}
-    return json.dumps({**found, "arguments": _arguments_in(config)}, indent=1, allow_nan=False) + "\n"
+    metadata = {"format": FORMAT, "layout": layout, **({"digest": digest} if digest else {})}
+    return json.dumps({**metadata, "arguments": _arguments_in(config)}, indent=1, allow_nan=False) + "\n"
 
 
 def configuration_digest(config):
@@ -122,9 +122,9 @@ def read_json(path):
     try:
         if path.stat().st_size > LARGEST_SIDECAR:
             raise ValueError(f"it has more than {LARGEST_SIDECAR} bytes")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not readable JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds a {type(found).__name__}; expected a configuration")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds a {type(value).__name__}; expected a configuration")
+    return value

@@ -35,11 +35,11 @@ class DinoTask(Pretraining):
         super().__init__(config)
         recipe = config.recipe
         unused = [each.name for each in dataclasses.fields(Augmentation) if each.name not in _USED]
-        given = [name for name in (*unused, "freeze", "ema") if getattr(recipe, name)]
-        if given or recipe.task != "single_label" or recipe.crop_area is None:
+        refused = [name for name in (*unused, "freeze", "ema") if getattr(recipe, name)]
+        if refused or recipe.task != "single_label" or recipe.crop_area is None:
             raise ValueError(
                 "objective 'dino' needs single labels for its scores, a crop_area, and a recipe without "
-                f"other changes of images, freeze and ema; got {', '.join(given) or 'none of these'}, "
+                f"other changes of images, freeze and ema; got {', '.join(refused) or 'none of these'}, "
                 f"task {recipe.task!r} and crop_area {recipe.crop_area}"
             )
 

@@ -65,11 +65,11 @@ def image_text_model(model, config, preprocessing):
         config: RunConfig.
         preprocessing: The data set's `TextPreprocessing`, or None.
     """
-    recipe, given = config.recipe, config.recipe.image_text
+    recipe, options = config.recipe, config.recipe.image_text
     has_texts = image_model(model) is not model
     if has_texts:
         preprocessing = model.text_preprocessing
-    text = model.text.get_config() if has_texts else given.get("text", {})
+    text = model.text.get_config() if has_texts else options.get("text", {})
     if config.tokenizer is not None:
         preprocessing = _read_tokenizer(config.tokenizer, text.get("length"))
     if preprocessing is None:
@@ -83,10 +83,10 @@ def image_text_model(model, config, preprocessing):
             "dtype": recipe.dtype,
         }
         try:
-            return ImageTextModel(model, **{**given, "text": text, "text_preprocessing": preprocessing})
+            return ImageTextModel(model, **{**options, "text": text, "text_preprocessing": preprocessing})
         except TypeError as error:
             raise ValueError(f"wrong arguments in the recipe's image_text: {error}") from None
-    for name, value in given.items():
+    for name, value in options.items():
         if value != getattr(model, name, None):
             raise ValueError(f"{config.weights} has another {name} than the recipe's image_text: {value!r}")
     if config.tokenizer is not None and preprocessing.vocabulary_size > text["vocabulary_size"]:
@@ -111,10 +111,10 @@ def tokenizer_source(source):
 def _read_tokenizer(source, length=None):
     """The `TextPreprocessing` of PATH or PATH:FAMILY."""
     path, family = tokenizer_source(source)
-    found = read_text_preprocessing(resolve(path), family, **({"length": length} if length else {}))
-    if found is None:
+    tokenizer = read_text_preprocessing(resolve(path), family, **({"length": length} if length else {}))
+    if tokenizer is None:
         raise ValueError(
             f"expected a tokenizer in {path!r}, whose tokenizer_config.json names its class, or "
             f"{path}:FAMILY with one of {', '.join(FAMILIES)}"
         )
-    return found
+    return tokenizer

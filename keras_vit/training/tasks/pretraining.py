@@ -35,6 +35,6 @@ class Pretraining(Task):
         self.config = config
 
     def around(self, model, config, dataset):
-        given = config.recipe.pretrainer or {}
-        check_arguments("pretrainer", given, self.model)
-        return self.model(model, **given)
+        options = config.recipe.pretrainer or {}
+        check_arguments("pretrainer", options, self.model)
+        return self.model(model, **options)

@@ -60,14 +60,14 @@ class HuggingFace(Layout):
     def read(self, arrays):
         """Map the model's arrays, by the file's keys, to our names, in the form of our model."""
         names, kind = _in_model(arrays), type_of_keys(arrays)[0]
-        found = {name: arrays[key] for name, key in names.items()}
+        stored = {name: arrays[key] for name, key in names.items()}
         if kind.name == "siglip_vision_model":  # SigLIP 2 for any size has patches without axes.
-            for name in found:
+            for name in stored:
                 if name.endswith("embeddings.patch_embedding.weight"):
-                    found[name] = patch_kernel(name, found[name])
+                    stored[name] = patch_kernel(name, stored[name])
         if kind.name == "imagegpt":
-            found, names = _from_image_gpt(found, names)
-        mapped = super().read(found)
+            stored, names = _from_image_gpt(stored, names)
+        mapped = super().read(stored)
         keys = {ours: names[name] for ours, name in mapped.keys.items()}
         mapped = mapped._replace(keys=keys, unknown=[names[name] for name in mapped.unknown])
         names = mapped.arrays

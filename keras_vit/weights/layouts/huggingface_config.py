@@ -61,8 +61,8 @@ def read(folder):
             options["class_names"] = tuple(names)
     if preprocessor.is_file():
         checked = checked_options({n: v for n, v in options.items() if n != "position_resize"}, CONFIG)
-        found = _image_processor(read_json(preprocessor), kind, checked)
-        options["preprocessing"] = {**found, "antialias": hub_config.antialias(config)}
+        preparation = _image_processor(read_json(preprocessor), kind, checked)
+        options["preprocessing"] = {**preparation, "antialias": hub_config.antialias(config)}
     elif kind.images is not None:
         options["preprocessing"] = default_preprocessing(kind)
     return options

@@ -91,8 +91,8 @@ class ModelType(NamedTuple):
 def type_of_keys(keys):
     """The first `ModelType` whose arrays have such keys, and whether the MLPs have a gate."""
     families = [kind for kind in TYPES.values() if kind.mark is not None]
-    found = (kind for kind in families if any(re.fullmatch(kind.mark, key) for key in keys))
-    return next(found, TYPES["vit"]), any(map(_GATE.fullmatch, keys))
+    kinds = (kind for kind in families if any(re.fullmatch(kind.mark, key) for key in keys))
+    return next(kinds, TYPES["vit"]), any(map(_GATE.fullmatch, keys))
 
 
 # Rows ----------------------------------------------------------------------------------------------

@@ -71,13 +71,13 @@ class Layout:
         Raises:
             ValueError: if there are two, because the file holds two models.
         """
-        found = {p: a for p in self.prefixes for a in self.anchors if p + a in keys}
-        if len(found) > 1:
-            both = " and ".join(prefix + anchor for prefix, anchor in found.items())
+        candidates = {p: a for p in self.prefixes for a in self.anchors if p + a in keys}
+        if len(candidates) > 1:
+            both = " and ".join(prefix + anchor for prefix, anchor in candidates.items())
             raise ValueError(
                 f"the file holds {both}: two models, or one array twice; select a subtree to read"
             )
-        return next(iter(found), None)
+        return next(iter(candidates), None)
 
     def skipped_keys(self, keys):
         """The keys that do not belong to the model, such as the state of an optimizer."""

@@ -149,23 +149,25 @@ class OpenClip(Layout):
         return {"norm_epsilon": 1e-5, "pooling": "token", "prefix_positions": True}
 
     def conflicts(self, config):
-        c, found = config, super().conflicts(config)
+        c, reasons = config, super().conflicts(config)
         native, preprocessing = c["pooling"] == "token", c["preprocessing"]
         expected = {"pre_norm": native, "class_token": native, "in_channels": 3}
         if not native:
             expected |= {"norm_after_pooling": False, "norm_epsilon": 1e-6}
         for name, value in expected.items():
             if c[name] != value:
-                found.append(f"{name}={c[name]!r} with pooling={c['pooling']!r} (supported: {value!r})")
+                reasons.append(f"{name}={c[name]!r} with pooling={c['pooling']!r} (supported: {value!r})")
         if len({*c["patch_size"]}) > 1:
-            found.append(f"patch_size={c['patch_size']} (supported: squares)")
+            reasons.append(f"patch_size={c['patch_size']} (supported: squares)")
         if preprocessing["resize"] == "crop" and preprocessing["crop_fraction"] != 1:
-            found.append(f"crop_fraction={preprocessing['crop_fraction']!r} of images (supported: 1)")
+            reasons.append(f"crop_fraction={preprocessing['crop_fraction']!r} of images (supported: 1)")
         if preprocessing["interpolation"] not in ("bilinear", "bicubic"):
-            found.append(f"interpolation={preprocessing['interpolation']!r} of images")
-        if not native and c["pooling"] == "map" and not found and _siglip(c) is None:
-            found.append("sizes and an activation of none of timm's SigLIP models, which it selects by name")
-        return found
+            reasons.append(f"interpolation={preprocessing['interpolation']!r} of images")
+        if not native and c["pooling"] == "map" and not reasons and _siglip(c) is None:
+            reasons.append(
+                "sizes and an activation of none of timm's SigLIP models, which it selects by name"
+            )
+        return reasons
 
     def read_config(self, folder):
         config = read_json(folder / CONFIG)

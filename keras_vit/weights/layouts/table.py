@@ -128,10 +128,10 @@ class Table:
         """
         mapped, keys, unknown = {}, {}, []
         for key, array in arrays.items():
-            found = _find(self._theirs, rename(key))
-            if not found:
+            match = _find(self._theirs, rename(key))
+            if not match:
                 unknown.append(key)
-            for indices, row in found:
+            for indices, row in match:
                 name = _fill(row.ours, indices)
                 if name in mapped:
                     raise ValueError(
@@ -150,10 +150,10 @@ class Table:
         """
         written, parts = {}, {}
         for name, array in arrays.items():
-            found = _find(self._ours, name)
-            if not found:
+            match = _find(self._ours, name)
+            if not match:
                 raise KeyError(name)
-            indices, row = found[0]
+            indices, row = match[0]
             key, array = _fill(row.theirs, indices), _transposed(array, row.axes and np.argsort(row.axes))
             if row.part is None:
                 written[key] = array.reshape(array.shape[row.leading :])
@@ -175,14 +175,14 @@ def _pattern(template):
 
 def _find(patterns, name):
     """(indices, row) of every row that matches the name."""
-    found = []
+    rows = []
     for (pattern, offsets), row in patterns:
         match = pattern.fullmatch(name)
         if match:
             indices = {group: int(text) - offsets[group] for group, text in match.groupdict().items()}
             if all(index >= 0 for index in indices.values()):
-                found.append((indices, row))
-    return found
+                rows.append((indices, row))
+    return rows
 
 
 def _fill(template, indices):

@@ -107,10 +107,10 @@ class Timm(Layout):
 
     def read(self, arrays):
         prefix = self.prefix(arrays) or ""
-        found, grid = _names(arrays, prefix)
-        read = super().read({name: array for name, (_, array) in found.items()})
-        keys = {ours: found[name][0] for ours, name in read.keys.items()}
-        unknown = [found[name][0] for name in read.unknown]
+        names, grid = _names(arrays, prefix)
+        read = super().read({name: array for name, (_, array) in names.items()})
+        keys = {ours: names[name][0] for ours, name in read.keys.items()}
+        unknown = [names[name][0] for name in read.unknown]
         return read._replace(keys=keys, unknown=unknown, options={"position_grid": grid} if grid else {})
 
     def write(self, arrays, config):
@@ -187,14 +187,14 @@ def _of_rotary_models(keys):
     """The key of an array that occurs in timm's models with rotary positions, too, or None."""
     suffixes = ("gamma_1", "attn.q_bias", "attn.q_proj.weight", "mlp.fc1_g.weight")
     names = ("attention_scale/gamma", "attention/query/bias", "attention/query/kernel", "mlp/gate/kernel")
-    found = [keys.get(f"encoder_block_0/{name}", "") for name in names]
+    stored = [keys.get(f"encoder_block_0/{name}", "") for name in names]
     if "encoder_block_0/attention/position_bias/table" in keys:  # BEiT
         return None
     if "pre_norm/gamma" in keys and not {"encoder_norm/gamma", "pooled_norm/gamma"} & keys.keys():
         return keys["pre_norm/gamma"]
     if {"pre_norm/gamma", "attention_pooling/probe"} <= keys.keys():  # Perception Encoder
         return keys["attention_pooling/probe"]
-    return next((key for key in found if key.endswith(suffixes)), None)
+    return next((key for key in stored if key.endswith(suffixes)), None)
 
 
 def _names(arrays, prefix):
@@ -205,26 +205,26 @@ def _names(arrays, prefix):
     first, last = (arrays.get(f"{prefix}blocks.0.mlp.{name}.weight") for name in ("fc1", "fc2"))
     shapes = [array.shape for array in (first, last) if array is not None and array.ndim == 2]
     packed = len(shapes) == 2 and shapes[0][0] == 2 * shapes[1][1]
-    found = {}
+    names = {}
     for key, array in arrays.items():
         name = _PACKED.sub(r"\1.packed.", key) if packed else key
-        found[name] = key, array
+        names[name] = key, array
     if f"{prefix}embeds.proj.weight" not in arrays:
-        return found, None
-    found = {
-        _EMBEDS.sub(r"patch_embed.\1.", name).replace("embeds.", ""): value for name, value in found.items()
+        return names, None
+    names = {
+        _EMBEDS.sub(r"patch_embed.\1.", name).replace("embeds.", ""): value for name, value in names.items()
     }
     name = f"{prefix}patch_embed.proj.weight"
-    found[name] = found[name][0], patch_kernel(*found[name])
+    names[name] = names[name][0], patch_kernel(*names[name])
     name = f"{prefix}pos_embed"
-    rows, columns = found.pop(f"{name}_y", None), found.pop(f"{name}_x", None)
+    rows, columns = names.pop(f"{name}_y", None), names.pop(f"{name}_x", None)
     if rows and columns and rows[1].ndim == columns[1].ndim == 3:
-        found[name] = rows[0], rows[1][:, :, np.newaxis] + columns[1][:, np.newaxis]
-    if name not in found or found[name][1].ndim != 4:
-        return found, None
-    key, table = found[name]
-    found[name] = key, table.reshape(table.shape[0], -1, table.shape[-1])
-    return found, tuple(map(int, table.shape[1:3]))
+        names[name] = rows[0], rows[1][:, :, np.newaxis] + columns[1][:, np.newaxis]
+    if name not in names or names[name][1].ndim != 4:
+        return names, None
+    key, table = names[name]
+    names[name] = key, table.reshape(table.shape[0], -1, table.shape[-1])
+    return names, tuple(map(int, table.shape[1:3]))
 
 
 def _eva_rows(config):
@@ -242,7 +242,7 @@ def _eva_rows(config):
 
 def _eva_conflicts(config):
     """The options that timm's `Eva` cannot express together."""
-    c, found = config, []
+    c, reasons = config, []
     expected = {"resnet": None, "distillation": False, "representation_size": None, "linear_bias": True}
     if not c["gated_mlp"]:
         expected["activation"] = "gelu_erf"
@@ -251,13 +251,13 @@ def _eva_conflicts(config):
     values = {**c, **(c["rotary"] or {})}
     for name, value in expected.items():
         if values[name] != value:
-            found.append(f"{name}={values[name]!r} with options of timm's Eva (supported: {value!r})")
+            reasons.append(f"{name}={values[name]!r} with options of timm's Eva (supported: {value!r})")
     if c["gated_mlp"] and c["pooling"] == "map":
-        found.append("gated_mlp=True with pooling='map'")
+        reasons.append("gated_mlp=True with pooling='map'")
     if c["num_kv_heads"] is not None and not c["key_bias"]:
-        found.append("key_bias=False with num_kv_heads")
+        reasons.append("key_bias=False with num_kv_heads")
     if c["post_norm"]:
         for name in ("qk_norm", "num_kv_heads", "layer_scale"):
             if c[name]:
-                found.append(f"{name}={c[name]!r} with post_norm=True")
-    return found
+                reasons.append(f"{name}={c[name]!r} with post_norm=True")
+    return reasons

@@ -155,13 +155,13 @@ def _position_resize(arguments):
 
 def _described(config):
     """(name of the architecture, arguments of timm's constructor) of the contents of config.json."""
-    name, given = config["architecture"], config.get("model_args") or {}
+    name, options = config["architecture"], config.get("model_args") or {}
     if not _KNOWN.match(name) or _FOREIGN.search(name):
         raise ValueError(f"{CONFIG} describes timm's {name!r}, which VisionTransformer cannot express")
     for argument, known in _CLASSES.items():
-        if given.get(argument) is not None and given[argument] not in known:
-            raise ValueError(f"{CONFIG}: nothing is known of {argument}={given[argument]!r} in model_args")
-    if given.get("patchify_channels_last") is False:
+        if options.get(argument) is not None and options[argument] not in known:
+            raise ValueError(f"{CONFIG}: nothing is known of {argument}={options[argument]!r} in model_args")
+    if options.get("patchify_channels_last") is False:
         raise ValueError(f"{CONFIG}: patches must be stored with the channels last (patchify_channels_last)")
     arguments = {}
     for pattern, values in _NAMED:
@@ -170,7 +170,7 @@ def _described(config):
     # The name says on which grid Perception Encoder's positions were first trained.
     if match := re.search(r"_pe_\w+_patch(\d+)_(\d+)", name):
         arguments["ref_feat_shape"] = int(match[2]) // int(match[1])
-    return name, {**arguments, **{key: value for key, value in given.items() if value is not None}}
+    return name, {**arguments, **{key: value for key, value in options.items() if value is not None}}
 
 
 def _rotary(arguments):
@@ -322,23 +322,23 @@ def written(config):
 def conflicts(config):
     """List the options that config.json cannot express."""
     expected = {"resnet": None, "distillation": False}
-    found = [
+    reasons = [
         f"{name}={config[name]!r} (supported: {value!r})"
         for name, value in expected.items()
         if config[name] != value
     ]
     norm, epsilon = config["norm"], config["norm_epsilon"]
     if _builder(config) is None:
-        found.append(f"norm={norm!r} with norm_epsilon={epsilon!r}")
+        reasons.append(f"norm={norm!r} with norm_epsilon={epsilon!r}")
     elif is_eva(config):
         # None in `model_args` does not replace a value of the builder.
         if norm == "rms" and config["layer_scale"] is None:
-            found.append("norm='rms' with layer_scale=None")
+            reasons.append("norm='rms' with layer_scale=None")
         rotary = config["rotary"] or {"kind": None}
         free = rotary["kind"] == "axial" and rotary["reference_grid"] is None
         if epsilon == 1e-5 and config["layer_scale"] is None and free:
-            found.append("norm_epsilon=1e-05 with neither layer_scale nor reference_grid")
-    return found
+            reasons.append("norm_epsilon=1e-05 with neither layer_scale nor reference_grid")
+    return reasons
 
 
 def _builder(config):
