@@ -151,7 +151,7 @@ def rollout_tensor(model, found):
         if not model.pool_prefix and prefix:
             row = ops.concatenate([np.zeros((1, prefix), "float32"), row], axis=1)
     else:
-        row = _query_weights(model, 1, count)
+        row = ops.convert_to_tensor(_query_weights(model, 1, count))
     for block, (tokens, *positions) in zip(reversed(blocks_of(model)), reversed(found["blocks"])):
         arguments = {"positions": positions[0]} if positions else {}
         scores = ops.mean(block.attention.scores(block.attention_input(tokens), **arguments), axis=1)

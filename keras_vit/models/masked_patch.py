@@ -135,9 +135,14 @@ def patch_targets(images, patch_size, target, preprocessing):
         return numpy.reshape(x, (batch, rows * columns, height * width * channels))
     side = COLORS_PER_SIDE[target]
     x = numpy.einsum("ih,jw,bnhwc->bnijc", _averaging(side, height), _averaging(side, width), x)
-    x = x * np.asarray(preprocessing.std, "float32") + np.asarray(preprocessing.mean, "float32")
+    std, mean = (
+        backend.convert_to_tensor(np.asarray(values, "float32"))
+        for values in (preprocessing.std, preprocessing.mean)
+    )
+    x = x * std + mean
     levels = numpy.clip(backend.cast(numpy.floor(x * LEVELS), "int32"), 0, LEVELS - 1)
-    factors = np.asarray([LEVELS**digit for digit in reversed(range(channels))], "int32")
+    factors = [LEVELS**digit for digit in reversed(range(channels))]
+    factors = backend.convert_to_tensor(np.asarray(factors, "int32"))
     colors = numpy.sum(levels * factors, axis=-1)  # (b, n, i, j)
     return numpy.reshape(colors, (batch, rows * columns, *[side * side] * (side > 1)))
 

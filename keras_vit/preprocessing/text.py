@@ -199,7 +199,7 @@ class TextPreprocessing:
     def _around(self):
         return [token for token in (self.start, self.end) if token]
 
-    def _clean(self, each):
+    def _clean(self, text):
         text = re.sub("[\ud800-\udfff]", "\ufffd", text)  # Half of a pair is no text.
         if self.lower and self.form == "sentencepiece":
             text = text.lower()

@@ -65,7 +65,7 @@ def test_the_lines_of_timm(model, monkeypatch):
     ours["logits"] = ours["model"].predict_on_batch(ours["x"])
     computed("timm", ["Pretrained features", "Intermediate layers"], "python", ours)
     for name in ("logits", "vectors", "tokens"):
-        assert_close(ours[name], theirs[name].numpy())
+        assert_close(ours[name], theirs[name].numpy(), 1e-5)
     for stage, grid in zip(ours["maps"].values(), theirs["maps"], strict=True):
         assert_close(stage, grid.permute(0, 2, 3, 1).numpy())
 
@@ -81,4 +81,4 @@ def test_the_lines_of_transformers(model):
     ours["logits"] = ours["model"].predict_on_batch(ours["x"])
     computed("transformers", sections, "python", ours)
     for name in ("logits", "tokens", "hidden", "attention"):
-        assert_close(ours[name], theirs[name].numpy())
+        assert_close(ours[name], theirs[name].numpy(), 1e-5)

@@ -171,8 +171,8 @@ def test_the_gradients_of_a_training_step_are_theirs(name, tmp_path, monkeypatch
     loss = theirs(channels_first(images), mask_labels, class_labels).loss
     loss.backward()
     model.compile("sgd", keras.losses.MeanSquaredError())
-    loss = model._query_losses[True]
-    loss.draw, loss.num_points = draw, POINTS
+    query_loss = model._query_losses[True]
+    query_loss.draw, query_loss.num_points = draw, POINTS
     with tf.GradientTape() as tape:
         predicted = model(images, training=True)
         ours = model.compute_loss(images, labels[np.newaxis], predicted)

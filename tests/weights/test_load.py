@@ -151,7 +151,7 @@ def test_the_folder_of_a_finished_run_is_its_model(golden, tmp_path):
     model.save(tmp_path / "model.keras")
     found = from_pretrained(tmp_path)
     assert found.class_names == tuple("abcdefg")
-    np.testing.assert_array_equal(found(images_for(model)), model(images_for(model)))
+    np.testing.assert_array_equal(numpy(found(images_for(model))), numpy(model(images_for(model))))
 
 
 def test_a_file_without_positions_needs_the_image_size(stored, write):

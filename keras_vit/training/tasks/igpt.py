@@ -2,10 +2,7 @@
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from keras_vit.data.palette import fit_palette
-from keras_vit.data.samples import not_converted
 from keras_vit.losses import MEAN
 from keras_vit.models.image_gpt import ImageGPT, color_ids
 from keras_vit.training.sharding import whole
@@ -26,11 +23,17 @@ class PixelTask(Pretraining):
 
     def prepare(self, model, samples, recipe):
         if self.config.weights is None:
+            from keras_vit.data.palette import fit_palette  # needs TensorFlow
+
             colors = model.encoder.palette
             palette = fit_palette(samples, model.encoder.preprocessing, colors, recipe.seed)
             model.encoder.get_layer("patch_embedding").palette.assign(palette)
 
     def batches(self, batches, model, source, **place):
+        import tensorflow as tf
+
+        from keras_vit.data.samples import not_converted
+
         palette = whole(model.encoder.get_layer("patch_embedding").palette)
 
         @not_converted

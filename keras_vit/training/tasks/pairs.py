@@ -2,8 +2,6 @@
 
 import dataclasses
 
-from keras_vit.data.pairs import pair_batches
-from keras_vit.evaluation import retrieval
 from keras_vit.models import ImageTextModel
 from keras_vit.models.configured import image_model
 from keras_vit.models.pair_scores import SIDES, PairRecall
@@ -41,10 +39,14 @@ class Pairs(Task):
         return model
 
     def batches(self, batches, model, source, **place):
+        from keras_vit.data.pairs import pair_batches  # needs TensorFlow
+
         texts = dataclasses.replace(source.dataset.texts, preprocessing=model.text_preprocessing)
         return pair_batches(batches, texts, source.split, **place)
 
     def test(self, model, finished, dataset, recipe):
+        from keras_vit.evaluation import retrieval  # needs TensorFlow
+
         captions = dataset.captions("test")
         if captions is None:
             return get_task(recipe.task).test(model, self.classifier(finished, dataset), dataset, recipe)
