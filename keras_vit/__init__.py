@@ -13,14 +13,14 @@ from keras_vit.models.vit import VisionTransformer as VisionTransformer
 from keras_vit.models.windows import dense_features as dense_features
 from keras_vit.preprocessing import Preprocessing as Preprocessing
 from keras_vit.preprocessing import TextPreprocessing as TextPreprocessing
-from keras_vit.weights.catalogue import list_models as list_models
-from keras_vit.weights.load import from_pretrained as from_pretrained
-from keras_vit.weights.push import push_to_hub as push_to_hub
-from keras_vit.weights.save import save_weights as save_weights
 
 __version__ = "0.1.0"
 
-LAZY = {  # the public submodules, of which some are imported above
+LAZY = {  # functions that a model does without, and the public submodules, of which some are imported above
+    "from_pretrained": "weights.load",
+    "list_models": "weights.catalogue",
+    "push_to_hub": "weights.push",
+    "save_weights": "weights.save",
     "data": None,
     "evaluation": None,
     "export": None,

@@ -8,8 +8,6 @@ from keras_vit.models.pair_scores import SIDES, PairRecall
 from keras_vit.preprocessing.text import FAMILIES
 from keras_vit.tasks import get_task
 from keras_vit.tasks.task import Task
-from keras_vit.weights.catalogue import resolve
-from keras_vit.weights.tokenizer import read_text_preprocessing
 
 
 class Pairs(Task):
@@ -112,6 +110,9 @@ def tokenizer_source(source):
 
 def _read_tokenizer(source, length=None):
     """The `TextPreprocessing` of PATH or PATH:FAMILY."""
+    from keras_vit.weights.catalogue import resolve
+    from keras_vit.weights.tokenizer import read_text_preprocessing
+
     path, family = tokenizer_source(source)
     tokenizer = read_text_preprocessing(resolve(path), family, **({"length": length} if length else {}))
     if tokenizer is None:
