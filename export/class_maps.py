@@ -5,8 +5,8 @@ import dataclasses
 import tensorflow as tf
 
 from keras_vit.export.signatures import decoded_images, resized
-from keras_vit.models.config import DYNAMIC_SIZE
 from keras_vit.models.encoder_model import patch_pixels
+from keras_vit.models.geometry import DYNAMIC_SIZE
 from keras_vit.preprocessing.resizing import resize
 
 MAP = "class_map"

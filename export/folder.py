@@ -25,8 +25,8 @@ from keras_vit.export.verify import (
     live_run,
 )
 from keras_vit.models import ImageTextModel
-from keras_vit.models.config import DYNAMIC_SIZE
 from keras_vit.models.configured import backbone
+from keras_vit.models.geometry import DYNAMIC_SIZE
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path, free_path
 

@@ -14,8 +14,8 @@ from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.labels import label_kind
 from keras_vit.models import VisionTransformer
 from keras_vit.models.adapting import plain_arrays
-from keras_vit.models.config import DYNAMIC_SIZE
 from keras_vit.models.configured import ConfiguredModel, backbone
+from keras_vit.models.geometry import DYNAMIC_SIZE
 from keras_vit.rules import integer, items
 from keras_vit.writing import atomic_path
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 from keras_vit.data.formats import is_bounded
 from keras_vit.data.images import decode, with_channels
 from keras_vit.inspection.attention import rollout_outputs, rollout_tensor
-from keras_vit.models.config import DYNAMIC_SIZE, stem_stride
+from keras_vit.models.geometry import DYNAMIC_SIZE, stem_stride
 from keras_vit.preprocessing import bounds
 from keras_vit.tasks import get_task
 

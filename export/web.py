@@ -17,7 +17,7 @@ from keras_vit.export.class_maps import MAP
 from keras_vit.export.description import damaged, read_description
 from keras_vit.export.tflite import PRECISIONS, export_tflite, open_tflite
 from keras_vit.inspection.class_maps import class_colors
-from keras_vit.models.config import grid_shape
+from keras_vit.models.geometry import grid_shape
 from keras_vit.rules import boolean, integer, one_of, optional
 from keras_vit.writing import atomic_path
 

@@ -19,11 +19,8 @@ effect on inference) and "metadata" (no effect on what is computed).
 
 import dataclasses
 import inspect
-import math
 import textwrap
 from collections.abc import Sequence
-
-import keras
 
 from keras_vit.layers.attention import check_heads
 from keras_vit.layers.layer_norm import NORMS
@@ -32,21 +29,17 @@ from keras_vit.layers.patch_embedding import SIZE, pair
 from keras_vit.layers.position_embedding import INTERPOLATIONS, KINDS
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.messages import did_you_mean
-from keras_vit.models.resnet_stem import FORMS, GROUPS
+from keras_vit.models.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, kv_heads_of_blocks, prefix_tokens
+from keras_vit.models.option_rules import RULES
+from keras_vit.models.resnet_stem import FORMS
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import Rule, boolean, check_fields, integer, number, one_of, optional, text
 
-DYNAMIC_SIZE = (None, None)  # the image size of a model that accepts any
 # What a copy of a trained model changes for inference.
 INFERENCE = {"dtype": "float32"} | dict.fromkeys(
     ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"), 0.0
 )
 POOLINGS = ("token", "gap", "token_gap", "map", None)
-
-
-def is_dynamic(image_size):
-    """Whether this is the image size of a model that accepts any size: (None, None)."""
-    return isinstance(image_size, tuple | list) and tuple(image_size) == DYNAMIC_SIZE
 
 
 def _is_list_of(rule):
@@ -409,7 +402,7 @@ class ViTConfig:
             self._set("key_bias", True)
         if self.layer_scale is None:
             self._set("scale_mlp", True)
-        for is_met, message in _RULES:
+        for is_met, message in RULES:
             if not is_met(self):
                 raise ValueError(message.format(**vars(self)))
         if self.num_layers is not None:
@@ -486,199 +479,6 @@ def describe_options(indent=8):
     entries = (f"{name}: {field.metadata['doc']}" for name, field in OPTIONS.items())
     wrap = textwrap.TextWrapper(108, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4))
     return "\n".join(map(wrap.fill, entries)).lstrip()
-
-
-# What follows from the options ----------------------------------------------------------------------
-
-
-def prefix_tokens(options):
-    """(layer name, count, initializer) of the tokens before the patches' tokens, the innermost first.
-
-    Args:
-        options: Mapping with `num_registers`, `distillation` and `class_token`.
-    """
-    normal = keras.initializers.RandomNormal(stddev=0.02)
-    tokens = (
-        ("register_tokens", options["num_registers"], normal),
-        ("distillation_token", int(options["distillation"]), normal),
-        ("class_token", int(options["class_token"]), "zeros"),
-    )
-    return [token for token in tokens if token[1]]
-
-
-def kv_heads_of_blocks(config):
-    """The number of key and value heads of each block, None for that of the queries.
-
-    >>> config = ViTConfig(32, 8, 24, num_layers=2, mlp_dim=48, num_heads=4, num_kv_heads=(4, 2))
-    >>> kv_heads_of_blocks(config)
-    (4, 2)
-    """
-    heads = config.num_kv_heads
-    return heads if isinstance(heads, tuple) else (heads,) * config.num_layers
-
-
-def stem_stride(resnet):
-    """The side in pixels of a position in the grid that the stem outputs; 1 without a stem.
-
-    >>> stem_stride(None), stem_stride(()), stem_stride((3, 4, 9))
-    (1, 4, 16)
-    """
-    return 1 if resnet is None else 4 * 2 ** max(len(resnet) - 1, 0)
-
-
-def patched_size(image_size, resnet):
-    """(height, width) of what is cut into patches: the image, or the output of the stem, which rounds up.
-
-    >>> patched_size((224, 384), None), patched_size((225, 225), (2, 2, 2, 2))
-    ((224, 384), (8, 8))
-    """
-    stride = stem_stride(resnet)
-    return tuple(-(-side // stride) for side in image_size)
-
-
-def grid_shape(image_size, patch_size, resnet):
-    """(rows, columns) of the patches of an image.
-
-    >>> grid_shape((224, 384), (16, 16), None), grid_shape((225, 225), (1, 1), (2, 2, 2, 2))
-    ((14, 24), (8, 8))
-    """
-    return tuple(side // patch for side, patch in zip(patched_size(image_size, resnet), patch_size))
-
-
-def min_parameters(options):
-    """A lower bound of a model's number of parameters, without building it: its larger kernels and tables.
-
-    >>> config = ViTConfig(224, 16, 768, num_layers=12, mlp_dim=3072, num_heads=12, num_classes=1000)
-    >>> min_parameters({**vars(config), "position_grid": (14, 14)})
-    86443008
-    """
-    c, hidden = options, options["hidden_size"]
-    grid, size = c["position_grid"], c.get("image_size")
-    if grid is None and size is not None and not is_dynamic(size):
-        grid = grid_shape(pair(size, "image_size"), pair(c["patch_size"], "patch_size"), c["resnet"])
-    rows, columns = grid or (0, 0)
-    layers, heads = c["num_layers"] or 0, c["num_heads"] or 0
-    stem = sum(
-        units * (3 * c["resnet_width"] * 2**stage) ** 2 for stage, units in enumerate(c["resnet"] or ())
-    )
-    patch = math.prod(pair(c["patch_size"], "patch_size")) * (1 if c["resnet"] else c["in_channels"])
-    patch = c["palette"] or patch
-    kernels = (2 if c["num_kv_heads"] else 4) * hidden + (2 + c["gated_mlp"]) * (c["mlp_dim"] or 0)
-    offsets = layers * heads * (2 * rows - 1) * (2 * columns - 1) if c["relative_positions"] else 0
-    tokens = rows * columns * (layers > 0 and c["position_embedding"] == "learned") + c["num_registers"]
-    pooling = 4 * hidden + 2 * (c["pooling_mlp_dim"] or c["mlp_dim"] or 0) if c["pooling"] == "map" else 0
-    before_head = c["representation_size"] or hidden
-    head = before_head * (c["num_classes"] or 0) + hidden * (c["representation_size"] or 0)
-    return stem + hidden * (patch + layers * kernels + tokens + pooling) + offsets + head
-
-
-# Rules across options -------------------------------------------------------------------------------
-
-_RULES = (  # a function of the config that must be true, and the message otherwise
-    (
-        lambda c: c.num_layers is not None or (c.mlp_dim, c.num_heads) == (None, None),
-        "num_layers=None builds no Transformer, so mlp_dim and num_heads must be None; got {mlp_dim} and "
-        "{num_heads}",
-    ),
-    (
-        lambda c: c.num_layers is not None or c.pooling in ("gap", None) and not prefix_tokens(vars(c)),
-        "without a Transformer pooling must be 'gap' or None, and there can be no class, distillation or "
-        "register tokens; got pooling={pooling!r}",
-    ),
-    (
-        lambda c: c.num_layers is None or None not in (c.mlp_dim, c.num_heads),
-        "mlp_dim and num_heads must be positive ints with num_layers={num_layers}; got {mlp_dim} and "
-        "{num_heads}",
-    ),
-    (
-        lambda c: (
-            c.num_layers is None
-            or c.position_embedding != "sincos2d"
-            or (c.hidden_size % 4 == 0 and c.hidden_size >= 8)
-        ),
-        "sincos2d needs a hidden_size that is a multiple of 4, at least 8; got {hidden_size}",
-    ),
-    (
-        lambda c: c.class_token or c.pooling not in ("token", "token_gap"),
-        "pooling={pooling!r} reads the class token; got class_token=False",
-    ),
-    (
-        lambda c: (
-            not c.distillation
-            or (c.pooling == "token" and c.representation_size is None and not c.norm_after_pooling)
-        ),
-        "distillation needs pooling='token', no representation_size and no norm_after_pooling; got "
-        "{pooling!r}, {representation_size} and {norm_after_pooling}",
-    ),
-    (
-        lambda c: c.num_layers is not None or not (c.rotary or c.relative_positions),
-        "without a Transformer there can be no rotary or relative positions; got num_layers=None",
-    ),
-    (
-        lambda c: not (c.rotary and c.relative_positions),
-        "rotary and relative positions exclude each other; got rotary={rotary!r} and relative_positions=True",
-    ),
-    (
-        lambda c: not c.relative_positions or c.image_size != DYNAMIC_SIZE,
-        "relative positions are of one grid; got image_size={image_size}",
-    ),
-    (
-        lambda c: not c.relative_positions or not (c.num_registers or c.distillation),
-        "relative positions have no rows for distillation or register tokens; got num_registers="
-        "{num_registers} and distillation={distillation}",
-    ),
-    (
-        lambda c: (
-            c.max_num_patches is None
-            or (c.image_size, c.resnet, c.position_embedding) == (DYNAMIC_SIZE, None, "learned")
-        ),
-        "max_num_patches={max_num_patches} needs image_size=(None, None), position_embedding='learned' and "
-        "no resnet; got {image_size}, {position_embedding!r} and {resnet}",
-    ),
-    (
-        lambda c: (
-            c.max_num_patches is None
-            or (c.num_layers is not None and c.pooling == "map" and not prefix_tokens(vars(c)))
-        ),
-        "max_num_patches={max_num_patches} needs a Transformer with pooling='map' and without prefix tokens; "
-        "got pooling={pooling!r}, class_token={class_token} and num_registers={num_registers}",
-    ),
-    (
-        lambda c: c.max_num_patches is None or not (c.palette or c.causal),
-        "max_num_patches={max_num_patches} excludes a palette and causal; got {palette} and {causal}",
-    ),
-    (
-        lambda c: c.max_num_patches is None or not (c.rotary or c.relative_positions),
-        "max_num_patches={max_num_patches} excludes rotary and relative positions; got {rotary!r} and "
-        "{relative_positions}",
-    ),
-    (
-        lambda c: c.final_norm or not c.norm_after_pooling,
-        "norm_after_pooling=True moves the last norm; got final_norm=False",
-    ),
-    (
-        lambda c: not isinstance(c.num_kv_heads, tuple) or len(c.num_kv_heads) == c.num_layers,
-        "num_kv_heads must have num_layers={num_layers} items; got {num_kv_heads}",
-    ),
-    (
-        lambda c: not (c.num_kv_heads and c.rotary and c.rotary["kind"] == "mixed"),
-        "mixed rotary positions differ between heads, which num_kv_heads groups; got {num_kv_heads}",
-    ),
-    (
-        lambda c: c.resnet is None or c.resnet_width % GROUPS == 0,
-        f"resnet_width must be a multiple of {GROUPS}, the groups of its norms; got {{resnet_width}}",
-    ),
-    (
-        lambda c: c.palette is None or (c.patch_size == (1, 1) and c.resnet is None and not c.pre_norm),
-        "a palette needs patch_size=1, no resnet and no pre_norm; got {patch_size}, {resnet} and {pre_norm}",
-    ),
-    (
-        lambda c: not c.causal or (c.num_layers is not None and not prefix_tokens(vars(c))),
-        "causal needs a Transformer without class, distillation and register tokens, which would come before "
-        "the start token; got pooling={pooling!r}, class_token={class_token} and num_registers="
-        "{num_registers}",
-    ),
-)
 
 
 def _resolved_preprocessing(c):

@@ -1,16 +1,21 @@
 """The parts of the encoder, built from the schema: a new norm, attention, MLP or position is chosen here."""
 
+import keras
+
 from keras_vit.layers import (
+    AddPositionEmbs,
+    ClassToken,
     EncoderBlock,
     MlpBlock,
     MultiHeadSelfAttention,
+    PackedPositionEmbs,
     PaletteEmbedding,
     PatchEmbedding,
     RelativePositionIndex,
     RotaryPositions,
 )
 from keras_vit.layers.layer_norm import make_norm
-from keras_vit.models.config import grid_shape, is_dynamic, kv_heads_of_blocks
+from keras_vit.models.geometry import grid_shape, is_dynamic, kv_heads_of_blocks, prefix_tokens
 
 
 def norm_layer(config, name, dtype):
@@ -38,6 +43,42 @@ def patch_embedding(config, dtype):
     return PatchEmbedding(
         c.hidden_size, c.patch_size, use_bias=not c.pre_norm, crop=crop, dtype=dtype, name=name
     )
+
+
+def with_positions(config, x, grid, grids, dtype):
+    """The input of the blocks: patch tokens with positions, and the prefix tokens before them.
+
+    Args:
+        config: A `ViTConfig` with a Transformer.
+        x: Symbolic tensor of patch tokens (batch, n, channels).
+        grid: Symbolic tensor (batch, rows, columns, channels) of the patches.
+        grids: Of packed patches the rows and columns of each image's, otherwise None.
+        dtype: The layers' dtype policy.
+    """
+    c, prefix = config, prefix_tokens(vars(config))
+    if grids is None:
+        add_positions = AddPositionEmbs(
+            c.position_embedding,
+            c.position_grid or grid.shape[1:3],
+            sum(count for _, count, _ in prefix) if c.prefix_positions else 0,
+            interpolation=c.position_interpolation,
+            dtype=dtype,
+            name="position_embedding",
+        )
+        # With a position_grid the table is resized to the image's grid, which the layer has to know.
+        image_grid = [] if c.position_grid is None else [grid]
+    else:
+        add_positions = PackedPositionEmbs(c.position_grid, dtype=dtype, name="position_embedding")
+        image_grid = [grids]
+    if not c.prefix_positions:
+        x = add_positions(x, *image_grid)
+    for name, count, initializer in prefix:
+        x = ClassToken(count, initializer, dtype=dtype, name=name)(x)  # (b, p + n, d)
+    if c.prefix_positions:
+        x = add_positions(x, *image_grid)
+    if c.position_embedding != "none":
+        x = keras.layers.Dropout(c.dropout_rate, dtype=dtype, name="position_dropout")(x)
+    return x
 
 
 def block_positions(config, grid, dtype):

@@ -2,8 +2,9 @@
 
 from keras_vit.layers.dense import without_state
 from keras_vit.models.adapting import copy_with_weights, plain_arrays
-from keras_vit.models.config import DYNAMIC_SIZE, INFERENCE, stem_stride
+from keras_vit.models.config import INFERENCE
 from keras_vit.models.configured import ConfiguredModel
+from keras_vit.models.geometry import DYNAMIC_SIZE, stem_stride
 from keras_vit.models.vit import VisionTransformer
 
 

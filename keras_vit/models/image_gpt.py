@@ -9,9 +9,9 @@ from keras import ops
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.palette import nearest_colors
 from keras_vit.models.classifying import check_finite
-from keras_vit.models.config import is_dynamic
 from keras_vit.models.encoder_model import Pretrainer, as_encoder
 from keras_vit.models.features import normalized
+from keras_vit.models.geometry import is_dynamic
 from keras_vit.preprocessing.tensors import backend_of
 from keras_vit.rules import integer, number, optional
 

@@ -8,8 +8,8 @@ from keras import ops
 from keras_vit.labels import IGNORE
 from keras_vit.layers.segmentation import resize as resize_bilinearly
 from keras_vit.models.classifying import check_finite
-from keras_vit.models.config import is_dynamic
 from keras_vit.models.encoder_model import patch_pixels
+from keras_vit.models.geometry import is_dynamic
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.preprocessing.resizing import resize
 from keras_vit.rules import number

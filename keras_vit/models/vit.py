@@ -2,35 +2,23 @@
 
 import keras
 from absl import logging
-from keras import ops
 
-from keras_vit.layers import (
-    AddPositionEmbs,
-    AttentionPooling,
-    ClassToken,
-    GridToTokens,
-    PackedPositionEmbs,
-    PaddingBias,
-    StartToken,
-)
-from keras_vit.layers.dense import Dense
+from keras_vit.layers import GridToTokens, StartToken
 from keras_vit.models.adapting import copy_with_weights
 from keras_vit.models.classifying import classify
-from keras_vit.models.config import (
-    DEFAULTS,
-    INFERENCE,
-    OPTIONS,
-    ViTConfig,
-    is_dynamic,
-    patched_size,
-    prefix_tokens,
-    refuse_unknown,
-    stem_stride,
-    with_options,
-)
+from keras_vit.models.config import DEFAULTS, INFERENCE, OPTIONS, ViTConfig, refuse_unknown, with_options
 from keras_vit.models.configured import ConfiguredModel
-from keras_vit.models.encoder import block_positions, encoder_block, norm_layer, patch_embedding
+from keras_vit.models.encoder import (
+    block_positions,
+    encoder_block,
+    norm_layer,
+    patch_embedding,
+    with_positions,
+)
 from keras_vit.models.features import feature_extractor
+from keras_vit.models.front_end import model_inputs
+from keras_vit.models.geometry import is_dynamic, patched_size, prefix_tokens, stem_stride
+from keras_vit.models.pooling import logits, pooled, representation
 from keras_vit.models.resnet_stem import resnet_stem
 from keras_vit.variants import parse_variant
 
@@ -85,60 +73,26 @@ class VisionTransformer(ConfiguredModel):
             raise ValueError(
                 f"dtype must be a float policy; got {dtype.name!r}: quantize() quantizes a model"
             )
-        prefix = prefix_tokens(vars(c))
-        num_prefix = sum(count for _, count, _ in prefix)
-
         stages = {}
 
         def stage(name, x, dtype=dtype.compute_dtype):  # Keras cannot clone an Identity with a policy object
             stages[name] = keras.layers.Identity(dtype=dtype, name=name)(x)
             return stages[name]
 
-        bias = None
-        if c.max_num_patches is None:
-            x = inputs = keras.Input((*c.image_size, c.in_channels), name="images")  # (b, H, W, c)
-        else:
-            n, (height, width) = c.max_num_patches, c.patch_size
-            patches = keras.Input((n, height * width * c.in_channels), name="patches")
-            grids = keras.Input((2,), dtype="int32", name="grids")  # rows and columns of each image's patches
-            inputs = {"patches": patches, "grids": grids}
-            bias = PaddingBias(dtype=dtype, name="padding_bias")(patches, grids)  # (b, 1, 1, n)
-            # One below the other, the patches are an image.
-            column = (n * height, width, c.in_channels)
-            x = keras.layers.Reshape(column, dtype=dtype, name="patch_column")(patches)  # (b, H, W, c)
+        # image → patches
+        inputs, x, bias, grids = model_inputs(c, dtype)  # (b, H, W, c)
         if c.resnet is not None:
             x = resnet_stem(x, c.resnet, c.resnet_width, c.resnet_form, dtype)  # (b, H/s, W/s, c')
         grid = patch_embedding(c, dtype)(x)  # (b, h, w, d)
         if c.patch_norm:
             grid = norm_layer(c, "patch_norm", dtype)(grid)
+        # patches → tokens
         x = GridToTokens(dtype=dtype, name="patch_tokens")(grid)  # (b, n, d)
         if c.causal:
             x = StartToken(dtype=dtype, name="start_token")(x)
-
         if c.num_layers is not None:
-            if c.max_num_patches is None:
-                add_positions = AddPositionEmbs(
-                    c.position_embedding,
-                    c.position_grid or grid.shape[1:3],
-                    num_prefix if c.prefix_positions else 0,
-                    interpolation=c.position_interpolation,
-                    dtype=dtype,
-                    name="position_embedding",
-                )
-                # With a position_grid the table is resized to the image's grid, which the layer has to know.
-                image_grid = [] if c.position_grid is None else [grid]
-            else:
-                add_positions = PackedPositionEmbs(c.position_grid, dtype=dtype, name="position_embedding")
-                image_grid = [grids]
-            if not c.prefix_positions:
-                x = add_positions(x, *image_grid)
-            for name, count, initializer in prefix:
-                x = ClassToken(count, initializer, dtype=dtype, name=name)(x)  # (b, p + n, d)
-            if c.prefix_positions:
-                x = add_positions(x, *image_grid)
-            if c.position_embedding != "none":
-                x = keras.layers.Dropout(c.dropout_rate, dtype=dtype, name="position_dropout")(x)
-
+            x = with_positions(c, x, grid, grids, dtype)  # (b, p + n, d)
+            # tokens → encoder
             if c.pre_norm:
                 x = norm_layer(c, "pre_norm", dtype)(x)
             for i, positions in enumerate(block_positions(c, grid, dtype)):
@@ -151,54 +105,15 @@ class VisionTransformer(ConfiguredModel):
         if c.num_layers is not None and c.final_norm and not c.norm_after_pooling:
             encoded = [*map(norm_layer(c, "encoder_norm", dtype), encoded)]
         encoded = [*map(keras.layers.Identity(dtype=dtype.compute_dtype, name="tokens"), encoded)]
-        stages["tokens"] = encoded[0]
-        x = tokens = encoded[-1]
-
-        def token(i):  # tokens[:, i]; runtimes for GPUs do not compute a slice that drops an axis.
-            return ops.reshape(tokens[:, i : i + 1], (-1, c.hidden_size))
-
-        if c.pooling == "token":
-            x = ops.mean(tokens[:, :2], axis=1) if c.distillation else token(0)
-        elif c.pooling == "gap":
-            x = ops.mean(tokens[:, num_prefix:], axis=1)
-        elif c.pooling == "token_gap":
-            x = ops.concatenate([token(0), ops.mean(tokens[:, num_prefix:], axis=1)], axis=-1)  # (b, 2d)
-        elif c.pooling == "map":
-            x = AttentionPooling(
-                c.pooling_heads or c.num_heads,
-                c.pooling_mlp_dim or c.mlp_dim,
-                c.activation,
-                c.norm_epsilon,
-                c.qkv_bias,
-                dtype=dtype,
-                name="attention_pooling",
-            )(tokens if c.pool_prefix else tokens[:, num_prefix:], bias=bias)
-        x = stage("pooled", x)  # (b, d)
+        stages["tokens"], tokens = encoded[0], encoded[-1]
+        # encoder → representation
+        x = stage("pooled", pooled(c, tokens, bias, dtype))  # (b, d)
         if c.norm_after_pooling:
             x = norm_layer(c, "pooled_norm", dtype)(x)
-        if c.representation_size is not None:
-            x = Dense(
-                c.representation_size,
-                activation=c.representation_activation,
-                kernel_initializer="lecun_normal",
-                dtype=dtype,
-                name="pre_logits",
-            )(x)
-        if c.unit_representation:
-            x = keras.layers.UnitNormalization(dtype=dtype.variable_dtype, name="unit_representation")(x)
-        x = stage("representation", x)  # (b, r)
-
+        x = stage("representation", representation(c, x, dtype))  # (b, r)
+        # representation → logits
         if c.num_classes is not None:
-            # A head starts at zero, as in the paper, and computes in float32, which losses need.
-            head = {"units": c.num_classes, "kernel_initializer": "zeros", "dtype": dtype.variable_dtype}
-            if c.distillation:
-                x = Dense(**head, name="head")(token(0))
-                y = Dense(**head, name="head_distillation")(token(1))
-                # Keras's TensorFlow backend would take y in x + y for a bias if the batch is empty.
-                x = ops.mean(ops.stack([x, y], axis=1), axis=1)
-            else:
-                x = Dense(**head, name="head")(x)
-            x = stage("logits", x, dtype.variable_dtype)  # (b, k)
+            x = stage("logits", logits(c, x, tokens, dtype), dtype.variable_dtype)  # (b, k)
 
         super().__init__(inputs=inputs, outputs=x, **identity)
         self.dtype_policy = dtype

@@ -14,8 +14,9 @@ from absl import logging
 
 from keras_vit.messages import listed
 from keras_vit.models.adapting import adaptable_layers, plain_arrays
-from keras_vit.models.config import DEFAULTS, OPTIONS, min_parameters, stem_stride
+from keras_vit.models.config import DEFAULTS, OPTIONS
 from keras_vit.models.configured import backbone, image_model
+from keras_vit.models.geometry import min_parameters, stem_stride
 from keras_vit.rules import one_of
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights.architecture import infer_arguments

@@ -10,7 +10,8 @@ from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
 from keras_vit.models import ImageGPT, ImageSegmenter, VisionTransformer
 from keras_vit.models.adapting import copy_with_weights, plain_arrays
-from keras_vit.models.config import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens, refuse_unknown
+from keras_vit.models.config import refuse_unknown
+from keras_vit.models.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
 from keras_vit.weights import segmentation

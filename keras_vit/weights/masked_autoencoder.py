@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers import sincos_2d
-from keras_vit.models.config import grid_shape
+from keras_vit.models.geometry import grid_shape
 from keras_vit.models.masked_autoencoder import MaskedAutoencoder
 from keras_vit.rules import integer
 from keras_vit.weights.archive import check_unpacked_size

@@ -7,7 +7,8 @@ import numpy as np
 
 from keras_vit import rules
 from keras_vit.layers.dense import STATE
-from keras_vit.models.config import DEFAULTS, prefix_tokens
+from keras_vit.models.config import DEFAULTS
+from keras_vit.models.geometry import prefix_tokens
 from keras_vit.rules import one_of
 from keras_vit.weights.archive import FLOATS, write_arrays
 from keras_vit.weights.kinds import parts_of

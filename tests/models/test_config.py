@@ -6,7 +6,8 @@ import pytest
 from reference.small import NO_TRANSFORMER, SMALL, small
 
 from keras_vit import Preprocessing, VisionTransformer
-from keras_vit.models.config import DEFAULTS, OPTIONS, ViTConfig, check_options, min_parameters
+from keras_vit.models.config import DEFAULTS, OPTIONS, ViTConfig, check_options
+from keras_vit.models.geometry import min_parameters
 
 WRONG = [
     ({"image_size": 7}, "7×7 .* is smaller than the patch of 8×8"),

@@ -1,0 +1,78 @@
+"""From tokens to one vector of an image, and from this vector to logits."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers import AttentionPooling
+from keras_vit.layers.dense import Dense
+from keras_vit.models.geometry import prefix_tokens
+
+
+def pooled(config, tokens, bias, dtype):
+    """The vector of an image (batch, channels), or the tokens (batch, tokens, channels) without pooling.
+
+    Args:
+        config: A `ViTConfig`.
+        tokens: Symbolic tensor (batch, tokens, channels), prefix tokens first.
+        bias: Of the attention of pooling "map", or None.
+        dtype: The layers' dtype policy.
+    """
+    c, num_prefix = config, sum(count for _, count, _ in prefix_tokens(vars(config)))
+    if c.pooling == "token":
+        return ops.mean(tokens[:, :2], axis=1) if c.distillation else token(c, tokens, 0)
+    if c.pooling == "gap":
+        return ops.mean(tokens[:, num_prefix:], axis=1)
+    if c.pooling == "token_gap":
+        return ops.concatenate([token(c, tokens, 0), ops.mean(tokens[:, num_prefix:], axis=1)], axis=-1)
+    if c.pooling == "map":
+        attention = AttentionPooling(
+            c.pooling_heads or c.num_heads,
+            c.pooling_mlp_dim or c.mlp_dim,
+            c.activation,
+            c.norm_epsilon,
+            c.qkv_bias,
+            dtype=dtype,
+            name="attention_pooling",
+        )
+        return attention(tokens if c.pool_prefix else tokens[:, num_prefix:], bias=bias)
+    return tokens
+
+
+def token(config, tokens, index):
+    """tokens[:, index]; runtimes for GPUs do not compute a slice that drops an axis."""
+    return ops.reshape(tokens[:, index : index + 1], (-1, config.hidden_size))
+
+
+def logits(config, x, tokens, dtype):
+    """The outputs of the head, or of both heads with a distillation token.
+
+    A head starts at zero, as in the paper, and computes in float32, which losses need.
+
+    Args:
+        config: A `ViTConfig` with classes.
+        x: Symbolic tensor of the representation.
+        tokens: The tokens, for the second head.
+        dtype: The model's dtype policy.
+    """
+    head = {"units": config.num_classes, "kernel_initializer": "zeros", "dtype": dtype.variable_dtype}
+    if not config.distillation:
+        return Dense(**head, name="head")(x)
+    x = Dense(**head, name="head")(token(config, tokens, 0))
+    y = Dense(**head, name="head_distillation")(token(config, tokens, 1))
+    # Keras's TensorFlow backend would take y in x + y for a bias if the batch is empty.
+    return ops.mean(ops.stack([x, y], axis=1), axis=1)
+
+
+def representation(config, x, dtype):
+    """The input of the head, from the pooled vector."""
+    if config.representation_size is not None:
+        x = Dense(
+            config.representation_size,
+            activation=config.representation_activation,
+            kernel_initializer="lecun_normal",
+            dtype=dtype,
+            name="pre_logits",
+        )(x)
+    if config.unit_representation:
+        x = keras.layers.UnitNormalization(dtype=dtype.variable_dtype, name="unit_representation")(x)
+    return x
