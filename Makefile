@@ -8,11 +8,12 @@ PART ?= 1/4 2/4 3/4 4/4
 # On JAX the fast tests are the golden files, a run, and a sample of the contract of layers and models; test-full
 # adds layers, models, steps, loading and saving.
 JAX_TESTS := tests/contract/test_contract.py tests/layers/test_xla_form.py tests/training/test_jax_run.py \
-	tests/models/test_distributed.py::test_fine_tuning_follows_the_official_trajectory \
+	tests/engine/test_distributed_model.py::test_fine_tuning_follows_the_official_trajectory \
 	tests/weights/test_load.py::test_a_checkpoint_computes_what_its_authors_code_computes
 JAX_TESTS_FULL := tests/contract/test_contract.py tests/training/test_jax_run.py tests/layers tests/test_seeds.py \
 	tests/weights/test_load.py tests/weights/test_save.py \
-	$(addprefix tests/models/test_,vit.py resnet_stem.py masked_patch.py saving.py distributed.py)
+	$(addprefix tests/models/test_,vit.py resnet_stem.py masked_patch.py saving.py) \
+	tests/engine/test_distributed_model.py
 
 .PHONY: help quickstart lint test test-full benchmark docs docs-figures litert-js format url
 help:

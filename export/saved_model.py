@@ -8,12 +8,12 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from keras_vit.engine.adapting import plain_arrays
 from keras_vit.export import class_maps, signatures
 from keras_vit.export.description import FILE, LABELS, damaged, describe, read_description
 from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.labels import label_kind
 from keras_vit.models import VisionTransformer
-from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.configured import ConfiguredModel, backbone
 from keras_vit.models.geometry import DYNAMIC_SIZE
 from keras_vit.rules import integer, items

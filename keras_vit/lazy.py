@@ -14,7 +14,8 @@ def lazy_names(package, names=NONE):
 
     Args:
         package: Its `__name__`.
-        names: dict from names to the submodules that define them; None for a public submodule.
+        names: dict from names to the submodules that define them, or to other modules with their whole
+            names; None for a public submodule.
 
     Example:
         >>> __getattr__, __dir__ = lazy_names("keras_vit.training", {"train": "run"})
@@ -27,7 +28,8 @@ def lazy_names(package, names=NONE):
     def __getattr__(name):
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{package}.{names[name] or name}")
+        source, root = names[name] or name, package.partition(".")[0]
+        module = importlib.import_module(source if source.startswith(f"{root}.") else f"{package}.{source}")
         return getattr(module, name) if names[name] else module
 
     def __dir__():

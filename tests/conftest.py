@@ -37,7 +37,7 @@ LONGEST = (
     "export/test_folder.py",
     "contract/test_contract.py",
     "data/test_hostile_images.py",
-    "models/test_distributed.py",
+    "engine/test_distributed_model.py",
     "cli/test_finetune.py",
     "models/test_vit.py",
     "test_compatibility.py",

@@ -9,12 +9,12 @@ import pytest
 
 # Not run by `make test` on these backends: golden files, `.keras` files, steps of `fit`, and attention.
 TESTS = {
-    "jax": ("models/test_adapting.py",),
+    "jax": ("engine/test_adapting.py",),
     "torch": (
         "weights/test_load.py",
         "models/test_saving.py",
         "models/test_masked_patch.py",
-        "models/test_adapting.py",
+        "engine/test_adapting.py",
         "inspection/test_attention.py",
     ),
 }

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.models.configured import backbone
-from keras_vit.models.distributed import DistributedModel
 from keras_vit.tasks.computing import computed
 
 

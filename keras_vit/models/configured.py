@@ -2,8 +2,8 @@
 
 import keras
 
+from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.layers.dense import restoring, state_config, without_state
-from keras_vit.models.distributed import DistributedModel
 
 
 class ConfiguredModel(DistributedModel):

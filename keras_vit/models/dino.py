@@ -6,9 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.engine.step import weighted_mean
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.weight_norm import WeightNormDense
-from keras_vit.models.distributed_step import weighted_mean
 from keras_vit.models.encoder_model import Pretrainer, as_encoder, patch_pixels
 from keras_vit.models.geometry import DYNAMIC_SIZE
 from keras_vit.models.vit import VisionTransformer

@@ -1,7 +1,7 @@
 """Models that add layers to the tokens of a VisionTransformer, their encoder."""
 
+from keras_vit.engine.adapting import copy_with_weights, plain_arrays
 from keras_vit.layers.dense import without_state
-from keras_vit.models.adapting import copy_with_weights, plain_arrays
 from keras_vit.models.config import INFERENCE
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.geometry import DYNAMIC_SIZE, stem_stride

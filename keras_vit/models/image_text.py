@@ -7,14 +7,14 @@ import numpy as np
 from keras import ops
 
 from keras_vit import preprocessing
+from keras_vit.engine.adapting import copy_with_weights, plain_arrays
+from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.labels import label_kind
 from keras_vit.layers.dense import Dense, without_state
 from keras_vit.layers.logit_factors import OBJECTIVES, LogitFactors
-from keras_vit.models.adapting import copy_with_weights, plain_arrays
 from keras_vit.models.classifying import check_finite, check_size, most_probable
 from keras_vit.models.config import INFERENCE
 from keras_vit.models.configured import ConfiguredModel
-from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.pair_loss import pair_loss
 from keras_vit.models.text import TextTransformer, min_text_parameters
 from keras_vit.models.vit import VisionTransformer

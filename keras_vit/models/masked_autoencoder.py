@@ -4,9 +4,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.engine.step import weighted_mean
 from keras_vit.layers import AddPositionEmbs, EncoderBlock, LayerNormalization, MaskTokens
 from keras_vit.layers.dense import Dense
-from keras_vit.models.distributed_step import weighted_mean
 from keras_vit.models.encoder_model import Pretrainer, as_encoder, check_not_causal, patch_pixels
 from keras_vit.models.geometry import is_dynamic, prefix_tokens
 from keras_vit.models.masked_patch import patch_targets

@@ -85,11 +85,11 @@ def pair_loss(pairs, objective, chunk=None, weights=None):
 def gathered(x):
     """The rows of all replicas, in each of them."""
     if keras.backend.backend() == "tensorflow":
-        from keras_vit.models import tensorflow_step
+        from keras_vit.engine import tensorflow_step
 
         return tensorflow_step.gathered(x)
     if keras.backend.backend() == "jax":
-        from keras_vit.models import jax_step
+        from keras_vit.engine import jax_step
 
         return jax_step.gathered(x)
     return x

@@ -3,8 +3,8 @@
 import keras
 from absl import logging
 
+from keras_vit.engine.adapting import copy_with_weights
 from keras_vit.layers import GridToTokens, StartToken
-from keras_vit.models.adapting import copy_with_weights
 from keras_vit.models.classifying import classify
 from keras_vit.models.config import DEFAULTS, INFERENCE, OPTIONS, ViTConfig, refuse_unknown, with_options
 from keras_vit.models.configured import ConfiguredModel

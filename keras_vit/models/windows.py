@@ -6,9 +6,9 @@ import tempfile
 import keras
 import numpy as np
 
+from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.models.classifying import check_finite, check_not_packed
 from keras_vit.models.configured import backbone
-from keras_vit.models.distributed import DistributedModel
 from keras_vit.models.encoder_model import patch_pixels
 from keras_vit.models.features import grids_of_blocks
 from keras_vit.models.geometry import is_dynamic

@@ -4,10 +4,10 @@ import collections
 
 import numpy as np
 
+from keras_vit.engine.sharding import whole
 from keras_vit.models import ImageSegmenter, VisionTransformer
 from keras_vit.models.classifying import check_not_packed
 from keras_vit.models.configured import backbone
-from keras_vit.training.sharding import whole
 from keras_vit.variants import CHOICES, SIZES, parse_variant
 from keras_vit.weights import from_pretrained
 

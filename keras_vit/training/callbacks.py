@@ -10,9 +10,9 @@ import tensorflow as tf
 from keras import ops
 from tqdm import tqdm
 
+from keras_vit.engine.preemption import stop
 from keras_vit.training.building import finished_model
 from keras_vit.training.checkpoints import check_finite, put_back, step_of
-from keras_vit.training.preemption import stop
 
 MAX_STEP_ROWS = 200  # of steps.csv
 STEP_COLUMNS = ("step", "loss", "learning_rate")

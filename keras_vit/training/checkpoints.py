@@ -7,7 +7,7 @@ import shutil
 import keras
 import numpy as np
 
-from keras_vit.training.sharding import whole
+from keras_vit.engine.sharding import whole
 from keras_vit.weights.cache import file_sha256
 from keras_vit.writing import atomic_path
 

@@ -11,7 +11,7 @@ from keras import ops
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import IndexedRecords, Samples, not_converted, positions, shuffled
-from keras_vit.models.distributed import DistributedModel
+from keras_vit.engine.distributed_model import DistributedModel
 
 LIMIT = 2**32  # bytes of the features of a run, which are in memory
 _ORDERED = (Samples, MaskSamples, IndexedRecords)  # whose samples are read by index

@@ -15,13 +15,13 @@ import types
 import keras
 
 import keras_vit
+from keras_vit.engine.sharding import BATCH, Sharded, check_heads, parse_strategy
 from keras_vit.lazy import optional_package
 from keras_vit.models.configured import backbone
 from keras_vit.training.building import build_model
 from keras_vit.training.compiled import collectives, operations
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.config import RunConfig
-from keras_vit.training.sharding import BATCH, Sharded, check_heads, parse_strategy
 
 # Operations on bfloat16 per second at most, by Google's documentation of each TPU.
 PEAK_FLOPS = {"v5e": 197e12, "v5p": 459e12, "v6e": 918e12}
@@ -47,7 +47,7 @@ def plan(
         model: A variant such as "B/16"; None for the sizes in the recipe.
         recipe: `Recipe`.
         topology: A kind of TPU and the sides of its grid of chips, such as "v5e:4x4" or "v5p:4x4x4".
-        strategy: As for `keras_vit.training.sharding.parse_strategy`.
+        strategy: As for `keras_vit.engine.sharding.parse_strategy`.
         image_size: (height, width); None: the recipe's, or 224.
         num_classes: Size of the head.
         objective, target: As for `RunConfig`.

@@ -4,11 +4,11 @@ import dataclasses
 
 from keras_vit import rules
 from keras_vit.data.augmentation_options import CROP_AREA, Augmentation
+from keras_vit.engine.optimizers import LAYER_DECAY
+from keras_vit.engine.schedules import DECAYS
 from keras_vit.messages import did_you_mean
 from keras_vit.rules import field
 from keras_vit.tasks import TASKS, get_task
-from keras_vit.training.optimizers import LAYER_DECAY
-from keras_vit.training.schedules import DECAYS
 from keras_vit.variants import SIZES as SIZES_OF_MODEL
 
 OPTIMIZERS = ("sgd", "adamw")

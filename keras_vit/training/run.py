@@ -13,6 +13,8 @@ from keras_vit.data.datasets import folder_of, load_dataset
 from keras_vit.data.files import file_orientations
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.data.masks import mask_files, unreadable_masks
+from keras_vit.engine.preemption import LeaveAfterFirstWorker, note_sigterm, stop
+from keras_vit.engine.strategy import STRATEGIES, make_deterministic, make_devices
 from keras_vit.messages import listed
 from keras_vit.models.configured import backbone
 from keras_vit.tasks.task import Source
@@ -33,8 +35,6 @@ from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.config import DEFAULTS
 from keras_vit.training.features import FeatureSamples, feature_samples
-from keras_vit.training.preemption import LeaveAfterFirstWorker, note_sigterm, stop
-from keras_vit.training.strategy import STRATEGIES, make_deterministic, make_devices
 from keras_vit.training.workdir import Workdir, save_model
 
 # TensorFlow's errors for an image file that is damaged, missing or protected, or that Pillow cannot read.

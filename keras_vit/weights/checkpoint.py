@@ -12,8 +12,8 @@ import keras
 import numpy as np
 from absl import logging
 
+from keras_vit.engine.adapting import adaptable_layers, plain_arrays
 from keras_vit.messages import listed
-from keras_vit.models.adapting import adaptable_layers, plain_arrays
 from keras_vit.models.config import DEFAULTS, OPTIONS
 from keras_vit.models.configured import backbone, image_model
 from keras_vit.models.geometry import min_parameters, stem_stride

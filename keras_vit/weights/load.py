@@ -6,10 +6,10 @@ import warnings
 import keras
 import numpy as np
 
+from keras_vit.engine.adapting import copy_with_weights, plain_arrays
 from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
 from keras_vit.models import ImageGPT, ImageSegmenter, VisionTransformer
-from keras_vit.models.adapting import copy_with_weights, plain_arrays
 from keras_vit.models.config import refuse_unknown
 from keras_vit.models.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
 from keras_vit.preprocessing import Preprocessing

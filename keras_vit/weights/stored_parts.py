@@ -1,6 +1,6 @@
 """What a checkpoint holds of a model: its VisionTransformer, and what each kind of model has beside it."""
 
-from keras_vit.models.adapting import plain_arrays
+from keras_vit.engine.adapting import plain_arrays
 from keras_vit.models.configured import backbone
 
 

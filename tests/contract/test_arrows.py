@@ -20,7 +20,8 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "web": ("messages",),
     "preprocessing": ("rules", "lazy", "web"),
     "data": ("preprocessing", "messages", "lazy", "rules", "seeds", "labels"),
-    "models": ("layers", "variants", "preprocessing", "messages", "rules", "losses"),
+    "engine": ("layers", "losses", "data"),
+    "models": ("engine", "layers", "variants", "preprocessing", "messages", "rules", "losses"),
     "weights": ("models", "messages", "lazy", "writing"),
     "inspection": ("models", "messages", "lazy"),
     "evaluation": ("weights", "tasks"),
@@ -32,13 +33,15 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
 }
 BACKENDS = {"tensorflow", "jax", "torch"}
 NUMPY_AND_KERAS_ONLY = {
-    *("labels", "losses", "layers", "models", "weights", "tasks", "variants", "preprocessing"),
+    *("labels", "losses", "layers", "engine", "models", "weights", "tasks", "variants", "preprocessing"),
 }
 TENSORFLOW_ALLOWED = {
+    "keras_vit/engine/sharding.py",  # jax
+    "keras_vit/engine/strategy.py",
     "keras_vit/layers/control_dependencies.py",
     "keras_vit/layers/xla_form.py",  # jax, for a gradient
-    "keras_vit/models/jax_step.py",
-    "keras_vit/models/tensorflow_step.py",
+    "keras_vit/engine/jax_step.py",
+    "keras_vit/engine/tensorflow_step.py",
     "keras_vit/tasks/computing.py",
     "keras_vit/weights/archive.py",  # torch, for torch's files
     "keras_vit/weights/download.py",

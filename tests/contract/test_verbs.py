@@ -15,8 +15,8 @@ from reference.small import HYBRID, NO_TRANSFORMER, SMALL
 import keras_vit
 from keras_vit import evaluation, export, inspection
 from keras_vit.data import load_dataset
+from keras_vit.engine.adapting import plain_arrays
 from keras_vit.evaluation.representations import encoder_of
-from keras_vit.models.adapting import plain_arrays
 from keras_vit.models.configured import backbone
 from keras_vit.training import compile_model
 from keras_vit.weights.layouts import LAYOUTS

@@ -149,8 +149,8 @@ def check_replicas(tmp_path, monkeypatch):
     """
 
     def check(config, **changes):
+        from keras_vit.engine.strategy import TensorFlowDevices
         from keras_vit.training.run import train
-        from keras_vit.training.strategy import TensorFlowDevices
 
         parts = dataclasses.replace(config, recipe=config.recipe.with_changes(**changes))
         one, _ = train(config, tmp_path / "one", verbose=0)

@@ -9,6 +9,7 @@ from reference.small import small
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_vit.data import load_dataset
+from keras_vit.engine.strategy import make_devices
 from keras_vit.evaluation import representations
 from keras_vit.layers import PatchEmbedding
 from keras_vit.models import DistributedModel
@@ -23,7 +24,6 @@ from keras_vit.training.callbacks import (
     inner_optimizer,
 )
 from keras_vit.training.checkpoints import Checkpoints
-from keras_vit.training.strategy import make_devices
 from keras_vit.training.workdir import Workdir
 
 # Each trains for a part of a schedule.

@@ -12,11 +12,11 @@ from reference.comparing import randomize
 from reference.fine_tuning import compiled, fit, official
 
 import keras_vit
+from keras_vit.engine.sharding import make_distribution
 from keras_vit.losses import MEAN
 from keras_vit.training import RECIPES, SGD, AdamW, SoftmaxCrossEntropy
 from keras_vit.training.config import RunConfig
 from keras_vit.training.run import train
-from keras_vit.training.sharding import make_distribution
 
 DEVICES = "--xla_force_host_platform_device_count=8"
 SIMULATED = DEVICES in os.environ.get("XLA_FLAGS", "")

@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 
+from keras_vit.engine.sharding import whole
 from keras_vit.losses import MEAN
 from keras_vit.models.image_gpt import ImageGPT, color_ids
-from keras_vit.training.sharding import whole
 from keras_vit.training.tasks.pretraining import Pictures, Pretraining
 
 

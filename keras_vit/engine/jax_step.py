@@ -7,7 +7,7 @@ import jax
 import keras
 from jax import numpy as jnp
 
-from keras_vit.models.distributed_step import folded, loss_weight, seeds_from, statistics, update_metrics
+from keras_vit.engine.step import folded, loss_weight, seeds_from, statistics, update_metrics
 
 KEYS = "threefry2x32"  # the generator of Keras's seeds, whichever JAX is configured to use
 

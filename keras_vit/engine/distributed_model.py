@@ -7,16 +7,16 @@ import warnings
 import keras
 import numpy as np
 
-from keras_vit.layers.dense import adaptable_layers
-from keras_vit.models.adapting import enable_lora, merge_lora
-from keras_vit.models.distributed_step import total_loss
-from keras_vit.models.fit_checks import (
+from keras_vit.engine.adapting import enable_lora, merge_lora
+from keras_vit.engine.fit_checks import (
     ScheduleLength,
     WarnOfNaN,
     check_callbacks,
     check_class_indices,
     warn_of_probabilities,
 )
+from keras_vit.engine.step import total_loss
+from keras_vit.layers.dense import adaptable_layers
 from keras_vit.rules import integer, one_of
 
 MODES = ("int8", "int4", "float8")
@@ -234,30 +234,30 @@ class DistributedModel(keras.Model):
     if _BACKEND == "jax":
 
         def train_step(self, state, data):
-            from keras_vit.models import jax_step
+            from keras_vit.engine import jax_step
 
             return jax_step.train_step(self, state, data)
 
         def test_step(self, state, data):
-            from keras_vit.models import jax_step
+            from keras_vit.engine import jax_step
 
             return jax_step.test_step(self, state, data)
 
     if _BACKEND == "tensorflow":
 
         def train_step(self, data):
-            from keras_vit.models import tensorflow_step
+            from keras_vit.engine import tensorflow_step
 
             return tensorflow_step.train_step(self, data)
 
         def test_step(self, data):
-            from keras_vit.models import tensorflow_step
+            from keras_vit.engine import tensorflow_step
 
             return tensorflow_step.test_step(self, data)
 
         def make_predict_function(self, force=False):
             if self.predict_function is None or force:
-                from keras_vit.models import tensorflow_step
+                from keras_vit.engine import tensorflow_step
 
                 super().make_predict_function(force)
                 if not self.run_eagerly:

@@ -10,8 +10,8 @@ from reference.comparing import assert_close, numpy, randomize
 from reference.small import NEWER, images_for, one_block, small
 
 import keras_vit
+from keras_vit.engine.adapting import plain_arrays
 from keras_vit.layers import EncoderBlock
-from keras_vit.models.adapting import plain_arrays
 from keras_vit.training import SGD
 from keras_vit.weights import from_pretrained, save_weights
 

@@ -6,7 +6,7 @@ import itertools
 import keras
 import tensorflow as tf
 
-from keras_vit.models.distributed_step import folded, loss_weight, seeds_from, statistics, update_metrics
+from keras_vit.engine.step import folded, loss_weight, seeds_from, statistics, update_metrics
 
 _numbers = itertools.count()
 fold_in = tf.random.experimental.stateless_fold_in

@@ -2,7 +2,7 @@ import signal
 
 import pytest
 
-from keras_vit.training.preemption import note_sigterm, stop
+from keras_vit.engine.preemption import note_sigterm, stop
 
 
 @pytest.mark.parametrize("number, ends", [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.training.strategy import is_chief, make_devices, make_strategy
+from keras_vit.engine.strategy import is_chief, make_devices, make_strategy
 
 
 @pytest.fixture(autouse=True)

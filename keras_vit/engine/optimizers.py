@@ -6,8 +6,8 @@ import re
 import keras
 from keras import ops
 
+from keras_vit.engine.schedules import WarmupDecay
 from keras_vit.rules import number, optional
-from keras_vit.training.schedules import WarmupDecay
 
 LAYER_DECAY = optional(number(above=0, high=1))
 
@@ -124,7 +124,7 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
             return
         super().build(variables)
         if keras.backend.backend() == "tensorflow":
-            from keras_vit.training.strategy import bfloat16_initial_values
+            from keras_vit.engine.strategy import bfloat16_initial_values
         else:
             bfloat16_initial_values = contextlib.nullcontext
         with bfloat16_initial_values():

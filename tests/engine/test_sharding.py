@@ -4,7 +4,7 @@ import keras
 import pytest
 from reference.small import small
 
-from keras_vit.training.sharding import check_heads, make_distribution, parse_strategy, variable_axes
+from keras_vit.engine.sharding import check_heads, make_distribution, parse_strategy, variable_axes
 
 B8, B2M4 = {"batch": 8}, {"batch": 2, "model": 4}
 BLOCK = "encoder_block_0/"

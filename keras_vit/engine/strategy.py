@@ -8,9 +8,9 @@ import warnings
 import keras
 import tensorflow as tf
 
+from keras_vit.engine import sharding
+from keras_vit.engine.preemption import stop
 from keras_vit.rules import one_of
-from keras_vit.training import sharding
-from keras_vit.training.preemption import stop
 
 # What the remaining workers raise when one has stopped.
 LOST_WORKER = (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from reference.small import NEWER, images_for, small
 
+from keras_vit.engine.optimizers import layers_below_top, make_optimizer
 from keras_vit.training import SGD, AdamW, WarmupDecay, compile_model
-from keras_vit.training.optimizers import layers_below_top, make_optimizer
 from keras_vit.training.recipes import Recipe
 
 RATE = WarmupDecay(0.2, total_steps=8, warmup_steps=2)
