@@ -56,7 +56,8 @@ def imported(package):
     if "LAZY" in package.members:
         for name, module in ast.literal_eval(str(package["LAZY"].value)).items():
             if module:
-                yield name, f"keras_vit.{package.name}.{module}.{name}"
+                within = "" if module.startswith("keras_vit.") else f"{package.path}."
+                yield name, f"{within}{module}.{name}"
 
 
 def laid_out(text):
