@@ -49,8 +49,8 @@ def _measured(threads, args, options):
     """The rows of `keras-vit benchmark` with so many threads."""
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder, "found.json")
-        options = ["--model", args.variant, "--image_size", args.image_size, "--rounds", args.rounds]
-        options += [*options, "--threads", str(threads), "--batch_sizes", ",".join(BATCHES)]
+        options = [*options, "--model", args.variant, "--image_size", args.image_size]
+        options += ["--rounds", args.rounds, "--threads", str(threads), "--batch_sizes", ",".join(BATCHES)]
         command = [sys.executable, "-m", "keras_vit", "benchmark", *options, "--output", output]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return json.loads(output.read_text())["rows"]
