@@ -11,6 +11,7 @@ import runpy
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable
 
 from machine import use_cores
@@ -23,8 +24,23 @@ CLASSES = 1000
 MIN_SECONDS = 0.3  # of a round, which has as many steps as that takes
 FORMATS = ("saved_model", "float32.tflite", "dynamic_int8.tflite", "model.onnx")
 
-# Loaded by its path, because the systems on torch must not import Keras.
-_VARIANTS = runpy.run_path(str(ROOT / "keras_vit/variants.py"))
+
+def _variants():
+    """The contents of `variants.py`, without the package's `__init__`.
+
+    It would import Keras, which the systems on torch must not, and with another backend than JAX's.
+    """
+    package = types.ModuleType("keras_vit")
+    package.__path__ = [str(ROOT / "keras_vit")]
+    sys.modules["keras_vit"] = package
+    try:
+        return runpy.run_path(str(ROOT / "keras_vit/variants.py"))
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "keras_vit"]:
+            del sys.modules[name]
+
+
+_VARIANTS = _variants()
 parse_variant, cost = _VARIANTS["parse_variant"], _VARIANTS["cost"]
 
 

@@ -4,6 +4,7 @@ import json
 import pathlib
 import platform
 import re
+import subprocess
 import sys
 
 import pytest
@@ -46,6 +47,12 @@ def case(**systems):
 def scaling():
     sizes = {"224": {"gflops": 2, "tokens": 200}, "1024": {"gflops": 40, "tokens": 4000}}
     return ABOUT | {"sizes": sizes, "systems": {"keras_vit": {"224": measured(0.1), "1024": measured(1.0)}}}
+
+
+def test_systems_are_defined_without_keras():
+    code = "import sys, systems; print(sorted({'keras', 'keras_vit', 'tensorflow'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=harness.HERE, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
 
 
 def test_a_case_is_compared_with_the_fastest_peer():
