@@ -257,7 +257,8 @@ class MultiHeadSelfAttention(CompositeLayer):
         """The heads' outputs (batch, queries, heads, head size) after the last projection."""
         if self.sub_norm is not None:
             shape = ops.shape(x)
-            x = self.output_norm(ops.reshape(x, (*shape[:2], -1)))
+            channels = x.shape[2] * x.shape[3]  # JAX knows no -1 in an empty batch.
+            x = self.output_norm(ops.reshape(x, (*shape[:2], channels)))
             x = ops.reshape(x, shape)
         return self.out(x)
 

@@ -15,7 +15,7 @@ from keras_vit.layers import (
     RotaryPositions,
 )
 from keras_vit.layers.layer_norm import make_norm
-from keras_vit.models.geometry import grid_shape, is_dynamic, kv_heads_of_blocks, prefix_tokens
+from keras_vit.models.geometry import grid_shape, is_dynamic, kv_heads_of_blocks
 
 
 def norm_layer(config, name, dtype):
@@ -45,7 +45,7 @@ def patch_embedding(config, dtype):
     )
 
 
-def with_positions(config, x, grid, grids, dtype):
+def with_positions(config, x, grid, grids, prefix, dtype):
     """The input of the blocks: patch tokens with positions, and the prefix tokens before them.
 
     Args:
@@ -53,9 +53,10 @@ def with_positions(config, x, grid, grids, dtype):
         x: Symbolic tensor of patch tokens (batch, n, channels).
         grid: Symbolic tensor (batch, rows, columns, channels) of the patches.
         grids: Of packed patches the rows and columns of each image's, otherwise None.
+        prefix: The `prefix_tokens` of the options.
         dtype: The layers' dtype policy.
     """
-    c, prefix = config, prefix_tokens(vars(config))
+    c = config
     if grids is None:
         add_positions = AddPositionEmbs(
             c.position_embedding,

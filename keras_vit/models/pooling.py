@@ -5,19 +5,19 @@ from keras import ops
 
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers.dense import Dense
-from keras_vit.models.geometry import prefix_tokens
 
 
-def pooled(config, tokens, bias, dtype):
+def pooled(config, tokens, num_prefix, bias, dtype):
     """The vector of an image (batch, channels), or the tokens (batch, tokens, channels) without pooling.
 
     Args:
         config: A `ViTConfig`.
         tokens: Symbolic tensor (batch, tokens, channels), prefix tokens first.
+        num_prefix: The number of prefix tokens.
         bias: Of the attention of pooling "map", or None.
         dtype: The layers' dtype policy.
     """
-    c, num_prefix = config, sum(count for _, count, _ in prefix_tokens(vars(config)))
+    c = config
     if c.pooling == "token":
         return ops.mean(tokens[:, :2], axis=1) if c.distillation else token(c, tokens, 0)
     if c.pooling == "gap":

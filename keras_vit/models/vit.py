@@ -73,6 +73,9 @@ class VisionTransformer(ConfiguredModel):
             raise ValueError(
                 f"dtype must be a float policy; got {dtype.name!r}: quantize() quantizes a model"
             )
+        # Each call draws the seeds of its initializers, so that one more would change all weights after it.
+        prefix = prefix_tokens(vars(c))
+        num_prefix = sum(count for _, count, _ in prefix)
         stages = {}
 
         def stage(name, x, dtype=dtype.compute_dtype):  # Keras cannot clone an Identity with a policy object
@@ -91,7 +94,7 @@ class VisionTransformer(ConfiguredModel):
         if c.causal:
             x = StartToken(dtype=dtype, name="start_token")(x)
         if c.num_layers is not None:
-            x = with_positions(c, x, grid, grids, dtype)  # (b, p + n, d)
+            x = with_positions(c, x, grid, grids, prefix, dtype)  # (b, p + n, d)
             # tokens → encoder
             if c.pre_norm:
                 x = norm_layer(c, "pre_norm", dtype)(x)
@@ -107,7 +110,7 @@ class VisionTransformer(ConfiguredModel):
         encoded = [*map(keras.layers.Identity(dtype=dtype.compute_dtype, name="tokens"), encoded)]
         stages["tokens"], tokens = encoded[0], encoded[-1]
         # encoder → representation
-        x = stage("pooled", pooled(c, tokens, bias, dtype))  # (b, d)
+        x = stage("pooled", pooled(c, tokens, num_prefix, bias, dtype))  # (b, d)
         if c.norm_after_pooling:
             x = norm_layer(c, "pooled_norm", dtype)(x)
         x = stage("representation", representation(c, x, dtype))  # (b, r)
