@@ -1,5 +1,6 @@
 """Folders of images: classes as subfolders, or labels in a table."""
 
+import importlib
 import os
 import pathlib
 import re
@@ -14,7 +15,6 @@ from keras_vit.data.files import (
     split_of_row,
     visible_files,
 )
-from keras_vit.data.mask_folder import load_mask_folder
 from keras_vit.data.samples import Samples, hold_out_missing
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
@@ -61,8 +61,9 @@ def load_folder(
     if texts:
         return load_caption_folder(root, on_bad_image=on_bad_image, seed=seed)
     kind, table = label_kind(task), os.fspath(root / TABLE)
-    if kind.is_map:
-        return load_mask_folder(root, on_bad_image=on_bad_image, seed=seed)
+    if kind.folder != "folder":
+        load = getattr(importlib.import_module(f"keras_vit.data.{kind.folder}"), f"load_{kind.folder}")
+        return load(root, on_bad_image=on_bad_image, seed=seed)
     files = visible_files(root)
     rows = read_csv(root / TABLE) if (root / TABLE).is_file() else []
     if kind.is_class_id and not (rows and "label" in map(str.strip, rows[0][1])):

@@ -13,6 +13,7 @@ class ClassMaps(LabelKind):
     name = "segmentation"
     axes = 3
     is_map = True
+    folder = "mask_folder"
     activation = "softmax"
 
     def probabilities(self, logits):

@@ -9,6 +9,7 @@ from keras import ops
 from keras_vit.labels import IGNORE, LABEL_KINDS
 from keras_vit.losses import SegmentationCrossEntropy
 from keras_vit.messages import listed
+from keras_vit.models.configured import backbone
 from keras_vit.models.segmentation import ImageSegmenter
 from keras_vit.preprocessing.image_files import read_image
 from keras_vit.tasks.segmentation_scores import (
@@ -112,14 +113,19 @@ class Segmentation(LabelTask):
     def options(self, dataset):
         return {"num_classes": None}
 
-    def head(self, recipe, dataset):
+    def loading(self, options, recipe, dataset):
+        head = self._head(recipe, dataset)
+        return {"representation_size": None, "segmenter": head, **options, "num_classes": 0}
+
+    def around(self, model, config, dataset):
+        head = self._head(config.recipe, dataset)
+        return ImageSegmenter(model, **head) if backbone(model) is model else model
+
+    def _head(self, recipe, dataset):
         options = recipe.segmenter or {}
         check_arguments("segmenter", options, ImageSegmenter)
         classes = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
         return {**classes, "split_seed": recipe.seed, **options}
-
-    def around(self, model, config, dataset):
-        return model
 
     def note(self, model):
         """A line with the loaded and the new layers of the head."""

@@ -73,14 +73,21 @@ class Task:
         """The arguments of the `VisionTransformer` for a data set's classes."""
         return {"num_classes": None}
 
-    def head(self, recipe, dataset):
-        """The arguments of the `ImageSegmenter` around the encoder; None for a model without."""
+    def loading(self, options, recipe, dataset):
+        """The arguments of `from_pretrained` for a run that starts from weights.
+
+        Args:
+            options: The arguments of a new `VisionTransformer`.
+            recipe: `Recipe`.
+            dataset: `Dataset`.
+        """
+        return {"representation_size": None, **options, "num_classes": 0}  # 0 drops the file's head.
 
     def around(self, model, config, dataset):
         """The model of a run.
 
         Args:
-            model: What the weights hold or a new `VisionTransformer`, with the `head`.
+            model: What the weights hold, or a new `VisionTransformer`.
             config: RunConfig.
             dataset: `Dataset`.
         """
@@ -145,6 +152,9 @@ class LabelTask(Task):
 
     def options(self, dataset):
         return {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
+
+    def loading(self, options, recipe, dataset):
+        return {"representation_size": None, "head": "reset", **options}
 
     def around(self, model, config, dataset):
         if config.recipe.head_bias:

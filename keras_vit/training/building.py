@@ -5,7 +5,7 @@ import collections
 import numpy as np
 
 from keras_vit.engine.sharding import whole
-from keras_vit.models import ImageSegmenter, VisionTransformer
+from keras_vit.models import VisionTransformer
 from keras_vit.models.classifying import check_not_packed
 from keras_vit.models.configured import backbone
 from keras_vit.variants import CHOICES, SIZES, parse_variant
@@ -37,23 +37,15 @@ def build_model(config, dataset):
         after = ("representation_size", "norm_after_pooling")
         sizes = {name: value for name, value in sizes.items() if name not in after}
         options = {name: value for name, value in options.items() if name not in after}
-    head = task.head(recipe, dataset)
     if config.weights is not None:
-        model = _loaded(config, sizes, options, head)
+        model = _loaded(config, sizes, task.loading(options, recipe, dataset))
     else:
         model = VisionTransformer(**{"image_size": 224, **sizes, **options})
-        model = model if head is None else ImageSegmenter(model, **head)
     check_not_packed(model, "a run")
     return task.around(model, config, dataset)
 
 
-def _loaded(config, sizes, options, segmenter):
-    classes = options.pop("num_classes") or 0  # 0 drops the file's head.
-    head = {"head": "reset"} if classes else {"segmenter": segmenter}
-    pairs = config.recipe.image_text
-    both = pairs is not None and "text" not in pairs
-    layers = {"kind": "image_text"} if both else {"representation_size": None, **head}
-    options = {**layers, **options, "num_classes": classes}
+def _loaded(config, sizes, options):
     model = from_pretrained(config.weights, sha256=config.sha256, **options)
     for name, value in sizes.items():
         if name in CHOICES and isinstance(config.model, str):

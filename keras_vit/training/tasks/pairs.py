@@ -30,6 +30,11 @@ class Pairs(Task):
             )
         return super().options(dataset)
 
+    def loading(self, options, recipe, dataset):
+        if "text" in recipe.image_text:  # a new text tower
+            return super().loading(options, recipe, dataset)
+        return {"kind": "image_text", **options, "num_classes": 0}
+
     def around(self, model, config, dataset):
         model = image_text_model(model, config, dataset.texts.preprocessing)
         if dataset.captions("test") is None:  # The finished model is tested as a classifier.
