@@ -7,41 +7,25 @@ import math
 import os
 import pathlib
 import re
-import runpy
 import sys
 import time
 import traceback
-import types
 from collections.abc import Callable
 
 from machine import use_cores
 
+from _keras_vit_cli import without_keras
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # Processes share the accelerator.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 CLASSES = 1000
 MIN_SECONDS = 0.3  # of a round, which has as many steps as that takes
 FORMATS = ("saved_model", "float32.tflite", "dynamic_int8.tflite", "model.onnx")
 
-
-def _variants():
-    """The contents of `variants.py`, without the package's `__init__`.
-
-    It would import Keras, which the systems on torch must not, and with another backend than JAX's.
-    """
-    package = types.ModuleType("keras_vit")
-    package.__path__ = [str(ROOT / "keras_vit")]
-    sys.modules["keras_vit"] = package
-    try:
-        return runpy.run_path(str(ROOT / "keras_vit/variants.py"))
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "keras_vit"]:
-            del sys.modules[name]
-
-
-_VARIANTS = _variants()
-parse_variant, cost = _VARIANTS["parse_variant"], _VARIANTS["cost"]
+# The systems on torch must not import Keras, and JAX's not before its backend is chosen.
+with without_keras():
+    from keras_vit.variants import cost, parse_variant
 
 
 @dataclasses.dataclass(frozen=True)
