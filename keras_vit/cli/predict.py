@@ -19,6 +19,7 @@ from keras_vit.messages import printable
 from keras_vit.preprocessing.web_images import is_url
 from keras_vit.rules import one_of
 from keras_vit.tasks import get_task
+from keras_vit.tasks.task import names_or_indices
 from keras_vit.writing import atomic_open, atomic_path, check_writable
 
 OVERLAYS = "overlays"
@@ -64,11 +65,6 @@ def run(args):
                 file.writelines(FORMATS[suffix](copy, names))
 
 
-def names_of_classes(model):
-    """Return the names of a model's classes, numbers if they have none."""
-    return model.class_names or [str(i) for i in range(model.num_classes)]
-
-
 def lines_of_classes(names):
     """Return class names as lines of `classes.txt`: on one line each, and different from each other.
 
@@ -103,7 +99,9 @@ def _writer(folder, model, files):
     if model.num_classes > MAX_CLASSES:
         raise ValueError(f"masks have at most {MAX_CLASSES} classes; the model has {model.num_classes}")
     folder.mkdir()
-    lines = "".join(f"{name}\n" for name in lines_of_classes(names_of_classes(model)))
+    lines = "".join(
+        f"{name}\n" for name in lines_of_classes(names_or_indices(model.class_names, model.num_classes))
+    )
     (folder / CLASSES).write_text(lines, encoding="utf-8")
 
     def write(path, image, classes):

@@ -1,22 +1,15 @@
 """An image has exactly one class: the label is its index."""
 
-from keras_vit.labels.label_kind import LabelKind, softmax
+from keras_vit.labels.label_kind import ExclusiveClasses
 
 
-class ClassIds(LabelKind):
+class ClassIds(ExclusiveClasses):
     """The index of a class."""
 
     name = "single_label"
     axes = 0
     is_class_id = True
-    activation = "softmax"
     columns = "label"
-
-    def probabilities(self, logits):
-        return softmax(logits)
-
-    def decide(self, outputs):
-        return outputs.argmax(-1)
 
     def check(self, labels, num_outputs):
         if labels.ndim != 1:

@@ -2,25 +2,18 @@
 
 import numpy as np
 
-from keras_vit.labels.label_kind import LabelKind, softmax
+from keras_vit.labels.label_kind import ExclusiveClasses
 
 IGNORE = 255  # the number of pixels without a label, as in the masks of VOC and Cityscapes
 
 
-class ClassMaps(LabelKind):
+class ClassMaps(ExclusiveClasses):
     """A map of the classes of all pixels, 255 for those to ignore; outputs are logits of each pixel."""
 
     name = "segmentation"
     axes = 3
     is_map = True
     folder = "mask_folder"
-    activation = "softmax"
-
-    def probabilities(self, logits):
-        return softmax(logits)
-
-    def decide(self, outputs):
-        return outputs.argmax(-1)
 
     def check(self, labels, num_outputs):
         if labels.ndim != 3:

@@ -50,7 +50,7 @@ class LabelKind:
         return float(np.mean(self.decide(outputs) == self.decide(others))) if self.has_classes else None
 
     def check(self, labels, num_outputs):
-        """Raise ValueError unless the labels are those of a model with so many outputs."""
+        """Raise ValueError unless the labels fit a model with this number of outputs."""
         if labels.shape[1:] != (num_outputs,):
             raise ValueError(
                 f"expected labels of {num_outputs} numbers, as many as the model's outputs; got labels of "
@@ -58,7 +58,7 @@ class LabelKind:
             )
 
     def parse(self, text):
-        """A part of a label from a cell of a CSV table; ValueError if it is none."""
+        """Convert a cell of a CSV table to a part of a label, or raise ValueError."""
         return parse_number(text, math.isfinite, "a number")
 
     def format(self, label, names):
@@ -87,7 +87,14 @@ def parse_number(text, accepts, expected):
     return number
 
 
-def softmax(logits):
-    """Probabilities of mutually exclusive classes."""
-    scores = np.exp(logits - logits.max(-1, keepdims=True))
-    return scores / scores.sum(-1, keepdims=True)
+class ExclusiveClasses(LabelKind):
+    """Exactly one class for each image or pixel, by its index: the one with the highest logit."""
+
+    activation = "softmax"
+
+    def probabilities(self, logits):
+        scores = np.exp(logits - logits.max(-1, keepdims=True))
+        return scores / scores.sum(-1, keepdims=True)
+
+    def decide(self, outputs):
+        return outputs.argmax(-1)

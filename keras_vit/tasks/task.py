@@ -230,7 +230,7 @@ class LabelTask(Task):
             self.label.check(labels, description.num_classes)
 
     def compared(self, reference, outputs, labels, description):
-        """What the outputs of an export and those of the live model have in common.
+        """Compare the outputs of an export with those of the live model.
 
         Args:
             reference: The live model's outputs.
