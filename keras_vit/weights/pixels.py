@@ -1,23 +1,21 @@
 """Models of pixels in checkpoints: their palette is stored as `clusters`."""
 
-from keras_vit.weights.stored_parts import StoredParts
+import re
+
+from keras_vit.weights.stored_parts import PartsAround
+
+_PALETTE = "patch_embedding/palette"
 
 
-class PaletteParts(StoredParts):
-    """The parts of an `ImageGPT`: the palette of its encoder is no weight there."""
+class PaletteParts(PartsAround):
+    """The parts of an `ImageGPT`: the palette of its encoder is no weight in a file."""
 
-    is_in_timm = has_pipeline = False
+    pattern = re.compile(_PALETTE)
 
     def split(self):
         arrays, config = super().split()
-        return arrays, {**config, "clusters": arrays.pop("patch_embedding/palette")}
-
-    def head(self):
-        return {"num_classes": self.model.encoder.num_classes, "class_names": self.model.encoder.class_names}
+        return arrays, {**config, "clusters": self.others[_PALETTE]}
 
     def hub_words(self):
-        return (
-            "unconditional-image-generation",
-            "generation of images, pixel by pixel",
-            ', kind="pretrainer"',
-        )
+        task = "unconditional-image-generation"
+        return task, "generation of images, pixel by pixel", ', kind="pretrainer"'
