@@ -12,7 +12,7 @@ JAX_TESTS := tests/contract/test_contract.py tests/layers/test_xla_form.py tests
 	tests/weights/test_load.py::test_a_checkpoint_computes_what_its_authors_code_computes
 JAX_TESTS_FULL := tests/contract/test_contract.py tests/training/test_jax_run.py tests/layers tests/test_seeds.py \
 	tests/weights/test_load.py tests/weights/test_save.py \
-	$(addprefix tests/models/test_,vit.py resnet_stem.py masked_patch.py saving.py) \
+	$(addprefix tests/models/,vit pretraining/test_masked_patch_predictor.py test_saving.py) \
 	tests/engine/test_distributed_model.py
 
 .PHONY: help quickstart lint test test-full benchmark docs docs-figures litert-js format url

@@ -17,7 +17,10 @@ setup(
     license="Apache-2.0",
     url="https://github.com/keras-vit/keras_vit",  # After a change, run make url.
     python_requires=">=3.11,<3.14",
-    packages=[*find_packages(include=["keras_vit", "keras_vit.*"]), "keras_vit.export"],
+    packages=[
+        *find_packages(include=["keras_vit", "keras_vit.*"]),
+        *(f"keras_vit.{package}" for package in find_packages(include=["export", "export.*"])),
+    ],
     package_dir={"keras_vit.export": "export"},
     package_data={
         "keras_vit": ["weights/*.csv", "weights/*.txt"],

@@ -30,7 +30,7 @@ def instructions(text):
     Returns:
         A list of (operation, times that it runs, estimated cycles of all of them, its name in the program).
     """
-    from keras_vit.training.compiled import computations, runs
+    from keras_vit.training.hlo import computations, runs
 
     listed = []
     for (_, _, operation, rest), times in runs(*computations(text), within=False):

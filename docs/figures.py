@@ -18,16 +18,16 @@ from PIL import Image
 
 from keras_vit import inspection
 from keras_vit.cli.quickstart import MODEL, SCAN
-from keras_vit.cli.run_report import REPORT, write_run_report
 from keras_vit.cli.source import open_live
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.folder import export_folder
 from keras_vit.inspection import figures
 from keras_vit.inspection.class_map_figures import segmentation_figure
-from keras_vit.training.config import RunConfig
+from keras_vit.reports.run_report import REPORT, write_run_report
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import train
+from keras_vit.training.run_config import RunConfig
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 RUN, SCENES = pathlib.Path("runs/figures"), pathlib.Path("runs/figures_scenes")

@@ -32,7 +32,7 @@ class OurSource(griffe.Extension):
 
 def fill_in_options(cls):
     """Give a class the options' signature and descriptions, which `with_options` adds when Python runs."""
-    from keras_vit.models.config import DEFAULTS, OPTIONS, describe_options
+    from keras_vit.models.vit.schema import DEFAULTS, OPTIONS, describe_options
 
     cls.docstring.value = cls.docstring.value.replace("{options}", describe_options(indent=4).lstrip())
     init = cls.members["__init__"]

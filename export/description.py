@@ -8,9 +8,9 @@ import pathlib
 import keras_vit
 from keras_vit.messages import one_line
 from keras_vit.models.classifying import check_not_packed
-from keras_vit.models.config import OPTIONS, ViTConfig
 from keras_vit.models.configured import backbone
-from keras_vit.models.geometry import DYNAMIC_SIZE, stem_stride
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
+from keras_vit.models.vit.schema import OPTIONS, ViTConfig
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer, items, one_of, optional, text
 from keras_vit.tasks import get_task, task_of_class

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_vit.export import archive, openvino
-from keras_vit.export.class_maps import MAP
+from keras_vit.export import openvino, tar_archive
+from keras_vit.export.class_map_outputs import MAP
 from keras_vit.export.description import Description
 from keras_vit.export.formats import SAVED_MODEL, format_of, suffix_of, suffixes
 from keras_vit.models.classifying import classify
@@ -182,7 +182,7 @@ def exported_path(source, *, trust=False, sha256=None):
             SavedModel, the message names the files in it.
     """
     suffix = suffix_of(source)
-    if suffix and suffix not in archive.SUFFIXES:
+    if suffix and suffix not in tar_archive.SUFFIXES:
         if suffix == openvino.SUFFIX and "://" in os.fspath(source):
             raise ValueError(f"{source!r} needs the .bin file next to it: download both")
         return fetch(source, sha256=sha256, trust=trust)
@@ -191,8 +191,8 @@ def exported_path(source, *, trust=False, sha256=None):
         return folder
     patterns = [f"{part}*{suffix}" for suffix in suffixes() for part in ("", "*/")]
     files = [str(file) for pattern in patterns for file in sorted(folder.glob(pattern))]
-    if files and not any(folder.glob(f"**/{archive.PROGRAM}")):
+    if files and not any(folder.glob(f"**/{tar_archive.PROGRAM}")):
         raise ValueError(
             f"{os.fspath(source)!r} holds no SavedModel; give one of its files: {', '.join(map(repr, files))}"
         )
-    return archive.saved_model_folder(source, trust=trust, sha256=sha256)
+    return tar_archive.saved_model_folder(source, trust=trust, sha256=sha256)

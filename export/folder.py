@@ -16,8 +16,8 @@ from keras_vit.export.description import describe
 from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, in_order, tower_formats
 from keras_vit.export.hub import Facts, Measurement
-from keras_vit.export.image_text import references, text_files
 from keras_vit.export.saved_model import check_exportable, float32_copy
+from keras_vit.export.towers import references, text_files
 from keras_vit.export.verify import (
     check_tolerance,
     full_precision_matmul,
@@ -26,7 +26,7 @@ from keras_vit.export.verify import (
 )
 from keras_vit.models import ImageTextModel
 from keras_vit.models.configured import backbone
-from keras_vit.models.geometry import DYNAMIC_SIZE
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path, free_path
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from keras_vit.export import archive, hub, image_text, onnx, openvino, saved_model, tflite, web
+from keras_vit.export import hub, onnx, openvino, saved_model, tar_archive, tflite, towers, web
 from keras_vit.export.description import describe
 from keras_vit.export.hub import Facts
 from keras_vit.export.verify import Tolerance
@@ -242,7 +242,7 @@ FORMATS = (
 
 def _towers(part, signatures, opened):
     def write(job, path):
-        image_text.export_image_text(job.towers, path, signatures)
+        towers.export_image_text(job.towers, path, signatures)
 
     path = f"{part}/saved_model/{{version}}"
     return Format("saved_model", path, "", write, opened, _EXACT, part=part)
@@ -250,16 +250,16 @@ def _towers(part, signatures, opened):
 
 def _text_litert(precision, tolerance):
     def write(job, path):
-        image_text.export_text_tflite(job.towers, path, precision=precision)
+        towers.export_text_tflite(job.towers, path, precision=precision)
 
-    about = {"precision": precision, "delegates": image_text.DELEGATES, "part": "text"}
+    about = {"precision": precision, "delegates": towers.DELEGATES, "part": "text"}
     path = f"text/{_litert_file(precision)}"
-    return Format("tflite", path, ".tflite", write, image_text.open_text, tolerance, **about)
+    return Format("tflite", path, ".tflite", write, towers.open_text, tolerance, **about)
 
 
 TOWER_FORMATS = (  # in addition to the image tower's formats
-    _towers("text", image_text.TEXT, image_text.open_text),
-    _towers("image_text", image_text.SIGNATURES, image_text.open_zero_shot),
+    _towers("text", towers.TEXT, towers.open_text),
+    _towers("image_text", towers.SIGNATURES, towers.open_zero_shot),
     _text_litert("float32", _EXACT),
     _text_litert("float16", Tolerance("max_logit_difference", 5e-3)),
     _text_litert("dynamic_int8", Tolerance("max_logit_difference", 0.1, required=False)),
@@ -307,7 +307,7 @@ def choose_formats(formats, precisions):
 
 def suffixes():
     """The suffixes of exported files and archives."""
-    known = (*(format.suffix for format in FORMATS if format.suffix), *archive.SUFFIXES)
+    known = (*(format.suffix for format in FORMATS if format.suffix), *tar_archive.SUFFIXES)
     return (*dict.fromkeys(known),)
 
 

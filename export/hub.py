@@ -6,10 +6,10 @@ import pathlib
 import re
 import tempfile
 
-from keras_vit.export.archive import extract_archive, make_archive
 from keras_vit.export.description import read_description
-from keras_vit.export.model_card import model_card, summary, usage
+from keras_vit.export.hub_card import model_card, summary, usage
 from keras_vit.export.saved_model import open_saved_model
+from keras_vit.export.tar_archive import extract_archive, make_archive
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path
 

@@ -16,7 +16,7 @@ from keras_vit.export import tflite
 from keras_vit.export.description import damaged, parse_description, read_description
 from keras_vit.lazy import optional_package
 from keras_vit.messages import one_line
-from keras_vit.models.geometry import DYNAMIC_SIZE
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.rules import one_of
 from keras_vit.weights.cache import file_sha256
 from keras_vit.writing import atomic_path

@@ -9,13 +9,13 @@ import tensorflow as tf
 from keras import ops
 
 from keras_vit.engine.adapting import plain_arrays
-from keras_vit.export import class_maps, signatures
+from keras_vit.export import class_map_outputs, signatures
 from keras_vit.export.description import FILE, LABELS, damaged, describe, read_description
 from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.labels import label_kind
 from keras_vit.models import VisionTransformer
 from keras_vit.models.configured import ConfiguredModel, backbone
-from keras_vit.models.geometry import DYNAMIC_SIZE
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.rules import integer, items
 from keras_vit.writing import atomic_path
 
@@ -232,7 +232,7 @@ def _exported(model, description):
 
     def serving_default(images):
         if segments:
-            return class_maps.map_outputs(logits(images))
+            return class_map_outputs.map_outputs(logits(images))
         return signatures.named_outputs(forward(images, False), description)
 
     def image_feature_vector(images):
@@ -240,12 +240,12 @@ def _exported(model, description):
 
     def serving_uint8(images):
         if segments:
-            return class_maps.maps_of_uint8(images, logits, description)
+            return class_map_outputs.maps_of_uint8(images, logits, description)
         return serving_default(signatures.from_uint8(images, description))
 
     def serving_bytes(image_bytes):
         if segments:
-            return class_maps.masks_of_bytes(image_bytes, logits, description)
+            return class_map_outputs.masks_of_bytes(image_bytes, logits, description)
         if any_size:
             outputs = signatures.compute_each(image_bytes, exported.serving_default, description)
         else:

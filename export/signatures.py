@@ -3,10 +3,10 @@
 import keras
 import tensorflow as tf
 
-from keras_vit.data.formats import is_bounded
-from keras_vit.data.images import decode, with_channels
+from keras_vit.data.decoding.encoded_images import is_bounded
+from keras_vit.data.decoding.model_input import decode, with_channels
 from keras_vit.inspection.attention import rollout_outputs, rollout_tensor
-from keras_vit.models.geometry import DYNAMIC_SIZE, stem_stride
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
 from keras_vit.preprocessing import bounds
 from keras_vit.tasks import get_task
 

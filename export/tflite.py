@@ -9,10 +9,11 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 from _keras_vit_cli import quiet_startup_logs
-from keras_vit.export import class_maps, ml_drift, signatures
+from keras_vit.export import class_map_outputs, signatures
 from keras_vit.export.description import damaged, read_description
-from keras_vit.export.litert_form import litert_form
-from keras_vit.export.tflite_metadata import read_tflite_description, write_tflite
+from keras_vit.export.litert import ml_drift
+from keras_vit.export.litert.graph_form import litert_form
+from keras_vit.export.litert.metadata import read_tflite_description, write_tflite
 from keras_vit.messages import one_line
 from keras_vit.models import ImageSegmenter, VisionTransformer
 from keras_vit.rules import integer, one_of, optional
@@ -205,7 +206,7 @@ def _converter(model, description, shape, rollout):
 
     def serve(images):
         if description.segmenter is not None:
-            return {class_maps.MAP: class_maps.class_map(compute(images, False)["logits"])}
+            return {class_map_outputs.MAP: class_map_outputs.class_map(compute(images, False)["logits"])}
         return signatures.named_outputs(compute(images, False), description)
 
     spec = tf.TensorSpec(shape, tf.float32, name="images")

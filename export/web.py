@@ -13,11 +13,11 @@ import tempfile
 
 import numpy as np
 
-from keras_vit.export.class_maps import MAP
+from keras_vit.export.class_map_outputs import MAP
 from keras_vit.export.description import damaged, read_description
 from keras_vit.export.tflite import PRECISIONS, export_tflite, open_tflite
-from keras_vit.inspection.class_maps import class_colors
-from keras_vit.models.geometry import grid_shape
+from keras_vit.inspection.class_map_pictures import class_colors
+from keras_vit.models.vit.geometry import grid_shape
 from keras_vit.rules import boolean, integer, one_of, optional
 from keras_vit.writing import atomic_path
 

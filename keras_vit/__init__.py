@@ -2,14 +2,14 @@
 
 from keras_vit import training as training
 from keras_vit.lazy import lazy_names
-from keras_vit.models.dino import DINO as DINO
-from keras_vit.models.image_gpt import ImageGPT as ImageGPT
-from keras_vit.models.image_text import ImageTextModel as ImageTextModel
-from keras_vit.models.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
-from keras_vit.models.masked_patch import MaskedPatchPredictor as MaskedPatchPredictor
-from keras_vit.models.segmentation import ImageSegmenter as ImageSegmenter
-from keras_vit.models.text import TextTransformer as TextTransformer
-from keras_vit.models.vit import VisionTransformer as VisionTransformer
+from keras_vit.models.image_text.image_text_model import ImageTextModel as ImageTextModel
+from keras_vit.models.image_text.text_transformer import TextTransformer as TextTransformer
+from keras_vit.models.pixels.image_gpt import ImageGPT as ImageGPT
+from keras_vit.models.pretraining.dino import DINO as DINO
+from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
+from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor as MaskedPatchPredictor
+from keras_vit.models.segmentation.image_segmenter import ImageSegmenter as ImageSegmenter
+from keras_vit.models.vit.vision_transformer import VisionTransformer as VisionTransformer
 from keras_vit.models.windows import dense_features as dense_features
 from keras_vit.preprocessing import Preprocessing as Preprocessing
 from keras_vit.preprocessing import TextPreprocessing as TextPreprocessing

@@ -17,6 +17,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 from made.limited import Limited
+from made.undrawn import undrawn_figures
 
 # Keras is imported below, in functions: pytest-xdist's first process imports this file but runs no test.
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
@@ -39,7 +40,7 @@ LONGEST = (
     "data/test_hostile_images.py",
     "engine/test_distributed_model.py",
     "cli/test_finetune.py",
-    "models/test_vit.py",
+    "models/vit/test_vision_transformer.py",
     "test_compatibility.py",
 )
 
@@ -103,6 +104,12 @@ def pytest_runtest_setup(item):
     for mark in item.iter_markers("tensorflow_only"):
         if BACKEND != "tensorflow":
             pytest.skip(f"TensorFlow only: {mark.args[0]}")
+
+
+@pytest.fixture(scope="module")
+def undrawn():
+    with undrawn_figures():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

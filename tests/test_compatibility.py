@@ -64,7 +64,7 @@ def test_a_keras_file_of_masked_patch_prediction_gives_its_predictions(written, 
 
 @tensorflow_only
 def test_a_keras_file_with_a_saved_model_gives_its_logits(written, expected):
-    importlib.import_module("keras_vit.export.layer")  # registers the class
+    importlib.import_module("keras_vit.export.saved_model_layer")  # registers the class
     model = keras.saving.load_model(written / "with_saved_model.keras", safe_mode=False)
     assert_close(model(expected["images"]), expected["with_saved_model"], 1e-5)
 

@@ -21,12 +21,12 @@ from made.tokenizers import FILES
 
 import _keras_vit_cli
 from keras_vit import ImageTextModel, TextPreprocessing, VisionTransformer, from_pretrained, save_weights
-from keras_vit.export.archive import MAX_OVERHEAD
-from keras_vit.models.config import OPTIONS
+from keras_vit.export.tar_archive import MAX_OVERHEAD
+from keras_vit.models.vit.schema import OPTIONS
 from keras_vit.preprocessing import MAX_BYTES, MAX_PIXELS
-from keras_vit.preprocessing.text import LARGEST
+from keras_vit.preprocessing.text_preprocessing import LARGEST
 from keras_vit.training import RECIPES, Recipe
-from keras_vit.weights.archive import EXPANSION, UNPACKED
+from keras_vit.weights.array_files import EXPANSION, UNPACKED
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import CATALOGUE, find
 

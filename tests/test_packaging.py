@@ -40,7 +40,8 @@ def test_the_wheel_has_only_our_top_level_names(wheel):
 
 def test_the_wheel_holds_every_module_and_no_tests(wheel, repository):
     modules = {path.relative_to(repository).as_posix() for path in (repository / "keras_vit").rglob("*.py")}
-    modules |= {f"keras_vit/export/{path.name}" for path in (repository / "export").glob("*.py")}
+    exports = (repository / "export").rglob("*.py")
+    modules |= {f"keras_vit/{path.relative_to(repository).as_posix()}" for path in exports}
     modules.add("_keras_vit_cli.py")
     assert "keras_vit/export/__init__.py" in modules
     assert {name for name in wheel if name.endswith(".py")} == modules

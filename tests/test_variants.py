@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_vit.models.config import OPTIONS, ViTConfig
+from keras_vit.models.vit.schema import OPTIONS, ViTConfig
 from keras_vit.variants import FAMILIES, PLAIN, PUBLISHED, STEMS, VARIANTS, cost, parse_variant, variant_of
 
 FAMILY_NAMES = [f"{family}-{size}" for family, (_, sizes) in FAMILIES.items() for size in sizes]

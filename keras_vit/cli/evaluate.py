@@ -1,12 +1,12 @@
 """`keras-vit evaluate`: the scores of a model on a split."""
 
 from keras_vit.cli.labels import with_labels
-from keras_vit.cli.page import png_of
 from keras_vit.cli.report import check_output, check_png, report, text_table
 from keras_vit.cli.source import open_dataset, open_model, task_of
 from keras_vit.evaluation import predict, retrieval
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
 from keras_vit.models.configured import image_model
+from keras_vit.reports.page import png_of
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_write
 

@@ -6,15 +6,15 @@ import pathlib
 import sys
 
 from _keras_vit_cli import settings
-from keras_vit.cli.run_report import REPORT, summary, write_run_report
 from keras_vit.cli.source import check_weights, trained_file
 from keras_vit.engine.strategy import is_chief
 from keras_vit.messages import printable
-from keras_vit.training.config import RunConfig
+from keras_vit.reports.run_report import REPORT, summary, write_run_report
 from keras_vit.training.named_recipes import RECIPES, find_recipe
 from keras_vit.training.recipes import SIZES
 from keras_vit.training.run import load_data, train
-from keras_vit.training.tasks.pairs import tokenizer_source
+from keras_vit.training.run_config import RunConfig
+from keras_vit.training.tasks.image_text_pairs import tokenizer_source
 from keras_vit.training.workdir import read_json
 from keras_vit.weights.catalogue import resolve
 

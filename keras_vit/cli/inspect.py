@@ -6,23 +6,23 @@ import pathlib
 
 import numpy as np
 
-from keras_vit.cli import run_report
-from keras_vit.cli.evaluation_summary import (
-    MAX_ROWS,
-    add_evaluation,
-    sample_images,
-)
-from keras_vit.cli.page import Report, table
 from keras_vit.cli.predict import images_of, names_of
 from keras_vit.cli.report import print_now, text_table
-from keras_vit.cli.run_report import MAX_INSPECTED, REPORT
 from keras_vit.cli.source import finished_run, open_dataset, open_live, open_model, task_of
-from keras_vit.cli.views import Subject, add_views, seen_gray
 from keras_vit.data.datasets import folder_of, title_of
 from keras_vit.export.exported_model import ExportedModel
 from keras_vit.messages import spelled
 from keras_vit.models.classifying import check_not_packed
 from keras_vit.models.configured import backbone
+from keras_vit.reports import run_report
+from keras_vit.reports.evaluation_summary import (
+    MAX_ROWS,
+    add_evaluation,
+    sample_images,
+)
+from keras_vit.reports.model_views import Subject, add_views, seen_gray
+from keras_vit.reports.page import Report, table
+from keras_vit.reports.run_report import MAX_INSPECTED, REPORT
 from keras_vit.tasks import TASKS, get_task
 from keras_vit.tasks.regression import REGRESSION
 from keras_vit.writing import atomic_path

@@ -12,9 +12,9 @@ from keras_vit.cli.report import print_now
 from keras_vit.cli.rows import FORMATS
 from keras_vit.cli.source import open_model, task_of, with_class_names
 from keras_vit.data.files import IMAGE_SUFFIXES
-from keras_vit.data.folder import image_files
-from keras_vit.data.mask_folder import CLASSES, MASKS, NO_CLASS
-from keras_vit.inspection.class_maps import class_overlay, palette_png, png_bytes
+from keras_vit.data.sources.folder import image_files
+from keras_vit.data.sources.mask_folder import CLASSES, MASKS, NO_CLASS
+from keras_vit.inspection.class_map_pictures import class_overlay, palette_png, png_bytes
 from keras_vit.messages import printable
 from keras_vit.preprocessing.web_images import is_url
 from keras_vit.rules import one_of

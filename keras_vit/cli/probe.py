@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from keras_vit.cli.page import png_of
 from keras_vit.cli.report import check_output, check_png, introduce, report, text_table
 from keras_vit.cli.source import open_live, seed_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import probe_blocks
+from keras_vit.reports.page import png_of
 from keras_vit.writing import atomic_write
 
 

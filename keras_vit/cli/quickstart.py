@@ -5,13 +5,13 @@ import json
 import pathlib
 
 from keras_vit.cli.export import summary
-from keras_vit.cli.run_report import REPORT, write_run_report
 from keras_vit.cli.source import open_live
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.folder import export_folder
-from keras_vit.training.config import RunConfig
+from keras_vit.reports.run_report import REPORT, write_run_report
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import train
+from keras_vit.training.run_config import RunConfig
 
 # With 16 pixels, a patch of 2×2 is one pixel of the 8×8 scans: 64 tokens.
 MODEL = {

@@ -5,7 +5,7 @@ from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.cli.source import finished_run, run_of, trained_file
 from keras_vit.data.datasets import title_of
 from keras_vit.messages import listed
-from keras_vit.models.config import DEFAULTS
+from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.rules import one_of
 from keras_vit.tasks import get_task
 from keras_vit.weights.catalogue import find

@@ -1,6 +1,6 @@
 """Images and labels: data sets, decoding, augmentation and batches, independent of the models."""
 
-from keras_vit.data.augmentation_options import Augmentation as Augmentation
+from keras_vit.data.augmentation.options import Augmentation as Augmentation
 from keras_vit.lazy import lazy_names
 
 # These names need TensorFlow, which other Keras backends do without.
@@ -11,10 +11,10 @@ LAZY = {
     "Texts": "pairs",
     "evaluation_batches": "batches",
     "load_dataset": "datasets",
-    "masked_patch_batches": "masking",
+    "masked_patch_batches": "augmentation.masking",
     "pair_batches": "pairs",
-    "random_order_batches": "masking",
+    "random_order_batches": "augmentation.masking",
     "training_batches": "batches",
-    "view_augmentation": "views",
+    "view_augmentation": "augmentation.crops",
 }
 __getattr__, __dir__ = lazy_names(__name__, LAZY)

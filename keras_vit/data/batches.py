@@ -2,8 +2,12 @@
 
 import tensorflow as tf
 
-from keras_vit.data.augmentation import Augmentation, batch_augmentation, image_augmentation
-from keras_vit.data.images import decode_and_prepare
+from keras_vit.data.augmentation.random_augmentation import (
+    Augmentation,
+    batch_augmentation,
+    image_augmentation,
+)
+from keras_vit.data.decoding.model_input import decode_and_prepare
 from keras_vit.data.masks import prepare_mask
 from keras_vit.data.samples import not_converted, per_worker_batch
 from keras_vit.labels import IGNORE, kind_of_axes

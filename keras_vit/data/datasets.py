@@ -65,18 +65,18 @@ def load_dataset(
             "single_label" the table has a column for each class (0 or 1) or each target (a number) in
             place of `label`. Images are JPEG, PNG, BMP of 8, 24 or 32 bits per pixel, GIF, WebP (not with
             TensorFlow 2.19) and TIFF, and are read in their EXIF orientation. For "segmentation" it is
-            PATH/images/* with PATH/masks/*.png, see `keras_vit.data.mask_folder`.
+            PATH/images/* with PATH/masks/*.png, see `keras_vit.data.sources.mask_folder`.
             "tfds:NAME", "tfds:NAME/config", "tfds:NAME:version": a data set of TensorFlow Datasets,
-            downloaded if necessary. The splits of the official presets (`keras_vit.data.tfds.PRESETS`), or
-            its own.
-            "vtab:TASK": one of the 19 tasks of VTAB-1k (`keras_vit.data.vtab.TASKS`).
+            downloaded if necessary. The splits of the official presets
+            (`keras_vit.data.sources.tfds.PRESETS`), or its own.
+            "vtab:TASK": one of the 19 tasks of VTAB-1k (`keras_vit.data.sources.vtab.TASKS`).
         seed: The seed of the split where a folder (or digits) has none of its own.
         on_bad_image: For unreadable images of a folder: "fail" raises an error with their paths, "skip"
             skips them and lists them in `bad_images`.
         task: "single_label", "multi_label", "regression" or "segmentation".
         data_dir: For "tfds:" and "vtab:", the folder of prepared data sets; None for the default.
         texts: Whether to read the captions of a folder's images instead of their classes, see
-            `keras_vit.data.caption_folder`.
+            `keras_vit.data.sources.caption_folder`.
         labels: Whether labels are necessary. False: a folder without folders of classes is read as images
             without class names, in any subfolders, split by chance unless the folders at its top are train
             and perhaps val and test.
@@ -106,7 +106,7 @@ def load_dataset(
         raise ValueError(f"data set {name!r} is unknown{_hint(name)}; expected {_known()}")
     if task not in source.tasks:
         raise ValueError(f"{name} has no labels for task {task!r}; it has {', '.join(source.tasks)}")
-    load = getattr(importlib.import_module(f"keras_vit.data.{kind}"), f"load_{kind}")
+    load = getattr(importlib.import_module(f"keras_vit.data.sources.{kind}"), f"load_{kind}")
     options = {"seed": seed, "on_bad_image": on_bad_image, "data_dir": data_dir, "labels": labels}
     fields = load(argument, task=task, texts=texts, **options)
     for split, samples in fields["splits"].items():
@@ -136,7 +136,7 @@ def _hint(name):
     kinds = [own for own, source in SOURCES.items() if bool(source.placeholder) == bool(argument)]
     if (hint := did_you_mean(kind, kinds)) or colon:
         return hint if kind not in SOURCES else ""
-    if hint := did_you_mean(name, importlib.import_module("keras_vit.data.tfds").PRESETS, "tfds:{}"):
+    if hint := did_you_mean(name, importlib.import_module("keras_vit.data.sources.tfds").PRESETS, "tfds:{}"):
         return hint
     names = importlib.import_module("tensorflow_datasets").list_builders(with_community_datasets=False)
     return f" (did you mean 'tfds:{name}'?)" if name.partition("/")[0] in names else ""

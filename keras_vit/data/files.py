@@ -8,7 +8,7 @@ import pathlib
 
 from tqdm import tqdm
 
-from keras_vit.data.images import file_orientation
+from keras_vit.data.decoding.model_input import file_orientation
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("val", "valid", "validation"), "validation")

@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from keras_vit.data.images import read
+from keras_vit.data.decoding.model_input import read
 from keras_vit.data.samples import Samples, not_converted
 from keras_vit.labels import IGNORE
 from keras_vit.preprocessing import Preprocessing, bounds
 from keras_vit.preprocessing.image_files import check_file
-from keras_vit.preprocessing.resizing import resize, resize_and_crop
+from keras_vit.preprocessing.image_resizing import resize, resize_and_crop
 
 # What Pillow raises for a damaged PNG file.
 PNG_ERRORS = (OSError, SyntaxError, IndexError, EOFError, OverflowError, struct.error, zlib.error)

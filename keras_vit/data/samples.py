@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.images import read
+from keras_vit.data.decoding.model_input import read
 
 SPLITS = ("train", "validation", "test")
 READ_BATCH = 64  # array records

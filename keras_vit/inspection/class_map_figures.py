@@ -5,7 +5,7 @@ import math
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from keras_vit.inspection.class_maps import class_colors, class_overlay
+from keras_vit.inspection.class_map_pictures import class_colors, class_overlay
 from keras_vit.inspection.drawing import (
     BLUE,
     IMAGE,

@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.inspection.blocks import check_images, patch_grid, score_chunks, walk
-from keras_vit.models.geometry import stem_stride
+from keras_vit.models.vit.geometry import stem_stride
 
 
 def attention_distance(model, images):

@@ -15,7 +15,7 @@ from keras_vit.layers.mask_tokens import MaskTokens as MaskTokens
 from keras_vit.layers.mlp import MlpBlock as MlpBlock
 from keras_vit.layers.packed_patches import PackedPositionEmbs as PackedPositionEmbs
 from keras_vit.layers.packed_patches import PaddingBias as PaddingBias
-from keras_vit.layers.palette import PaletteEmbedding as PaletteEmbedding
+from keras_vit.layers.palette_embedding import PaletteEmbedding as PaletteEmbedding
 from keras_vit.layers.patch_embedding import PatchEmbedding as PatchEmbedding
 from keras_vit.layers.patch_embedding import extract_patches as extract_patches
 from keras_vit.layers.position_embedding import AddPositionEmbs as AddPositionEmbs
@@ -27,10 +27,10 @@ from keras_vit.layers.rotary import RotaryPositions as RotaryPositions
 from keras_vit.layers.rotary import rotate as rotate
 from keras_vit.layers.start_token import StartToken as StartToken
 from keras_vit.layers.std_conv import StdConv2D as StdConv2D
-from keras_vit.layers.text import CausalBias as CausalBias
-from keras_vit.layers.text import TokenEmbedding as TokenEmbedding
-from keras_vit.layers.text import TokenPaddingBias as TokenPaddingBias
-from keras_vit.layers.text import TokenPooling as TokenPooling
+from keras_vit.layers.text_tokens import CausalBias as CausalBias
+from keras_vit.layers.text_tokens import TokenEmbedding as TokenEmbedding
+from keras_vit.layers.text_tokens import TokenPaddingBias as TokenPaddingBias
+from keras_vit.layers.text_tokens import TokenPooling as TokenPooling
 from keras_vit.layers.token_grid import GridToTokens as GridToTokens
 from keras_vit.layers.token_grid import TokensToGrid as TokensToGrid
 from keras_vit.layers.weight_norm import WeightNormDense as WeightNormDense

@@ -4,7 +4,7 @@ import numpy as np
 
 from keras_vit.labels import label_kind
 from keras_vit.layers.patch_embedding import check_divisible
-from keras_vit.models.geometry import is_dynamic, patched_size
+from keras_vit.models.vit.geometry import is_dynamic, patched_size
 from keras_vit.rules import integer
 
 

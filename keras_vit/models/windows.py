@@ -9,11 +9,11 @@ import numpy as np
 from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.models.classifying import check_finite, check_not_packed
 from keras_vit.models.configured import backbone
-from keras_vit.models.encoder_model import patch_pixels
 from keras_vit.models.features import grids_of_blocks
-from keras_vit.models.geometry import is_dynamic
+from keras_vit.models.pretraining.encoder_model import patch_pixels
+from keras_vit.models.vit.geometry import is_dynamic
+from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.preprocessing.inputs import as_list, as_pixels
-from keras_vit.preprocessing.resizing import resize
 from keras_vit.rules import boolean, integer, items, number, optional
 
 _PAIR = optional(items(integer(at_least=1), 2))

@@ -34,8 +34,8 @@ def read_image(source):
         source: Path of the file, its `http://` or `https://` URL, or its content as bytes.
 
     Returns:
-        uint8 (height, width, 3), of a GIF's first frame, as `keras_vit.data.images.decode` returns them. Of
-        16 bits per channel the upper 8 are kept.
+        uint8 (height, width, 3), of a GIF's first frame, as `keras_vit.data.decoding.model_input.decode`
+        returns them. Of 16 bits per channel the upper 8 are kept.
 
     Raises:
         ValueError: if the file is missing, is not a readable image, or has more than `MAX_PIXELS`; the

@@ -40,7 +40,7 @@ def download_image(url):
     """
     from requests import exceptions  # which takes a tenth of a second to import
 
-    from keras_vit.web import Session, get
+    from keras_vit.http_requests import Session, get
 
     content, end = bytearray(), time.monotonic() + LONGEST
     try:

@@ -5,7 +5,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_vit.data.batches import evaluation_batches, mask_batches
-from keras_vit.data.images import decode, decode_and_prepare
+from keras_vit.data.decoding.model_input import decode, decode_and_prepare
 from keras_vit.data.samples import not_converted
 from keras_vit.labels import IGNORE, LABEL_KINDS
 from keras_vit.models.classifying import check_finite

@@ -10,7 +10,7 @@ from keras_vit.labels import IGNORE, LABEL_KINDS
 from keras_vit.losses import SegmentationCrossEntropy
 from keras_vit.messages import listed
 from keras_vit.models.configured import backbone
-from keras_vit.models.segmentation import ImageSegmenter
+from keras_vit.models.segmentation.image_segmenter import ImageSegmenter
 from keras_vit.preprocessing.image_files import read_image
 from keras_vit.tasks.segmentation_scores import (
     SegmentationPredictions,

@@ -12,10 +12,10 @@ from keras_vit.losses import SquaredError as SquaredError
 from keras_vit.tasks.single_label import Accuracy as Accuracy
 from keras_vit.training.compiling import compile_model as compile_model
 from keras_vit.training.compiling import freeze as freeze
-from keras_vit.training.config import RunConfig as RunConfig
 from keras_vit.training.named_recipes import RECIPES as RECIPES
 from keras_vit.training.named_recipes import find_recipe as find_recipe
 from keras_vit.training.recipes import Recipe as Recipe
+from keras_vit.training.run_config import RunConfig as RunConfig
 from keras_vit.training.workdir import Workdir as Workdir
 
 # These names need TensorFlow, which other Keras backends do without.

@@ -19,9 +19,9 @@ from keras_vit.engine.sharding import BATCH, Sharded, check_heads, parse_strateg
 from keras_vit.lazy import optional_package
 from keras_vit.models.configured import backbone
 from keras_vit.training.building import build_model
-from keras_vit.training.compiled import collectives, operations
 from keras_vit.training.compiling import compile_model
-from keras_vit.training.config import RunConfig
+from keras_vit.training.hlo import collectives, operations
+from keras_vit.training.run_config import RunConfig
 
 # Operations on bfloat16 per second at most, by Google's documentation of each TPU.
 PEAK_FLOPS = {"v5e": 197e12, "v5p": 459e12, "v6e": 918e12}

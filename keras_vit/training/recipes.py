@@ -3,7 +3,7 @@
 import dataclasses
 
 from keras_vit import rules
-from keras_vit.data.augmentation_options import CROP_AREA, Augmentation
+from keras_vit.data.augmentation.options import CROP_AREA, Augmentation
 from keras_vit.engine.optimizers import LAYER_DECAY
 from keras_vit.engine.schedules import DECAYS
 from keras_vit.messages import did_you_mean

@@ -33,8 +33,8 @@ from keras_vit.training.callbacks import (
 )
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_model
-from keras_vit.training.config import DEFAULTS
-from keras_vit.training.features import FeatureSamples, feature_samples
+from keras_vit.training.frozen_features import FeatureSamples, feature_samples
+from keras_vit.training.run_config import DEFAULTS
 from keras_vit.training.workdir import Workdir, save_model
 
 # TensorFlow's errors for an image file that is damaged, missing or protected, or that Pillow cannot read.

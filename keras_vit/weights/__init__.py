@@ -1,7 +1,7 @@
 """Checkpoint files to models, and back."""
 
 from keras_vit.lazy import lazy_names
-from keras_vit.weights.archive import read_arrays as read_arrays
+from keras_vit.weights.array_files import read_arrays as read_arrays
 from keras_vit.weights.cache import cache_folder as cache_folder
 from keras_vit.weights.catalogue import Checkpoint as Checkpoint
 from keras_vit.weights.catalogue import find as find

@@ -6,7 +6,7 @@ import math
 import re
 
 from keras_vit.layers.relative_position_bias import PREFIX_PAIRS
-from keras_vit.models.geometry import grid_shape, prefix_tokens
+from keras_vit.models.vit.geometry import grid_shape, prefix_tokens
 from keras_vit.variants import VARIANTS
 
 _SIZES = ("hidden_size", "num_layers", "mlp_dim")

@@ -14,13 +14,13 @@ from absl import logging
 
 from keras_vit.engine.adapting import adaptable_layers, plain_arrays
 from keras_vit.messages import listed
-from keras_vit.models.config import DEFAULTS, OPTIONS
 from keras_vit.models.configured import backbone, image_model
-from keras_vit.models.geometry import min_parameters, stem_stride
+from keras_vit.models.vit.geometry import min_parameters, stem_stride
+from keras_vit.models.vit.schema import DEFAULTS, OPTIONS
 from keras_vit.rules import one_of
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights.architecture import infer_arguments
-from keras_vit.weights.archive import check_unpacked_size, check_zip, float_arrays, load_arrays
+from keras_vit.weights.array_files import check_unpacked_size, check_zip, float_arrays, load_arrays
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import find, licence_note, resolve
 from keras_vit.weights.class_names import class_names

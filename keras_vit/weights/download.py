@@ -12,8 +12,8 @@ from filelock import FileLock
 from requests import exceptions
 from tqdm import tqdm
 
+from keras_vit.http_requests import Refused, Session, check_encrypted, get
 from keras_vit.messages import one_line, redact_url
-from keras_vit.web import Refused, Session, check_encrypted, get
 from keras_vit.weights.cache import LARGEST_SIDECAR, cached_path, check_file
 from keras_vit.writing import flush
 

@@ -246,7 +246,7 @@ def _check_connection(endpoint):
     """Raise LocalEntryNotFoundError if a server cannot be reached, which the library tries for a minute."""
     from huggingface_hub import errors
 
-    from keras_vit.web import connection_problem
+    from keras_vit.http_requests import connection_problem
 
     if problem := connection_problem(endpoint):
         raise errors.LocalEntryNotFoundError(problem)

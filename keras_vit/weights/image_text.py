@@ -4,8 +4,8 @@ import json
 import re
 from typing import NamedTuple
 
-from keras_vit.models.image_text import ImageTextModel
-from keras_vit.models.text import TextTransformer
+from keras_vit.models.image_text.image_text_model import ImageTextModel
+from keras_vit.models.image_text.text_transformer import TextTransformer
 from keras_vit.rules import integer, number, text
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.layouts import LAYOUTS, hub_config, open_clip

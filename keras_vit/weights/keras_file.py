@@ -11,7 +11,7 @@ import keras
 from keras.src.backend.common import global_state  # not public, as what follows
 from keras.src.saving import saving_lib, serialization_lib
 
-from keras_vit.weights.archive import check_unpacked_size
+from keras_vit.weights.array_files import check_unpacked_size
 
 WEIGHTS = "model.weights.h5"
 _CHUNK = 1 << 20  # bytes

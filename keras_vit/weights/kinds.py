@@ -2,7 +2,7 @@
 
 from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
 from keras_vit.models.configured import inner_transformer
-from keras_vit.models.masked_autoencoder import MaskedAutoencoder
+from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.weights.image_text import TwoTowerParts
 from keras_vit.weights.masked_autoencoder import DecoderParts
 from keras_vit.weights.pixels import PaletteParts

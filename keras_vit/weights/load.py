@@ -10,11 +10,18 @@ from keras_vit.engine.adapting import copy_with_weights, plain_arrays
 from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
 from keras_vit.models import ImageGPT, ImageSegmenter, VisionTransformer
-from keras_vit.models.config import refuse_unknown
-from keras_vit.models.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
+from keras_vit.models.vit.schema import refuse_unknown
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
 from keras_vit.weights import segmentation
+from keras_vit.weights.array_resizing import (
+    POSITION_RESIZES,
+    adapted_channels,
+    resized_patch_kernel,
+    resized_positions,
+    resized_relative_positions,
+)
 from keras_vit.weights.catalogue import resolve
 from keras_vit.weights.checkpoint import (
     KINDS,
@@ -28,13 +35,6 @@ from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.image_text import image_text_model, tokenizer_family
 from keras_vit.weights.masked_autoencoder import masked_autoencoder
-from keras_vit.weights.resizing import (
-    POSITION_RESIZES,
-    adapted_channels,
-    resized_patch_kernel,
-    resized_positions,
-    resized_relative_positions,
-)
 from keras_vit.weights.tokenizer import read_text_preprocessing
 
 HEADS = ("auto", "keep", "reset")

@@ -8,14 +8,14 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers import sincos_2d
-from keras_vit.models.geometry import grid_shape
-from keras_vit.models.masked_autoencoder import MaskedAutoencoder
+from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
+from keras_vit.models.vit.geometry import grid_shape
 from keras_vit.rules import integer
-from keras_vit.weights.archive import check_unpacked_size
+from keras_vit.weights.array_files import check_unpacked_size
 from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.decoders import DECODERS, DEFAULTS, OPTIONS, POSITIONS
 from keras_vit.weights.layouts.heads import merged_heads, split_heads
 from keras_vit.weights.layouts.hub_config import CONFIG
-from keras_vit.weights.layouts.masked_autoencoder import DECODERS, DEFAULTS, OPTIONS, POSITIONS
 from keras_vit.weights.layouts.table import MappedArrays
 from keras_vit.weights.metadata import read_json
 from keras_vit.weights.shards import stored_size

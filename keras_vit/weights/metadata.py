@@ -4,9 +4,9 @@ import hashlib
 import json
 import warnings
 
-from keras_vit.models.config import OPTIONS, check_options
-from keras_vit.models.geometry import DYNAMIC_SIZE, is_dynamic
-from keras_vit.weights.archive import digest_in
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE, is_dynamic
+from keras_vit.models.vit.schema import OPTIONS, check_options
+from keras_vit.weights.array_files import digest_in
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.fetch import SIDECARS, WEIGHTS
 

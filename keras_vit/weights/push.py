@@ -7,9 +7,9 @@ import tempfile
 
 from keras_vit.messages import one_line
 from keras_vit.rules import one_of, optional
+from keras_vit.weights.huggingface_card import model_card
 from keras_vit.weights.kinds import parts_of
 from keras_vit.weights.layouts import LAYOUTS, hub_config
-from keras_vit.weights.model_card import model_card
 from keras_vit.weights.save import cannot_express, save_weights
 
 PUSHED = ("huggingface", "timm")  # in order of preference

@@ -7,10 +7,10 @@ import numpy as np
 
 from keras_vit import rules
 from keras_vit.layers.dense import STATE
-from keras_vit.models.config import DEFAULTS
-from keras_vit.models.geometry import prefix_tokens
+from keras_vit.models.vit.geometry import prefix_tokens
+from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.rules import one_of
-from keras_vit.weights.archive import FLOATS, write_arrays
+from keras_vit.weights.array_files import FLOATS, write_arrays
 from keras_vit.weights.kinds import parts_of
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.layouts.heads import merged_heads

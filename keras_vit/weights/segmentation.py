@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 
-from keras_vit.layers.segmentation import QueryAttentionBias
-from keras_vit.models.mask_loss import NO_OBJECT_WEIGHT
-from keras_vit.models.segmentation import ImageSegmenter
+from keras_vit.layers.segmentation_head import QueryAttentionBias
+from keras_vit.models.segmentation.image_segmenter import ImageSegmenter
+from keras_vit.models.segmentation.mask_loss import NO_OBJECT_WEIGHT
 from keras_vit.weights.class_names import is_same_class
 from keras_vit.weights.layouts.huggingface_types import MASK_PROBABILITIES
 from keras_vit.weights.stored_parts import StoredParts

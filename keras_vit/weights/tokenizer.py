@@ -2,7 +2,7 @@
 
 import pathlib
 
-from keras_vit.preprocessing.text import CONFIG, TextPreprocessing, describe, read_config
+from keras_vit.preprocessing.text_preprocessing import CONFIG, TextPreprocessing, describe, read_config
 from keras_vit.weights.fetch import beside, fetch
 
 _NEXT_TO = {"vocab.json": "merges.txt"}

@@ -8,11 +8,10 @@ import subprocess
 import sys
 import tempfile
 import types
-from unittest import mock
 
 import pytest
 from made.folders import write_classes
-from PIL import Image
+from made.undrawn import undrawn_figures
 from reference.small import one_block
 
 import _keras_vit_cli
@@ -73,21 +72,6 @@ def refused():
     return check
 
 
-@contextlib.contextmanager
-def _undrawn():
-    png = io.BytesIO()
-    Image.new("L", (1, 1)).save(png, "PNG")
-    with mock.patch("keras_vit.cli.page.png_of", lambda figure: png.getvalue()):
-        yield
-
-
-@pytest.fixture(scope="module")
-def undrawn():
-    """Figures are made and not drawn, for tests that look at no pixel: tests/inspection draws them all."""
-    with _undrawn():
-        yield
-
-
 @pytest.fixture(scope="session")
 def weights(golden):
     return golden / "token.npz"
@@ -124,7 +108,7 @@ def run(shared_folder, keras_vit, finetune):
     """A finished run's folder, and what the command printed."""
 
     def make(folder):
-        with _undrawn():
+        with undrawn_figures():
             done = keras_vit(*finetune, "--workdir", folder / "run")
         (folder / "done.json").write_text(json.dumps(vars(done)))
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from keras_vit import ImageTextModel
 from keras_vit.cli import finetune as module
-from keras_vit.data.digits_words import word_tokenizer
+from keras_vit.data.sources.digits_words import word_tokenizer
 from keras_vit.training.workdir import Workdir
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")

@@ -10,15 +10,16 @@ from PIL import Image
 from reference.small import small
 
 from keras_vit import from_pretrained
-from keras_vit.cli import inspect, views
+from keras_vit.cli import inspect
 from keras_vit.data.datasets import load_dataset
 from keras_vit.inspection import attention_distance, filter_components
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.reports import model_views
 
 pytestmark = pytest.mark.usefixtures("eager")
 
 EVALUATION = ["Scores", "Confusions", "Worst predictions", "Best predictions"]
-VIEWS = [heading for heading, _, _ in views.VIEWS.values()]
+VIEWS = [heading for heading, _, _ in model_views.VIEWS.values()]
 PNGS = ["rollout.png", "heads.png", "distances.png", "filters.png", "positions.png", "similarity.png"]
 
 

@@ -123,7 +123,7 @@ def test_a_small_model_is_divided_by_fsdp():
 
 FLOPS = """
 from keras_vit.training import plan
-from keras_vit.training.config import RunConfig
+from keras_vit.training.run_config import RunConfig
 from keras_vit.training.named_recipes import find_recipe
 
 chips = plan.find_chips("v5e:2x2")

@@ -14,18 +14,18 @@ from reference.comparing import randomize
 from reference.small import SMALL, small
 
 from keras_vit import ImageSegmenter, VisionTransformer
-from keras_vit.cli.evaluation_summary import add_evaluation
-from keras_vit.cli.page import Report
 from keras_vit.cli.predict import lines_of_classes, mask_files
-from keras_vit.cli.run_report import write_run_report
 from keras_vit.cli.source import with_class_names
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.masks import read_mask
 from keras_vit.evaluation import predict, segmentation_scores
 from keras_vit.export.folder import export_folder
 from keras_vit.inspection import class_overlay
-from keras_vit.training.config import RunConfig
+from keras_vit.reports.evaluation_summary import add_evaluation
+from keras_vit.reports.page import Report
+from keras_vit.reports.run_report import write_run_report
 from keras_vit.training.named_recipes import RECIPES
+from keras_vit.training.run_config import RunConfig
 from keras_vit.training.workdir import Workdir, save_model
 
 pytestmark = pytest.mark.usefixtures("eager")

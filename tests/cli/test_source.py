@@ -10,7 +10,7 @@ from reference.small import small
 
 from keras_vit import VisionTransformer, save_weights
 from keras_vit.cli.source import is_exported, open_live, open_model, run_of
-from keras_vit.export import archive
+from keras_vit.export import tar_archive
 from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
@@ -52,7 +52,7 @@ def saved(tmp_path_factory):
 
 def test_a_tgz_is_opened(saved, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
-    path = archive.make_archive(saved, tmp_path / "vit.tar.gz").rename(tmp_path / "vit.tgz")
+    path = tar_archive.make_archive(saved, tmp_path / "vit.tar.gz").rename(tmp_path / "vit.tgz")
     assert isinstance(open_model(path), ExportedModel)
     with pytest.raises(ValueError, match="' is an exported model; expected the run, .keras file"):
         open_live(path)
@@ -102,7 +102,7 @@ def test_the_digest_of_every_file_is_checked(name, saved, tmp_path, monkeypatch)
     if name == "m.npz":
         save_weights(small(), path, "vit_jax")
     elif name == "m.tar.gz":
-        archive.make_archive(saved, path)
+        tar_archive.make_archive(saved, path)
     else:
         path.mkdir() if name == "run" else None
         small().save(path / "model.keras" if name == "run" else path)

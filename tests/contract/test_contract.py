@@ -17,7 +17,7 @@ from reference.small import HYBRID, NO_TRANSFORMER, SMALL
 
 import keras_vit
 from keras_vit import layers, preprocessing, variants
-from keras_vit.layers import segmentation
+from keras_vit.layers import segmentation_head
 from keras_vit.layers.attention import Projection
 from keras_vit.layers.dense import Dense, EinsumDense
 
@@ -103,16 +103,20 @@ LAYERS = [
     (Dense, {"units": 6, "activation": "relu"}, [TOKENS]),
     (EinsumDense, {"equation": "btc,chd->bthd", "output_shape": (5, 2, 4), "bias_axes": "hd"}, [TOKENS]),
     (Projection, {"equation": "btc,chd->bthd", "output_shape": (5, 2, 4), "bias_axes": "hd"}, [TOKENS]),
-    (segmentation.UpscaleBlock, {"activation": "gelu_tanh", "norm_epsilon": 1e-5}, [GRID]),
-    (segmentation.ResizeToImage, {}, [GRID, IMAGE]),
-    (segmentation.QueryAttentionBias, {"num_prefix_tokens": 1}, [(4, 6, 3), GRID]),
-    (segmentation.SemanticScores, {}, [(4, 6, 3), (3, 5), IMAGE]),
+    (segmentation_head.UpscaleBlock, {"activation": "gelu_tanh", "norm_epsilon": 1e-5}, [GRID]),
+    (segmentation_head.ResizeToImage, {}, [GRID, IMAGE]),
+    (segmentation_head.QueryAttentionBias, {"num_prefix_tokens": 1}, [(4, 6, 3), GRID]),
+    (segmentation_head.SemanticScores, {}, [(4, 6, 3), (3, 5), IMAGE]),
     (preprocessing.PreprocessingLayer, {"preprocessing": {"image_size": (8, 6)}}, [Pixels(IMAGE)]),
 ]
 # Their outputs, for a loss or the attention's scores, are float32 under every policy.
 BIASES = (
     *(layers.CausalBias, layers.PaddingBias, layers.TokenPaddingBias),
-    *(segmentation.QueryAttentionBias, segmentation.ResizeToImage, segmentation.SemanticScores),
+    *(
+        segmentation_head.QueryAttentionBias,
+        segmentation_head.ResizeToImage,
+        segmentation_head.SemanticScores,
+    ),
 )
 # Whose configurations have more arguments, Keras's own.
 KERAS = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Conv2D)
@@ -199,7 +203,7 @@ IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
 # optimizer removes the reshape that would correct it. In a model other operations follow, and it is right.
 EMPTY_IN_A_GRAPH = {layers.StdConv2D}
 ON_JAX = keras.backend.backend() == "jax"  # which compiles every case
-# tests/models/test_segmentation.py has fast tests of the queries.
+# tests/models/segmentation/test_image_segmenter.py has fast tests of the queries.
 PARAMETERS = [
     pytest.param(*case, id=name, marks=[pytest.mark.slow] * (case[1] is QUERIES))
     for case, name in zip(CASES, IDS)

@@ -96,4 +96,4 @@ def test_an_example_has_the_output_that_it_shows(name, namespace, monkeypatch, r
 
 def test_the_examples_are_found():
     assert len(EXAMPLES) >= 50
-    assert "keras_vit.models.vit.VisionTransformer" in EXAMPLES
+    assert "keras_vit.models.vit.vision_transformer.VisionTransformer" in EXAMPLES

@@ -17,7 +17,7 @@ from reference.small import HYBRID, SMALL
 import keras_vit
 from keras_vit import layers
 from keras_vit.layers.rotary import rotary_options
-from keras_vit.layers.segmentation import UpscaleBlock
+from keras_vit.layers.segmentation_head import UpscaleBlock
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.variants import FAMILIES, parse_variant
 from keras_vit.weights import save_weights
@@ -194,7 +194,7 @@ DEFAULTS = {
 @pytest.mark.parametrize("cls", DEFAULTS, ids=lambda cls: cls.__name__)
 def test_defaults_are_those_of_vit_jax(cls):
     if cls is keras_vit.VisionTransformer:  # Its options are those of `ViTConfig`.
-        cls = keras_vit.models.config.ViTConfig
+        cls = keras_vit.models.vit.schema.ViTConfig
     expected = DEFAULTS.get(cls, {"norm_epsilon": 1e-6})
     arguments = inspect.signature(cls.__init__).parameters
     assert {n: a.default for n, a in arguments.items() if n.endswith("epsilon")} == expected

@@ -12,7 +12,7 @@ KEPT = {
     ("CHANGELOG.md", "normalise"),  # names of version 0.1.0
     ("CHANGELOG.md", "standardise"),
     ("_keras_vit_cli.py", "visualise"),  # a word that users may type
-    ("keras_vit/data/digits_words.py", "grey"),  # in captions, of which the runs in docs are
+    ("keras_vit/data/sources/digits_words.py", "grey"),  # in captions, of which the runs in docs are
 }
 
 

@@ -8,8 +8,7 @@ from made.encoded import encoded
 from PIL import Image
 
 from keras_vit import Preprocessing
-from keras_vit.data import digits_scenes
-from keras_vit.data.augmentation import (
+from keras_vit.data.augmentation.random_augmentation import (
     Augmentation,
     image_augmentation,
     random_photometric,
@@ -18,6 +17,7 @@ from keras_vit.data.augmentation import (
 from keras_vit.data.batches import evaluation_batches, mask_batches, training_batches
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.masks import MaskSamples, mask_files, prepare_mask, read_mask, with_pixel_weights
+from keras_vit.data.sources import digits_scenes
 
 PIXELS = Preprocessing(
     (20, 24), interpolation="nearest", mean=(0, 0, 0), std=(1 / 255,) * 3

@@ -12,12 +12,12 @@ from reference.small import one_block, run_live
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import evaluate
-from keras_vit.export.archive import make_archive
 from keras_vit.export.description import read_description
 from keras_vit.export.exported_model import ExportedModel, open_exported
-from keras_vit.export.layer import SavedModelLayer
+from keras_vit.export.litert.metadata import write_tflite
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.tflite_metadata import write_tflite
+from keras_vit.export.saved_model_layer import SavedModelLayer
+from keras_vit.export.tar_archive import make_archive
 
 SLOW = pytest.mark.slow
 RUNTIMES = ("saved_model", "tflite_float32", "onnx")

@@ -18,9 +18,9 @@ from keras_vit.export.exported_model import open_exported
 from keras_vit.export.folder import export_folder
 from keras_vit.export.openvino import TELEMETRY, export_openvino, few_shapes
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import train
+from keras_vit.training.run_config import RunConfig
 
 BOUNDS = {"float32": 1e-5, "bfloat16": 0.03, "int8": 0.5}
 MODELS = {

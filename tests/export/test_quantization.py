@@ -16,9 +16,9 @@ from keras_vit.export import tflite
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.folder import export_folder
 from keras_vit.export.tflite import export_tflite
-from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import train
+from keras_vit.training.run_config import RunConfig
 from keras_vit.variants import parse_variant
 
 SIZES = {name: MODEL[name] for name in ("patch_size", "hidden_size", "num_layers", "mlp_dim", "num_heads")}

@@ -22,13 +22,13 @@ from keras_vit.export.description import describe, parse_description
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
-from keras_vit.export.model_card import model_card
+from keras_vit.export.hub_card import model_card
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.verify import Reference, Tolerance, check_tolerance, live_reference
 from keras_vit.export.web import check_model, export_web
-from keras_vit.inspection.class_maps import class_colors
+from keras_vit.inspection.class_map_pictures import class_colors
 from keras_vit.tasks.computing import one_hot
 
 SLOW = pytest.mark.slow

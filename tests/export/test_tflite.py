@@ -12,9 +12,9 @@ from reference.comparing import assert_close
 from reference.small import one_block, run_live
 
 from keras_vit.export import tflite
+from keras_vit.export.litert.metadata import read_tflite_description
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
-from keras_vit.export.tflite_metadata import read_tflite_description
 
 
 def runner(path):

@@ -4,7 +4,7 @@ import pytest
 from reference.comparing import assert_close, numpy, randomize
 
 from keras_vit.layers import MultiHeadSelfAttention, PackedPositionEmbs, PaddingBias, attention
-from keras_vit.weights.resizing import resized_positions
+from keras_vit.weights.array_resizing import resized_positions
 
 GRIDS = np.array([[4, 5], [3, 3], [1, 20], [20, 1], [2, 7], [10, 2], [1, 1]], "int32")
 

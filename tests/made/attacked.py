@@ -13,11 +13,11 @@ import tensorflow as tf
 
 from keras_vit import VisionTransformer, from_pretrained
 from keras_vit.cli.source import finished_run, open_model, seed_of, task_of
-from keras_vit.data.images import decode, decode_and_prepare, read
-from keras_vit.export.archive import extract_archive
+from keras_vit.data.decoding.model_input import decode, decode_and_prepare, read
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.signatures import from_bytes
+from keras_vit.export.tar_archive import extract_archive
 from keras_vit.preprocessing import Preprocessing, read_image
 
 with contextlib.suppress(ImportError):  # It is large, and optional.

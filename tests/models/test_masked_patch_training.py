@@ -6,7 +6,7 @@ import pytest
 from reference.comparing import arrays, numpy, randomize
 from reference.small import SMALL
 
-from keras_vit.models.masked_patch import MaskedPatchPredictor
+from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor
 
 pytestmark = [pytest.mark.tensorflow_only("training is"), pytest.mark.usefixtures("eager")]
 ENCODER = {**SMALL, "num_classes": None}
@@ -18,7 +18,7 @@ def masked(predictor, batches, seed=0):
     """Batches of images with corrupted patches, their targets and weights."""
     import tensorflow as tf
 
-    from keras_vit.data.masking import masked_patch_batches
+    from keras_vit.data.augmentation.masking import masked_patch_batches
 
     if isinstance(batches, np.ndarray):
         batches = tf.data.Dataset.from_tensors(batches)

@@ -9,7 +9,7 @@ from reference.small import SMALL, small
 import keras_vit
 from keras_vit import ImageTextModel, VisionTransformer
 from keras_vit.preprocessing.packing import packed
-from keras_vit.weights.resizing import resized_positions
+from keras_vit.weights.array_resizing import resized_positions
 
 PACKED = {
     **{**SMALL, "image_size": (None, None), "pooling": "map"},

@@ -12,7 +12,7 @@ from made.sampling import some
 from reference.parameter_counts import FAMILY_COUNTS
 
 from keras_vit import VisionTransformer
-from keras_vit.models.geometry import grid_shape
+from keras_vit.models.vit.geometry import grid_shape
 from keras_vit.variants import PUBLISHED, STEMS, VARIANTS, cost, parse_variant
 
 pytestmark = pytest.mark.tensorflow_only("a count is the same on every backend, and JAX is slow to build")

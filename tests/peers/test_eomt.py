@@ -13,8 +13,8 @@ from peers.torch_models import channels_first, images_of, randomized  # noqa: E4
 from reference.comparing import assert_close, numpy  # noqa: E402
 
 from keras_vit import VisionTransformer, from_pretrained, save_weights  # noqa: E402
-from keras_vit.models.mask_loss import query_loss  # noqa: E402
-from keras_vit.models.panoptic import segments  # noqa: E402
+from keras_vit.models.segmentation.mask_loss import query_loss  # noqa: E402
+from keras_vit.models.segmentation.panoptic_segments import segments  # noqa: E402
 
 SIZES = {
     **{"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 32},

@@ -18,13 +18,13 @@ from timm.layers.pos_embed_rel import resize_rel_pos_bias_table  # noqa: E402
 from timm.models import adapt_input_conv  # noqa: E402
 
 from keras_vit import from_pretrained, save_weights  # noqa: E402
-from keras_vit.weights.push import write_repository  # noqa: E402
-from keras_vit.weights.resizing import (  # noqa: E402
+from keras_vit.weights.array_resizing import (  # noqa: E402
     adapted_channels,
     resized_patch_kernel,
     resized_positions,
     resized_relative_positions,
 )
+from keras_vit.weights.push import write_repository  # noqa: E402
 
 
 def images_for(model, **options):

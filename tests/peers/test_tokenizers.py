@@ -7,7 +7,7 @@ import pytest
 from made import tokenizers
 
 from keras_vit import TextPreprocessing
-from keras_vit.preprocessing.text import FAMILIES
+from keras_vit.preprocessing.text_preprocessing import FAMILIES
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow

@@ -59,7 +59,7 @@ SEGMENTATION = Recipe(
 def segmenting(tmp_path_factory):
     """A function from a head to the RunConfig of a run with it, from the same weights on every backend."""
     from keras_vit import ImageSegmenter, VisionTransformer
-    from keras_vit.training.config import RunConfig
+    from keras_vit.training.run_config import RunConfig
 
     folder = tmp_path_factory.mktemp("segmenting")
     write_masks(folder / "data", count=12, size=(16, 16))
@@ -90,8 +90,8 @@ PAIRS = Recipe(
 def pairing(tmp_path_factory):
     """A function from an objective to the RunConfig of a run on captions, from the same two towers."""
     from keras_vit import ImageTextModel
-    from keras_vit.data.digits_words import word_tokenizer
-    from keras_vit.training.config import RunConfig
+    from keras_vit.data.sources.digits_words import word_tokenizer
+    from keras_vit.training.run_config import RunConfig
 
     folder = tmp_path_factory.mktemp("pairing")
     write_captions(folder / "data", count=24)
@@ -127,7 +127,7 @@ OBJECTIVES = {  # the encoder's sizes, and the fields of the recipe
 @pytest.fixture(scope="session")
 def labeled(segmenting, pairing, tmp_path_factory):
     """A function to the RunConfig of a run: with a segmenter's head, on pairs, or without labels."""
-    from keras_vit.training.config import RunConfig
+    from keras_vit.training.run_config import RunConfig
 
     folder = write_classes(tmp_path_factory.mktemp("without_labels"), count=12)
 
@@ -175,8 +175,8 @@ def check_replicas(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def finished(shared_folder):
     """(RunConfig, Workdir) of a finished run; its record is `workdir.result`."""
-    from keras_vit.training.config import RunConfig
     from keras_vit.training.run import train
+    from keras_vit.training.run_config import RunConfig
 
     def configure(folder):
         return RunConfig(f"folder:{folder / 'images'}", RECIPE, MODEL)

@@ -15,7 +15,7 @@ from keras_vit.training.building import (
     subset,
     whole_model,
 )
-from keras_vit.training.config import RunConfig
+from keras_vit.training.run_config import RunConfig
 from keras_vit.training.tasks import PRETRAINING, Pretraining
 from keras_vit.variants import parse_variant
 

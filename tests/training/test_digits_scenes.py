@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from keras_vit import ImageSegmenter, VisionTransformer
-from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import train
+from keras_vit.training.run_config import RunConfig
 
 pytestmark = pytest.mark.slow
 

@@ -15,12 +15,12 @@ from reference.small import SMALL, small
 
 from keras_vit import ImageTextModel, TextPreprocessing, from_pretrained, save_weights
 from keras_vit.data import load_dataset, pair_batches
-from keras_vit.data.digits_words import word_tokenizer
+from keras_vit.data.sources.digits_words import word_tokenizer
 from keras_vit.evaluation import retrieval
 from keras_vit.training.building import build_model
-from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import train
+from keras_vit.training.run_config import RunConfig
 from keras_vit.weights.checkpoint import read_model
 
 SIZES = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}

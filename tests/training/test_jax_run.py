@@ -12,8 +12,8 @@ from made.workers import end_of, finish, moments_in_turn, output_of, start
 from reference.small import INTERRUPTED, NO_TRANSFORMER, SMALL, small
 
 from keras_vit.training import Recipe
-from keras_vit.training.config import RunConfig
 from keras_vit.training.run import train
+from keras_vit.training.run_config import RunConfig
 
 slow = pytest.mark.slow
 ON_JAX = pytest.mark.skipif(keras.backend.backend() != "jax", reason="for `make test` on JAX")

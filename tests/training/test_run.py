@@ -17,9 +17,9 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.evaluation.predicting import predict
 from keras_vit.training import run
-from keras_vit.training.config import RunConfig
 from keras_vit.training.recipes import PROVENANCE
 from keras_vit.training.run import train
+from keras_vit.training.run_config import RunConfig
 from keras_vit.training.workdir import Workdir, write_json
 
 slow = pytest.mark.slow

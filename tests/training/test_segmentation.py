@@ -11,8 +11,8 @@ from keras_vit import ImageSegmenter
 from keras_vit.tasks import get_task
 from keras_vit.training.building import build_model, finished_model
 from keras_vit.training.compiling import compile_model
-from keras_vit.training.config import RunConfig
 from keras_vit.training.named_recipes import RECIPES
+from keras_vit.training.run_config import RunConfig
 from keras_vit.weights.checkpoint import read_model
 
 MODEL = {name: value for name, value in SMALL.items() if name != "num_classes"}

@@ -10,8 +10,8 @@ from reference.small import INTERRUPTED
 
 import keras_vit
 from keras_vit.training import Recipe
-from keras_vit.training.config import RunConfig
 from keras_vit.training.run import train
+from keras_vit.training.run_config import RunConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow_only("JAX runs in processes of its own")]
 MODEL = {"patch_size": 8, "hidden_size": 16, "num_layers": 2, "mlp_dim": 32, "num_heads": 4}

@@ -15,8 +15,8 @@ import keras_vit
 from keras_vit.engine.sharding import make_distribution
 from keras_vit.losses import MEAN
 from keras_vit.training import RECIPES, SGD, AdamW, SoftmaxCrossEntropy
-from keras_vit.training.config import RunConfig
 from keras_vit.training.run import train
+from keras_vit.training.run_config import RunConfig
 
 DEVICES = "--xla_force_host_platform_device_count=8"
 SIMULATED = DEVICES in os.environ.get("XLA_FLAGS", "")
@@ -122,7 +122,7 @@ def trained_on_pairs(objective):
 @pytest.mark.parametrize("objective", ["sigmoid", "softmax"])
 def test_pairs_are_compared_with_those_of_all_devices(objective, distributed, monkeypatch):
     expected = trained_on_pairs(objective)
-    monkeypatch.setattr("keras_vit.models.pair_loss.CHUNK", 3)
+    monkeypatch.setattr("keras_vit.models.image_text.pair_loss.CHUNK", 3)
     for strategy, count in (("data_parallel", 2), ("data_parallel", 4), ("fsdp", 8)):
         distributed(strategy, count)
         assert_same_steps(trained_on_pairs(objective), expected)

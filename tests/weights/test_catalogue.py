@@ -3,8 +3,8 @@ import re
 import pytest
 
 from keras_vit import Preprocessing
-from keras_vit.models.config import check_options
-from keras_vit.models.geometry import stem_stride
+from keras_vit.models.vit.geometry import stem_stride
+from keras_vit.models.vit.schema import check_options
 from keras_vit.variants import FAMILIES, VARIANTS, cost, parse_variant
 from keras_vit.weights.catalogue import CATALOGUE, CSV, find, licence_note, list_models, resolve
 

@@ -12,7 +12,7 @@ from made.sampling import some
 from reference.comparing import arrays as arrays_of
 
 from keras_vit import VisionTransformer, from_pretrained
-from keras_vit.weights.archive import read_arrays
+from keras_vit.weights.array_files import read_arrays
 from keras_vit.weights.metadata import sidecar_text
 
 TABLE = "Transformer/posembed_input/pos_embedding"

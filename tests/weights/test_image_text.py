@@ -11,7 +11,7 @@ from reference.small import SMALL
 
 from keras_vit import ImageTextModel, VisionTransformer, from_pretrained, save_weights
 from keras_vit.weights import checkpoint
-from keras_vit.weights.archive import read_arrays, write_arrays
+from keras_vit.weights.array_files import read_arrays, write_arrays
 
 TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
 IMAGE = {**SMALL, "num_classes": None, "num_layers": 1, "prefix_positions": False}

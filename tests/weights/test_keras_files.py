@@ -22,8 +22,8 @@ from keras_vit import (
     VisionTransformer,
     from_pretrained,
 )
+from keras_vit.weights.array_resizing import resized_positions
 from keras_vit.weights.checkpoint import read_checkpoint, read_model
-from keras_vit.weights.resizing import resized_positions
 
 MODELS = {
     "pre_logits": {"representation_size": 8, "layer_scale": 0.1, "class_names": ["a", "b", "c", "d", "e"]},

@@ -8,7 +8,7 @@ from made.checkpoints import base
 from reference.small import HYBRID, small
 
 from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_weights
-from keras_vit.models.config import OPTIONS
+from keras_vit.models.vit.schema import OPTIONS
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.metadata import FORMAT, read_metadata, sidecar_text

@@ -9,7 +9,7 @@ from reference.comparing import arrays, assert_same_arrays, randomize
 from reference.small import SMALL, small
 
 from keras_vit import ImageTextModel, from_pretrained, save_weights
-from keras_vit.weights.archive import read_arrays
+from keras_vit.weights.array_files import read_arrays
 
 IMAGE = {**SMALL, "num_classes": None, "num_layers": 1, "image_size": (None, None), "pooling": "map"}
 IMAGE |= {"position_grid": (2, 2), "max_num_patches": 6}

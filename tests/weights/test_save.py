@@ -18,8 +18,8 @@ from reference.goldens import GOLDENS, stored
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, one_block
 
 from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_weights
-from keras_vit.models.config import DEFAULTS
-from keras_vit.weights.archive import digest_in, read_arrays, write_arrays
+from keras_vit.models.vit.schema import DEFAULTS
+from keras_vit.weights.array_files import digest_in, read_arrays, write_arrays
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.save import cannot_express
 

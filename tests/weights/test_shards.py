@@ -11,7 +11,7 @@ from reference.comparing import arrays, assert_same_arrays
 from safetensors.numpy import save_file
 
 from keras_vit import from_pretrained
-from keras_vit.weights.archive import read_arrays
+from keras_vit.weights.array_files import read_arrays
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.fetch import fetch, is_cached
 

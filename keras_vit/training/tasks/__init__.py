@@ -2,9 +2,9 @@
 
 from keras_vit.training.tasks.dino import DinoTask
 from keras_vit.training.tasks.igpt import PixelTask
+from keras_vit.training.tasks.image_text_pairs import Pairs as Pairs
 from keras_vit.training.tasks.mae import ReconstructionTask
 from keras_vit.training.tasks.masked_patch import MaskedPatchTask
-from keras_vit.training.tasks.pairs import Pairs as Pairs
 from keras_vit.training.tasks.pretraining import Pictures as Pictures
 from keras_vit.training.tasks.pretraining import Pretraining as Pretraining
 

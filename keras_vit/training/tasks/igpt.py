@@ -5,7 +5,7 @@ import numpy as np
 
 from keras_vit.engine.sharding import whole
 from keras_vit.losses import MEAN
-from keras_vit.models.image_gpt import ImageGPT, color_ids
+from keras_vit.models.pixels.image_gpt import ImageGPT, color_ids
 from keras_vit.training.tasks.pretraining import Pictures, Pretraining
 
 
@@ -23,7 +23,7 @@ class PixelTask(Pretraining):
 
     def prepare(self, model, samples, recipe):
         if self.config.weights is None:
-            from keras_vit.data.palette import fit_palette  # needs TensorFlow
+            from keras_vit.data.color_palette import fit_palette  # needs TensorFlow
 
             colors = model.encoder.palette
             palette = fit_palette(samples, model.encoder.preprocessing, colors, recipe.seed)

@@ -1,7 +1,7 @@
 """Masked autoencoder (MAE): the pixels of masked patches from the visible ones."""
 
 from keras_vit import data
-from keras_vit.models.masked_autoencoder import MaskedAutoencoder
+from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.training.tasks.pretraining import Pictures, Pretraining
 
 

@@ -4,7 +4,7 @@ import keras
 
 from keras_vit import data
 from keras_vit.losses import MEAN
-from keras_vit.models.masked_patch import MaskedPatchPredictor
+from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor
 from keras_vit.training.tasks.pretraining import Pretraining
 
 

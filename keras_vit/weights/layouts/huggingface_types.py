@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from keras_vit.layers.rotary import rotary_options
-from keras_vit.models.config import DEFAULTS
-from keras_vit.models.geometry import grid_shape, is_dynamic
+from keras_vit.models.vit.geometry import grid_shape, is_dynamic
+from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.rules import integer, number
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG

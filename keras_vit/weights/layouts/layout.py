@@ -2,7 +2,7 @@
 
 import re
 
-from keras_vit.models.config import OPTIONS
+from keras_vit.models.vit.schema import OPTIONS
 
 
 class _Anything:

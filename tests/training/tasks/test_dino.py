@@ -11,12 +11,12 @@ from reference.comparing import arrays, assert_close, assert_same_arrays
 from reference.small import SMALL, run_live
 
 from keras_vit import DINO, from_pretrained
-from keras_vit.cli.run_report import write_run_report
 from keras_vit.data import load_dataset
 from keras_vit.evaluation import knn
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.inspection import attention_maps
+from keras_vit.reports.run_report import write_run_report
 from keras_vit.training import RECIPES, Recipe, RunConfig, train
 from keras_vit.weights.checkpoint import read_model
 

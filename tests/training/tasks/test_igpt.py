@@ -13,9 +13,9 @@ from reference.comparing import numpy
 from reference.small import INTERRUPTED, SMALL
 
 from keras_vit import ImageGPT, VisionTransformer, from_pretrained
-from keras_vit.cli.run_report import write_run_report
 from keras_vit.data import load_dataset
-from keras_vit.data.palette import fit_palette
+from keras_vit.data.color_palette import fit_palette
+from keras_vit.reports.run_report import write_run_report
 from keras_vit.training import Recipe, RunConfig, find_recipe
 from keras_vit.training.run import train
 from keras_vit.training.workdir import Workdir

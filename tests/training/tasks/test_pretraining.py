@@ -21,7 +21,7 @@ def test_micro_batches_of_two_replicas_train_as_one_device_does(objective, label
     check_replicas(labeled(objective, **plain, accumulation_steps=1), accumulation_steps=2)
 
 
-# Steps of DINO differ more at its temperatures; tests/models/test_dino.py compares some at larger ones.
+# Steps of DINO differ more at its temperatures; models/pretraining/test_dino.py compares some at larger ones.
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("objective", ["mae", "igpt"])
 def test_remat_and_mixed_precision_train_nearly_the_same(objective, labeled, tmp_path):

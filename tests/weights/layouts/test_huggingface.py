@@ -8,7 +8,7 @@ from reference.small import images_for, one_block, small
 from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_pretrained, save_weights
-from keras_vit.weights.archive import write_arrays
+from keras_vit.weights.array_files import write_arrays
 from keras_vit.weights.catalogue import find
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS

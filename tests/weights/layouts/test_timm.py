@@ -11,11 +11,11 @@ from safetensors.numpy import load_file, save_file
 
 from keras_vit import VisionTransformer, from_pretrained, save_weights, variants
 from keras_vit.weights import checkpoint
-from keras_vit.weights.archive import write_arrays
+from keras_vit.weights.array_files import write_arrays
+from keras_vit.weights.array_resizing import resized_positions
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.layouts.heads import merged_heads
 from keras_vit.weights.metadata import sidecar_text
-from keras_vit.weights.resizing import resized_positions
 
 timm = LAYOUTS["timm"]
 STAGES = "patch_embed.backbone.stages"

@@ -1,0 +1,284 @@
+"""The text tower of an image-text model, and both towers, as SavedModel and LiteRT."""
+
+import json
+import os
+import pathlib
+import zipfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_vit
+from _keras_vit_cli import quiet_startup_logs
+from keras_vit.export import tflite
+from keras_vit.export.description import damaged
+from keras_vit.export.litert.graph_form import litert_form
+from keras_vit.export.saved_model import check_weights, save, set_threads
+from keras_vit.export.verify import Reference, normalized
+from keras_vit.rules import one_of
+from keras_vit.writing import atomic_path
+
+FILE = "image_text.json"  # in SavedModels and LiteRT files, and next to them
+TEXTS = "text_preprocessing.json"
+SIGNATURES = ("encode_images", "encode_text", "zero_shot")
+TEXT = ("encode_text",)  # the signatures of a SavedModel of the text tower
+PRECISIONS = ("float32", "float16", "dynamic_int8")
+DELEGATES = {
+    "XNNPACK (CPU)": "run",
+    "ML Drift (GPU of Android, WebGPU)": "not run; it has no GATHER, which reads the embeddings of tokens",
+}
+_TEXTS = 16  # that exports are compared on
+
+
+def export_image_text(model, path, signatures=SIGNATURES):
+    """Write the towers of an image-text model as a SavedModel with a signature for each use.
+
+    It computes in float32 whatever the model's dtype, in the form of `ImageTextModel.finished`. Token ids are
+    made by the model's `text_preprocessing`. The signatures are
+
+    * `encode_images`: `images`, float32 (batch, height, width, channels) in [0, 1], to `embedding`, vectors
+      of length 1; for a tower with `max_num_patches`, `patches` and `grids` as its `preprocessing` makes
+      them, instead of `images`, here and in `zero_shot`;
+    * `encode_text`: `ids`, int32 (texts, length), to `embedding`;
+    * `zero_shot`: `images` and `ids`, a text for each class, to `logits` and `probabilities` (batch, texts).
+      With the objective "sigmoid" each text has a probability of its own; with "softmax" the
+      probabilities of an image sum to 1.
+
+    Args:
+        model: An `ImageTextModel` on the TensorFlow backend. It is not changed.
+        path: Folder to write; it must not exist. For TF Serving its name must be a number.
+        signatures: Any of these; `("encode_text",)` stores the variables of the text tower only.
+
+    Returns:
+        pathlib.Path of the folder.
+
+    Raises:
+        ValueError: if the folder exists, a weight is NaN or infinite, or a signature is unknown.
+        OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
+
+    Example:
+        >>> loaded = tf.saved_model.load(export_image_text(towers, "towers/1"))
+        >>> found = loaded.zero_shot(images=tf.zeros((5, 32, 32, 3)), ids=tf.ones((2, 4), tf.int32))
+        >>> found["probabilities"].shape
+        TensorShape([5, 2])
+
+    Source: Radford et al. 2021 (CLIP, arXiv 2103.00020), section 3.1; Zhai et al. 2023 (SigLIP, arXiv
+    2303.15343).
+    """
+    check_weights(model)
+    for name in signatures:
+        one_of(SIGNATURES).check("signatures", name)
+    path, model = pathlib.Path(path).expanduser(), _finished(model)
+    factors = model.get_layer("logit_factors")
+    activation = {"sigmoid": tf.nn.sigmoid, "softmax": tf.nn.softmax}[model.objective]
+    images = keras.tree.map_structure(
+        lambda x: tf.TensorSpec((None, *x.shape[1:]), x.dtype, x.name), model.image.input
+    )
+    ids = tf.TensorSpec((None, model.text.length), tf.int32, "ids")
+
+    def encode_images(images):
+        images = images if model.preprocessing.packs else normalized(model, images)
+        return {"embedding": model.image_encoder(images, training=False)}
+
+    def encode_text(ids):
+        return {"embedding": model.text_encoder(ids, training=False)}
+
+    def zero_shot(images, ids):
+        vectors = (encode(given)["embedding"] for encode, given in zip((of_images, of_text), (images, ids)))
+        logits = tf.matmul(*vectors, transpose_b=True) * tf.exp(factors.scale.value)
+        logits = logits if factors.bias is None else logits + factors.bias.value
+        return {"logits": logits, "probabilities": activation(logits)}
+
+    of_images = tf.function(encode_images, input_signature=[images], autograph=False)
+    of_text = tf.function(encode_text, input_signature=[ids], autograph=False)
+    both = tf.function(zero_shot, input_signature=[images, ids], autograph=False)
+    served = {name: each for name, each in zip(SIGNATURES, (of_images, of_text, both)) if name in signatures}
+    part = model.text_encoder if tuple(signatures) == TEXT else model
+    with atomic_path(path, overwrite=False) as temporary:
+        # As in `export_saved_model`, the attributes hold TensorFlow's variables, not Keras's.
+        exported = tf.train.Checkpoint(variables=[variable.value for variable in part.variables], **served)
+        asset = temporary.with_name(FILE)
+        asset.write_text(_description(model), encoding="utf-8")
+        exported.description = tf.saved_model.Asset(os.fspath(asset))
+        save(exported, temporary, served)
+    return path
+
+
+def export_text_tflite(model, path, *, precision="dynamic_int8"):
+    """Write the text tower of an image-text model for LiteRT, with the signature `serving_default`.
+
+    `ids`, int32 (1, length), go in, and `embedding`, float32 (1, size), a vector of length 1, comes out. CPUs
+    compute it; the delegate for GPUs has no operation that reads the embeddings of tokens.
+
+    Args:
+        model: An `ImageTextModel` on the TensorFlow backend. It is not changed.
+        path: File to write, ending in .tflite; it must not exist.
+        precision: "float32"; "float16", weights of half the size; or "dynamic_int8", of a quarter.
+
+    Returns:
+        pathlib.Path of the file.
+
+    Raises:
+        ValueError: if the file exists, an argument is wrong, a weight is NaN or infinite, or the tower is too
+            large for the precision.
+        OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
+
+    Example:
+        >>> file = export_text_tflite(towers, "text.tflite", precision="float32")
+        >>> open_text(file)(np.ones((2, 4), "int32")).shape
+        (2, 24)
+
+    Source: LiteRT's conversion and quantization guides.
+    """
+    path = pathlib.Path(path).expanduser()
+    tflite.check_name(path)
+    one_of(PRECISIONS).check("precision", precision)
+    check_weights(model)
+    tflite.check_parameters(model.text_encoder.count_params(), precision)
+    model = _finished(model)
+    encoder = model.text_encoder
+    litert_form(encoder)
+    description = _description(model)
+
+    def encode_text(ids):
+        return {"embedding": encoder(ids, training=False)}
+
+    spec = tf.TensorSpec((1, model.text.length), tf.int32, "ids")
+    function = tf.function(encode_text, input_signature=[spec], autograph=False)
+    with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
+        concrete = [function.get_concrete_function()]
+        converter = tf.lite.TFLiteConverter.from_concrete_functions(concrete, tflite.variables(encoder))
+        temporary.write_bytes(tflite.convert(converter, precision))
+        with zipfile.ZipFile(temporary, "a") as archive:
+            archive.writestr(zipfile.ZipInfo(FILE), description)
+        tflite.check_outputs(temporary)
+    return path
+
+
+def open_text(path, threads=None):
+    """Open an exported text tower, which needs neither Keras nor the model.
+
+    Args:
+        path: The folder of a SavedModel with `encode_text`, or a file of `export_text_tflite`.
+        threads: A positive int, or None for all cores.
+
+    Returns:
+        Function from token ids, int (texts, length), to float32 vectors of length 1 (texts, size).
+
+    Raises:
+        ValueError: if it cannot be opened, or is another export.
+
+    Example:
+        >>> encode = open_text(export_image_text(towers, "text/1", ("encode_text",)))
+        >>> encode(np.ones((2, 4), "int32")).shape
+        (2, 24)
+    """
+    path = pathlib.Path(path).expanduser()
+    if path.suffix == ".tflite":
+        runner = tflite.open_runner(path, threads)
+        if "ids" not in runner.get_input_details():
+            raise damaged(path, "it has no input ids")
+
+        def encode(ids):
+            vectors = [runner(ids=row[np.newaxis])["embedding"] for row in np.asarray(ids, "int32")]
+            return np.concatenate(vectors)
+
+        return encode
+    signature = _open_signature(path, "encode_text", threads)
+    return lambda ids: signature(ids=tf.constant(ids, tf.int32))["embedding"].numpy()
+
+
+def open_zero_shot(path, threads=None):
+    """The SavedModel of both towers as a function from images in [0, 1] to their logits with `sample_ids`."""
+    signature = _open_signature(path, "zero_shot", threads)
+    _, named = signature.structured_input_signature
+    held = json.loads((path / "assets" / FILE).read_text(encoding="utf-8"))
+    ids = tf.constant(sample_ids(held["vocabulary_size"], named["ids"].shape[1]))
+    return lambda images: signature(images=tf.constant(images), ids=ids)["logits"].numpy()
+
+
+def references(model, reference):
+    """What exports of the towers are compared with, as `Reference` of an image tower.
+
+    Args:
+        model: An `ImageTextModel`.
+        reference: The `Reference` of its image tower.
+
+    Returns:
+        dict of a `Reference` of `text`, whose inputs are token ids, and of `image_text`, whose outputs are
+        the logits of images with texts.
+    """
+    model = _finished(model)
+    ids = sample_ids(model.text.vocabulary_size, model.text.length)
+
+    def logits(images):
+        vectors = model.image_encoder.predict_on_batch(normalized(model, images))
+        return model.similarity(np.asarray(vectors), ids)
+
+    of, images = reference.description, reference.images
+    return {
+        "text": Reference(of, ids, None, model.encode_text(ids), model.encode_text),
+        "image_text": Reference(of, images, None, logits(images), logits),
+    }
+
+
+def sample_ids(vocabulary_size, length):
+    """Token ids of texts that mean nothing.
+
+    >>> sample_ids(9, 4).shape
+    (16, 4)
+    """
+    return np.random.default_rng(0).integers(0, vocabulary_size, (_TEXTS, length), "int32")
+
+
+def text_files(model):
+    """The files next to exports of a text tower, as bytes by name.
+
+    They are `image_text.json` and, if there is a tokenizer, its files, which other libraries read, and
+    `text_preprocessing.json` with the arguments of `TextPreprocessing`.
+    """
+    files, prepare = {FILE: _description(model).encode()}, model.text_preprocessing
+    return (
+        files
+        if prepare is None
+        else {**files, TEXTS: _json(prepare.get_config()).encode(), **prepare.files()}
+    )
+
+
+def _description(model):
+    """What a program needs that computes logits from the vectors: exp(t) image · text + b."""
+    factors = model.get_layer("logit_factors")
+    values = {
+        "objective": model.objective,
+        "scale": float(np.exp(factors.scale.numpy())),
+        "bias": 0.0 if factors.bias is None else float(factors.bias.numpy()),
+        "image_size": model.image_size,
+        "length": model.text.length,
+        "vocabulary_size": model.text.vocabulary_size,
+        "size": model.text_encoder.output.shape[-1],
+        "version": keras_vit.__version__,
+    }
+    if model.preprocessing.packs:
+        values["preprocessing"] = model.preprocessing.get_config()
+    return _json(values)
+
+
+def _json(values):
+    return json.dumps(values, indent=1) + "\n"
+
+
+def _finished(model):
+    with tf.device("cpu:0"):
+        return model.finished()
+
+
+def _open_signature(path, name, threads):
+    set_threads(threads)
+    try:
+        loaded = tf.saved_model.load(os.fspath(path))
+        signature = loaded.signatures[name]
+    except Exception as error:  # TensorFlow raises exceptions of many classes for damaged files.
+        raise damaged(path, error) from None
+    signature.loaded = loaded  # The reference keeps the variables alive.
+    return signature

@@ -1,0 +1,325 @@
+"""Random augmentation of training images, a function of a seed."""
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from keras_vit.data.augmentation.keras_layers import apply_layer, apply_rand_augment
+from keras_vit.data.augmentation.options import Augmentation as Augmentation
+from keras_vit.data.decoding.model_input import decode, decode_window, with_channels
+from keras_vit.data.masks import prepare_mask, resize_mask
+from keras_vit.labels import IGNORE
+from keras_vit.preprocessing.image_resizing import resize
+
+NEED_IMAGE_SIZE = ("crop_area", "scale_jitter", "randaugment", "random_erasing", "cutmix")
+PHOTOMETRIC = 0x70686F74  # makes its random numbers independent of others of the same seed
+
+
+def image_augmentation(augmentation, preprocessing, exif=True):
+    """A function from an encoded image to a training image.
+
+    Args:
+        augmentation: `Augmentation`.
+        preprocessing: `Preprocessing`.
+        exif: Whether to apply the EXIF orientation first.
+
+    Returns:
+        A function from an encoded image and a seed, two ints, to model input: float32 (height, width,
+        channels). With a mask, uint8 (height, width, 1) of the image's size, as third argument it returns the
+        input and a class map, int32 (height, width).
+
+    Raises:
+        ValueError: if the preprocessing has no size and a change needs one, or for RandAugment of images that
+            are not in color.
+
+    Example:
+        >>> augment = image_augmentation(Augmentation(crop_area=(0.05, 1.0)), Preprocessing(32))
+        >>> png = tf.io.encode_png(tf.zeros((40, 50, 3), tf.uint8))
+        >>> augment(png, [0, 1]).shape
+        TensorShape([32, 32, 3])
+        >>> augment(png, [0, 1], tf.zeros((40, 50, 1), tf.uint8))[1].shape
+        TensorShape([32, 32])
+    """
+    names = [name for name in NEED_IMAGE_SIZE if getattr(augmentation, name)]
+    if names and preprocessing.image_size is None:
+        raise ValueError(f"{', '.join(names)} need a preprocessing with an image_size; got None")
+    if augmentation.randaugment and preprocessing.channels != 3:
+        raise ValueError(f"randaugment needs 3 channels; the model reads {preprocessing.channels}")
+    changes = _changes(augmentation)
+
+    def augment(encoded, seed, mask=None):
+        crop_seed, shift_seed, flip_seed, *seeds = tf.unstack(tf.random.split(seed, 3 + len(changes)))
+        if augmentation.crop_area:
+            pixels = random_crop(encoded, crop_seed, preprocessing, augmentation.crop_area, exif)
+            mask = _cropped_mask(mask, inception_window(crop_seed, augmentation.crop_area), preprocessing)
+        elif augmentation.scale_jitter:
+            image = with_channels(decode(encoded, exif), preprocessing.channels)
+            pixels, mask = random_scale(image, crop_seed, preprocessing, augmentation.scale_jitter, mask)
+        else:
+            image = with_channels(decode(encoded, exif), preprocessing.channels)
+            pixels = preprocessing.resized(image)
+            mask = mask if mask is None else prepare_mask(mask, preprocessing)[..., tf.newaxis]
+        if augmentation.shift:
+            pixels = random_shift(pixels, shift_seed, augmentation.shift)
+            mask = mask if mask is None else _shifted_mask(mask, shift_seed, augmentation.shift)
+        if augmentation.flip:
+            pixels = random_flip(pixels, flip_seed)
+            mask = mask if mask is None else random_flip(mask, flip_seed)
+        if augmentation.photometric:
+            photo_seed = tf.random.fold_in(tf.cast(tf.stack(seed), tf.int64), PHOTOMETRIC)
+            pixels = random_photometric(pixels, photo_seed, augmentation.photometric)
+        for (apply, layer), layer_seed in zip(changes, seeds):
+            changed = apply(layer, tf.expand_dims(pixels, 0), layer_seed)
+            pixels = tf.ensure_shape(tf.cast(changed[0], tf.float32), pixels.shape)
+        pixels = preprocessing.normalize(pixels)
+        return pixels if mask is None else (pixels, tf.cast(mask, tf.int32)[..., 0])
+
+    return augment
+
+
+def _changes(augmentation):
+    """(the function that applies it, layer) for each Keras layer that changes single images."""
+    changes = [(apply_layer, keras.saving.deserialize_keras_object(config)) for config in augmentation.layers]
+    if augmentation.randaugment:
+        count, magnitude = augmentation.randaugment
+        layer = keras.layers.RandAugment((0, 255), count, magnitude, dtype="float32")
+        changes.insert(0, (apply_rand_augment, layer))
+    if augmentation.random_erasing:
+        probability = (augmentation.random_erasing,) * 2  # A single number would be a range from 0.
+        changes.append((apply_layer, keras.layers.RandomErasing(probability, dtype="float32")))
+    return changes
+
+
+def batch_augmentation(augmentation):
+    """A function that blends the images and labels of a batch with each other.
+
+    Args:
+        augmentation: `Augmentation`.
+
+    Returns:
+        A function from images (batch, height, width, channels), labels (batch, classes), both float32, and a
+        seed, two ints, to images and labels.
+
+    Example:
+        >>> blend = batch_augmentation(Augmentation(mixup=0.2))
+        >>> images, labels = blend(tf.ones((4, 8, 8, 3)), tf.one_hot([0, 1, 2, 0], 3), [0, 1])
+        >>> labels.shape
+        TensorShape([4, 3])
+    """
+    layers = []
+    if augmentation.mixup:
+        layers.append(keras.layers.MixUp(augmentation.mixup, dtype="float32"))
+    if augmentation.cutmix:
+        layers.append(keras.layers.CutMix((augmentation.cutmix,) * 2, dtype="float32"))
+
+    def blend(images, labels, seed):
+        if labels.shape.rank != 2 or not labels.dtype.is_floating:
+            raise ValueError(
+                f"mixing expected float labels (batch, classes); got {labels.dtype.name} {labels.shape}"
+            )
+        choice_seed, layer_seed = tf.unstack(tf.random.split(seed, 2))
+
+        def by(layer):
+            mixed = apply_layer(layer, {"images": images, "labels": labels}, layer_seed)
+            return tuple(
+                tf.ensure_shape(mixed[k], v.shape) for k, v in (("images", images), ("labels", labels))
+            )
+
+        chosen = tf.random.stateless_uniform((), choice_seed, 0, len(layers), tf.int32)
+        return tf.switch_case(chosen, [functools.partial(by, layer) for layer in layers])
+
+    return blend
+
+
+def random_crop(encoded, seed, preprocessing, area=(0.05, 1.0), exif=True):
+    """Decode a random rectangle of an image and resize it to the model's size ("Inception crop").
+
+    Args:
+        encoded: The content of an image file.
+        seed: Two ints; the same seed crops the same rectangle.
+        preprocessing: `Preprocessing`, of which the size, interpolation and channels are used.
+        area: Smallest and largest fraction of the image that the crop covers; its aspect ratio is between
+            3:4 and 4:3.
+        exif: Whether to apply the EXIF orientation, before the crop.
+
+    Returns:
+        float32 (height, width, channels) in [0, 255].
+
+    Example:
+        >>> png = tf.io.encode_png(tf.zeros((40, 50, 3), tf.uint8))
+        >>> random_crop(png, [0, 1], Preprocessing(32)).shape
+        TensorShape([32, 32, 3])
+
+    Source: `vit_jax/input_pipeline.py`.
+    """
+
+    window = inception_window(seed, area)
+    image = with_channels(decode_window(encoded, window, exif), preprocessing.channels)
+    return resize(image, preprocessing.image_size, preprocessing)
+
+
+def inception_window(seed, area):
+    """A function from an image's shape (height, width) to the rectangle that `random_crop` cuts out.
+
+    Returns:
+        A function to int32 (4,): the top, the left, the height and the width.
+    """
+
+    def window(shape):
+        begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+            tf.concat([shape, [3]], 0),
+            tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
+            seed,
+            min_object_covered=0.0,
+            aspect_ratio_range=(0.75, 1.33),
+            area_range=area,
+            max_attempts=100,
+            use_image_if_no_bounding_boxes=True,
+        )
+        return tf.concat([begin[:2], size[:2]], 0)
+
+    return window
+
+
+def _cropped_mask(mask, window, preprocessing):
+    if mask is None:
+        return None
+    top, left, height, width = tf.unstack(window(tf.shape(mask)[:2]))
+    return resize_mask(mask[top : top + height, left : left + width], preprocessing.image_size)
+
+
+def random_scale(image, seed, preprocessing, jitter, mask=None):
+    """Resize an image by a random factor, and crop or pad it to the model's size at a random place.
+
+    Args:
+        image: uint8 or float32 (height, width, channels) in [0, 255].
+        seed: Two ints; the same seed gives the same image.
+        preprocessing: `Preprocessing`, of which the size, interpolation and mean are used.
+        jitter: The smallest and the largest factor; at 1 the image just covers the model's size.
+        mask: None, or integers (height, width, 1).
+
+    Returns:
+        float32 (height, width, channels) in [0, 255], padded by the mean color, and the mask, padded by 255,
+        or None.
+
+    Example:
+        >>> pixels, mask = random_scale(tf.zeros((40, 50, 3)), [0, 1], Preprocessing(32), (0.5, 2.0))
+        >>> pixels.shape, mask is None
+        (TensorShape([32, 32, 3]), True)
+
+    Source: DeepLabv3 (arXiv:1706.05587, section 4.1).
+    """
+    scale_seed, place_seed, pad_seed = tf.unstack(tf.random.split(seed, 3))
+    target, own = tf.constant(preprocessing.image_size, tf.float32), tf.cast(tf.shape(image)[:2], tf.float32)
+    factor = tf.random.stateless_uniform((), scale_seed, *jitter) * tf.reduce_max(target / own)
+    extent = tf.clip_by_value(tf.round(target / factor), 1.0, own)  # what is kept of the image
+    size = tf.where(target / factor > own, tf.clip_by_value(tf.round(own * factor), 1.0, target), target)
+    corner = tf.floor(tf.random.stateless_uniform((2,), place_seed) * (own - extent + 1))
+    before = tf.floor(tf.random.stateless_uniform((2,), pad_seed) * (target - size + 1))
+    numbers = (extent, size, tf.minimum(corner, own - extent), tf.minimum(before, target - size))
+    extent, size, corner, before = (tf.cast(each, tf.int32) for each in numbers)
+    padding = tf.pad(tf.stack([before, preprocessing.image_size - size - before], 1), [(0, 1), (0, 0)])
+
+    def placed(values, resized, fill):
+        cut = values[corner[0] : corner[0] + extent[0], corner[1] : corner[1] + extent[1]]
+        padded = tf.pad(resized(cut, (size[0], size[1])) - fill, padding) + fill
+        return tf.ensure_shape(padded, (*preprocessing.image_size, values.shape[-1]))
+
+    mean = tf.constant(preprocessing.mean, tf.float32) * 255
+    pixels = placed(image, lambda cut, shape: resize(cut, shape, preprocessing), mean)
+    return pixels, mask if mask is None else placed(tf.cast(mask, tf.int32), resize_mask, IGNORE)
+
+
+def random_photometric(pixels, seed, probability):
+    """Change brightness, contrast, saturation and hue, each with a probability, as in the training of SSD.
+
+    Args:
+        pixels: float32 (height, width, channels) in [0, 255]; saturation and hue need three channels.
+        seed: Two ints; the same seed changes in the same way.
+        probability: Of each change, in [0, 1].
+
+    Returns:
+        float32 of the same shape, in [0, 255].
+
+    Example:
+        >>> float(random_photometric(tf.zeros((16, 16, 3)), [0, 1], 0.0)[0, 0, 0])
+        0.0
+
+    Source: Liu et al. 2016 (arXiv:1512.02325) and its authors' code.
+    """
+    choices = tf.random.stateless_uniform((5,), tf.random.fold_in(tf.cast(tf.stack(seed), tf.int64), 0))
+    amounts = tf.random.stateless_uniform(
+        (4,), tf.random.fold_in(tf.cast(tf.stack(seed), tf.int64), 1), -1, 1
+    )
+
+    def changed(pixels, number, change):
+        return tf.cond(
+            choices[number] < probability,
+            lambda: tf.clip_by_value(change(pixels, amounts[number]), 0, 255),
+            lambda: pixels,
+        )
+
+    def contrast(pixels):
+        return changed(pixels, 1, lambda x, amount: x * (1 + amount / 2))
+
+    pixels = changed(pixels, 0, lambda x, amount: x + 32 * amount)
+    contrast_first = choices[4] < 0.5
+    pixels = tf.cond(contrast_first, lambda: contrast(pixels), lambda: pixels)
+    if pixels.shape[-1] == 3:
+        pixels = changed(
+            pixels, 2, lambda x, amount: tf.image.adjust_saturation(x / 255, 1 + amount / 2) * 255
+        )
+        pixels = changed(pixels, 3, lambda x, amount: tf.image.adjust_hue(x / 255, amount * 18 / 360) * 255)
+    return tf.cond(contrast_first, lambda: pixels, lambda: contrast(pixels))
+
+
+def random_shift(image, seed, fraction):
+    """Shift an image by up to `fraction` of each side; the exposed border is black.
+
+    Args:
+        image: float32 (height, width, channels) in [0, 255].
+        seed: Two ints; the same seed shifts by the same vector.
+        fraction: Largest shift as a fraction of the side, in [0, 1]; at subpixel precision.
+
+    Returns:
+        float32 (height, width, channels), interpolated bilinearly.
+
+    Example:
+        >>> random_shift(tf.zeros((16, 16, 3)), [0, 1], fraction=0.1).shape
+        TensorShape([16, 16, 3])
+    """
+    return _shifted(image, seed, fraction, "BILINEAR", 0.0)
+
+
+def _shifted_mask(mask, seed, fraction):
+    """As `random_shift`, of a mask (height, width, 1); what is exposed is ignored."""
+    shifted = _shifted(tf.cast(mask, tf.float32), seed, fraction, "NEAREST", float(IGNORE))
+    return tf.cast(shifted, tf.int32)
+
+
+def _shifted(image, seed, fraction, interpolation, fill):
+    shape = tf.shape(image)[:2]
+    down, right = tf.unstack(tf.random.stateless_uniform((2,), seed, -fraction, fraction))
+    down, right = down * tf.cast(shape[0], tf.float32), right * tf.cast(shape[1], tf.float32)
+    shifted = tf.raw_ops.ImageProjectiveTransformV3(
+        images=tf.expand_dims(image, 0),
+        transforms=[[1.0, 0.0, -right, 0.0, 1.0, -down, 0.0, 0.0]],
+        output_shape=shape,
+        fill_value=fill,
+        interpolation=interpolation,
+        fill_mode="CONSTANT",
+    )
+    return tf.ensure_shape(shifted[0], image.shape)
+
+
+def random_flip(image, seed):
+    """Mirror the image left to right, for half of all seeds.
+
+    Example:
+        >>> random_flip(tf.zeros((16, 16, 3)), [0, 1]).shape
+        TensorShape([16, 16, 3])
+
+    Source: `vit_jax/input_pipeline.py`.
+    """
+    return tf.image.stateless_random_flip_left_right(image, seed)

@@ -1,0 +1,1 @@
+"""Encoded images to model input in TensorFlow graphs."""

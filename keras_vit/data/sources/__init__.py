@@ -1,0 +1,1 @@
+"""Data sets by kind of source, one file each; `data/datasets.py` lists them."""

@@ -1,0 +1,95 @@
+"""Scenes of scanned digits: several on a canvas, in corners of their own that overlap."""
+
+import io
+
+import numpy as np
+
+from keras_vit.data.masks import MaskSamples
+from keras_vit.data.sources.digits import load_digits
+
+SIDE = 32  # pixels of a scene
+DIGITS = (2, 4)  # the fewest and the most that are tried in a scene, each in a corner of its own
+SIDES = (15, 17)  # the smallest and the largest digit, in pixels
+INWARDS = 2  # the largest distance of a digit from the two edges of its corner, in pixels
+VISIBLE = 0.9  # of a digit's ink, at least
+INK = 0.4  # of the largest brightness: what is brighter is part of the digit
+COUNTS = {"train": 6000, "validation": 120, "test": 240}
+
+
+def load_digits_scenes(argument=None, *, seed, **options):
+    """Load the class names and splits of the scenes; of the arguments only `seed` is used.
+
+    Each scene is a function of (seed, split, index) and of the scans of the same split of "digits".
+
+    Returns:
+        dict of `class_names` and `splits`, as of `Dataset`.
+    """
+    from PIL import Image
+
+    digits, splits = load_digits(seed=seed), {}
+    for number, (split, samples) in enumerate(digits["splits"].items()):
+        opened = [Image.open(io.BytesIO(content)) for content in samples.images]
+        scans = np.stack([np.float32(scan) / 255 for scan in opened])
+        made = [scene(scans, samples.labels, [seed, number, index]) for index in range(COUNTS[split])]
+        pictures, masks = (tuple(map(_png, each)) for each in zip(*made))
+        splits[split] = MaskSamples(pictures, masks, exif=False)
+    return {"class_names": ("background", *digits["class_names"]), "splits": splits}
+
+
+def scene(scans, labels, seed):
+    """A scene and its mask.
+
+    Args:
+        scans: float32 (scans, 8, 8) in [0, 1].
+        labels: The digits, ints.
+        seed: Ints, of which the scene is a function.
+
+    Returns:
+        uint8 (32, 32, 3) and uint8 (32, 32): 0 for the background, and 1 + the digit.
+
+    Example:
+        >>> picture, mask = scene(np.ones((1, 8, 8), "float32"), [7], [0, 1])
+        >>> picture.shape, np.unique(mask).tolist()
+        ((32, 32, 3), [0, 8])
+    """
+    from PIL import Image
+
+    rng = np.random.default_rng(seed)
+    # A gradient from corner to corner, with noise.
+    colors = rng.uniform(10, 70, (2, 2, 3)).astype("float32")
+    across = np.linspace(0, 1, SIDE, dtype="float32")
+    rows = colors[0] + across[:, np.newaxis, np.newaxis] * (colors[1] - colors[0])
+    picture = rows[:, :1] + across[:, np.newaxis] * (rows[:, 1:] - rows[:, :1])
+    picture = picture + 6 * rng.standard_normal(picture.shape, "float32")
+    mask, inks = np.zeros((SIDE, SIDE), "uint8"), []
+    owner = np.full((SIDE, SIDE), -1)  # which of the digits is in front
+    corners = rng.permutation(4)[: rng.integers(DIGITS[0], DIGITS[1] + 1)]
+    for is_lower, is_right in zip(corners // 2, corners % 2):
+        chosen, side = rng.integers(len(scans)), int(rng.integers(SIDES[0], SIDES[1] + 1))
+        scaled = Image.fromarray(scans[chosen]).resize((side, side), Image.Resampling.BICUBIC)
+        ink = np.clip(np.asarray(scaled), 0, 1)[..., np.newaxis]
+        down, right = rng.integers(0, INWARDS + 1, 2)
+        top = SIDE - side - down if is_lower else down
+        left = SIDE - side - right if is_right else right
+        window = slice(top, top + side), slice(left, left + side)
+        is_ink = ink[..., 0] > INK * 0.7
+        hidden = np.bincount(owner[window][is_ink & (owner[window] >= 0)], minlength=len(inks))
+        visible = [int((owner == number).sum()) for number in range(len(inks))]
+        if any(shown - covered < VISIBLE * pixels for shown, covered, pixels in zip(visible, hidden, inks)):
+            continue  # Little of a digit is another digit.
+        color = rng.uniform(160, 255, 3).astype("float32")
+        cover = np.clip(ink / INK, 0, 1) ** 2  # Its edge is soft, and what is behind the digit is hidden.
+        picture[window] = picture[window] * (1 - cover) + cover * color * (0.4 + 0.6 * ink)
+        mask[window][is_ink], owner[window][is_ink] = labels[chosen] + 1, len(inks)
+        inks.append(int(is_ink.sum()))
+    return np.clip(np.round(picture), 0, 255).astype("uint8"), mask
+
+
+def _png(pixels):
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(
+        file, "PNG", compress_level=0
+    )  # A small file takes longer to write than to keep.
+    return file.getvalue()

@@ -1,0 +1,246 @@
+"""Folders of images: classes as subfolders, or labels in a table."""
+
+import importlib
+import os
+import pathlib
+import re
+
+from keras_vit.data.files import (
+    IMAGE_SUFFIXES,
+    SPLIT_NAMES,
+    file_of_row,
+    file_orientations,
+    read_csv,
+    split_of_row,
+    visible_files,
+)
+from keras_vit.data.samples import Samples, hold_out_missing
+from keras_vit.data.sources.caption_folder import load_caption_folder
+from keras_vit.labels import label_kind
+from keras_vit.messages import listed
+
+# Names that are more often of splits than of classes, such as training_set, seg_test and val2017.
+SPLIT_LIKE = re.compile(r"(?<![a-z])(train|test|valid|(val|dev|eval|fold|holdout)(?![a-z]))")
+LAYOUT = (
+    "folders of classes (CLASS/*.jpg), or only folders of splits (train/CLASS/*.jpg and, if there are any, "
+    "val/CLASS/*.jpg and test/CLASS/*.jpg)"
+)
+TABLE = "labels.csv"
+
+
+def load_folder(
+    path, *, task="single_label", on_bad_image="fail", seed=0, texts=False, labels=True, **options
+):
+    r"""Load a folder of images. Hidden files and folders, whose names begin with a dot, are skipped.
+
+    Args:
+        path: The folder. For "single_label" with {train,val,test}/CLASS/* or CLASS/*, or with a table
+            `labels.csv` of the columns `file` or `filename` (relative to the folder), `label` and `split`
+            (may be missing). For other tasks the table has a column for each class (0 or 1) or each target
+            (a number) in place of `label`. For "segmentation" see `mask_folder.load_mask_folder`, with
+            `texts` see `caption_folder.load_caption_folder`.
+        task, on_bad_image, seed, texts, labels: As of `load_dataset`.
+
+    Returns:
+        dict of `class_names`, `splits`, `bad_images`, `ignored_files` and `empty_folders`, as of `Dataset`.
+
+    Raises:
+        ValueError: if the folder is missing or has another layout, a line of the table is wrong, or an
+            image is unreadable.
+
+    Example:
+        >>> _ = (tmp / "labels.csv").write_text("file,smile,hat\na.png,1,0\nb.png,1,1\nc.png,0,1")
+        >>> for name in ("a.png", "b.png", "c.png"):
+        ...     keras.utils.save_img(tmp / name, np.zeros((8, 8, 3)))
+        >>> load_folder(tmp, task="multi_label")["class_names"]
+        ('smile', 'hat')
+    """
+    root = pathlib.Path(path).expanduser()
+    if not root.is_dir():
+        raise ValueError(f"no such folder: {os.fspath(root)!r}")
+    if texts:
+        return load_caption_folder(root, on_bad_image=on_bad_image, seed=seed)
+    kind, table = label_kind(task), os.fspath(root / TABLE)
+    if kind.folder != "folder":
+        load = getattr(
+            importlib.import_module(f"keras_vit.data.sources.{kind.folder}"), f"load_{kind.folder}"
+        )
+        return load(root, on_bad_image=on_bad_image, seed=seed)
+    files = visible_files(root)
+    rows = read_csv(root / TABLE) if (root / TABLE).is_file() else []
+    if kind.is_class_id and not (rows and "label" in map(str.strip, rows[0][1])):
+        names, by_split, empty = _read_classes(root, files) if labels else _read_images(root, files)
+        if {*names} == {"images", "masks"}:
+            raise ValueError(
+                f"{os.fspath(root)!r} has images and masks, for the task 'segmentation' (--recipe segment); "
+                f"the task is {kind.name!r}"
+            )
+        used = set()
+    elif not rows:
+        raise ValueError(f"task {kind.name!r} needs the table {table!r}, which is missing or empty")
+    else:
+        names, by_split = _read_table(root, rows, kind)
+        used, empty = {table}, ()
+    used.update(path for paths, _ in by_split.values() for path in paths)
+    paths = (os.fspath(root / file) for in_folder in files.values() for file in in_folder)
+    ignored = tuple(path for path in paths if path not in used)
+    splits, bad = {}, []
+    for split, (paths, labels) in by_split.items():
+        orientations = file_orientations(paths)
+        readable = [i for i, orientation in enumerate(orientations) if orientation]
+        bad += sorted(path for path, orientation in zip(paths, orientations) if not orientation)
+        is_turned = any(orientations[i] > 1 for i in readable)
+        splits[split] = Samples(paths, labels, exif=is_turned).take(readable)
+    if bad and on_bad_image == "fail":
+        raise ValueError(
+            f"{len(bad)} image(s) cannot be read: {listed(bad)}; remove them or give --on_bad_image skip"
+        )
+    return {
+        "class_names": names,
+        "splits": hold_out_missing(splits, seed),
+        "bad_images": tuple(bad),
+        "ignored_files": ignored,
+        "empty_folders": tuple(empty),
+    }
+
+
+def image_files(root):
+    """Paths of the visible images in a folder and its subfolders, sorted.
+
+    Example:
+        >>> _ = [(tmp / name).write_text("") for name in ("b.tiff", "a.JPG", ".c.jpg", "d.txt")]
+        >>> [os.path.basename(path) for path in image_files(tmp)]
+        ['a.JPG', 'b.tiff']
+    """
+    return sorted(os.fspath(root / file) for file in _images(visible_files(root)))
+
+
+def _images(files):
+    return [f for in_folder in files.values() for f in in_folder if f.suffix.lower() in IMAGE_SUFFIXES]
+
+
+def _read_classes(root, files):
+    """Class names, paths and class indices by split, and the folders without images."""
+    images = _images(files)
+    folders = {file.parent for file in images}
+    splits = _split_folders(root, folders)
+    depth = 1 if splits else 0  # of the class folders
+    by_split = {split: [] for split in splits.values() or ["train"]}
+    for file in images:
+        if len(file.parts) > depth + 1:
+            split = splits[file.parts[0]] if splits else "train"
+            by_split[split].append((os.fspath(root / file), file.parts[depth]))
+    hint = f"; {TABLE} has no column label" * (root / TABLE).is_file()
+    if not any(by_split.values()):
+        raise ValueError(
+            f"no images in class folders of {os.fspath(root)!r}; expected {LAYOUT}, of files that end in "
+            f"{', '.join(IMAGE_SUFFIXES)}{hint}"
+        )
+    with_images = {above for folder in folders for above in (folder, *folder.parents)}
+    empty = [
+        os.fspath(root / folder)
+        for folder in files
+        if len(folder.parts) <= depth + 1 and folder not in with_images and folder.parent in with_images
+    ]
+    return *_index_classes(root, by_split, hint), empty
+
+
+def _read_images(root, files):
+    """As `_read_classes`, or all images without class names where there are no folders of classes."""
+    try:
+        return _read_classes(root, files)
+    except ValueError:
+        images = _images(files)
+        if not images:
+            raise ValueError(
+                f"no images in {os.fspath(root)!r}; expected files that end in {', '.join(IMAGE_SUFFIXES)}"
+            ) from None
+    splits = {file.parts[0]: SPLIT_NAMES.get(file.parts[0].lower()) for file in images}
+    is_split = "train" in splits.values() and None not in splits.values()
+    by_split = {}
+    for file in images:
+        split = splits[file.parts[0]] if is_split else "train"
+        by_split.setdefault(split, []).append(os.fspath(root / file))
+    return (), {split: (paths, [0] * len(paths)) for split, paths in by_split.items()}, ()
+
+
+def _index_classes(root, by_split, hint=""):
+    """The class names, and by split the paths, class by class, and their class indices.
+
+    Args:
+        root: The folder, for the message.
+        by_split: By split, pairs of a path and a class name.
+        hint: The end of the message.
+
+    Raises:
+        ValueError: if there is one class only.
+    """
+    names = tuple(sorted({name for samples in by_split.values() for _, name in samples}))
+    if len(names) < 2:
+        raise ValueError(f"{os.fspath(root)!r} has images of one class only: {names[0]!r}{hint}")
+    indexed, indices = {}, {name: index for index, name in enumerate(names)}
+    for split, samples in by_split.items():
+        samples = sorted((name, path) for path, name in samples)
+        indexed[split] = [path for _, path in samples], [indices[name] for name, _ in samples]
+    return names, indexed
+
+
+def _split_folders(root, folders):
+    """The split of each of the root's subfolders; empty where these are classes.
+
+    Args:
+        folders: Those that contain images directly, relative to the root.
+
+    Raises:
+        ValueError: if splits and classes cannot be distinguished.
+    """
+    top = sorted({folder.parts[0] for folder in folders if folder.parts})
+    nested = {folder.parts[0] for folder in folders if len(folder.parts) > 1}
+    splits = {name: SPLIT_NAMES[name.lower()] for name in nested if name.lower() in SPLIT_NAMES}
+    if splits:
+        is_clear = len(splits) == len(top) == len({*splits.values()}) and "train" in splits.values()
+    else:
+        suspects = {name for name in top if SPLIT_LIKE.search(name.lower())}
+        is_clear = not suspects or not suspects & nested and len(suspects) < len(top)
+    if not is_clear:
+        raise ValueError(
+            f"splits and classes cannot be distinguished in {os.fspath(root)!r}, which has the folders "
+            f"{listed(top)}; expected {LAYOUT}"
+        )
+    return splits
+
+
+def _read_table(root, rows, kind):
+    """The names of the classes or targets, and paths and labels by split."""
+    table = os.fspath(root / TABLE)
+    columns = ["file" if column == "filename" else column for column in map(str.strip, rows[0][1])]
+    names = tuple(column for column in columns if column not in ("file", "split"))
+    if "file" not in columns or not kind.fits_columns(names) or len(set(columns)) < len(columns):
+        raise ValueError(
+            f"{table}, line 1: expected the columns file (or filename), split (may be missing) and "
+            f"{kind.columns}, each once; got {', '.join(columns)}"
+        )
+    by_split, lines = {}, {}
+    for line, values in rows[1:]:
+        where = f"{table}, line {line}"
+        if len(values) != len(columns):
+            raise ValueError(f"{where}: expected {len(columns)} values; got {len(values)}")
+        row = dict(zip(columns, map(str.strip, values)))
+        path = file_of_row(root, row["file"], f"{where}, column file")
+        if line != lines.setdefault(path, line):
+            raise ValueError(f"{where}, column file: {row['file']!r} is in line {lines[path]} too")
+        split = split_of_row(row.get("split", ""), "train", f"{where}, column split")
+        label = tuple(_parse_label(kind, row[name], f"{where}, column {name}") for name in names)
+        by_split.setdefault(split, []).append((path, label[0] if kind.is_class_id else label))
+    if "train" not in by_split:
+        raise ValueError(f"{table} has no samples to train on")
+    if kind.is_class_id:
+        return _index_classes(root, by_split)
+    return names, {split: tuple(zip(*samples)) for split, samples in by_split.items()}
+
+
+def _parse_label(kind, text, where):
+    try:
+        return kind.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None

@@ -1,0 +1,1 @@
+"""Image-text models: two towers, and the losses and scores of pairs."""

@@ -1,0 +1,382 @@
+"""Image-text models: two towers whose vectors are close for an image and a text that describes it."""
+
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import preprocessing
+from keras_vit.engine.adapting import copy_with_weights, plain_arrays
+from keras_vit.engine.distributed_model import DistributedModel
+from keras_vit.labels import label_kind
+from keras_vit.layers.dense import Dense, without_state
+from keras_vit.layers.logit_factors import OBJECTIVES, LogitFactors
+from keras_vit.models.classifying import check_finite, check_size, most_probable
+from keras_vit.models.configured import ConfiguredModel
+from keras_vit.models.image_text.pair_loss import pair_loss
+from keras_vit.models.image_text.text_transformer import TextTransformer, min_text_parameters
+from keras_vit.models.vit.schema import INFERENCE
+from keras_vit.models.vit.vision_transformer import VisionTransformer
+from keras_vit.rules import boolean, integer, one_of, optional
+
+_TEXT_INFERENCE = {"dtype": "float32", "dropout_rate": 0.0}
+_SIZE = optional(integer(at_least=1))
+_OPTIONS = ("objective", "image_projection", "text_projection", "projection_bias")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ImageTextModel(ConfiguredModel):
+    """Two towers, one for images and one for texts, as in SigLIP, CLIP and LiT.
+
+    The vectors of both, of length 1, have a logit for each pair of an image and a text. `fit` takes pairs
+    without labels, and compares each with all pairs of the global batch, on any number of devices. Sample
+    weights weight the pairs in the mean of the loss; a pair of weight 0 is not compared with others. For a
+    frozen image tower (LiT), set `model.image.trainable = False` and compile.
+
+    Args:
+        image: A VisionTransformer without a head, or its constructor arguments.
+        text: A TextTransformer, or its constructor arguments.
+        objective: "sigmoid" (SigLIP: each pair is a match or not) or "softmax" (CLIP: which text belongs to
+            an image, and which image to a text).
+        image_projection, text_projection: Size of a linear layer after the tower; None for none. The vectors
+            of both must have one size.
+        projection_bias: Whether these layers have biases (SigLIP and LiT; not CLIP).
+        text_preprocessing: How texts become token ids, a `TextPreprocessing` or its arguments; None if
+            callers make them.
+        dtype: A dtype policy for towers that are given by their arguments. The embeddings are float32.
+        name, trainable: As of any Keras model.
+
+    Input: a dict of `images`, as for the image tower: float32 (batch, height, width, in_channels), or a dict
+    with `max_num_patches`; and `ids`, int32 (batch, length) as for the text tower.
+    Output: float32 (batch, 2, size), two vectors of each pair. output[:, 0] @ output[:, 1].T are the logits
+    of all images with all texts of the batch (see `LogitFactors`).
+
+    Raises:
+        ValueError: for an unknown objective, an image tower with a head or without pooling, or vectors of two
+            sizes.
+
+    Example:
+        >>> image = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
+        >>> text = {"vocabulary_size": 100, "length": 8, "hidden_size": 12, "num_layers": 2}
+        >>> text = {**text, "mlp_dim": 48, "num_heads": 3}
+        >>> model = ImageTextModel(image, text, text_projection=24, projection_bias=True)
+        >>> model.encode_text(np.ones((2, 8), "int32")).shape
+        (2, 24)
+
+    Source: Radford et al. 2021 (CLIP, arXiv 2103.00020); Zhai et al. 2023 (SigLIP, arXiv 2303.15343); Zhai et
+    al. 2022 (LiT, arXiv 2111.07991).
+    """
+
+    kind = task = "image_text"
+    backbone_argument = "image"
+    takes_images = False
+    is_classifier = False
+    without_head = "this model compares images with texts; use its `zero_shot` method"
+
+    def __init__(
+        self,
+        image,
+        text,
+        objective="sigmoid",
+        image_projection=None,
+        text_projection=None,
+        projection_bias=False,
+        text_preprocessing=None,
+        dtype=None,
+        name=None,
+        trainable=True,
+    ):
+        if not isinstance(image, VisionTransformer):
+            image = VisionTransformer.from_config({"dtype": dtype, **image})
+        if not isinstance(text, TextTransformer):
+            text = TextTransformer.from_config({"dtype": dtype, **text})
+        if image.num_classes is not None or image.pooling is None:
+            raise ValueError(
+                "expected an image tower without a head that pools its tokens; got num_classes="
+                f"{image.num_classes} and pooling={image.pooling!r}"
+            )
+        self.objective = one_of(OBJECTIVES).check("objective", objective)
+        self.image_projection = _SIZE.check("image_projection", image_projection)
+        self.text_projection = _SIZE.check("text_projection", text_projection)
+        self.projection_bias = boolean.check("projection_bias", projection_bias)
+        if isinstance(text_preprocessing, Mapping):
+            text_preprocessing = preprocessing.TextPreprocessing(**text_preprocessing)
+
+        policy = image.dtype_policy
+        float32 = policy.variable_dtype
+        images = keras.tree.map_structure(
+            lambda x: keras.Input(x.shape[1:], dtype=x.dtype, name=x.name), image.input
+        )  # (b, H, W, c), or a dict of packed patches and grids
+        ids = keras.Input(text.input.shape[1:], dtype="int32", name="ids")  # (b, n)
+        embeddings = []
+        for side, x, size in (
+            ("image", image(images), image_projection),
+            ("text", text(ids), text_projection),
+        ):
+            if size is not None:
+                x = Dense(size, use_bias=projection_bias, dtype=policy, name=f"{side}_projection")(x)
+            embeddings.append(keras.layers.UnitNormalization(dtype=float32, name=f"{side}_embedding")(x))
+        sizes = [x.shape[-1] for x in embeddings]
+        if sizes[0] != sizes[1]:
+            raise ValueError(f"expected vectors of one size of both towers; got {sizes[0]} and {sizes[1]}")
+        pairs = LogitFactors(objective, dtype=float32, name="logit_factors")(*embeddings)
+        super().__init__({"images": images, "ids": ids}, pairs, name=name, trainable=trainable)
+        self.dtype_policy = policy
+        self.text_preprocessing = text_preprocessing
+        # Keras would take them for layers of this model, which has theirs already.
+        vars(self)["image"], vars(self)["text"] = image, text
+        vars(self)["image_encoder"] = DistributedModel(images, embeddings[0], name="image_encoder")
+        vars(self)["text_encoder"] = DistributedModel(ids, embeddings[1], name="text_encoder")
+
+    def compile(self, *args, accumulation_steps=1, **kwargs):
+        """Configure the model for training, as `DistributedModel.compile`.
+
+        Raises:
+            ValueError: as there, or for several micro-batches, whose pairs could not be compared with each
+                other.
+        """
+        if accumulation_steps != 1:
+            raise ValueError(
+                f"expected accumulation_steps=1, since a batch's pairs are compared; got {accumulation_steps}"
+            )
+        super().compile(*args, accumulation_steps=1, **kwargs)
+
+    def own_loss(self, x, y_pred, sample_weight):
+        return pair_loss(y_pred, self.objective, weights=sample_weight)
+
+    @property
+    def image_size(self):
+        """(height, width) of the images in pixels, (None, None) for any."""
+        return self.image.image_size
+
+    @property
+    def preprocessing(self):
+        """How images become model input."""
+        return self.image.preprocessing
+
+    def encode_images(self, images, batch_size=32, value_range=None):
+        """The vectors of images.
+
+        Args:
+            images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
+            batch_size: Number of images that are read and computed at a time.
+            value_range: (lowest, highest) possible value of float images; None for (0, 1).
+
+        Returns:
+            float32 array (images, size), each vector of length 1.
+
+        Raises:
+            ValueError: if an image cannot be read, or the model computes NaN.
+        """
+        vectors = []
+        for batch in self.preprocessing.batches(images, batch_size, value_range):
+            check_size(self.image, batch)
+            vectors.append(check_finite(np.asarray(self.image_encoder.predict_on_batch(batch))))
+        return np.concatenate([*vectors, np.zeros((0, self.image_encoder.output.shape[-1]), "float32")])
+
+    def encode_text(self, texts, batch_size=256):
+        """The vectors of texts.
+
+        Args:
+            texts: A str or a list of them, for a model with `text_preprocessing`; or token ids, an int array
+                (texts, length).
+            batch_size: Number of texts that are computed at a time.
+
+        Returns:
+            float32 array (texts, size), each vector of length 1.
+
+        Raises:
+            ValueError: for strings without `text_preprocessing`, ids of another shape or type, or a batch
+                size that is not positive.
+        """
+        integer(at_least=1).check("batch_size", batch_size)
+        ids = self._ids(texts)
+        vectors = [
+            check_finite(np.asarray(self.text_encoder.predict_on_batch(ids[start : start + batch_size])))
+            for start in range(0, len(ids), batch_size)
+        ]
+        return np.concatenate([*vectors, np.zeros((0, self.text_encoder.output.shape[-1]), "float32")])
+
+    def similarity(self, images, texts):
+        """The logits of all images with all texts.
+
+        Args:
+            images: As for `encode_images`, or its result. An array (images, size) of vectors of length 1 is
+                taken for the result; other arrays are images.
+            texts: As for `encode_text`, or its result.
+
+        Returns:
+            float32 array (images, texts). With the objective "sigmoid" the sigmoid of a logit is the
+            probability that the two match.
+        """
+        size = self.image_encoder.output.shape[-1]
+        images = images if _are_embeddings(images, size) else self.encode_images(images)
+        texts = texts if _are_embeddings(texts, size) else self.encode_text(texts)
+        scale, bias = self._scale_and_bias()
+        return (images @ texts.T * scale + bias).astype("float32")
+
+    @property
+    def _task_of_labels(self):
+        """The task whose probabilities belong to the objective."""
+        return "multi_label" if self.objective == "sigmoid" else "single_label"
+
+    def _scale_and_bias(self):
+        factors = self.get_layer("logit_factors")
+        bias = 0.0 if factors.bias is None else float(ops.convert_to_numpy(factors.bias.value))
+        return np.exp(ops.convert_to_numpy(factors.scale.value)), bias
+
+    def class_vectors(self, labels, batch_size=256):
+        """The vector of each class, which is the mean over its texts.
+
+        Args:
+            labels: A text, a list of texts, or a dict from names of classes to their texts; a single text
+                need not be in a list.
+            batch_size: As for `encode_text`.
+
+        Returns:
+            (names, float32 array (classes, size) of vectors of length 1).
+
+        Raises:
+            ValueError: for no labels, or a class without texts.
+        """
+        if not isinstance(labels, Mapping):
+            labels = {label: label for label in ([labels] if isinstance(labels, str) else labels)}
+        texts = [[text] if isinstance(text, str) else [*text] for text in labels.values()]
+        if not texts or not all(texts):
+            raise ValueError(f"expected at least one class, each with at least one text; got {labels!r}")
+        vectors = self.encode_text([text for of_class in texts for text in of_class], batch_size)
+        ends = np.cumsum([len(of_class) for of_class in texts])
+        means = np.stack([part.mean(axis=0) for part in np.split(vectors, ends[:-1])])
+        return [*labels], means / np.linalg.norm(means, axis=1, keepdims=True)
+
+    def zero_shot(self, images, labels, top=5, batch_size=32, value_range=None):
+        """Classify images by texts that describe the classes.
+
+        Args:
+            images: As for `encode_images`.
+            labels: As for `class_vectors`: `["a cat", "a dog"]`, or `{"cat": ["a cat", "a photo of a cat"]}`.
+            top: Number of classes per image.
+            batch_size, value_range: As for `encode_images`.
+
+        Returns:
+            For each image a list of (label, probability), most probable first, as `classify` of a
+            VisionTransformer. With the objective "sigmoid" each probability is that of the label alone; with
+            "softmax" the probabilities of all labels sum to 1.
+
+        Raises:
+            ValueError: as `encode_images` and `class_vectors`.
+
+        Source: Radford et al. 2021 (CLIP), section 3.1; ensembles of prompts: section 3.1.4.
+        """
+        names, vectors = self.class_vectors(labels)
+        logits = self.similarity(self.encode_images(images, batch_size, value_range), vectors)
+        kind = label_kind(self._task_of_labels)
+        return most_probable(kind.probabilities(logits.astype("float64")), names, top)
+
+    def vision_transformer(self, labels=None):
+        """The image tower as a VisionTransformer, which needs no texts and is exported in every format.
+
+        Args:
+            labels: As for `class_vectors`: the classes of a classifier whose head has the vectors of their
+                texts. None: the model outputs the vectors of images, as `encode_images`.
+
+        Returns:
+            A VisionTransformer, a copy for inference. The task of a classifier is "multi_label" with the
+            objective "sigmoid", and "single_label" with "softmax".
+
+        Raises:
+            ValueError: as `class_vectors`, or if both the tower and this model project.
+
+        Example:
+            >>> image = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
+            >>> text = {"vocabulary_size": 9, "length": 4, "hidden_size": 24, "num_layers": 1}
+            >>> model = keras_vit.ImageTextModel(image, {**text, "mlp_dim": 48, "num_heads": 3})
+            >>> model.text_preprocessing = lambda texts: np.array([[len(text) % 9] * 4 for text in texts])
+            >>> classifier = model.vision_transformer(["cat", "mouse"])
+            >>> classifier.class_names, classifier(np.zeros((1, 32, 32, 3))).shape
+            (('cat', 'mouse'), TensorShape([1, 2]))
+
+        Source: Radford et al. 2021 (CLIP), section 3.1.2: the text tower generates a linear classifier.
+        """
+        config = {**without_state(self.image.get_config()), **INFERENCE, "trainable": True}
+        config["unit_representation"] = True
+        arrays = plain_arrays(self)
+        self.check_projections()
+        if self.image_projection is not None:
+            size = self.image_projection
+            config |= {"representation_size": size, "representation_activation": None}
+            arrays["pre_logits/kernel"] = arrays["image_projection/kernel"]
+            arrays["pre_logits/bias"] = arrays.get("image_projection/bias", np.zeros(size))
+        if labels is not None:
+            names, vectors = self.class_vectors(labels)
+            config |= {"num_classes": len(names), "class_names": names, "task": self._task_of_labels}
+            scale, bias = self._scale_and_bias()
+            arrays |= {"head/kernel": scale * vectors.T, "head/bias": np.full(len(names), bias)}
+        return copy_with_weights(self.image, config, arrays)
+
+    def check_projections(self):
+        """Raise ValueError if both the image tower and this model project, as no VisionTransformer does."""
+        if self.image_projection is not None and self.image.representation_size is not None:
+            raise ValueError(
+                "a classifier by texts needs an image tower without representation_size, or a model without "
+                f"image_projection; got {self.image.representation_size} and {self.image_projection}"
+            )
+
+    def finished(self, arrays=None):
+        """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
+
+        Args:
+            arrays: dict of the weights by path; None for the model's, with LoRA factors merged.
+        """
+        config = {**without_state(self.get_config()), "trainable": True}
+        for tower, inference in (("image", INFERENCE), ("text", _TEXT_INFERENCE)):
+            config[tower] = {**without_state(config[tower]), **inference, "trainable": True}
+        return copy_with_weights(self, config, arrays)
+
+    @staticmethod
+    def min_own_parameters(config):
+        return min_text_parameters(config["text"])
+
+    def _ids(self, texts):
+        texts = [texts] if isinstance(texts, str) else texts
+        if len(texts) and all(isinstance(text, str) for text in texts):
+            if self.text_preprocessing is None:
+                raise ValueError(
+                    "the model has no text_preprocessing for strings; give it one, or token ids instead"
+                )
+            texts = self.text_preprocessing(list(texts))
+        ids, length = np.asarray(texts), self.text.length
+        if not ids.size:
+            return np.zeros((0, length), "int32")
+        if ids.dtype.kind not in "iu" or ids.shape[1:] != (length,):
+            raise ValueError(
+                f"expected texts, or ids of the shape (texts, {length}) as ints; got {ids.dtype} of the "
+                f"shape {ids.shape}"
+            )
+        most = self.text.vocabulary_size
+        if not 0 <= ids.min() <= ids.max() < most:
+            raise ValueError(
+                f"expected token ids from 0 to {most - 1}, of the text tower's vocabulary; got ids from "
+                f"{ids.min()} to {ids.max()}"
+            )
+        return ids.astype("int32")
+
+    def get_config(self):
+        texts = self.text_preprocessing
+        return {
+            "image": self.image.get_config(),
+            "text": self.text.get_config(),
+            **{name: getattr(self, name) for name in _OPTIONS},
+            "text_preprocessing": texts and texts.get_config(),
+            **super().get_config(),
+        }
+
+    def _inner_models(self):
+        return self.image, self.text
+
+
+def _are_embeddings(x, size):
+    """Whether this is an array of vectors of length 1; the rows of a gray image have other lengths."""
+    is_matrix = isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim == 2 and x.shape[1] == size
+    return is_matrix and bool((np.abs(np.linalg.norm(x, axis=1) - 1) < 1e-2).all())

@@ -1,0 +1,1 @@
+"""Models of pixels: an image as a sequence of colors."""

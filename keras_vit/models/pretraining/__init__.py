@@ -1,0 +1,1 @@
+"""Models that are trained without labels around an encoder."""

@@ -1,0 +1,1 @@
+"""Segmenters: a class for each pixel."""

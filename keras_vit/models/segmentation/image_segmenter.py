@@ -1,0 +1,407 @@
+"""Semantic segmentation: an encoder's patch tokens → a head → the logits of the classes at each pixel."""
+
+import functools
+import math
+
+import keras
+from keras import ops
+
+from keras_vit.layers import ClassToken, GridToTokens, LayerNormalization, TokensToGrid
+from keras_vit.layers.dense import Dense
+from keras_vit.layers.mlp import ACTIVATIONS
+from keras_vit.layers.segmentation_head import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
+from keras_vit.losses import MEAN
+from keras_vit.models.features import feature_extractor, grids_of_blocks, normalized, patch_grid
+from keras_vit.models.pretraining.encoder_model import EncoderModel, as_encoder, patch_pixels
+from keras_vit.models.segmentation.mask_loss import query_loss
+from keras_vit.models.segmentation.panoptic_segments import panoptic
+from keras_vit.models.windows import segment
+from keras_vit.rules import boolean, integer, one_of, optional
+
+HEADS = ("linear", "multi", "up", "mask")
+NORMS = ("layer", "batch", None)
+_ANNEALING_POWER = 0.9
+_OPTIONS = (  # the constructor's arguments, without the encoder
+    *("num_classes", "head", "blocks", "head_norm", "decoder_size", "num_queries", "query_blocks"),
+    *("upscale_blocks", "head_activation", "masked_attention", "loss_points", "class_names", "split_seed"),
+)
+_POSITIVE = integer(at_least=1)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ImageSegmenter(EncoderModel):
+    """Semantic segmentation with a plain Vision Transformer: the class of each pixel.
+
+    The heads are
+
+    * "linear": a norm and a linear layer for each patch token of the last block (DINOv2's evaluation);
+    * "multi": the same for the concatenated tokens of several blocks;
+    * "up": these tokens, a linear layer to `decoder_size` channels, convolutions that double the resolution
+      until a position covers at most 4 pixels, and a linear layer;
+    * "mask": learned queries join the tokens before the last `query_blocks` blocks. Each predicts a mask, at
+      the resolution of "up", and a class (EoMT). With `masked_attention`, a query attends to the patches of
+      its mask only, in training with a probability that falls to 0, one block after the other, over the
+      compiled `total_steps`. `fit` and `evaluate` use the matching loss of `models.mask_loss` for this head,
+      whatever loss was compiled.
+
+    Maps are resized to the image bilinearly.
+
+    Args:
+        encoder: A VisionTransformer without layers after its tokens: no `num_classes`,
+            `representation_size`, "map" pooling or `norm_after_pooling`. Its layers are shared, so
+            training trains it. Or its constructor arguments.
+        num_classes: Number of classes.
+        head: "linear", "multi", "up" or "mask".
+        blocks: Numbers of the blocks, from 0, whose tokens are read. None: the last one for "linear", the
+            last four for "multi", four at equal distances for "up". "mask" reads none of these.
+        head_norm: "layer", "batch" or None: the norm before the linear layer of "linear" and "multi". "batch"
+            is of the batch on all devices, and not defined for `accumulation_steps` above 1.
+        decoder_size: Channels of the convolutions of "up".
+        num_queries: Number of queries of "mask", of masks that an image can have.
+        query_blocks: Number of blocks that have the queries.
+        upscale_blocks: Number of `UpscaleBlock`s of "up" and "mask"; None: to 4 pixels a position, at
+            least 1.
+        head_activation: Activation of the heads "up" and "mask"; None: the encoder's, but "gelu_erf" where
+            that is "silu".
+        masked_attention: Whether masks restrict the attention of the queries. Without, as after training,
+            masks are predicted once only.
+        loss_points: Number of points at which the loss of "mask" compares two masks.
+        class_names: One name per class, or None.
+        split_seed: Seed of the split of the training data; None if unknown.
+        dtype: A dtype policy for an encoder that is given by its arguments.
+        name, trainable: As of any Keras model.
+
+    Input: `images`, float32 (batch, height, width, in_channels), as for the encoder.
+    Output: float32 (batch, height, width, num_classes), logits. With `training=True`, "mask" returns a list
+    of them and the queries' predictions.
+
+    Raises:
+        ValueError: for an unknown head or norm, blocks that the encoder does not have, an encoder with
+            layers after its tokens or without a Transformer, "mask" with relative positions, or image sides
+            that patches do not divide; by `compile` for micro-batches of a batch norm.
+
+    Example:
+        >>> segmenter = ImageSegmenter(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), num_classes=4)
+        >>> segmenter(np.zeros((1, 32, 32, 3))).shape
+        TensorShape([1, 32, 32, 4])
+
+    Source: Oquab et al. 2023 (DINOv2, arXiv 2304.07193), section 7.4, for "linear" and "multi"; Kerssies et
+    al. 2025 (EoMT, arXiv 2503.19108), for "mask".
+    """
+
+    kind = "segmenter"
+    head_reads_images = True
+    exported_stages = ()
+    task = "segmentation"
+    is_classifier = False
+    without_head = "this model segments images; use its `segment` method"
+
+    def __init__(
+        self,
+        encoder,
+        num_classes,
+        head="linear",
+        blocks=None,
+        head_norm="layer",
+        decoder_size=256,
+        num_queries=100,
+        query_blocks=4,
+        upscale_blocks=None,
+        head_activation=None,
+        masked_attention=True,
+        loss_points=12544,
+        class_names=None,
+        split_seed=None,
+        dtype=None,
+        name=None,
+        trainable=True,
+    ):
+        encoder = as_encoder(encoder, dtype)
+        self.num_classes = _POSITIVE.check("num_classes", num_classes)
+        self.head = one_of(HEADS).check("head", head)
+        self.blocks = blocks and tuple(blocks)
+        self.head_norm = one_of(NORMS).check("head_norm", head_norm)
+        self.decoder_size = _POSITIVE.check("decoder_size", decoder_size)
+        self.num_queries = _POSITIVE.check("num_queries", num_queries)
+        self.query_blocks = _POSITIVE.check("query_blocks", query_blocks)
+        self.upscale_blocks = optional(integer(at_least=0)).check("upscale_blocks", upscale_blocks)
+        self.head_activation = optional(one_of(ACTIVATIONS)).check("head_activation", head_activation)
+        self.masked_attention = boolean.check("masked_attention", masked_attention)
+        self.loss_points = _POSITIVE.check("loss_points", loss_points)
+        self.class_names = class_names and tuple(class_names)
+        self.split_seed = split_seed
+        if class_names and len(class_names) != num_classes:
+            raise ValueError(f"class_names must hold num_classes={num_classes} names; got {len(class_names)}")
+
+        images = encoder.input
+        build = _queries if head == "mask" else _decoder
+        logits, predictions, head_inputs = build(self, encoder, images)
+        logits = keras.layers.Identity(dtype=encoder.dtype_policy.variable_dtype, name="logits")(logits)
+        super().__init__(images, logits, name=name, trainable=trainable)
+        self.dtype_policy = encoder.dtype_policy
+        self.input_spec = keras.InputSpec(shape=images.shape)
+        # Keras would take them for layers of this model, which has theirs already.
+        vars(self)["encoder"] = encoder
+        vars(self)["_stages"] = {**encoder._stages, "logits": logits}
+        vars(self)["head_inputs"] = head_inputs
+        vars(self)["_training"] = predictions and keras.Model(images, [logits, predictions])
+        # A seed generator of the model itself: `override_seeds` and checkpoints see it.
+        self._point_seeds = keras.random.SeedGenerator() if predictions else None
+        self._query_losses = {
+            # All evaluations compare masks at the same points.
+            training: _QueryLoss(seed, loss_points)
+            for training, seed in ((True, self._point_seeds), (False, 0))
+        }
+        self._evaluates = False
+
+    @staticmethod
+    def min_own_parameters(config):
+        hidden, classes = config["encoder"]["hidden_size"], config["num_classes"]
+        if config["head"] == "up":
+            return config["decoder_size"] * (hidden + classes)
+        return hidden * (classes + (config["num_queries"] if config["head"] == "mask" else 0))
+
+    def compile(self, *args, accumulation_steps=1, **kwargs):
+        has_batch_norm = any(isinstance(layer, keras.layers.BatchNormalization) for layer in self.layers)
+        if accumulation_steps > 1 and has_batch_norm:
+            raise ValueError(
+                "head_norm='batch' needs the whole batch at once, accumulation_steps=1 or head_norm='layer'; "
+                f"got accumulation_steps={accumulation_steps}"
+            )
+        super().compile(*args, accumulation_steps=accumulation_steps, **kwargs)
+
+    def call(self, inputs, training=None, mask=None):
+        if self._training and (training or self._evaluates):
+            return self._training(inputs, training=training)
+        return super().call(inputs, training=training, mask=mask)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        logits, _ = _logits_and_queries(y_pred)
+        return super().compute_metrics(x, y, logits, sample_weight)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        logits, predictions = _logits_and_queries(y_pred)
+        if predictions is None:
+            return super().compute_loss(x, y, logits, sample_weight, training)
+        return ops.sum(
+            [
+                self._query_losses[training](y, predictions, sample_weight),
+                *(self._aggregate_additional_loss(loss) for loss in self.losses),
+            ]
+        )
+
+    def test_step(self, *args):
+        self._evaluates = True
+        try:
+            return super().test_step(*args)
+        finally:
+            self._evaluates = False
+
+    if keras.backend.backend() == "jax":
+
+        def train_step(self, state, data):
+            trainable, others, optimizer, metrics = state
+            if masks := self._annealed():
+                places = {id(variable): i for i, variable in enumerate(self.non_trainable_variables)}
+                counters = [variable is self.optimizer._iterations for variable in self.optimizer.variables]
+                step, others = optimizer[counters.index(True)], list(others)
+                for variable, start, end in masks:
+                    others[places[id(variable)]] = self._probability(step, start, end)
+            return super().train_step((trainable, others, optimizer, metrics), data)
+
+    else:
+
+        def train_step(self, data):
+            for variable, start, end in self._annealed():
+                variable.assign(self._probability(self.optimizer._iterations, start, end))
+            return super().train_step(data)
+
+    def _annealed(self):
+        """(variable, first step, last step) for each block with a probability that falls in training."""
+        if not self.total_steps or self._training is None:
+            return []
+        masks = [layer for layer in self.layers if isinstance(layer, QueryAttentionBias)]
+        parts = len(masks) + 2
+        steps = [self.total_steps * i / parts for i in range(1, parts)]
+        return [
+            (layer.probability, start, end)
+            for layer, start, end in zip(masks, steps, steps[1:])
+            if layer.trainable
+        ]
+
+    def _probability(self, step, start, end):
+        progress = (ops.cast(step, "float32") - start) / (end - start)
+        return ops.power(1 - ops.clip(progress, 0.0, 1.0), _ANNEALING_POWER)
+
+    feature_extractor = feature_extractor
+    segment = segment
+    panoptic = panoptic
+
+    @property
+    def image_size(self):
+        """(height, width) of the images in pixels, (None, None) for any."""
+        return self.encoder.image_size
+
+    @property
+    def patch_size(self):
+        """(height, width) of a patch."""
+        return self.encoder.patch_size
+
+    @property
+    def in_channels(self):
+        """Number of the images' channels."""
+        return self.encoder.in_channels
+
+    @property
+    def resnet(self):
+        """As of the encoder."""
+        return self.encoder.resnet
+
+    @property
+    def preprocessing(self):
+        """How images become model input."""
+        return self.encoder.preprocessing
+
+    def query_predictions(self):
+        """A model from images to the queries' predictions: a dict of logits, `masks` and `classes`.
+
+        The masks are (batch, rows, columns, queries), the classes (batch, queries, classes + 1), of which the
+        last stands for no object.
+
+        Raises:
+            ValueError: for another head than "mask".
+        """
+        if self._training is None:
+            raise ValueError(f"only head='mask' has queries; got {self.head!r}")
+        masks, classes = self._training.output[1][-1]
+        return keras.Model(self.input, {"masks": masks, "classes": classes}, name="query_predictions")
+
+    def finished(self, arrays=None):
+        """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
+
+        Masks do not restrict the attention of its queries if all probabilities have fallen below 0.5.
+
+        Args:
+            arrays: dict of the weights by path; None for the model's, with LoRA factors merged.
+
+        Example:
+            >>> segmenter = ImageSegmenter(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), num_classes=4)
+            >>> segmenter.finished().encoder.dropout_rate
+            0.0
+        """
+        masks = [layer for layer in self.layers if isinstance(layer, QueryAttentionBias)]
+        masked = any(float(layer.probability.numpy()) >= 0.5 for layer in masks)
+        return super().finished(arrays, masked_attention=masked)
+
+    def _config(self):
+        return {name: getattr(self, name) for name in _OPTIONS}
+
+
+class _QueryLoss(keras.losses.Loss):
+    """The sum of `query_loss` over the blocks that predict, weighted by the samples or their pixels."""
+
+    def __init__(self, seed, num_points):
+        super().__init__(name="query_loss", reduction=MEAN)
+        self.draw = functools.partial(keras.random.uniform, seed=seed)
+        self.num_points = num_points
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        if sample_weight is not None and len(sample_weight.shape) > 1:
+            sample_weight = ops.sum(ops.cast(sample_weight, "float32"), axis=(1, 2))
+        return super().__call__(y_true, y_pred, sample_weight)
+
+    def call(self, y_true, y_pred):
+        return sum(query_loss(*each, y_true, self.draw, self.num_points) for each in y_pred)
+
+
+def _logits_and_queries(outputs):
+    """The parts of a model's outputs: in training and evaluation, the head "mask" returns both."""
+    return outputs if isinstance(outputs, (list, tuple)) else (outputs, None)
+
+
+def _upscale_blocks(model, encoder):
+    if model.upscale_blocks is not None:
+        return model.upscale_blocks
+    return max(1, round(math.log2(max(patch_pixels(encoder)))) - 2)
+
+
+def _activation(model, encoder):
+    """The name of the head's activation."""
+    usual = "gelu_erf" if encoder.activation == "silu" else encoder.activation
+    return model.head_activation or usual
+
+
+def _decoder(model, encoder, images):
+    """The logits of the heads without queries, and as `head_inputs` the tokens that they read."""
+    policy, last = encoder.dtype_policy, encoder.num_layers - 1
+    default = {
+        "linear": [last],
+        "multi": range(max(last - 3, 0), last + 1),
+        "up": [last - last * i // 4 for i in (3, 2, 1, 0)],
+    }[model.head]
+    grids = grids_of_blocks(encoder, model.blocks or sorted({*default}))
+    x = ops.concatenate(grids, axis=-1) if len(grids) > 1 else grids[0]  # (b, h, w, blocks · d)
+    if model.head == "up":
+        x = Dense(model.decoder_size, dtype=policy, name="head_projection")(x)
+        for i in range(_upscale_blocks(model, encoder)):
+            x = UpscaleBlock(_activation(model, encoder), dtype=policy, name=f"upscale_{i}")(x)
+    elif model.head_norm == "layer":
+        x = LayerNormalization(dtype=policy, name="head_norm")(x)
+    elif model.head_norm == "batch":
+        # torch's momentum of 0.1 and epsilon. On JAX the batch is that of all devices anyway.
+        options = {"momentum": 0.9, "epsilon": 1e-5, "synchronized": keras.backend.backend() == "tensorflow"}
+        x = keras.layers.BatchNormalization(**options, dtype=policy, name="head_norm")(x)
+    head = {"kernel_initializer": "zeros", "dtype": policy.variable_dtype, "name": "head"}
+    x = Dense(model.num_classes, **head)(x)  # (b, h', w', k)
+    return ResizeToImage(dtype=policy.variable_dtype, name="resize")(x, images), None, grids
+
+
+def _queries(model, encoder, images):
+    """The logits, and the masks and classes that each block with queries, and the end, predict."""
+    c, policy = encoder, encoder.dtype_policy
+    if c.relative_positions:
+        raise ValueError("head='mask' adds queries to the tokens, for which there are no relative positions")
+    if model.query_blocks > c.num_layers:
+        raise ValueError(f"query_blocks must be at most num_layers={c.num_layers}; got {model.query_blocks}")
+    patches = c.get_layer("patch_embedding").output
+    float32 = policy.variable_dtype
+    activation = _activation(model, c)
+    upscale = [
+        UpscaleBlock(activation, dtype=policy, name=f"upscale_{i}")  # epsilon 1e-6 for any encoder
+        for i in range(_upscale_blocks(model, c))
+    ]
+    mask_head = [
+        Dense(c.hidden_size, ACTIVATIONS[activation] if i < 2 else None, dtype=policy, name=f"mask_dense_{i}")
+        for i in range(3)
+    ]
+    class_head = Dense(model.num_classes + 1, dtype=float32, name="class_head")
+
+    def predict(tokens):
+        x = queries = normalized(c, tokens)[:, : model.num_queries]
+        for layer in mask_head:
+            x = layer(x)
+        grid = patch_grid(c, normalized(c, tokens))
+        for layer in upscale:
+            grid = layer(grid)
+        # With three axes each, as LiteRT's delegate for GPUs needs them.
+        masks = ops.einsum("bnc,bqc->bnq", GridToTokens()(grid), x)
+        # (b, h', w', q) and (b, q, k + 1)
+        return TokensToGrid()(masks, grid), class_head(queries)
+
+    first = c.num_layers - model.query_blocks
+    tokens, *positions = keras.tree.flatten(c.get_layer(f"encoder_block_{first}").input)
+    normal = keras.initializers.RandomNormal(stddev=1.0)
+    tokens = ClassToken(model.num_queries, normal, dtype=policy, name="queries")(tokens)
+    predictions = []
+    for i in range(first, c.num_layers):
+        block = c.get_layer(f"encoder_block_{i}")
+        _, *positions = keras.tree.flatten(block.input)
+        bias = None
+        if model.masked_attention:
+            predictions.append(predict(tokens))
+            mask = QueryAttentionBias(c.num_prefix_tokens, dtype=float32, name=f"query_mask_{i}")
+            bias = mask(predictions[-1][0], patches)
+        tokens = block(tokens, *positions, bias=bias)
+    predictions.append(predict(tokens))
+    masks, classes = predictions[-1]
+    return SemanticScores(dtype=float32, name="scores")(masks, classes, images), predictions, None

@@ -1,0 +1,112 @@
+"""Panoptic segmentation by queries: each pixel belongs to an object, to all of a class, or to nothing."""
+
+import dataclasses
+
+import numpy as np
+from keras import ops
+
+from keras_vit.labels import IGNORE
+from keras_vit.layers.segmentation_head import resize as resize_bilinearly
+from keras_vit.models.classifying import check_finite
+from keras_vit.models.pretraining.encoder_model import patch_pixels
+from keras_vit.models.vit.geometry import is_dynamic
+from keras_vit.preprocessing.image_resizing import resize
+from keras_vit.preprocessing.inputs import as_list, as_pixels
+from keras_vit.rules import number
+
+_FRACTION = number(0, high=1)
+
+
+def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range=None):
+    """The objects in images, at the images' own sizes, of a model with head="mask".
+
+    An image is resized until it fits into the model's size, with its aspect ratio, and padded at the bottom
+    and right with black, as the authors of EoMT do for their panoptic checkpoints.
+
+    Args:
+        model: An `ImageSegmenter`.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
+        things: The classes whose objects are told apart; None: all. Of the others, all pixels of a class are
+            one segment.
+        threshold: The probability of its class above which a query is a segment.
+        overlap: The fraction of a mask that is left, where others are more likely, for it to be a segment.
+        value_range: (lowest, highest) possible value of float images; None for (0, 1).
+
+    Returns:
+        A list of int32 arrays (height, width, 2), one for each image, as `evaluation.panoptic_counts` takes
+        them: the class of each pixel, 255 for none, and the number of its segment in the image, from 1 on.
+
+    Raises:
+        ValueError: for another head, an image that cannot be read, or a model that computes NaN.
+
+    Example:
+        >>> encoder = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
+        >>> segmenter = keras_vit.ImageSegmenter(encoder, num_classes=4, head="mask", query_blocks=1)
+        >>> [found.shape for found in segmenter.panoptic(np.zeros((1, 50, 70, 3), "uint8"))]
+        [(50, 70, 2)]
+
+    Source: `to_per_pixel_preds_panoptic` of EoMT's code; Cheng et al. 2021 (MaskFormer), section 3.4.
+    """
+    _FRACTION.check("threshold", threshold)
+    _FRACTION.check("overlap", overlap)
+    queries = model.query_predictions()
+    preprocessing = dataclasses.replace(model.preprocessing, interpolation="bilinear")
+    results = []
+    for image in as_list(images, preprocessing.channels):
+        pixels = as_pixels(image, preprocessing.channels, value_range)
+        own = pixels.shape[:2]
+        if is_dynamic(model.image_size):
+            size = [-(-side // patch) * patch for side, patch in zip(own, patch_pixels(model.encoder))]
+            factor = 1.0
+        else:
+            size = model.image_size
+            factor = min(side / given for side, given in zip(size, own))
+        inner = [max(round(side * factor), 1) for side in own]
+        x = np.asarray(resize(pixels[np.newaxis], inner, preprocessing))
+        x = np.pad(x, [(0, 0), *((0, side - given) for side, given in zip(size, inner)), (0, 0)])
+        outputs = queries.predict_on_batch(preprocessing.normalize(x))
+        outputs = {name: check_finite(np.asarray(values)) for name, values in outputs.items()}
+        classes = np.asarray(ops.softmax(outputs["classes"]))[0]  # (q, k + 1)
+        kept = np.flatnonzero((classes.argmax(-1) < model.num_classes) & (classes.max(-1) > threshold))
+        if not len(kept):  # TensorFlow does not resize zero masks.
+            results.append(segments(np.zeros((*own, 0)), kept, kept))
+            continue
+        masks = resize_bilinearly(outputs["masks"][..., kept], size)[:, : inner[0], : inner[1]]
+        masks = np.asarray(ops.sigmoid(resize_bilinearly(masks, own)))[0]  # (h, w, kept)
+        classes = classes[kept]
+        results.append(segments(masks, classes.max(-1), classes.argmax(-1), things, overlap))
+    return results
+
+
+def segments(masks, scores, classes, things=None, overlap=0.8):
+    """The segments of one image from its masks.
+
+    Args:
+        masks: Probabilities (height, width, masks).
+        scores, classes: The probability of each mask's class, and its number.
+        things, overlap: As for `panoptic`.
+
+    Returns:
+        int32 (height, width, 2), as `panoptic`.
+
+    Example:
+        >>> segments(np.array([[[0.9, 0.2], [0.1, 0.8]]]), np.array([1.0, 1.0]), [3, 5])[0].tolist()
+        [[3, 1], [5, 2]]
+    """
+    segment_map = np.zeros((*masks.shape[:2], 2), "int32")
+    segment_map[..., 0] = IGNORE
+    if not len(classes):
+        return segment_map
+    likeliest = (masks * scores).argmax(-1)
+    numbers, last = {}, 0
+    for mask, number_of_class in enumerate(np.asarray(classes).tolist()):
+        inside, wins = masks[..., mask] >= 0.5, likeliest == mask
+        segment = inside & wins
+        if not segment.any() or wins.sum() < overlap * inside.sum():
+            continue
+        is_thing = things is None or number_of_class in things
+        if is_thing or number_of_class not in numbers:
+            last += 1
+            numbers[number_of_class] = last
+        segment_map[segment] = number_of_class, last if is_thing else numbers[number_of_class]
+    return segment_map

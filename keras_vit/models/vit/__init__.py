@@ -1,0 +1,1 @@
+"""The Vision Transformer: its options, what follows from them, and the model."""

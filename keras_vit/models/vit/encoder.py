@@ -1,0 +1,170 @@
+"""The parts of the encoder, built from the schema: a new norm, attention, MLP or position is chosen here."""
+
+import keras
+
+from keras_vit.layers import (
+    AddPositionEmbs,
+    ClassToken,
+    EncoderBlock,
+    MlpBlock,
+    MultiHeadSelfAttention,
+    PackedPositionEmbs,
+    PaletteEmbedding,
+    PatchEmbedding,
+    RelativePositionIndex,
+    RotaryPositions,
+)
+from keras_vit.layers.layer_norm import make_norm
+from keras_vit.models.vit.geometry import grid_shape, is_dynamic, kv_heads_of_blocks
+
+
+def norm_layer(config, name, dtype):
+    """A norm of the model.
+
+    Args:
+        config: A `ViTConfig`.
+        name: The layer's name.
+        dtype: The layer's dtype policy.
+    """
+    return make_norm(config.norm, config.norm_epsilon, dtype, name)
+
+
+def patch_embedding(config, dtype):
+    """The layer from pixels, or the output of the stem, to a grid of vectors.
+
+    Args:
+        config: A `ViTConfig`.
+        dtype: The layer's dtype policy.
+    """
+    c, name = config, "patch_embedding"
+    if c.palette is not None:
+        return PaletteEmbedding(c.hidden_size, c.palette, dtype=dtype, name=name)
+    crop = not is_dynamic(c.image_size)
+    return PatchEmbedding(
+        c.hidden_size, c.patch_size, use_bias=not c.pre_norm, crop=crop, dtype=dtype, name=name
+    )
+
+
+def with_positions(config, x, grid, grids, prefix, dtype):
+    """The input of the blocks: patch tokens with positions, and the prefix tokens before them.
+
+    Args:
+        config: A `ViTConfig` with a Transformer.
+        x: Symbolic tensor of patch tokens (batch, n, channels).
+        grid: Symbolic tensor (batch, rows, columns, channels) of the patches.
+        grids: Of packed patches the rows and columns of each image's, otherwise None.
+        prefix: The `prefix_tokens` of the options.
+        dtype: The layers' dtype policy.
+    """
+    c = config
+    if grids is None:
+        add_positions = AddPositionEmbs(
+            c.position_embedding,
+            c.position_grid or grid.shape[1:3],
+            sum(count for _, count, _ in prefix) if c.prefix_positions else 0,
+            interpolation=c.position_interpolation,
+            dtype=dtype,
+            name="position_embedding",
+        )
+        # With a position_grid the table is resized to the image's grid, which the layer has to know.
+        image_grid = [] if c.position_grid is None else [grid]
+    else:
+        add_positions = PackedPositionEmbs(c.position_grid, dtype=dtype, name="position_embedding")
+        image_grid = [grids]
+    if not c.prefix_positions:
+        x = add_positions(x, *image_grid)
+    for name, count, initializer in prefix:
+        x = ClassToken(count, initializer, dtype=dtype, name=name)(x)  # (b, p + n, d)
+    if c.prefix_positions:
+        x = add_positions(x, *image_grid)
+    if c.position_embedding != "none":
+        x = keras.layers.Dropout(c.dropout_rate, dtype=dtype, name="position_dropout")(x)
+    return x
+
+
+def block_positions(config, grid, dtype):
+    """The positions that the attention of each block is given, in a list; None where it needs none.
+
+    Args:
+        config: A `ViTConfig` with a Transformer.
+        grid: Symbolic tensor (batch, rows, columns, …), of which only the shape is used.
+        dtype: The layers' dtype policy.
+    """
+    c = config
+    if c.rotary is not None:
+        options = dict(c.rotary)
+        registers = c.num_registers if options.pop("rotate_registers") else 0
+        return RotaryPositions(
+            **options,
+            head_size=c.hidden_size // c.num_heads,
+            num_heads=c.num_heads,
+            num_layers=c.num_layers,
+            num_registers=registers,
+            max_rescale=c.max_rotary_rescale,
+            dtype=dtype,
+            name="rotary_positions",
+        )(grid)
+    if c.relative_positions:
+        return [
+            RelativePositionIndex(c.class_token, dtype=dtype, name="relative_positions")(grid)
+        ] * c.num_layers
+    return [None] * c.num_layers
+
+
+def encoder_block(config, index, dtype):
+    """Block number `index` with its norms, attention and MLP.
+
+    Args:
+        config: A `ViTConfig` with a Transformer.
+        index: From 0; stochastic depth increases with it.
+        dtype: The layers' dtype policy.
+
+    Example:
+        >>> config = keras_vit.models.vit.schema.ViTConfig(32, 8, 24, num_layers=2, mlp_dim=48, num_heads=3)
+        >>> encoder_block(config, 0, "float32").name
+        'encoder_block_0'
+    """
+    c = config
+    rotation = None
+    if c.rotary is not None:
+        rotation = "half" if c.rotary["kind"] == "dinov3" else "interleaved"
+    grid = grid_shape(c.image_size, c.patch_size, c.resnet) if c.relative_positions else None
+    return EncoderBlock(
+        attention_norm=norm_layer(c, "attention_norm", dtype),
+        attention=MultiHeadSelfAttention(
+            c.num_heads,
+            c.qkv_bias,
+            c.attention_dropout_rate,
+            key_bias=c.key_bias,
+            out_bias=c.linear_bias,
+            num_kv_heads=kv_heads_of_blocks(c)[index],
+            qk_norm=c.norm if c.qk_norm else None,
+            sub_norm=c.norm if c.attention_sub_norm else None,
+            norm_epsilon=c.norm_epsilon,
+            rotation=rotation,
+            relative_grid=grid,
+            class_token=c.class_token,
+            causal=c.causal,
+            dtype=dtype,
+            name="attention",
+        ),
+        mlp_norm=norm_layer(c, "mlp_norm", dtype),
+        mlp=MlpBlock(
+            c.mlp_dim,
+            c.activation,
+            c.dropout_rate,
+            gated=c.gated_mlp,
+            use_bias=c.linear_bias,
+            sub_norm=c.norm if c.mlp_sub_norm else None,
+            norm_epsilon=c.norm_epsilon,
+            dtype=dtype,
+            name="mlp",
+        ),
+        layer_scale=c.layer_scale,
+        scale_mlp=c.scale_mlp,
+        post_norm=c.post_norm,
+        dropout_rate=c.dropout_rate,
+        stochastic_depth_rate=c.stochastic_depth_rate * index / max(c.num_layers - 1, 1),
+        dtype=dtype,
+        name=f"encoder_block_{index}",
+    )

@@ -1,0 +1,510 @@
+"""The schema of the model's options: one field of `ViTConfig` for each argument of `VisionTransformer`.
+
+A field holds the option's name, type, default, rule (what its value must be, in words and as a function),
+group and one line of documentation. The constructor's signature, checks and documentation are made from it,
+and so is what configuration files may hold. A new option is a field here and its use in `vit.py` or
+`encoder.py`.
+
+* `OPTIONS`: dict of the fields by name, in the constructor's order. `OPTIONS["pooling"].default`, `.type` and
+  `.metadata["rule"]` (a `keras_vit.rules.Rule` with `words` and `accepts`), `["doc"]`, `["group"]`.
+* `DEFAULTS`: dict of the defaults of those that have one.
+* `ViTConfig(**options)`: checks all options, alone and together, and brings them into their normal forms.
+  Options are its attributes, and `vars(config)` is a dict of all of them.
+* `check_options(options, source)`: checks some options, each alone, such as those in a configuration file.
+
+The groups are "size" (what the shapes of a checkpoint's arrays and of the images determine), "architecture"
+(what else decides the outputs: a checkpoint's layout can store a value only if it says so), "training" (no
+effect on inference) and "metadata" (no effect on what is computed).
+"""
+
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Sequence
+
+from keras_vit.layers.attention import check_heads
+from keras_vit.layers.layer_norm import NORMS
+from keras_vit.layers.mlp import ACTIVATIONS
+from keras_vit.layers.patch_embedding import SIZE, pair
+from keras_vit.layers.position_embedding import INTERPOLATIONS, KINDS
+from keras_vit.layers.rotary import rotary_options
+from keras_vit.messages import did_you_mean
+from keras_vit.models.vit.geometry import (
+    DYNAMIC_SIZE,
+    grid_shape,
+    is_dynamic,
+    kv_heads_of_blocks,
+    prefix_tokens,
+)
+from keras_vit.models.vit.option_rules import RULES
+from keras_vit.models.vit.resnet_stem import FORMS
+from keras_vit.preprocessing import Preprocessing, is_float32
+from keras_vit.rules import Rule, boolean, check_fields, integer, number, one_of, optional, text
+
+# What a copy of a trained model changes for inference.
+INFERENCE = {"dtype": "float32"} | dict.fromkeys(
+    ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"), 0.0
+)
+POOLINGS = ("token", "gap", "token_gap", "map", None)
+
+
+def _is_list_of(rule):
+    def accepts(value):
+        return isinstance(value, Sequence) and not isinstance(value, str) and all(map(rule.accepts, value))
+
+    return accepts
+
+
+def _is_preprocessing(value):
+    try:
+        return isinstance(value, Preprocessing) or bool(Preprocessing(**{**value, "image_size": None}))
+    except (TypeError, ValueError):
+        return False
+
+
+_positive = integer(at_least=1)
+_rate = number(0, below=1)
+_image_size = Rule(f"{SIZE.words}, or (None, None)", lambda size: is_dynamic(size) or SIZE.accepts(size))
+_units = Rule("a list of positive ints, one per stage,", _is_list_of(_positive))
+# Version 0.1 accepted numbers as names, and stored them in its files.
+_name = Rule("a str or int", lambda value: isinstance(value, str | int))
+_names = Rule("a list of names", _is_list_of(_name))
+_float32 = Rule("a number that float32 can hold", is_float32)
+_rotary = Rule("a kind of rotary positions or a dict of arguments", lambda v: isinstance(v, str | dict))
+_kv_heads = Rule(
+    "a positive int, or one for each block", lambda v: _positive.accepts(v) or _is_list_of(_positive)(v)
+)
+_epsilon = Rule("a number above 0 that float32 can hold", lambda value: is_float32(value) and value > 0)
+_preprocessing = Rule("a keras_vit.Preprocessing or a dict of its arguments", _is_preprocessing)
+
+
+def option(group, rule, doc, default=dataclasses.MISSING, normalize=None):
+    """A field of the schema.
+
+    Args:
+        group: "size", "architecture", "training" or "metadata", as explained above.
+        rule: The `Rule` for its value.
+        doc: A line of documentation.
+        default: Its default value; none makes it a required argument.
+        normalize: A function to the normal form of a value that is not None.
+    """
+    metadata = {"rule": rule, "doc": doc, "group": group, "normalize": normalize}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTConfig:
+    """All options of a Vision Transformer, checked and in their normal forms.
+
+    Args:
+        image_size, …: As for `VisionTransformer`, without its dtype.
+
+    Raises:
+        ValueError: for a value that breaks its option's rule, or options that contradict each other.
+
+    Example:
+        >>> config = ViTConfig(32, 8, 24, num_layers=2, mlp_dim=48, num_heads=3)
+        >>> config.image_size, config.class_token, config.position_grid
+        ((32, 32), True, None)
+        >>> OPTIONS["pooling"].metadata["rule"].words
+        "one of 'token', 'gap', 'token_gap', 'map', None"
+    """
+
+    image_size: int | tuple = option(
+        "size",
+        _image_size,
+        "(height, width) in pixels, or one int. (None, None) accepts any size that the patch size divides: "
+        "the stored position grid is resized at each call.",
+        normalize=lambda size: DYNAMIC_SIZE if is_dynamic(size) else pair(size, "image_size"),
+    )
+    patch_size: int | tuple = option(
+        "size",
+        SIZE,
+        "(height, width) of a patch in pixels (of the stem's output for a hybrid), or one int.",
+        normalize=lambda size: pair(size, "patch_size"),
+    )
+    hidden_size: int = option("size", _positive, "Size of a token's vector.")
+    num_layers: int | None = option(
+        "size",
+        optional(_positive),
+        "Number of encoder blocks. None omits the Transformer: the grid of patches is pooled directly (a "
+        "BiT-like ResNet).",
+    )
+    mlp_dim: int | None = option("size", optional(_positive), "Size of the MLPs' hidden layer.")
+    num_heads: int | None = option(
+        "size", optional(_positive), "Number of attention heads; it must divide hidden_size."
+    )
+    num_classes: int | None = option(
+        "size",
+        optional(_positive),
+        "Number of outputs of the head. None or 0 builds no head: the model outputs the representation.",
+        default=None,
+    )
+    pooling: str | None = option(
+        "architecture",
+        one_of(POOLINGS),
+        '"token" (the class token), "gap" (mean over the patch tokens), "token_gap" (both, concatenated, '
+        'as in DINOv2), "map" (a learned probe attends to all tokens) or None (the head is applied to every '
+        "token).",
+        default="token",
+    )
+    pooling_heads: int | None = option(
+        "architecture",
+        optional(_positive),
+        'Number of heads of pooling "map"; None for num_heads.',
+        default=None,
+    )
+    pooling_mlp_dim: int | None = option(
+        "size",
+        optional(_positive),
+        'Size of the hidden layer of pooling "map"; None for mlp_dim.',
+        default=None,
+    )
+    pool_prefix: bool = option(
+        "architecture",
+        boolean,
+        'Whether the probe of pooling "map" attends to prefix tokens, too.',
+        default=True,
+    )
+    representation_size: int | None = option(
+        "size",
+        optional(_positive),
+        "Size of a layer `pre_logits` before the head, or None.",
+        default=None,
+    )
+    representation_activation: str | None = option(
+        "architecture",
+        one_of(("tanh", None)),
+        'Activation of `pre_logits`: "tanh", or None in the projection of an image-text model.',
+        default="tanh",
+    )
+    unit_representation: bool = option(
+        "architecture",
+        boolean,
+        "Whether the representation is divided by its length, as in an image-text model.",
+        default=False,
+    )
+    resnet: tuple | None = option(
+        "architecture",
+        optional(_units),
+        "Bottleneck units per stage of the ResNet stem, such as (3, 4, 9); () for its root block only; None "
+        "for no stem.",
+        default=None,
+        normalize=tuple,
+    )
+    resnet_width: int = option("size", _positive, "Channels of the stem's root block.", default=64)
+    resnet_form: str = option(
+        "architecture",
+        one_of(FORMS),
+        '"vit_jax" or "timm": whose epsilons the stem uses.',
+        default="vit_jax",
+    )
+    position_embedding: str = option(
+        "architecture", one_of(KINDS), '"learned", "sincos2d" or "none".', default="learned"
+    )
+    position_grid: tuple | None = option(
+        "size",
+        optional(SIZE),
+        "(rows, columns) of the learned table, resized at each call if the image has another grid. By "
+        "default the grid of image_size, or of a 224-pixel image if the size is dynamic.",
+        default=None,
+        normalize=lambda size: pair(size, "position_grid"),
+    )
+    position_interpolation: str = option(
+        "architecture",
+        one_of(INTERPOLATIONS),
+        'How the learned table is resized at each call: "bilinear", or "bicubic" as in DINO\'s code.',
+        default="bilinear",
+    )
+    max_num_patches: int | None = option(
+        "architecture",
+        optional(_positive),
+        "Number of patches of each image of a batch, whatever its aspect ratio, with padding that is ignored "
+        "(NaFlex); image_size is then (None, None). None for batches of images of one size.",
+        default=None,
+    )
+    rotary: dict | str | None = option(
+        "architecture",
+        optional(_rotary),
+        'Rotary positions: "axial", "mixed" or "dinov3", or a dict of `kind` and other arguments of '
+        "`RotaryPositions` (`base`, `reference_grid`, `order`, `offset`, `rotate_registers`); None for none.",
+        default=None,
+        normalize=rotary_options,
+    )
+    relative_positions: bool = option(
+        "architecture",
+        boolean,
+        "Whether each block has a learned bias for each head and offset between two patches (BEiT).",
+        default=False,
+    )
+    prefix_positions: bool = option(
+        "architecture",
+        boolean,
+        "Whether the class, distillation and register tokens have rows of their own in the table (the paper) "
+        "or are prepended after the positions are added (`big_vision`, DeiT III).",
+        default=True,
+    )
+    activation: str = option(
+        "architecture",
+        one_of(ACTIVATIONS),
+        '"gelu_tanh" (official), "gelu_erf" (timm, Hugging Face), "quick_gelu" (CLIP) or "silu" (of gates).',
+        default="gelu_tanh",
+    )
+    gated_mlp: bool = option(
+        "architecture",
+        boolean,
+        'Whether the MLPs of the blocks have a gate; with activation "silu" they are SwiGLU.',
+        default=False,
+    )
+    norm: str = option(
+        "architecture", one_of(NORMS), '"layer" or "rms": the norms of the encoder.', default="layer"
+    )
+    norm_epsilon: float = option(
+        "architecture", _epsilon, "Added to the variance in every norm of the Transformer.", default=1e-6
+    )
+    qkv_bias: bool = option(
+        "architecture", boolean, "Whether query, key and value have biases.", default=True
+    )
+    key_bias: bool = option(
+        "architecture", boolean, "Whether the key has one if query and value have (BEiT: no).", default=True
+    )
+    linear_bias: bool = option(
+        "architecture",
+        boolean,
+        "Whether the blocks' MLPs and last projections of the attention have biases.",
+        default=True,
+    )
+    num_kv_heads: int | tuple | None = option(
+        "architecture",
+        optional(_kv_heads),
+        "Number of key and value heads, or one for each block (grouped-query attention); None for num_heads.",
+        default=None,
+        normalize=lambda heads: heads if isinstance(heads, int) else tuple(heads),
+    )
+    qk_norm: bool = option(
+        "architecture", boolean, "Whether each head's query and key are normalized.", default=False
+    )
+    attention_sub_norm: bool = option(
+        "architecture",
+        boolean,
+        "Whether there is a norm before the last projection of the attention.",
+        default=False,
+    )
+    mlp_sub_norm: bool = option(
+        "architecture", boolean, "Whether there is a norm of the MLPs' hidden layer.", default=False
+    )
+    class_token: bool | None = option(
+        "architecture",
+        optional(boolean),
+        'Whether there is a class token. By default only with pooling "token" or "token_gap".',
+        default=None,
+    )
+    num_registers: int = option("architecture", integer(at_least=0), "Number of register tokens.", default=0)
+    distillation: bool = option(
+        "architecture",
+        boolean,
+        "Whether there are DeiT's distillation token and second head; the logits are the mean of the two.",
+        default=False,
+    )
+    layer_scale: float | None = option(
+        "architecture",
+        optional(_float32),
+        "Initial value of a learned factor per channel on each residual branch, or None.",
+        default=None,
+    )
+    scale_mlp: bool = option(
+        "architecture", boolean, "Whether layer_scale also applies to the MLPs' branches.", default=True
+    )
+    patch_norm: bool = option(
+        "architecture", boolean, "Whether the patches are normalized after their embedding.", default=False
+    )
+    pre_norm: bool = option(
+        "architecture",
+        boolean,
+        "Whether there is a layer norm `pre_norm` before the first block (CLIP); the patch embedding then "
+        "has no bias.",
+        default=False,
+    )
+    post_norm: bool = option(
+        "architecture",
+        boolean,
+        "Whether the blocks' norms are applied to the outputs of attention and MLP instead of their inputs.",
+        default=False,
+    )
+    final_norm: bool = option(
+        "architecture", boolean, "Whether there is a norm after the last block.", default=True
+    )
+    norm_after_pooling: bool = option(
+        "architecture",
+        boolean,
+        "Whether the last norm follows the pooling (`pooled_norm`) instead of preceding it (`encoder_norm`).",
+        default=False,
+    )
+    in_channels: int = option("size", _positive, "Channels of the image.", default=3)
+    palette: int | None = option(
+        "size",
+        optional(_positive),
+        "Number of colors of a palette; each pixel is then a token, with the vector of its nearest color "
+        "(iGPT). None for patches.",
+        default=None,
+    )
+    causal: bool = option(
+        "architecture",
+        boolean,
+        "Whether the token of each patch depends only on the patches before it: the tokens are moved by one, "
+        "after a learned start token, and attend to themselves and those before them (iGPT).",
+        default=False,
+    )
+    preprocessing: Preprocessing | dict | None = option(
+        "metadata",
+        optional(_preprocessing),
+        "How images become model input, a `Preprocessing` or a dict of its arguments, whose `image_size` is "
+        "the model's by default; None for the official one.",
+        default=None,
+    )
+    class_names: tuple | None = option(
+        "metadata", optional(_names), "One name per class, or None.", default=None, normalize=tuple
+    )
+    task: str | None = option(
+        "metadata",
+        optional(text),
+        'What the outputs mean: "single_label", "multi_label" or "regression"; None if unknown.',
+        default=None,
+    )
+    split_seed: int | None = option(
+        "metadata",
+        optional(integer(at_least=0)),
+        "Seed of the split of the training data; None if unknown.",
+        default=None,
+    )
+    dropout_rate: float = option(
+        "training", _rate, "As in `EncoderBlock`; also applied after the positions.", default=0.0
+    )
+    attention_dropout_rate: float = option("training", _rate, "As in `EncoderBlock`.", default=0.0)
+    max_rotary_rescale: float | None = option(
+        "training",
+        optional(number(above=1)),
+        "In training, scale all coordinates of the rotary positions by one random factor a step, of at most "
+        "this and at least its inverse (DINOv3); None for no factor.",
+        default=None,
+    )
+    stochastic_depth_rate: float = option(
+        "training", _rate, "Of the last block; the others' rates increase linearly to it from 0.", default=0.0
+    )
+
+    def __post_init__(self):
+        if self.num_classes == 0 and not isinstance(self.num_classes, bool):
+            self._set("num_classes", None)
+        check_fields(self)
+        for name, field in OPTIONS.items():
+            if (normalize := field.metadata["normalize"]) and getattr(self, name) is not None:
+                self._set(name, normalize(getattr(self, name)))
+        if self.class_token is None:
+            self._set("class_token", self.pooling in ("token", "token_gap"))
+        # Options without effect have one value, which a file that does not hold them implies.
+        if self.pooling != "map" or not prefix_tokens(vars(self)):
+            self._set("pool_prefix", True)
+        if not self.qkv_bias:
+            self._set("key_bias", True)
+        if self.layer_scale is None:
+            self._set("scale_mlp", True)
+        for is_met, message in RULES:
+            if not is_met(self):
+                raise ValueError(message.format(**vars(self)))
+        if self.num_layers is not None:
+            for kv_heads in kv_heads_of_blocks(self):
+                check_heads(self.hidden_size, self.num_heads, kv_heads)
+        if self.class_names is not None and len(self.class_names) != self.num_classes:
+            raise ValueError(
+                f"class_names must hold num_classes={self.num_classes} names; got {len(self.class_names)}"
+            )
+        if self.position_grid is None and self.image_size == DYNAMIC_SIZE:
+            grid = grid_shape((224, 224), self.patch_size, self.resnet)
+            self._set("position_grid", tuple(max(side, 1) for side in grid))
+        self._set("preprocessing", _resolved_preprocessing(self))
+
+    def _set(self, name, value):
+        object.__setattr__(self, name, value)
+
+
+OPTIONS = {field.name: field for field in dataclasses.fields(ViTConfig)}
+DEFAULTS = {
+    name: field.default for name, field in OPTIONS.items() if field.default is not dataclasses.MISSING
+}
+
+
+def refuse_unknown(names):
+    """Raise ValueError for names that are none of the options of `VisionTransformer`."""
+    if unknown := sorted({*names} - OPTIONS.keys()):
+        raise ValueError(
+            f"VisionTransformer has no option {', '.join(unknown)}{did_you_mean(unknown[0], OPTIONS)}; "
+            f"its options are {', '.join(OPTIONS)}"
+        )
+
+
+def check_options(options, source):
+    """Raise ValueError for an option that does not exist, or whose value breaks its rule.
+
+    Args:
+        options: dict of values by name. Rules across options are not checked.
+        source: What the message begins with, such as the name of a file.
+
+    Example:
+        >>> check_options({"num_heads": 0}, "config.json")
+        Traceback (most recent call last):
+        ValueError: config.json: num_heads must be a positive int or None; got 0
+    """
+    for name, value in options.items():
+        if name not in OPTIONS:
+            hint = did_you_mean(name, OPTIONS)
+            raise ValueError(f"{source}: VisionTransformer has no option {name!r}{hint}")
+        OPTIONS[name].metadata["rule"].check(f"{source}: {name}", value)
+
+
+def with_options(cls):
+    """Class decorator: give a constructor the options' signature and its docstring their descriptions.
+
+    The class takes options as `*args` and `**kwargs`, and its docstring has a line "{options}".
+    """
+    self, *own = inspect.signature(cls.__init__).parameters.values()
+    kind, required = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    parameters = [inspect.Parameter(name, kind, default=DEFAULTS.get(name, required)) for name in OPTIONS]
+    own = [parameter for parameter in own if parameter.kind is not parameter.VAR_POSITIONAL]
+    cls.__init__.__signature__ = inspect.Signature([self, *parameters, *own])
+    if cls.__doc__:  # Python's option -OO removes it
+        cls.__doc__ = cls.__doc__.replace("{options}", describe_options())
+    return cls
+
+
+def describe_options(indent=8):
+    """The options as entries of a docstring's `Args:` section, all but the first line indented.
+
+    >>> print(describe_options().splitlines()[3].strip())
+    hidden_size: Size of a token's vector.
+    """
+    entries = (f"{name}: {field.metadata['doc']}" for name, field in OPTIONS.items())
+    wrap = textwrap.TextWrapper(108, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4))
+    return "\n".join(map(wrap.fill, entries)).lstrip()
+
+
+def _resolved_preprocessing(c):
+    size = None if c.image_size == DYNAMIC_SIZE else c.image_size
+    preprocessing, packs = c.preprocessing, c.max_num_patches is not None
+    packing = {"patch_size": c.patch_size if packs else None, "max_num_patches": c.max_num_patches}
+    if preprocessing is None:
+        half = (0.5,) * c.in_channels
+        return Preprocessing(size, antialias=packs, mean=half, std=half, **packing)
+    resolved = (
+        Preprocessing(**{"image_size": size, **preprocessing})
+        if isinstance(preprocessing, dict)
+        else preprocessing
+    )
+    if differing := {name: value for name in packing if (value := getattr(resolved, name)) != packing[name]}:
+        expected = {name: packing[name] for name in differing}
+        raise ValueError(f"expected a preprocessing with {expected}, as the model has them; got {differing}")
+    if resolved.channels != c.in_channels or (size and resolved.image_size != size):
+        raise ValueError(
+            f"preprocessing makes images of size {resolved.image_size or 'any'} with {resolved.channels} "
+            f"channels, but the model takes size {size or 'any'} with {c.in_channels}"
+        )
+    return resolved

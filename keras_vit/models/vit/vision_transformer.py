@@ -1,0 +1,211 @@
+"""The Vision Transformer: image → patches → tokens → encoder → representation → logits."""
+
+import keras
+from absl import logging
+
+from keras_vit.engine.adapting import copy_with_weights
+from keras_vit.layers import GridToTokens, StartToken
+from keras_vit.models.classifying import classify
+from keras_vit.models.configured import ConfiguredModel
+from keras_vit.models.features import feature_extractor
+from keras_vit.models.vit.encoder import (
+    block_positions,
+    encoder_block,
+    norm_layer,
+    patch_embedding,
+    with_positions,
+)
+from keras_vit.models.vit.front_end import model_inputs
+from keras_vit.models.vit.geometry import is_dynamic, patched_size, prefix_tokens, stem_stride
+from keras_vit.models.vit.pooling import logits, pooled, representation
+from keras_vit.models.vit.resnet_stem import resnet_stem
+from keras_vit.models.vit.schema import DEFAULTS, INFERENCE, OPTIONS, ViTConfig, refuse_unknown, with_options
+from keras_vit.variants import parse_variant
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+@with_options
+class VisionTransformer(ConfiguredModel):
+    """A Vision Transformer or ResNet+ViT hybrid as a functional Keras model.
+
+    Args:
+        {options}
+        dtype: A dtype policy, such as "mixed_bfloat16"; the head always computes in float32.
+
+    Input: `images`, float32 (batch, height, width, in_channels), as `model.preprocessing` makes them:
+    in [-1, 1] by default. With `max_num_patches` it makes a dict of `patches`, float32 (batch,
+    max_num_patches, patch height · patch width · in_channels), and `grids`, int32 (batch, 2), the rows and
+    columns of each image's patches.
+    Output: logits (batch, num_classes). A new head is zero, as in the paper.
+
+    To copy a model, use `VisionTransformer.from_config(model.get_config())`:
+    `keras.models.clone_model` returns a plain functional model without preprocessing and class names.
+
+    Raises:
+        ValueError: for an unknown option, a value that breaks its option's rule, or options that contradict
+            each other; the message says what was expected and what was given.
+
+    Example:
+        >>> model = VisionTransformer.from_variant("Ti/16", image_size=32, num_classes=10)
+        >>> model(np.zeros((1, 32, 32, 3))).shape
+        TensorShape([1, 10])
+        >>> features = model.feature_extractor(["encoder_block_3", "representation"])
+        >>> features(np.zeros((1, 32, 32, 3)))["encoder_block_3"].shape
+        TensorShape([1, 5, 192])
+
+    Source: Dosovitskiy et al. 2021 (arXiv 2010.11929), section 3; `vit_jax/models_vit.py`.
+    """
+
+    kind = "classifier"
+    exported_stages = ("representation",)
+
+    def __init__(self, *args, dtype=None, **kwargs):
+        identity = {key: kwargs.pop(key) for key in ("name", "trainable") if key in kwargs}
+        refuse_unknown(kwargs)
+        if missing := [name for name in [*OPTIONS][len(args) :] if name not in {**DEFAULTS, **kwargs}]:
+            raise TypeError(
+                f"missing {', '.join(missing)}, which VisionTransformer.from_variant sets by a name such as "
+                f"'B/16'; got {', '.join([*[*OPTIONS][: len(args)], *kwargs]) or 'no options'}"
+            )
+        c = ViTConfig(*args, **kwargs)
+        dtype = keras.dtype_policies.get(dtype)
+        if dtype.quantization_mode:
+            raise ValueError(
+                f"dtype must be a float policy; got {dtype.name!r}: quantize() quantizes a model"
+            )
+        # Each call draws the seeds of its initializers, so that one more would change all weights after it.
+        prefix = prefix_tokens(vars(c))
+        num_prefix = sum(count for _, count, _ in prefix)
+        stages = {}
+
+        def stage(name, x, dtype=dtype.compute_dtype):  # Keras cannot clone an Identity with a policy object
+            stages[name] = keras.layers.Identity(dtype=dtype, name=name)(x)
+            return stages[name]
+
+        # image → patches
+        inputs, x, bias, grids = model_inputs(c, dtype)  # (b, H, W, c)
+        if c.resnet is not None:
+            x = resnet_stem(x, c.resnet, c.resnet_width, c.resnet_form, dtype)  # (b, H/s, W/s, c')
+        grid = patch_embedding(c, dtype)(x)  # (b, h, w, d)
+        if c.patch_norm:
+            grid = norm_layer(c, "patch_norm", dtype)(grid)
+        # patches → tokens
+        x = GridToTokens(dtype=dtype, name="patch_tokens")(grid)  # (b, n, d)
+        if c.causal:
+            x = StartToken(dtype=dtype, name="start_token")(x)
+        if c.num_layers is not None:
+            x = with_positions(c, x, grid, grids, prefix, dtype)  # (b, p + n, d)
+            # tokens → encoder
+            if c.pre_norm:
+                x = norm_layer(c, "pre_norm", dtype)(x)
+            for i, positions in enumerate(block_positions(c, grid, dtype)):
+                block, block_input = encoder_block(c, i, dtype), x
+                x = block(x, positions, bias=bias)
+        encoded = [x]  # (b, p + n, d)
+        if c.pooling == "token" and c.num_layers:
+            # The pooling reads the first tokens only; the last block computes the others for extractors.
+            encoded.append(block(block_input, positions, num_outputs=1 + c.distillation))
+        if c.num_layers is not None and c.final_norm and not c.norm_after_pooling:
+            encoded = [*map(norm_layer(c, "encoder_norm", dtype), encoded)]
+        encoded = [*map(keras.layers.Identity(dtype=dtype.compute_dtype, name="tokens"), encoded)]
+        stages["tokens"], tokens = encoded[0], encoded[-1]
+        # encoder → representation
+        x = stage("pooled", pooled(c, tokens, num_prefix, bias, dtype))  # (b, d)
+        if c.norm_after_pooling:
+            x = norm_layer(c, "pooled_norm", dtype)(x)
+        x = stage("representation", representation(c, x, dtype))  # (b, r)
+        # representation → logits
+        if c.num_classes is not None:
+            x = stage("logits", logits(c, x, tokens, dtype), dtype.variable_dtype)  # (b, k)
+
+        super().__init__(inputs=inputs, outputs=x, **identity)
+        self.dtype_policy = dtype
+        self._stages = stages  # Layers of stages that no output depends on are not in self.layers.
+        # Keras's functional model would try to add or drop an axis of inputs of another rank.
+        if c.max_num_patches is None:
+            self.input_spec = keras.InputSpec(shape=inputs.shape)
+        for name, value in vars(c).items():
+            setattr(self, name, value)
+        if self.ignored_border != (0, 0):
+            logging.log_first_n(logging.WARNING, self._border_note(), 1)
+
+    @classmethod
+    def from_variant(cls, variant, image_size=224, num_classes=None, **options):
+        """A model of a published size with random weights.
+
+        Args:
+            variant: A name such as "B/16", "S/8" or "R50+L/32" (see `keras_vit.variants`).
+            image_size, num_classes, **options: As for the class; they win over the variant's.
+
+        Raises:
+            ValueError: for an unknown variant.
+
+        Example:
+            >>> VisionTransformer.from_variant("Ti/8", image_size=32, num_classes=10).patch_size
+            (8, 8)
+        """
+        sizes = {**parse_variant(variant), **options}
+        return cls(image_size=image_size, num_classes=num_classes, **sizes)
+
+    @property
+    def num_prefix_tokens(self):
+        """Number of tokens (class, distillation, registers) before the patch tokens."""
+        return sum(count for _, count, _ in prefix_tokens(self._config()))
+
+    @property
+    def ignored_border(self):
+        """(height, width) in pixels at the bottom and right of an image that fill no patch."""
+        if is_dynamic(self.image_size):
+            return 0, 0
+        sides = zip(patched_size(self.image_size, self.resnet), self.patch_size)
+        return tuple(side % patch * stem_stride(self.resnet) for side, patch in sides)
+
+    def finished(self, arrays=None):
+        """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
+
+        Args:
+            arrays: dict of the weights by path; None for the model's, with LoRA factors merged.
+
+        Example:
+            >>> VisionTransformer(32, 8, 24, 2, 48, 3, dropout_rate=0.1).finished().dropout_rate
+            0.0
+        """
+        config = {**self._config(), **INFERENCE, "name": self.name}
+        return copy_with_weights(self, config, arrays)
+
+    def summary(self, *args, **kwargs):
+        """As `keras.Model.summary`, with a line about pixels that the model ignores."""
+        super().summary(*args, **kwargs)
+        if self.ignored_border != (0, 0):
+            kwargs.get("print_fn", print)(self._border_note())
+
+    def _border_note(self):
+        bottom, right = self.ignored_border
+        return (
+            f"{self.name} ignores {bottom} rows of pixels at the bottom and {right} columns at the right of "
+            "an image, which fill no patch."
+        )
+
+    @property
+    def is_classifier(self):
+        """Whether the output is one row of class scores an image."""
+        return self.num_classes is not None and self.pooling is not None
+
+    @property
+    def head_inputs(self):
+        """The tensors that the head reads; empty without one, or with two heads."""
+        return [self._stages["representation"]] if self.num_classes and not self.distillation else []
+
+    feature_extractor = feature_extractor
+    classify = classify
+
+    def get_config(self):
+        return {
+            **self._config(),
+            "preprocessing": self.preprocessing.get_config(),
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            **super().get_config(),
+        }
+
+    def _config(self):
+        return {name: getattr(self, name) for name in OPTIONS}

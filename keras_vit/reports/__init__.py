@@ -1,0 +1,1 @@
+"""HTML reports of runs, evaluations and models."""

@@ -1,0 +1,127 @@
+"""How good a model is on a split: the sections of a report with scores, confusions and predictions."""
+
+import pathlib
+
+import numpy as np
+
+from keras_vit.data.samples import Samples
+from keras_vit.evaluation import predict
+from keras_vit.inspection.figures import confusion_figure
+from keras_vit.messages import spelled
+from keras_vit.reports.evaluation_pictures import PICTURES, ImagePictures, read_samples
+from keras_vit.reports.page import format_value, table
+from keras_vit.tasks import get_task
+
+MAX_IMAGES = 2000  # computed for a report
+MAX_PICTURES = 12  # best predictions, and worst ones
+MAX_MATRIX = 60  # classes of a confusion matrix whose names are legible
+MAX_ROWS = 100  # classes in a table
+
+
+def add_evaluation(report, model, samples, task, split, names=None, batch_size=64, folder=None, scores=None):
+    """Add the sections of an evaluation to a report; of a large split, of `MAX_IMAGES` random samples.
+
+    Args:
+        report: Report.
+        model: A `VisionTransformer` with a head, an `ImageSegmenter` or an `ExportedModel`.
+        samples: A split of a `Dataset`.
+        task: As for `evaluate`.
+        split: Its title: "digits, test".
+        names: A name for each output; None for indices.
+        batch_size: Images per batch.
+        folder: The data set's folder, to which names of files are relative; None to show none.
+        scores: Those of the whole split if they are known.
+
+    Returns:
+        (result, images, labels): the scores, the size of the split and the scores of each class by their keys
+        in result.json; the model inputs of the worst predictions, and their true labels as text.
+
+    Raises:
+        ValueError: if there are no samples, or a label does not fit the model.
+
+    Example:
+        >>> from keras_vit.reports.page import Report
+        >>> samples = load_dataset("digits").split("test")
+        >>> result, images, labels = add_evaluation(Report(), model, samples, "single_label", "digits, test")
+        >>> result["samples"], len(images)
+        (355, 12)
+    """
+    task, subset = get_task(task), draw_samples(samples, MAX_IMAGES)
+    names = names or [str(i) for i in range(model.num_classes)]
+    files = _file_names(subset, folder)
+    predictions = predict(model, subset, batch_size, task)
+    own_scores = task.scores(predictions)
+    result = own_scores | {"drawn_from": len(samples)}
+    if task.per_class:
+        result["classes"] = task.per_class(predictions, names)
+
+    words, sampled = f"{split}: {format_value(len(samples))} images.", split
+    if len(subset) < len(samples):
+        scope = "Everything below the scores" if scores else "Everything below"
+        words += f" {scope} is computed on {format_value(len(subset))} sampled images."
+        sampled += f" ({format_value(len(subset))} of {format_value(len(samples))} images sampled)"
+    report.add("Scores", words, score_table(scores or own_scores, split if scores else sampled))
+    if task.per_class:
+        report.add("Scores", _class_table(result["classes"]))
+    if task.confusion and len(names) <= MAX_MATRIX:
+        report.add("Confusions", "Rows are true classes, columns predicted ones.")
+        figure = confusion_figure(task.confusion(predictions), names, sampled)
+        report.draw("Confusions", "confusion", figure, f"Confusion matrix of {sampled}")
+    pictures = PICTURES.get(task.name, ImagePictures)(report, model, task, predictions, names, files)
+    pictures.add_details(subset, result, sampled)
+
+    order, correct = np.argsort(-task.errors(predictions), kind="stable"), task.correct(predictions)
+    worst = order[: min(MAX_PICTURES, (len(order) + 1) // 2)]
+    best = [i for i in order[len(worst) :][::-1] if correct[i]][:MAX_PICTURES]
+    read = read_samples(model, subset, [*worst, *best])
+    shown = read[: len(worst)]
+    words = "The largest losses first. A wrong prediction is followed by the true label."
+    pictures.add("Worst predictions", words, worst, shown, split)
+    if best:
+        words = "The smallest losses of correct predictions first."
+        pictures.add("Best predictions", words, best, read[len(worst) :], split)
+    return result, [image for image, _ in shown], [task.label.format(label, names) for _, label in shown]
+
+
+def score_table(scores, title):
+    """Return the table of a dict of scores."""
+    rows = [(spelled(name), score) for name, score in scores.items()]
+    return table(f"Scores on {title}", ("score", "value"), rows)
+
+
+def sample_images(model, samples, task, names, count):
+    """Return evenly spaced samples of a split: model inputs, and their labels as text."""
+    subset = draw_samples(samples, MAX_IMAGES)
+    shown = read_samples(model, subset, np.linspace(0, len(subset) - 1, min(count, len(subset))).astype(int))
+    return [image for image, _ in shown], [get_task(task).label.format(label, names) for _, label in shown]
+
+
+def draw_samples(samples, count):
+    """Return at most `count` samples of a split, drawn at random, as `Samples`; no others are read."""
+    if not hasattr(samples, "take"):
+        # The first step of a run. TFRecord files are read in order, and shuffled in a buffer.
+        records = samples.training_records(0, 0, 1, min(count, len(samples)))
+        images, labels = zip(*((image.numpy(), label.numpy()) for _, image, label in records))
+        return Samples(images, labels, samples.exif)
+    if len(samples) <= count:
+        return samples
+    return samples.take(np.sort(np.random.default_rng(0).choice(len(samples), count, replace=False)))
+
+
+def _file_names(samples, folder):
+    """Return the images' files, relative to the data set's folder; empty names where images are no files."""
+    if folder is None or not isinstance(samples.images[0], str):
+        return [""] * len(samples)
+    paths = map(pathlib.Path, samples.images)
+    return [p.relative_to(folder).as_posix() if p.is_relative_to(folder) else p.name for p in paths]
+
+
+def _class_table(classes):
+    title, rows = "Each class", classes
+    if len(classes) > MAX_ROWS:
+        score = "accuracy" if "accuracy" in classes[0] else "recall"
+        rows = sorted((row for row in classes if row[score] is not None), key=lambda row: row[score])
+        rows = rows[:MAX_ROWS]
+        title = f"The {len(rows)} worst of {len(classes)} classes"
+    columns = [spelled(name) for name in classes[0]]
+    return table(title, columns, [tuple(row.values()) for row in rows])

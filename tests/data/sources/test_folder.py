@@ -1,0 +1,299 @@
+import collections
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from made.folders import picture, write_broken, write_classes, write_table
+from made.photos import photo
+from PIL import Image
+
+from keras_vit.data.datasets import load_dataset
+from keras_vit.data.decoding.model_input import decode, read
+
+
+def load_folder(path, **options):
+    return load_dataset(f"folder:{path}", **options)
+
+
+def sizes(dataset):
+    """The sample counts of the splits, which must be disjoint."""
+    images = [image for samples in dataset.splits.values() for image in samples.images]
+    assert len(set(images)) == len(images)
+    return tuple(len(dataset.splits[split]) for split in ("train", "validation", "test"))
+
+
+def test_a_folder_of_classes_is_split_class_by_class(tmp_path):
+    dataset = load_folder(write_classes(tmp_path / "images", ("b", "a", "c"), count=10))
+    assert dataset.class_names == ("a", "b", "c") and sizes(dataset) == (21, 3, 6)
+    for samples, count in zip(dataset.splits.values(), (7, 1, 2)):
+        assert collections.Counter(samples.labels) == dict.fromkeys(range(3), count)
+        for path, label in zip(samples.images, samples.labels):
+            assert f"/{dataset.class_names[label]}/" in path
+
+
+@pytest.mark.parametrize(
+    "folders, expected",
+    [
+        (("",), (7, 1, 2)),
+        (("2024/05",), (7, 1, 2)),
+        (("2024/05", "2024/06"), (15, 1, 4)),
+        (("train", "val"), (8, 10, 2)),
+        (("train_set", "val_set"), (15, 1, 4)),
+    ],
+    ids=str,
+)
+def test_images_without_labels_are_read_from_any_folders(folders, expected, tmp_path):
+    for folder in folders:
+        write_classes(tmp_path / folder, (".",))
+    dataset = load_folder(tmp_path, labels=False)
+    assert (dataset.class_names, sizes(dataset)) == ((), expected)
+    assert dataset.summary().startswith(f"images without labels: {expected[0]} train, ")
+    with pytest.raises(ValueError):
+        load_folder(tmp_path)
+
+
+def test_classes_are_read_where_labels_are_not_necessary(tmp_path):
+    assert load_folder(write_classes(tmp_path / "images"), labels=False).class_names == ("cat", "dog")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no images in '.*/empty'; expected files that end in .jpg, "):
+        load_folder(tmp_path / "empty", labels=False)
+
+
+@pytest.mark.parametrize(
+    "counts, expected",
+    [
+        ({"train": 20, "test": 3}, (36, 4, 6)),
+        ({"Train": 6, "VALID": 3, "Test": 4}, (12, 6, 8)),
+    ],
+    ids=str,
+)
+def test_split_folders_of_several_names_are_kept_and_a_missing_one_is_held_out(counts, expected, tmp_path):
+    for split, count in counts.items():
+        write_classes(tmp_path / split, count=count)
+    dataset = load_folder(tmp_path)
+    assert sizes(dataset) == expected
+    for split, samples in dataset.splits.items():
+        if split == "test":
+            assert all("/test/" in path.lower() for path in samples.images)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".BMP", ".tif"])
+def test_images_of_each_format_are_found_and_decoded(suffix, tmp_path):
+    dataset = load_folder(write_classes(tmp_path / "images", count=3, suffix=suffix))
+    assert sum(sizes(dataset)) == 6
+    tolerance = 60 if suffix == ".jpg" else 0
+    for path in dataset.split("train").images:
+        pixels = decode(read(path)).numpy()
+        assert pixels.shape == (32, 32, 3) and pixels.dtype == np.uint8
+        label, number = int("/dog/" in path), int(path.rpartition("/")[2][:2])
+        assert np.abs(pixels.astype(int) - picture(label, number)).mean() <= tolerance
+
+
+def test_files_without_a_class_are_ignored_and_listed_and_hidden_ones_skipped(tmp_path):
+    write_classes(tmp_path / "train")
+    for name in ("cover.jpg", "train/cover.jpg", "docs/notes.txt", "train/cat/notes.txt"):
+        write_broken(tmp_path / name)
+    for hidden in ("__MACOSX/cat/._00.png", ".cache/thumb.png", ".DS_Store", "train/cat/._00.png"):
+        write_broken(tmp_path / hidden)
+    (tmp_path / "train" / "bird").mkdir()
+    dataset = load_folder(tmp_path)
+    assert dataset.class_names == ("cat", "dog") and sum(sizes(dataset)) == 20
+    ignored = ("cover.jpg", "docs/notes.txt", "train/cover.jpg", "train/cat/notes.txt")
+    assert dataset.ignored_files == tuple(str(tmp_path / name) for name in ignored)
+    assert dataset.empty_folders == (str(tmp_path / "docs"), str(tmp_path / "train" / "bird"))
+
+
+def test_links_to_folders_are_followed_but_not_upwards(tmp_path):
+    (tmp_path / "images").mkdir()
+    for name in ("cat", "dog"):
+        target = write_classes(tmp_path / "elsewhere" / name, ("inner",)) / "inner"
+        (tmp_path / "images" / name).symlink_to(target)
+    expected = load_folder(tmp_path / "images")
+    assert expected.summary() == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
+    (tmp_path / "images" / "again").symlink_to(tmp_path / "images")
+    assert load_folder(tmp_path / "images") == expected
+
+
+UNCLEAR = {  # folders, and whether they contain class folders
+    "other names": {"training_set": True, "test_set": True},
+    "years": {"train2017": True, "val2017": True},
+    "no training split": {"val": True, "test": True},
+    "a split twice": {"train": True, "val": True, "valid": True},
+    "classes and a split": {"train": True, "cat": False, "dog": False},
+    "no classes": {"train": False, "test": False},
+}
+
+
+@pytest.mark.parametrize("kind", UNCLEAR)
+def test_folders_that_may_be_splits_are_refused_with_the_expected_layout(kind, tmp_path):
+    for name, has_classes in UNCLEAR[kind].items():
+        write_classes(tmp_path / name, *([] if has_classes else [(".",)]), count=1)
+    names = ", ".join(sorted(UNCLEAR[kind]))
+    layout = r"expected folders of classes \(CLASS/\*\.jpg\), or only folders of splits .*val/"
+    with pytest.raises(ValueError, match=f"cannot be distinguished in .* has the folders {names}; {layout}"):
+        load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("names", [("car", "train"), ("test_tube", "trial")])
+def test_classes_may_have_names_of_splits(names, tmp_path):
+    assert load_folder(write_classes(tmp_path, names)).class_names == names
+
+
+@pytest.mark.parametrize("orientation, exif", [(1, False), (6, True)])
+def test_only_splits_with_rotated_images_are_searched_for_orientations(orientation, exif, tmp_path):
+    for split in ("train", "test"):
+        write_classes(tmp_path / split)
+    (tmp_path / "train" / "cat" / "photo.jpg").write_bytes(photo(orientation))
+    dataset = load_folder(tmp_path)
+    assert (dataset.split("train").exif, dataset.split("test").exif) == (exif, False)
+
+
+def nothing_to_train_on(root):
+    (root / "train").mkdir(parents=True)
+    write_classes(root / "test")
+
+
+def all_broken(root):
+    for name in ("cat", "dog"):
+        write_broken(root / name / "0.png")
+
+
+REFUSED = {
+    "empty": (
+        lambda root: root.mkdir(),
+        "no images in class folders of '.*/images'; expected folders of classes",
+    ),
+    "one class": (lambda root: write_classes(root, ("cat",)), "'.*' has images of one class only: 'cat'"),
+    "missing": (lambda root: None, "no such folder: '.*/images'"),
+    "too few": (
+        lambda root: write_classes(root, count=2),
+        "too few images of each class: none for the validation split; three images of each class are enough",
+    ),
+    "no training split": (
+        nothing_to_train_on,
+        "cannot be distinguished in '.*', which has the folders test;",
+    ),
+    "broken": (all_broken, r"2 image\(s\) cannot be read: .*cat/0.png, .*dog/0.png"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_folder_that_is_not_a_data_set_is_refused(kind, tmp_path):
+    make, message = REFUSED[kind]
+    make(tmp_path / "images")
+    with pytest.raises(ValueError, match=message):
+        load_folder(tmp_path / "images")
+
+
+@pytest.mark.parametrize("content", ["empty", "cut"])
+def test_an_unreadable_image_raises_or_is_skipped_and_listed(content, tmp_path):
+    root = write_classes(tmp_path / "images")
+    bad = root / "dog" / "bad.png"
+    whole = (root / "dog" / "00.png").read_bytes()
+    bad.write_bytes({"empty": b"", "cut": whole[: len(whole) // 2]}[content])
+    with pytest.raises(ValueError, match=r"1 image\(s\) cannot be read: .*/dog/bad.png; .*on_bad_image skip"):
+        load_folder(root)
+    dataset = load_folder(root, on_bad_image="skip")
+    assert dataset.bad_images == (str(bad),)
+    assert str(bad) not in {path for samples in dataset.splits.values() for path in samples.images}
+    assert sum(sizes(dataset)) == 20
+
+
+PICTURES = [f"{number}.png" for number in range(20)]
+
+
+def test_a_table_of_classes_is_a_multi_label_data_set(tmp_path):
+    lines = [f"{name}, {i % 2},{i % 3 // 2} ,1" for i, name in enumerate(PICTURES)]
+    root = write_table(tmp_path, "file,cat,dog,tree", *lines, images=PICTURES)
+    dataset = load_folder(root, task="multi_label")
+    assert (dataset.class_names, dataset.task) == (("cat", "dog", "tree"), "multi_label")
+    assert sizes(dataset) == (15, 1, 4)
+    for samples in dataset.splits.values():
+        for path, label in zip(samples.images, samples.labels):
+            i = int(pathlib.Path(path).stem)
+            assert label == (i % 2, i % 3 // 2, 1)
+    for encoded, label in dataset.split("test").evaluation_records():
+        assert encoded.numpy().startswith(b"\x89PNG") and label.dtype == tf.float32 and label.shape == (3,)
+
+
+def test_a_table_of_numbers_is_a_regression_data_set_with_its_own_splits(tmp_path):
+    splits = ("train", "val", "validation", "test")
+    lines = [f"in/{name},{i / 4 - 1:e},{splits[i % 4]}" for i, name in enumerate(PICTURES)]
+    names = [f"in/{name}" for name in PICTURES]
+    root = write_table(tmp_path, "\ufefffile,age,split", *lines, "", images=names)
+    dataset = load_folder(root, task="regression")
+    assert dataset.class_names == ("age",) and sizes(dataset) == (5, 10, 5)
+    assert dataset.split("test").labels == tuple((i / 4 - 1,) for i in range(3, 20, 4))
+    write_broken(root / "in" / "7.png")
+    dataset = load_folder(root, task="regression", on_bad_image="skip")
+    assert dataset.bad_images == (str(root / "in" / "7.png"),)
+    assert dataset.split("test").labels == tuple((i / 4 - 1,) for i in range(3, 20, 4) if i != 7)
+
+
+def test_a_table_of_labels_is_a_single_label_data_set(tmp_path):
+    lines = [f"{name}, {('rose', 'tulip', 'daisy')[i % 3]}" for i, name in enumerate(PICTURES)]
+    root = write_table(tmp_path, "file,label", *lines, images=[*PICTURES, "spare/1.png"])
+    dataset = load_folder(root)
+    assert (dataset.class_names, dataset.task) == (("daisy", "rose", "tulip"), "single_label")
+    assert sizes(dataset) == (14, 3, 3)
+    for samples in dataset.splits.values():
+        for path, label in zip(samples.images, samples.labels):
+            assert label == (int(pathlib.Path(path).stem) + 1) % 3
+    assert dataset.ignored_files == (str(root / "spare" / "1.png"),)
+
+
+def test_a_table_of_labels_is_preferred_to_class_folders_and_has_splits(tmp_path):
+    root = write_classes(tmp_path, ("train", "valid"))
+    lines = [f"{split}/{i:02d}.png,{'ab'[i % 2]},{split}" for split in ("train", "valid") for i in range(10)]
+    dataset = load_folder(write_table(root, "filename,label,split", *lines))
+    assert dataset.class_names == ("a", "b") and dataset.ignored_files == () and sizes(dataset) == (8, 10, 2)
+
+
+SINGLE, MULTI, NUMBER = "single_label", "multi_label", "regression"
+WRONG_TABLES = [
+    (MULTI, ("image,cat", "a.png,1"), "line 1: expected the columns file .* got image, cat"),
+    (MULTI, ("file,split", "a.png,test"), "line 1: .* one for each class or target, .* got file, split"),
+    (MULTI, ("file,cat,cat", "a.png,1,1"), "line 1: expected .* each once; got file, cat, cat"),
+    (MULTI, ("file,cat", "a.png,1", "b.png,1,0"), "line 3: expected 2 values; got 3"),
+    (MULTI, ("file,cat", "a.png,1", "b.png,2"), "line 3, column cat: expected 0 or 1; got '2'"),
+    (MULTI, ("file,cat", "", "c.png,1"), "line 3, column file: no such file: 'c.png'"),
+    (MULTI, ("file,cat", "a.png,1", "a.png,0"), "line 3, column file: 'a.png' is in line 2 too"),
+    (
+        MULTI,
+        ("file,cat,split", "a.png,1,fold"),
+        "line 2, column split: expected one of train, .*; got 'fold'",
+    ),
+    (MULTI, ("file,cat", "../a.png,1"), "line 2, column file: expected a file in '.*'; got '../a.png'"),
+    (MULTI, ("file,cat", "/etc/hosts,1"), "line 2, column file: expected a file in '.*'; got '/etc/hosts'"),
+    (MULTI, ("file,cat", 'a.png,"1', "b.png,0"), "line 3: unexpected end of data"),
+    (MULTI, ("file,cat,split", "a.png,1,test"), "has no samples to train on"),
+    (NUMBER, ("file,age", "a.png,old"), "line 2, column age: expected a number; got 'old'"),
+    (SINGLE, ("file,label,age", "a.png,cat,3"), "line 1: .* and label, each once; got file, label, age"),
+]
+
+
+@pytest.mark.parametrize("task, lines, message", WRONG_TABLES)
+def test_a_wrong_table_is_refused_with_line_and_column(task, lines, message, tmp_path):
+    write_table(tmp_path, *lines, images=["a.png", "b.png"])
+    with pytest.raises(ValueError, match=f"labels.csv,? {message}"):
+        load_folder(tmp_path, task=task)
+
+
+def test_an_empty_split_is_train(tmp_path):
+    lines = ["file,cat,split", *(f"{n}.png,{n % 2}," for n in range(8)), "8.png,1,test"]
+    write_table(tmp_path, *lines, images=[f"{n}.png" for n in range(9)])
+    splits = load_folder(tmp_path, task="multi_label").splits
+    assert len(splits["train"]) + len(splits["validation"]) == 8 and len(splits["test"]) == 1
+
+
+def test_a_table_and_a_task_that_do_not_fit_are_refused(tmp_path):
+    write_table(tmp_path / "ages", "file,age", "a.png,1", images=["a.png"])
+    with pytest.raises(ValueError, match="no images in class folders .*; labels.csv has no column label"):
+        load_folder(tmp_path / "ages")
+    Image.new("RGB", (8, 8)).save(write_classes(tmp_path / "one", ("cat",)) / "cat" / "a.png")
+    with pytest.raises(ValueError, match="'regression' needs the table '.*labels.csv', which is missing"):
+        load_folder(tmp_path / "one", task="regression")
+    write_table(tmp_path / "one", "image,class", "cat/a.png,cat")
+    with pytest.raises(ValueError, match="of one class only: 'cat'; labels.csv has no column label"):
+        load_folder(tmp_path / "one")

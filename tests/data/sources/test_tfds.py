@@ -1,0 +1,247 @@
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from made.prepared import CLASSES, COLORS, PICTURE, blank, number_of, prepare
+
+from keras_vit.data.datasets import load_dataset
+from keras_vit.data.samples import IndexedRecords, RecordFiles
+from keras_vit.data.sources.tfds import PRESETS
+
+TAGS = tfds.features.Sequence(tfds.features.ClassLabel(names=["a", "b", "c", "d"]))
+AGE = tfds.features.Scalar(np.float32)
+KINDS = {"array_record": IndexedRecords, "tfrecord": RecordFiles}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def toy(request, tmp_path_factory):
+    """90 and 10 examples in 5 files a split."""
+    data_dir = tmp_path_factory.mktemp("toy")
+    return prepare(data_dir, {"train": 90, "test": 10}, shards=5, file_format=request.param), request.param
+
+
+def sizes(dataset):
+    return tuple(len(dataset.splits[split]) for split in ("train", "validation", "test"))
+
+
+def decoded(records):
+    return [(number_of(tf.io.decode_png(r[-2]).numpy()), int(r[-1])) for r in records.as_numpy_iterator()]
+
+
+def numbers(records):
+    return [number for number, _ in decoded(records)]
+
+
+def load(data_dir, name="toy", **options):
+    return load_dataset(f"tfds:{name}", data_dir=data_dir, **options)
+
+
+def test_files_of_both_formats_are_a_data_set(toy):
+    data_dir, file_format = toy
+    assert len([*pathlib.Path(data_dir).rglob("toy-train*")]) == 5
+    dataset = load(data_dir)
+    assert (dataset.name, dataset.class_names, dataset.task) == ("tfds:toy", COLORS, "single_label")
+    assert sizes(dataset) == (81, 9, 10)
+    found = {split: decoded(samples.evaluation_records()) for split, samples in dataset.splits.items()}
+    assert {number for number, _ in found["train"] + found["validation"]} == set(range(90))
+    assert {number for number, _ in found["test"]} == set(range(90, 100))
+    assert all(label == number % 3 for records in found.values() for number, label in records)
+    for samples in dataset.splits.values():
+        assert type(samples) is KINDS[file_format] and samples.labels is None
+
+
+def test_a_prepared_folder_a_version_and_a_configuration_are_found(tmp_path):
+    prepare(tmp_path, {"train": 50}, name="plain")
+    prepare(tmp_path, {"train": 60}, name="varied", config="small")
+    (tmp_path / "mine").symlink_to(tmp_path / "plain" / "1.0.0")
+    sizes = {"plain": 36, "plain:1.0.0": 36, "plain/1.0.0": 36, "mine": 36, "varied/small": 43}
+    for name, size in {**sizes, "varied/small:1.0.0": 43}.items():
+        assert len(load(tmp_path, name).split("train")) == size, name
+
+
+def test_a_data_set_that_is_not_there_is_prepared_for_access_by_index(tmp_path, monkeypatch):
+    prepare(tmp_path / "elsewhere", {"train": 50}, file_format="tfrecord")
+    builder = tfds.builder_from_directory(tmp_path / "elsewhere" / "toy" / "1.0.0")
+    asked = []
+
+    class Absent:
+        info = type("Info", (), {"splits": {}})
+
+        def download_and_prepare(self, **options):
+            asked.append(options)
+            self.info = builder.info
+
+    monkeypatch.setattr(tfds, "builder", lambda name, data_dir: Absent())
+    load(tmp_path)
+    assert asked == [{"file_format": "array_record"}]
+
+
+def test_a_data_set_that_is_unknown_or_cannot_be_prepared_is_refused_in_one_line(tmp_path, monkeypatch):
+    def fail(self, **options):
+        raise ConnectionError("no network\nat all")
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
+    failed = f"is not prepared in {tmp_path} and could not be"
+    with pytest.raises(ValueError, match=f"'tfds:mnist' {failed}: ConnectionError: no network$"):
+        load(tmp_path, "mnist")
+    with pytest.raises(ValueError, match=f"'tfds:nosuch' {failed}: DatasetNotFound"):
+        load(tmp_path, "nosuch")
+
+
+def labels_of(dataset):
+    return [label for s in dataset.splits.values() for _, label in s.evaluation_records().as_numpy_iterator()]
+
+
+def test_several_classes_per_sample_are_multi_hot(toy, tmp_path):
+    tags = [[], [0], [1, 3], [3, 3], [0, 1, 2, 3]]
+    found = [blank(tags=tags[i % 5]) for i in range(50)]
+    prepare(tmp_path, {"train": found}, {"image": PICTURE, "tags": TAGS}, file_format=toy[1])
+    dataset = load(tmp_path, task="multi_label")
+    assert (dataset.class_names, dataset.task) == (("a", "b", "c", "d"), "multi_label")
+    labels = labels_of(dataset)
+    assert {label.dtype for label in labels} == {np.dtype("float32")}
+    expected = [(0, 0, 0, 0), (0, 0, 0, 1), (0, 1, 0, 1), (1, 0, 0, 0), (1, 1, 1, 1)]
+    assert sorted(map(tuple, labels)) == [label for label in expected for _ in range(10)]
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_floats_are_regression(targets, tmp_path):
+    feature = AGE if targets == 1 else tfds.features.Tensor(shape=(targets,), dtype=np.float32)
+    values = [np.float32(i / 8) if targets == 1 else np.float32([i, -i]) for i in range(50)]
+    found = [blank(age=value) for value in values]
+    prepare(tmp_path, {"train": found}, {"image": PICTURE, "age": feature})
+    dataset = load(tmp_path, task="regression")
+    assert dataset.class_names == (("age",) if targets == 1 else ("age_0", "age_1"))
+    labels = labels_of(dataset)
+    assert sorted(map(tuple, labels)) == [tuple(np.ravel(value)) for value in values]
+    assert labels[0].dtype == np.float32
+
+
+ALL = {"kind": CLASSES["label"], "label": CLASSES["label"], "tags": TAGS, "age": AGE}
+
+
+@pytest.mark.parametrize(
+    "features, keys, task, said",
+    [
+        ({"label": CLASSES["label"]}, None, "multi_label", r"has label \(single_label\)$"),
+        ({"tags": TAGS}, ("image", "tags"), "regression", r"has tags \(multi_label\)$"),
+        (ALL, None, "single_label", r"has age \(regression\), kind \(single_label\), label \(single_"),
+        ({"text": tfds.features.Text()}, None, "single_label", "has no labels$"),
+    ],
+)
+def test_labels_of_another_task_are_refused_with_what_there_is(features, keys, task, said, tmp_path):
+    values = {"label": 1, "kind": 0, "tags": [2], "age": np.float32(1), "text": "no"}
+    found = [blank(**{key: values[key] for key in features})] * 2
+    prepare(tmp_path, {"train": found}, {"image": PICTURE, **features}, supervised_keys=keys)
+    with pytest.raises(
+        ValueError, match=f"task '{task}' needs exactly one feature of such labels; 'toy/1.0.0' {said}"
+    ):
+        load(tmp_path, task=task)
+
+
+def test_of_several_labels_the_supervised_one_is_taken_and_else_the_only_one_of_the_task(tmp_path):
+    found = [blank(kind=0, label=1, tags=[2], age=np.float32(1))] * 50
+    prepare(tmp_path, {"train": found}, {"image": PICTURE, **ALL}, supervised_keys=("image", "label"))
+    for task, expected in {"single_label": 1, "multi_label": [0, 0, 1, 0], "regression": [1]}.items():
+        (_, label), *_ = load(tmp_path, task=task).split("test").evaluation_records().as_numpy_iterator()
+        assert label.tolist() == expected
+
+
+def masks_of(features, masks, data_dir, name, **options):
+    """The class maps of a made data set with an image and a mask of these features, and the class names."""
+    found = [{"image": np.zeros((4, 6, 3), "uint8"), key: mask} for mask in masks for key in features]
+    prepare(
+        data_dir,
+        {"train": found, "test": found[:2], "validation": found[:2]},
+        {"image": PICTURE, **features},
+        name,
+        **options,
+    )
+    dataset = load(data_dir, f"{name}:1.0.0", task="segmentation")  # not the one that would be downloaded
+    records = [r for s in dataset.splits.values() for r in s.evaluation_records().as_numpy_iterator()]
+    assert {mask.dtype for _, mask in records} == {np.dtype("uint8")}
+    return [mask[..., 0].tolist() for _, mask in records], dataset.class_names
+
+
+MASK = tfds.features.Image(shape=(None, None, 1), encoding_format="png")
+COLOR_MASK = tfds.features.Image(shape=(None, None, 3), encoding_format="png")
+VOC = tfds.features.LabeledImage(labels=["background", "aeroplane", "bicycle"])
+
+
+@pytest.mark.parametrize(
+    "name, features, values, classes, names",
+    [
+        ("oxford_iiit_pet", {"segmentation_mask": MASK}, [1, 2, 3, 0], [0, 1, 2, 255], ("pet", "border", 3)),
+        (
+            "scene_parse150",
+            {"annotation": COLOR_MASK},
+            [0, 1, 150, 151],
+            [255, 0, 149, 255],
+            ("1", "150", 150),
+        ),
+        (
+            "cityscapes",
+            {"segmentation_label": MASK},
+            [7, 33, 0, 29],
+            [0, 18, 255, 255],
+            ("road", "bicycle", 19),
+        ),
+        ("voc", {"masks": VOC}, [0, 2, 255, 1], [0, 2, 255, 1], ("background", "bicycle", 3)),
+    ],
+)
+def test_masks_of_known_data_sets_become_classes(name, features, values, classes, names, tmp_path):
+    mask = np.tile(np.uint8(values), (4, 2))[:, :6, np.newaxis]
+    if "annotation" in features:
+        mask = np.concatenate([mask, mask[::-1] + 7, 0 * mask], -1)  # The others are numbers of instances.
+    keys = ("image", "annotation") if "annotation" in features else None
+    found, class_names = masks_of(features, [mask] * 40, tmp_path, name, supervised_keys=keys)
+    assert {str(each) for each in found} == {str(np.tile(classes, (4, 2))[:, :6].tolist())}
+    assert (class_names[0], class_names[-1], len(class_names)) == names
+
+
+def test_a_data_set_without_pictures_is_refused(tmp_path):
+    prepare(tmp_path, {"train": [{"label": 1}] * 2}, {"label": CLASSES["label"]})
+    with pytest.raises(ValueError, match="'toy/1.0.0' has no images; its features are label"):
+        load(tmp_path)
+    depth = tfds.features.Image(shape=(4, 6, 1), dtype=np.float32)
+    found = [{"image": np.zeros((4, 6, 1), "float32"), "label": 1}] * 2
+    prepare(tmp_path, {"train": found}, {"image": depth, "label": CLASSES["label"]}, name="depth")
+    with pytest.raises(ValueError, match=r"'image' of 'depth/1.0.0' is not a picture: float32 \(4, 6, 1\)"):
+        load(tmp_path, "depth")
+
+
+@pytest.mark.parametrize(
+    "own, sizes",
+    [
+        ({"train": 100}, (72, 8, 20)),
+        ({"full": 100}, (72, 8, 20)),
+        ({"train": 100, "validation": 7}, (90, 10, 7)),
+        ({"train": 100, "validation": 7, "test": 8, "extra": 9}, (100, 7, 8)),
+    ],
+)
+def test_missing_splits_are_held_out(own, sizes, tmp_path):
+    prepare(tmp_path, own)
+    splits = load(tmp_path).splits
+    assert tuple(map(len, splits.values())) == sizes
+    held = [set(numbers(samples.evaluation_records())) for samples in splits.values()]
+    assert len(set().union(*held)) == sum(sizes)
+
+
+@pytest.mark.parametrize("name, sizes", [("imagenet2012", (99, 1, 30))])
+def test_a_preset_is_found_by_the_data_sets_name(name, sizes, tmp_path):
+    prepare(tmp_path, {"train": 100, "validation": 30, "test": 20}, name=name)
+    splits = load(tmp_path, os.path.join(name, "1.0.0")).splits
+    assert tuple(map(len, splits.values())) == sizes
+    assert PRESETS["imagenet21k"] == ("full[51200:]", "full[:51200]", "full[:51200]")
+
+
+def test_a_split_that_is_missing_or_empty_is_refused(tmp_path):
+    prepare(tmp_path, {"train": 40}, name="oxford_iiit_pet")
+    with pytest.raises(ValueError, match=r"'oxford_iiit_pet/1.0.0' has no 'test'; it has train"):
+        load(tmp_path, "oxford_iiit_pet/1.0.0")
+    prepare(tmp_path, {"train": 3, "test": 3}, name="few")
+    with pytest.raises(ValueError, match=r"'train\[90%:\]' of 'few/1.0.0' is empty"):
+        load(tmp_path, "few")

@@ -1,0 +1,42 @@
+import re
+
+import pytest
+import tensorflow as tf
+
+from keras_vit.export.litert.ml_drift import refusals
+
+KERNEL = tf.ones((1, 1, 3, 2000))
+
+
+def converted(compute, shape=(1, 4, 6, 3)):
+    function = tf.function(compute, input_signature=[tf.TensorSpec(shape)], autograph=False)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [function.get_concrete_function()], tf.train.Checkpoint()
+    )
+    return converter.convert()
+
+
+def cut(x):
+    return tf.reshape(tf.transpose(tf.reshape(x, (1, 2, 2, 3, 2, 3)), (0, 1, 3, 2, 4, 5)), (1, 6, 12))
+
+
+@pytest.mark.parametrize(
+    "compute, shape, reason",
+    [
+        (tf.sin, (1, 4), "it has no operation SIN"),
+        (cut, (1, 4, 6, 3), r"at most 4 axes, and one of \w+ has the shape \[1, 2, 2, 3, 2, 3\]"),
+        (lambda x: x * 2.0, (None, 4), r"fixed shapes, and one of MUL has the shape \[-1, 4\]"),
+        (lambda x: tf.reshape(x, (24, 3)) * 2.0, (1, 4, 6, 3), r"batch of 1, and one of RESHAPE .*\[24, 3\]"),
+        (lambda x: tf.matmul(tf.ones((1, 2, 4)), x), (1, 4, 3), "constants from the right only"),
+        (lambda x: x[:, 0] * 2.0, (1, 4, 6, 3), "its slices keep all axes"),
+        (lambda x: tf.nn.conv2d(x, KERNEL, 2, "VALID"), (1, 4, 6, 3), "1×1 convolutions have no strides"),
+    ],
+    ids=["operation", "axes", "shape", "batch", "matmul", "slice", "convolution"],
+)
+def test_what_ml_drift_does_not_compute_is_found(compute, shape, reason):
+    with_reason = refusals(converted(compute, shape))
+    assert re.search(reason, "; ".join(with_reason))
+
+
+def test_nothing_is_found_in_what_it_computes():
+    assert refusals(converted(lambda x: tf.nn.conv2d(x[:, ::2, ::2], KERNEL, 1, "VALID"))) == []

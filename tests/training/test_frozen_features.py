@@ -1,0 +1,104 @@
+"""Frozen layers compute each image once: the batches of features, the head on them, and whole runs."""
+
+import keras
+import numpy as np
+import pytest
+from made.folders import write_masks
+from made.workers import end_of
+from reference.comparing import assert_close, numpy, randomize
+from reference.small import SMALL, images_for, small
+
+from keras_vit import ImageSegmenter, VisionTransformer
+from keras_vit.data import load_dataset
+from keras_vit.data.batches import evaluation_batches, training_batches
+from keras_vit.training import frozen_features
+from keras_vit.training.compiling import freeze
+from keras_vit.training.named_recipes import RECIPES
+from keras_vit.training.run import train
+from keras_vit.training.run_config import RunConfig
+
+ENCODER = {**SMALL, "num_classes": None, "num_layers": 1}
+
+
+def segmenter(**options):
+    encoder = VisionTransformer(**{**ENCODER, **options.pop("encoder", {})})
+    model = randomize(ImageSegmenter(encoder, 3, **options))
+    freeze(model)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["classes", "linear", pytest.param("up", marks=pytest.mark.slow)])
+def test_the_head_on_features_is_the_whole_model(kind):
+    if kind == "classes":
+        freeze(model := small(num_layers=1))
+    else:
+        model = segmenter(head=kind, decoder_size=8)
+    images = images_for(model)
+    expected = numpy(model(images))
+    backbone, head = frozen_features.frozen_parts(model)
+    model.train_on_features(head)
+    assert_close(numpy(model(keras.tree.flatten(backbone(images)))), expected)
+    assert len(model.trainable_variables) == len(set(map(id, model.trainable_variables))) > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoder": {"dropout_rate": 0.1}},
+        {"encoder": {"image_size": (None, None)}},
+        {"head": "mask", "query_blocks": 1, "num_queries": 4},
+    ],
+)
+def test_features_that_are_random_or_have_no_size_or_are_not_all_frozen_are_not_stored(options):
+    assert frozen_features.frozen_parts(segmenter(**options)) is None
+
+
+def test_batches_of_features_are_in_the_order_of_the_images(tmp_path):
+    dataset = load_dataset(f"folder:{write_masks(tmp_path, size=(16, 16))}", task="segmentation")
+    samples, preprocessing = dataset.split("train"), segmenter().preprocessing
+    images, labels = next(iter(evaluation_batches(samples, preprocessing, len(samples))))
+    stored = frozen_features.FeatureSamples((images.numpy(),), labels.numpy())
+    pairs = [
+        (
+            training_batches(samples, preprocessing, 4, seed=3, steps=5, first_step=1),
+            stored.batches(4, 3, 5, first_step=1),
+        ),
+        (evaluation_batches(samples, preprocessing, 4), stored.batches(4, 3, 5)),
+    ]
+    for expected, found in pairs:
+        for (images, labels), ((found_images,), found_labels) in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(found_images, images)
+            np.testing.assert_array_equal(found_labels, labels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["segment_linear", "linear_probe"])
+def test_a_run_on_features_is_the_run_on_images_and_resumes_bit_for_bit(name, tmp_path, monkeypatch, capsys):
+    off = {"crop_area": None, "scale_jitter": None, "photometric": 0.0, "flip": False, "image_size": (16, 16)}
+    steps = {"total_steps": 8, "warmup_steps": 1, "batch_size": 4, "eval_every": 2, "train_samples": 8}
+    recipe = RECIPES[name].with_changes(**off, **steps)
+    dataset = f"folder:{write_masks(tmp_path / 'data', count=12, size=(16, 16))}"
+    model = {name: value for name, value in ENCODER.items() if name != "num_classes"}
+    config = RunConfig(dataset if recipe.task == "segmentation" else "digits", recipe, model)
+    ends, line = [], "the frozen layers compute each image once\n"
+    for limit, path in (
+        (0, "images"),
+        (frozen_features.LIMIT, "features"),
+        (frozen_features.LIMIT, "resumed"),
+    ):
+        monkeypatch.setattr(frozen_features, "LIMIT", limit)
+        if path == "resumed":
+            with monkeypatch.context() as changes, pytest.raises(KeyboardInterrupt):
+                changes.setattr("keras_vit.training.run.finished_model", _interrupt)
+                train(config, tmp_path / path, verbose=2)
+            (tmp_path / path / "checkpoints" / "step-00000008" / "manifest.json").unlink()
+        train(config, tmp_path / path, verbose=2)
+        assert (line in capsys.readouterr().out) == (limit > 0)
+        ends.append(end_of(tmp_path / path))
+    np.testing.assert_equal(ends[2], ends[1])
+    for name, value in ends[0][1].items():
+        assert_close(ends[1][1][name], value, 1e-5)
+
+
+def _interrupt(*args):
+    raise KeyboardInterrupt

@@ -1,0 +1,292 @@
+import numpy as np
+import pytest
+import scipy.ndimage
+import scipy.sparse.linalg
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from PIL import Image
+from reference.comparing import arrays, assert_close, assert_same_arrays
+from reference.goldens import GOLDENS, stored
+from reference.small import compute, images_for, one_block
+
+from keras_vit import Preprocessing, from_pretrained, save_weights
+from keras_vit.weights.array_resizing import (
+    POSITION_RESIZES,
+    adapted_channels,
+    resized_patch_kernel,
+    resized_positions,
+    resized_relative_positions,
+)
+
+SMOOTH = {"bicubic_antialias": Image.Resampling.BICUBIC, "bilinear_antialias": Image.Resampling.BILINEAR}
+GRIDS = st.tuples(st.integers(1, 20), st.integers(1, 20))
+PATCHES = [  # old size, new size
+    ((8, 8), (16, 16)),
+    ((16, 16), (14, 10)),
+    ((4, 4), (1, 1)),
+]
+DTYPES = ("float16", "float32", "float64")
+
+
+def table_of(grid, prefix=0, channels=3, dtype="float32"):
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((1, prefix + grid[0] * grid[1], channels)).astype(dtype)
+
+
+def pillow(table, old, new, method):
+    """Each channel resized as a float image."""
+    channels = [
+        np.asarray(Image.fromarray(np.ascontiguousarray(channel)).resize(new[::-1], SMOOTH[method]))
+        for channel in np.moveaxis(table[0].reshape(*old, -1), -1, 0)
+    ]
+    return np.stack(channels, axis=-1).reshape(1, -1, len(channels))
+
+
+def saved(model, folder):
+    return save_weights(model, folder / "model.safetensors", "timm")
+
+
+# Positions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", SMOOTH)
+@given(old=GRIDS, new=GRIDS)
+def test_antialiased_resizes_equal_pillows(method, old, new):
+    table = table_of(old)
+    assert_close(resized_positions(table, old, new, method), pillow(table, old, new, method), 1e-5)
+
+
+@given(old=GRIDS, new=GRIDS)
+def test_the_half_pixel_resize_interpolates_between_centers(old, new):
+    table = table_of(old, dtype="float64")
+    grid = table[0].reshape(*old, -1)
+    for axis, (before, after) in enumerate(zip(old, new)):
+        centers = (np.arange(after) + 0.5) * before / after - 0.5
+        grid = np.apply_along_axis(
+            lambda line, at=centers: np.interp(at, np.arange(len(line)), line), axis, grid
+        )
+    resized = resized_positions(table, old, new, "bilinear_half_pixel")
+    np.testing.assert_allclose(resized[0], grid.reshape(-1, 3), atol=1e-12)
+
+
+@pytest.mark.parametrize("old, new", [((3, 3), (7, 5)), ((6, 4), (3, 3)), ((5, 5), (5, 5))], ids=str)
+def test_relative_positions_keep_those_of_neighbors_and_the_class_token(old, new, rng):
+    rows, columns = 2 * old[0] - 1, 2 * old[1] - 1
+    table = rng.standard_normal((rows * columns + 3, 4))
+    resized = resized_relative_positions(table, old, new)
+    np.testing.assert_array_equal(resized[-3:], table[-3:])
+    sides = (2 * new[0] - 1, 2 * new[1] - 1)
+    assert len(resized) == sides[0] * sides[1] + 3
+    near = [
+        offsets[:-3].reshape(*shape, 4)[shape[0] // 2 - 1 :][:3, shape[1] // 2 - 1 :][:, :3]
+        for offsets, shape in ((table, (rows, columns)), (resized, sides))
+    ]
+    np.testing.assert_allclose(*near)
+    constant = resized_relative_positions(np.full_like(table, 3), old, new)
+    np.testing.assert_allclose(constant, 3)
+
+
+@given(old=GRIDS, new=GRIDS)
+def test_the_official_resize_equals_scipys(old, new):
+    table = table_of(old, dtype="float64")
+    grid = table[0].reshape(*old, -1)
+    expected = scipy.ndimage.zoom(grid, (new[0] / old[0], new[1] / old[1], 1), order=1)
+    assume(expected.shape[:2] == new)
+    for axis, side in enumerate(new):  # by rounding, zoom sets the last row or column of some pairs to zero
+        assume(np.take(expected, side - 1, axis).any())
+    np.testing.assert_allclose(resized_positions(table, old, new)[0], expected.reshape(-1, 3), atol=1e-12)
+
+
+@pytest.mark.parametrize("method", POSITION_RESIZES)
+@given(old=GRIDS, new=GRIDS, prefix=st.integers(0, 5))
+def test_rows_of_prefix_tokens_do_not_change(method, old, new, prefix):
+    table = table_of(old, prefix)
+    resized = resized_positions(table, old, new, method)
+    assert resized.shape == (1, prefix + new[0] * new[1], 3)
+    np.testing.assert_array_equal(resized[:, :prefix], table[:, :prefix], strict=True)
+    np.testing.assert_array_equal(resized[:, prefix:], resized_positions(table[:, prefix:], old, new, method))
+    np.testing.assert_array_equal(resized_positions(table, old, [*old], method), table, strict=True)
+    constant = resized_positions(np.full_like(table, 3), old, new, method)
+    np.testing.assert_allclose(constant, np.full_like(resized, 3), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name, method, grid, key, prefix, patch",
+    [
+        ("token", "bicubic_antialias", (6, 6), "Transformer/posembed_input/pos_embedding", 1, 8),
+        ("bigvision_map", "bilinear", (2, 2), "params/pos_embedding", 0, 8),
+        ("timm_avg", "bilinear_antialias", (3, 7), "pos_embed", 0, 8),
+    ],
+)
+def test_a_checkpoint_gets_the_resized_table(golden, name, method, grid, key, prefix, patch):
+    file, _, given = GOLDENS[name]
+    table = stored(golden, name)[key]
+    old = (round((table.shape[1] - prefix) ** 0.5),) * 2
+    size = tuple(patch * side for side in grid)
+    model = from_pretrained(golden / file, **{**given, "image_size": size}, position_resize=method)
+    resized = arrays(model)["position_embedding/table"]
+    np.testing.assert_array_equal(resized[:, :prefix], table[:, :prefix])
+    expected = resized_positions(table[:, prefix:], old, grid, method)
+    np.testing.assert_array_equal(resized[:, prefix:], expected)
+    assert model.preprocessing.image_size == size
+
+
+# Prefix tokens -------------------------------------------------------------------------------------
+
+DISTILLED = {"distillation_token", "head_distillation"}
+DROPPED = [  # options, remaining rows of a table with class, distillation, 2 registers and a 2×2 grid
+    ({"distillation": False}, [0, 2, 3, 4, 5, 6, 7], DISTILLED),
+    ({"distillation": False, "num_registers": 0}, [0, 4, 5, 6, 7], {*DISTILLED, "register_tokens"}),
+    ({"pooling": "gap", "distillation": False}, [2, 3, 4, 5, 6, 7], {"class_token", *DISTILLED}),
+]
+
+
+@pytest.mark.parametrize("options, rows, dropped", DROPPED, ids=[str(options) for options, _, _ in DROPPED])
+def test_a_dropped_token_takes_its_row_along(options, rows, dropped, tmp_path):
+    model = one_block(distillation=True, num_registers=2)
+    before = arrays(model)
+    after = arrays(from_pretrained(saved(model, tmp_path), **options, head="keep"))
+    table = before.pop("position_embedding/table")
+    np.testing.assert_array_equal(after.pop("position_embedding/table"), table[:, rows])
+    assert {name.split("/")[0] for name in before} - {name.split("/")[0] for name in after} == dropped
+    for name, array in after.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_tokens_are_dropped_before_the_grid_is_resized(tmp_path):
+    model = one_block(num_registers=2)
+    table = arrays(model)["position_embedding/table"]
+    again = from_pretrained(saved(model, tmp_path), num_registers=0, image_size=(24, 8))
+    after = arrays(again)["position_embedding/table"]
+    np.testing.assert_array_equal(after[:, :1], table[:, :1])
+    np.testing.assert_array_equal(after[:, 1:], resized_positions(table[:, 3:], (2, 2), (3, 1)))
+
+
+def test_a_rectangle_is_resized_from_its_own_grid(tmp_path):
+    model = one_block(image_size=(16, 48))
+    path = saved(model, tmp_path)
+    path.with_suffix(".json").unlink()
+    table = arrays(model)["position_embedding/table"]
+    wide = from_pretrained(path, num_heads=3, position_grid=(2, 6), image_size=(32, 32))
+    expected = resized_positions(table, (2, 6), (4, 4))
+    np.testing.assert_array_equal(arrays(wide)["position_embedding/table"], expected)
+
+
+# Patch kernels -------------------------------------------------------------------------------------
+
+
+def bilinear(patch, size):
+    """A patch (height, width, …) resized with half-pixel centers and a repeated border, by loops."""
+    resized = np.zeros((*size, *patch.shape[2:]))
+    for y, x in np.ndindex(*size):
+        for row, down in neighbors(y, patch.shape[0], size[0]):
+            for column, right in neighbors(x, patch.shape[1], size[1]):
+                resized[y, x] += down * right * patch[row, column]
+    return resized
+
+
+def neighbors(place, old, new):
+    """The two old pixels around a new one, each with its weight."""
+    point = (place + 0.5) * old / new - 0.5
+    low = int(np.floor(point))
+    weights = ((low, 1 - (point - low)), (low + 1, point - low))
+    return [(min(max(pixel, 0), old - 1), weight) for pixel, weight in weights]
+
+
+def resize_matrix(old, new):
+    """(new pixels, old pixels) of the resize."""
+    return bilinear(np.eye(old[0] * old[1]).reshape(*old, -1), new).reshape(new[0] * new[1], -1)
+
+
+@pytest.mark.parametrize("old, new", PATCHES)
+def test_a_patch_kernel_is_the_least_squares_solution(old, new):
+    kernel = np.random.default_rng(0).standard_normal((*old, 2, 2))
+    system = scipy.sparse.csr_array(resize_matrix(old, new).T)
+    columns = kernel.reshape(old[0] * old[1], -1).T
+    # From zero lsqr finds the smallest of all solutions: pinv(matrix.T) @ kernel.
+    solved = [scipy.sparse.linalg.lsqr(system, c, atol=1e-14, btol=1e-14, conlim=0)[0] for c in columns]
+    resized = resized_patch_kernel(kernel, new)
+    assert resized.shape == (*new, 2, 2)
+    np.testing.assert_allclose(resized.reshape(new[0] * new[1], -1), np.stack(solved, axis=1), atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_type_of_a_table_and_of_a_kernel_does_not_change(dtype):
+    assert resized_positions(table_of((2, 2), 1, dtype=dtype), (2, 2), (3, 3)).dtype == dtype
+    assert resized_patch_kernel(np.ones((8, 6, 3, 5), dtype), (4, 4)).dtype == dtype
+
+
+@pytest.mark.parametrize("name, patch, size", [("timm_avg", 4, 16), ("hf_vit", (12, 8), (48, 32))])
+def test_a_checkpoint_gets_the_resized_patch_kernel(golden, name, patch, size):
+    file, _, given = GOLDENS[name]
+    original = arrays(from_pretrained(golden / file, **given))
+    model = from_pretrained(golden / file, **given, patch_size=patch, image_size=size)
+    patch = model.patch_size
+    resized, before = arrays(model), original.pop("patch_embedding/kernel")
+    expected = np.linalg.pinv(resize_matrix((8, 8), patch).T) @ before.reshape(64, -1)
+    assert_close(resized.pop("patch_embedding/kernel"), expected.reshape(*patch, *before.shape[2:]), 1e-6)
+    for other, array in original.items():  # the grid has not changed
+        np.testing.assert_array_equal(resized[other], array)
+
+
+def test_larger_patches_have_the_embeddings_of_the_smaller(golden):
+    """Each patch of the image is resized on its own."""
+    model = from_pretrained(golden / "token.npz")
+    larger = from_pretrained(golden / "token.npz", patch_size=16, image_size=64)
+    images = images_for(model)
+    patches = images.reshape(2, 4, 8, 4, 8, 3).transpose(2, 4, 0, 1, 3, 5)
+    enlarged = bilinear(patches, (16, 16)).transpose(2, 3, 0, 4, 1, 5).reshape(2, 64, 64, 3).astype("float32")
+    assert_close(compute(larger, enlarged)["logits"], compute(model, images)["logits"], 1e-5)
+
+
+# Input channels ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name, bound", [("token", 3e-6), ("hybrid", 1e-4)])
+def test_a_gray_image_has_the_outputs_of_its_copy_in_every_channel(golden, name, bound):
+    """In a hybrid up to the standardization of the kernel, whose scale the group norm removes."""
+    file, _, given = GOLDENS[name]
+    color, gray = (from_pretrained(golden / file, **given, **more) for more in ({}, {"in_channels": 1}))
+    images = images_for(color)[..., :1]
+    repeated = np.repeat(images, 3, axis=-1)
+    assert_close(compute(gray, images)["logits"], compute(color, repeated)["logits"], bound)
+
+
+@pytest.mark.parametrize("name, first", [("token", "patch_embedding/kernel"), ("hybrid", "conv_root/kernel")])
+def test_more_channels_repeat_the_stored_ones(golden, name, first):
+    file, _, given = GOLDENS[name]
+    before, after = (arrays(from_pretrained(golden / file, **given, **m)) for m in ({}, {"in_channels": 4}))
+    expected = before.pop(first)[:, :, [0, 1, 2, 0]].astype("float64") * 3 / 4
+    np.testing.assert_allclose(after.pop(first), expected, rtol=1e-6)
+    assert_same_arrays(after, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("channels", [1, 2, 6])
+def test_the_sum_over_equal_channels_and_the_type_do_not_change(dtype, channels):
+    kernel = np.repeat(np.random.default_rng(0).standard_normal((2, 2, 1, 5)), 3, axis=2).astype(dtype)
+    adapted = adapted_channels(kernel, channels)
+    assert (adapted.dtype, adapted.shape) == (dtype, (2, 2, channels, 5))
+    np.testing.assert_allclose(
+        adapted.sum(axis=2), kernel.sum(axis=2), rtol=1e-2 if dtype == "float16" else 1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "channels, mean, std",
+    [
+        (1, (0.5,), (0.3,)),
+        (4, (0.4, 0.5, 0.6, 0.4), (0.2, 0.3, 0.4, 0.2)),
+    ],
+)
+def test_the_mean_and_std_of_the_images_have_the_channels(channels, mean, std, tmp_path):
+    crop = {"resize": "crop", "crop_fraction": 0.9, "interpolation": "bicubic", "antialias": True}
+    stored_with = Preprocessing(16, **crop, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+    path = saved(one_block(preprocessing=stored_with), tmp_path)
+    found = from_pretrained(path, in_channels=channels, image_size=(24, 16)).preprocessing
+    assert (found.mean, found.std) == (pytest.approx(mean, abs=1e-12), pytest.approx(std, abs=1e-12))
+    assert found == Preprocessing((24, 16), **crop, mean=found.mean, std=found.std)
+
+
+def test_without_known_preprocessing_the_official_one_has_the_channels(golden):
+    assert from_pretrained(golden / "token.npz", in_channels=5).preprocessing.std == (0.5,) * 5
