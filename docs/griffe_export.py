@@ -32,20 +32,24 @@ class OurSource(griffe.Extension):
 
 def fill_in_options(cls):
     """Give a class the options' signature and descriptions, which `with_options` adds when Python runs."""
-    from keras_vit.models.vit.schema import DEFAULTS, OPTIONS, describe_options
+    import keras_vit
+    from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS, describe_options, options_of
 
-    cls.docstring.value = cls.docstring.value.replace("{options}", describe_options(indent=4).lstrip())
+    actual = getattr(keras_vit, cls.name)
+    options = options_of(actual.schema)
+    own = {name: field for name, field in options.items() if FRONT_ENDS.get(name) is actual} or options
+    cls.docstring.value = cls.docstring.value.replace("{options}", describe_options(own, indent=4).lstrip())
     init = cls.members["__init__"]
-    options = [
+    parameters = [
         griffe.Parameter(
             name,
             kind=griffe.ParameterKind.positional_or_keyword,
             default=repr(DEFAULTS[name]) if name in DEFAULTS else None,
         )
-        for name in OPTIONS
+        for name in options
     ]
-    own = [each for each in init.parameters if each.kind is not griffe.ParameterKind.var_positional]
-    init.parameters = griffe.Parameters(own[0], *options, *own[1:])
+    others = [each for each in init.parameters if each.kind is not griffe.ParameterKind.var_positional]
+    init.parameters = griffe.Parameters(others[0], *parameters, *others[1:])
 
 
 def imported(package):

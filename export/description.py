@@ -7,10 +7,10 @@ import pathlib
 
 import keras_vit
 from keras_vit.messages import one_line
-from keras_vit.models.classifying import check_not_packed
+from keras_vit.models import VisionTransformer
 from keras_vit.models.configured import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
-from keras_vit.models.vit.schema import OPTIONS, ViTConfig
+from keras_vit.models.vit.schema import OPTIONS, class_and_options
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer, items, one_of, optional, text
 from keras_vit.tasks import get_task, task_of_class
@@ -19,6 +19,7 @@ FILE = "keras_vit.json"  # in SavedModels, LiteRT and ONNX files
 LABELS = "labels.txt"  # one class name a line
 # The options that are not in `Description.architecture`.
 NOT_ARCHITECTURE = ("preprocessing", "class_names", "task", "split_seed")
+_ARCHITECTURE = OPTIONS.keys() - NOT_ARCHITECTURE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,8 +157,8 @@ def describe(model, task=None, seed=0):
         >>> describe(model, "multi_label").labels[:2]
         ('0', '1')
     """
-    check_not_packed(model, "this export, unlike export_image_text,")
     encoder, task = backbone(model), task_of_class(model, task)
+    encoder.check_one_size("this export, unlike export_image_text,")
     if task.label.is_map and encoder is model:
         raise ValueError(f"expected a task with one output per image; got {task.name!r}")
     broken = [name for name in model.class_names or () if name.splitlines() not in ([], [name])]
@@ -172,7 +173,7 @@ def describe(model, task=None, seed=0):
         num_outputs=model.output.shape[-1],
         class_names=model.class_names,
         parameters=model.count_params(),
-        architecture={name: config[name] for name in OPTIONS if name not in NOT_ARCHITECTURE},
+        architecture={name: config[name] for name in config if name in _ARCHITECTURE},
         version=keras_vit.__version__,
         seed=seed,
         segmenter=None if encoder is model else _arguments(model),
@@ -215,7 +216,8 @@ def _check(description):
     """Raise an error unless this describes a model, and its fields agree with each other."""
     d = description
     names = d.class_names if d.segmenter is None else None
-    config = ViTConfig(**{**d.architecture, "class_names": names})
+    cls, options = class_and_options(d.architecture, VisionTransformer)
+    config = cls.schema(**{**options, "class_names": names})
     expected = {"channels": config.in_channels}
     if config.image_size != DYNAMIC_SIZE:  # A LiteRT file may fix a size that the model leaves open.
         expected["image_size"] = config.image_size

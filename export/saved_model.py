@@ -192,7 +192,7 @@ def float32_copy(model, representation=False):
     if representation:
         changes |= {"num_classes": None, "class_names": None}
     with tf.device("cpu:0"):
-        copy = VisionTransformer(**{**model._config(), **changes})
+        copy = VisionTransformer.from_config({**model._config(), **changes})
     arrays, stored = plain_arrays(model), {weight.path: weight for weight in model.weights}
     for weight in copy.weights:
         source = stored[weight.path]

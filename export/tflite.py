@@ -180,7 +180,8 @@ def _model(saved_model, description):
     prepare = description.live_preprocessing
     with tf.device("cpu:0"):
         try:
-            model = VisionTransformer(**description.architecture, preprocessing=prepare, dtype="float32")
+            config = {**description.architecture, "preprocessing": prepare, "dtype": "float32"}
+            model = VisionTransformer.from_config(config)
             if description.segmenter is not None:
                 model = ImageSegmenter(model, **description.segmenter)
             stored = variables(model).restore(os.fspath(saved_model / "variables" / "variables"))

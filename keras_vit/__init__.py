@@ -4,7 +4,9 @@ from keras_vit import training as training
 from keras_vit.lazy import lazy_names
 from keras_vit.models.image_text.image_text_model import ImageTextModel as ImageTextModel
 from keras_vit.models.image_text.text_transformer import TextTransformer as TextTransformer
+from keras_vit.models.packed import PackedVisionTransformer as PackedVisionTransformer
 from keras_vit.models.pixels.image_gpt import ImageGPT as ImageGPT
+from keras_vit.models.pixels.pixel_transformer import PixelTransformer as PixelTransformer
 from keras_vit.models.pretraining.dino import DINO as DINO
 from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
 from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor as MaskedPatchPredictor

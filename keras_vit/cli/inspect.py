@@ -12,7 +12,6 @@ from keras_vit.cli.source import finished_run, open_dataset, open_live, open_mod
 from keras_vit.data.datasets import folder_of, title_of
 from keras_vit.export.exported_model import ExportedModel
 from keras_vit.messages import spelled
-from keras_vit.models.classifying import check_not_packed
 from keras_vit.models.configured import backbone
 from keras_vit.reports import run_report
 from keras_vit.reports.evaluation_summary import (
@@ -58,8 +57,9 @@ def _inspect(args, paths):
     task = get_task(args.task or task_of(args.model, model))
     if task.label.is_map and model.preprocessing.image_size is None:
         raise ValueError("this model segments images of any size; give --image_size, a size for the figures")
-    check_not_packed(model, "inspection")
     encoder = None if isinstance(model, ExportedModel) else backbone(model)
+    if encoder:
+        encoder.check_one_size("inspection")
     has_scores = model.is_classifier or task.label.is_map
     if has_scores:
         task.check_model(model)

@@ -22,6 +22,7 @@ from keras_vit.layers.dense import STATE
 from keras_vit.messages import listed
 from keras_vit.models.classifying import check_finite
 from keras_vit.models.configured import image_model
+from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS
 from keras_vit.search import MANIFEST, ImageIndex, locked, open_index
 
 # Entries of models' configurations on which no vector depends.
@@ -156,7 +157,11 @@ def _query(args):
 
 def digest_of(model):
     """A digest of what determines a model's vectors, in hexadecimal: weights, options and tokenizer."""
-    digest = hashlib.sha256(json.dumps(_options(model.get_config()), sort_keys=True, default=str).encode())
+    config = model.get_config()
+    encoder = config[model.backbone_argument] if model.backbone_argument else config
+    for name in FRONT_ENDS:  # Indexes of earlier versions have digests of the options of all classes.
+        encoder.setdefault(name, DEFAULTS[name])
+    digest = hashlib.sha256(json.dumps(_options(config), sort_keys=True, default=str).encode())
     if tokenizer := model.text_preprocessing:
         digest.update(tokenizer.digest.encode())
     for weight in model.weights:

@@ -6,7 +6,7 @@ import numbers
 import keras
 
 from keras_vit.layers.attention import query_chunks
-from keras_vit.models.classifying import check_not_packed, check_size
+from keras_vit.models.classifying import check_size
 from keras_vit.models.configured import inner_transformer, is_transformer
 from keras_vit.models.vit.geometry import grid_shape, is_dynamic
 
@@ -26,7 +26,7 @@ def check_model(model):
 def check_images(model, images):
     """Raise ValueError unless the model is a VisionTransformer and these are input for it."""
     check_model(model)
-    check_not_packed(model, "inspection")
+    model.check_one_size("inspection")
     shape = tuple(getattr(images, "shape", ()))
     sides = shape[1:3] if is_dynamic(model.image_size) else model.image_size
     if len(shape) != 4 or shape[1:] != (*sides, model.in_channels):

@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.inspection.blocks import check_model, is_integer
+from keras_vit.layers import PaletteEmbedding
 
 DEFAULT_COUNT = 28  # as in the paper's figure 7
 
@@ -35,7 +36,7 @@ def filter_components(model, count=None):
     Source: Dosovitskiy et al. 2021, figure 7 (left) and section 4.5.
     """
     check_model(model)
-    if model.palette is not None:
+    if isinstance(model.get_layer("patch_embedding"), PaletteEmbedding):
         raise ValueError("the model has a palette of colors, and no filters")
     kernel = _kernel(model)  # (height, width, channels, filters)
     *shape, filters = kernel.shape

@@ -14,20 +14,6 @@ def check_size(model, images):
         check_divisible(patched_size(images.shape[1:3], model.resnet), model.patch_size)
 
 
-def check_not_packed(model, use):
-    """Raise ValueError if a model reads packed patches, which a use of it does not make.
-
-    Args:
-        model: A VisionTransformer or ImageTextModel.
-        use: The subject of the message.
-    """
-    if model.preprocessing.packs:
-        raise ValueError(
-            f"{use} needs images of one size; this model packs patches (max_num_patches="
-            f"{model.preprocessing.max_num_patches}): load it with an image_size (--image_size)"
-        )
-
-
 def check_finite(outputs):
     """Return a model's outputs, or raise ValueError if they contain NaN or infinity."""
     if not np.isfinite(outputs).all():

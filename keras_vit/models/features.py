@@ -4,7 +4,7 @@ import keras
 
 from keras_vit.layers import TokensToGrid
 from keras_vit.messages import did_you_mean
-from keras_vit.models.classifying import check_not_packed
+from keras_vit.models.configured import backbone
 from keras_vit.rules import integer, items, optional
 
 
@@ -36,7 +36,7 @@ def feature_extractor(model, stages, grid=False):
         raise ValueError(f"expected stages among {', '.join(known)}; unknown: {unknown or stages}{hint}")
     outputs = {stage: known[stage] for stage in stages}
     if grid:
-        check_not_packed(model, "grid=True")
+        backbone(model).check_one_size("grid=True")
         patches = known["patch_embedding"]
         for stage, x in outputs.items():
             if len(x.shape) == 3:
@@ -78,7 +78,12 @@ def grids_of_blocks(encoder, blocks=None):
 
 
 def patch_grid(encoder, tokens):
-    """The patch tokens (batch, rows, columns, channels) among tokens."""
+    """The patch tokens (batch, rows, columns, channels) among tokens.
+
+    Raises:
+        ValueError: for an encoder that packs patches.
+    """
+    encoder.check_one_size("a grid of patches")
     patches = encoder.get_layer("patch_embedding").output
     return TokensToGrid(dtype=encoder.dtype_policy)(tokens, patches)
 

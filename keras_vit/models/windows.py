@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit.engine.distributed_model import DistributedModel
-from keras_vit.models.classifying import check_finite, check_not_packed
+from keras_vit.models.classifying import check_finite
 from keras_vit.models.configured import backbone
 from keras_vit.models.features import grids_of_blocks
 from keras_vit.models.pretraining.encoder_model import patch_pixels
@@ -137,9 +137,8 @@ def dense_features(
     integer(at_least=1).check("batch_size", batch_size)
     _PAIR.check("size", size)
     encoder = backbone(model)
-    check_not_packed(encoder, "dense_features")
-    preprocessing = dataclasses.replace(encoder.preprocessing, image_size=size, resize="squash")
     extractor = DistributedModel(encoder.input, grids_of_blocks(encoder, blocks))
+    preprocessing = dataclasses.replace(encoder.preprocessing, image_size=size, resize="squash")
 
     def compute(windows):
         return np.concatenate(keras.tree.flatten(extractor.predict_on_batch(windows)), axis=-1)

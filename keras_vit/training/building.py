@@ -6,7 +6,6 @@ import numpy as np
 
 from keras_vit.engine.sharding import whole
 from keras_vit.models import VisionTransformer
-from keras_vit.models.classifying import check_not_packed
 from keras_vit.models.configured import backbone
 from keras_vit.variants import CHOICES, SIZES, parse_variant
 from keras_vit.weights import from_pretrained
@@ -40,8 +39,8 @@ def build_model(config, dataset):
     if config.weights is not None:
         model = _loaded(config, sizes, task.loading(options, recipe, dataset))
     else:
-        model = VisionTransformer(**{"image_size": 224, **sizes, **options})
-    check_not_packed(model, "a run")
+        model = VisionTransformer.from_config({"image_size": 224, **sizes, **options})
+    backbone(model).check_one_size("a run")
     return task.around(model, config, dataset)
 
 

@@ -329,4 +329,4 @@ class TwoTowerParts(PartsAround):
 def _type_of(model):
     if model.objective == "softmax":
         return "clip"
-    return "siglip" if model.image.max_num_patches is None else "siglip2"
+    return "siglip2" if model.image.preprocessing.packs else "siglip"

@@ -236,7 +236,7 @@ def from_pretrained(
         config["preprocessing"] = _preprocessing(config, stored)
 
     with named(checkpoint.path):
-        encoder = model = VisionTransformer(**config)
+        encoder = model = VisionTransformer.from_config(config)
         if segmenter is not None:
             model = ImageSegmenter(encoder, **segmenter)
         elif segments:

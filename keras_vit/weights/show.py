@@ -70,7 +70,7 @@ def expected_shapes(arguments, grid=None):
         arguments |= {"num_layers": len(kinds), "num_kv_heads": kinds if len(kinds) > 1 else kinds[0]}
     if grid:
         arguments["position_grid"] = grid
-    model = VisionTransformer(**arguments)
+    model = VisionTransformer.from_config(arguments)
     shapes = {w.path: tuple(w.shape) for w in model.weights if "float" in w.dtype}
     blocks = []
     for i in range(len(kinds)):

@@ -169,7 +169,7 @@ ORDERED = {"images": IMAGE, "order": Sources((4,))}
 MODELS.append((keras_vit.MaskedAutoencoder, {"encoder": ENCODER, **DECODER}, [ORDERED]))
 PIXELS = {**ENCODER, "image_size": (4, 5), "patch_size": 1, "pooling": "gap", "palette": 7, "causal": True}
 MODELS += [
-    (VIT, {**PIXELS, "num_classes": 5}, [(4, 5, 3)]),
+    (keras_vit.PixelTransformer, {**PIXELS, "num_classes": 5}, [(4, 5, 3)]),
     (keras_vit.ImageGPT, {"encoder": PIXELS}, [(4, 5, 3)]),
 ]
 HEAD = {"out_dim": 6, "hidden_dim": 9, "bottleneck_dim": 5, "num_local": 3, "local_size": 8}
@@ -195,7 +195,7 @@ MODELS += [
         [Ids((5,))],
     ),
     (keras_vit.ImageTextModel, TOWERS, [{"images": IMAGE, "ids": Ids((5,))}]),
-    (VIT, PACKED, [PATCHES]),
+    (keras_vit.PackedVisionTransformer, PACKED, [PATCHES]),
 ]
 CASES = LAYERS + MODELS
 IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]

@@ -39,6 +39,7 @@ WITH_ALL = NORMS | {
     *("patch_norm", "pre_norm", "attention_pooling/mlp_norm", "encoder_block_0/mlp/hidden_norm"),
     *(f"encoder_block_0/attention/{name}_norm" for name in ("query", "key", "output")),
 }
+PACKED = {"image_size": (None, None), "max_num_patches": 4, "position_grid": 2, "pooling": "map"}
 PIXELS = {"image_size": 4, "patch_size": 1, "pooling": "gap", "palette": 7, "causal": True}
 SENTENCES = {
     **{"vocabulary_size": 11, "length": 5, "hidden_size": 12, "num_layers": 1, "mlp_dim": 20},
@@ -58,7 +59,7 @@ def stem(norm, epsilon, variance_epsilon):
 
 
 def vit(**options):
-    return keras_vit.VisionTransformer(**{**BARE, **options})
+    return keras_vit.VisionTransformer.from_config({**BARE, **options})
 
 
 def segmenter(head, **options):
@@ -93,7 +94,7 @@ KINDS = {
         {**each(NORMS), **stem(1e-5, 0.0, 1e-8)},
     ),
     "packed": (
-        lambda: vit(image_size=(None, None), max_num_patches=4, position_grid=2, pooling="map"),
+        lambda: vit(**PACKED),
         each(NORMS | {"attention_pooling/mlp_norm"}),
     ),
     "iGPT": (lambda: keras_vit.ImageGPT({**BARE, **PIXELS, "norm": "rms"}), each(NORMS)),
@@ -177,13 +178,18 @@ def test_a_standardized_kernel_has_both_epsilons(epsilon, variance_epsilon):
     assert_close(layer(np.eye(4, dtype="float32").reshape(4, 1, 1, 4)).numpy()[:, 0, 0], expected[0, 0], 1e-5)
 
 
+OURS = {
+    keras_vit.VisionTransformer: BARE,
+    keras_vit.PackedVisionTransformer: {**BARE, **PACKED},
+    keras_vit.PixelTransformer: {**BARE, **PIXELS},
+}
 # `flax.linen.LayerNorm`; `models_resnet.py` of vit_jax; transformers' `EomtLayerNorm2d`.
 DEFAULTS = {
     **dict.fromkeys((layers.LayerNormalization, layers.RMSNormalization), {"epsilon": 1e-6}),
     **dict.fromkeys(
         (
             *(layers.EncoderBlock, layers.MlpBlock, layers.MultiHeadSelfAttention, layers.AttentionPooling),
-            *(keras_vit.VisionTransformer, keras_vit.TextTransformer, UpscaleBlock),
+            *(keras_vit.TextTransformer, UpscaleBlock, *OURS),
         ),
         {"norm_epsilon": 1e-6},
     ),
@@ -193,11 +199,8 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("cls", DEFAULTS, ids=lambda cls: cls.__name__)
 def test_defaults_are_those_of_vit_jax(cls):
-    if cls is keras_vit.VisionTransformer:  # Its options are those of `ViTConfig`.
-        cls = keras_vit.models.vit.schema.ViTConfig
-    expected = DEFAULTS.get(cls, {"norm_epsilon": 1e-6})
-    arguments = inspect.signature(cls.__init__).parameters
-    assert {n: a.default for n, a in arguments.items() if n.endswith("epsilon")} == expected
+    arguments = inspect.signature(getattr(cls, "schema", cls).__init__).parameters
+    assert {n: a.default for n, a in arguments.items() if n.endswith("epsilon")} == DEFAULTS[cls]
 
 
 ARGUMENTS = {
@@ -205,7 +208,7 @@ ARGUMENTS = {
     layers.MlpBlock: {"mlp_dim": 4},
     layers.MultiHeadSelfAttention: {"num_heads": 2},
     layers.StdConv2D: {"filters": 4, "kernel_size": 1},
-    keras_vit.VisionTransformer: BARE,
+    **OURS,
     keras_vit.TextTransformer: SENTENCES,
 }
 

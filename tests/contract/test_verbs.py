@@ -46,8 +46,8 @@ KINDS = {
     "hybrid": (VIT, {**ONE, **HYBRID, "resnet": (1,)}),
     "patches": (VIT, {**ONE, **NO_TRANSFORMER}),
     "any size": (VIT, {**ONE, **ANY_SIZE}),
-    "packed": (VIT, {**ONE, **PACKED}),
-    "palette": (VIT, {**ONE, **PIXELS}),
+    "packed": (keras_vit.PackedVisionTransformer, {**ONE, **PACKED}),
+    "palette": (keras_vit.PixelTransformer, {**ONE, **PIXELS}),
     "iGPT": (keras_vit.ImageGPT, {"encoder": {**BARE, **PIXELS}}),
     "masked patches": (keras_vit.MaskedPatchPredictor, {"encoder": BARE}),
     "MAE": (keras_vit.MaskedAutoencoder, {"encoder": BARE, **DECODER}),
@@ -124,7 +124,7 @@ def pushed(model, folder):
 def sized(model):
     """What the model's files do not hold."""
     image_size = backbone(model).image_size
-    packs = backbone(model).max_num_patches
+    packs = backbone(model).preprocessing.packs
     return {"image_size": image_size} if image_size == (None, None) and not packs else {}
 
 

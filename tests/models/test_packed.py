@@ -7,7 +7,7 @@ from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL, small
 
 import keras_vit
-from keras_vit import ImageTextModel, VisionTransformer
+from keras_vit import ImageTextModel, PackedVisionTransformer, VisionTransformer
 from keras_vit.preprocessing.packing import packed
 from keras_vit.weights.array_resizing import resized_positions
 
@@ -58,7 +58,7 @@ def test_a_model_of_one_size_computes_the_same(size, model, rng):
 
 @pytest.mark.usefixtures("eager")
 def test_fit_trains_on_packed_images(images):
-    model = VisionTransformer(**PACKED)
+    model = PackedVisionTransformer(**PACKED)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-2), loss)
     batch, labels = model.preprocessing(images), np.arange(6) % 2
@@ -97,12 +97,13 @@ def test_images_are_classified_and_compared_with_texts(model, images, tmp_path):
         ({"num_registers": 1}, "got pooling='map', class_token=False and num_registers=1"),
         ({"rotary": "axial"}, "excludes rotary and relative positions"),
         ({"max_num_patches": 0}, "max_num_patches must be a positive int or None; got 0"),
+        ({"max_num_patches": None}, "max_num_patches must be a positive int; got None"),
         ({"preprocessing": keras_vit.Preprocessing(None)}, r"expected a preprocessing with \{'patch_size'"),
     ],
 )
 def test_other_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        VisionTransformer(**{**PACKED, **options})
+        PackedVisionTransformer(**{**PACKED, **options})
 
 
 def test_a_packing_preprocessing_needs_a_packed_model(model):

@@ -12,7 +12,7 @@ import keras  # noqa: E402
 from peers.torch_models import images_of, randomized, stages_of  # noqa: E402
 from reference.comparing import arrays, assert_close, numpy  # noqa: E402
 
-from keras_vit import ImageGPT, VisionTransformer, from_pretrained, save_weights  # noqa: E402
+from keras_vit import ImageGPT, PixelTransformer, from_pretrained, save_weights  # noqa: E402
 
 COLORS, SIDE = 20, 6
 SIZES = {"vocab_size": COLORS + 1, "n_positions": SIDE * SIDE, "n_embd": 24, "n_layer": 3, "n_head": 3}
@@ -108,7 +108,7 @@ def test_the_loss_and_its_gradients_are_theirs(tmp_path):
 def test_the_encoder_is_a_vision_transformer(tmp_path):
     saved(tmp_path)
     encoder = from_pretrained(tmp_path)
-    assert type(encoder) is VisionTransformer
+    assert type(encoder) is PixelTransformer
     model = from_pretrained(tmp_path, kind="pretrainer")
     images = images_of(SIDE, SIDE)
     np.testing.assert_array_equal(numpy(encoder(images)), numpy(model.encoder(images)))

@@ -32,7 +32,7 @@ HYBRID = {"image_size": 32, "patch_size": 1, "num_layers": 1, "resnet_width": 32
 def small(**options):
     """A small model, changed by the options, with random weights."""
     with without_initial_values():
-        model = VisionTransformer(**{**SMALL, **options})
+        model = VisionTransformer.from_config({**SMALL, **options})
     return randomize(model)
 
 

@@ -8,7 +8,7 @@ from made.checkpoints import base
 from reference.small import HYBRID, small
 
 from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_weights
-from keras_vit.models.vit.schema import OPTIONS
+from keras_vit.models.vit.schema import ViTConfig, options_of
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.metadata import FORMAT, read_metadata, sidecar_text
@@ -38,7 +38,7 @@ def test_it_holds_every_option_of_the_model():
     found = json.loads(sidecar_text(model.get_config(), "timm"))
     assert [*found] == ["format", "layout", "arguments"]
     assert (found["format"], found["layout"]) == ("keras_vit checkpoint 1", "timm")
-    assert {*found["arguments"]} == {*OPTIONS}
+    assert {*found["arguments"]} == {*options_of(ViTConfig)}
     again = VisionTransformer(**found["arguments"])
     assert again.get_config() == small(class_names=NAMES).get_config() | {"name": again.name}
 

@@ -9,7 +9,9 @@ from keras import ops
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.palette_embedding import nearest_colors
 from keras_vit.models.classifying import check_finite
+from keras_vit.models.configured import check_class
 from keras_vit.models.features import normalized
+from keras_vit.models.pixels.pixel_transformer import PixelTransformer
 from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder
 from keras_vit.models.vit.geometry import is_dynamic
 from keras_vit.preprocessing.tensors import backend_of
@@ -24,7 +26,7 @@ class ImageGPT(Pretrainer):
     """A generative model of images: the color of each pixel, row by row, from the pixels before it.
 
     Args:
-        encoder: A VisionTransformer with a `palette`, `causal=True` and no layers after its tokens. Its
+        encoder: A PixelTransformer with a `palette`, `causal=True` and no layers after its tokens. Its
             layers are shared, so training trains it. Or its constructor arguments.
         dtype: A dtype policy for an encoder that is given by its arguments.
         name, trainable: As of any Keras model.
@@ -38,7 +40,7 @@ class ImageGPT(Pretrainer):
             takes images of any size.
 
     Example:
-        >>> encoder = keras_vit.VisionTransformer(
+        >>> encoder = keras_vit.PixelTransformer(
         ...     4, 1, 24, 2, 48, 3, pooling="gap", palette=16, causal=True, norm="rms")
         >>> model = keras_vit.ImageGPT(encoder)
         >>> model(np.zeros((1, 4, 4, 3))).shape, model.sample(2, seed=0).shape
@@ -49,6 +51,7 @@ class ImageGPT(Pretrainer):
 
     def __init__(self, encoder, dtype=None, name=None, trainable=True):
         encoder = as_encoder(encoder, dtype)
+        check_class(encoder, PixelTransformer, "a PixelTransformer as encoder")
         if encoder.palette is None or not encoder.causal or is_dynamic(encoder.image_size):
             raise ValueError(
                 "expected an encoder of one image size with a palette and causal=True; got image_size="

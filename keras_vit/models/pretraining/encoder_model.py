@@ -64,7 +64,7 @@ class Pretrainer(EncoderModel):
             (None, 10)
         """
         kept = {"dtype": self.encoder.dtype_policy, "name": self.encoder.name}
-        model = VisionTransformer(**{**self.encoder._config(), **kept, **changes})
+        model = VisionTransformer.from_config({**self.encoder._config(), **kept, **changes})
         arrays, weights = plain_arrays(self.encoder), {weight.path: weight for weight in model.weights}
         if model.norm_after_pooling:
             arrays = {path: x for path, x in arrays.items() if not path.startswith("encoder_norm/")}
@@ -132,5 +132,5 @@ def check_not_causal(encoder):
 
     >>> check_not_causal(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3))
     """
-    if encoder.causal:
+    if encoder.is_causal:
         raise ValueError("expected an encoder whose tokens attend to all patches; got causal=True")

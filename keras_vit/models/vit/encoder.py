@@ -1,21 +1,14 @@
-"""The parts of the encoder, built from the schema: a new norm, attention, MLP or position is chosen here."""
-
-import keras
+"""The parts of the encoder, built from the schema: a new norm, attention, MLP or rotation is chosen here."""
 
 from keras_vit.layers import (
-    AddPositionEmbs,
-    ClassToken,
     EncoderBlock,
     MlpBlock,
     MultiHeadSelfAttention,
-    PackedPositionEmbs,
-    PaletteEmbedding,
-    PatchEmbedding,
     RelativePositionIndex,
     RotaryPositions,
 )
 from keras_vit.layers.layer_norm import make_norm
-from keras_vit.models.vit.geometry import grid_shape, is_dynamic, kv_heads_of_blocks
+from keras_vit.models.vit.geometry import grid_shape, kv_heads_of_blocks
 
 
 def norm_layer(config, name, dtype):
@@ -27,59 +20,6 @@ def norm_layer(config, name, dtype):
         dtype: The layer's dtype policy.
     """
     return make_norm(config.norm, config.norm_epsilon, dtype, name)
-
-
-def patch_embedding(config, dtype):
-    """The layer from pixels, or the output of the stem, to a grid of vectors.
-
-    Args:
-        config: A `ViTConfig`.
-        dtype: The layer's dtype policy.
-    """
-    c, name = config, "patch_embedding"
-    if c.palette is not None:
-        return PaletteEmbedding(c.hidden_size, c.palette, dtype=dtype, name=name)
-    crop = not is_dynamic(c.image_size)
-    return PatchEmbedding(
-        c.hidden_size, c.patch_size, use_bias=not c.pre_norm, crop=crop, dtype=dtype, name=name
-    )
-
-
-def with_positions(config, x, grid, grids, prefix, dtype):
-    """The input of the blocks: patch tokens with positions, and the prefix tokens before them.
-
-    Args:
-        config: A `ViTConfig` with a Transformer.
-        x: Symbolic tensor of patch tokens (batch, n, channels).
-        grid: Symbolic tensor (batch, rows, columns, channels) of the patches.
-        grids: Of packed patches the rows and columns of each image's, otherwise None.
-        prefix: The `prefix_tokens` of the options.
-        dtype: The layers' dtype policy.
-    """
-    c = config
-    if grids is None:
-        add_positions = AddPositionEmbs(
-            c.position_embedding,
-            c.position_grid or grid.shape[1:3],
-            sum(count for _, count, _ in prefix) if c.prefix_positions else 0,
-            interpolation=c.position_interpolation,
-            dtype=dtype,
-            name="position_embedding",
-        )
-        # With a position_grid the table is resized to the image's grid, which the layer has to know.
-        image_grid = [] if c.position_grid is None else [grid]
-    else:
-        add_positions = PackedPositionEmbs(c.position_grid, dtype=dtype, name="position_embedding")
-        image_grid = [grids]
-    if not c.prefix_positions:
-        x = add_positions(x, *image_grid)
-    for name, count, initializer in prefix:
-        x = ClassToken(count, initializer, dtype=dtype, name=name)(x)  # (b, p + n, d)
-    if c.prefix_positions:
-        x = add_positions(x, *image_grid)
-    if c.position_embedding != "none":
-        x = keras.layers.Dropout(c.dropout_rate, dtype=dtype, name="position_dropout")(x)
-    return x
 
 
 def block_positions(config, grid, dtype):
@@ -111,13 +51,14 @@ def block_positions(config, grid, dtype):
     return [None] * c.num_layers
 
 
-def encoder_block(config, index, dtype):
+def encoder_block(config, index, dtype, causal=False):
     """Block number `index` with its norms, attention and MLP.
 
     Args:
         config: A `ViTConfig` with a Transformer.
         index: From 0; stochastic depth increases with it.
         dtype: The layers' dtype policy.
+        causal: Whether each token attends only to itself and those before it.
 
     Example:
         >>> config = keras_vit.models.vit.schema.ViTConfig(32, 8, 24, num_layers=2, mlp_dim=48, num_heads=3)
@@ -144,7 +85,7 @@ def encoder_block(config, index, dtype):
             rotation=rotation,
             relative_grid=grid,
             class_token=c.class_token,
-            causal=c.causal,
+            causal=causal,
             dtype=dtype,
             name="attention",
         ),

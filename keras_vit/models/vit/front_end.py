@@ -1,30 +1,86 @@
-"""The inputs of a model: images of one size, or packed patches of images of any aspect ratio."""
+"""From images to the tokens of the encoder: models of another input have other such functions."""
 
 import keras
 
-from keras_vit.layers import PaddingBias
+from keras_vit.layers import AddPositionEmbs, ClassToken, GridToTokens, PatchEmbedding
+from keras_vit.models.vit.geometry import is_dynamic
 
 
-def model_inputs(config, dtype):
-    """The inputs, and what the layers after them need.
+def image_input(config, dtype):
+    """The inputs of the model.
 
     Args:
         config: A `ViTConfig`.
         dtype: The layers' dtype policy.
 
     Returns:
-        (the model's inputs, images (batch, height, width, channels), the bias of the attention to padding or
-        None, the rows and columns of each image's patches or None).
+        (the model's inputs, images (batch, height, width, channels) made of them, a bias for the scores of
+        the attention or None).
+    """
+    images = keras.Input((*config.image_size, config.in_channels), name="images")
+    return images, images, None
+
+
+def patch_embedding(config, dtype):
+    """The layer from pixels, or the output of the stem, to a grid of vectors."""
+    return PatchEmbedding(
+        config.hidden_size,
+        config.patch_size,
+        use_bias=not config.pre_norm,
+        crop=not is_dynamic(config.image_size),
+        dtype=dtype,
+        name="patch_embedding",
+    )
+
+
+def patch_tokens(config, grid, dtype):
+    """The tokens (batch, n, channels) of a grid of vectors (batch, rows, columns, channels)."""
+    return GridToTokens(dtype=dtype, name="patch_tokens")(grid)
+
+
+def position_embedding(config, inputs, grid, num_prefix, dtype):
+    """The layer that adds positions to the tokens.
+
+    Args:
+        config: A `ViTConfig` with a Transformer.
+        inputs: The inputs of the model.
+        grid: Symbolic tensor (batch, rows, columns, channels) of the patches.
+        num_prefix: The number of prefix tokens that have positions.
+        dtype: The layer's dtype policy.
+
+    Returns:
+        (the layer, a list of what it is given after the tokens).
     """
     c = config
-    if c.max_num_patches is None:
-        images = keras.Input((*c.image_size, c.in_channels), name="images")
-        return images, images, None, None
-    n, (height, width) = c.max_num_patches, c.patch_size
-    patches = keras.Input((n, height * width * c.in_channels), name="patches")
-    grids = keras.Input((2,), dtype="int32", name="grids")
-    bias = PaddingBias(dtype=dtype, name="padding_bias")(patches, grids)  # (b, 1, 1, n)
-    # One below the other, the patches are an image.
-    column = (n * height, width, c.in_channels)
-    images = keras.layers.Reshape(column, dtype=dtype, name="patch_column")(patches)
-    return {"patches": patches, "grids": grids}, images, bias, grids
+    layer = AddPositionEmbs(
+        c.position_embedding,
+        c.position_grid or grid.shape[1:3],
+        num_prefix,
+        interpolation=c.position_interpolation,
+        dtype=dtype,
+        name="position_embedding",
+    )
+    # With a position_grid the table is resized to the image's grid, which the layer has to know.
+    return layer, [] if c.position_grid is None else [grid]
+
+
+def with_positions(config, x, add_positions, arguments, prefix, dtype):
+    """The input of the blocks: patch tokens with positions, and the prefix tokens before them.
+
+    Args:
+        config: A `ViTConfig` with a Transformer.
+        x: Symbolic tensor of patch tokens (batch, n, channels).
+        add_positions, arguments: What `position_embedding` returns.
+        prefix: The `prefix_tokens` of the options.
+        dtype: The layers' dtype policy.
+    """
+    c = config
+    if not c.prefix_positions:
+        x = add_positions(x, *arguments)
+    for name, count, initializer in prefix:
+        x = ClassToken(count, initializer, dtype=dtype, name=name)(x)  # (b, p + n, d)
+    if c.prefix_positions:
+        x = add_positions(x, *arguments)
+    if c.position_embedding != "none":
+        x = keras.layers.Dropout(c.dropout_rate, dtype=dtype, name="position_dropout")(x)
+    return x

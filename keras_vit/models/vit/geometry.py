@@ -87,7 +87,7 @@ def min_parameters(options):
         units * (3 * c["resnet_width"] * 2**stage) ** 2 for stage, units in enumerate(c["resnet"] or ())
     )
     patch = math.prod(pair(c["patch_size"], "patch_size")) * (1 if c["resnet"] else c["in_channels"])
-    patch = c["palette"] or patch
+    patch = c.get("palette") or patch
     kernels = (2 if c["num_kv_heads"] else 4) * hidden + (2 + c["gated_mlp"]) * (c["mlp_dim"] or 0)
     offsets = layers * heads * (2 * rows - 1) * (2 * columns - 1) if c["relative_positions"] else 0
     tokens = rows * columns * (layers > 0 and c["position_embedding"] == "learned") + c["num_registers"]

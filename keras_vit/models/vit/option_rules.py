@@ -57,31 +57,6 @@ RULES = (  # a function of the config that must be true, and the message otherwi
         "{num_registers} and distillation={distillation}",
     ),
     (
-        lambda c: (
-            c.max_num_patches is None
-            or (c.image_size, c.resnet, c.position_embedding) == (DYNAMIC_SIZE, None, "learned")
-        ),
-        "max_num_patches={max_num_patches} needs image_size=(None, None), position_embedding='learned' and "
-        "no resnet; got {image_size}, {position_embedding!r} and {resnet}",
-    ),
-    (
-        lambda c: (
-            c.max_num_patches is None
-            or (c.num_layers is not None and c.pooling == "map" and not prefix_tokens(vars(c)))
-        ),
-        "max_num_patches={max_num_patches} needs a Transformer with pooling='map' and without prefix tokens; "
-        "got pooling={pooling!r}, class_token={class_token} and num_registers={num_registers}",
-    ),
-    (
-        lambda c: c.max_num_patches is None or not (c.palette or c.causal),
-        "max_num_patches={max_num_patches} excludes a palette and causal; got {palette} and {causal}",
-    ),
-    (
-        lambda c: c.max_num_patches is None or not (c.rotary or c.relative_positions),
-        "max_num_patches={max_num_patches} excludes rotary and relative positions; got {rotary!r} and "
-        "{relative_positions}",
-    ),
-    (
         lambda c: c.final_norm or not c.norm_after_pooling,
         "norm_after_pooling=True moves the last norm; got final_norm=False",
     ),
@@ -96,15 +71,5 @@ RULES = (  # a function of the config that must be true, and the message otherwi
     (
         lambda c: c.resnet is None or c.resnet_width % GROUPS == 0,
         f"resnet_width must be a multiple of {GROUPS}, the groups of its norms; got {{resnet_width}}",
-    ),
-    (
-        lambda c: c.palette is None or (c.patch_size == (1, 1) and c.resnet is None and not c.pre_norm),
-        "a palette needs patch_size=1, no resnet and no pre_norm; got {patch_size}, {resnet} and {pre_norm}",
-    ),
-    (
-        lambda c: not c.causal or (c.num_layers is not None and not prefix_tokens(vars(c))),
-        "causal needs a Transformer without class, distillation and register tokens, which would come before "
-        "the start token; got pooling={pooling!r}, class_token={class_token} and num_registers="
-        "{num_registers}",
     ),
 )

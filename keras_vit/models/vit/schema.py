@@ -2,14 +2,18 @@
 
 A field holds the option's name, type, default, rule (what its value must be, in words and as a function),
 group and one line of documentation. The constructor's signature, checks and documentation are made from it,
-and so is what configuration files may hold. A new option is a field here and its use in `vit.py` or
-`encoder.py`.
+and so is what configuration files may hold. A new option is a field here and its use in
+`vision_transformer.py` or `encoder.py`. A class of transformers with another input, such as
+`PackedVisionTransformer`, has the options of that input in a schema of its own, a subclass of `ViTConfig`.
 
-* `OPTIONS`: dict of the fields by name, in the constructor's order. `OPTIONS["pooling"].default`, `.type` and
-  `.metadata["rule"]` (a `keras_vit.rules.Rule` with `words` and `accepts`), `["doc"]`, `["group"]`.
+* `OPTIONS`: dict of the fields of all classes by name, in the constructor's order.
+  `OPTIONS["pooling"].default`, `.type` and `.metadata["rule"]` (a `keras_vit.rules.Rule` with `words` and
+  `accepts`), `["doc"]`, `["group"]`.
 * `DEFAULTS`: dict of the defaults of those that have one.
+* `FRONT_ENDS`: dict from the options that only one other class than `VisionTransformer` has to this class.
 * `ViTConfig(**options)`: checks all options, alone and together, and brings them into their normal forms.
   Options are its attributes, and `vars(config)` is a dict of all of them.
+* `class_and_options(options)`: the class that options are of, such as those in a configuration file.
 * `check_options(options, source)`: checks some options, each alone, such as those in a configuration file.
 
 The groups are "size" (what the shapes of a checkpoint's arrays and of the images determine), "architecture"
@@ -109,6 +113,8 @@ class ViTConfig:
         >>> OPTIONS["pooling"].metadata["rule"].words
         "one of 'token', 'gap', 'token_gap', 'map', None"
     """
+
+    rules = RULES
 
     image_size: int | tuple = option(
         "size",
@@ -215,13 +221,6 @@ class ViTConfig:
         one_of(INTERPOLATIONS),
         'How the learned table is resized at each call: "bilinear", or "bicubic" as in DINO\'s code.',
         default="bilinear",
-    )
-    max_num_patches: int | None = option(
-        "architecture",
-        optional(_positive),
-        "Number of patches of each image of a batch, whatever its aspect ratio, with padding that is ignored "
-        "(NaFlex); image_size is then (None, None). None for batches of images of one size.",
-        default=None,
     )
     rotary: dict | str | None = option(
         "architecture",
@@ -341,20 +340,6 @@ class ViTConfig:
         default=False,
     )
     in_channels: int = option("size", _positive, "Channels of the image.", default=3)
-    palette: int | None = option(
-        "size",
-        optional(_positive),
-        "Number of colors of a palette; each pixel is then a token, with the vector of its nearest color "
-        "(iGPT). None for patches.",
-        default=None,
-    )
-    causal: bool = option(
-        "architecture",
-        boolean,
-        "Whether the token of each patch depends only on the patches before it: the tokens are moved by one, "
-        "after a learned start token, and attend to themselves and those before them (iGPT).",
-        default=False,
-    )
     preprocessing: Preprocessing | dict | None = option(
         "metadata",
         optional(_preprocessing),
@@ -408,7 +393,7 @@ class ViTConfig:
             self._set("key_bias", True)
         if self.layer_scale is None:
             self._set("scale_mlp", True)
-        for is_met, message in RULES:
+        for is_met, message in self.rules:
             if not is_met(self):
                 raise ValueError(message.format(**vars(self)))
         if self.num_layers is not None:
@@ -426,19 +411,96 @@ class ViTConfig:
     def _set(self, name, value):
         object.__setattr__(self, name, value)
 
+    @property
+    def packing(self):
+        """The options of a `Preprocessing` that decide whether it packs patches."""
+        return {"patch_size": None, "max_num_patches": None}
 
-OPTIONS = {field.name: field for field in dataclasses.fields(ViTConfig)}
-DEFAULTS = {
-    name: field.default for name, field in OPTIONS.items() if field.default is not dataclasses.MISSING
-}
+
+OPTIONS, DEFAULTS, FRONT_ENDS = {}, {}, {}  # `with_options` fills them.
 
 
-def refuse_unknown(names):
-    """Raise ValueError for names that are none of the options of `VisionTransformer`."""
-    if unknown := sorted({*names} - OPTIONS.keys()):
+def options_of(schema):
+    """dict of the fields of a schema by name.
+
+    >>> [*options_of(ViTConfig)][:3]
+    ['image_size', 'patch_size', 'hidden_size']
+    """
+    return {field.name: field for field in dataclasses.fields(schema)}
+
+
+def with_options(cls):
+    """Class decorator: register a class of transformers with its `schema`.
+
+    Its constructor, which takes options as `*args` and `**kwargs`, gets their signature, and its docstring
+    their descriptions in place of a line "{options}": those of the options that its parent does not have.
+    """
+    options = options_of(cls.schema)
+    new = {name: field for name, field in options.items() if name not in OPTIONS}
+    if OPTIONS:
+        FRONT_ENDS.update(dict.fromkeys(new, cls))
+    OPTIONS.update(new)
+    required = dataclasses.MISSING
+    DEFAULTS.update({name: field.default for name, field in new.items() if field.default is not required})
+    self, *own = inspect.signature(cls.__init__).parameters.values()
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    parameters = [inspect.Parameter(name, kind, default=DEFAULTS.get(name, empty)) for name in options]
+    own = [parameter for parameter in own if parameter.kind is not parameter.VAR_POSITIONAL]
+    cls.__init__.__signature__ = inspect.Signature([self, *parameters, *own])
+    if cls.__doc__:  # Python's option -OO removes it
+        cls.__doc__ = cls.__doc__.replace("{options}", describe_options(new))
+    return cls
+
+
+def describe_options(options, indent=8):
+    """Options as entries of a docstring's `Args:` section, all but the first line indented.
+
+    >>> print(describe_options(OPTIONS).splitlines()[3].strip())
+    hidden_size: Size of a token's vector.
+    """
+    entries = (f"{name}: {field.metadata['doc']}" for name, field in options.items())
+    wrap = textwrap.TextWrapper(108, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4))
+    return "\n".join(map(wrap.fill, entries)).lstrip()
+
+
+def class_and_options(options, default):
+    """The class of transformers that options are of, and those of the options that it has.
+
+    An option of another class may have its default, as in files of versions where one class had them all.
+
+    Args:
+        options: dict of values by name.
+        default: The class of options that are only those of `VisionTransformer`.
+
+    Raises:
+        ValueError: for options of several classes.
+
+    Example:
+        >>> options = {"hidden_size": 24, "palette": 16, "max_num_patches": None}
+        >>> cls, options = class_and_options(options, keras_vit.VisionTransformer)
+        >>> cls.__name__, options
+        ('PixelTransformer', {'hidden_size': 24, 'palette': 16})
+    """
+    set_options = {n: v for n, v in options.items() if n in FRONT_ENDS and v != DEFAULTS[n]}
+    classes = {FRONT_ENDS[name]: None for name in set_options}
+    if len(classes) > 1:
+        names = " and ".join(cls.__name__ for cls in classes)
+        raise ValueError(f"expected options of one model; got {set_options}, of {names}")
+    cls = next(iter(classes), default)
+    return cls, {n: v for n, v in options.items() if FRONT_ENDS.get(n, cls) is cls}
+
+
+def refuse_unknown(names, cls=None):
+    """Raise ValueError for names that are none of the options of a class of transformers, or of any class."""
+    options = OPTIONS if cls is None else options_of(cls.schema)
+    if unknown := sorted({*names} - options.keys()):
+        name = "VisionTransformer" if cls is None else cls.__name__
+        if unknown[0] in FRONT_ENDS:
+            owner = FRONT_ENDS[unknown[0]].__name__
+            raise ValueError(f"{name} has no option {unknown[0]}; use keras_vit.{owner}, which has it")
         raise ValueError(
-            f"VisionTransformer has no option {', '.join(unknown)}{did_you_mean(unknown[0], OPTIONS)}; "
-            f"its options are {', '.join(OPTIONS)}"
+            f"{name} has no option {', '.join(unknown)}{did_you_mean(unknown[0], options)}; its options are "
+            f"{', '.join(options)}"
         )
 
 
@@ -461,38 +523,11 @@ def check_options(options, source):
         OPTIONS[name].metadata["rule"].check(f"{source}: {name}", value)
 
 
-def with_options(cls):
-    """Class decorator: give a constructor the options' signature and its docstring their descriptions.
-
-    The class takes options as `*args` and `**kwargs`, and its docstring has a line "{options}".
-    """
-    self, *own = inspect.signature(cls.__init__).parameters.values()
-    kind, required = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-    parameters = [inspect.Parameter(name, kind, default=DEFAULTS.get(name, required)) for name in OPTIONS]
-    own = [parameter for parameter in own if parameter.kind is not parameter.VAR_POSITIONAL]
-    cls.__init__.__signature__ = inspect.Signature([self, *parameters, *own])
-    if cls.__doc__:  # Python's option -OO removes it
-        cls.__doc__ = cls.__doc__.replace("{options}", describe_options())
-    return cls
-
-
-def describe_options(indent=8):
-    """The options as entries of a docstring's `Args:` section, all but the first line indented.
-
-    >>> print(describe_options().splitlines()[3].strip())
-    hidden_size: Size of a token's vector.
-    """
-    entries = (f"{name}: {field.metadata['doc']}" for name, field in OPTIONS.items())
-    wrap = textwrap.TextWrapper(108, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4))
-    return "\n".join(map(wrap.fill, entries)).lstrip()
-
-
 def _resolved_preprocessing(c):
     size = None if c.image_size == DYNAMIC_SIZE else c.image_size
-    preprocessing, packs = c.preprocessing, c.max_num_patches is not None
-    packing = {"patch_size": c.patch_size if packs else None, "max_num_patches": c.max_num_patches}
+    preprocessing, packing = c.preprocessing, c.packing
     if preprocessing is None:
-        half = (0.5,) * c.in_channels
+        half, packs = (0.5,) * c.in_channels, packing["max_num_patches"] is not None
         return Preprocessing(size, antialias=packs, mean=half, std=half, **packing)
     resolved = (
         Preprocessing(**{"image_size": size, **preprocessing})

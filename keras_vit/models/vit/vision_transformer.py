@@ -4,22 +4,23 @@ import keras
 from absl import logging
 
 from keras_vit.engine.adapting import copy_with_weights
-from keras_vit.layers import GridToTokens, StartToken
 from keras_vit.models.classifying import classify
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.features import feature_extractor
-from keras_vit.models.vit.encoder import (
-    block_positions,
-    encoder_block,
-    norm_layer,
-    patch_embedding,
-    with_positions,
-)
-from keras_vit.models.vit.front_end import model_inputs
+from keras_vit.models.vit import front_end
+from keras_vit.models.vit.encoder import block_positions, encoder_block, norm_layer
 from keras_vit.models.vit.geometry import is_dynamic, patched_size, prefix_tokens, stem_stride
 from keras_vit.models.vit.pooling import logits, pooled, representation
 from keras_vit.models.vit.resnet_stem import resnet_stem
-from keras_vit.models.vit.schema import DEFAULTS, INFERENCE, OPTIONS, ViTConfig, refuse_unknown, with_options
+from keras_vit.models.vit.schema import (
+    DEFAULTS,
+    INFERENCE,
+    ViTConfig,
+    class_and_options,
+    options_of,
+    refuse_unknown,
+    with_options,
+)
 from keras_vit.variants import parse_variant
 
 
@@ -33,13 +34,13 @@ class VisionTransformer(ConfiguredModel):
         dtype: A dtype policy, such as "mixed_bfloat16"; the head always computes in float32.
 
     Input: `images`, float32 (batch, height, width, in_channels), as `model.preprocessing` makes them:
-    in [-1, 1] by default. With `max_num_patches` it makes a dict of `patches`, float32 (batch,
-    max_num_patches, patch height · patch width · in_channels), and `grids`, int32 (batch, 2), the rows and
-    columns of each image's patches.
+    in [-1, 1] by default. Models with the same blocks but another input are `PackedVisionTransformer`, for
+    images of any aspect ratio in one batch, and `PixelTransformer`.
     Output: logits (batch, num_classes). A new head is zero, as in the paper.
 
     To copy a model, use `VisionTransformer.from_config(model.get_config())`:
-    `keras.models.clone_model` returns a plain functional model without preprocessing and class names.
+    `keras.models.clone_model` returns a plain functional model without preprocessing and class names. Of
+    options that only another class has, such as `max_num_patches`, `from_config` makes a model of that class.
 
     Raises:
         ValueError: for an unknown option, a value that breaks its option's rule, or options that contradict
@@ -58,16 +59,26 @@ class VisionTransformer(ConfiguredModel):
 
     kind = "classifier"
     exported_stages = ("representation",)
+    is_causal = False  # whether a token depends on the patches before it only
+
+    # What the input decides: a subclass with another one has its own schema and functions.
+    schema = ViTConfig
+    _model_inputs = staticmethod(front_end.image_input)
+    _patch_embedding = staticmethod(front_end.patch_embedding)
+    _patch_tokens = staticmethod(front_end.patch_tokens)
+    _position_embedding = staticmethod(front_end.position_embedding)
+    _encoder_block = staticmethod(encoder_block)
 
     def __init__(self, *args, dtype=None, **kwargs):
         identity = {key: kwargs.pop(key) for key in ("name", "trainable") if key in kwargs}
-        refuse_unknown(kwargs)
-        if missing := [name for name in [*OPTIONS][len(args) :] if name not in {**DEFAULTS, **kwargs}]:
+        refuse_unknown(kwargs, type(self))
+        names = [*options_of(self.schema)]
+        if missing := [name for name in names[len(args) :] if name not in {**DEFAULTS, **kwargs}]:
             raise TypeError(
                 f"missing {', '.join(missing)}, which VisionTransformer.from_variant sets by a name such as "
-                f"'B/16'; got {', '.join([*[*OPTIONS][: len(args)], *kwargs]) or 'no options'}"
+                f"'B/16'; got {', '.join([*names[: len(args)], *kwargs]) or 'no options'}"
             )
-        c = ViTConfig(*args, **kwargs)
+        c = self.schema(*args, **kwargs)
         dtype = keras.dtype_policies.get(dtype)
         if dtype.quantization_mode:
             raise ValueError(
@@ -83,23 +94,23 @@ class VisionTransformer(ConfiguredModel):
             return stages[name]
 
         # image → patches
-        inputs, x, bias, grids = model_inputs(c, dtype)  # (b, H, W, c)
+        inputs, x, bias = self._model_inputs(c, dtype)  # (b, H, W, c)
         if c.resnet is not None:
             x = resnet_stem(x, c.resnet, c.resnet_width, c.resnet_form, dtype)  # (b, H/s, W/s, c')
-        grid = patch_embedding(c, dtype)(x)  # (b, h, w, d)
+        grid = self._patch_embedding(c, dtype)(x)  # (b, h, w, d)
         if c.patch_norm:
             grid = norm_layer(c, "patch_norm", dtype)(grid)
         # patches → tokens
-        x = GridToTokens(dtype=dtype, name="patch_tokens")(grid)  # (b, n, d)
-        if c.causal:
-            x = StartToken(dtype=dtype, name="start_token")(x)
+        x = self._patch_tokens(c, grid, dtype)  # (b, n, d)
         if c.num_layers is not None:
-            x = with_positions(c, x, grid, grids, prefix, dtype)  # (b, p + n, d)
+            in_table = num_prefix if c.prefix_positions else 0
+            positions = self._position_embedding(c, inputs, grid, in_table, dtype)
+            x = front_end.with_positions(c, x, *positions, prefix, dtype)  # (b, p + n, d)
             # tokens → encoder
             if c.pre_norm:
                 x = norm_layer(c, "pre_norm", dtype)(x)
             for i, positions in enumerate(block_positions(c, grid, dtype)):
-                block, block_input = encoder_block(c, i, dtype), x
+                block, block_input = self._encoder_block(c, i, dtype), x
                 x = block(x, positions, bias=bias)
         encoded = [x]  # (b, p + n, d)
         if c.pooling == "token" and c.num_layers:
@@ -122,7 +133,7 @@ class VisionTransformer(ConfiguredModel):
         self.dtype_policy = dtype
         self._stages = stages  # Layers of stages that no output depends on are not in self.layers.
         # Keras's functional model would try to add or drop an axis of inputs of another rank.
-        if c.max_num_patches is None:
+        if not isinstance(inputs, dict):
             self.input_spec = keras.InputSpec(shape=inputs.shape)
         for name, value in vars(c).items():
             setattr(self, name, value)
@@ -146,6 +157,21 @@ class VisionTransformer(ConfiguredModel):
         """
         sizes = {**parse_variant(variant), **options}
         return cls(image_size=image_size, num_classes=num_classes, **sizes)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        if cls is VisionTransformer:
+            owner, config = class_and_options(config, cls)
+            if owner is not cls:
+                return owner.from_config(config, custom_objects)
+        return super().from_config(config, custom_objects)
+
+    def check_one_size(self, use):
+        """Raise ValueError if the model's input is not of images of one size, which a use of it needs.
+
+        Args:
+            use: The subject of the message.
+        """
 
     @property
     def num_prefix_tokens(self):
@@ -208,4 +234,4 @@ class VisionTransformer(ConfiguredModel):
         }
 
     def _config(self):
-        return {name: getattr(self, name) for name in OPTIONS}
+        return {name: getattr(self, name) for name in options_of(self.schema)}

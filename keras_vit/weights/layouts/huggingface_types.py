@@ -350,7 +350,7 @@ def _of_siglip(config):
 
 
 def _of_siglip2(config):
-    return {**_of_siglip(config), "max_num_patches=None": config["max_num_patches"] is None}
+    return {**_of_siglip(config), "max_num_patches=None": config.get("max_num_patches") is None}
 
 
 def _read_naflex_size(model):
@@ -388,8 +388,8 @@ def _read_image_gpt_mlp_dim(model):
 
 def _of_image_gpt(config):
     return {
-        "palette=None": config["palette"] is None,
-        "causal=False": not config["causal"],
+        "palette=None": config.get("palette") is None,
+        "causal=False": not config.get("causal"),
         f"norm={config['norm']!r} (supported: 'rms')": config["norm"] != "rms",
         "final_norm=False": not config["final_norm"],
         "no logits of colors (give the whole ImageGPT)": "clusters" not in config,

@@ -7,7 +7,7 @@ from made.sampling import some
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL
 
-from keras_vit import ImageGPT, VisionTransformer
+from keras_vit import ImageGPT, PixelTransformer
 from keras_vit.inspection import attention_scores
 from keras_vit.models.pixels.image_gpt import sampled_color
 
@@ -89,6 +89,7 @@ def test_a_loaded_model_is_the_same(tmp_path):
     "changes, message",
     [
         ({"palette": None}, "palette=None and causal=True"),
+        ({"palette": None, "causal": False}, "expected a PixelTransformer as encoder"),
         ({"causal": False}, "causal=False"),
         ({"image_size": (None, None), "position_grid": 4}, r"image_size=\(None, None\)"),
         ({"rotary": "axial", "position_embedding": "none"}, "without rotary or relative positions"),
@@ -98,7 +99,7 @@ def test_a_loaded_model_is_the_same(tmp_path):
 )
 def test_an_encoder_that_cannot_predict_pixels_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        ImageGPT(VisionTransformer(**{**ENCODER, **changes}))
+        ImageGPT({**ENCODER, **changes})
 
 
 @pytest.mark.parametrize(
@@ -109,11 +110,12 @@ def test_an_encoder_that_cannot_predict_pixels_is_refused(changes, message):
         ({"pooling": "token"}, "causal needs a Transformer without class"),
         ({"num_registers": 2}, "num_registers=2"),
         ({"palette": 0}, "palette must be a positive int or None; got 0"),
+        ({"palette": None, "causal": False}, "without both, use VisionTransformer"),
     ],
 )
 def test_options_that_contradict_a_palette_or_causal_attention_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        VisionTransformer(**{**ENCODER, **changes})
+        PixelTransformer(**{**ENCODER, **changes})
 
 
 @every_kind

@@ -5,10 +5,15 @@ import numpy as np
 import pytest
 from reference.small import NO_TRANSFORMER, SMALL, small
 
-from keras_vit import Preprocessing, VisionTransformer
+from keras_vit import PackedVisionTransformer, PixelTransformer, Preprocessing, VisionTransformer
 from keras_vit.models.vit.geometry import min_parameters
-from keras_vit.models.vit.schema import DEFAULTS, OPTIONS, ViTConfig, check_options
+from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS, ViTConfig, check_options, options_of
 
+CLASSES = {  # with options of their own
+    VisionTransformer: {},
+    PackedVisionTransformer: {"image_size": (None, None), "pooling": "map", "max_num_patches": 5},
+    PixelTransformer: {"image_size": 4, "patch_size": 1, "pooling": "gap", "palette": 7, "causal": True},
+}
 WRONG = [
     ({"image_size": 7}, "7×7 .* is smaller than the patch of 8×8"),
     ({"image_size": (16, 7)}, "16×7 .* is smaller than the patch of 8×8"),
@@ -98,18 +103,41 @@ def test_the_class_token_follows_the_pooling():
     assert small(distillation=True, num_registers=3).num_prefix_tokens == 5
 
 
-def test_the_constructor_has_the_options_of_the_schema():
-    parameters = inspect.signature(VisionTransformer).parameters
-    assert [*parameters] == [*OPTIONS, "dtype", "kwargs"]
-    assert {name: p.default for name, p in parameters.items() if name in DEFAULTS} == DEFAULTS
-    for name, field in OPTIONS.items():
-        assert f"        {name}: {field.metadata['doc'][:40]}" in VisionTransformer.__doc__
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_the_constructor_has_the_options_of_the_schema(cls):
+    parameters, options = inspect.signature(cls).parameters, options_of(cls.schema)
+    assert [*parameters] == [*options, "dtype", "kwargs"]
+    for name, field in options.items():
+        assert parameters[name].default == DEFAULTS.get(name, inspect.Parameter.empty)
+        if cls is VisionTransformer or FRONT_ENDS.get(name) is cls:
+            assert f"        {name}: {field.metadata['doc'][:40]}" in cls.__doc__
         assert field.metadata["group"] in ("size", "architecture", "training", "metadata")
         assert name not in DEFAULTS or field.metadata["rule"].accepts(DEFAULTS[name])
+
+
+def test_options_are_positional_arguments():
     positional = VisionTransformer(16, 8, 12, 2, 20, 3, 5, "gap")
     assert (positional.num_classes, positional.pooling) == (5, "gap")
     with pytest.raises(TypeError, match="missing num_heads, which VisionTransformer.from_variant sets"):
         VisionTransformer(16, 8, 12, 2, 20)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_a_configuration_of_the_options_of_all_classes_makes_a_model_of_one(cls):
+    """Files hold them that were written when `VisionTransformer` had all options."""
+    config = {**SMALL, **{name: DEFAULTS[name] for name in FRONT_ENDS}, **CLASSES[cls]}
+    model = VisionTransformer.from_config(config)
+    assert type(model) is cls
+    own = {name for name, owner in FRONT_ENDS.items() if owner is cls}
+    assert model.get_config().keys() & FRONT_ENDS.keys() == own
+    if cls is not VisionTransformer:
+        with pytest.raises(ValueError, match=f"^VisionTransformer has no option .*{cls.__name__}"):
+            VisionTransformer(**{**SMALL, **CLASSES[cls]})
+
+
+def test_options_of_two_classes_are_refused():
+    with pytest.raises(ValueError, match=r"of one model; got {'palette': 7, 'max_num_patches': 5}, of Pixel"):
+        VisionTransformer.from_config({**SMALL, "palette": 7, "max_num_patches": 5, "causal": False})
 
 
 @pytest.mark.parametrize("make", [VisionTransformer, VisionTransformer.from_variant])

@@ -12,7 +12,7 @@ from made.workers import end_of, finish, start
 from reference.comparing import numpy
 from reference.small import INTERRUPTED, SMALL
 
-from keras_vit import ImageGPT, VisionTransformer, from_pretrained
+from keras_vit import ImageGPT, PixelTransformer, from_pretrained
 from keras_vit.data import load_dataset
 from keras_vit.data.color_palette import fit_palette
 from keras_vit.reports.run_report import write_run_report
@@ -62,7 +62,7 @@ def test_the_palette_has_the_colors_of_training_pixels(config, finished):
     expected = fit_palette(samples, model.encoder.preprocessing, COLORS, RECIPE.seed)
     np.testing.assert_array_equal(model.palette, expected)
     encoder = from_pretrained(finished.model)
-    assert type(encoder) is VisionTransformer and not encoder.dropout_rate
+    assert type(encoder) is PixelTransformer and not encoder.dropout_rate
     np.testing.assert_array_equal(numpy(encoder.get_layer("patch_embedding").palette), expected)
 
 

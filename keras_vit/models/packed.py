@@ -1,0 +1,108 @@
+"""Vision Transformers of packed patches (NaFlex): images of any aspect ratio in one batch."""
+
+import dataclasses
+
+import keras
+
+from keras_vit.layers import PackedPositionEmbs, PaddingBias
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE, prefix_tokens
+from keras_vit.models.vit.schema import ViTConfig, option, with_options
+from keras_vit.models.vit.vision_transformer import VisionTransformer
+from keras_vit.rules import integer, optional
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedConfig(ViTConfig):
+    """All options of a `PackedVisionTransformer`, as `ViTConfig`."""
+
+    rules = (
+        (
+            lambda c: c.max_num_patches is not None,
+            "max_num_patches must be a positive int; got {max_num_patches}",
+        ),
+        (
+            lambda c: (c.image_size, c.resnet, c.position_embedding) == (DYNAMIC_SIZE, None, "learned"),
+            "max_num_patches={max_num_patches} needs image_size=(None, None), position_embedding='learned' "
+            "and no resnet; got {image_size}, {position_embedding!r} and {resnet}",
+        ),
+        (
+            lambda c: c.num_layers is not None and c.pooling == "map" and not prefix_tokens(vars(c)),
+            "max_num_patches={max_num_patches} needs a Transformer with pooling='map' and without prefix "
+            "tokens; got pooling={pooling!r}, class_token={class_token} and num_registers={num_registers}",
+        ),
+        (
+            lambda c: not (c.rotary or c.relative_positions),
+            "max_num_patches={max_num_patches} excludes rotary and relative positions; got {rotary!r} and "
+            "{relative_positions}",
+        ),
+        *ViTConfig.rules,
+    )
+
+    max_num_patches: int | None = option(
+        "architecture",
+        optional(integer(at_least=1)),
+        "Number of patches of each image of a batch, whatever its aspect ratio, with ignored padding.",
+        default=None,
+    )
+
+    @property
+    def packing(self):
+        return {"patch_size": self.patch_size, "max_num_patches": self.max_num_patches}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+@with_options
+class PackedVisionTransformer(VisionTransformer):
+    """A Vision Transformer of packed patches (NaFlex): each image of a batch has its own aspect ratio.
+
+    Args:
+        image_size, …: As for `VisionTransformer`: `image_size=(None, None)`, `pooling="map"`, learned
+            positions, and neither a stem nor prefix tokens.
+        {options}
+        dtype: A dtype policy, such as "mixed_bfloat16"; the head always computes in float32.
+
+    Input: a dict of `patches`, float32 (batch, max_num_patches, patch height · patch width · in_channels),
+    and `grids`, int32 (batch, 2), the rows and columns of each image's patches, as `model.preprocessing`
+    makes them.
+    Output: logits (batch, num_classes).
+
+    Raises:
+        ValueError: as `VisionTransformer`.
+
+    Example:
+        >>> sizes = {"hidden_size": 24, "num_layers": 2, "mlp_dim": 48, "num_heads": 3}
+        >>> model = PackedVisionTransformer((None, None), 8, **sizes, pooling="map", max_num_patches=16)
+        >>> batch = model.preprocessing([np.zeros((16, 48, 3)), np.zeros((90, 30, 3))])
+        >>> batch["grids"].tolist(), model(batch).shape
+        ([[2, 6], [6, 2]], TensorShape([2, 24]))
+
+    Source: Dehghani et al. 2023 (NaViT, arXiv 2307.06304); Tschannen et al. 2025 (SigLIP 2, arXiv
+    2502.14786), section 2.4.2.
+    """
+
+    schema = PackedConfig
+
+    def __init__(self, *args, dtype=None, **kwargs):
+        super().__init__(*args, dtype=dtype, **kwargs)
+
+    def check_one_size(self, use):
+        raise ValueError(
+            f"{use} needs images of one size; this model packs patches (max_num_patches="
+            f"{self.max_num_patches}): load it with an image_size (--image_size)"
+        )
+
+    @staticmethod
+    def _model_inputs(c, dtype):
+        n, (height, width) = c.max_num_patches, c.patch_size
+        patches = keras.Input((n, height * width * c.in_channels), name="patches")
+        grids = keras.Input((2,), dtype="int32", name="grids")
+        bias = PaddingBias(dtype=dtype, name="padding_bias")(patches, grids)  # (b, 1, 1, n)
+        # One below the other, the patches are an image.
+        column = (n * height, width, c.in_channels)
+        images = keras.layers.Reshape(column, dtype=dtype, name="patch_column")(patches)
+        return {"patches": patches, "grids": grids}, images, bias
+
+    @staticmethod
+    def _position_embedding(c, inputs, grid, num_prefix, dtype):
+        layer = PackedPositionEmbs(c.position_grid, dtype=dtype, name="position_embedding")
+        return layer, [inputs["grids"]]

@@ -1,0 +1,101 @@
+"""Transformers of an image's pixels as a sequence: colors of a palette, and causal attention."""
+
+import dataclasses
+
+import keras
+
+from keras_vit.layers import PaletteEmbedding, StartToken
+from keras_vit.models.vit.encoder import encoder_block
+from keras_vit.models.vit.front_end import patch_embedding, patch_tokens
+from keras_vit.models.vit.geometry import prefix_tokens
+from keras_vit.models.vit.schema import ViTConfig, option, with_options
+from keras_vit.models.vit.vision_transformer import VisionTransformer
+from keras_vit.rules import boolean, integer, optional
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelConfig(ViTConfig):
+    """All options of a `PixelTransformer`, as `ViTConfig`."""
+
+    rules = (
+        (
+            lambda c: c.palette is not None or c.causal,
+            "expected a palette or causal=True; without both, use VisionTransformer",
+        ),
+        *ViTConfig.rules,
+        (
+            lambda c: c.palette is None or (c.patch_size == (1, 1) and c.resnet is None and not c.pre_norm),
+            "a palette needs patch_size=1, no resnet and no pre_norm; got {patch_size}, {resnet} and "
+            "{pre_norm}",
+        ),
+        (
+            lambda c: not c.causal or (c.num_layers is not None and not prefix_tokens(vars(c))),
+            "causal needs a Transformer without class, distillation and register tokens, which would come "
+            "before the start token; got pooling={pooling!r}, class_token={class_token} and num_registers="
+            "{num_registers}",
+        ),
+    )
+
+    palette: int | None = option(
+        "size",
+        optional(integer(at_least=1)),
+        "Number of colors of a palette; each pixel is then a token, with the vector of its nearest color. "
+        "None for the pixels themselves.",
+        default=None,
+    )
+    causal: bool = option(
+        "architecture",
+        boolean,
+        "Whether the token of each patch depends only on the patches before it: the tokens are moved by one, "
+        "after a learned start token, and attend to themselves and those before them.",
+        default=False,
+    )
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+@with_options
+class PixelTransformer(VisionTransformer):
+    """A Transformer of an image's pixels, row by row, as in iGPT: the encoder of `ImageGPT`.
+
+    Args:
+        image_size, …: As for `VisionTransformer`, with `patch_size=1` for a palette.
+        {options}
+        dtype: A dtype policy, such as "mixed_bfloat16"; the head always computes in float32.
+
+    Input: `images`, float32 (batch, height, width, in_channels), as `model.preprocessing` makes them.
+    Output: logits (batch, num_classes).
+
+    Raises:
+        ValueError: as `VisionTransformer`, and for neither a palette nor causal attention.
+
+    Example:
+        >>> model = PixelTransformer(4, 1, 24, 2, 48, 3, pooling="gap", palette=16, causal=True)
+        >>> model(np.zeros((1, 4, 4, 3))).shape
+        TensorShape([1, 24])
+
+    Source: Chen et al. 2020, "Generative Pretraining from Pixels"; `model.py` of openai/image-gpt.
+    """
+
+    schema = PixelConfig
+
+    def __init__(self, *args, dtype=None, **kwargs):
+        super().__init__(*args, dtype=dtype, **kwargs)
+
+    @property
+    def is_causal(self):
+        return self.causal
+
+    @staticmethod
+    def _patch_embedding(c, dtype):
+        if c.palette is None:
+            return patch_embedding(c, dtype)
+        return PaletteEmbedding(c.hidden_size, c.palette, dtype=dtype, name="patch_embedding")
+
+    @staticmethod
+    def _patch_tokens(c, grid, dtype):
+        x = patch_tokens(c, grid, dtype)
+        return StartToken(dtype=dtype, name="start_token")(x) if c.causal else x
+
+    @staticmethod
+    def _encoder_block(c, index, dtype):
+        return encoder_block(c, index, dtype, causal=c.causal)
