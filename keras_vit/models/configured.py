@@ -102,6 +102,11 @@ def inner_transformer(model):
     return model if argument is None else getattr(model, argument)
 
 
+def of_backbone(name, doc):
+    """A property of a model: that of the `VisionTransformer` in it, with a docstring."""
+    return property(lambda model: getattr(backbone(model), name), doc=doc)
+
+
 def check_class(model, cls, expected):
     """Raise ValueError unless a model is of a class, with what was expected in words.
 

@@ -6,7 +6,7 @@ import keras
 
 from keras_vit.layers import PackedPositionEmbs, PaddingBias
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, prefix_tokens
-from keras_vit.models.vit.schema import ViTConfig, option, with_options
+from keras_vit.models.vit.schema import ViTConfig, architecture, with_options
 from keras_vit.models.vit.vision_transformer import VisionTransformer
 from keras_vit.rules import integer, optional
 
@@ -38,8 +38,7 @@ class PackedConfig(ViTConfig):
         *ViTConfig.rules,
     )
 
-    max_num_patches: int | None = option(
-        "architecture",
+    max_num_patches: int | None = architecture(
         optional(integer(at_least=1)),
         "Number of patches of each image of a batch, whatever its aspect ratio, with ignored padding.",
         default=None,

@@ -13,7 +13,7 @@ from keras_vit.labels import label_kind
 from keras_vit.layers.dense import Dense, without_state
 from keras_vit.layers.logit_factors import OBJECTIVES, LogitFactors
 from keras_vit.models.classifying import check_finite, check_size, most_probable
-from keras_vit.models.configured import ConfiguredModel
+from keras_vit.models.configured import ConfiguredModel, of_backbone
 from keras_vit.models.image_text.pair_loss import pair_loss
 from keras_vit.models.image_text.text_transformer import TextTransformer, min_text_parameters
 from keras_vit.models.vit.schema import INFERENCE
@@ -145,15 +145,8 @@ class ImageTextModel(ConfiguredModel):
     def own_loss(self, x, y_pred, sample_weight):
         return pair_loss(y_pred, self.objective, weights=sample_weight)
 
-    @property
-    def image_size(self):
-        """(height, width) of the images in pixels, (None, None) for any."""
-        return self.image.image_size
-
-    @property
-    def preprocessing(self):
-        """How images become model input."""
-        return self.image.preprocessing
+    image_size = of_backbone("image_size", "(height, width) of the images in pixels, (None, None) for any.")
+    preprocessing = of_backbone("preprocessing", "How images become model input.")
 
     def encode_images(self, images, batch_size=32, value_range=None):
         """The vectors of images.

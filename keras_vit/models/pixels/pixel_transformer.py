@@ -8,9 +8,9 @@ from keras_vit.layers import PaletteEmbedding, StartToken
 from keras_vit.models.vit.encoder import encoder_block
 from keras_vit.models.vit.front_end import patch_embedding, patch_tokens
 from keras_vit.models.vit.geometry import prefix_tokens
-from keras_vit.models.vit.schema import ViTConfig, option, with_options
+from keras_vit.models.vit.schema import ViTConfig, size, switch, with_options
 from keras_vit.models.vit.vision_transformer import VisionTransformer
-from keras_vit.rules import boolean, integer, optional
+from keras_vit.rules import integer, optional
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,16 +36,13 @@ class PixelConfig(ViTConfig):
         ),
     )
 
-    palette: int | None = option(
-        "size",
+    palette: int | None = size(
         optional(integer(at_least=1)),
         "Number of colors of a palette; each pixel is then a token, with the vector of its nearest color. "
         "None for the pixels themselves.",
         default=None,
     )
-    causal: bool = option(
-        "architecture",
-        boolean,
+    causal: bool = switch(
         "Whether the token of each patch depends only on the patches before it: the tokens are moved by one, "
         "after a learned start token, and attend to themselves and those before them.",
         default=False,

@@ -83,25 +83,17 @@ def as_encoder(encoder, dtype=None):
         dtype: A dtype policy for an encoder that is given by its arguments.
 
     Raises:
-        ValueError: as `check_encoder`.
+        ValueError: unless it ends with its tokens, and its patches fill its images.
 
     Example:
         >>> as_encoder({"image_size": 32, **keras_vit.variants.parse_variant("mu/16")}).patch_size
         (16, 16)
+        >>> as_encoder(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3, num_classes=5))
+        Traceback (most recent call last):
+        ValueError: expected an encoder without layers after its tokens; got {'num_classes': 5}
     """
     if not isinstance(encoder, VisionTransformer):
         encoder = VisionTransformer.from_config({"dtype": dtype, **encoder})
-    check_encoder(encoder)
-    return encoder
-
-
-def check_encoder(encoder):
-    """Raise ValueError unless a VisionTransformer ends with its tokens, and its patches fill its images.
-
-    >>> check_encoder(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3, num_classes=5))
-    Traceback (most recent call last):
-    ValueError: expected an encoder without layers after its tokens; got {'num_classes': 5}
-    """
     if encoder.num_layers is None:
         raise ValueError("expected an encoder with a Transformer; got one with num_layers=None")
     after = {"pooling": "map"} if encoder.pooling == "map" else {}
@@ -115,6 +107,7 @@ def check_encoder(encoder):
         raise ValueError(
             f"expected an image size divisible by a token's region of {patch}; got {encoder.image_size}"
         )
+    return encoder
 
 
 def patch_pixels(model):

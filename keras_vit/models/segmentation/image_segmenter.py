@@ -11,6 +11,7 @@ from keras_vit.layers.dense import Dense
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.segmentation_head import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
 from keras_vit.losses import MEAN
+from keras_vit.models.configured import of_backbone
 from keras_vit.models.features import feature_extractor, grids_of_blocks, normalized, patch_grid
 from keras_vit.models.pretraining.encoder_model import EncoderModel, as_encoder, patch_pixels
 from keras_vit.models.segmentation.mask_loss import query_loss
@@ -237,30 +238,11 @@ class ImageSegmenter(EncoderModel):
     segment = segment
     panoptic = panoptic
 
-    @property
-    def image_size(self):
-        """(height, width) of the images in pixels, (None, None) for any."""
-        return self.encoder.image_size
-
-    @property
-    def patch_size(self):
-        """(height, width) of a patch."""
-        return self.encoder.patch_size
-
-    @property
-    def in_channels(self):
-        """Number of the images' channels."""
-        return self.encoder.in_channels
-
-    @property
-    def resnet(self):
-        """As of the encoder."""
-        return self.encoder.resnet
-
-    @property
-    def preprocessing(self):
-        """How images become model input."""
-        return self.encoder.preprocessing
+    image_size = of_backbone("image_size", "(height, width) of the images in pixels, (None, None) for any.")
+    patch_size = of_backbone("patch_size", "(height, width) of a patch.")
+    in_channels = of_backbone("in_channels", "Number of the images' channels.")
+    resnet = of_backbone("resnet", "As of the encoder.")
+    preprocessing = of_backbone("preprocessing", "How images become model input.")
 
     def query_predictions(self):
         """A model from images to the queries' predictions: a dict of logits, `masks` and `classes`.

@@ -22,6 +22,7 @@ effect on inference) and "metadata" (no effect on what is computed).
 """
 
 import dataclasses
+import functools
 import inspect
 import textwrap
 from collections.abc import Sequence
@@ -92,8 +93,14 @@ def option(group, rule, doc, default=dataclasses.MISSING, normalize=None):
         default: Its default value; none makes it a required argument.
         normalize: A function to the normal form of a value that is not None.
     """
-    metadata = {"rule": rule, "doc": doc, "group": group, "normalize": normalize}
-    return dataclasses.field(default=default, metadata=metadata)
+    fields = {"rule": rule, "doc": doc, "group": group, "normalize": normalize}
+    return dataclasses.field(default=default, metadata=fields)
+
+
+size, architecture, training, metadata = (
+    functools.partial(option, group) for group in ("size", "architecture", "training", "metadata")
+)
+switch = functools.partial(architecture, boolean)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,272 +123,199 @@ class ViTConfig:
 
     rules = RULES
 
-    image_size: int | tuple = option(
-        "size",
+    image_size: int | tuple = size(
         _image_size,
         "(height, width) in pixels, or one int. (None, None) accepts any size that the patch size divides: "
         "the stored position grid is resized at each call.",
         normalize=lambda size: DYNAMIC_SIZE if is_dynamic(size) else pair(size, "image_size"),
     )
-    patch_size: int | tuple = option(
-        "size",
+    patch_size: int | tuple = size(
         SIZE,
         "(height, width) of a patch in pixels (of the stem's output for a hybrid), or one int.",
         normalize=lambda size: pair(size, "patch_size"),
     )
-    hidden_size: int = option("size", _positive, "Size of a token's vector.")
-    num_layers: int | None = option(
-        "size",
+    hidden_size: int = size(_positive, "Size of a token's vector.")
+    num_layers: int | None = size(
         optional(_positive),
         "Number of encoder blocks. None omits the Transformer: the grid of patches is pooled directly (a "
         "BiT-like ResNet).",
     )
-    mlp_dim: int | None = option("size", optional(_positive), "Size of the MLPs' hidden layer.")
-    num_heads: int | None = option(
-        "size", optional(_positive), "Number of attention heads; it must divide hidden_size."
+    mlp_dim: int | None = size(optional(_positive), "Size of the MLPs' hidden layer.")
+    num_heads: int | None = size(
+        optional(_positive), "Number of attention heads; it must divide hidden_size."
     )
-    num_classes: int | None = option(
-        "size",
+    num_classes: int | None = size(
         optional(_positive),
         "Number of outputs of the head. None or 0 builds no head: the model outputs the representation.",
         default=None,
     )
-    pooling: str | None = option(
-        "architecture",
+    pooling: str | None = architecture(
         one_of(POOLINGS),
         '"token" (the class token), "gap" (mean over the patch tokens), "token_gap" (both, concatenated, '
         'as in DINOv2), "map" (a learned probe attends to all tokens) or None (the head is applied to every '
         "token).",
         default="token",
     )
-    pooling_heads: int | None = option(
-        "architecture",
-        optional(_positive),
-        'Number of heads of pooling "map"; None for num_heads.',
-        default=None,
+    pooling_heads: int | None = architecture(
+        optional(_positive), 'Number of heads of pooling "map"; None for num_heads.', default=None
     )
-    pooling_mlp_dim: int | None = option(
-        "size",
-        optional(_positive),
-        'Size of the hidden layer of pooling "map"; None for mlp_dim.',
-        default=None,
+    pooling_mlp_dim: int | None = size(
+        optional(_positive), 'Size of the hidden layer of pooling "map"; None for mlp_dim.', default=None
     )
-    pool_prefix: bool = option(
-        "architecture",
-        boolean,
-        'Whether the probe of pooling "map" attends to prefix tokens, too.',
-        default=True,
+    pool_prefix: bool = switch(
+        'Whether the probe of pooling "map" attends to prefix tokens, too.', default=True
     )
-    representation_size: int | None = option(
-        "size",
-        optional(_positive),
-        "Size of a layer `pre_logits` before the head, or None.",
-        default=None,
+    representation_size: int | None = size(
+        optional(_positive), "Size of a layer `pre_logits` before the head, or None.", default=None
     )
-    representation_activation: str | None = option(
-        "architecture",
+    representation_activation: str | None = architecture(
         one_of(("tanh", None)),
         'Activation of `pre_logits`: "tanh", or None in the projection of an image-text model.',
         default="tanh",
     )
-    unit_representation: bool = option(
-        "architecture",
-        boolean,
-        "Whether the representation is divided by its length, as in an image-text model.",
-        default=False,
+    unit_representation: bool = switch(
+        "Whether the representation is divided by its length, as in an image-text model.", default=False
     )
-    resnet: tuple | None = option(
-        "architecture",
+    resnet: tuple | None = architecture(
         optional(_units),
         "Bottleneck units per stage of the ResNet stem, such as (3, 4, 9); () for its root block only; None "
         "for no stem.",
         default=None,
         normalize=tuple,
     )
-    resnet_width: int = option("size", _positive, "Channels of the stem's root block.", default=64)
-    resnet_form: str = option(
-        "architecture",
-        one_of(FORMS),
-        '"vit_jax" or "timm": whose epsilons the stem uses.',
-        default="vit_jax",
+    resnet_width: int = size(_positive, "Channels of the stem's root block.", default=64)
+    resnet_form: str = architecture(
+        one_of(FORMS), '"vit_jax" or "timm": whose epsilons the stem uses.', default="vit_jax"
     )
-    position_embedding: str = option(
-        "architecture", one_of(KINDS), '"learned", "sincos2d" or "none".', default="learned"
+    position_embedding: str = architecture(
+        one_of(KINDS), '"learned", "sincos2d" or "none".', default="learned"
     )
-    position_grid: tuple | None = option(
-        "size",
+    position_grid: tuple | None = size(
         optional(SIZE),
         "(rows, columns) of the learned table, resized at each call if the image has another grid. By "
         "default the grid of image_size, or of a 224-pixel image if the size is dynamic.",
         default=None,
         normalize=lambda size: pair(size, "position_grid"),
     )
-    position_interpolation: str = option(
-        "architecture",
+    position_interpolation: str = architecture(
         one_of(INTERPOLATIONS),
         'How the learned table is resized at each call: "bilinear", or "bicubic" as in DINO\'s code.',
         default="bilinear",
     )
-    rotary: dict | str | None = option(
-        "architecture",
+    rotary: dict | str | None = architecture(
         optional(_rotary),
         'Rotary positions: "axial", "mixed" or "dinov3", or a dict of `kind` and other arguments of '
         "`RotaryPositions` (`base`, `reference_grid`, `order`, `offset`, `rotate_registers`); None for none.",
         default=None,
         normalize=rotary_options,
     )
-    relative_positions: bool = option(
-        "architecture",
-        boolean,
+    relative_positions: bool = switch(
         "Whether each block has a learned bias for each head and offset between two patches (BEiT).",
         default=False,
     )
-    prefix_positions: bool = option(
-        "architecture",
-        boolean,
+    prefix_positions: bool = switch(
         "Whether the class, distillation and register tokens have rows of their own in the table (the paper) "
         "or are prepended after the positions are added (`big_vision`, DeiT III).",
         default=True,
     )
-    activation: str = option(
-        "architecture",
+    activation: str = architecture(
         one_of(ACTIVATIONS),
         '"gelu_tanh" (official), "gelu_erf" (timm, Hugging Face), "quick_gelu" (CLIP) or "silu" (of gates).',
         default="gelu_tanh",
     )
-    gated_mlp: bool = option(
-        "architecture",
-        boolean,
-        'Whether the MLPs of the blocks have a gate; with activation "silu" they are SwiGLU.',
-        default=False,
+    gated_mlp: bool = switch(
+        'Whether the MLPs of the blocks have a gate; with activation "silu" they are SwiGLU.', default=False
     )
-    norm: str = option(
-        "architecture", one_of(NORMS), '"layer" or "rms": the norms of the encoder.', default="layer"
+    norm: str = architecture(one_of(NORMS), '"layer" or "rms": the norms of the encoder.', default="layer")
+    norm_epsilon: float = architecture(
+        _epsilon, "Added to the variance in every norm of the Transformer.", default=1e-6
     )
-    norm_epsilon: float = option(
-        "architecture", _epsilon, "Added to the variance in every norm of the Transformer.", default=1e-6
+    qkv_bias: bool = switch("Whether query, key and value have biases.", default=True)
+    key_bias: bool = switch("Whether the key has one if query and value have (BEiT: no).", default=True)
+    linear_bias: bool = switch(
+        "Whether the blocks' MLPs and last projections of the attention have biases.", default=True
     )
-    qkv_bias: bool = option(
-        "architecture", boolean, "Whether query, key and value have biases.", default=True
-    )
-    key_bias: bool = option(
-        "architecture", boolean, "Whether the key has one if query and value have (BEiT: no).", default=True
-    )
-    linear_bias: bool = option(
-        "architecture",
-        boolean,
-        "Whether the blocks' MLPs and last projections of the attention have biases.",
-        default=True,
-    )
-    num_kv_heads: int | tuple | None = option(
-        "architecture",
+    num_kv_heads: int | tuple | None = architecture(
         optional(_kv_heads),
         "Number of key and value heads, or one for each block (grouped-query attention); None for num_heads.",
         default=None,
         normalize=lambda heads: heads if isinstance(heads, int) else tuple(heads),
     )
-    qk_norm: bool = option(
-        "architecture", boolean, "Whether each head's query and key are normalized.", default=False
+    qk_norm: bool = switch("Whether each head's query and key are normalized.", default=False)
+    attention_sub_norm: bool = switch(
+        "Whether there is a norm before the last projection of the attention.", default=False
     )
-    attention_sub_norm: bool = option(
-        "architecture",
-        boolean,
-        "Whether there is a norm before the last projection of the attention.",
-        default=False,
-    )
-    mlp_sub_norm: bool = option(
-        "architecture", boolean, "Whether there is a norm of the MLPs' hidden layer.", default=False
-    )
-    class_token: bool | None = option(
-        "architecture",
+    mlp_sub_norm: bool = switch("Whether there is a norm of the MLPs' hidden layer.", default=False)
+    class_token: bool | None = architecture(
         optional(boolean),
         'Whether there is a class token. By default only with pooling "token" or "token_gap".',
         default=None,
     )
-    num_registers: int = option("architecture", integer(at_least=0), "Number of register tokens.", default=0)
-    distillation: bool = option(
-        "architecture",
-        boolean,
+    num_registers: int = architecture(integer(at_least=0), "Number of register tokens.", default=0)
+    distillation: bool = switch(
         "Whether there are DeiT's distillation token and second head; the logits are the mean of the two.",
         default=False,
     )
-    layer_scale: float | None = option(
-        "architecture",
+    layer_scale: float | None = architecture(
         optional(_float32),
         "Initial value of a learned factor per channel on each residual branch, or None.",
         default=None,
     )
-    scale_mlp: bool = option(
-        "architecture", boolean, "Whether layer_scale also applies to the MLPs' branches.", default=True
-    )
-    patch_norm: bool = option(
-        "architecture", boolean, "Whether the patches are normalized after their embedding.", default=False
-    )
-    pre_norm: bool = option(
-        "architecture",
-        boolean,
+    scale_mlp: bool = switch("Whether layer_scale also applies to the MLPs' branches.", default=True)
+    patch_norm: bool = switch("Whether the patches are normalized after their embedding.", default=False)
+    pre_norm: bool = switch(
         "Whether there is a layer norm `pre_norm` before the first block (CLIP); the patch embedding then "
         "has no bias.",
         default=False,
     )
-    post_norm: bool = option(
-        "architecture",
-        boolean,
+    post_norm: bool = switch(
         "Whether the blocks' norms are applied to the outputs of attention and MLP instead of their inputs.",
         default=False,
     )
-    final_norm: bool = option(
-        "architecture", boolean, "Whether there is a norm after the last block.", default=True
-    )
-    norm_after_pooling: bool = option(
-        "architecture",
-        boolean,
+    final_norm: bool = switch("Whether there is a norm after the last block.", default=True)
+    norm_after_pooling: bool = switch(
         "Whether the last norm follows the pooling (`pooled_norm`) instead of preceding it (`encoder_norm`).",
         default=False,
     )
-    in_channels: int = option("size", _positive, "Channels of the image.", default=3)
-    preprocessing: Preprocessing | dict | None = option(
-        "metadata",
+    in_channels: int = size(_positive, "Channels of the image.", default=3)
+    preprocessing: Preprocessing | dict | None = metadata(
         optional(_preprocessing),
         "How images become model input, a `Preprocessing` or a dict of its arguments, whose `image_size` is "
         "the model's by default; None for the official one.",
         default=None,
     )
-    class_names: tuple | None = option(
-        "metadata", optional(_names), "One name per class, or None.", default=None, normalize=tuple
+    class_names: tuple | None = metadata(
+        optional(_names), "One name per class, or None.", default=None, normalize=tuple
     )
-    task: str | None = option(
-        "metadata",
+    task: str | None = metadata(
         optional(text),
         'What the outputs mean: "single_label", "multi_label" or "regression"; None if unknown.',
         default=None,
     )
-    split_seed: int | None = option(
-        "metadata",
+    split_seed: int | None = metadata(
         optional(integer(at_least=0)),
         "Seed of the split of the training data; None if unknown.",
         default=None,
     )
-    dropout_rate: float = option(
-        "training", _rate, "As in `EncoderBlock`; also applied after the positions.", default=0.0
+    dropout_rate: float = training(
+        _rate, "As in `EncoderBlock`; also applied after the positions.", default=0.0
     )
-    attention_dropout_rate: float = option("training", _rate, "As in `EncoderBlock`.", default=0.0)
-    max_rotary_rescale: float | None = option(
-        "training",
+    attention_dropout_rate: float = training(_rate, "As in `EncoderBlock`.", default=0.0)
+    max_rotary_rescale: float | None = training(
         optional(number(above=1)),
         "In training, scale all coordinates of the rotary positions by one random factor a step, of at most "
         "this and at least its inverse (DINOv3); None for no factor.",
         default=None,
     )
-    stochastic_depth_rate: float = option(
-        "training", _rate, "Of the last block; the others' rates increase linearly to it from 0.", default=0.0
+    stochastic_depth_rate: float = training(
+        _rate, "Of the last block; the others' rates increase linearly to it from 0.", default=0.0
     )
 
     def __post_init__(self):
         if self.num_classes == 0 and not isinstance(self.num_classes, bool):
             self._set("num_classes", None)
         check_fields(self)
-        for name, field in OPTIONS.items():
+        for name, field in options_of(self).items():
             if (normalize := field.metadata["normalize"]) and getattr(self, name) is not None:
                 self._set(name, normalize(getattr(self, name)))
         if self.class_token is None:

@@ -137,7 +137,10 @@ def test_options_that_contradict_each_other_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             ImageTextModel(**{"image": IMAGE, "text": TEXT, "text_projection": 12} | options)
-    for options, message in (({"loss": "mse"}, "loss=None"), ({"accumulation_steps": 2}, "steps=1")):
+    for options, message in (
+        ({"loss": "mse"}, "expected loss=None, since ImageTextModel has a loss of its own; got 'mse'"),
+        ({"accumulation_steps": 2}, "steps=1"),
+    ):
         with pytest.raises(ValueError, match=message):
             two_towers().compile("sgd", **options)
 

@@ -44,34 +44,26 @@ def made(count, seed=0):
     return np.random.default_rng(seed).normal(size=(count, 2, 6)).astype("float32")
 
 
+WEIGHTS = {
+    "one mean": None,
+    "weights": np.array([0.5, 2.0, 0.1, 1.0, 0.3, 0.7, 1.2], "float32"),
+    "pairs that fill a batch up": np.array([1, 0, 1, 1, 0, 1, 0], "float32"),
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
 @pytest.mark.parametrize("chunk", [None, 3])
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_the_loss_and_its_gradient_are_those_of_all_logits(objective, chunk):
+def test_the_loss_and_its_gradient_are_those_of_all_logits(objective, chunk, weights):
+    """Pairs of weight 0 neither count nor are compared with others."""
     pairs = made(7)
-    loss, gradient = with_gradient(lambda x: pair_loss(x, objective, chunk), pairs)
-    true_loss, true_gradient = with_gradient(lambda x: expected(x, objective), pairs)
-    assert_close(loss, numpy(true_loss), 1e-6)
-    assert_close(gradient, numpy(true_gradient), 1e-6)
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_pairs_that_fill_a_batch_up_do_not_count(objective):
-    pairs, counted = made(5), np.array([1.0, 0, 1, 1, 0], "float32")
-    loss, gradient = with_gradient(lambda x: pair_loss(x, objective, 2, counted), pairs)
-    true_loss, true_gradient = with_gradient(lambda x: expected(x, objective), pairs[counted > 0])
-    assert_close(loss, numpy(true_loss), 1e-6)
-    assert_close(numpy(gradient)[counted > 0], numpy(true_gradient), 1e-6)
-    assert not numpy(gradient)[counted == 0].any()
-
-
-@pytest.mark.parametrize("chunk", [None, 2])
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_pairs_have_weights(objective, chunk):
-    pairs, weights = made(5), np.array([0.5, 2.0, 0.1, 1.0, 0.3], "float32")
+    counts = np.ones(7, bool) if weights is None else weights > 0
     loss, gradient = with_gradient(lambda x: pair_loss(x, objective, chunk, weights), pairs)
-    true_loss, true_gradient = with_gradient(lambda x: expected(x, objective, weights), pairs)
+    of_counted = None if weights is None else weights[counts]
+    true_loss, true_gradient = with_gradient(lambda x: expected(x, objective, of_counted), pairs[counts])
     assert_close(loss, numpy(true_loss), 1e-6)
-    assert_close(gradient, numpy(true_gradient), 1e-6)
+    assert_close(numpy(gradient)[counts], numpy(true_gradient), 1e-6)
+    assert not numpy(gradient)[~counts].any()
 
 
 def test_large_logits_overflow_nothing():

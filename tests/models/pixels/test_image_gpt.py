@@ -1,10 +1,9 @@
-import keras
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made.sampling import some
-from reference.comparing import assert_close, numpy, randomize
+from reference.comparing import numpy, randomize
 from reference.small import SMALL
 
 from keras_vit import ImageGPT, PixelTransformer
@@ -72,17 +71,6 @@ def test_logits_that_are_not_finite_are_refused():
     model.get_layer("encoder_block_0").trainable_weights[0].assign(np.full(SMALL["hidden_size"], np.nan))
     with pytest.raises(ValueError, match="not finite|NaN"):
         model.sample(1)
-
-
-def test_a_loaded_model_is_the_same(tmp_path):
-    model, images = random_model(), random_images()
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    assert type(loaded) is ImageGPT
-    assert loaded.get_config() == model.get_config()
-    np.testing.assert_array_equal(loaded.palette, model.palette)
-    assert_close(loaded(images), numpy(model(images)), 1e-6)
-    np.testing.assert_array_equal(loaded.sample(2), model.sample(2))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from reference.fine_tuning import Losses
 from reference.small import SMALL, small
 from reference.vit_numpy import ACTIVATIONS, forward
 
-from keras_vit import DINO, VisionTransformer
+from keras_vit import DINO
 from keras_vit.layers import resize_position_grid
 from keras_vit.models.pretraining.dino import dino_loss
 from keras_vit.training import SGD, AdamW
@@ -359,12 +359,3 @@ def test_without_local_views_there_are_two(pooling):
 def test_invalid_arguments_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         DINO(**{"encoder": ENCODER, **SIZES, **changes})
-
-
-def test_a_loss_is_refused():
-    with pytest.raises(ValueError, match="expected loss=None, since DINO has a loss of its own; got 'mse'"):
-        dino().compile("sgd", "mse")
-
-
-def test_the_encoder_is_a_plain_vision_transformer():
-    assert type(dino().encoder) is VisionTransformer

@@ -272,8 +272,3 @@ def test_the_encoder_is_shared_and_becomes_a_classifier(model):
 def test_what_cannot_be_trained_is_refused(encoder, options, message):
     with pytest.raises(ValueError, match=message):
         MaskedAutoencoder({**ENCODER, **encoder}, **{**DECODER, **options})
-
-
-def test_another_loss_is_refused(model):
-    with pytest.raises(ValueError, match="expected loss=None, .* has a loss of its own; got 'mse'"):
-        model.compile("sgd", "mse")

@@ -159,24 +159,6 @@ def test_there_is_a_prediction_for_each_target(kind, target):
     np.testing.assert_array_equal(targets, numpy(expected))
 
 
-# Files --------------------------------------------------------------------------------------------
-
-
-@few_kinds_and_targets
-def test_a_loaded_model_is_the_same(kind, target, tmp_path):
-    predictor = random_predictor(target, **KINDS[kind])
-    predictor.encoder.get_layer("encoder_block_0").trainable = False
-    predictor.save(tmp_path / "predictor.keras")
-    loaded = keras.saving.load_model(tmp_path / "predictor.keras", safe_mode=True)
-    assert type(loaded) is MaskedPatchPredictor
-    assert loaded.get_config() == predictor.get_config()
-    assert not loaded.encoder.get_layer("encoder_block_0").trainable
-    assert len(loaded.trainable_weights) == len(predictor.trainable_weights) < len(predictor.weights)
-    inputs = inputs_for(predictor, sources=inputs_for(predictor)["sources"] // 2 - 1)
-    assert_close(loaded(inputs), numpy(predictor(inputs)), 1e-6)
-    assert_close(loaded.encoder(inputs["images"]), numpy(predictor.encoder(inputs["images"])), 1e-6)
-
-
 # The encoder --------------------------------------------------------------------------------------
 
 

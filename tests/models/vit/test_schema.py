@@ -145,6 +145,8 @@ def test_an_unknown_option_is_refused(make):
     sizes = SMALL if make is VisionTransformer else {"variant": "mu/16", "image_size": 32}
     with pytest.raises(ValueError, match="has no option drop_rate, num_class .*; its options are image"):
         make(**sizes, num_class=3, drop_rate=0.1)
+    with pytest.raises(ValueError, match="has no option num_class .did you mean 'num_classes'"):
+        make(**sizes, num_class=5)
 
 
 def test_options_of_a_file_are_checked_one_by_one():
