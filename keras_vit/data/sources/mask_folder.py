@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from keras_vit.data.files import IMAGE_SUFFIXES, SPLIT_NAMES, file_orientations, read_text, visible_files
+from keras_vit.data.files import IMAGE_SUFFIXES, SPLIT_NAMES, file_orientations, read_text, refuse_unreadable
 from keras_vit.data.masks import MaskSamples, read_mask
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.labels import IGNORE
@@ -55,8 +55,8 @@ class _Classes:
     colors: tuple[int, ...] | None = None
 
 
-def load_mask_folder(root, *, on_bad_image="fail", seed=0):
-    """Load a folder of images and masks of the same names, in subfolders or not; hidden files are skipped.
+def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
+    """Load a folder of images and masks of the same names, in subfolders or not.
 
     Args:
         root: The folder, a pathlib.Path: images/NAME.jpg (or another kind of image) with masks/NAME.png, or
@@ -64,11 +64,12 @@ def load_mask_folder(root, *, on_bad_image="fail", seed=0):
             per line, for the values from 0 on, with "-" for values to ignore; or on each line a name, a tab
             and its value (0 to 255) or, for masks in color, its color (#rrggbb). Without it the classes are
             the numbers from 0 to the largest in a mask. 255 is ignored unless a line has this value.
+        files: As of `visible_files`.
         on_bad_image: As of `load_dataset`; it is for images and masks that cannot be read.
         seed: Of the split.
 
     Returns:
-        As `load_folder`.
+        (the paths of the files that are used, fields of a `Dataset`).
 
     Raises:
         ValueError: for another layout, or a mask that is missing, has another size than its image in its EXIF
@@ -80,12 +81,11 @@ def load_mask_folder(root, *, on_bad_image="fail", seed=0):
         ...     (tmp / name).mkdir()
         ...     for number in range(10):
         ...         Image.fromarray(np.eye(8, dtype="uint8")).save(tmp / name / f"{number}.png")
-        >>> found = load_mask_folder(tmp)
+        >>> _, found = load_mask_folder(tmp, keras_vit.data.files.visible_files(tmp))
         >>> found["class_names"], len(found["splits"]["train"])
         (('0', '1'), 7)
     """
-    files = [file for in_folder in visible_files(root).values() for file in in_folder]
-    pairs = _read_pairs(root, files)
+    pairs = _read_pairs(root, [file for in_folder in files.values() for file in in_folder])
     classes = _read_classes(root)
     used, bad, splits, pixels = {os.fspath(root / CLASSES)}, [], {}, collections.Counter()
     checked = {split: _check_pairs(of_split, classes.colors) for split, of_split in pairs.items()}
@@ -105,24 +105,15 @@ def load_mask_folder(root, *, on_bad_image="fail", seed=0):
             classes.colors,
             exif=is_turned,
         )
-    if bad and on_bad_image == "fail":
-        reasons = {row[1]: row[3].reason for rows in checked.values() for row in rows}
-        words = [f"{path} ({reasons[path]})" if reasons.get(path) else path for path in bad]
-        raise ValueError(
-            f"{len(bad)} image(s) or mask(s) cannot be read: {listed(words)}; remove them or give "
-            "--on_bad_image skip"
-        )
+    reasons = {row[1]: row[3].reason for rows in checked.values() for row in rows}
+    words = [f"{path} ({reasons[path]})" if reasons.get(path) else path for path in bad]
+    refuse_unreadable(words, on_bad_image, "image(s) or mask(s)")
     if classes.values is not None:
         _refuse_other_values(checked, classes)
     _refuse_one_class(root, pixels, classes)
     names = classes.names or tuple(map(str, range(max({*pixels} - {IGNORE}) + 1)))
-    paths = (os.fspath(root / file) for file in files)
-    return {
-        "class_names": names,
-        "splits": hold_out_missing(splits, seed),
-        "bad_images": tuple(bad),
-        "ignored_files": tuple(path for path in paths if path not in used),
-    }
+    fields = {"class_names": names, "splits": hold_out_missing(splits, seed), "bad_images": tuple(bad)}
+    return used, fields
 
 
 def _read_pairs(root, files):
