@@ -192,10 +192,7 @@ FAMILIES = {
     ),
     "PE-lang": (
         {**_PE_FEATURES, "layer_scale": 0.1},
-        {
-            "L/14": _size(1024, 23, 4096, 16, **_pe_rotary(32)),
-            "G/14": {**_PE_G, "num_layers": 47},
-        },
+        {"L/14": _size(1024, 23, 4096, 16, **_pe_rotary(32)), "G/14": {**_PE_G, "num_layers": 47}},
     ),
     # Siméoni et al. 2025 (2508.10104). EUPE and LingBot-Vision are built alike.
     "DINOv3": (

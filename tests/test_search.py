@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from made.damage import damaged
 
 pytest.importorskip("usearch")  # requirements-dev.txt
 
@@ -85,20 +86,22 @@ def test_a_write_that_fails_leaves_the_index_as_it_was(stage, index, files, tmp_
     assert len([*folder.iterdir()]) == 2, "what the failed write left is removed"
 
 
-def damaged(folder, **changes):
+def change(folder, **changes):
     manifest = json.loads((folder / "index.json").read_text())
     (folder / "index.json").write_text(json.dumps({**manifest, **changes}))
+
+
+def write(text):
+    return lambda folder: (folder / "index.json").write_text(text)
 
 
 @pytest.mark.parametrize(
     "damage, message",
     [
         (lambda folder: (folder / "index.json").unlink(), "holds no index.json; make it with"),
-        (lambda folder: (folder / "index.json").write_text("{"), "is no whole index"),
-        (lambda folder: (folder / "index.json").write_text("[]"), "is no whole index"),
-        (lambda folder: (folder / "index.json").write_text("[" * 100_000), "is no whole index"),
-        (lambda folder: damaged(folder, format="keras_vit search 1"), "search 1'; expected .* make it again"),
-        (lambda folder: damaged(folder, size=3), "the sha256 of index.json is another"),
+        *((write(text), "is no whole index") for text in ("{", "[]", "[" * 100_000)),
+        (lambda folder: change(folder, format="keras_vit search 1"), "search 1'; expected .* make it again"),
+        (lambda folder: change(folder, size=3), "the sha256 of index.json is another"),
         (lambda folder: next(folder.glob("vectors*")).unlink(), "there is no vectors-"),
         (lambda folder: os.truncate(next(folder.glob("vectors*")), 100), "sha256 of vectors-.* is another"),
     ],
@@ -111,27 +114,14 @@ def test_what_is_no_whole_index_is_refused(damage, message, index, tmp_path):
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
-def test_a_changed_file_is_refused_or_finds_the_same(count, index, tmp_path):
-    """Bytes that are changed, inserted, removed or exchanged, and files that are cut off."""
-    folder, rng = tmp_path / "index", np.random.default_rng(0)
+def test_a_damaged_file_is_refused_or_finds_the_same(count, index, tmp_path, rng):
+    folder = tmp_path / "index"
     expected = open_index(folder).query(np.ones(16), top=6)
     contents = {path: path.read_bytes() for path in folder.iterdir()}
     refused = 0
     for number in range(count):
         path = [*contents][number % len(contents)]
-        content = bytearray(contents[path])
-        start = int(rng.integers(len(content)))
-        match number // 2 % 4:
-            case 0:
-                content[start] ^= 1 << int(rng.integers(8))
-            case 1:
-                content[start:start] = rng.bytes(int(rng.integers(1, 9)))
-            case 2:
-                del content[start : start + int(rng.choice([3, len(content)]))]
-            case 3:
-                other = int(rng.integers(len(content)))
-                content[start], content[other] = content[other], content[start]
-        path.write_bytes(content)
+        path.write_bytes(damaged(contents[path], rng))
         try:
             found = open_index(folder).query(np.ones(16), top=6)
         except ValueError as error:

@@ -28,20 +28,17 @@ def test_a_name_has_its_sizes(name, sizes):
 
 
 @pytest.mark.parametrize(
-    "name, patch_size, resnet",
+    "stem, plain, patch_size, resnet",
     [
-        ("R+Ti/16", 8, ()),
-        ("R26+S/32", 1, (2, 2, 2, 2)),
-        ("R50+B/16", 1, (3, 4, 9)),
-        ("R50+L/32", 1, (3, 4, 6, 3)),
+        ("R", "Ti/16", 8, ()),
+        ("R26", "S/32", 1, (2, 2, 2, 2)),
+        ("R50", "B/16", 1, (3, 4, 9)),
+        ("R50", "L/32", 1, (3, 4, 6, 3)),
     ],
 )
-def test_a_hybrids_name_also_has_its_stem(name, patch_size, resnet):
-    variant = parse_variant(name)
-    assert variant["patch_size"] == patch_size
-    assert variant["resnet"] == resnet
-    plain = parse_variant(name.split("+")[1])
-    assert variant == {**plain, "patch_size": patch_size, "resnet": resnet}
+def test_a_hybrids_name_also_has_its_stem(stem, plain, patch_size, resnet):
+    expected = {**parse_variant(plain), "patch_size": patch_size, "resnet": resnet}
+    assert parse_variant(f"{stem}+{plain}") == expected
 
 
 @given(st.sampled_from([*VARIANTS]), st.integers(1, 99))

@@ -8,9 +8,10 @@ from keras_vit.data.augmentation.random_augmentation import (
     image_augmentation,
 )
 from keras_vit.data.decoding.model_input import decode_and_prepare
-from keras_vit.data.masks import prepare_mask
-from keras_vit.data.samples import not_converted, per_worker_batch
-from keras_vit.labels import IGNORE, kind_of_axes
+from keras_vit.data.masks import prepare_map
+from keras_vit.data.samples import by_step, not_converted, per_worker_batch
+from keras_vit.labels import kind_of_records
+from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer
 
 
@@ -67,13 +68,13 @@ def training_batches(
     """
     local = _per_worker_batch(samples, batch_size, worker, workers)
     records = samples.training_records(seed, first_step, steps, batch_size, worker, workers)
-    kind = kind_of_axes(records.element_spec[2].shape.rank)
+    kind = _kind(records.element_spec[2])
     if kind.is_map:
         augmentation.check_moves_masks()
     if augmentation.mixes and kind.is_class_id and num_classes is None:
         raise ValueError("mixup and cutmix mix one-hot labels; pass num_classes")
     one_hot = kind.is_class_id and num_classes is not None
-    augment = augment or image_augmentation(augmentation, preprocessing, samples.exif)
+    augment = augment or image_augmentation(augmentation, preprocessing, samples.exif, kind)
 
     @not_converted
     def sample(position, encoded, label):
@@ -90,8 +91,7 @@ def training_batches(
     def mixed(step, batch):
         return blend(*batch, [-1 - seed, step * workers + worker])  # Seeds of images are not negative.
 
-    steps = tf.data.Dataset.range(first_step, steps)
-    return tf.data.Dataset.zip(steps, batches).map(mixed, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    return by_step(batches, first_step, mixed)
 
 
 def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=1):
@@ -113,6 +113,7 @@ def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=
     """
     local = _per_worker_batch(samples, batch_size, worker, workers)
     records = samples.evaluation_records()
+    kind = _kind(records.element_spec[1])
     first = worker * local  # the worker's first sample of each batch
     if workers > 1:
         is_own = not_converted(lambda i, _: (i % batch_size >= first) & (i % batch_size < first + local))
@@ -120,7 +121,7 @@ def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=
 
     @not_converted
     def sample(encoded, label):
-        label = prepare_mask(label, preprocessing) if label.shape.rank == 3 else label
+        label = prepare_map(label, kind, preprocessing) if kind.is_map else label
         return decode_and_prepare(encoded, preprocessing, samples.exif), label
 
     batches = _batched(records.map(sample, tf.data.AUTOTUNE), local)
@@ -163,16 +164,16 @@ def filled_up(batches, size):
 
 
 def mask_batches(samples, preprocessing, batch_size):
-    """All samples once, in order, with masks of the images' own sizes; the last batch may be smaller.
+    """All samples once, in order, with maps of the images' own sizes; the last batch may be smaller.
 
     Args:
-        samples: A split of a `Dataset` for segmentation.
+        samples: A split of a `Dataset` whose labels are maps, such as masks.
         preprocessing: `Preprocessing`; with `resize="crop"` masks are cropped and resized like the images.
         batch_size: Images per batch.
 
     Returns:
-        tf.data.Dataset of (images, masks, sizes): float32 (batch, height, width, channels); int32 (batch,
-        largest height, largest width), padded by 255; and int32 (batch, 2), the masks' heights and widths.
+        tf.data.Dataset of (images, maps, sizes): float32 (batch, height, width, channels); for masks int32
+        (batch, largest height, largest width), padded by 255; and int32 (batch, 2), their heights and widths.
 
     Raises:
         ValueError: if there are no samples.
@@ -185,17 +186,20 @@ def mask_batches(samples, preprocessing, batch_size):
     """
     if not len(samples):
         raise ValueError("expected at least one sample; got none")
-    is_cropped = preprocessing.image_size is not None and preprocessing.resize == "crop"
+    records = samples.evaluation_records()
+    kind = _kind(records.element_spec[1])
+    cropped = preprocessing if preprocessing.resize == "crop" else Preprocessing(None)
 
     @not_converted
-    def sample(encoded, mask):
-        mask = prepare_mask(mask, preprocessing) if is_cropped else tf.cast(mask, tf.int32)[..., 0]
-        return decode_and_prepare(encoded, preprocessing, samples.exif), mask, tf.shape(mask)
+    def sample(encoded, label):
+        label = prepare_map(label, kind, cropped)
+        return decode_and_prepare(encoded, preprocessing, samples.exif), label, tf.shape(label)
 
-    records = samples.evaluation_records().map(sample, tf.data.AUTOTUNE)
+    records = records.map(sample, tf.data.AUTOTUNE)
     own = preprocessing.image_size or (None, None)
     shapes = ((*own, preprocessing.channels), (None, None), (2,))
-    batches = records.padded_batch(batch_size, shapes, padding_values=(0.0, IGNORE, 0))
+    padding = (0.0, tf.cast(kind.outside, kind.dtype), 0)
+    batches = records.padded_batch(batch_size, shapes, padding_values=padding)
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
@@ -205,6 +209,11 @@ def _per_worker_batch(samples, batch_size, worker, workers):
         raise ValueError("expected at least one sample; got none")
     integer(at_least=1).check("batch_size", batch_size)
     return per_worker_batch(batch_size, worker, workers)
+
+
+def _kind(spec):
+    """The `LabelKind` of the labels in records."""
+    return kind_of_records(spec.shape.rank, spec.dtype.is_floating)
 
 
 def _batched(samples, size, drop_remainder=False):

@@ -1,4 +1,4 @@
-"""Files of data sets: names of images and splits, folders, tables, and paths in tables."""
+"""Files of data sets: names of images and splits, folders, tables, paths in tables, unreadable images."""
 
 import concurrent.futures
 import csv
@@ -9,6 +9,7 @@ import pathlib
 from tqdm import tqdm
 
 from keras_vit.data.decoding.model_input import file_orientation
+from keras_vit.messages import listed
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("val", "valid", "validation"), "validation")
@@ -60,6 +61,19 @@ def file_orientations(paths):
         return first + [*tqdm(rest, "checking images", len(paths) - 1, unit="image", delay=2, disable=None)]
 
 
+def refuse_unreadable(files, on_bad_image, noun="image(s)"):
+    """Raise ValueError for files that cannot be read, unless `on_bad_image` is "skip".
+
+    >>> refuse_unreadable(["a.png"], "fail")
+    Traceback (most recent call last):
+    ValueError: 1 image(s) cannot be read: a.png; remove them or give --on_bad_image skip
+    """
+    if files and on_bad_image == "fail":
+        raise ValueError(
+            f"{len(files)} {noun} cannot be read: {listed(files)}; remove them or give --on_bad_image skip"
+        )
+
+
 def read_text(path):
     """The content of a text file in UTF-8, without the mark that some editors write at its beginning.
 
@@ -100,6 +114,39 @@ def read_csv(path):
         return [(reader.line_num, row) for row in reader if any(value.strip() for value in row)]
     except csv.Error as error:
         raise ValueError(f"{os.fspath(path)}, line {reader.line_num}: {error}") from None
+
+
+def read_table(path, rows, accepts, expected):
+    r"""The rows below the first one, which has the names of the columns.
+
+    Args:
+        path: Of the table, for messages.
+        rows: As of `read_csv`.
+        accepts: A function from the names of the columns to whether they are as expected.
+        expected: The names in words.
+
+    Yields:
+        (place for messages, dict from columns to texts).
+
+    Raises:
+        ValueError: for other columns, or a row of another length.
+
+    Example:
+        >>> rows = [(1, ["file", "label"]), (3, ["a.png", "cat"])]
+        >>> [*read_table("a.csv", rows, lambda names: "file" in names, "file and label")]
+        [('a.csv, line 3', {'file': 'a.png', 'label': 'cat'})]
+    """
+    columns = rows[0][1] if rows else []
+    if not accepts(columns) or len({*columns}) < len(columns):
+        raise ValueError(
+            f"{os.fspath(path)}, line 1: expected the columns {expected}, each once; got "
+            f"{', '.join(columns) or 'none'}"
+        )
+    for line, values in rows[1:]:
+        where = f"{os.fspath(path)}, line {line}"
+        if len(values) != len(columns):
+            raise ValueError(f"{where}: expected {len(columns)} values; got {len(values)}")
+        yield where, dict(zip(columns, values))
 
 
 def file_of_row(root, file, where):

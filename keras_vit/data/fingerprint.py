@@ -3,7 +3,6 @@
 import os
 
 from keras_vit.data.datasets import folder_of
-from keras_vit.data.masks import mask_files
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
 
@@ -30,7 +29,7 @@ def fingerprint(dataset, tokenizer=None):
     folder, kind = folder_of(dataset.name), label_kind(dataset.task)
     files = {}
     for split, samples in dataset.splits.items() if folder else ():
-        paths, captions = [*samples.images, *mask_files(samples)], dataset.captions(split)
+        paths, captions = samples.paths(), dataset.captions(split)
         for path, label in zip(paths, samples.labels or [()] * len(paths)):
             label = kind.stored(label, names) if captions is None else list(captions[label])
             status = os.stat(path)
@@ -43,7 +42,7 @@ def fingerprint(dataset, tokenizer=None):
         "splits": sizes,
         "files": files,
         "tokenizer": tokenizer and tokenizer.digest,
-        "mask_values": _mask_values(next(iter(dataset.splits.values()))),
+        "mask_values": getattr(next(iter(dataset.splits.values())), "label_values", None),
     }
 
 
@@ -85,12 +84,6 @@ def differences(before, now):
     if not changed and [*before["files"]] != [*now["files"]]:
         changed.append("the order of the files")
     return changed
-
-
-def _mask_values(samples):
-    """The classes of mask values and the colors of masks, as JSON; None of other samples."""
-    mapping = [getattr(samples, name, None) for name in ("values", "colors")]
-    return [values and list(values) for values in mapping] if any(mapping) else None
 
 
 def _change(before, now, contents):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import os
 import struct
 import zlib
 
@@ -10,23 +9,20 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from keras_vit.data.decoding.model_input import read
-from keras_vit.data.samples import Samples, not_converted
+from keras_vit.data.samples import EncodedSamples, not_converted
 from keras_vit.labels import IGNORE
-from keras_vit.preprocessing import Preprocessing, bounds
+from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_files import check_file
-from keras_vit.preprocessing.image_resizing import resize, resize_and_crop
 
 # What Pillow raises for a damaged PNG file.
 PNG_ERRORS = (OSError, SyntaxError, IndexError, EOFError, OverflowError, struct.error, zlib.error)
 # Pillow scales gray PNGs of fewer than 8 bits to 255, so by its form the factor of a class number.
 SCALES = {"L;2": 85, "L;4": 17}
-NEAREST = Preprocessing(None, interpolation="nearest")
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskSamples:
-    """Encoded images and their masks, with the interface of `Samples`.
+class MaskSamples(EncodedSamples):
+    """Encoded images and their masks.
 
     Args:
         images: Paths (str) or file contents (bytes), all of one kind.
@@ -48,31 +44,30 @@ class MaskSamples:
     values: tuple[int, ...] | None = None
     colors: tuple[int, ...] | None = None
     exif: bool = True
-    labels = None
+    stored = ("images", "masks")
 
-    def __len__(self):
-        return len(self.images)
+    @property
+    def label_values(self):
+        mapping = [self.values, self.colors]
+        return [values and list(values) for values in mapping] if any(mapping) else None
 
-    def take(self, indices):
-        images, masks = (tuple(values[i] for i in indices) for values in (self.images, self.masks))
-        return dataclasses.replace(self, images=images, masks=masks)
+    def unreadable(self):
+        broken = super().unreadable()
+        for path in self.masks:
+            try:
+                read_mask(path, colors=self.colors)
+            except ValueError:
+                broken.append(path)
+        return broken
 
-    training_records = Samples.training_records
-    evaluation_records = Samples.evaluation_records
+    def _label_reader(self):
+        masks, in_files = tf.constant(self.masks), isinstance(self.masks[0], str)
 
-    def _read(self, indexed):
-        """Convert a dataset of (position, index) to one of (position, encoded image, class map)."""
-        images, masks = tf.constant(self.images), tf.constant(self.masks)
-        images_in_files, masks_in_files = (isinstance(each[0], str) for each in (self.images, self.masks))
+        def label_of(index):
+            mask = tf.io.read_file(masks[index]) if in_files else masks[index]
+            return decode_mask(mask, self.values, colors=self.colors)
 
-        @not_converted
-        def record(position, index):
-            image, mask = images[index], masks[index]
-            image = read(image) if images_in_files else image
-            mask = tf.io.read_file(mask) if masks_in_files else mask
-            return position, image, decode_mask(mask, self.values, colors=self.colors)
-
-        return indexed.map(record, tf.data.AUTOTUNE)
+        return label_of
 
 
 def read_mask(source, red=False, colors=None):
@@ -164,29 +159,25 @@ def decode_mask(encoded, values=None, red=False, colors=None):
     return tf.ensure_shape(tf.numpy_function(classes, [encoded], tf.uint8, stateful=False), (None, None, 1))
 
 
-def resize_mask(mask, size):
-    """A class map (height, width, 1) of any integer dtype resized to (height, width), by nearest pixels."""
-    return tf.cast(resize(mask, size, NEAREST), mask.dtype)
+def nearest(preprocessing):
+    """A `Preprocessing` that resizes maps as another one resizes their images, by nearest pixels."""
+    return dataclasses.replace(preprocessing, interpolation="nearest", antialias=False)
 
 
-def prepare_mask(mask, preprocessing):
-    """A class map as the label of an image that a `Preprocessing` has resized: int32 (height, width).
+def prepare_map(label, kind, preprocessing):
+    """A map as the label of an image that a `Preprocessing` has resized: (height, width) in the kind's dtype.
 
     Args:
-        mask: Integers (height, width, 1) of the image's own size.
+        label: Numbers (height, width, 1) of the image's own size.
+        kind: The `LabelKind`.
         preprocessing: `Preprocessing`.
 
     Example:
-        >>> prepare_mask(tf.constant([[[1], [2]]]), keras_vit.Preprocessing((2, 4))).numpy().tolist()
+        >>> kind = keras_vit.labels.label_kind("segmentation")
+        >>> prepare_map(tf.constant([[[1], [2]]]), kind, keras_vit.Preprocessing((2, 4))).numpy().tolist()
         [[1, 1, 2, 2], [1, 1, 2, 2]]
     """
-    if preprocessing.image_size is not None:
-        nearest = dataclasses.replace(preprocessing, interpolation="nearest", antialias=False)
-        if preprocessing.resize == "crop":
-            mask = resize_and_crop(mask, nearest)
-        else:
-            mask = resize(mask, preprocessing.image_size, nearest)
-    return tf.cast(mask, tf.int32)[..., 0]
+    return tf.cast(nearest(preprocessing).resized(label), kind.dtype)[..., 0]
 
 
 def with_pixel_weights(batches):
@@ -210,29 +201,3 @@ def with_pixel_weights(batches):
         return images, labels, tf.cast(labels != IGNORE, tf.float32)
 
     return batches.map(weighted, tf.data.AUTOTUNE)
-
-
-def mask_files(samples):
-    """The paths of a split's masks; empty if it has none, or they are not in files.
-
-    >>> mask_files(load_dataset("digits").split("test"))
-    ()
-    """
-    masks = getattr(samples, "masks", ())
-    return masks if masks and isinstance(masks[0], str) else ()
-
-
-def unreadable_masks(paths):
-    """The reason for each mask that cannot be read: a dict by path.
-
-    >>> _ = (tmp / "text.png").write_text("no image")
-    >>> [*unreadable_masks([str(tmp / "text.png")]).values()]
-    ['not a PNG file']
-    """
-    reasons = {}
-    for path in paths:
-        try:
-            read_mask(os.fspath(path))
-        except ValueError as error:
-            reasons[path] = str(error)
-    return reasons

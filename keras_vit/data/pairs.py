@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.samples import not_converted
+from keras_vit.data.samples import by_step, not_converted, stream_seed
 
 STREAM = 0x74657874  # makes the random numbers independent of others of the same seed and step
 
@@ -58,11 +58,10 @@ def pair_batches(batches, texts, split, *, seed, first_step=0, worker=0, workers
     def paired(step, batch):
         images, labels = batch
         here = tf.shape(labels)[0]
-        drawn = tf.random.experimental.stateless_fold_in(tf.cast(tf.stack([seed, step]), tf.int64), STREAM)
-        drawn = tf.random.stateless_uniform((here * workers,), drawn, 0, tf.int32.max, tf.int32)
+        own_seed = stream_seed(seed, step, STREAM)
+        drawn = tf.random.stateless_uniform((here * workers,), own_seed, 0, tf.int32.max, tf.int32)
         drawn = drawn[worker * here : (worker + 1) * here] % tf.gather(counts, labels)
         chosen = tf.gather(ids, tf.gather(starts, labels) + drawn)
         return {"images": images, "ids": chosen}, labels
 
-    steps = tf.data.Dataset.counter(first_step)
-    return tf.data.Dataset.zip(steps, batches).map(paired, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    return by_step(batches, first_step, paired)

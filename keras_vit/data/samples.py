@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decoding.model_input import read
+from keras_vit.data.files import file_orientations, refuse_unreadable
 
 SPLITS = ("train", "validation", "test")
 READ_BATCH = 64  # array records
@@ -17,36 +18,18 @@ SHUFFLE_BUFFER = 10_000  # records, encoded
 not_converted = tf.autograph.experimental.do_not_convert
 
 
-@dataclasses.dataclass(frozen=True)
-class Samples:
-    """Encoded images and their labels, accessed by index.
+class IndexedSamples:
+    """The interface of all kinds of samples, and what those that are accessed by index share.
 
-    All kinds of samples have its interface: `len`, `labels` (None where they are unknown before reading),
-    `exif`, `training_records` and `evaluation_records`.
+    A kind of samples has `len`, `training_records`, `evaluation_records` and these attributes:
 
-    Args:
-        images: Paths (str) or file contents (bytes), all of one kind.
-        labels: A class index for each image, or for several numbers per sample a tuple of floats.
-        exif: Whether to apply the EXIF orientation; False saves the search for it where all images are
-            stored upright.
-
-    Example:
-        >>> samples = load_dataset("digits").split("test")
-        >>> records = samples.training_records(seed=0, first_step=0, steps=2, batch_size=4)
-        >>> [int(position) for position, encoded, label in records]
-        [0, 1, 2, 3, 4, 5, 6, 7]
+    Attributes:
+        labels: The label of each sample; None where they are unknown before reading.
+        exif: Whether to apply the EXIF orientation of the images.
     """
 
-    images: tuple[str | bytes, ...]
-    labels: tuple[int | tuple[float, ...], ...]
-    exif: bool = True
-
-    def __len__(self):
-        return len(self.images)
-
-    def take(self, indices):
-        images, labels = (tuple(values[i] for i in indices) for values in (self.images, self.labels))
-        return dataclasses.replace(self, images=images, labels=labels)
+    labels = None
+    exif = False  # The published evaluations do not apply it.
 
     def training_records(self, seed, first_step, steps, batch_size, worker=0, workers=1):
         """The records of a worker's batches from one step to another, in order.
@@ -73,20 +56,82 @@ class Samples:
 
     def _read(self, indexed):
         """Convert a dataset of (position, index) to one of (position, encoded image, label)."""
-        images, labels = tf.constant(self.images), np.asarray(self.labels)
+        raise NotImplementedError
+
+
+class EncodedSamples(IndexedSamples):
+    """Samples whose `images` are paths (str) or file contents (bytes), all of one kind.
+
+    Attributes:
+        stored: The names of the fields with a value for each sample.
+        label_values: How values in label files become labels, as a JSON value; None: as they are.
+    """
+
+    stored = ("images", "labels")
+    label_values = None
+
+    def __len__(self):
+        return len(self.images)
+
+    def take(self, indices):
+        values = {name: tuple(getattr(self, name)[i] for i in indices) for name in self.stored}
+        return dataclasses.replace(self, **values)
+
+    def paths(self):
+        """The paths of all images and labels in files."""
+        return [path for name in self.stored for path in getattr(self, name) if isinstance(path, str)]
+
+    def unreadable(self):
+        """Of samples in files, those of `paths` that cannot be read."""
+        orientations = file_orientations(self.images)
+        return [path for path, orientation in zip(self.images, orientations) if not orientation]
+
+    def _read(self, indexed):
+        images, label_of = tf.constant(self.images), self._label_reader()
         in_files = isinstance(self.images[0], str)
-        labels = tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
 
         @not_converted
         def record(position, index):
-            return position, read(images[index]) if in_files else images[index], labels[index]
+            return position, read(images[index]) if in_files else images[index], label_of(index)
 
         return indexed.map(record, tf.data.AUTOTUNE)
 
+    def _label_reader(self):
+        """A function from an index to the label."""
+        raise NotImplementedError
+
 
 @dataclasses.dataclass(frozen=True)
-class IndexedRecords:
-    """Serialized samples accessed by index, as in ArrayRecord files, with the interface of `Samples`.
+class Samples(EncodedSamples):
+    """Encoded images and their labels.
+
+    Args:
+        images: Paths (str) or file contents (bytes), all of one kind.
+        labels: A class index for each image, or for several numbers per sample a tuple of floats.
+        exif: Whether to apply the EXIF orientation; False saves the search for it where all images are
+            stored upright.
+
+    Example:
+        >>> samples = load_dataset("digits").split("test")
+        >>> records = samples.training_records(seed=0, first_step=0, steps=2, batch_size=4)
+        >>> [int(position) for position, encoded, label in records]
+        [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+
+    images: tuple[str | bytes, ...]
+    labels: tuple[int | tuple[float, ...], ...]
+    exif: bool = True
+
+    def _label_reader(self):
+        """A function from an index to the label."""
+        labels = np.asarray(self.labels)
+        labels = tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
+        return lambda index: labels[index]
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexedRecords(IndexedSamples):
+    """Serialized samples accessed by index, as in ArrayRecord files.
 
     Args:
         source: A sequence of bytes, whose `__getitems__` reads several.
@@ -95,18 +140,11 @@ class IndexedRecords:
 
     source: Sequence[bytes]
     parse: Callable[[Any], tuple]
-    labels = None
-    exif = False  # The published evaluations do not apply it.
 
     def __len__(self):
         return len(self.source)
 
-    training_records = Samples.training_records
-    evaluation_records = Samples.evaluation_records
-
     def _read(self, indexed):
-        """Convert a dataset of (position, index) to one of (position, encoded image, label)."""
-
         def read(indices):
             return np.array(self.source.__getitems__(indices.tolist()), object)
 
@@ -121,7 +159,7 @@ class IndexedRecords:
 
 @dataclasses.dataclass(frozen=True)
 class RecordFiles:
-    """Serialized samples in TFRecord files, read sequentially, with the interface of `Samples`.
+    """Serialized samples in TFRecord files, read sequentially, with the interface of `IndexedSamples`.
 
     Each worker reads its own part of the records, in another order in each epoch: the files are shuffled
     and interleaved, and the records shuffled in a buffer. A resumed stream skips records unparsed.
@@ -144,13 +182,13 @@ class RecordFiles:
     parse: Callable[[Any], tuple]
     buffer: int = SHUFFLE_BUFFER
     labels = None
-    exif = False  # The published evaluations do not apply it.
+    exif = False
 
     def __len__(self):
         return sum(take for _, _, take in self.files)
 
     def training_records(self, seed, first_step, steps, batch_size, worker=0, workers=1):
-        """As of `Samples`, except that each worker has its own samples.
+        """As of `IndexedSamples`, except that each worker has its own samples.
 
         Raises:
             ValueError: if there are fewer samples than workers.
@@ -165,7 +203,7 @@ class RecordFiles:
         return _parse(tf.data.Dataset.zip((own, records)), self.parse, own.cardinality())
 
     def evaluation_records(self):
-        """As of `Samples`, in the order of `files`, interleaved."""
+        """As of `IndexedSamples`, in the order of `files`, interleaved."""
         records = _interleave(self.files, lambda i: i).map(self.parse, tf.data.AUTOTUNE)
         return records.apply(tf.data.experimental.assert_cardinality(len(self)))
 
@@ -219,6 +257,30 @@ def part(files, worker, workers):
     return tuple(own)
 
 
+def samples_of_files(files, on_bad_image):
+    """The readable images of each split.
+
+    Args:
+        files: By split, (paths, labels) of the images.
+        on_bad_image: "fail" raises an error for those that cannot be read, "skip" leaves them out.
+
+    Returns:
+        (`Samples` by split, the paths of unreadable images).
+
+    Raises:
+        ValueError: for unreadable images.
+    """
+    splits, unreadable = {}, []
+    for split, (paths, labels) in files.items():
+        orientations = file_orientations(paths)
+        readable = [i for i, orientation in enumerate(orientations) if orientation]
+        unreadable += sorted(path for path, orientation in zip(paths, orientations) if not orientation)
+        is_turned = any(orientations[i] > 1 for i in readable)
+        splits[split] = Samples(paths, labels, exif=is_turned).take(readable)
+    refuse_unreadable(unreadable, on_bad_image)
+    return splits, tuple(unreadable)
+
+
 def hold_out_missing(splits, seed):
     """The three splits; a missing test split is a fifth of the training split, validation a tenth."""
     splits = dict(splits)
@@ -248,6 +310,17 @@ def hold_out(samples, every, seed):
     held = set(held)
     rest = [i for i in range(len(samples)) if i not in held]
     return samples.take(rest), samples.take(sorted(held))
+
+
+def by_step(batches, first_step, change):
+    """Change batches by a function of the step and the batch; the first batch is that of `first_step`."""
+    steps = tf.data.Dataset.counter(first_step)
+    return tf.data.Dataset.zip(steps, batches).map(change, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def stream_seed(seed, step, stream):
+    """The seed of the random numbers of a stream, which are independent of those of other streams."""
+    return tf.random.experimental.stateless_fold_in(tf.cast(tf.stack([seed, step]), tf.int64), stream)
 
 
 def per_worker_batch(batch_size, worker, workers):

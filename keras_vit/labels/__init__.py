@@ -24,13 +24,14 @@ def label_kind(name):
     return LABEL_KINDS[rules.one_of(LABEL_KINDS).check("task", name)]
 
 
-def kind_of_axes(axes):
+def kind_of_records(axes, is_float):
     """The first `LabelKind` whose labels have so many axes in records, where a map has one for its channel.
 
-    >>> kind_of_axes(3).name
+    >>> kind_of_records(3, is_float=False).name
     'segmentation'
     """
-    return next(kind for kind in LABEL_KINDS.values() if kind.axes == axes)
+    kinds = (kind for kind in LABEL_KINDS.values() if kind.axes == axes)
+    return next(kind for kind in kinds if not kind.is_map or ("float" in kind.dtype) == is_float)
 
 
 __getattr__, __dir__ = lazy_names(__name__)

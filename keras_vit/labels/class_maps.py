@@ -13,6 +13,7 @@ class ClassMaps(ExclusiveClasses):
     name = "segmentation"
     axes = 3
     is_map = True
+    dtype, outside = "int32", IGNORE
     folder = "mask_folder"
 
     def check(self, labels, num_outputs):

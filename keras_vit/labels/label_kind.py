@@ -14,6 +14,8 @@ class LabelKind:
         axes: The number of a label's axes in records, where a map has one for its channel.
         is_class_id: Whether a label is the index of a class, which a table gives by its name.
         is_map: Whether a label is a map of the image's pixels, which moves with the image.
+        dtype: Of maps, the dtype in batches.
+        outside: Of maps, the value of pixels that the image does not cover.
         folder: The module of `keras_vit.data` that reads folders with these labels; "folder" for classes as
             folders, and for tables.
         activation: The name of the function from logits to probabilities in `keras.ops` and `tf.nn`; None if
@@ -24,6 +26,7 @@ class LabelKind:
     noun = ("class", "classes")
     axes = 1
     is_class_id = is_map = False
+    dtype = outside = None
     folder = "folder"
     activation = None
 

@@ -6,10 +6,23 @@ from keras import ops
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.tensors import backend_of, to_float32
 
+
+def hat(x, numpy=np):
+    """The weight of a pixel at a distance, in bilinear interpolation."""
+    return numpy.maximum(1 - numpy.abs(x), 0)
+
+
+def cubic(x, numpy=np):
+    """Keys's cubic kernel with a = -1/2, as in Pillow, TensorFlow and torch's antialiased resize."""
+    x = numpy.abs(x)
+    near, far = (1.5 * x - 2.5) * x * x + 1, ((2.5 - 0.5 * x) * x - 4) * x + 2
+    return numpy.where(x < 1, near, numpy.where(x < 2, far, 0))
+
+
 # By interpolation: the radius of its kernel in pixels, and the weight of a pixel at a signed distance.
 KERNELS = {
-    "bilinear": (1, lambda x, numpy: numpy.maximum(1 - numpy.abs(x), 0)),
-    "bicubic": (2, lambda x, numpy: _cubic(numpy.abs(x), numpy)),
+    "bilinear": (1, hat),
+    "bicubic": (2, cubic),
     "nearest": (0.5, lambda x, numpy: numpy.where((x > -0.5) & (x <= 0.5), 1.0, 0.0)),
 }
 INTERPOLATIONS = tuple(KERNELS)
@@ -110,9 +123,3 @@ def _resized_part(pixels, axes, preprocessing):
     part = cast(pixels[(*part, slice(None))], "float32")
     by_rows = numpy.einsum("ij,...jkc->...ikc", weights[0], part)
     return numpy.clip(numpy.einsum("lk,...ikc->...ilc", weights[1], by_rows), 0, 255)
-
-
-def _cubic(x, numpy):
-    """Keys's cubic with a = -1/2, as TensorFlow and Pillow have it."""
-    near, far = (1.5 * x - 2.5) * x * x + 1, ((2.5 - 0.5 * x) * x - 4) * x + 2
-    return numpy.where(x < 1, near, numpy.where(x < 2, far, 0))

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import sys
 
 import keras
@@ -10,9 +9,7 @@ import tensorflow as tf
 
 from keras_vit.data.batches import evaluation_batches, training_batches
 from keras_vit.data.datasets import folder_of, load_dataset
-from keras_vit.data.files import file_orientations
 from keras_vit.data.fingerprint import fingerprint
-from keras_vit.data.masks import mask_files, unreadable_masks
 from keras_vit.engine.preemption import LeaveAfterFirstWorker, note_sigterm, stop
 from keras_vit.engine.strategy import STRATEGIES, make_deterministic, make_devices
 from keras_vit.messages import listed
@@ -312,10 +309,8 @@ def _unreadable_images(dataset):
     try:
         yield
     except UNREADABLE as error:
-        images = [samples.images for samples in dataset.splits.values()] if folder_of(dataset.name) else []
-        paths = [*itertools.chain(*images)]
-        broken = [path for path, orientation in zip(paths, file_orientations(paths)) if not orientation]
-        broken += unreadable_masks(itertools.chain(*map(mask_files, dataset.splits.values())))
+        splits = dataset.splits.values() if folder_of(dataset.name) else ()
+        broken = [path for samples in splits for path in samples.unreadable()]
         if not broken:
             raise
         raise ValueError(

@@ -3,17 +3,8 @@
 import numpy as np
 
 from keras_vit.layers import resize_position_grid
+from keras_vit.preprocessing.image_resizing import cubic, hat
 from keras_vit.rules import one_of
-
-
-def _hat(x):
-    return np.maximum(1 - np.abs(x), 0)
-
-
-def _cubic(x):
-    """Keys's cubic kernel with a = -1/2, as in Pillow, TensorFlow and torch's antialiased resize."""
-    x = np.abs(x)
-    return np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, np.where(x < 2, ((2.5 - 0.5 * x) * x - 4) * x + 2, 0))
 
 
 def _pixel_centered(kernel, antialias, old, new):
@@ -28,9 +19,9 @@ def _pixel_centered(kernel, antialias, old, new):
 
 
 _PIXEL_CENTERED = {  # kernel, and whether it is widened to antialias
-    "bicubic_antialias": (_cubic, True),
-    "bilinear_antialias": (_hat, True),
-    "bilinear_half_pixel": (_hat, False),
+    "bicubic_antialias": (cubic, True),
+    "bilinear_antialias": (hat, True),
+    "bilinear_half_pixel": (hat, False),
 }
 POSITION_RESIZES = ("bilinear", *_PIXEL_CENTERED)
 
@@ -139,7 +130,7 @@ def resized_patch_kernel(kernel, patch_size):
     """
     # B is separable, and so is its pseudo-inverse.
     by_row, by_column = (
-        np.linalg.pinv(_pixel_centered(_hat, False, old, new).T)
+        np.linalg.pinv(_pixel_centered(hat, False, old, new).T)
         for old, new in zip(kernel.shape[:2], patch_size)
     )
     resized = np.einsum("ij,kl,jlcd->ikcd", by_row, by_column, kernel.astype("float64"), optimize=True)

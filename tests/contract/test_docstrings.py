@@ -17,7 +17,7 @@ import keras_vit
 PACKAGES = (
     *("layers", "models", "weights", "variants", "preprocessing"),
     *("data", "training", "evaluation", "inspection", "cli", "export", "tasks"),
-    *("lazy", "messages", "rules", "search", "seeds", "writing"),
+    *("labels", "lazy", "messages", "rules", "search", "seeds", "writing"),
 )
 
 

@@ -75,18 +75,15 @@ def test_the_summary_lists_what_was_found_and_skipped(tmp_path):
     )
 
 
-def test_the_summary_names_classes_without_training_images(tmp_path):
-    root = write_classes(tmp_path / "train", ("daisy", "rose")).parent
-    write_classes(tmp_path / "test", ("daisy", "lily", "rose", "tulip"))
-    summary = load_dataset(f"folder:{root}").summary()
-    assert summary.endswith(" test; 2 classes without training images (lily, tulip)")
-
-
-def test_the_summary_names_classes_with_a_single_test_image(tmp_path):
-    root = write_classes(tmp_path, ("daisy",), count=10)
-    write_classes(tmp_path, ("rose",), count=4)
-    summary = load_dataset(f"folder:{root}").summary()
-    assert summary.endswith(" 3 test; 1 class with a single test image (rose)")
+def test_the_summary_names_classes_without_training_images_or_with_a_single_test_image(tmp_path):
+    write_classes(tmp_path / "train", ("daisy", "rose", "tulip"))
+    write_classes(tmp_path / "test", ("daisy", "lily", "tulip"), count=4)
+    write_classes(tmp_path / "test", ("rose",), count=1)
+    assert (
+        load_dataset(tmp_path)
+        .summary()
+        .endswith(" 13 test; 1 class without training images (lily); 1 class with a single test image (rose)")
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,6 +103,7 @@ def test_the_summary_names_labels_and_targets(task, columns, found, tmp_path):
         ("digits", {"on_bad_image": "warn"}, "on_bad_image must be one of 'fail', 'skip'; got 'warn'"),
         ("digits", {"task": "multi"}, "task must be one of 'single_label', .*; got 'multi'"),
         ("digits", {"task": "regression"}, "digits has no labels for task 'regression'; it has single_label"),
+        ("digits_scenes", {}, "digits_scenes has no labels for task 'single_label'; it has segmentation"),
     ],
 )
 def test_options_that_a_data_set_does_not_have_are_refused(name, options, message):

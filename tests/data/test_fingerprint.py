@@ -50,10 +50,8 @@ def test_a_fingerprint_of_records_has_their_version_and_counts(tmp_path):
 def test_changes_are_counted_with_the_first_file(root):
     before = fingerprint_of(root)
     exchange(root / "cat", root / "dog")
-    (exchanged,) = {
-        text.split(" in ")[0].split(" ", 1)[1] for text in differences(before, fingerprint_of(root))
-    }
-    assert exchanged == "files exchanged with another one"
+    for text in differences(before, fingerprint_of(root)):
+        assert "files exchanged with another one in " in text
     exchange(root / "cat", root / "dog")
     assert differences(before, fingerprint_of(root)) == []
     for number in (1, 2):
@@ -81,16 +79,13 @@ def test_the_same_files_in_another_order_differ(root):
 
 
 def content(root, task):
-    """The data of a run: the classes, and of each split the files, labels and bytes in order."""
+    """The data of a run: the classes, and in order the split, file, label and bytes of each sample."""
     dataset = load_dataset(f"folder:{root}", task=task)
-    samples = {
-        split: [
-            (os.path.relpath(path, root), label, pathlib.Path(path).read_bytes())
-            for path, label in zip(samples.images, samples.labels)
-        ]
+    return dataset.class_names, [
+        (split, os.path.relpath(path, root), label, pathlib.Path(path).read_bytes())
         for split, samples in dataset.splits.items()
-    }
-    return dataset.class_names, samples
+        for path, label in zip(samples.images, samples.labels)
+    ]
 
 
 CASES = [
@@ -104,9 +99,8 @@ CASES = [
     "change, layout, suffix", some(CASES, 9), ids=lambda x: x if isinstance(x, str) else x.__name__
 )
 def test_a_run_is_resumed_if_and_only_if_it_would_compute_with_the_same(change, layout, suffix, tmp_path):
-    rng, task = np.random.default_rng([0, *change.__name__.encode()]), "single_label"
-    if layout == "multi_label":
-        task = layout
+    rng = np.random.default_rng([0, *change.__name__.encode()])
+    task = layout if layout == "multi_label" else "single_label"
     root = write_layout(tmp_path / "data", layout, rng, suffix)
     workdir = Workdir(tmp_path / "run", {})
     workdir.make()
@@ -122,6 +116,5 @@ def test_a_run_is_resumed_if_and_only_if_it_would_compute_with_the_same(change, 
         return
     with pytest.raises(ValueError, match="the data of the run in .* have changed: ") as refused:
         workdir.check_data(fingerprint_of(root, task=task))
-    changed = {row[0] for split in before[1] for row in {*before[1][split]} ^ {*after[1][split]}}
-    names = {*map(str, changed), "the order of the files", "classes: were"}
+    names = {*(row[1] for row in {*before[1]} ^ {*after[1]}), "the order of the files", "classes: were"}
     assert any(name in str(refused.value) for name in names)

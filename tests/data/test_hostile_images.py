@@ -1,7 +1,7 @@
 """Images of every form: `predict`, training and `serving_bytes` read the same, or all refuse."""
 
 import pytest
-from made.encoded import DAMAGED, FORMS, damaged, form
+from made.encoded import DAMAGED, FORMS, damaged_form, form
 from made.sampling import some
 
 NUMBERS = {name: number for number, name in enumerate(FORMS)}
@@ -29,6 +29,6 @@ def test_an_image_is_read_alike_or_refused_everywhere(name, limited, tmp_path):
 
 @pytest.mark.parametrize("number", some(range(DAMAGED), 60))
 def test_a_damaged_image_is_read_alike_by_all_that_read_it(number, limited, tmp_path):
-    name, suffix, content = damaged(number)
+    name, suffix, content = damaged_form(number)
     found = decoded(limited, tmp_path, suffix, content, number)
     assert found["pixels"] == 0 and found["prepared"] <= TOLERANCE, (name, found)

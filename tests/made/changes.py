@@ -16,10 +16,8 @@ def write_layout(root, layout, rng, suffix=".png"):
     rows = []
     for number in range(36):
         name, part = CLASSES[number % 3], ("train", "train", "val", "test")[number // 3 % 4]
-        file = {
-            "classes": f"{name}/{number // 3:02d}{suffix}",
-            "splits": f"{part}/{name}/{number // 3:02d}{suffix}",
-        }.get(layout, f"images/{number:02d}{suffix}")
+        folder = {"classes": name, "splits": f"{part}/{name}"}.get(layout, "images")
+        file = f"{folder}/{number:02d}{suffix}"
         write_image(root / file, rng, OLD + number * 10**9)
         labels = [name] if layout == "table" else [int(name == other) for other in CLASSES]
         rows.append([file, *labels, part])
@@ -50,9 +48,9 @@ def images(root):
     return sorted(path for path in root.rglob("*.*") if path.suffix in (".png", ".bmp"))
 
 
-def folders(root):
-    """The folders of the classes."""
-    return sorted({path.parent for path in images(root)})
+def folders(root, name="*"):
+    """The folders of the classes, or of one."""
+    return sorted({path.parent for path in images(root) if path.parent.match(name)})
 
 
 def draw(rng, values, count=1):
@@ -69,18 +67,17 @@ def exchange(one, other):
 
 
 def rename_a_class(root, rng):
-    for folder in [folder for folder in folders(root) if folder.name == "bee"]:
+    for folder in folders(root, "bee"):
         folder.rename(folder.with_name("wasp"))
 
 
 def exchange_two_classes(root, rng):
-    names = sorted({folder.name for folder in folders(root)})
-    for split in {folder.parent for folder in folders(root)}:
-        exchange(split / names[0], split / names[-1])
+    for folder in folders(root, "ant"):
+        exchange(folder, folder.with_name("cat"))
 
 
 def delete_a_class(root, rng):
-    for folder in [folder for folder in folders(root) if folder.name == "bee"]:
+    for folder in folders(root, "bee"):
         shutil.rmtree(folder)
 
 
@@ -174,28 +171,12 @@ def respell_the_table(root, rng):
     write_rows(root, [["filename", *read_rows(root)[0][1:]], *rows])
 
 
-TABLES = ("table", "multi_label")
-LAYOUTS = ("classes", "splits", *TABLES)
-FOLDERS = ("classes", "splits")
-# The layouts that a change is made in.
-CHANGES = {
-    rename_a_class: FOLDERS,
-    exchange_two_classes: FOLDERS,
-    delete_a_class: FOLDERS,
-    add_a_class: FOLDERS,
-    replace_a_class: FOLDERS,
-    add_an_image: FOLDERS,
-    rename_an_image: FOLDERS,
-    exchange_two_images: LAYOUTS,
-    move_an_image: FOLDERS,
-    cut_an_image: LAYOUTS,
+FOLDERS, TABLES = ("classes", "splits"), ("table", "multi_label")
+CHANGES = {  # with the layouts that a change is made in
+    **dict.fromkeys((rename_a_class, exchange_two_classes, delete_a_class, add_a_class), FOLDERS),
+    **dict.fromkeys((replace_a_class, add_an_image, rename_an_image, move_an_image), FOLDERS),
     exchange_two_splits: ("splits",),
-    relabel: TABLES,
-    rename_a_label: TABLES,
-    change_a_split: TABLES,
-    drop_the_splits: TABLES,
-    leave_it: LAYOUTS,
-    copy_it: LAYOUTS,
-    add_other_files: LAYOUTS,
-    respell_the_table: TABLES,
+    **dict.fromkeys((relabel, rename_a_label, change_a_split, drop_the_splits, respell_the_table), TABLES),
+    **dict.fromkeys((exchange_two_images, cut_an_image), FOLDERS + TABLES),
+    **dict.fromkeys((leave_it, copy_it, add_other_files), FOLDERS + TABLES),
 }

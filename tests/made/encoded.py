@@ -8,6 +8,7 @@ import warnings
 import zlib
 
 import numpy as np
+from made.damage import damaged
 from made.photos import exif, waves
 from PIL import Image
 
@@ -68,36 +69,30 @@ def encoded(image, kind, **options):
     return file.getvalue()
 
 
+def png_chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png_of(rows, width, height, depth, color, interlaced=0, before=b""):
+    """A PNG of these rows, each after the byte of its filter, and of chunks before them."""
+    head = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, interlaced))
+    pixels = png_chunk(b"IDAT", zlib.compress(rows))
+    return b"\x89PNG\r\n\x1a\n" + head + before + pixels + png_chunk(b"IEND", b"")
+
+
 def png(rng, width, height, depth, color, interlaced):
     """A PNG of random pixels of any bit depth and color type, as most writers do not make them."""
     channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
-    starts = [
-        (0, 0, 8, 8),
-        (4, 0, 8, 8),
-        (0, 4, 4, 8),
-        (2, 0, 4, 4),
-        (0, 2, 2, 4),
-        (1, 0, 2, 2),
-        (0, 1, 1, 2),
-    ]
+    adam7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
     rows = b""
-    for left, top, across, down in starts if interlaced else [(0, 0, 1, 1)]:
+    for left, top, across, down in adam7 if interlaced else [(0, 0, 1, 1)]:
         columns, lines = -(-(width - left) // across), -(-(height - top) // down)
         if columns > 0:
             size = -(-columns * channels * depth // 8)
             rows += b"".join(bytes([rng.integers(5)]) + rng.bytes(size) for _ in range(lines))
-
-    def chunk(kind, content):
-        return (
-            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        )
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, interlaced))
-    palette = chunk(b"PLTE", rng.bytes(3 * 2**depth)) if color == 3 else b""
-    see_through = chunk(b"tRNS", rng.bytes({0: 2, 2: 6, 3: 2}[color])) if color in (0, 2, 3) else b""
-    see_through *= int(rng.integers(2))
-    parts = [head, palette, see_through, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    palette = png_chunk(b"PLTE", rng.bytes(3 * 2**depth)) if color == 3 else b""
+    transparent = png_chunk(b"tRNS", rng.bytes({0: 2, 2: 6, 3: 2}[color])) if color in (0, 2, 3) else b""
+    return png_of(rows, width, height, depth, color, interlaced, palette + transparent * int(rng.integers(2)))
 
 
 def _forms():
@@ -139,25 +134,11 @@ def form(name):
     return suffix, make()
 
 
-def damaged(number):
-    """(name, suffix, content) of an image that is cut, or has other bytes."""
+def damaged_form(number):
+    """(name, suffix, content) of a damaged image."""
     rng = np.random.default_rng(number)
     while True:
         name = READ[rng.integers(len(READ))]
         suffix, content = form(name)
         if len(content) < 10_000:
-            break
-    made = bytearray(content)
-    how = rng.integers(4)
-    if how == 0:
-        made = made[: rng.integers(len(made))]
-    elif how == 1:  # in the headers
-        for place in rng.integers(0, min(len(made), 80), rng.integers(1, 4)):
-            made[place] = rng.choice([0, 1, 127, 128, 255, made[place] ^ 1 << rng.integers(8)])
-    elif how == 2:
-        for place in rng.integers(0, len(made), rng.integers(1, 5)):
-            made[place] ^= 1 << rng.integers(8)
-    else:
-        start = rng.integers(len(made))
-        made[start : start + rng.integers(40)] = rng.bytes(int(rng.integers(40)))
-    return name, suffix, bytes(made)
+            return name, suffix, damaged(content, rng)

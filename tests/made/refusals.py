@@ -17,3 +17,8 @@ def assert_is(message, expected):
     """Assert that a message is the one of a table; "…" stands for any text."""
     pattern = ".*".join(re.escape(part.strip(" ")) for part in expected.split("…"))
     assert re.fullmatch(pattern, message), (expected, message)
+
+
+def in_turn(*damages):
+    """A function that damages a folder in several ways."""
+    return lambda root: [damage(root) for damage in damages]

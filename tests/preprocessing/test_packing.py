@@ -1,5 +1,3 @@
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -52,13 +50,6 @@ def test_padding_is_zero_and_files_are_read(tmp_path):
 def test_no_images_are_an_empty_batch():
     batch = Preprocessing(None, **PACKING)([])
     assert batch["patches"].shape == (0, 12, 192) and batch["grids"].shape == (0, 2)
-
-
-def test_the_configuration_restores_it():
-    pack = Preprocessing(None, patch_size=(8, 4), max_num_patches=12)
-    assert Preprocessing(**json.loads(json.dumps(pack.get_config()))) == pack
-    assert pack.has_fixed_shape and Preprocessing(16).has_fixed_shape
-    assert not Preprocessing(None).has_fixed_shape
 
 
 @pytest.mark.parametrize(

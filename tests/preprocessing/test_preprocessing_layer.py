@@ -52,12 +52,9 @@ def test_floats_of_any_range_are_the_same_images(value_range):
     low, high = value_range or (0, 1)
     floats = (PHOTOS / 255 * (high - low) + low).astype("float32")
     mapped = tf.data.Dataset.from_tensors(floats).map(lambda x: prepare(x, value_range))
-    found = [next(mapped.as_numpy_iterator()), prepare(floats, value_range)]
-    found += [
-        prepare.as_layer(value_range)(floats),
-        np.concatenate([*prepare.batches(floats, 1, value_range)]),
-    ]
-    for each in found:
+    batches = np.concatenate([*prepare.batches(floats, 1, value_range)])
+    layer = prepare.as_layer(value_range)
+    for each in (next(mapped.as_numpy_iterator()), prepare(floats, value_range), layer(floats), batches):
         np.testing.assert_allclose(each, prepare(PHOTOS), rtol=0, atol=5e-6)
 
 
@@ -123,13 +120,9 @@ def test_an_image_of_unknown_rank_or_channels_is_refused(decode):
 
 
 def test_gray_and_alpha_tensors_are_read_as_arrays_are():
-    gray, alpha = Preprocessing(8, mean=(0.5,), std=(0.5,)), np.concatenate([PHOTOS, PHOTOS[..., :1]], -1)
-    for images, prepare in (
-        (PHOTOS[..., :1], Preprocessing(8)),
-        (alpha, Preprocessing(8)),
-        (PHOTOS, gray),
-        (alpha, gray),
-    ):
+    color, gray = Preprocessing(8), Preprocessing(8, mean=(0.5,), std=(0.5,))
+    alpha = np.concatenate([PHOTOS, PHOTOS[..., :1]], -1)
+    for images, prepare in ((PHOTOS[..., :1], color), (alpha, color), (PHOTOS, gray), (alpha, gray)):
         np.testing.assert_allclose(prepare(tf.constant(images)), prepare(images), rtol=0, atol=5e-6)
 
 
@@ -138,13 +131,9 @@ def classifier():
     return randomize(small(num_layers=1))
 
 
-@pytest.fixture(scope="module")
-def whole(classifier):
+def test_the_layer_is_saved_with_the_model_after_it(classifier, tmp_path):
     layer = classifier.preprocessing.as_layer(value_range=(0, 255), name="prepare")
-    return keras.Sequential([keras.Input((None, None, 3), dtype="uint8"), layer, classifier])
-
-
-def test_the_layer_is_saved_with_the_model_after_it(classifier, whole, tmp_path):
+    whole = keras.Sequential([keras.Input((None, None, 3), dtype="uint8"), layer, classifier])
     expected = classifier.predict(classifier.preprocessing(PHOTOS), verbose=0)
     assert_close(whole.predict(PHOTOS, verbose=0), expected, 1e-5)
     whole.save(tmp_path / "whole.keras")

@@ -76,27 +76,20 @@ def test_the_configuration_holds_the_tokenizer(prepare):
     assert len(repr(prepare)) < 200
 
 
-def test_the_written_files_are_read_again(family, prepare, tmp_path):
-    again = TextPreprocessing.from_files(written(prepare, tmp_path), family)
-    assert again.files() == prepare.files() and again("It's a cat").tolist() == prepare("It's a cat").tolist()
-
-
 def written(prepare, folder):
     for name, content in prepare.files().items():
         (folder / name).write_bytes(content)
     return folder
 
 
-def test_the_written_files_say_all_arguments(prepare, tmp_path):
-    for each in (prepare, dataclasses.replace(prepare, length=5, lower=not prepare.lower, end=None)):
-        assert TextPreprocessing.from_files(written(each, tmp_path)) == each
+def test_the_written_files_say_all_arguments(family, prepare, tmp_path):
+    assert TextPreprocessing.from_files(written(prepare, tmp_path), family) == prepare
+    other = dataclasses.replace(prepare, length=5, lower=not prepare.lower, end=None)
+    for each in (prepare, other, word_tokenizer(["a seven", "a nine"])):
+        again = TextPreprocessing.from_files(written(each, tmp_path))
+        assert again == each and again("It's a cat").tolist() == each("It's a cat").tolist()
         assert read_text_preprocessing(str(tmp_path)) == each
         assert TextPreprocessing.from_files(tmp_path, length=6) == dataclasses.replace(each, length=6)
-
-
-def test_the_tokenizer_of_words_is_read_again(tmp_path):
-    prepare = word_tokenizer(["a seven", "a nine"])
-    assert TextPreprocessing.from_files(written(prepare, tmp_path)) == prepare
 
 
 def test_a_repository_sends_only_the_files_of_its_tokenizer(family, files, prepare, tmp_path, monkeypatch):
@@ -164,45 +157,46 @@ def test_wrong_files_are_refused(name, content, family, message, tmp_path):
 
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
 WORDS = {"<pad>": 0, "<eos>": 1, "<unk>": 2, "a": 3}
+
+
+def sequence(kind, step, count):
+    return {"type": "Sequence", kind: [step] * count}
+
+
+def precompiled(table):
+    return {"normalizer": {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}}
+
+
+def words(vocabulary):
+    return {"model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}}
+
+
+DEEP = json.loads('{"normalizers": [' * 200 + "1" + "]}" * 200)
 HOSTILE = {  # changes of a tokenizer.json, or another file
-    "an expansion": (
-        {"normalizer": {"type": "Sequence", "normalizers": [REPLACE] * 9}},
-        "10{9} times as long",
-    ),
+    "an expansion": ({"normalizer": sequence("normalizers", REPLACE, 9)}, "10{9} times as long"),
     "an expansion by a regular expression": (
         {"normalizer": {"type": "Replace", "pattern": {"Regex": "."}, "content": "a" * 10_000}},
         "10001 times as long",
     ),
     "bytes of bytes": (
-        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}] * 40}},
+        {"pre_tokenizer": sequence("pretokenizers", {"type": "ByteLevel"}, 40)},
         "times as long",
     ),
     "a table that is cut off": (
-        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAD/////"}},
+        precompiled(b"\xff" * 4 + bytes(4) + b"\xff" * 4),
         "has 12 bytes; its trie would have 4294967295",
     ),
     "a long entry of a table": (
-        {
-            "normalizer": {
-                "type": "Precompiled",
-                "precompiled_charsmap": base64.b64encode(bytes(4) + b"a" * 9999 + b"\0").decode(),
-            }
-        },
+        precompiled(bytes(4) + b"a" * 9999 + b"\0"),
         "has 9999 bytes in place of one character; expected at most 256",
     ),
     "a panic": ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "chunk size must be non-zero"),
-    "depth": (
-        {"normalizer": json.loads('{"normalizers": [' * 200 + "1" + "]}" * 200)},
-        "not a tokenizer.json",
-    ),
+    "depth": ({"normalizer": DEEP}, "not a tokenizer.json"),
     "a missing token": (
-        {"model": {"type": "WordLevel", "vocab": {"<pad>": 0, "<eos>": 1}, "unk_token": "<unk>"}},
+        words({"<pad>": 0, "<eos>": 1}),
         r"cannot encode the text: WordLevel error: Missing \[UNK\]",
     ),
-    "a large id": (
-        {"model": {"type": "WordLevel", "vocab": {**WORDS, "b": 2**31}, "unk_token": "<unk>"}},
-        "expected token ids below 2147483648; got 2147483648",
-    ),
+    "a large id": (words({**WORDS, "b": 2**31}), "expected token ids below 2147483648; got 2147483648"),
     "an empty file": (b"", "not a model of sentencepiece: the file is empty"),
     "a model that is cut off": (b"\x0a\x0e\x0a", "not a model of sentencepiece: "),
     "a long entry of a model's table": (
@@ -212,14 +206,15 @@ HOSTILE = {  # changes of a tokenizer.json, or another file
 }
 
 
+def tokenizer_json(**changes):
+    return json.dumps({"version": "1.0", "added_tokens": [], **words(WORDS), **changes}).encode()
+
+
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_tokenizer_is_refused(kind, tmp_path):
     content, message = HOSTILE[kind]
     file = tmp_path / ("spiece.model" if isinstance(content, bytes) else "tokenizer.json")
-    if isinstance(content, dict):
-        model = {"type": "WordLevel", "vocab": WORDS, "unk_token": "<unk>"}
-        content = json.dumps({"version": "1.0", "added_tokens": [], "model": model, **content}).encode()
-    file.write_bytes(content)
+    file.write_bytes(tokenizer_json(**content) if isinstance(content, dict) else content)
     started = time.process_time()
     with pytest.raises(ValueError, match=message) as refused:
         TextPreprocessing.from_files(file, "siglip2", length=8, end=None)
@@ -228,9 +223,7 @@ def test_a_hostile_tokenizer_is_refused(kind, tmp_path):
 
 def test_a_regular_expression_that_takes_too_long_is_refused_by_the_text(tmp_path):
     split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Removed", "invert": False}
-    model = {"type": "WordLevel", "vocab": WORDS, "unk_token": "<unk>"}
-    content = {"version": "1.0", "added_tokens": [], "pre_tokenizer": split, "model": model}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_json(pre_tokenizer=split))
     prepare = TextPreprocessing.from_files(tmp_path, "siglip2", length=8)
     with pytest.raises(ValueError, match="the tokenizer cannot encode the text: .*retry-limit"):
         prepare("a" * 40 + "!")

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_vit.data.augmentation.random_augmentation import inception_window, random_flip
-from keras_vit.data.decoding.model_input import decode, with_channels
+from keras_vit.data.decoding.model_input import cut, decode, with_channels
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.rules import area, boolean, integer, number
 
@@ -27,7 +27,7 @@ def view_augmentation(
 ):
     """A function from an encoded image to two global views and several smaller local ones.
 
-    Each view is a random rectangle of the image, as in `random_crop`, mirrored with a probability of 1/2. Its
+    Each view is a random rectangle, as of `inception_window`, mirrored with a probability of 1/2. Its
     brightness, contrast, saturation and hue change with the probability `photometric`, and it becomes gray
     with one of 0.2. It is blurred by a Gaussian of 0.1 to 2 pixels, the first global view always, the second
     with a probability of 0.1, and a local one with 0.5. Of the second global view, the values of 128 and more
@@ -73,8 +73,7 @@ def view_augmentation(
 
     def view(image, seed, covered, size, blur, solarize):
         crop_seed, flip_seed, value_seed = tf.unstack(tf.random.split(seed, 3))
-        top, left, height, width = tf.unstack(inception_window(crop_seed, covered)(tf.shape(image)[:2]))
-        pixels = resize(image[top : top + height, left : left + width], size, preprocessing)
+        pixels = resize(cut(image, inception_window(crop_seed, covered)), size, preprocessing)
         pixels = random_flip(pixels, flip_seed) if flip else pixels
         if photometric:
             pixels = random_values(pixels, value_seed, photometric, blur, solarize)

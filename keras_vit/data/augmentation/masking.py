@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_vit.data.samples import not_converted
+from keras_vit.data.samples import by_step, not_converted, stream_seed
 from keras_vit.rules import number
 
 STREAM = 0x6D61736B  # makes the random numbers independent of others of the same seed and step
@@ -67,8 +67,7 @@ def masked_patch_batches(
             weights = weights[..., tf.newaxis]
         return {"images": images, "sources": sources}, targets, weights * tf.ones_like(losses, tf.float32)
 
-    steps = tf.data.Dataset.counter(first_step)
-    return tf.data.Dataset.zip(steps, batches).map(corrupted, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    return by_step(batches, first_step, corrupted)
 
 
 def random_order_batches(batches, patches, *, seed, first_step=0, worker=0, workers=1):
@@ -99,13 +98,11 @@ def random_order_batches(batches, patches, *, seed, first_step=0, worker=0, work
     def ordered(step, batch):
         images, *labels = batch if isinstance(batch, tuple) else (batch,)
         here = tf.shape(images)[0]
-        drawn = tf.random.experimental.stateless_fold_in(tf.cast(tf.stack([seed, step]), tf.int64), STREAM)
-        drawn = tf.random.stateless_uniform((here * workers, patches), drawn)
+        drawn = tf.random.stateless_uniform((here * workers, patches), stream_seed(seed, step, STREAM))
         order = tf.argsort(drawn[worker * here : (worker + 1) * here], stable=True)
         return {"images": images, "order": tf.ensure_shape(order, (images.shape[0], patches))}, *labels
 
-    steps = tf.data.Dataset.counter(first_step)
-    return tf.data.Dataset.zip(steps, batches).map(ordered, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    return by_step(batches, first_step, ordered)
 
 
 def corruption(images, patches, seed, corrupt_rate=0.5, mask_fraction=0.8, random_fraction=0.1):
@@ -133,8 +130,8 @@ def corruption(images, patches, seed, corrupt_rate=0.5, mask_fraction=0.8, rando
     Source: Dosovitskiy et al. 2021, appendix B.1.2.
     """
     _check(corrupt_rate, mask_fraction, random_fraction)
-    seed = tf.random.experimental.stateless_fold_in(tf.cast(tf.stack(seed), tf.int64), STREAM)
-    order_seed, kind_seed, other_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 3))
+    seeds = tf.random.experimental.stateless_split(stream_seed(*seed, STREAM), 3)
+    order_seed, kind_seed, other_seed = tf.unstack(seeds)
     shape = images, patches
     rank = tf.argsort(tf.argsort(tf.random.stateless_uniform(shape, order_seed)))
     count = tf.maximum(tf.round(corrupt_rate * tf.cast(patches, tf.float32)), 1)

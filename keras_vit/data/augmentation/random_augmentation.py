@@ -7,27 +7,27 @@ import tensorflow as tf
 
 from keras_vit.data.augmentation.keras_layers import apply_layer, apply_rand_augment
 from keras_vit.data.augmentation.options import Augmentation as Augmentation
-from keras_vit.data.decoding.model_input import decode, decode_window, with_channels
-from keras_vit.data.masks import prepare_mask, resize_mask
-from keras_vit.labels import IGNORE
+from keras_vit.data.decoding.model_input import cut, decode, decode_window, with_channels
+from keras_vit.data.masks import nearest
 from keras_vit.preprocessing.image_resizing import resize
 
 NEED_IMAGE_SIZE = ("crop_area", "scale_jitter", "randaugment", "random_erasing", "cutmix")
 PHOTOMETRIC = 0x70686F74  # makes its random numbers independent of others of the same seed
 
 
-def image_augmentation(augmentation, preprocessing, exif=True):
+def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
     """A function from an encoded image to a training image.
 
     Args:
         augmentation: `Augmentation`.
         preprocessing: `Preprocessing`.
         exif: Whether to apply the EXIF orientation first.
+        kind: The `LabelKind` of labels that are maps; None without these.
 
     Returns:
         A function from an encoded image and a seed, two ints, to model input: float32 (height, width,
-        channels). With a mask, uint8 (height, width, 1) of the image's size, as third argument it returns the
-        input and a class map, int32 (height, width).
+        channels). With a map (height, width, 1) of the image's size as third argument it returns the input
+        and the map (height, width), which has moved with the image, in the kind's dtype.
 
     Raises:
         ValueError: if the preprocessing has no size and a change needs one, or for RandAugment of images that
@@ -38,6 +38,8 @@ def image_augmentation(augmentation, preprocessing, exif=True):
         >>> png = tf.io.encode_png(tf.zeros((40, 50, 3), tf.uint8))
         >>> augment(png, [0, 1]).shape
         TensorShape([32, 32, 3])
+        >>> masks = keras_vit.labels.label_kind("segmentation")
+        >>> augment = image_augmentation(Augmentation(flip=True), Preprocessing(32), kind=masks)
         >>> augment(png, [0, 1], tf.zeros((40, 50, 1), tf.uint8))[1].shape
         TensorShape([32, 32])
     """
@@ -48,32 +50,37 @@ def image_augmentation(augmentation, preprocessing, exif=True):
         raise ValueError(f"randaugment needs 3 channels; the model reads {preprocessing.channels}")
     changes = _changes(augmentation)
 
-    def augment(encoded, seed, mask=None):
-        crop_seed, shift_seed, flip_seed, *seeds = tf.unstack(tf.random.split(seed, 3 + len(changes)))
+    def moved(values, seeds, preprocessing, outside=None):
+        """An image, or a map that moves with it, whose pixels are then of `outside` where the image ends."""
+        crop_seed, shift_seed, flip_seed = seeds
         if augmentation.crop_area:
-            pixels = random_crop(encoded, crop_seed, preprocessing, augmentation.crop_area, exif)
-            mask = _cropped_mask(mask, inception_window(crop_seed, augmentation.crop_area), preprocessing)
+            values = resize(values, preprocessing.image_size, preprocessing)
         elif augmentation.scale_jitter:
-            image = with_channels(decode(encoded, exif), preprocessing.channels)
-            pixels, mask = random_scale(image, crop_seed, preprocessing, augmentation.scale_jitter, mask)
+            values = random_scale(values, crop_seed, preprocessing, augmentation.scale_jitter, outside)
         else:
-            image = with_channels(decode(encoded, exif), preprocessing.channels)
-            pixels = preprocessing.resized(image)
-            mask = mask if mask is None else prepare_mask(mask, preprocessing)[..., tf.newaxis]
+            values = preprocessing.resized(values)
         if augmentation.shift:
-            pixels = random_shift(pixels, shift_seed, augmentation.shift)
-            mask = mask if mask is None else _shifted_mask(mask, shift_seed, augmentation.shift)
-        if augmentation.flip:
-            pixels = random_flip(pixels, flip_seed)
-            mask = mask if mask is None else random_flip(mask, flip_seed)
+            values = random_shift(values, shift_seed, augmentation.shift, outside)
+        return random_flip(values, flip_seed) if augmentation.flip else values
+
+    def augment(encoded, seed, label=None):
+        seeds = tf.unstack(tf.random.split(seed, 3 + len(changes)))
+        of_places, of_changes = seeds[:3], seeds[3:]
+        window = augmentation.crop_area and inception_window(of_places[0], augmentation.crop_area)
+        image = decode_window(encoded, window, exif) if window else decode(encoded, exif)
+        pixels = moved(with_channels(image, preprocessing.channels), of_places, preprocessing)
         if augmentation.photometric:
             photo_seed = tf.random.fold_in(tf.cast(tf.stack(seed), tf.int64), PHOTOMETRIC)
             pixels = random_photometric(pixels, photo_seed, augmentation.photometric)
-        for (apply, layer), layer_seed in zip(changes, seeds):
+        for (apply, layer), layer_seed in zip(changes, of_changes):
             changed = apply(layer, tf.expand_dims(pixels, 0), layer_seed)
             pixels = tf.ensure_shape(tf.cast(changed[0], tf.float32), pixels.shape)
         pixels = preprocessing.normalize(pixels)
-        return pixels if mask is None else (pixels, tf.cast(mask, tf.int32)[..., 0])
+        if label is None:
+            return pixels
+        label = cut(label, window) if window else label
+        label = moved(label, of_places, nearest(preprocessing), kind.outside)
+        return pixels, tf.cast(label, kind.dtype)[..., 0]
 
     return augment
 
@@ -132,38 +139,19 @@ def batch_augmentation(augmentation):
     return blend
 
 
-def random_crop(encoded, seed, preprocessing, area=(0.05, 1.0), exif=True):
-    """Decode a random rectangle of an image and resize it to the model's size ("Inception crop").
+def inception_window(seed, area):
+    """The random rectangle that is cropped of an image ("Inception crop"), as `decode_window` takes it.
 
     Args:
-        encoded: The content of an image file.
         seed: Two ints; the same seed crops the same rectangle.
-        preprocessing: `Preprocessing`, of which the size, interpolation and channels are used.
         area: Smallest and largest fraction of the image that the crop covers; its aspect ratio is between
             3:4 and 4:3.
-        exif: Whether to apply the EXIF orientation, before the crop.
 
     Returns:
-        float32 (height, width, channels) in [0, 255].
-
-    Example:
-        >>> png = tf.io.encode_png(tf.zeros((40, 50, 3), tf.uint8))
-        >>> random_crop(png, [0, 1], Preprocessing(32)).shape
-        TensorShape([32, 32, 3])
+        A function from an image's shape (height, width) to int32 (4,): the top, the left, the height and the
+        width.
 
     Source: `vit_jax/input_pipeline.py`.
-    """
-
-    window = inception_window(seed, area)
-    image = with_channels(decode_window(encoded, window, exif), preprocessing.channels)
-    return resize(image, preprocessing.image_size, preprocessing)
-
-
-def inception_window(seed, area):
-    """A function from an image's shape (height, width) to the rectangle that `random_crop` cuts out.
-
-    Returns:
-        A function to int32 (4,): the top, the left, the height and the width.
     """
 
     def window(shape):
@@ -182,14 +170,7 @@ def inception_window(seed, area):
     return window
 
 
-def _cropped_mask(mask, window, preprocessing):
-    if mask is None:
-        return None
-    top, left, height, width = tf.unstack(window(tf.shape(mask)[:2]))
-    return resize_mask(mask[top : top + height, left : left + width], preprocessing.image_size)
-
-
-def random_scale(image, seed, preprocessing, jitter, mask=None):
+def random_scale(image, seed, preprocessing, jitter, outside=None):
     """Resize an image by a random factor, and crop or pad it to the model's size at a random place.
 
     Args:
@@ -197,16 +178,14 @@ def random_scale(image, seed, preprocessing, jitter, mask=None):
         seed: Two ints; the same seed gives the same image.
         preprocessing: `Preprocessing`, of which the size, interpolation and mean are used.
         jitter: The smallest and the largest factor; at 1 the image just covers the model's size.
-        mask: None, or integers (height, width, 1).
+        outside: The value of pixels that the image does not cover; None: the mean color.
 
     Returns:
-        float32 (height, width, channels) in [0, 255], padded by the mean color, and the mask, padded by 255,
-        or None.
+        float32 (height, width, channels).
 
     Example:
-        >>> pixels, mask = random_scale(tf.zeros((40, 50, 3)), [0, 1], Preprocessing(32), (0.5, 2.0))
-        >>> pixels.shape, mask is None
-        (TensorShape([32, 32, 3]), True)
+        >>> random_scale(tf.zeros((40, 50, 3)), [0, 1], Preprocessing(32), (0.5, 2.0)).shape
+        TensorShape([32, 32, 3])
 
     Source: DeepLabv3 (arXiv:1706.05587, section 4.1).
     """
@@ -220,15 +199,10 @@ def random_scale(image, seed, preprocessing, jitter, mask=None):
     numbers = (extent, size, tf.minimum(corner, own - extent), tf.minimum(before, target - size))
     extent, size, corner, before = (tf.cast(each, tf.int32) for each in numbers)
     padding = tf.pad(tf.stack([before, preprocessing.image_size - size - before], 1), [(0, 1), (0, 0)])
-
-    def placed(values, resized, fill):
-        cut = values[corner[0] : corner[0] + extent[0], corner[1] : corner[1] + extent[1]]
-        padded = tf.pad(resized(cut, (size[0], size[1])) - fill, padding) + fill
-        return tf.ensure_shape(padded, (*preprocessing.image_size, values.shape[-1]))
-
-    mean = tf.constant(preprocessing.mean, tf.float32) * 255
-    pixels = placed(image, lambda cut, shape: resize(cut, shape, preprocessing), mean)
-    return pixels, mask if mask is None else placed(tf.cast(mask, tf.int32), resize_mask, IGNORE)
+    kept = cut(image, lambda shape: tf.concat([corner, extent], 0))
+    fill = tf.constant(preprocessing.mean, tf.float32) * 255 if outside is None else outside
+    padded = tf.pad(resize(kept, (size[0], size[1]), preprocessing) - fill, padding) + fill
+    return tf.ensure_shape(padded, (*preprocessing.image_size, image.shape[-1]))
 
 
 def random_photometric(pixels, seed, probability):
@@ -274,31 +248,22 @@ def random_photometric(pixels, seed, probability):
     return tf.cond(contrast_first, lambda: pixels, lambda: contrast(pixels))
 
 
-def random_shift(image, seed, fraction):
-    """Shift an image by up to `fraction` of each side; the exposed border is black.
+def random_shift(image, seed, fraction, outside=None):
+    """Shift an image by up to `fraction` of each side.
 
     Args:
         image: float32 (height, width, channels) in [0, 255].
         seed: Two ints; the same seed shifts by the same vector.
         fraction: Largest shift as a fraction of the side, in [0, 1]; at subpixel precision.
+        outside: Of a map, the value of the exposed border; None: an image, whose border is black.
 
     Returns:
-        float32 (height, width, channels), interpolated bilinearly.
+        float32 (height, width, channels): of an image interpolated bilinearly, of a map the nearest pixels.
 
     Example:
         >>> random_shift(tf.zeros((16, 16, 3)), [0, 1], fraction=0.1).shape
         TensorShape([16, 16, 3])
     """
-    return _shifted(image, seed, fraction, "BILINEAR", 0.0)
-
-
-def _shifted_mask(mask, seed, fraction):
-    """As `random_shift`, of a mask (height, width, 1); what is exposed is ignored."""
-    shifted = _shifted(tf.cast(mask, tf.float32), seed, fraction, "NEAREST", float(IGNORE))
-    return tf.cast(shifted, tf.int32)
-
-
-def _shifted(image, seed, fraction, interpolation, fill):
     shape = tf.shape(image)[:2]
     down, right = tf.unstack(tf.random.stateless_uniform((2,), seed, -fraction, fraction))
     down, right = down * tf.cast(shape[0], tf.float32), right * tf.cast(shape[1], tf.float32)
@@ -306,8 +271,8 @@ def _shifted(image, seed, fraction, interpolation, fill):
         images=tf.expand_dims(image, 0),
         transforms=[[1.0, 0.0, -right, 0.0, 1.0, -down, 0.0, 0.0]],
         output_shape=shape,
-        fill_value=fill,
-        interpolation=interpolation,
+        fill_value=float(outside or 0),
+        interpolation="BILINEAR" if outside is None else "NEAREST",
         fill_mode="CONSTANT",
     )
     return tf.ensure_shape(shifted[0], image.shape)

@@ -102,11 +102,15 @@ def _decode_stored_window(encoded, window):
         return wider[:, left - start : left - start + width]
 
     def of_others():
-        image = decode_stored(encoded)
-        top, left, height, width = tf.unstack(window(tf.shape(image)[:2]))
-        return image[top : top + height, left : left + width]
+        return cut(decode_stored(encoded), window)
 
     return tf.ensure_shape(tf.cond(tf.io.is_jpeg(encoded), of_jpeg, of_others), (None, None, 3))
+
+
+def cut(image, window):
+    """A rectangle of a decoded image, or of a map; the window is as of `decode_window`."""
+    top, left, height, width = tf.unstack(window(tf.shape(image)[:2]))
+    return image[top : top + height, left : left + width]
 
 
 def with_channels(image, channels):

@@ -1,20 +1,12 @@
 """Folders of images and captions, in the form of `imagefolder` of Hugging Face's datasets."""
 
+import dataclasses
 import json
 import os
 
-from keras_vit.data.files import (
-    SPLIT_NAMES,
-    file_of_row,
-    file_orientations,
-    read_csv,
-    read_text,
-    split_of_row,
-    visible_files,
-)
+from keras_vit.data.files import SPLIT_NAMES, file_of_row, read_csv, read_table, read_text, split_of_row
 from keras_vit.data.pairs import Texts
-from keras_vit.data.samples import Samples, hold_out_missing
-from keras_vit.messages import listed
+from keras_vit.data.samples import hold_out_missing, samples_of_files
 
 TABLES = ("metadata.csv", "metadata.jsonl")
 FILE, TEXT, SPLIT = "file_name", "text", "split"
@@ -24,8 +16,8 @@ LAYOUT = (
 )
 
 
-def load_caption_folder(root, *, on_bad_image="fail", seed=0):
-    r"""Load a folder of images and captions. Hidden files are skipped.
+def load_caption_folder(root, files, *, on_bad_image="fail", seed=0):
+    r"""Load a folder of images and captions.
 
     Args:
         root: The folder, a pathlib.Path. It, or each of its folders train, val and test, has a table
@@ -33,10 +25,12 @@ def load_caption_folder(root, *, on_bad_image="fail", seed=0):
             each line): `file_name`, the path of an image relative to the table's folder, and `text`, its
             caption. An image with several captions has several rows. The split of an image is its `split` in
             the table, else its folder train, val or test, else train.
+        files: As of `visible_files`.
         on_bad_image, seed: As of `load_dataset`.
 
     Returns:
-        As `load_folder`, with `texts`. There are no classes: a label is the index of an image in its split.
+        (the paths of the files that are used, fields of a `Dataset` with `texts`). There are no classes: a
+        label is the index of an image in its split.
 
     Raises:
         ValueError: if there is no table, or a row of it is wrong; for an unreadable image.
@@ -46,38 +40,28 @@ def load_caption_folder(root, *, on_bad_image="fail", seed=0):
         >>> for number in range(9):
         ...     keras.utils.save_img(tmp / f"{number}.png", np.zeros((8, 8, 3)))
         >>> _ = (tmp / "metadata.csv").write_text("\n".join(["file_name,text", *rows]))
-        >>> found = load_caption_folder(tmp)
+        >>> _, found = load_caption_folder(tmp, keras_vit.data.files.visible_files(tmp))
         >>> len(found["splits"]["test"]), found["texts"].wordings["test"][0]
         (1, ('dot 4', 'a dot 4'))
 
     Source: https://huggingface.co/docs/datasets/image_dataset#imagefolder
     """
-    files = [file for in_folder in visible_files(root).values() for file in in_folder]
-    tables = [file for file in files if file.name in TABLES and _is_place(file.parent)]
+    folders = [folder for folder in files if _is_place(folder)]
+    tables = [file for folder in folders for file in files[folder] if file.name in TABLES]
     captions, split_of = _read_tables(root, tables)
-    orientations = dict(zip(sorted(captions), file_orientations(sorted(captions))))
-    bad = tuple(path for path, orientation in orientations.items() if not orientation)
-    splits = {}
-    for split in {*split_of.values()}:
-        paths = tuple(path for path in orientations if orientations[path] and split_of[path] == split)
-        splits[split] = Samples(paths, (0,) * len(paths))
-    is_turned = any(orientation and orientation > 1 for orientation in orientations.values())
-    if bad and on_bad_image == "fail":
-        raise ValueError(
-            f"{len(bad)} image(s) cannot be read: {listed(bad)}; remove them or give --on_bad_image skip"
-        )
+    by_split = {}
+    for path in sorted(captions):
+        by_split.setdefault(split_of[path], []).append(path)
+    splits, bad = samples_of_files(
+        {split: (paths, [0] * len(paths)) for split, paths in by_split.items()}, on_bad_image
+    )
     splits = {
-        split: Samples(samples.images, tuple(range(len(samples))), exif=is_turned)
+        split: dataclasses.replace(samples, labels=tuple(range(len(samples))))
         for split, samples in hold_out_missing(splits, seed).items()
     }
+    texts = {split: tuple(tuple(captions[p]) for p in of.images) for split, of in splits.items()}
     used = {*captions, *(os.fspath(root / table) for table in tables)}
-    return {
-        "class_names": (),
-        "splits": splits,
-        "texts": Texts({split: tuple(tuple(captions[p]) for p in of.images) for split, of in splits.items()}),
-        "bad_images": bad,
-        "ignored_files": tuple(path for file in files if (path := os.fspath(root / file)) not in used),
-    }
+    return used, {"class_names": (), "splits": splits, "texts": Texts(texts), "bad_images": bad}
 
 
 def _is_place(folder):
@@ -95,8 +79,7 @@ def _read_tables(root, tables):
             )
     captions, split_of, lines = {}, {}, {}
     for table in tables:
-        for line, row in (_csv_rows if table.suffix == ".csv" else _json_rows)(root / table):
-            where = f"{os.fspath(root / table)}, line {line}"
+        for where, row in (_csv_rows if table.suffix == ".csv" else _json_rows)(root / table):
             path, split = _place_of(root, table.parent, row, where)
             caption = row[TEXT].strip()
             if not caption:
@@ -105,7 +88,7 @@ def _read_tables(root, tables):
                 raise ValueError(f"{where}: {row[FILE]!r} is in split {split_of[path]}, too")
             if (path, caption) in lines:
                 raise ValueError(f"{where}: {row[FILE]!r} has this caption in {lines[path, caption]}, too")
-            lines[path, caption] = f"line {line}"
+            lines[path, caption] = where.rpartition(", ")[2]
             captions.setdefault(path, []).append(caption)
     if not captions:
         raise ValueError(f"no captions in {os.fspath(root)!r}; expected {LAYOUT}")
@@ -125,34 +108,21 @@ def _place_of(root, folder, row, where):
 
 
 def _csv_rows(table):
-    """Pairs of a line number and a dict, of a table with the names of its columns in the first line."""
-    rows = read_csv(table)
-    columns = rows[0][1] if rows else []
-    if not {FILE, TEXT} <= {*columns} or len({*columns}) < len(columns):
-        raise ValueError(
-            f"{os.fspath(table)}, line 1: expected the columns {COLUMNS}, each once; got "
-            f"{', '.join(columns) or 'none'}"
-        )
-    for line, row in rows[1:]:
-        if len(row) != len(columns):
-            where = f"{os.fspath(table)}, line {line}"
-            raise ValueError(f"{where}: expected {len(columns)} values; got {len(row)}")
-        yield line, dict(zip(columns, row))
+    """Pairs of a place for messages and a row, of a table with the names of its columns in the first line."""
+    return read_table(table, read_csv(table), {FILE, TEXT}.issubset, COLUMNS)
 
 
 def _json_rows(table):
-    """Pairs of a line number and a dict, of a table with an object on each line."""
+    """Pairs of a place for messages and a row, of a table with an object on each line."""
     for line, text in enumerate(read_text(table).splitlines(), 1):
         if not text.strip():
             continue
+        where = f"{os.fspath(table)}, line {line}"
         try:
             row = json.loads(text)
         except (ValueError, RecursionError):
             row = text.strip()
         values = [row.get(FILE), row.get(TEXT), row.get(SPLIT, "")] if isinstance(row, dict) else [None]
         if not all(isinstance(value, str) for value in values):
-            raise ValueError(
-                f"{os.fspath(table)}, line {line}: expected an object with {COLUMNS}, all text; got "
-                f"{text.strip()[:80]}"
-            )
-        yield line, row
+            raise ValueError(f"{where}: expected an object with {COLUMNS}, all text; got {text.strip()[:80]}")
+        yield where, row

@@ -13,15 +13,19 @@ def load_digits(argument=None, *, seed, **options):
     >>> load_digits(seed=0)["class_names"][:3]
     ('0', '1', '2')
     """
-    from PIL import Image
     from sklearn import datasets
 
-    digits = datasets.load_digits()
-    encoded = []
-    for scan in digits.images:  # 8×8 numbers from 0 to 16
-        file = io.BytesIO()
-        Image.fromarray(np.round(scan * 255 / 16).astype("uint8")).save(file, "PNG")
-        encoded.append(file.getvalue())
-    samples = Samples(tuple(encoded), tuple(map(int, digits.target)), exif=False)
+    digits = datasets.load_digits()  # scans of 8×8 numbers from 0 to 16
+    scans = tuple(png(np.round(scan * 255 / 16).astype("uint8")) for scan in digits.images)
+    samples = Samples(scans, tuple(map(int, digits.target)), exif=False)
     names = tuple(map(str, digits.target_names))
     return {"class_names": names, "splits": hold_out_missing({"train": samples}, seed)}
+
+
+def png(pixels, **options):
+    """The content of a PNG file by Pillow, with options of its `save`."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", **options)
+    return file.getvalue()

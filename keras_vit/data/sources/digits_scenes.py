@@ -5,7 +5,7 @@ import io
 import numpy as np
 
 from keras_vit.data.masks import MaskSamples
-from keras_vit.data.sources.digits import load_digits
+from keras_vit.data.sources.digits import load_digits, png
 
 SIDE = 32  # pixels of a scene
 DIGITS = (2, 4)  # the fewest and the most that are tried in a scene, each in a corner of its own
@@ -31,7 +31,8 @@ def load_digits_scenes(argument=None, *, seed, **options):
         opened = [Image.open(io.BytesIO(content)) for content in samples.images]
         scans = np.stack([np.float32(scan) / 255 for scan in opened])
         made = [scene(scans, samples.labels, [seed, number, index]) for index in range(COUNTS[split])]
-        pictures, masks = (tuple(map(_png, each)) for each in zip(*made))
+        # A small file takes longer to write than to keep.
+        pictures, masks = (tuple(png(pixels, compress_level=0) for pixels in part) for part in zip(*made))
         splits[split] = MaskSamples(pictures, masks, exif=False)
     return {"class_names": ("background", *digits["class_names"]), "splits": splits}
 
@@ -83,13 +84,3 @@ def scene(scans, labels, seed):
         mask[window][is_ink], owner[window][is_ink] = labels[chosen] + 1, len(inks)
         inks.append(int(is_ink.sum()))
     return np.clip(np.round(picture), 0, 255).astype("uint8"), mask
-
-
-def _png(pixels):
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(
-        file, "PNG", compress_level=0
-    )  # A small file takes longer to write than to keep.
-    return file.getvalue()

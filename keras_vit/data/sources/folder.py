@@ -1,5 +1,6 @@
 """Folders of images: classes as subfolders, or labels in a table."""
 
+import functools
 import importlib
 import os
 import pathlib
@@ -9,12 +10,12 @@ from keras_vit.data.files import (
     IMAGE_SUFFIXES,
     SPLIT_NAMES,
     file_of_row,
-    file_orientations,
     read_csv,
+    read_table,
     split_of_row,
     visible_files,
 )
-from keras_vit.data.samples import Samples, hold_out_missing
+from keras_vit.data.samples import hold_out_missing, samples_of_files
 from keras_vit.data.sources.caption_folder import load_caption_folder
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
@@ -26,6 +27,7 @@ LAYOUT = (
     "val/CLASS/*.jpg and test/CLASS/*.jpg)"
 )
 TABLE = "labels.csv"
+FILE = ("file", "filename")  # names of its column of images
 
 
 def load_folder(
@@ -58,15 +60,22 @@ def load_folder(
     root = pathlib.Path(path).expanduser()
     if not root.is_dir():
         raise ValueError(f"no such folder: {os.fspath(root)!r}")
+    kind, files = label_kind(task), visible_files(root)
     if texts:
-        return load_caption_folder(root, on_bad_image=on_bad_image, seed=seed)
-    kind, table = label_kind(task), os.fspath(root / TABLE)
-    if kind.folder != "folder":
-        load = getattr(
-            importlib.import_module(f"keras_vit.data.sources.{kind.folder}"), f"load_{kind.folder}"
-        )
-        return load(root, on_bad_image=on_bad_image, seed=seed)
-    files = visible_files(root)
+        load = load_caption_folder
+    elif kind.folder != "folder":
+        module = importlib.import_module(f"keras_vit.data.sources.{kind.folder}")
+        load = getattr(module, f"load_{kind.folder}")
+    else:
+        load = functools.partial(_load_labels, kind=kind, labels=labels)
+    used, fields = load(root, files, on_bad_image=on_bad_image, seed=seed)
+    paths = (os.fspath(root / file) for in_folder in files.values() for file in in_folder)
+    return {**fields, "ignored_files": tuple(path for path in paths if path not in used)}
+
+
+def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
+    """The used files, and fields of a `Dataset`, of a folder of classes or with a table."""
+    table = os.fspath(root / TABLE)
     rows = read_csv(root / TABLE) if (root / TABLE).is_file() else []
     if kind.is_class_id and not (rows and "label" in map(str.strip, rows[0][1])):
         names, by_split, empty = _read_classes(root, files) if labels else _read_images(root, files)
@@ -82,26 +91,9 @@ def load_folder(
         names, by_split = _read_table(root, rows, kind)
         used, empty = {table}, ()
     used.update(path for paths, _ in by_split.values() for path in paths)
-    paths = (os.fspath(root / file) for in_folder in files.values() for file in in_folder)
-    ignored = tuple(path for path in paths if path not in used)
-    splits, bad = {}, []
-    for split, (paths, labels) in by_split.items():
-        orientations = file_orientations(paths)
-        readable = [i for i, orientation in enumerate(orientations) if orientation]
-        bad += sorted(path for path, orientation in zip(paths, orientations) if not orientation)
-        is_turned = any(orientations[i] > 1 for i in readable)
-        splits[split] = Samples(paths, labels, exif=is_turned).take(readable)
-    if bad and on_bad_image == "fail":
-        raise ValueError(
-            f"{len(bad)} image(s) cannot be read: {listed(bad)}; remove them or give --on_bad_image skip"
-        )
-    return {
-        "class_names": names,
-        "splits": hold_out_missing(splits, seed),
-        "bad_images": tuple(bad),
-        "ignored_files": ignored,
-        "empty_folders": tuple(empty),
-    }
+    splits, bad = samples_of_files(by_split, on_bad_image)
+    fields = {"class_names": names, "splits": hold_out_missing(splits, seed), "bad_images": bad}
+    return used, {**fields, "empty_folders": tuple(empty)}
 
 
 def image_files(root):
@@ -212,23 +204,19 @@ def _split_folders(root, folders):
 
 def _read_table(root, rows, kind):
     """The names of the classes or targets, and paths and labels by split."""
-    table = os.fspath(root / TABLE)
-    columns = ["file" if column == "filename" else column for column in map(str.strip, rows[0][1])]
-    names = tuple(column for column in columns if column not in ("file", "split"))
-    if "file" not in columns or not kind.fits_columns(names) or len(set(columns)) < len(columns):
-        raise ValueError(
-            f"{table}, line 1: expected the columns file (or filename), split (may be missing) and "
-            f"{kind.columns}, each once; got {', '.join(columns)}"
-        )
-    by_split, lines = {}, {}
-    for line, values in rows[1:]:
-        where = f"{table}, line {line}"
-        if len(values) != len(columns):
-            raise ValueError(f"{where}: expected {len(columns)} values; got {len(values)}")
-        row = dict(zip(columns, map(str.strip, values)))
-        path = file_of_row(root, row["file"], f"{where}, column file")
-        if line != lines.setdefault(path, line):
-            raise ValueError(f"{where}, column file: {row['file']!r} is in line {lines[path]} too")
+    table, rows = os.fspath(root / TABLE), [(line, [*map(str.strip, values)]) for line, values in rows]
+    names = tuple(column for column in rows[0][1] if column not in (*FILE, "split"))
+    by_split, lines, expected = {}, {}, f"file (or filename), split (may be missing) and {kind.columns}"
+
+    def accepts(columns):
+        return len({*FILE} & {*columns}) == 1 and kind.fits_columns(names)
+
+    for where, row in read_table(table, rows, accepts, expected):
+        column = next(name for name in FILE if name in row)
+        path = file_of_row(root, row[column], f"{where}, column {column}")
+        if where != lines.setdefault(path, where):
+            line = lines[path].rpartition(", ")[2]
+            raise ValueError(f"{where}, column {column}: {row[column]!r} is in {line} too")
         split = split_of_row(row.get("split", ""), "train", f"{where}, column split")
         label = tuple(_parse_label(kind, row[name], f"{where}, column {name}") for name in names)
         by_split.setdefault(split, []).append((path, label[0] if kind.is_class_id else label))

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from keras_vit.data.files import IMAGE_SUFFIXES, SPLIT_NAMES, file_orientations, read_text, visible_files
+from keras_vit.data.files import IMAGE_SUFFIXES, SPLIT_NAMES, file_orientations, read_text, refuse_unreadable
 from keras_vit.data.masks import MaskSamples, read_mask
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.labels import IGNORE
@@ -29,9 +29,21 @@ LAYOUT = (
 
 
 @dataclasses.dataclass(frozen=True)
-class _Mask:
-    """A mask's (width, height), the pixel count of each of its values, or why it cannot be read."""
+class _Pair:
+    """An image and its mask.
 
+    Args:
+        split, image, mask: The split, and the paths.
+        orientation: The image's EXIF orientation; None if it cannot be read.
+        size: The mask's (width, height).
+        pixels: The pixel count of each of its values.
+        reason: Why the mask cannot be read.
+    """
+
+    split: str
+    image: str
+    mask: str
+    orientation: int | None
     size: tuple[int, int] | None = None
     pixels: dict[int, int] = dataclasses.field(default_factory=dict)
     reason: str = ""
@@ -55,8 +67,8 @@ class _Classes:
     colors: tuple[int, ...] | None = None
 
 
-def load_mask_folder(root, *, on_bad_image="fail", seed=0):
-    """Load a folder of images and masks of the same names, in subfolders or not; hidden files are skipped.
+def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
+    """Load a folder of images and masks of the same names, in subfolders or not.
 
     Args:
         root: The folder, a pathlib.Path: images/NAME.jpg (or another kind of image) with masks/NAME.png, or
@@ -64,11 +76,12 @@ def load_mask_folder(root, *, on_bad_image="fail", seed=0):
             per line, for the values from 0 on, with "-" for values to ignore; or on each line a name, a tab
             and its value (0 to 255) or, for masks in color, its color (#rrggbb). Without it the classes are
             the numbers from 0 to the largest in a mask. 255 is ignored unless a line has this value.
+        files: As of `visible_files`.
         on_bad_image: As of `load_dataset`; it is for images and masks that cannot be read.
         seed: Of the split.
 
     Returns:
-        As `load_folder`.
+        (the paths of the files that are used, fields of a `Dataset`).
 
     Raises:
         ValueError: for another layout, or a mask that is missing, has another size than its image in its EXIF
@@ -80,54 +93,37 @@ def load_mask_folder(root, *, on_bad_image="fail", seed=0):
         ...     (tmp / name).mkdir()
         ...     for number in range(10):
         ...         Image.fromarray(np.eye(8, dtype="uint8")).save(tmp / name / f"{number}.png")
-        >>> found = load_mask_folder(tmp)
+        >>> _, found = load_mask_folder(tmp, keras_vit.data.files.visible_files(tmp))
         >>> found["class_names"], len(found["splits"]["train"])
         (('0', '1'), 7)
     """
-    files = [file for in_folder in visible_files(root).values() for file in in_folder]
-    pairs = _read_pairs(root, files)
+    paths = _read_pairs(root, [file for in_folder in files.values() for file in in_folder])
     classes = _read_classes(root)
-    used, bad, splits, pixels = {os.fspath(root / CLASSES)}, [], {}, collections.Counter()
-    checked = {split: _check_pairs(of_split, classes.colors) for split, of_split in pairs.items()}
-    _refuse_other_sizes(row for rows in checked.values() for row in rows)
-    for split, rows in checked.items():
-        readable = [row for row in rows if row[2] and not row[3].reason]
-        bad += [image for image, _, orientation, _ in rows if not orientation]
-        bad += [mask for _, mask, _, known in rows if known.reason]
-        for _, _, _, known in readable:
-            pixels.update(known.pixels)
-        used.update(path for image, mask, *_ in rows for path in (image, mask))
-        is_turned = any(orientation > 1 for _, _, orientation, _ in readable)
-        splits[split] = MaskSamples(
-            tuple(row[0] for row in readable),
-            tuple(row[1] for row in readable),
-            classes.table,
-            classes.colors,
-            exif=is_turned,
-        )
-    if bad and on_bad_image == "fail":
-        reasons = {row[1]: row[3].reason for rows in checked.values() for row in rows}
-        words = [f"{path} ({reasons[path]})" if reasons.get(path) else path for path in bad]
-        raise ValueError(
-            f"{len(bad)} image(s) or mask(s) cannot be read: {listed(words)}; remove them or give "
-            "--on_bad_image skip"
-        )
+    pairs = _check_pairs(paths, classes.colors)
+    _refuse_other_sizes(pairs)
+    bad = {pair.image: pair.image for pair in pairs if not pair.orientation}
+    bad |= {pair.mask: f"{pair.mask} ({pair.reason})" for pair in pairs if pair.reason}
+    refuse_unreadable([*bad.values()], on_bad_image, "image(s) or mask(s)")
     if classes.values is not None:
-        _refuse_other_values(checked, classes)
+        _refuse_other_values(pairs, classes)
+    pixels, splits = collections.Counter(), {}
+    for split in {split for split, *_ in paths}:
+        readable = [p for p in pairs if p.split == split and p.orientation and not p.reason]
+        for pair in readable:
+            pixels.update(pair.pixels)
+        images, masks = (tuple(getattr(pair, name) for pair in readable) for name in ("image", "mask"))
+        is_turned = any(pair.orientation > 1 for pair in readable)
+        splits[split] = MaskSamples(images, masks, classes.table, classes.colors, exif=is_turned)
     _refuse_one_class(root, pixels, classes)
     names = classes.names or tuple(map(str, range(max({*pixels} - {IGNORE}) + 1)))
-    paths = (os.fspath(root / file) for file in files)
-    return {
-        "class_names": names,
-        "splits": hold_out_missing(splits, seed),
-        "bad_images": tuple(bad),
-        "ignored_files": tuple(path for path in paths if path not in used),
-    }
+    fields = {"class_names": names, "splits": hold_out_missing(splits, seed), "bad_images": tuple(bad)}
+    used = {os.fspath(root / CLASSES), *(path for pair in pairs for path in (pair.image, pair.mask))}
+    return used, fields
 
 
 def _read_pairs(root, files):
-    """By split, the paths of images and masks; ValueError if there are none, or a mask is missing."""
-    images, masks = ({}, {})
+    """(split, image, mask) of each pair; ValueError if there are none, or a mask is missing."""
+    images, masks = {}, {}
     for file in files:
         for kind, found in ((IMAGES, images), (MASKS, masks)):
             if place := _place(file, kind):
@@ -138,17 +134,17 @@ def _read_pairs(root, files):
     images = {place: found for place, found in images.items() if found}
     if not images:
         raise ValueError(f"no images and masks in {os.fspath(root)!r}; expected {LAYOUT}")
-    pairs, missing = {}, []
+    pairs, missing = [], []
     for (split, name), found in sorted(images.items(), key=lambda item: (item[0][0], str(item[0][1]))):
         if len(found) > 1:
             raise ValueError(f"expected one image for each mask; got {', '.join(map(str, found))}")
         own = [file for file in masks.get((split, name), ()) if file.suffix.lower() == ".png"]
         if own:
-            pairs.setdefault(split, []).append((os.fspath(root / found[0]), os.fspath(root / own[0])))
+            pairs.append((split, os.fspath(root / found[0]), os.fspath(root / own[0])))
         else:
             missing.append(str(found[0]))
     if missing:
-        paired = {mask for of_split in pairs.values() for _, mask in of_split}
+        paired = {mask for _, _, mask in pairs}
         others = [str(file) for in_place in masks.values() for file in in_place]
         others = [file for file in others if os.fspath(root / file) not in paired]
         others = others or sorted(
@@ -158,8 +154,9 @@ def _read_pairs(root, files):
             f"{len(missing)} image(s) in {os.fspath(root)!r} have no mask: {listed(missing)}; "
             f"{f'there is {listed(others)}; ' if others else ''}expected {LAYOUT}"
         )
-    if "train" not in pairs:
-        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {', '.join(pairs)}")
+    splits = dict.fromkeys(split for split, *_ in pairs)
+    if "train" not in splits:
+        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {', '.join(splits)}")
     return pairs
 
 
@@ -218,33 +215,37 @@ def _parse_key(key):
     return int(key) if re.fullmatch("[0-9]{1,3}", key) and int(key) <= IGNORE else None
 
 
-def _check_pairs(pairs, colors):
-    """For each pair: the paths, the image's EXIF orientation (None: it is unreadable), and the `_Mask`."""
-    orientations = file_orientations([image for image, _ in pairs])
+def _check_pairs(paths, colors):
+    """A `_Pair` for each of (split, image, mask)."""
+    _, images, masks = zip(*paths)
+    orientations = file_orientations(images)
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        masks = pool.map(functools.partial(_check_mask, colors=colors), [mask for _, mask in pairs])
-        masks = [*tqdm(masks, "checking masks", len(pairs), unit="mask", delay=2, disable=None)]
-    return [(*pair, orientation, mask) for pair, orientation, mask in zip(pairs, orientations, masks)]
+        checked = pool.map(functools.partial(_check_mask, colors=colors), masks)
+        checked = [*tqdm(checked, "checking masks", len(masks), unit="mask", delay=2, disable=None)]
+    return [
+        _Pair(*pair, orientation, **mask) for pair, orientation, mask in zip(paths, orientations, checked)
+    ]
 
 
 def _check_mask(path, colors):
+    """The fields of a `_Pair` that are about the mask."""
     try:
         mask = read_mask(path, colors=colors)
     except ValueError as error:
-        return _Mask(reason=str(error))
-    counts = np.bincount(mask.ravel(), minlength=IGNORE + 1).tolist()
-    return _Mask(mask.shape[::-1], {value: count for value, count in enumerate(counts) if count})
+        return {"reason": str(error)}
+    counts = enumerate(np.bincount(mask.ravel()).tolist())
+    return {"size": mask.shape[::-1], "pixels": {value: count for value, count in counts if count}}
 
 
-def _refuse_other_sizes(rows):
+def _refuse_other_sizes(pairs):
     """Raise ValueError for masks of another size than their images."""
     wrong = []
-    for image, mask, orientation, known in rows:
-        if orientation and not known.reason:
-            with Image.open(image) as opened:
-                size = opened.size[::-1] if orientation >= TRANSPOSED else opened.size
-            if size != known.size:
-                wrong.append(f"{mask} ({_pixels(known.size)}, but its image has {_pixels(size)})")
+    for pair in pairs:
+        if pair.orientation and not pair.reason:
+            with Image.open(pair.image) as opened:
+                size = opened.size[::-1] if pair.orientation >= TRANSPOSED else opened.size
+            if size != pair.size:
+                wrong.append(f"{pair.mask} ({_pixels(pair.size)}, but its image has {_pixels(size)})")
     if wrong:
         raise ValueError(f"{len(wrong)} mask(s) have another size than their image: {listed(wrong)}")
 
@@ -253,13 +254,10 @@ def _pixels(size):
     return f"{size[0]}×{size[1]} pixels"
 
 
-def _refuse_other_values(checked, classes):
+def _refuse_other_values(pairs, classes):
     """Raise ValueError for masks with values for which `classes.txt` has no line."""
-    wrong = []
-    for rows in checked.values():
-        for _, mask, _, known in rows:
-            if other := [value for value in known.pixels if value not in classes.values]:
-                wrong.append(f"{mask} ({listed(other)})")
+    others = {pair.mask: sorted(pair.pixels.keys() - classes.values) for pair in pairs}
+    wrong = [f"{mask} ({listed(values)})" for mask, values in others.items() if values]
     if wrong:
         named = sorted(classes.values - {IGNORE})
         words = f"from 0 to {named[-1]}" if named == [*range(len(named))] else listed(named)

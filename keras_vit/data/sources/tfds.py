@@ -86,7 +86,8 @@ def image_feature(builder):
     images = [
         key
         for key, feature in sorted(features.items())
-        if isinstance(feature, tfds.features.Image) and not _read_masks(builder.info.name, key, feature)
+        if isinstance(feature, tfds.features.Image)
+        and not any(read_labels(builder.info.name, key, feature) for read_labels in READERS.values())
     ]
     supervised = builder.info.supervised_keys or ("",)
     key = supervised[0] if supervised[0] in images else (images or [None])[0]

@@ -136,10 +136,7 @@ def test_labels_are_passed_on_and_batches_may_be_empty():
     "fractions, message",
     [
         ({"corrupt_rate": 0}, r"corrupt_rate must be a number in \(0, 1\]; got 0"),
-        (
-            {"mask_fraction": 0.8, "random_fraction": 0.3},
-            r"mask_fraction \+ random_fraction must be .* got 1.1",
-        ),
+        ({"mask_fraction": 0.8, "random_fraction": 0.3}, r"mask_fraction \+ random_fraction must .* got 1.1"),
     ],
 )
 def test_fractions_out_of_range_are_refused(fractions, message):

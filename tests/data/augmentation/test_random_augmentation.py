@@ -171,10 +171,9 @@ def test_a_layer_with_other_random_state_is_accepted_and_reported():
 @pytest.mark.parametrize(
     "fields, message",
     [
-        (
-            {"crop_area": (0.5, 0.1)},
-            r"crop_area must be \(smallest, largest\) in \(0, 1\] .*got \(0.5, 0.1\)",
-        ),
+        ({"crop_area": (0.5, 0.1)}, r"crop_area must be \(smallest, largest\) in \(0, 1\] .*\(0.5, 0.1\)"),
+        ({"scale_jitter": (2.0, 0.5)}, r"scale_jitter must be \(smallest, largest\) above 0"),
+        ({"crop_area": (0.5, 1.0), "scale_jitter": (0.5, 1.0)}, "crop_area or scale_jitter; got both"),
         ({"shift": -0.1}, r"shift must be a number in \[0, 1\]; got -0.1"),
         ({"flip": 1}, "flip must be True or False; got 1"),
         ({"randaugment": (2, 10)}, r"randaugment must be \(number of layers, magnitude in \(0, 1\]\)"),
@@ -197,12 +196,19 @@ def test_a_layer_with_weights_is_refused():
         Augmentation(layers=(layer,))
 
 
-@pytest.mark.parametrize("fields", [{"crop_area": (0.5, 1.0)}, {"cutmix": 0.1}])
-def test_some_changes_need_a_size(fields):
-    with pytest.raises(ValueError, match=f"{[*fields][0]} need a preprocessing with an image_size; got None"):
-        image_augmentation(Augmentation(**fields), Preprocessing(None))
+SIZE = "need a preprocessing with an image_size; got None"
+GRAY = Preprocessing(24, mean=(0.5,), std=(0.5,))
 
 
-def test_gray_images_have_no_colors_to_change():
-    with pytest.raises(ValueError, match="randaugment needs 3 channels; the model reads 1"):
-        image_augmentation(EVERYTHING, Preprocessing(24, mean=(0.5,), std=(0.5,)))
+@pytest.mark.parametrize(
+    "fields, preprocessing, message",
+    [
+        ({"crop_area": (0.5, 1.0)}, Preprocessing(None), f"crop_area {SIZE}"),
+        ({"scale_jitter": (0.5, 2.0)}, Preprocessing(None), f"scale_jitter {SIZE}"),
+        ({"cutmix": 0.1}, Preprocessing(None), f"cutmix {SIZE}"),
+        ({"randaugment": (2, 0.5)}, GRAY, "randaugment needs 3 channels; the model reads 1"),
+    ],
+)
+def test_some_changes_need_a_size_or_colors(fields, preprocessing, message):
+    with pytest.raises(ValueError, match=message):
+        image_augmentation(Augmentation(**fields), preprocessing)

@@ -1,10 +1,9 @@
 import struct
-import zlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.encoded import encoded
+from made.encoded import encoded, png_of
 from PIL import Image
 
 from keras_vit.data.decoding.encoded_images import decode_stored, is_bounded
@@ -97,18 +96,6 @@ def test_what_the_two_decoders_read_differently_is_refused_by_both(kind, tmp_pat
 # Bounds -------------------------------------------------------------------------------------------
 
 
-def png_of(width, height):
-    """The header of a PNG of any size, with hardly any pixels."""
-
-    def chunk(kind, content):
-        return (
-            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        )
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
-
-
 def jpeg_of(width, height):
     content = bytearray(encoded(IMAGE, "JPEG"))
     start = content.index(b"\xff\xc0")
@@ -128,7 +115,7 @@ def webp_of(width, height, **options):
 
 
 LARGE = {
-    "png": png_of(60_000, 60_000),
+    "png": png_of(bytes(100), 60_000, 60_000, 8, 2),
     "jpeg": jpeg_of(60_000, 60_000),
     "bmp": bmp_file(24)[:18] + struct.pack("<ii", 60_000, -60_000) + bmp_file(24)[26:],
     "gif screen": gif(screen=(60_000, 60_000)),

@@ -1,4 +1,3 @@
-import os
 import pathlib
 
 import numpy as np
@@ -29,10 +28,6 @@ def sizes(dataset):
 
 def decoded(records):
     return [(number_of(tf.io.decode_png(r[-2]).numpy()), int(r[-1])) for r in records.as_numpy_iterator()]
-
-
-def numbers(records):
-    return [number for number, _ in decoded(records)]
 
 
 def load(data_dir, name="toy", **options):
@@ -153,13 +148,8 @@ def test_of_several_labels_the_supervised_one_is_taken_and_else_the_only_one_of_
 def masks_of(features, masks, data_dir, name, **options):
     """The class maps of a made data set with an image and a mask of these features, and the class names."""
     found = [{"image": np.zeros((4, 6, 3), "uint8"), key: mask} for mask in masks for key in features]
-    prepare(
-        data_dir,
-        {"train": found, "test": found[:2], "validation": found[:2]},
-        {"image": PICTURE, **features},
-        name,
-        **options,
-    )
+    splits = {"train": found, "test": found[:2], "validation": found[:2]}
+    prepare(data_dir, splits, {"image": PICTURE, **features}, name, **options)
     dataset = load(data_dir, f"{name}:1.0.0", task="segmentation")  # not the one that would be downloaded
     records = [r for s in dataset.splits.values() for r in s.evaluation_records().as_numpy_iterator()]
     assert {mask.dtype for _, mask in records} == {np.dtype("uint8")}
@@ -172,32 +162,21 @@ VOC = tfds.features.LabeledImage(labels=["background", "aeroplane", "bicycle"])
 
 
 @pytest.mark.parametrize(
-    "name, features, values, classes, names",
+    "name, key, values, classes, names",
     [
-        ("oxford_iiit_pet", {"segmentation_mask": MASK}, [1, 2, 3, 0], [0, 1, 2, 255], ("pet", "border", 3)),
-        (
-            "scene_parse150",
-            {"annotation": COLOR_MASK},
-            [0, 1, 150, 151],
-            [255, 0, 149, 255],
-            ("1", "150", 150),
-        ),
-        (
-            "cityscapes",
-            {"segmentation_label": MASK},
-            [7, 33, 0, 29],
-            [0, 18, 255, 255],
-            ("road", "bicycle", 19),
-        ),
-        ("voc", {"masks": VOC}, [0, 2, 255, 1], [0, 2, 255, 1], ("background", "bicycle", 3)),
+        ("oxford_iiit_pet", "segmentation_mask", [1, 2, 3, 0], [0, 1, 2, 255], ("pet", "border", 3)),
+        ("scene_parse150", "annotation", [0, 1, 150, 151], [255, 0, 149, 255], ("1", "150", 150)),
+        ("cityscapes", "segmentation_label", [7, 33, 0, 29], [0, 18, 255, 255], ("road", "bicycle", 19)),
+        ("voc", "masks", [0, 2, 255, 1], [0, 2, 255, 1], ("background", "bicycle", 3)),
     ],
 )
-def test_masks_of_known_data_sets_become_classes(name, features, values, classes, names, tmp_path):
+def test_masks_of_known_data_sets_become_classes(name, key, values, classes, names, tmp_path):
     mask = np.tile(np.uint8(values), (4, 2))[:, :6, np.newaxis]
-    if "annotation" in features:
+    if key == "annotation":
         mask = np.concatenate([mask, mask[::-1] + 7, 0 * mask], -1)  # The others are numbers of instances.
-    keys = ("image", "annotation") if "annotation" in features else None
-    found, class_names = masks_of(features, [mask] * 40, tmp_path, name, supervised_keys=keys)
+    keys = ("image", key) if key == "annotation" else None
+    feature = {"annotation": COLOR_MASK, "masks": VOC}.get(key, MASK)
+    found, class_names = masks_of({key: feature}, [mask] * 40, tmp_path, name, supervised_keys=keys)
     assert {str(each) for each in found} == {str(np.tile(classes, (4, 2))[:, :6].tolist())}
     assert (class_names[0], class_names[-1], len(class_names)) == names
 
@@ -214,7 +193,7 @@ def test_a_data_set_without_pictures_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "own, sizes",
+    "own, expected",
     [
         ({"train": 100}, (72, 8, 20)),
         ({"full": 100}, (72, 8, 20)),
@@ -222,19 +201,17 @@ def test_a_data_set_without_pictures_is_refused(tmp_path):
         ({"train": 100, "validation": 7, "test": 8, "extra": 9}, (100, 7, 8)),
     ],
 )
-def test_missing_splits_are_held_out(own, sizes, tmp_path):
+def test_missing_splits_are_held_out(own, expected, tmp_path):
     prepare(tmp_path, own)
-    splits = load(tmp_path).splits
-    assert tuple(map(len, splits.values())) == sizes
-    held = [set(numbers(samples.evaluation_records())) for samples in splits.values()]
-    assert len(set().union(*held)) == sum(sizes)
+    dataset = load(tmp_path)
+    assert sizes(dataset) == expected
+    held = [{number for number, _ in decoded(s.evaluation_records())} for s in dataset.splits.values()]
+    assert len(set().union(*held)) == sum(expected)
 
 
-@pytest.mark.parametrize("name, sizes", [("imagenet2012", (99, 1, 30))])
-def test_a_preset_is_found_by_the_data_sets_name(name, sizes, tmp_path):
-    prepare(tmp_path, {"train": 100, "validation": 30, "test": 20}, name=name)
-    splits = load(tmp_path, os.path.join(name, "1.0.0")).splits
-    assert tuple(map(len, splits.values())) == sizes
+def test_a_preset_is_found_by_the_data_sets_name(tmp_path):
+    prepare(tmp_path, {"train": 100, "validation": 30, "test": 20}, name="imagenet2012")
+    assert sizes(load(tmp_path, "imagenet2012/1.0.0")) == (99, 1, 30)
     assert PRESETS["imagenet21k"] == ("full[51200:]", "full[:51200]", "full[:51200]")
 
 
