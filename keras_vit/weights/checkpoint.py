@@ -25,7 +25,7 @@ from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import find, licence_note, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
-from keras_vit.weights.image_text import TwoTowers, has_text_tower, read_towers
+from keras_vit.weights.image_text import TwoTowers, read_towers
 from keras_vit.weights.keras_file import (
     assign_weights,
     model_of,
@@ -140,7 +140,8 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
         check_family(arrays)
         layout = detect_layout(arrays)
         skipped = {*layout.skipped_keys(arrays)} if layout else ()
-    if kind == "stored" and has_text_tower(skipped):
+    towers = layout and layout.forms.get("image_text")
+    if kind == "stored" and towers and towers.has_text_tower(skipped):
         kind = "image_text"
     others = {}
     if kind in _EXPECTED:
@@ -177,13 +178,14 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
             split_heads(mapped, arguments)
     arrays, keys, unknown, left_out, _ = mapped
     left_out = [*left_out, *sorted(skipped)]
+    folder = path.parent if digest is None else None  # No digest covers its configuration.
     stored = StoredModel(path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, resize)
     if kind == "image_text":
         with named(path):
-            stored.towers = read_towers(stored, others, described=digest is None)
+            stored.towers = read_towers(stored, others, folder)
     if kind == "pretrainer" and "prediction/kernel" not in arrays:  # which an ImageGPT has
         with named(path):
-            stored.decoder = read_decoder(stored, others, described=digest is None)
+            stored.decoder = read_decoder(stored, others, folder)
     return stored
 
 

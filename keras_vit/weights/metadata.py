@@ -118,8 +118,10 @@ def checked_options(options, file):
     return {n: v if v is None or not normalize[n] else normalize[n](v) for n, v in options.items()}
 
 
-def read_json(path):
-    """Read a JSON object from a file of bounded size."""
+def read_json(path, missing=None):
+    """Read a JSON object from a file of bounded size; `missing`, if given, stands for a file that is none."""
+    if missing is not None and not path.is_file():
+        return missing
     try:
         if path.stat().st_size > LARGEST_SIDECAR:
             raise ValueError(f"it has more than {LARGEST_SIDECAR} bytes")

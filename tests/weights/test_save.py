@@ -21,14 +21,13 @@ from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_we
 from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.weights.array_files import digest_in, read_arrays, write_arrays
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.save import cannot_express
 
 # Keys in published files, and their Linen names, which are written.
 RENAMED = (("LayerNorm_2", "LayerNorm_1"), ("Attention_1", "Attention_0"), ("Block_3", "Block_0"))
 FLOATS = {**{name: name for name in ("float16", "float32", "float64")}, "bfloat16": ml_dtypes.bfloat16}
 NOT_SAVED = ("name", "trainable", "dtype", "frozen")
 CONFIGS = ("config.json", "preprocessor_config.json")
-ONE_TOWER = [name for name, layout in LAYOUTS.items() if not layout.two_towers]
+ONE_TOWER = [name for name, layout in LAYOUTS.items() if "classifier" in layout.forms]
 every_layout = pytest.mark.parametrize("layout", ONE_TOWER)
 
 
@@ -205,7 +204,7 @@ def test_a_layout_holds_a_model_or_says_what_it_cannot_express(tmp_path_factory,
 
 def assert_refused_or_round_trip(model, folder, layout):
     path = target(folder, layout)
-    if reasons := cannot_express(layout, model.get_config()):
+    if reasons := LAYOUTS[layout].unsupported(model.get_config()):
         with pytest.raises(ValueError, match=f"the layout {layout!r} cannot express this model: ") as caught:
             save_weights(model, path, layout)
         assert all(reason in str(caught.value) for reason in reasons) and "\n" not in str(caught.value)
@@ -258,7 +257,7 @@ def test_a_model_for_any_size_of_a_stored_one_for_one_size_takes_images_of_their
 )
 def test_a_layout_holds_a_rare_model(layout, options, tmp_path):
     model = one_block(**options)
-    assert cannot_express(layout, model.get_config()) == []
+    assert LAYOUTS[layout].unsupported(model.get_config()) == []
     assert_refused_or_round_trip(model, tmp_path, layout)
 
 
@@ -307,19 +306,19 @@ REFUSED = [
 @pytest.mark.parametrize("layout, options, reason", REFUSED, ids=[f"{r[0]}: {r[2]}" for r in REFUSED])
 def test_what_a_layout_cannot_express_is_named(layout, options, reason, model):
     config = {**model.get_config(), **options}
-    assert any(reason in found for found in cannot_express(layout, config))
+    assert any(reason in found for found in LAYOUTS[layout].unsupported(config))
 
 
 @every_layout
 def test_an_option_that_a_layout_does_not_name_must_have_its_default(layout, model, monkeypatch):
     monkeypatch.setitem(DEFAULTS, "invented", False)
     config = model.get_config()
-    assert cannot_express(layout, {**config, "invented": False}) == []
-    assert cannot_express(layout, {**config, "invented": True}) == ["invented=True (supported: False)"]
-    assert cannot_express(layout, {**config, "unknown": True}) == ["unknown=True (supported: none)"]
+    assert LAYOUTS[layout].unsupported({**config, "invented": False}) == []
+    assert LAYOUTS[layout].unsupported({**config, "invented": True}) == ["invented=True (supported: False)"]
+    assert LAYOUTS[layout].unsupported({**config, "unknown": True}) == ["unknown=True (supported: none)"]
     named = {**LAYOUTS[layout].supported, "invented": (True, False)}
     monkeypatch.setattr(LAYOUTS[layout], "supported", named)
-    assert cannot_express(layout, {**config, "invented": True}) == []
+    assert LAYOUTS[layout].unsupported({**config, "invented": True}) == []
 
 
 # Paths and failures --------------------------------------------------------------------------------

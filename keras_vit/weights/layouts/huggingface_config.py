@@ -1,6 +1,5 @@
 """The config.json and preprocessor_config.json of transformers, read and written."""
 
-import json
 import re
 
 import numpy as np
@@ -146,7 +145,7 @@ def written(config, kind):
         images |= {"crop_size": pixels, "do_center_crop": crop}
     if "clusters" in config:
         images["clusters"] = config["clusters"].tolist()
-    return [json.dumps(values, indent=2, allow_nan=False) + "\n" for values in (model, images)]
+    return [hub_config.as_text(values) for values in (model, images)]
 
 
 def _class_names(id2label):
