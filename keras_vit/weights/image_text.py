@@ -1,48 +1,38 @@
 """Models with two towers in checkpoints: the arrays and options beside the image tower, in every layout."""
 
 import re
-from typing import NamedTuple
 
 from keras_vit.models.image_text.image_text_model import ImageTextModel
 from keras_vit.models.image_text.text_transformer import TextTransformer
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.layouts.heads import split_heads, usual_heads
-from keras_vit.weights.layouts.table import MappedArrays
-from keras_vit.weights.stored_parts import PartsAround
+from keras_vit.weights.layouts.text_tower import TwoTowersForm
+from keras_vit.weights.stored_parts import StoredParts
 
 _NUMBERS = ("logit_factors/scale", "logit_factors/bias")
 
 
-class TwoTowers(NamedTuple):
-    """What a checkpoint holds beside the image tower.
-
-    Attributes:
-        mapped: `MappedArrays` of what is not the image tower's.
-        text: dict of `TextTransformer` arguments.
-        options: dict of `ImageTextModel` arguments, without the towers.
-    """
-
-    mapped: MappedArrays
-    text: dict
-    options: dict
+def text_form(layout):
+    """How a `Layout` stores the text tower of an `ImageTextModel`: in no key, if it has no form for one."""
+    return layout.forms.get("image_text") or TwoTowersForm()
 
 
 def read_towers(checkpoint, others, folder=None):
     """Read the text tower of a checkpoint, and take a linear layer after the image tower from its head.
 
     Args:
-        checkpoint: `StoredModel` of the image tower; its head is removed.
+        checkpoint: `StoredModel` of the image tower. Its head is removed, and the other arrays are added.
         others: dict of the arrays by the file's keys that do not belong to the image tower.
         folder: pathlib.Path of the file's folder, or None if its configuration is not read.
 
     Returns:
-        TwoTowers.
+        dict of `ImageTextModel` arguments, without the image tower; "text" is a dict.
 
     Raises:
         ValueError: if the file holds no text tower, or one that `TextTransformer` cannot express.
     """
-    form = LAYOUTS[checkpoint.layout].forms.get("image_text")
-    mapped, options = form.read(checkpoint, others, folder) if form else (MappedArrays({}, {}, [], []), {})
+    layout = LAYOUTS[checkpoint.layout]
+    mapped, options = text_form(layout).read(checkpoint, others, folder)
     arrays, keys = mapped.arrays, mapped.keys
     if "text/token_embedding/table" not in arrays:
         raise ValueError("it holds no text tower that TextTransformer can express")
@@ -53,7 +43,7 @@ def read_towers(checkpoint, others, folder=None):
         if array is not None and is_own:  # CLIP's projection has no bias; a VisionTransformer's head has.
             arrays[f"image_projection/{leaf}"], keys[f"image_projection/{leaf}"] = array, key
     text = {**_sizes(arrays, keys), **options}
-    if not LAYOUTS[checkpoint.layout].split_heads or text.get("norm_after_residual"):  # a BERT
+    if not layout.split_heads or text.get("norm_after_residual"):  # a BERT
         if "num_heads" not in text:
             text["num_heads"] = usual_heads(text)
         split_heads(mapped, text)
@@ -62,7 +52,8 @@ def read_towers(checkpoint, others, folder=None):
         if query not in arrays or arrays[query].ndim != 3:
             raise ValueError(f"expected 3 axes of the checkpoint's {query}")
         text["num_heads"] = arrays[query].shape[1]
-    return TwoTowers(mapped, text, _between(arrays))
+    checkpoint.add(mapped)
+    return {"text": text, **_between(arrays)}
 
 
 def _sizes(arrays, keys):
@@ -98,29 +89,20 @@ def _between(arrays):
     return {"objective": objective, **sizes, "projection_bias": biases == {True}}
 
 
-def image_text_model(checkpoint, image):
-    """The `ImageTextModel` of a checkpoint with two towers, with new weights.
-
-    Args:
-        checkpoint: `StoredModel` with `towers`, whose arrays join those of the image tower.
-        image: VisionTransformer.
-    """
-    mapped, options, between = checkpoint.towers
-    checkpoint.arrays.update(mapped.arrays)
-    checkpoint.keys.update(mapped.keys)
-    checkpoint.unknown += mapped.unknown
-    text = TextTransformer(**options, dtype=image.dtype_policy, dropout_rate=image.dropout_rate)
-    return ImageTextModel(image, text, **between)
+def image_text_model(image, text, **options):
+    """The `ImageTextModel` around an image tower, with new weights; its text tower has the same types."""
+    text = TextTransformer(**text, dtype=image.dtype_policy, dropout_rate=image.dropout_rate)
+    return ImageTextModel(image, text, **options)
 
 
 def tokenizer_family(checkpoint):
-    """The family of the tokenizer of a `StoredModel` with `towers`, if the file shows it, or None."""
-    if checkpoint.towers.text.get("norm_after_residual"):
+    """The family of the tokenizer of a `StoredModel` with a text tower, if the file shows it, or None."""
+    if checkpoint.model_options["text"].get("norm_after_residual"):
         return "lit_bert"
-    return LAYOUTS[checkpoint.layout].forms["image_text"].tokenizer_family
+    return text_form(LAYOUTS[checkpoint.layout]).tokenizer_family
 
 
-class TwoTowerParts(PartsAround):
+class TwoTowerParts(StoredParts):
     """The parts of an `ImageTextModel`: its image tower, and what is beside it."""
 
     form = "image_text"

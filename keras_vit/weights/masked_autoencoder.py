@@ -1,52 +1,37 @@
 """Masked autoencoders in checkpoints: the arrays and options of the decoder, read and written."""
 
 import re
-from typing import NamedTuple
 
 import numpy as np
 from keras import ops
 
 from keras_vit.layers import sincos_2d
-from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.models.vit.geometry import grid_shape
 from keras_vit.rules import integer
 from keras_vit.weights.array_files import check_unpacked_size
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.layouts.decoder import POSITIONS
+from keras_vit.weights.layouts.decoder import POSITIONS, DecoderForm
 from keras_vit.weights.layouts.heads import split_heads
-from keras_vit.weights.layouts.table import MappedArrays
 from keras_vit.weights.shards import stored_size
-from keras_vit.weights.stored_parts import PartsAround
-
-
-class Decoder(NamedTuple):
-    """What a checkpoint holds beside the encoder.
-
-    Attributes:
-        mapped: `MappedArrays` of the decoder.
-        options: dict of `MaskedAutoencoder` arguments, without the encoder.
-    """
-
-    mapped: MappedArrays
-    options: dict
+from keras_vit.weights.stored_parts import StoredParts
 
 
 def read_decoder(checkpoint, others, folder=None):
     """Read the decoder of a checkpoint.
 
     Args:
-        checkpoint: `StoredModel` of the encoder.
+        checkpoint: `StoredModel` of the encoder, to which the decoder's arrays are added.
         others: dict of the arrays by the file's keys that do not belong to the encoder.
         folder: pathlib.Path of the file's folder, or None if its configuration is not read.
 
     Returns:
-        Decoder.
+        dict of `MaskedAutoencoder` arguments, without the encoder.
 
     Raises:
         ValueError: if the file holds no decoder, a damaged one, or one with other positions than MAE's.
     """
-    form = LAYOUTS[checkpoint.layout].forms.get("masked_autoencoder")
-    mapped = form.table.read(others) if form else MappedArrays({}, {}, [], [])
+    form = LAYOUTS[checkpoint.layout].forms.get("masked_autoencoder") or DecoderForm([])
+    mapped = form.table.read(others)
     arrays = mapped.arrays
 
     def shape(name):
@@ -66,7 +51,8 @@ def read_decoder(checkpoint, others, folder=None):
     integer(at_least=1).check("decoder_num_heads", options["decoder_num_heads"])
     split_heads(mapped, {"hidden_size": size, "num_heads": options["decoder_num_heads"]})
     _check_positions(checkpoint, arrays, mapped.keys, size)
-    return Decoder(mapped, options)
+    checkpoint.add(mapped)
+    return options
 
 
 def _check_positions(checkpoint, arrays, keys, size):
@@ -87,21 +73,7 @@ def _positions(encoder, size):
     return np.pad(positions, ((1, 0), (0, 0)))[np.newaxis]
 
 
-def masked_autoencoder(checkpoint, encoder):
-    """The `MaskedAutoencoder` of a checkpoint, with new weights.
-
-    Args:
-        checkpoint: `StoredModel` with a `decoder`, whose arrays join those of the encoder.
-        encoder: VisionTransformer.
-    """
-    mapped, options = checkpoint.decoder
-    checkpoint.arrays.update(mapped.arrays)
-    checkpoint.keys.update(mapped.keys)
-    checkpoint.unknown += mapped.unknown
-    return MaskedAutoencoder(encoder, **options)
-
-
-class DecoderParts(PartsAround):
+class DecoderParts(StoredParts):
     """The parts of a `MaskedAutoencoder`: its encoder and its decoder.
 
     Fixed positions of the encoder are stored as a table, and its pooling has no effect.

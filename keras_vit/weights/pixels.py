@@ -1,9 +1,9 @@
 """Models of pixels in checkpoints."""
 
-from keras_vit.weights.stored_parts import PartsAround
+from keras_vit.weights.stored_parts import StoredParts
 
 
-class PaletteParts(PartsAround):
+class PaletteParts(StoredParts):
     """The parts of an `ImageGPT`."""
 
     form = "image_gpt"

@@ -164,5 +164,8 @@ class SegmenterParts(StoredParts):
             f"(num_classes=0 of a file), or all of it as .keras; got head={model.head!r}"
         )
 
+    def classifier(self):
+        return self.model
+
     def hub_words(self):
         return "image-segmentation", f"segmentation into {self.model.num_classes} classes", ""

@@ -39,14 +39,17 @@ class StoredParts:
         arrays = {name: array for name, array in arrays.items() if name not in self.others}
         return arrays, backbone(self.model).get_config()
 
+    def classifier(self):
+        """The model with the classes."""
+        return backbone(self.model)
+
     def head(self):
         """The class count and the names of the classes, as configuration files tell them."""
-        model = self.model
-        return {"num_classes": model.num_classes, "class_names": model.class_names}
+        return {"num_classes": self.classifier().num_classes, "class_names": self.classifier().class_names}
 
     def described(self, config):
         """The configuration that is saved next to the file."""
-        return {**config, "class_names": self.head()["class_names"]}
+        return {**config, "class_names": self.classifier().class_names}
 
     def files(self):
         """Other files in a layout's folder: dict of bytes by name."""
@@ -57,11 +60,3 @@ class StoredParts:
         if classes := self.model.num_classes:
             return "image-classification", f"classification into {classes} classes", ""
         return "image-feature-extraction", "feature vectors of images", ""
-
-
-class PartsAround(StoredParts):
-    """The parts of a model without a head of classes, around a VisionTransformer."""
-
-    def head(self):
-        transformer = backbone(self.model)
-        return {"num_classes": transformer.num_classes, "class_names": transformer.class_names}

@@ -351,7 +351,10 @@ def test_both_towers_have_the_epsilon_of_their_project_without_a_configuration(l
     for file in path.parent.glob("*.json"):
         file.unlink()
     checkpoint = read_checkpoint(path, num_heads=3, activation="gelu_tanh", kind="image_text")
-    assert (checkpoint.arguments["norm_epsilon"], checkpoint.towers.text["norm_epsilon"]) == expected
+    assert (
+        checkpoint.arguments["norm_epsilon"],
+        checkpoint.model_options["text"]["norm_epsilon"],
+    ) == expected
 
 
 @pytest.mark.parametrize("settings, expected", [({}, 1e-5), ({"norm_kwargs": {"eps": 1e-7}}, 1e-7)])
@@ -378,7 +381,7 @@ def test_the_configuration_of_two_towers_keeps_the_epsilon_of_each(layout, argum
     path = save_weights(keras_vit.ImageTextModel(**{**arguments, **towers}), tmp_path / "folder", layout)
     path.with_suffix(".json").unlink()  # ours
     checkpoint = read_checkpoint(path, num_heads=3, kind="image_text")
-    found = checkpoint.arguments["norm_epsilon"], checkpoint.towers.text["norm_epsilon"]
+    found = checkpoint.arguments["norm_epsilon"], checkpoint.model_options["text"]["norm_epsilon"]
     assert found == (IMAGE, TEXT)
 
 

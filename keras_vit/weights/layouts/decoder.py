@@ -1,9 +1,9 @@
 """The decoder of a masked autoencoder (MAE) in a file, beside its encoder."""
 
+from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.layout import ModelForm, other_values
 from keras_vit.weights.layouts.table import Row, Table, torch_rows
-from keras_vit.weights.metadata import read_json
 
 POSITIONS = "decoder_position_embedding/table"  # stored, though fixed
 DECODER_BLOCK = "decoder_block_{i}/"

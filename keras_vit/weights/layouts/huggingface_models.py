@@ -12,6 +12,7 @@ import numpy as np
 from keras_vit.layers.segmentation_head import QueryAttentionBias
 from keras_vit.models.segmentation.mask_loss import NO_OBJECT_WEIGHT
 from keras_vit.rules import integer, number, text
+from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
 from keras_vit.weights.layouts.huggingface_types import (
@@ -25,7 +26,6 @@ from keras_vit.weights.layouts.huggingface_types import (
 from keras_vit.weights.layouts.layout import ModelForm, true_reasons
 from keras_vit.weights.layouts.table import LINEAR, Row, Table, torch_rows
 from keras_vit.weights.layouts.text_tower import TwoTowersForm
-from keras_vit.weights.metadata import read_json
 
 _USAGE = 'from transformers import {architecture}\n\nmodel = {architecture}.from_pretrained("{repository}")'
 _TEXT = [
@@ -46,7 +46,6 @@ class _TwoTowers(NamedTuple):
         image: `model_type` of its image tower.
         table: `Table` of the arrays that are not the image tower's.
         defaults: The values of options that the arrays do not show, if config.json has none.
-        objective: That of `ImageTextModel`.
         causal: Whether its text tower has a causal mask.
         poolings: Those that it can express.
         projections: Whether there are linear layers after the towers: (image, text).
@@ -57,7 +56,6 @@ class _TwoTowers(NamedTuple):
     image: str
     table: Table
     defaults: dict
-    objective: str
     causal: bool
     poolings: tuple
     projections: tuple
@@ -69,38 +67,29 @@ _SIGLIP = _TwoTowers(
     "siglip_vision_model",
     Table([*_TEXT, *torch_rows({"text_projection": "text_model.head"})]),
     {"num_attention_heads": 12, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"},
-    objective="sigmoid",
     causal=False,
     poolings=("last",),
     projections=(False, True),
     projection_bias=True,
 )
-TWO_TOWERS = {
-    "siglip": _SIGLIP,
-    "siglip2": _SIGLIP._replace(model="Siglip2Model", image=PACKED),  # of one size it is the type before
-    "clip": _TwoTowers(
-        "CLIPModel",
-        "clip_vision_model",
-        Table(
-            [
-                *_TEXT,
-                Row("text_projection/kernel", "text_projection.weight", LINEAR),
-                Row("image_projection/kernel", "visual_projection.weight", LINEAR),
-            ]
-        ),
-        {
-            "num_attention_heads": 8,
-            "layer_norm_eps": 1e-5,
-            "hidden_act": "quick_gelu",
-            "eos_token_id": 49407,
-        },
-        objective="softmax",
-        causal=True,
-        poolings=("eos", "argmax"),
-        projections=(True, True),
-        projection_bias=False,
+_CLIP = _TwoTowers(
+    "CLIPModel",
+    "clip_vision_model",
+    Table(
+        [
+            *_TEXT,
+            Row("text_projection/kernel", "text_projection.weight", LINEAR),
+            Row("image_projection/kernel", "visual_projection.weight", LINEAR),
+        ]
     ),
-}
+    {"num_attention_heads": 8, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu", "eos_token_id": 49407},
+    causal=True,
+    poolings=("eos", "argmax"),
+    projections=(True, True),
+    projection_bias=False,
+)
+_SIGLIP2 = _SIGLIP._replace(model="Siglip2Model", image=PACKED)  # of one size it is the type before
+TWO_TOWERS = {"siglip": _SIGLIP, "siglip2": _SIGLIP2, "clip": _CLIP}
 _LEGACY_EOS = 2  # of configurations whose models read the token with the highest id
 _TEXT_OPTIONS = {  # of config.json to `TextTransformer`'s
     "vocab_size": "vocabulary_size",
@@ -174,7 +163,7 @@ class HuggingFaceTowers(TwoTowersForm):
 
     def write(self, model, arrays, others):
         kind = TWO_TOWERS[_type_of(model)]
-        shape = (1,) if kind.objective == "sigmoid" else ()
+        shape = (1,) if model.objective == "sigmoid" else ()
         written = kind.table.write(others)
         numbers = {key: array.reshape(shape) for key, array in written.items() if key.startswith("logit_")}
         return {**arrays, **written, **numbers}

@@ -137,6 +137,7 @@ _DINO = {
     "mlp_norm": "norm2",
     "mlp_scale/gamma": "layer_scale2.lambda1",
 }
+_UNGATED = {"mlp/dense_0": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}
 _GATED = {"mlp/gate": "mlp.gate_proj", "mlp/up": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}
 _REGISTERS = torch_rows({"register_tokens/token": "embeddings.register_tokens"})
 _DINOV2_ROWS = (
@@ -457,7 +458,7 @@ _DINOV3 = ModelType(
     None,
     "",
     _DINOV3_ROWS,
-    _dinov3_block({"mlp/dense_0": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}),
+    _dinov3_block(_UNGATED),
     _dinov3_block(_GATED),
     mark=r"(.*\.)?embeddings\.patch_embeddings\.weight",
     options={**_OPTIONS, "use_gated_mlp": "gated_mlp", "num_register_tokens": "num_registers"},
@@ -524,9 +525,7 @@ _EOMT_DINOV3 = _DINOV3._replace(
     model="EomtDinov3ForUniversalSegmentation",
     classifier="EomtDinov3ForUniversalSegmentation",
     rows=_EOMT_DINOV3_ROWS,
-    plain=tuple(
-        torch_rows({"mlp/dense_0": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}, _BLOCK, "layers.{i}.")
-    ),
+    plain=tuple(torch_rows(_UNGATED, _BLOCK, "layers.{i}.")),
     gated=tuple(torch_rows(_GATED, _BLOCK, "layers.{i}.")),
     mark=r"class_predictor\.weight",
     defaults={

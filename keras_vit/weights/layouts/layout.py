@@ -96,11 +96,11 @@ class Layout:
 
     Attributes:
         name: Name in `LAYOUTS`.
+        forms: dict of a `ModelForm` for each kind of model that the layout stores, by `StoredParts.form`.
         suffix: Suffix of the files.
         file: Name of the weights in a folder.
         library: Name of the package that reads the files, on Hugging Face.
         in_folder: Whether `save_weights` writes a folder, with the project's own configuration files.
-        forms: dict of a `ModelForm` for each kind of model that the layout stores, by `StoredParts.form`.
         config_files: Names of those files; `write_config` returns their texts.
         table: `Table` of the arrays.
         anchors: Keys of which every file has one.

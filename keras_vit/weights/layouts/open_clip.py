@@ -13,12 +13,12 @@ import re
 import numpy as np
 
 from keras_vit.variants import VARIANTS
+from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config, timm_config
 from keras_vit.weights.layouts.layout import COMMON, Layout, other_values, true_reasons
 from keras_vit.weights.layouts.table import CONV, Row, Table, fused_rows, torch_rows
 from keras_vit.weights.layouts.text_tower import TwoTowersForm
 from keras_vit.weights.layouts.timm import Timm
-from keras_vit.weights.metadata import read_json
 
 CONFIG = "open_clip_config.json"
 _TIMM, _TRUNK = Timm(), "visual.trunk."

@@ -3,12 +3,13 @@
 import re
 
 from keras_vit.weights.layouts.layout import ModelForm, other_values
+from keras_vit.weights.layouts.table import MappedArrays
 
 NOT_BERT = {"norm_after_residual": False, "pad_id": None}
 
 
 class TwoTowersForm(ModelForm):
-    """How a layout stores an `ImageTextModel`.
+    """How a layout stores an `ImageTextModel`; as it is, without a text tower.
 
     Attributes:
         text_keys: Pattern of the keys of a text tower.
@@ -36,6 +37,7 @@ class TwoTowersForm(ModelForm):
         Raises:
             ValueError: if the file holds a text tower that `TextTransformer` cannot express.
         """
+        return MappedArrays({}, {}, [], []), {}
 
     def unsupported(self, model, config):
         return unsupported_text(model.text, NOT_BERT)

@@ -9,10 +9,10 @@ import re
 
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.rules import number, one_of
+from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS
 from keras_vit.weights.layouts.layout import other_values
-from keras_vit.weights.metadata import read_json
 
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 _KNOWN = re.compile(r"(test_|naflex)?vit\d?(_|$)|deit|flexivit|eva|beit|aimv2")
