@@ -1,8 +1,6 @@
-import json
 import os
 import pathlib
 import re
-import tracemalloc
 from itertools import product
 
 import keras
@@ -17,7 +15,7 @@ from reference.comparing import arrays, assert_same_arrays, numpy
 from reference.goldens import GOLDENS, stored
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, one_block
 
-from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_weights
+from keras_vit import Preprocessing, from_pretrained, save_weights
 from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.weights.array_files import digest_in, read_arrays, write_arrays
 from keras_vit.weights.layouts import LAYOUTS
@@ -261,25 +259,12 @@ def test_a_layout_holds_a_rare_model(layout, options, tmp_path):
     assert_refused_or_round_trip(model, tmp_path, layout)
 
 
-FLAX = {  # refused by both layouts of flax
-    "qkv_bias": False,
-    "num_registers": 2,
-    "distillation": True,
-    "layer_scale": 0.1,
-    "pre_norm": True,
-    "norm_after_pooling": True,
-}
-REFUSED = [
-    *(("vit_jax", {name: value}, f"{name}={value!r} (supported: ") for name, value in FLAX.items()),
-    *(("big_vision", {name: value}, f"{name}={value!r} (supported: ") for name, value in FLAX.items()),
+REFUSED = [  # one of each reason; `variations` draws the other options
     ("vit_jax", {"pooling": "map"}, "pooling='map' (supported: 'token' or 'gap' or None)"),
     ("vit_jax", {"pooling": "gap", "class_token": True}, "class_token=True with pooling='gap'"),
-    ("vit_jax", {"position_embedding": "sincos2d"}, "position_embedding='sincos2d' (supported: 'learned')"),
     ("vit_jax", NO_TRANSFORMER, "num_layers=None"),
     ("big_vision", {"pooling": "map", "class_token": True}, "class_token=True with pooling='map'"),
-    ("big_vision", {"resnet": (1,)}, "resnet=(1,) (supported: None)"),
     ("timm", {"position_embedding": "none"}, "position_embedding='none' without rotary"),
-    ("timm", {"representation_size": 7}, "representation_size=7 (supported: None)"),
     ("timm", {**NO_TRANSFORMER, "resnet": ()}, "num_layers=None"),
     (
         "timm",
@@ -287,7 +272,6 @@ REFUSED = [
         "qkv_bias=False with pooling='map'",
     ),
     ("huggingface", {"pooling": "gap"}, "as 'vit': pooling='gap' (supported: 'token')"),
-    ("huggingface", {"resnet": ()}, "resnet=() (supported: None)"),
     ("huggingface", {"num_registers": 2}, "as 'dinov2_with_registers': layer_scale=None"),
     ("huggingface", {"num_registers": 1, "distillation": True}, "num_registers with distillation"),
     (
@@ -295,7 +279,6 @@ REFUSED = [
         {"layer_scale": 0.1},
         "as 'dinov2': pooling='token' with a head (supported: 'token_gap')",
     ),
-    ("huggingface", {"qk_norm": True}, "qk_norm=True (supported: False)"),
     ("huggingface", {"patch_size": (8, 4)}, "patch_size=(8, 4) (supported: squares)"),
     ("huggingface", {"representation_size": 7, "num_classes": None}, "(supported: hidden_size)"),
     ("huggingface", {"representation_size": 12}, "representation_size with a head"),
@@ -409,19 +392,6 @@ def test_a_name_that_another_file_has_with_another_suffix_is_refused(model, tmp_
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("layout, copies", [("timm", 1.3), ("huggingface", 1.1), ("vit_jax", 1.1)])
-def test_a_save_makes_at_most_one_copy_of_all_weights(layout, copies, tmp_path):
-    model = VisionTransformer(32, 16, 256, num_layers=4, mlp_dim=1024, num_heads=4, num_classes=3)
-    path = target(tmp_path, layout)
-    tracemalloc.start()
-    try:
-        save_weights(model, path, layout)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < copies * 4 * model.count_params() + 2e6
-
-
 def test_a_path_may_be_a_string_relative_to_home(model, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert save_weights(model, "~/model.npz", "vit_jax") == tmp_path / "model.npz"
@@ -473,14 +443,3 @@ def test_an_interrupted_save_is_refused(layout, model, tmp_path, monkeypatch):
         from_pretrained(target(tmp_path, layout))
     save_weights(other, target(tmp_path, layout), layout, overwrite=True)
     assert from_pretrained(target(tmp_path, layout)).activation == "gelu_erf"
-
-
-@every_layout
-def test_metadata_are_saved_next_to_the_arrays(layout, tmp_path):
-    model = one_block(class_names=[*"abcde"], activation="quick_gelu", norm_epsilon=1e-3, dropout_rate=0.1)
-    path = save_weights(model, target(tmp_path, layout), layout)
-    found = json.loads(path.with_suffix(".json").read_text())
-    assert (found["format"], found["layout"]) == ("keras_vit checkpoint 1", layout)
-    again = from_pretrained(target(tmp_path, layout))
-    assert_same_outputs(again, model)
-    assert (again.class_names, again.dropout_rate) == (tuple("abcde"), 0.1)
