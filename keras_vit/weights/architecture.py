@@ -7,9 +7,9 @@ import re
 
 from keras_vit.layers.relative_position_bias import PREFIX_PAIRS
 from keras_vit.models.vit.geometry import grid_shape, prefix_tokens
-from keras_vit.variants import VARIANTS
+from keras_vit.variants import SIZES
+from keras_vit.weights.layouts.heads import heads_of_variant
 
-_SIZES = ("hidden_size", "num_layers", "mlp_dim")
 # The shifts of the norms that the option `norm` chooses, which those inside of a pooling are not.
 _NORM_SHIFT = re.compile(r"(encoder_block_\d+/)?\w*norm/beta")
 
@@ -131,14 +131,13 @@ def _pooling(shapes, class_token, pooled_norm, hidden_size, metadata):
 def _heads(arguments, metadata):
     if metadata.get("num_heads"):
         return metadata["num_heads"]
-    sizes = tuple(arguments[name] for name in _SIZES)
-    candidates = {heads for (*known, heads) in VARIANTS.values() if tuple(known) == sizes}
-    if len(candidates) != 1:
-        raise ValueError(
-            "the number of attention heads is unknown, because no named variant has the file's sizes "
-            f"({', '.join(f'{name} {size}' for name, size in zip(_SIZES, sizes))}); give num_heads"
-        )
-    return candidates.pop()
+    if heads := heads_of_variant(arguments):
+        return heads
+    sizes = ", ".join(f"{name} {arguments[name]}" for name in SIZES[:-1])
+    raise ValueError(
+        f"the number of attention heads is unknown, because no named variant has the file's sizes ({sizes}); "
+        "give num_heads"
+    )
 
 
 def _kv_heads(shapes, arguments, split_heads):

@@ -14,7 +14,7 @@ def _pixel_centered(kernel, antialias, old, new):
     centers = (np.arange(new)[:, np.newaxis] + 0.5) * scale - 0.5
     if not antialias:
         centers = np.clip(centers, 0, old - 1)
-    weights = kernel((np.arange(old) - centers) / width)
+    weights = kernel((np.arange(old) - centers) / width, np)
     return weights / weights.sum(axis=1, keepdims=True)
 
 

@@ -25,7 +25,7 @@ from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import find, licence_note, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
-from keras_vit.weights.image_text import TwoTowers, has_text_tower, read_towers
+from keras_vit.weights.image_text import read_towers, text_form
 from keras_vit.weights.keras_file import (
     assign_weights,
     model_of,
@@ -35,7 +35,7 @@ from keras_vit.weights.keras_file import (
 )
 from keras_vit.weights.layouts import LAYOUTS, check_family, detect_layout
 from keras_vit.weights.layouts.heads import split_heads
-from keras_vit.weights.masked_autoencoder import Decoder, read_decoder
+from keras_vit.weights.masked_autoencoder import read_decoder
 from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
 
@@ -64,8 +64,8 @@ class StoredModel:
         segmenter: dict of `ImageSegmenter` arguments of a `.keras` file with one, or None.
         position_resize: How the model resizes its position table to the image size of the metadata, as for
             `from_pretrained`, or None if it does not.
-        towers: What a file with two towers holds beside the image tower, if its text tower was read.
-        decoder: What a file with a masked autoencoder holds beside the encoder, if it was asked for.
+        model_options: dict of the arguments of an `ImageTextModel` or a `MaskedAutoencoder` around the
+            VisionTransformer, "text" among them as a dict, if it was asked for; else None.
     """
 
     path: pathlib.Path
@@ -78,8 +78,13 @@ class StoredModel:
     configuration: str | None = None
     position_resize: str | None = None
     segmenter: dict | None = None
-    towers: TwoTowers | None = None
-    decoder: Decoder | None = None
+    model_options: dict | None = None
+
+    def add(self, mapped):
+        """Add the `MappedArrays` of what is around the VisionTransformer."""
+        self.arrays.update(mapped.arrays)
+        self.keys.update(mapped.keys)
+        self.unknown += mapped.unknown
 
     def mismatches(self, shapes):
         """Compare the arrays with the expected shapes by our names: three lists of differences by title."""
@@ -140,7 +145,7 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
         check_family(arrays)
         layout = detect_layout(arrays)
         skipped = {*layout.skipped_keys(arrays)} if layout else ()
-    if kind == "stored" and has_text_tower(skipped):
+    if kind == "stored" and layout and text_form(layout).has_text_tower(skipped):
         kind = "image_text"
     others = {}
     if kind in _EXPECTED:
@@ -177,13 +182,14 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
             split_heads(mapped, arguments)
     arrays, keys, unknown, left_out, _ = mapped
     left_out = [*left_out, *sorted(skipped)]
+    folder = path.parent if digest is None else None  # No digest covers its configuration.
     stored = StoredModel(path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, resize)
     if kind == "image_text":
         with named(path):
-            stored.towers = read_towers(stored, others, described=digest is None)
+            stored.model_options = read_towers(stored, others, folder)
     if kind == "pretrainer" and "prediction/kernel" not in arrays:  # which an ImageGPT has
         with named(path):
-            stored.decoder = read_decoder(stored, others, described=digest is None)
+            stored.model_options = read_decoder(stored, others, folder)
     return stored
 
 

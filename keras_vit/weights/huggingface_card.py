@@ -5,16 +5,7 @@ import re
 from keras_vit.models.configured import backbone
 from keras_vit.variants import variant_of
 from keras_vit.weights.kinds import parts_of
-
-USAGE = {
-    "huggingface": 'from transformers import pipeline\n\nmodel = pipeline("{task}", model="{repository}")',
-    "timm": 'import timm\n\nmodel = timm.create_model("hf_hub:{repository}", pretrained=True)',
-}
-LIBRARIES = {"huggingface": "transformers", "timm": "timm"}
-# Of models without a pipeline of transformers that reads their files.
-CLASS_USAGE = (
-    'from transformers import {architecture}\n\nmodel = {architecture}.from_pretrained("{repository}")'
-)
+from keras_vit.weights.layouts import LAYOUTS
 
 
 def model_card(
@@ -42,7 +33,7 @@ def model_card(
 
     if metrics and not dataset:
         raise ValueError(f"expected the dataset of the metrics; got {metrics!r} and no dataset")
-    parts = parts_of(model)
+    parts, layout = parts_of(model), LAYOUTS[layout]
     task, does, arguments = parts.hub_words()
     config = backbone(model).get_config()
     name = repository.partition("/")[2]
@@ -52,7 +43,7 @@ def model_card(
     ]
     data = ModelCardData(
         license=licence,
-        library_name=LIBRARIES[layout],
+        library_name=layout.library,
         pipeline_tag=task,
         tags=["keras_vit", "vision-transformer", *tags],
         datasets=[dataset] if dataset and re.fullmatch(r"[\w.-]+/[\w.-]+", dataset) else None,
@@ -64,8 +55,7 @@ def model_card(
     scores = [f"{metric} {value:.4g}" for metric, value in (metrics or {}).items()]
     trained = [f"Trained on {dataset}."] * bool(dataset)
     trained += [f"Test split: {', '.join(scores)}."] * bool(scores)
-    usage = USAGE[layout] if parts.has_pipeline else CLASS_USAGE
-    usage = usage.format(task=task, repository=repository, architecture=architecture)
+    usage = layout.forms[parts.form].usage.format(task=task, repository=repository, architecture=architecture)
     return f"""---
 {data}
 ---
@@ -81,7 +71,7 @@ import keras_vit
 model = keras_vit.from_pretrained("hf://{repository}"{arguments})
 ```
 
-or with {LIBRARIES[layout]}:
+or with {layout.library}:
 
 ```python
 {usage}

@@ -10,6 +10,7 @@ from keras_vit.engine.adapting import copy_with_weights, plain_arrays
 from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
 from keras_vit.models import ImageGPT, ImageSegmenter, VisionTransformer
+from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
 from keras_vit.models.vit.schema import refuse_unknown
 from keras_vit.preprocessing import Preprocessing
@@ -34,7 +35,6 @@ from keras_vit.weights.checkpoint import (
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.image_text import image_text_model, tokenizer_family
-from keras_vit.weights.masked_autoencoder import masked_autoencoder
 from keras_vit.weights.tokenizer import read_text_preprocessing
 
 HEADS = ("auto", "keep", "reset")
@@ -175,7 +175,7 @@ def from_pretrained(
     checkpoint = read_checkpoint(source, kind=kind, variant=variant, sha256=sha256, trust=trust, **known)
     if kind == "pretrainer":
         num_classes = 0
-    if checkpoint.towers:
+    if checkpoint.model_options:
         _check_no_head(num_classes, head, segmenter)
         num_classes = 0
     stored = checkpoint.arguments
@@ -242,10 +242,10 @@ def from_pretrained(
         elif segments:
             model = segmentation.segmenter(checkpoint, encoder, num_classes, names)
         elif kind == "pretrainer":
-            is_decoded = checkpoint.decoder is not None
-            model = masked_autoencoder(checkpoint, encoder) if is_decoded else ImageGPT(encoder)
-        elif checkpoint.towers:
-            model = image_text_model(checkpoint, encoder)
+            options = checkpoint.model_options
+            model = MaskedAutoencoder(encoder, **options) if options else ImageGPT(encoder)
+        elif checkpoint.model_options:
+            model = image_text_model(encoder, **checkpoint.model_options)
             # No digest covers the tokenizer's files.
             if sha256 is None:
                 family = tokenizer_family(checkpoint)

@@ -1,57 +1,37 @@
 """Masked autoencoders in checkpoints: the arrays and options of the decoder, read and written."""
 
-import json
 import re
-from typing import NamedTuple
 
 import numpy as np
 from keras import ops
 
 from keras_vit.layers import sincos_2d
-from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.models.vit.geometry import grid_shape
 from keras_vit.rules import integer
 from keras_vit.weights.array_files import check_unpacked_size
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.layouts.decoders import DECODERS, DEFAULTS, OPTIONS, POSITIONS
-from keras_vit.weights.layouts.heads import merged_heads, split_heads
-from keras_vit.weights.layouts.hub_config import CONFIG
-from keras_vit.weights.layouts.table import MappedArrays
-from keras_vit.weights.metadata import read_json
+from keras_vit.weights.layouts.decoder import POSITIONS, DecoderForm
+from keras_vit.weights.layouts.heads import split_heads
 from keras_vit.weights.shards import stored_size
-from keras_vit.weights.stored_parts import PartsAround
-
-_OURS = re.compile(r"(decoder_\w+|mask_token|prediction)/.*")
+from keras_vit.weights.stored_parts import StoredParts
 
 
-class Decoder(NamedTuple):
-    """What a checkpoint holds beside the encoder.
-
-    Attributes:
-        mapped: `MappedArrays` of the decoder.
-        options: dict of `MaskedAutoencoder` arguments, without the encoder.
-    """
-
-    mapped: MappedArrays
-    options: dict
-
-
-def read_decoder(checkpoint, others, described=True):
+def read_decoder(checkpoint, others, folder=None):
     """Read the decoder of a checkpoint.
 
     Args:
-        checkpoint: `StoredModel` of the encoder.
+        checkpoint: `StoredModel` of the encoder, to which the decoder's arrays are added.
         others: dict of the arrays by the file's keys that do not belong to the encoder.
-        described: Whether the configuration file next to the weights is read.
+        folder: pathlib.Path of the file's folder, or None if its configuration is not read.
 
     Returns:
-        Decoder.
+        dict of `MaskedAutoencoder` arguments, without the encoder.
 
     Raises:
         ValueError: if the file holds no decoder, a damaged one, or one with other positions than MAE's.
     """
-    table = DECODERS.get(checkpoint.layout)
-    mapped = table.read(others) if table else MappedArrays({}, {}, [], [])
+    form = LAYOUTS[checkpoint.layout].forms.get("masked_autoencoder") or DecoderForm([])
+    mapped = form.table.read(others)
     arrays = mapped.arrays
 
     def shape(name):
@@ -59,12 +39,8 @@ def read_decoder(checkpoint, others, described=True):
             raise ValueError(f"it holds no decoder of a masked autoencoder: no {name} of two axes")
         return arrays[name].shape
 
-    options = dict(DEFAULTS.get(checkpoint.layout, {}))
-    config = checkpoint.path.with_name(CONFIG)
-    if described and checkpoint.layout == "huggingface" and config.is_file():
-        stored = read_json(config)
-        options |= {ours: stored[theirs] for theirs, ours in OPTIONS.items() if theirs in stored}
-    options["decoder_hidden_size"] = size = shape("decoder_embedding/kernel")[1]
+    size = shape("decoder_embedding/kernel")[1]
+    options = {**form.options(folder), "decoder_hidden_size": size}
     options["decoder_mlp_dim"] = shape("decoder_block_0/mlp/dense_0/kernel")[1]
     blocks = {int(match[1]) for name in arrays if (match := re.match(r"decoder_block_(\d+)/", name))}
     if blocks != {*range(len(blocks))}:
@@ -75,7 +51,8 @@ def read_decoder(checkpoint, others, described=True):
     integer(at_least=1).check("decoder_num_heads", options["decoder_num_heads"])
     split_heads(mapped, {"hidden_size": size, "num_heads": options["decoder_num_heads"]})
     _check_positions(checkpoint, arrays, mapped.keys, size)
-    return Decoder(mapped, options)
+    checkpoint.add(mapped)
+    return options
 
 
 def _check_positions(checkpoint, arrays, keys, size):
@@ -96,27 +73,15 @@ def _positions(encoder, size):
     return np.pad(positions, ((1, 0), (0, 0)))[np.newaxis]
 
 
-def masked_autoencoder(checkpoint, encoder):
-    """The `MaskedAutoencoder` of a checkpoint, with new weights.
-
-    Args:
-        checkpoint: `StoredModel` with a `decoder`, whose arrays join those of the encoder.
-        encoder: VisionTransformer.
-    """
-    mapped, options = checkpoint.decoder
-    checkpoint.arrays.update(mapped.arrays)
-    checkpoint.keys.update(mapped.keys)
-    checkpoint.unknown += mapped.unknown
-    return MaskedAutoencoder(encoder, **options)
-
-
-class DecoderParts(PartsAround):
+class DecoderParts(StoredParts):
     """The parts of a `MaskedAutoencoder`: its encoder and its decoder.
 
     Fixed positions of the encoder are stored as a table, and its pooling has no effect.
     """
 
-    pattern = _OURS
+    form = "masked_autoencoder"
+    missing = "the decoder of a masked autoencoder"
+    pattern = re.compile(r"(decoder_\w+|mask_token|prediction)/.*")
 
     def split(self):
         arrays, config = super().split()
@@ -128,37 +93,8 @@ class DecoderParts(PartsAround):
             prefix = self.model.encoder.num_prefix_tokens if config["prefix_positions"] else 0
             arrays["position_embedding/table"] = np.pad(table, ((prefix, 0), (0, 0)))[np.newaxis]
             config["position_embedding"] = "learned"
+        self.others[POSITIONS] = _positions(self.model.encoder._config(), self.model.decoder_hidden_size)
         return arrays, config
-
-    def unsupported(self, layout, config):
-        if layout not in DECODERS:
-            return ["the decoder of a masked autoencoder"]
-        reasons = [] if config["class_token"] else ["an encoder without a class token"]
-        if layout == "huggingface":
-            kind = LAYOUTS[layout].written_type(config).name
-            return reasons + [f"an encoder of the type {kind!r} (supported: 'vit')"] * (kind != "vit")
-        return reasons + [
-            f"{name}={getattr(self.model, name)!r} (supported: {value!r})"
-            for name, value in DEFAULTS[layout].items()
-            if getattr(self.model, name) != value
-        ]
-
-    def written(self, layout, arrays, **options):
-        positions = _positions(self.model.encoder._config(), self.model.decoder_hidden_size)
-        decoder = DECODERS[layout].write({**merged_heads(self.others), POSITIONS: positions})
-        prefix = "vit." if layout == "huggingface" else ""
-        return {**{prefix + key: array for key, array in arrays.items()}, **decoder}
-
-    def config_text(self, layout, text):
-        model = self.model
-        config = json.loads(text) | {"architectures": ["ViTMAEForPreTraining"], "model_type": "vit_mae"}
-        config |= {theirs: getattr(model, ours) for theirs, ours in OPTIONS.items()}
-        config |= {
-            "decoder_hidden_size": model.decoder_hidden_size,
-            "decoder_num_hidden_layers": model.decoder_num_layers,
-            "decoder_intermediate_size": model.decoder_mlp_dim or 4 * model.decoder_hidden_size,
-        }
-        return json.dumps(config, indent=2) + "\n"
 
     def hub_words(self):
         return "image-feature-extraction", "reconstruction of masked patches", ', kind="pretrainer"'

@@ -7,8 +7,8 @@ import warnings
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, is_dynamic
 from keras_vit.models.vit.schema import OPTIONS, check_options
 from keras_vit.weights.array_files import digest_in
-from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.fetch import SIDECARS, WEIGHTS
+from keras_vit.weights.json_files import read_json
 
 FORMAT = "keras_vit checkpoint 1"
 
@@ -31,7 +31,7 @@ def read_metadata(path, layout, verified=False):
             weights than the checkpoint file has.
     """
     sidecar = path.with_name(f"{path.stem}.json")
-    metadata = read_json(sidecar) if sidecar.is_file() and sidecar.name not in SIDECARS else {}
+    metadata = read_json(sidecar, {}) if sidecar.name not in SIDECARS else {}
     if metadata.get("format") == FORMAT:
         stored = digest_in(path)
         if "digest" in metadata and metadata["digest"] != stored:
@@ -116,16 +116,3 @@ def checked_options(options, file):
     check_options(options, file)
     normalize = {name: OPTIONS[name].metadata["normalize"] for name in options}
     return {n: v if v is None or not normalize[n] else normalize[n](v) for n, v in options.items()}
-
-
-def read_json(path):
-    """Read a JSON object from a file of bounded size."""
-    try:
-        if path.stat().st_size > LARGEST_SIDECAR:
-            raise ValueError(f"it has more than {LARGEST_SIDECAR} bytes")
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not readable JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} holds a {type(value).__name__}; expected a configuration")
-    return value

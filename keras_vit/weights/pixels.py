@@ -1,20 +1,13 @@
-"""Models of pixels in checkpoints: their palette is stored as `clusters`."""
+"""Models of pixels in checkpoints."""
 
-import re
-
-from keras_vit.weights.stored_parts import PartsAround
-
-_PALETTE = "patch_embedding/palette"
+from keras_vit.weights.stored_parts import StoredParts
 
 
-class PaletteParts(PartsAround):
-    """The parts of an `ImageGPT`: the palette of its encoder is no weight in a file."""
+class PaletteParts(StoredParts):
+    """The parts of an `ImageGPT`."""
 
-    pattern = re.compile(_PALETTE)
-
-    def split(self):
-        arrays, config = super().split()
-        return arrays, {**config, "clusters": self.others[_PALETTE]}
+    form = "image_gpt"
+    missing = "a palette"
 
     def hub_words(self):
         task = "unconditional-image-generation"

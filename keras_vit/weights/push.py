@@ -10,7 +10,7 @@ from keras_vit.rules import one_of, optional
 from keras_vit.weights.huggingface_card import model_card
 from keras_vit.weights.kinds import parts_of
 from keras_vit.weights.layouts import LAYOUTS, hub_config
-from keras_vit.weights.save import cannot_express, save_weights
+from keras_vit.weights.save import save_weights
 
 PUSHED = ("huggingface", "timm")  # in order of preference
 LOG_IN = "log in ('hf auth login', or HF_TOKEN) with an account that may write it"
@@ -113,16 +113,18 @@ def write_repository(model, folder, repository, layout=None, **facts):
 def _layout(model, requested):
     """The requested layout, or the first that can express the model."""
     optional(one_of(PUSHED)).check("layout", requested)
-    if not parts_of(model).is_in_timm:
-        if requested == "timm":
-            got = type(model).__name__
-            raise ValueError(f"expected a VisionTransformer for the layout 'timm'; got a {got}")
-        return "huggingface"
+    name = parts_of(model).form
+    fitting = [layout for layout in PUSHED if (form := LAYOUTS[layout].forms.get(name)) and form.usage]
+    if requested and requested not in fitting:
+        got = type(model).__name__
+        raise ValueError(f"expected a VisionTransformer for the layout {requested!r}; got a {got}")
+    if len(fitting) < 2:  # `save_weights` says why it cannot express a model.
+        return (fitting or PUSHED)[0]
     refusals, config = [], model.get_config()
     # Without a class token transformers has only models of other names, such as I-JEPA.
     order = PUSHED if config["class_token"] else PUSHED[::-1]
     for layout in (requested,) if requested else order:
-        reasons = cannot_express(layout, config) + LAYOUTS[layout].config_conflicts(config)
+        reasons = LAYOUTS[layout].unsupported(config) + LAYOUTS[layout].unsupported_in_config(config)
         if not reasons:
             return layout
         refusals.append(f"the layout {layout!r} cannot express this model: {', '.join(reasons)}")

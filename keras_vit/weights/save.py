@@ -6,9 +6,7 @@ import pathlib
 import numpy as np
 
 from keras_vit import rules
-from keras_vit.layers.dense import STATE
 from keras_vit.models.vit.geometry import prefix_tokens
-from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.rules import one_of
 from keras_vit.weights.array_files import FLOATS, write_arrays
 from keras_vit.weights.kinds import parts_of
@@ -16,9 +14,6 @@ from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.layouts.heads import merged_heads
 from keras_vit.weights.metadata import configuration_digest, sidecar_text
 from keras_vit.writing import atomic_path, check_writable
-
-# Entries of `get_config()` that say nothing about what the model computes.
-_NOT_OPTIONS = {"name", "trainable", "dtype", "segmentation", "clusters", *STATE}
 
 
 def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **options):
@@ -59,17 +54,17 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     one_of(LAYOUTS).check("layout", layout)
     rules.path.check("path", path)
     parts = parts_of(model)
-    parts.check(layout)
     one_of(FLOATS).check("dtype", dtype)
     name, layout = layout, LAYOUTS[layout]
     if unknown := options.keys() - layout.write_options:
         known = ", ".join(layout.write_options) or "none"
         raise ValueError(f"the layout {name!r} has the options {known}; got {', '.join(sorted(unknown))}")
-    arrays, config = parts.split()
-    reasons = cannot_express(name, config) or layout.array_conflicts(arrays, config)
-    if layout.two_towers and not parts.has_text_tower:
-        reasons = ["no text tower"]
-    if reasons := reasons or parts.unsupported(name, config):
+    form, reasons = layout.forms.get(parts.form), [parts.missing]
+    if form:
+        arrays, config = form.adapted(model, *parts.split())
+        reasons = layout.unsupported(config) or layout.unsupported_arrays(arrays, config)
+        reasons = reasons or form.unsupported(model, config)
+    if reasons:
         raise ValueError(f"the layout {name!r} cannot express this model: {'; '.join(reasons)}")
     file, *sidecars = files_to_write(path, name, overwrite)
     further = {file.with_name(of): x for of, x in parts.files().items()} if layout.in_folder else {}
@@ -79,12 +74,14 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     prefix_positions = layout.prefix_positions and parts.prefix_positions
     arrays, config = _with_prefix_positions(arrays, config, prefix_positions)
     arrays, config = layout.adapted(arrays, config)
-    form = (lambda arrays: arrays) if layout.split_heads else merged_heads
-    written = parts.written(name, layout.write(form(arrays), config, **options), **options)
+    others = parts.others
+    if not layout.split_heads:
+        arrays, others = merged_heads(arrays), merged_heads(others)
+    written = form.write(model, layout.write(arrays, config, **options), others, **options)
     config = parts.described(config)
     digest = configuration_digest(config)
     configs = layout.write_config({**config, **parts.head()}) if layout.in_folder else []
-    configs[:1] = [parts.config_text(name, text) for text in configs[:1]]
+    configs[:1] = [form.config_text(model, text) for text in configs[:1]]
     texts = [sidecar_text(config, name, digest), *configs]
     new_folder = not file.parent.exists()
     file.parent.mkdir(exist_ok=True)
@@ -98,7 +95,7 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
                 other.write_text(text)
             for other, content in further.items():
                 stack.enter_context(atomic_path(other)).write_bytes(content)
-            del parts, arrays  # so that an array can be freed when the next one is converted
+            del parts, arrays, others  # so that an array can be freed when the next one is converted
             write_arrays(((key, written.pop(key)) for key in [*written]), weights, dtype, digest)
     finally:
         if new_folder and not any(file.parent.iterdir()):
@@ -146,24 +143,6 @@ def _files(path, layout):
         weights = path / layout.file
         return weights, weights.with_suffix(".json"), *(path / name for name in layout.config_files)
     return path, path.with_suffix(".json")
-
-
-def cannot_express(layout, config):
-    """List the options of a model's configuration that a layout cannot express, as one phrase each.
-
-    An option that the layout's `supported` does not name must have its default.
-
-    >>> cannot_express("vit_jax", {**model.get_config(), "layer_scale": 1e-5})
-    ['layer_scale=1e-05 (supported: None)']
-    """
-    layout, unsupported = LAYOUTS[layout], []
-    for name, value in config.items():
-        default = (DEFAULTS[name],) if name in DEFAULTS else ()
-        supported = layout.supported.get(name, default)
-        if name not in _NOT_OPTIONS and value not in supported:
-            values = " or ".join(map(repr, supported)) or "none"
-            unsupported.append(f"{name}={value!r} (supported: {values})")
-    return unsupported + layout.conflicts(config)
 
 
 def _with_prefix_positions(arrays, config, prefix_positions):

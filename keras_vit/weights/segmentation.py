@@ -6,7 +6,6 @@ import numpy as np
 
 from keras_vit.layers.segmentation_head import QueryAttentionBias
 from keras_vit.models.segmentation.image_segmenter import ImageSegmenter
-from keras_vit.models.segmentation.mask_loss import NO_OBJECT_WEIGHT
 from keras_vit.weights.class_names import is_same_class
 from keras_vit.weights.layouts.huggingface_types import MASK_PROBABILITIES
 from keras_vit.weights.stored_parts import StoredParts
@@ -153,38 +152,20 @@ def _has_classes_of(checkpoint, model, class_names):
 
 
 class SegmenterParts(StoredParts):
-    """The parts of an `ImageSegmenter` with head="mask", which transformers' layout stores as an EoMT."""
+    """The parts of an `ImageSegmenter`, of which one kind of head has a layout."""
 
-    prefix_positions = is_in_timm = has_pipeline = False
+    prefix_positions = False
 
-    def split(self):
-        model, (arrays, config) = self.model, super().split()
-        masks = [layer for layer in model.layers if isinstance(layer, QueryAttentionBias)]
-        for layer in masks:
-            del arrays[layer.probability.path]
-        upscale = sum(name.endswith("/depthwise/kernel") for name in arrays)
-        config["segmentation"] = {
-            "num_queries": model.num_queries,
-            "query_blocks": model.query_blocks,
-            "upscale_blocks": upscale,
-            "activation": model.get_layer("upscale_0").activation if upscale else model.encoder.activation,
-        }
-        probabilities = [float(layer.probability.numpy()) for layer in masks] or [0.0] * model.query_blocks
-        arrays[MASK_PROBABILITIES] = np.array(probabilities, "float32")
-        return arrays, config
+    def __init__(self, model):
+        super().__init__(model)
+        self.form = f"{model.head}_segmenter"
+        self.missing = (
+            "of segmenters only head='mask' has a layout, 'huggingface'; save its `encoder` "
+            f"(num_classes=0 of a file), or all of it as .keras; got head={model.head!r}"
+        )
 
-    def check(self, layout):
-        if layout != "huggingface" or self.model.head != "mask":
-            raise ValueError(
-                "of segmenters only head='mask' has a layout, 'huggingface'; save its `encoder` "
-                f"(num_classes=0 of a file), or all of it as .keras; got head={self.model.head!r} and "
-                f"{layout!r}"
-            )
-
-    def written(self, layout, arrays, **options):
-        weights = np.ones(self.model.num_classes + 1, "float32")
-        weights[-1] = NO_OBJECT_WEIGHT
-        return {**arrays, "criterion.empty_weight": weights}
+    def classifier(self):
+        return self.model
 
     def hub_words(self):
         return "image-segmentation", f"segmentation into {self.model.num_classes} classes", ""

@@ -1,10 +1,9 @@
 """A checkpoint in several safetensors files, which an index such as `model.safetensors.index.json` lists."""
 
-import json
 import re
 
 from keras_vit.messages import listed
-from keras_vit.weights.cache import LARGEST_SIDECAR
+from keras_vit.weights.json_files import read_json
 
 INDEX = "model.safetensors.index.json"
 _NAME = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
@@ -23,10 +22,7 @@ def shards_of(path):
 
     Source: `weight_map` of transformers' `save_pretrained`.
     """
-    if path.stat().st_size > LARGEST_SIDECAR:
-        raise ValueError(f"the index has more than {LARGEST_SIDECAR} bytes")
-    index = json.loads(path.read_text(encoding="utf-8"))
-    files = index.get("weight_map") if isinstance(index, dict) else None
+    files = read_json(path).get("weight_map")
     if not isinstance(files, dict) or not files:
         raise ValueError("it is JSON without the weight_map of an index")
     shards = {}

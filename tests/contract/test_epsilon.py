@@ -24,8 +24,8 @@ from keras_vit.weights import save_weights
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS, open_clip, timm_config
 from keras_vit.weights.layouts.huggingface_config import options_of
+from keras_vit.weights.layouts.huggingface_models import TWO_TOWERS as TEXT_TYPES
 from keras_vit.weights.layouts.huggingface_types import TYPES
-from keras_vit.weights.layouts.text_towers import TYPES as TEXT_TYPES
 
 IMAGE, TEXT = 3e-4, 7e-4  # of the image and the text tower, and of nothing else
 BARE = {**SMALL, "num_layers": 1, "num_classes": None, "norm_epsilon": IMAGE}
@@ -275,7 +275,7 @@ def test_architectures_written_for_timm_have_the_epsilon(norm, epsilon, options,
     # None in `model_args` replaces neither the layer scale of timm's builder nor a grid of the positions.
     is_free = epsilon == 1e-5 and "rotary" in options
     is_refused = layer_scale is None and bool(options) and (norm == "rms" or is_free)
-    assert bool(timm_config.conflicts(config)) == is_refused
+    assert bool(timm_config.unsupported(config)) == is_refused
     if is_refused:
         return
     (text,) = timm_config.written(config)
@@ -288,7 +288,7 @@ def test_architectures_written_for_timm_have_the_epsilon(norm, epsilon, options,
 @pytest.mark.parametrize("norm, epsilon", [("layer", 1e-7), ("layer", 1e-4), ("rms", 1e-5)])
 def test_epsilons_that_no_architecture_of_timm_has_are_refused(norm, epsilon, rotary):
     config = vit(norm=norm, norm_epsilon=epsilon, rotary=rotary, layer_scale=0.1).get_config()
-    assert f"norm={norm!r} with norm_epsilon={epsilon!r}" in timm_config.conflicts(config)
+    assert f"norm={norm!r} with norm_epsilon={epsilon!r}" in timm_config.unsupported(config)
 
 
 # What the arrays show of files without a configuration: `vit_jax` and big_vision have flax's epsilon.
@@ -354,7 +354,10 @@ def test_both_towers_have_the_epsilon_of_their_project_without_a_configuration(l
     for file in path.parent.glob("*.json"):
         file.unlink()
     checkpoint = read_checkpoint(path, num_heads=3, activation="gelu_tanh", kind="image_text")
-    assert (checkpoint.arguments["norm_epsilon"], checkpoint.towers.text["norm_epsilon"]) == expected
+    assert (
+        checkpoint.arguments["norm_epsilon"],
+        checkpoint.model_options["text"]["norm_epsilon"],
+    ) == expected
 
 
 @pytest.mark.parametrize("settings, expected", [({}, 1e-5), ({"norm_kwargs": {"eps": 1e-7}}, 1e-7)])
@@ -371,7 +374,7 @@ def test_the_configuration_of_open_clip_says_the_epsilon_of_each_tower(settings,
 @pytest.mark.parametrize("epsilon", [1e-7, 1e-6, 1e-5])
 def test_open_clip_has_towers_of_timm_with_its_epsilon_only(epsilon):
     config = vit(pooling="map", prefix_positions=False, norm_epsilon=epsilon).get_config()
-    conflicts = [reason for reason in LAYOUTS["open_clip"].conflicts(config) if "norm_epsilon" in reason]
+    conflicts = [reason for reason in LAYOUTS["open_clip"].unsupported(config) if "norm_epsilon" in reason]
     assert bool(conflicts) == (epsilon != 1e-6)
 
 
@@ -381,7 +384,7 @@ def test_the_configuration_of_two_towers_keeps_the_epsilon_of_each(layout, argum
     path = save_weights(keras_vit.ImageTextModel(**{**arguments, **towers}), tmp_path / "folder", layout)
     path.with_suffix(".json").unlink()  # ours
     checkpoint = read_checkpoint(path, num_heads=3, kind="image_text")
-    found = checkpoint.arguments["norm_epsilon"], checkpoint.towers.text["norm_epsilon"]
+    found = checkpoint.arguments["norm_epsilon"], checkpoint.model_options["text"]["norm_epsilon"]
     assert found == (IMAGE, TEXT)
 
 

@@ -168,6 +168,7 @@ def tensors_header(rng):
         {"shape": [huge, 0], "data_offsets": [start, start]},
         {"shape": [-1]},
         {"shape": [1.5]},
+        {"shape": [1, 1, 32, 2]},
         {"shape": [10**400]},
         {"dtype": chosen(rng, ["BOOL", "I64", "F4", "F8_E4M3", 3, None])},
         {"data_offsets": [start, huge]},

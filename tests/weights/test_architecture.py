@@ -7,7 +7,6 @@ from keras_vit import from_pretrained
 from keras_vit.variants import parse_variant
 from keras_vit.weights.architecture import infer_arguments
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.layouts.heads import merged_heads
 
 ARCHITECTURES = [
     {"representation_size": 9, "num_classes": None},
@@ -44,14 +43,6 @@ def test_arrays_of_another_model_are_refused():
 
 
 # Heads ---------------------------------------------------------------------------------------------
-
-
-def test_heads_are_those_of_the_metadata_or_must_be_given():
-    merged = merged_heads(arrays(small()))
-    assert infer_arguments(merged, {"num_heads": 6}, split_heads=False)["num_heads"] == 6
-    message = r"number of attention heads.*hidden_size 12, num_layers 2.*num_heads"
-    with pytest.raises(ValueError, match=message):
-        infer_arguments(merged, split_heads=False)
 
 
 @pytest.mark.parametrize("variant", ["Ti/16", "So400m/14"])

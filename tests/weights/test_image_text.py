@@ -227,45 +227,31 @@ def test_a_model_that_a_layout_cannot_express_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong, message",
+    "layout, part, wrong, message",
     [
-        ([1], "text_config must be an object"),
-        ({"hidden_act": ["gelu"]}, "hidden_act must be a str"),
-        ({"num_attention_heads": 0}, "num_attention_heads must be a positive int"),
-        ({"num_attention_heads": 5}, "num_heads must be an int that divides hidden_size 8"),
-        ({"eos_token_id": [2]}, "eos_token_id must be an int"),
+        ("huggingface", "text_config", [1], "text_config must be an object"),
+        ("huggingface", "text_config", {"hidden_act": ["gelu"]}, "hidden_act must be a str"),
+        ("huggingface", "text_config", {"num_attention_heads": 0}, "heads must be a positive int"),
+        ("huggingface", "text_config", {"num_attention_heads": 5}, "int that divides hidden_size 8"),
+        ("huggingface", "text_config", {"eos_token_id": [2]}, "eos_token_id must be an int"),
+        ("open_clip", "text_cfg", {"qk_norm": True}, "no tower of ours has qk_norm=True of text_cfg"),
+        ("open_clip", "text_cfg", {"hf_model_name": "roberta-base"}, "hf_model_name='roberta-base'"),
+        ("open_clip", "text_cfg", {"pool_type": "mean"}, "pooling must be one of"),
+        ("open_clip", "text_cfg", {"norm_kwargs": 1}, "not in the format of open_clip"),
+        ("open_clip", "vision_cfg", {"pool_type": "avg"}, "has pool_type='avg' of vision_cfg"),
+        ("open_clip", "preprocess_cfg", {"resize_mode": "longest"}, "must be one of shortest, squash"),
     ],
 )
-def test_a_wrong_configuration_of_the_text_tower_is_one_clear_message(wrong, message, written, tmp_path):
-    path, _ = written("huggingface, CLIP")
-    changed(path, tmp_path, lambda stored: None)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["text_config"] = {**config["text_config"], **wrong} if isinstance(wrong, dict) else wrong
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=message):
-        from_pretrained(tmp_path, kind="image_text")
-
-
-@pytest.mark.parametrize(
-    "part, wrong, message",
-    [
-        ("text_cfg", {"qk_norm": True}, "no tower of ours has qk_norm=True of text_cfg"),
-        ("text_cfg", {"hf_model_name": "roberta-base"}, "hf_model_name='roberta-base'"),
-        ("text_cfg", {"pool_type": "mean"}, "pooling must be one of"),
-        ("text_cfg", {"norm_kwargs": 1}, "not in the format of open_clip"),
-        ("vision_cfg", {"pool_type": "avg"}, "no tower of ours has pool_type='avg' of vision_cfg"),
-        ("preprocess_cfg", {"resize_mode": "longest"}, "resize_mode must be one of shortest, squash"),
-    ],
-)
-def test_an_open_clip_config_that_our_towers_cannot_express_is_refused(
-    part, wrong, message, written, tmp_path
+def test_a_configuration_that_our_towers_cannot_express_is_refused(
+    layout, part, wrong, message, written, tmp_path
 ):
-    path, _ = written("open_clip, CLIP")
-    changed(path, tmp_path, lambda stored: None)
-    (tmp_path / "open_clip_model.json").unlink()  # which has the image tower's options, too
-    config = json.loads((tmp_path / "open_clip_config.json").read_text())
-    (config if part in config else config["model_cfg"])[part] |= wrong
-    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    path = changed(written(f"{layout}, CLIP")[0], tmp_path, lambda stored: None)
+    path.with_suffix(".json").unlink()  # which has the image tower's options, too
+    file = tmp_path / ("config.json" if layout == "huggingface" else "open_clip_config.json")
+    config = json.loads(file.read_text())
+    inside = config if part in config else config["model_cfg"]
+    inside[part] = {**inside[part], **wrong} if isinstance(wrong, dict) else wrong
+    file.write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
         from_pretrained(tmp_path, kind="image_text")
 

@@ -156,24 +156,8 @@ def test_a_hostile_configuration_is_refused_in_one_line(kind, file):
     assert type(error.value) is ValueError and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"hidden_size": 2**20},
-        {"num_layers": 10**9},
-        {"mlp_dim": 10**400},
-        {"position_grid": [2**20, 2**20]},
-        {"resnet": [2**40], "resnet_width": 64},
-    ],
-    ids=str,
-)
-def test_a_model_much_larger_than_its_file_is_refused_before_it_is_built(changes, file):
-    path = with_arguments(file, **changes)
-    with pytest.raises(ValueError, match=r"its \S+ bytes declare \S+; at most 1,073,741,824 are accepted"):
-        read_model(path)
-
-
 ENCODER = {**SMALL, "num_layers": 1, "num_classes": None}
+LARGE = {**ENCODER, "hidden_size": 2**20}
 DECODER = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
 HEAD = {"out_dim": 4, "hidden_dim": 4, "bottleneck_dim": 4, "num_local": 0}
 TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
@@ -183,6 +167,11 @@ TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 12, "num_layers": 1, "
     "kind, options, changes",
     some(
         [
+            (None, {}, {"hidden_size": 2**20}),
+            (None, {}, {"num_layers": 10**9}),
+            (None, {}, {"mlp_dim": 10**400}),
+            (None, {}, {"position_grid": [2**20, 2**20]}),
+            (None, {}, {"resnet": [2**40], "resnet_width": 64}),
             (MaskedAutoencoder, DECODER, {"decoder_hidden_size": 2**20}),
             (MaskedAutoencoder, DECODER, {"decoder_num_layers": 10**9}),
             (MaskedAutoencoder, DECODER, {"decoder_mlp_dim": 2**40}),
@@ -192,25 +181,20 @@ TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 12, "num_layers": 1, "
             (ImageSegmenter, {"num_classes": 2}, {"num_classes": 2**40}),
             (ImageSegmenter, {"num_classes": 2, "head": "up", "decoder_size": 4}, {"decoder_size": 2**40}),
             (ImageSegmenter, {"num_classes": 2, "head": "mask", "query_blocks": 1}, {"num_queries": 2**40}),
+            # A wrong size of the head does not hide that of the encoder.
+            (ImageSegmenter, {"num_classes": 2}, {"num_classes": -(2**60), "encoder": LARGE}),
+            (ImageSegmenter, {"num_classes": 2}, {"num_classes": math.nan, "encoder": LARGE}),
         ],
-        2,
+        4,
     ),
 )
-def test_a_head_much_larger_than_its_file_is_refused_before_it_is_built(kind, options, changes, tmp_path):
-    model = kind(VisionTransformer(**ENCODER), **options)
-    assert 0 < model.min_own_parameters(model.get_config()) <= model.count_params()
+def test_a_model_much_larger_than_its_file_is_refused_before_it_is_built(kind, options, changes, tmp_path):
+    model = VisionTransformer(**ENCODER)
+    if kind:
+        model = kind(model, **options)
+        assert 0 < model.min_own_parameters(model.get_config()) <= model.count_params()
     model.save(tmp_path / "model.keras")
     path = with_arguments(tmp_path / "model.keras", **changes)
-    with pytest.raises(ValueError, match=r"its \S+ bytes declare \S+; at most 1,073,741,824 are accepted"):
-        read_model(path)
-
-
-@pytest.mark.parametrize("num_classes", [-(2**60), math.nan])
-def test_a_wrong_size_of_a_head_does_not_hide_that_of_the_encoder(num_classes, tmp_path):
-    model = ImageSegmenter(VisionTransformer(**ENCODER), 2)
-    model.save(tmp_path / "model.keras")
-    encoder = {**model.encoder.get_config(), "hidden_size": 2**20}
-    path = with_arguments(tmp_path / "model.keras", num_classes=num_classes, encoder=encoder)
     with pytest.raises(ValueError, match=r"its \S+ bytes declare \S+; at most 1,073,741,824 are accepted"):
         read_model(path)
 

@@ -10,6 +10,8 @@ from reference.small import SMALL, small
 
 from keras_vit import ImageTextModel, VisionTransformer, from_pretrained, save_weights
 from keras_vit.weights.array_files import read_arrays
+from keras_vit.weights.array_resizing import resized_positions
+from keras_vit.weights.checkpoint import read_checkpoint
 
 IMAGE = {**SMALL, "num_classes": None, "num_layers": 1, "image_size": (None, None), "pooling": "map"}
 IMAGE |= {"position_grid": (2, 2), "max_num_patches": 6}
@@ -62,6 +64,8 @@ def test_the_files_are_those_of_siglip_2(folder):
 def test_an_argument_packs_or_fixes_the_size(towers, theirs):
     fixed = from_pretrained(theirs)
     assert (type(fixed), fixed.image_size) == (VisionTransformer, (16, 16))
+    assert fixed.preprocessing.antialias
+    assert_same_arrays(arrays(fixed), arrays(towers.image))
     packed = from_pretrained(theirs, max_num_patches=9)
     assert (packed.max_num_patches, packed.position_grid) == (9, (2, 2))
     assert (packed.preprocessing.max_num_patches, packed.preprocessing.antialias) == (9, True)
@@ -82,6 +86,9 @@ def test_a_packed_model_becomes_one_of_one_size(suffix, towers, theirs, folder, 
         source = tmp_path / "towers.keras"
         towers.save(source)
     expected = from_pretrained(theirs, **size)
+    table = arrays(towers.image)["position_embedding/table"]
+    resized = resized_positions(table, (2, 2), (3, 5), "bilinear_antialias")
+    np.testing.assert_array_equal(arrays(expected)["position_embedding/table"], resized)
     for kind in ("auto", "image_text"):
         found = from_pretrained(source, kind=kind, **size)
         image = getattr(found, "image", found)
@@ -90,6 +97,12 @@ def test_a_packed_model_becomes_one_of_one_size(suffix, towers, theirs, folder, 
     text = {name: array for name, array in arrays(towers).items() if name.startswith("text/")}
     assert_same_arrays({name: arrays(found)[name] for name in text}, text)
     assert found.encode_images(rng.random((2, 24, 40, 3))).shape == (2, 12)
+
+
+def test_what_no_file_says_is_that_of_the_type(theirs):
+    bare = (theirs / "model.safetensors").rename(theirs / "bare.safetensors")
+    read = read_checkpoint(bare, num_heads=3).arguments
+    assert (read["activation"], read["preprocessing"]["interpolation"]) == ("gelu_tanh", "bicubic")
 
 
 def test_a_model_of_one_size_is_packed(tmp_path):

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from made.checkpoints import base, write
 from reference.comparing import float_weights
 from reference.small import HYBRID, NO_TRANSFORMER, small
 
@@ -57,16 +58,12 @@ def test_another_position_grid_than_the_images_is_valid(name, tmp_path):
     assert from_pretrained(tmp_path / name).position_grid == (3, 5)
 
 
-def test_the_lists_are_those_of_the_error_of_loading(golden, tmp_path):
-    with np.load(golden / "token.npz") as file:
-        stored = dict(file)
-    stored["stray"] = np.zeros(2, "float32")
-    stored["embedding/bias"] = np.zeros(5, "float32")
-    del stored["head/bias"]
-    np.savez(tmp_path / "bad.npz", **stored)
-    found = show_checkpoint(tmp_path / "bad.npz")
+def test_the_lists_are_those_of_the_error_of_loading(tmp_path):
+    wrong = {"stray": np.zeros(2, "float32"), "embedding/bias": np.zeros(5, "float32")}
+    path = write({**base("token").without("head/bias"), **wrong}, tmp_path / "bad.npz")
+    found = show_checkpoint(path)
     with pytest.raises(ValueError) as caught:
-        from_pretrained(tmp_path / "bad.npz")
+        from_pretrained(path)
     assert str(caught.value).endswith(
         f"only in file: {found['only_in_file'][0]}; only in model: {found['only_in_model'][0]}; "
         f"wrong shape: {found['wrong_shape'][0]}"
@@ -81,19 +78,10 @@ def test_a_variant_is_found_by_its_sizes(variant, tmp_path):
     assert show_checkpoint(tmp_path / "model.npz")["variant"] == variant
 
 
-def test_arrays_that_are_not_finite_are_named(golden, tmp_path):
-    with np.load(golden / "token.npz") as file:
-        stored = dict(file)
-    stored["head/bias"][0] = np.inf
-    np.savez(tmp_path / "bad.npz", **stored)
-    assert show_checkpoint(tmp_path / "bad.npz")["not_finite"] == ["head/bias"]
-
-
-def test_skipped_keys_are_listed(golden, tmp_path):
-    with np.load(golden / "token.npz") as file:
-        stored = {f"opt/target/{key}": array for key, array in file.items()}
-    stored["opt/state/step"] = np.zeros(1, "float32")
-    np.savez(tmp_path / "run.npz", **stored)
-    found = show_checkpoint(tmp_path / "run.npz")
+def test_arrays_that_are_not_finite_and_skipped_keys_are_named(tmp_path):
+    stored = {f"opt/target/{key}": array for key, array in base("token").arrays.items()}
+    stored["opt/target/head/bias"] = np.full(7, np.inf, "float32")
+    found = show_checkpoint(write({**stored, "opt/state/step": np.zeros(1, "float32")}, tmp_path / "run.npz"))
+    assert found["not_finite"] == ["opt/target/head/bias"]
     assert found["left_out"] == ["opt/state/step"]
     assert found["parameters"] == 14247

@@ -3,8 +3,22 @@
 import re
 
 from keras_vit.layers.attention import check_heads
+from keras_vit.variants import SIZES, VARIANTS
 
 _ATTENTION = re.compile(r".*attention/(query|key|value|out)/(kernel|bias)")
+_HEAD_SIZE = 64  # of every published text tower whose sizes are no variant's: CLIP's
+
+
+def heads_of_variant(options):
+    """The number of heads of the named variants with these sizes, or None if there is none or several."""
+    sizes = [options[name] for name in SIZES[:-1]]
+    candidates = {heads for (*known, heads) in VARIANTS.values() if known == sizes}
+    return candidates.pop() if len(candidates) == 1 else None
+
+
+def usual_heads(options):
+    """The number of heads of a text tower with these sizes, without a configuration file."""
+    return heads_of_variant(options) or max(options["hidden_size"] // _HEAD_SIZE, 1)
 
 
 def split_heads(mapped, arguments):

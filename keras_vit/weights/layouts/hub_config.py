@@ -1,5 +1,7 @@
 """Words that the configuration files of timm and transformers share."""
 
+import json
+
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 ACTIVATIONS = {
     "gelu": "gelu_erf",
@@ -30,6 +32,11 @@ def activation(name):
 def written_activation(name):
     """transformers' name of an activation of ours."""
     return _WRITTEN[name]
+
+
+def as_text(config):
+    """The text of a configuration file."""
+    return json.dumps(config, indent=2, allow_nan=False) + "\n"
 
 
 def antialias(config):

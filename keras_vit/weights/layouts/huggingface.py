@@ -12,8 +12,20 @@ import re
 import numpy as np
 
 from keras_vit.weights.layouts import huggingface_config
-from keras_vit.weights.layouts.huggingface_types import PACKED, SUPPORTED, TYPES, type_of_keys
-from keras_vit.weights.layouts.layout import Layout
+from keras_vit.weights.layouts.huggingface_models import (
+    Eomt,
+    HuggingFaceTowers,
+    ImageGptForm,
+    ViTMAE,
+)
+from keras_vit.weights.layouts.huggingface_types import (
+    PACKED,
+    SUPPORTED,
+    TYPES,
+    type_of_keys,
+    written_type,
+)
+from keras_vit.weights.layouts.layout import Layout, ModelForm
 from keras_vit.weights.layouts.table import flat_patches, patch_kernel
 
 _MASK_TOKEN = "embeddings.mask_token"  # of masked training
@@ -36,7 +48,17 @@ _EMBEDDINGS, _START = "wte.weight", "start.weight"
 
 class HuggingFace(Layout):
     name = "huggingface"
+    library = "transformers"
     in_folder = True
+    forms = {
+        "classifier": ModelForm(
+            'from transformers import pipeline\n\nmodel = pipeline("{task}", model="{repository}")'
+        ),
+        "mask_segmenter": Eomt(),
+        "image_text": HuggingFaceTowers(),
+        "masked_autoencoder": ViTMAE(),
+        "image_gpt": ImageGptForm(),
+    }
     config_files = huggingface_config.FILES
     table = TYPES["vit"].table(gated=False)
     without_prefix = re.compile(r"((cls_|distillation_)?classifier|visual_projection|lm_head)\..*")
@@ -68,9 +90,8 @@ class HuggingFace(Layout):
         if kind.name == "imagegpt":
             stored, names = _from_image_gpt(stored, names)
         mapped = super().read(stored)
-        keys = {ours: names[name] for ours, name in mapped.keys.items()}
-        mapped = mapped._replace(keys=keys, unknown=[names[name] for name in mapped.unknown])
-        names = mapped.arrays
+        mapped = mapped.with_keys(names)
+        names, keys = mapped.arrays, mapped.keys
         if "distillation_token/token" in names and "head_distillation/kernel" not in names:
             # Without a head of its own the token is a register.
             for by_name in (names, keys):
@@ -89,7 +110,7 @@ class HuggingFace(Layout):
         return mapped
 
     def adapted(self, arrays, config):
-        kind, arrays = self.written_type(config), dict(arrays)
+        kind, arrays = written_type(config), dict(arrays)
         if kind.name == "clip_vision_model" and not config["norm_after_pooling"]:
             # The same outputs; of the last tokens transformers normalizes only the pooled one.
             for leaf in ("gamma", "beta"):
@@ -104,7 +125,7 @@ class HuggingFace(Layout):
 
     def write(self, arrays, config):
         """Map arrays to the file's keys; a register becomes a DeiT's distillation token without a head."""
-        kind, arrays = self.written_type(config), dict(arrays)
+        kind, arrays = written_type(config), dict(arrays)
         hidden = (1, 0, config["hidden_size"])
         if kind.name == "deit" and "register_tokens/token" in arrays:
             arrays["distillation_token/token"] = arrays.pop("register_tokens/token")
@@ -152,33 +173,24 @@ class HuggingFace(Layout):
                 )
         return implied
 
-    def conflicts(self, config):
+    def unsupported(self, config):
         height, width = config["patch_size"]
-        kind = self.written_type(config)
-        conflicts = super().conflicts(config)
-        conflicts += [
-            f"as {kind.name!r}: {reason}" for reasons in kind.refusals(config) for reason in reasons
-        ]
+        kind = written_type(config)
+        reasons = super().unsupported(config)
+        reasons += [f"as {kind.name!r}: {reason}" for part in kind.unsupported(config) for reason in part]
         if height != width:
-            conflicts.append(f"patch_size={config['patch_size']} (supported: squares)")
-        return conflicts
+            reasons.append(f"patch_size={config['patch_size']} (supported: squares)")
+        return reasons
 
-    def array_conflicts(self, arrays, config):
-        kind = self.written_type(config)
-        if kind.name == "clip_vision_model" and np.any(arrays.get("head/bias", 0)):
+    def unsupported_arrays(self, arrays, config):
+        if written_type(config).name == "clip_vision_model" and np.any(arrays.get("head/bias", 0)):
             return ["a head with a bias (CLIP's projection has none)"]
         return []
 
-    def config_conflicts(self, config):
-        kind = self.written_type(config)
-        if kind.name == "clip_vision_model" and config["num_classes"]:
+    def unsupported_in_config(self, config):
+        if written_type(config).name == "clip_vision_model" and config["num_classes"]:
             return ["a head (transformers classifies by CLIP's tokens before the last norm)"]
         return []
-
-    def written_type(self, config):
-        """The first `ModelType` that expresses the model, or nearly does."""
-        kinds = [kind for kind in TYPES.values() if kind.segments == ("segmentation" in config)]
-        return min(kinds, key=lambda kind: [*map(len, kind.refusals(config))])
 
     def read_config(self, folder):
         return huggingface_config.read(folder)
@@ -187,7 +199,7 @@ class HuggingFace(Layout):
         return huggingface_config.palette(folder)
 
     def write_config(self, config):
-        return huggingface_config.written(config, self.written_type(config))
+        return huggingface_config.written(config, written_type(config))
 
 
 def _in_model(keys):

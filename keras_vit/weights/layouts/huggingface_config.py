@@ -1,6 +1,5 @@
 """The config.json and preprocessor_config.json of transformers, read and written."""
 
-import json
 import re
 
 import numpy as np
@@ -8,10 +7,11 @@ import numpy as np
 from keras_vit.messages import listed
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import integer, number
+from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS, PREPROCESSOR
 from keras_vit.weights.layouts.huggingface_types import IMAGENET, PACKED, TOWERS, TYPES
-from keras_vit.weights.metadata import checked_options, read_json
+from keras_vit.weights.metadata import checked_options
 
 FILES = (CONFIG, PREPROCESSOR)
 # The defaults of transformers' image processors, by what the names of their classes begin with.
@@ -50,13 +50,10 @@ def read(folder):
     architecture = "".join(config.get("architectures") or ())
     if kind.name == "deit" and architecture:
         options["distillation"] = architecture.endswith("WithTeacher")
-    if "ForImageClassification" in architecture:
+    if "ForImageClassification" in architecture or kind.segments:
         names = _class_names(config.get("id2label") or {})
-        options |= {"num_classes": len(names)} if names else {}
-        if names and not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
-            options["class_names"] = tuple(names)
-    if kind.segments:
-        names = _class_names(config.get("id2label") or {})
+        if names and not kind.segments:
+            options["num_classes"] = len(names)
         if not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
             options["class_names"] = tuple(names)
     if preprocessor.is_file():
@@ -97,8 +94,7 @@ def _described(config):
 
 def palette(folder):
     """The palette in preprocessor_config.json as a dict of one array; empty without a palette."""
-    file = folder / PREPROCESSOR
-    clusters = read_json(file).get("clusters") if file.is_file() else None
+    clusters = read_json(folder / PREPROCESSOR, {}).get("clusters")
     if clusters is None:
         return {}
     try:
@@ -146,7 +142,7 @@ def written(config, kind):
         images |= {"crop_size": pixels, "do_center_crop": crop}
     if "clusters" in config:
         images["clusters"] = config["clusters"].tolist()
-    return [json.dumps(values, indent=2, allow_nan=False) + "\n" for values in (model, images)]
+    return [hub_config.as_text(values) for values in (model, images)]
 
 
 def _class_names(id2label):

@@ -19,7 +19,7 @@ from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.rules import integer, number
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG
-from keras_vit.weights.layouts.layout import ANY, COMMON
+from keras_vit.weights.layouts.layout import ANY, COMMON, true_reasons
 from keras_vit.weights.layouts.table import CONV, Row, Table, fused_rows, torch_rows
 
 IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
@@ -44,8 +44,8 @@ class ModelType(NamedTuple):
         read: dict from our options to functions of config.json.
         written: dict from transformers' names of further options to functions of `get_config()`.
         supported: As in `Layout`; an option without an entry must have its default.
-        conflicts: Function of `get_config()` to a dict from reasons why the type cannot express it to whether
-            they are so.
+        combinations: Function of `get_config()` to a dict from reasons why the type cannot express it to
+            whether they apply.
         processor: Name of the class of its image processor.
         images: What the authors' repositories have in preprocessor_config.json besides the defaults of this
             class, for a folder without that file; None if such a model has our default preprocessing.
@@ -66,7 +66,7 @@ class ModelType(NamedTuple):
     read: dict = {}
     written: dict = {}
     supported: dict = {}
-    conflicts: Callable = lambda config: {}
+    combinations: Callable = lambda config: {}
     processor: str = "ViTImageProcessor"
     images: dict | None = None
     any_size: bool = False
@@ -76,8 +76,8 @@ class ModelType(NamedTuple):
         """The `Table` of the arrays of a model whose MLPs have a gate, or not."""
         return Table((*self.rows, *(self.gated if gated else self.plain)))
 
-    def refusals(self, config):
-        """Two lists of the reasons why the type cannot express a model with this `get_config()`.
+    def unsupported(self, config):
+        """Two lists of reasons why the type cannot express a model with this `get_config()`.
 
         The first names values of options that only another type has, the second combinations.
         """
@@ -86,7 +86,7 @@ class ModelType(NamedTuple):
             supported = self.supported.get(name, (DEFAULTS.get(name),))
             if name in SUPPORTED and value in SUPPORTED[name] and value not in supported:
                 options.append(f"{name}={value!r} (supported: {' or '.join(map(repr, supported))})")
-        return options, [reason for reason, is_so in self.conflicts(config).items() if is_so]
+        return options, true_reasons(self.combinations(config))
 
 
 def type_of_keys(keys):
@@ -94,6 +94,12 @@ def type_of_keys(keys):
     families = [kind for kind in TYPES.values() if kind.mark is not None]
     kinds = (kind for kind in families if any(re.fullmatch(kind.mark, key) for key in keys))
     return next(kinds, TYPES["vit"]), any(map(_GATE.fullmatch, keys))
+
+
+def written_type(config):
+    """The first `ModelType` that expresses a model with this `get_config()`, or nearly does."""
+    kinds = [kind for kind in TYPES.values() if kind.segments == ("segmentation" in config)]
+    return min(kinds, key=lambda kind: [*map(len, kind.unsupported(config))])
 
 
 # Rows ----------------------------------------------------------------------------------------------
@@ -131,6 +137,7 @@ _DINO = {
     "mlp_norm": "norm2",
     "mlp_scale/gamma": "layer_scale2.lambda1",
 }
+_UNGATED = {"mlp/dense_0": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}
 _GATED = {"mlp/gate": "mlp.gate_proj", "mlp/up": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}
 _REGISTERS = torch_rows({"register_tokens/token": "embeddings.register_tokens"})
 _DINOV2_ROWS = (
@@ -409,7 +416,7 @@ _VIT = ModelType(
     read=_ACTIVATION,
     written={**_DROPOUT, **_POOLER},
     supported={**_BASE, "representation_size": ANY},
-    conflicts=_of_vit,
+    combinations=_of_vit,
 )
 _DINOV2 = ModelType(
     "dinov2",
@@ -440,7 +447,7 @@ _DINOV2 = ModelType(
         "drop_path_rate": lambda c: c["stochastic_depth_rate"],
     },
     supported={**_BASE, **_GATES, "pooling": ("token", "token_gap")},
-    conflicts=_of_dinov2,
+    combinations=_of_dinov2,
     processor="BitImageProcessor",
     images={"size": {"shortest_edge": 256}, **IMAGENET},
     any_size=True,
@@ -451,7 +458,7 @@ _DINOV3 = ModelType(
     None,
     "",
     _DINOV3_ROWS,
-    _dinov3_block({"mlp/dense_0": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}),
+    _dinov3_block(_UNGATED),
     _dinov3_block(_GATED),
     mark=r"(.*\.)?embeddings\.patch_embeddings\.weight",
     options={**_OPTIONS, "use_gated_mlp": "gated_mlp", "num_register_tokens": "num_registers"},
@@ -480,7 +487,7 @@ _DINOV3 = ModelType(
         **{**_BASE, **_GATES, "position_embedding": ("none",), "rotary": ANY, "num_registers": ANY},
         **{"key_bias": (True, False), "linear_bias": (True, False)},
     },
-    conflicts=_of_dinov3,
+    combinations=_of_dinov3,
     processor="DINOv3ViTImageProcessor",
     images={},
     any_size=True,
@@ -507,7 +514,7 @@ _EOMT = _DINOV2._replace(
         **{"num_register_tokens": 4, "image_size": 640},
     },
     written={**_DINOV2.written, **_EOMT_WRITTEN},
-    conflicts=_of_eomt,
+    combinations=_of_eomt,
     supported={**COMMON, **_GATES, "class_token": (True,), "pooling": ("token", "gap"), "num_registers": ANY},
     processor="EomtImageProcessor",
     images={},
@@ -518,9 +525,7 @@ _EOMT_DINOV3 = _DINOV3._replace(
     model="EomtDinov3ForUniversalSegmentation",
     classifier="EomtDinov3ForUniversalSegmentation",
     rows=_EOMT_DINOV3_ROWS,
-    plain=tuple(
-        torch_rows({"mlp/dense_0": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}, _BLOCK, "layers.{i}.")
-    ),
+    plain=tuple(torch_rows(_UNGATED, _BLOCK, "layers.{i}.")),
     gated=tuple(torch_rows(_GATED, _BLOCK, "layers.{i}.")),
     mark=r"class_predictor\.weight",
     defaults={
@@ -534,7 +539,7 @@ _EOMT_DINOV3 = _DINOV3._replace(
         "rope_parameters": lambda c: {"rope_type": "default", "rope_theta": c["rotary"]["base"]},
     },
     supported={**_DINOV3.supported, "pooling": ("token", "gap")},
-    conflicts=_of_eomt_dinov3,
+    combinations=_of_eomt_dinov3,
     processor="EomtImageProcessor",
     segments=True,
 )
@@ -572,7 +577,7 @@ _IMAGE_GPT = ModelType(
         **{**COMMON, "class_token": (False,), "pooling": ("gap",)},
         **{"norm": ("rms",), "palette": ANY, "causal": (True,)},
     },
-    conflicts=_of_image_gpt,
+    combinations=_of_image_gpt,
     processor="ImageGPTImageProcessor",
 )
 _SIGLIP = ModelType(
@@ -591,7 +596,7 @@ _SIGLIP = ModelType(
         **{**COMMON, "class_token": (False,), "pooling": ("map",)},
         **{"pooling_heads": ANY, "pooling_mlp_dim": ANY},
     },
-    conflicts=_of_siglip,
+    combinations=_of_siglip,
     processor="SiglipImageProcessor",
     images={},
 )
@@ -605,7 +610,7 @@ TYPES = {
             classifier="DeiTForImageClassification",
             prefix="deit.",
             supported={**_VIT.supported, "num_registers": (0, 1), "distillation": (True, False)},
-            conflicts=_of_deit,
+            combinations=_of_deit,
             processor="DeiTImageProcessor",
         ),
         _VIT._replace(
@@ -614,7 +619,7 @@ TYPES = {
             classifier="IJepaForImageClassification",
             prefix="ijepa.",
             supported={**_BASE, "class_token": (False,), "pooling": ("gap",)},
-            conflicts=lambda config: {},
+            combinations=lambda config: {},
         ),
         # The next two are read; they are the same models as `vit`, which is written.
         _VIT._replace(name="vit_msn", model="ViTMSNModel", defaults={**_DEFAULTS, "layer_norm_eps": 1e-6}),
@@ -628,7 +633,7 @@ TYPES = {
             options={**_DINOV2.options, "num_register_tokens": "num_registers"},
             defaults={**_DINOV2.defaults, "num_register_tokens": 4},
             supported={**_DINOV2.supported, "num_registers": ANY},
-            conflicts=_of_dinov2_with_registers,
+            combinations=_of_dinov2_with_registers,
         ),
         _EOMT,
         _EOMT_DINOV3,
@@ -643,7 +648,7 @@ TYPES = {
             defaults={**_DEFAULTS, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"},
             written={**_SIGLIP.written, "projection_dim": lambda c: c["num_classes"] or c["hidden_size"]},
             supported={**_BIASED, "pre_norm": (True, False), "norm_after_pooling": (True, False)},
-            conflicts=_of_clip,
+            combinations=_of_clip,
             processor="CLIPImageProcessor",
         ),
         _SIGLIP,
@@ -661,7 +666,7 @@ TYPES = {
             },
             written={**_SIGLIP.written, "num_patches": lambda c: math.prod(c["position_grid"])},
             supported={**_SIGLIP.supported, "max_num_patches": ANY},
-            conflicts=_of_siglip2,
+            combinations=_of_siglip2,
             processor="Siglip2ImageProcessor",
             any_size=True,
         ),

@@ -2,7 +2,8 @@
 
 import re
 
-from keras_vit.models.vit.schema import OPTIONS
+from keras_vit.layers.dense import STATE
+from keras_vit.models.vit.schema import DEFAULTS, OPTIONS
 
 
 class _Anything:
@@ -25,15 +26,81 @@ COMMON = {
 }
 
 
+# Entries of `get_config()` that say nothing about what the model computes.
+_NOT_OPTIONS = {"name", "trainable", "dtype", "segmentation", "clusters", *STATE}
+
+
+def other_values(options, expected, form="{}"):
+    """One reason for each option that has another value than the only supported one.
+
+    Args:
+        options: dict.
+        expected: dict of the supported values.
+        form: What the reason says of "NAME=VALUE".
+
+    Example:
+        >>> other_values({"causal": True, "length": 5}, {"causal": False}, "the text tower's {}")
+        ["the text tower's causal=True (supported: False)"]
+    """
+    return [
+        f"{form.format(f'{name}={options[name]!r}')} (supported: {value!r})"
+        for name, value in expected.items()
+        if options[name] != value
+    ]
+
+
+def true_reasons(reasons):
+    """The reasons that apply: dict from reasons to whether they do."""
+    return [reason for reason, applies in reasons.items() if applies]
+
+
+class ModelForm:
+    """How a layout stores a kind of model; as it is, a VisionTransformer and nothing else.
+
+    Attributes:
+        usage: Code by which the project loads such a model from Hugging Face, with fields for the task, the
+            repository and the architecture; None if it has no class for it.
+    """
+
+    usage = None
+
+    def __init__(self, usage=None):
+        self.usage = usage or self.usage
+
+    def adapted(self, model, arrays, config):
+        """The VisionTransformer's arrays by our names and its `get_config()`, as `Layout` writes them."""
+        return arrays, config
+
+    def unsupported(self, model, config):
+        """List why the layout cannot express what the model has beside a VisionTransformer of `config`."""
+        return []
+
+    def write(self, model, arrays, others, **options):
+        """The arrays of the file, by its keys.
+
+        Args:
+            model: The model.
+            arrays: dict of the VisionTransformer's arrays by the file's keys.
+            others: dict of the model's other arrays by our names.
+            **options: Those of `save_weights`.
+        """
+        return arrays
+
+    def config_text(self, model, text):
+        """The text of the first of `Layout.config_files`, from that of the VisionTransformer."""
+        return text
+
+
 class Layout:
     """A layout of checkpoint files. Each subclass has one instance, in `LAYOUTS`.
 
     Attributes:
         name: Name in `LAYOUTS`.
+        forms: dict of a `ModelForm` for each kind of model that the layout stores, by `StoredParts.form`.
         suffix: Suffix of the files.
         file: Name of the weights in a folder.
+        library: Name of the package that reads the files, on Hugging Face.
         in_folder: Whether `save_weights` writes a folder, with the project's own configuration files.
-        two_towers: Whether a file always has a text tower, too.
         config_files: Names of those files; `write_config` returns their texts.
         table: `Table` of the arrays.
         anchors: Keys of which every file has one.
@@ -41,6 +108,7 @@ class Layout:
         without_prefix: Pattern of the keys that never have the prefix.
         split_heads: Whether the attention kernels have an axis of heads, as ours.
         prefix_positions: Whether prefix tokens have rows in the position table; None: both occur.
+        stem_alone: Whether a ResNet without blocks has a file.
         write_options: Names of optional arguments of `write`.
         supported: dict from options of `VisionTransformer` to the values that the layout can express.
             An option without an entry must have its default.
@@ -49,8 +117,9 @@ class Layout:
     name = None
     suffix = ".safetensors"
     file = "model.safetensors"
+    library = None
     in_folder = False
-    two_towers = False
+    forms = {"classifier": ModelForm()}
     config_files = ()
     table = None
     anchors = ()
@@ -58,6 +127,7 @@ class Layout:
     without_prefix = re.compile("(?!)")
     split_heads = False
     prefix_positions = True
+    stem_alone = False
     write_options = ()
     supported = COMMON
 
@@ -115,11 +185,23 @@ class Layout:
         """
         return {}
 
-    def conflicts(self, config):
-        """List the combinations of supported values that the layout cannot express."""
-        return ["num_layers=None"] if config["num_layers"] is None else []
+    def unsupported(self, config):
+        """List why the layout cannot express a model with this `get_config()`, one phrase each.
 
-    def array_conflicts(self, arrays, config):
+        An option that `supported` does not name must have its default. A subclass adds the combinations of
+        supported values that it cannot express.
+        """
+        reasons = []
+        for name, value in config.items():
+            supported = self.supported.get(name, (DEFAULTS[name],) if name in DEFAULTS else ())
+            if name not in _NOT_OPTIONS and value not in supported:
+                values = " or ".join(map(repr, supported)) or "none"
+                reasons.append(f"{name}={value!r} (supported: {values})")
+        if config["num_layers"] is None and (config["resnet"] is None or not self.stem_alone):
+            reasons.append("num_layers=None")
+        return reasons
+
+    def unsupported_arrays(self, arrays, config):
         """List the values of arrays, by our names, that the layout cannot express."""
         return []
 
@@ -140,6 +222,6 @@ class Layout:
         """The text of each of `config_files`."""
         return []
 
-    def config_conflicts(self, config):
+    def unsupported_in_config(self, config):
         """List the options that `config_files` cannot express."""
         return []

@@ -13,11 +13,12 @@ import re
 import numpy as np
 
 from keras_vit.variants import VARIANTS
+from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config, timm_config
-from keras_vit.weights.layouts.layout import COMMON, Layout
+from keras_vit.weights.layouts.layout import COMMON, Layout, other_values, true_reasons
 from keras_vit.weights.layouts.table import CONV, Row, Table, fused_rows, torch_rows
+from keras_vit.weights.layouts.text_tower import TwoTowersForm
 from keras_vit.weights.layouts.timm import Timm
-from keras_vit.weights.metadata import read_json
 
 CONFIG = "open_clip_config.json"
 _TIMM, _TRUNK = Timm(), "visual.trunk."
@@ -54,7 +55,7 @@ _TEXT = [
     Row("logit_factors/scale", "logit_scale"),
     Row("logit_factors/bias", "logit_bias"),
 ]
-TEXT = Table([*_TEXT, *_PARAMETER, *_LINEAR])
+_TEXT_TABLE = Table([*_TEXT, *_PARAMETER, *_LINEAR])
 _PROJECTION = torch_rows({"head": "visual.head.proj"})
 # Architectures of timm with SigLIP's pooling, and our names of their sizes.
 _SIGLIP = re.compile(r"vit_(\w+)_patch(\d+)_siglip_(\d+)")
@@ -84,11 +85,99 @@ _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27
 _RESIZES = {"shortest": "crop", "squash": "squash"}
 
 
+class OpenClipTowers(TwoTowersForm):
+    """How open_clip stores an `ImageTextModel`."""
+
+    text_keys = re.compile(r"text\..*|(token_embedding|positional_embedding|transformer|ln_final)\b.*")
+
+    def read(self, checkpoint, others, folder):
+        mapped = _TEXT_TABLE.read(others, lambda key: key.removeprefix("text."))
+        if folder and (folder / CONFIG).is_file():
+            try:
+                return mapped, text_options(folder)
+            except (TypeError, KeyError, AttributeError) as error:
+                raise ValueError(f"{CONFIG} is not in the format of open_clip: {error!r}") from None
+        if checkpoint.arguments["pooling"] != "token":
+            raise ValueError(f"no array shows the text tower's options; put {CONFIG} next to the file")
+        activation = checkpoint.arguments["activation"]
+        return mapped, {"activation": activation, "norm_epsilon": 1e-5, "causal": True, "pooling": "argmax"}
+
+    def unsupported(self, model, config):
+        text, native = model.text, model.image.pooling == "token"
+        is_quick = [tower.activation == "quick_gelu" for tower in (model.image, text)]
+        reasons = {
+            f"the text tower's activation={text.activation!r}": text.activation not in COMMON["activation"],
+            "quick_gelu in one tower only": native and is_quick[0] != is_quick[1],
+            "image_projection=None with an image tower of CLIP": native and model.image_projection is None,
+            "projection_bias=True with an image tower of CLIP": native and model.projection_bias,
+        }
+        return super().unsupported(model, config) + true_reasons(reasons)
+
+    def write(self, model, arrays, others):
+        native = model.image.pooling == "token"
+        others = {re.sub("^image_projection/", "head/", name): array for name, array in others.items()}
+        head = [Row("head/kernel", "visual.proj")] if native else _PROJECTION
+        written = Table([*_TEXT, *(_LINEAR if model.projection_bias else _PARAMETER), *head]).write(others)
+        for key in [key for key in written if not key.startswith("visual.")]:
+            array = written.pop(key)
+            if key.startswith("logit_"):
+                arrays[key] = array.reshape(())
+            else:
+                arrays[key if native else f"text.{key}"] = array
+        return {**arrays, **written}
+
+    def config_text(self, model, text):
+        values, tower, texts = json.loads(text), model.text, model.text_preprocessing
+        config = values["model_cfg"]
+        config["embed_dim"] = model.image_encoder.output.shape[-1]
+        if "timm_model_name" in config["vision_cfg"]:
+            projection = "none" if model.image_projection is None else "linear"
+            config["vision_cfg"] |= {"timm_proj": projection, "timm_proj_bias": model.projection_bias}
+            # It has an effect on the text tower only.
+            config |= {"custom_text": True, "quick_gelu": tower.activation == "quick_gelu"}
+        if model.objective == "sigmoid":
+            config["init_logit_bias"] = -10
+        config["text_cfg"] = {
+            "context_length": tower.length,
+            "vocab_size": tower.vocabulary_size,
+            "heads": tower.num_heads,
+            **_written_sizes(vars(tower)),
+            "no_causal_mask": not tower.causal,
+            "pool_type": tower.pooling,
+            **({"eos_id": tower.eos_id} if tower.pooling == "eos" else {}),
+            "proj_type": "none" if model.text_projection is None else "linear",
+            "proj_bias": model.projection_bias,
+        }
+        if texts:  # The name only says that the tokenizer is one of transformers; it is in the same folder.
+            clean = "canonicalize" if texts.remove_punctuation else "lower" if texts.lower else "whitespace"
+            config["text_cfg"] |= {"hf_tokenizer_name": ".", "tokenizer_kwargs": {"clean": clean}}
+        return hub_config.as_text(values)
+
+
+def text_options(folder):
+    """The arguments of `TextTransformer` that open_clip_config.json holds and no array shows.
+
+    Raises:
+        ValueError: if the text tower is one that ours cannot express.
+    """
+    model = read_json(folder / CONFIG)["model_cfg"]
+    _check_plain("text_cfg", model["text_cfg"], _PLAIN_TEXT)
+    text = {**_TEXT_DEFAULTS, **model["text_cfg"]}
+    return {
+        "activation": _activation(model, text),
+        "norm_epsilon": (text.get("norm_kwargs") or {}).get("eps", 1e-5),
+        "causal": not text["no_causal_mask"],
+        "pooling": text["pool_type"],
+        "num_heads": text["heads"],
+        **({"eos_id": text["eos_id"]} if text["pool_type"] == "eos" else {}),
+    }
+
+
 class OpenClip(Layout):
     name = "open_clip"
     file = "open_clip_model.safetensors"
     in_folder = True
-    two_towers = True
+    forms = {"image_text": OpenClipTowers()}
     config_files = (CONFIG,)
     table = Table(
         [
@@ -117,13 +206,12 @@ class OpenClip(Layout):
         if not trunk:
             mapped = super().read(arrays)
         else:
-            of_timm = _TIMM.read(trunk)
+            tower = _TIMM.read(trunk).with_keys({key: _TRUNK + key for key in trunk})
             mapped = Table(_PROJECTION).read({k: a for k, a in arrays.items() if not k.startswith(_TRUNK)})
-            keys = {name: _TRUNK + key for name, key in of_timm.keys.items()}
-            mapped = of_timm._replace(
-                arrays=of_timm.arrays | mapped.arrays,
-                keys=keys | mapped.keys,
-                unknown=[*(_TRUNK + key for key in of_timm.unknown), *mapped.unknown],
+            mapped = tower._replace(
+                arrays=tower.arrays | mapped.arrays,
+                keys=tower.keys | mapped.keys,
+                unknown=[*tower.unknown, *mapped.unknown],
             )
         if "head/kernel" in mapped.arrays and "head/bias" not in mapped.arrays:
             kernel = mapped.arrays["head/kernel"]
@@ -148,15 +236,13 @@ class OpenClip(Layout):
             return _TIMM.implied(keys, metadata)
         return {"norm_epsilon": 1e-5, "pooling": "token", "prefix_positions": True}
 
-    def conflicts(self, config):
-        c, reasons = config, super().conflicts(config)
+    def unsupported(self, config):
+        c, reasons = config, super().unsupported(config)
         native, preprocessing = c["pooling"] == "token", c["preprocessing"]
         expected = {"pre_norm": native, "class_token": native, "in_channels": 3}
         if not native:
             expected |= {"norm_after_pooling": False, "norm_epsilon": 1e-6}
-        for name, value in expected.items():
-            if c[name] != value:
-                reasons.append(f"{name}={c[name]!r} with pooling={c['pooling']!r} (supported: {value!r})")
+        reasons += other_values(c, expected, f"{{}} with pooling={c['pooling']!r}")
         if len({*c["patch_size"]}) > 1:
             reasons.append(f"patch_size={c['patch_size']} (supported: squares)")
         if preprocessing["resize"] == "crop" and preprocessing["crop_fraction"] != 1:
@@ -220,7 +306,7 @@ class OpenClip(Layout):
             },
             **hub_config.antialias_entry(preprocessing),
         }
-        return [json.dumps(values, indent=2, allow_nan=False) + "\n"]
+        return [hub_config.as_text(values)]
 
 
 def _check_plain(part, given, plain):
@@ -270,84 +356,3 @@ def _written_sizes(options):
         "norm_kwargs": {"eps": options["norm_epsilon"]},
         **({"act_kwargs": {"approximate": "tanh"}} if options["activation"] == "gelu_tanh" else {}),
     }
-
-
-def text_options(folder):
-    """The arguments of `TextTransformer` that open_clip_config.json holds and no array shows.
-
-    Raises:
-        ValueError: if the text tower is one that ours cannot express.
-    """
-    model = read_json(folder / CONFIG)["model_cfg"]
-    _check_plain("text_cfg", model["text_cfg"], _PLAIN_TEXT)
-    text = {**_TEXT_DEFAULTS, **model["text_cfg"]}
-    return {
-        "activation": _activation(model, text),
-        "norm_epsilon": (text.get("norm_kwargs") or {}).get("eps", 1e-5),
-        "causal": not text["no_causal_mask"],
-        "pooling": text["pool_type"],
-        "num_heads": text["heads"],
-        **({"eos_id": text["eos_id"]} if text["pool_type"] == "eos" else {}),
-    }
-
-
-def written_text(model, others):
-    """The arrays of an `ImageTextModel` that are not its image tower's, by the file's keys."""
-    native = model.image.pooling == "token"
-    others = {re.sub("^image_projection/", "head/", name): array for name, array in others.items()}
-    head = [Row("head/kernel", "visual.proj")] if native else _PROJECTION
-    written = Table([*_TEXT, *(_LINEAR if model.projection_bias else _PARAMETER), *head]).write(others)
-    inside = "" if native else "text."
-    return {
-        key if key.startswith(("visual.", "logit_")) else inside + key: array.reshape(())
-        if key.startswith("logit_")
-        else array
-        for key, array in written.items()
-    }
-
-
-def text_conflicts(model):
-    """List why the layout cannot express an `ImageTextModel`, apart from its image tower."""
-    text, native = model.text, model.image.pooling == "token"
-    is_quick = [tower.activation == "quick_gelu" for tower in (model.image, text)]
-    reasons = {
-        f"the text tower's activation={text.activation!r}": text.activation not in COMMON["activation"],
-        "quick_gelu in one tower only": native and is_quick[0] != is_quick[1],
-        "image_projection=None with an image tower of CLIP": native and model.image_projection is None,
-        "projection_bias=True with an image tower of CLIP": native and model.projection_bias,
-    }
-    return [reason for reason, is_so in reasons.items() if is_so]
-
-
-def written_config(model, vision):
-    """The text of open_clip_config.json.
-
-    Args:
-        model: `ImageTextModel`.
-        vision: The text without the text tower.
-    """
-    values, text = json.loads(vision), model.text
-    config, texts = values["model_cfg"], model.text_preprocessing
-    config["embed_dim"] = model.image_encoder.output.shape[-1]
-    if "timm_model_name" in config["vision_cfg"]:
-        projection = "none" if model.image_projection is None else "linear"
-        config["vision_cfg"] |= {"timm_proj": projection, "timm_proj_bias": model.projection_bias}
-        # It has an effect on the text tower only.
-        config |= {"custom_text": True, "quick_gelu": text.activation == "quick_gelu"}
-    if model.objective == "sigmoid":
-        config["init_logit_bias"] = -10
-    config["text_cfg"] = {
-        "context_length": text.length,
-        "vocab_size": text.vocabulary_size,
-        "heads": text.num_heads,
-        **_written_sizes(vars(text)),
-        "no_causal_mask": not text.causal,
-        "pool_type": text.pooling,
-        **({"eos_id": text.eos_id} if text.pooling == "eos" else {}),
-        "proj_type": "none" if model.text_projection is None else "linear",
-        "proj_bias": model.projection_bias,
-    }
-    if texts:  # The name only says that the tokenizer is one of transformers; it is in the same folder.
-        clean = "canonicalize" if texts.remove_punctuation else "lower" if texts.lower else "whitespace"
-        config["text_cfg"] |= {"hf_tokenizer_name": ".", "tokenizer_kwargs": {"clean": clean}}
-    return json.dumps(values, indent=2, allow_nan=False) + "\n"

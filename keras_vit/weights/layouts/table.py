@@ -97,6 +97,13 @@ class MappedArrays(NamedTuple):
     skipped: list
     options: dict = {}
 
+    def with_keys(self, stored_in):
+        """The same, with the file's keys in place of those for which it was read: dict from these to them."""
+        return self._replace(
+            keys={name: stored_in[key] for name, key in self.keys.items()},
+            unknown=list(dict.fromkeys(stored_in[key] for key in self.unknown)),
+        )
+
 
 _INDEX = re.compile(r"\{([ij])(\+1)?\}")
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.weights.layouts import timm_config
-from keras_vit.weights.layouts.layout import ANY, COMMON, Layout
+from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
+from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
 from keras_vit.weights.layouts.table import CONV, Table, fused_rows, patch_kernel, torch_rows
 
 _MLP = {"mlp_norm": "norm", "mlp/dense_0": "mlp.fc1", "mlp/dense_1": "mlp.fc2"}
@@ -32,7 +33,7 @@ _LAYERS = {
     "head": "head",
     "head_distillation": "head_dist",
 }
-BLOCK = {
+_BLOCK = {
     "attention_norm": "norm1",
     "attention/query_norm": "attn.q_norm",
     "attention/key_norm": "attn.k_norm",
@@ -47,7 +48,7 @@ BLOCK = {
     "mlp_norm": "norm2",
     "mlp_scale/gamma": "ls2.gamma",
 }
-QKV = ("query", "key", "value")
+_QKV = ("query", "key", "value")
 _PROJECTIONS = ("attention/query", "attention/key", "attention/value")
 _OTHER_NAMES = {
     "attention_scale/gamma": "gamma_1",  # in DeiT III's own files, BEiT and EVA
@@ -66,15 +67,30 @@ _UNIT_LAYERS = {
 }
 
 
+# The decoder in files of facebookresearch/mae (`models_mae.py`), whose encoder has timm's names.
+_MAE = DecoderForm(
+    [
+        *torch_rows(_BLOCK, DECODER_BLOCK, "decoder_blocks.{i}."),
+        *fused_rows(f"{DECODER_BLOCK}attention/", _QKV, "decoder_blocks.{i}.attn.qkv"),
+    ]
+)
+
+
 class Timm(Layout):
-    name = "timm"
+    name = library = "timm"
+    forms = {
+        "classifier": ModelForm(
+            'import timm\n\nmodel = timm.create_model("hf_hub:{repository}", pretrained=True)'
+        ),
+        "masked_autoencoder": _MAE,
+    }
     config_files = (timm_config.CONFIG,)
     table = Table(
         [
             *torch_rows(_LAYERS),
             *torch_rows({"patch_embedding": "patch_embed.proj"}, axes=CONV),
-            *torch_rows(BLOCK, "encoder_block_{i}/", "blocks.{i}."),
-            *fused_rows("encoder_block_{i}/attention/", QKV, "blocks.{i}.attn.qkv"),
+            *torch_rows(_BLOCK, "encoder_block_{i}/", "blocks.{i}."),
+            *fused_rows("encoder_block_{i}/attention/", _QKV, "blocks.{i}.attn.qkv"),
             *torch_rows(_OTHER_NAMES, "encoder_block_{i}/", "blocks.{i}."),
             *fused_rows("encoder_block_{i}/mlp/", ("gate", "up"), "blocks.{i}.mlp.packed"),
             *torch_rows(_POOLING, "attention_pooling/", "attn_pool."),
@@ -108,10 +124,9 @@ class Timm(Layout):
     def read(self, arrays):
         prefix = self.prefix(arrays) or ""
         names, grid = _names(arrays, prefix)
-        read = super().read({name: array for name, (_, array) in names.items()})
-        keys = {ours: names[name][0] for ours, name in read.keys.items()}
-        unknown = [names[name][0] for name in read.unknown]
-        return read._replace(keys=keys, unknown=unknown, options={"position_grid": grid} if grid else {})
+        mapped = super().read({name: array for name, (_, array) in names.items()})
+        mapped = mapped.with_keys({name: key for name, (key, _) in names.items()})
+        return mapped._replace(options={"position_grid": grid} if grid else {})
 
     def write(self, arrays, config):
         if timm_config.is_eva(config):
@@ -148,21 +163,19 @@ class Timm(Layout):
             )
         return implied
 
-    def conflicts(self, config):
-        conflicts = super().conflicts(config)
+    def unsupported(self, config):
+        reasons = super().unsupported(config)
         c, eva = config, timm_config.is_eva(config)
         if c["pooling"] == "map":
             if not c["qkv_bias"]:
-                conflicts.append("qkv_bias=False with pooling='map'")
+                reasons.append("qkv_bias=False with pooling='map'")
             if eva and not c["pool_prefix"]:
-                conflicts.append("pool_prefix=False with options of timm's Eva")
+                reasons.append("pool_prefix=False with options of timm's Eva")
         if c["position_embedding"] == "none" and not c["rotary"]:
-            conflicts.append("position_embedding='none' without rotary")
+            reasons.append("position_embedding='none' without rotary")
         if (c["activation"] == "silu") != c["gated_mlp"]:
-            conflicts.append(f"activation={c['activation']!r} with gated_mlp={c['gated_mlp']}")
-        if eva:
-            conflicts += _eva_conflicts(c)
-        return conflicts
+            reasons.append(f"activation={c['activation']!r} with gated_mlp={c['gated_mlp']}")
+        return reasons + (_unsupported_by_eva(c) if eva else [])
 
     def read_config(self, folder):
         return timm_config.read(folder)
@@ -170,8 +183,8 @@ class Timm(Layout):
     def write_config(self, config):
         return timm_config.written(config)
 
-    def config_conflicts(self, config):
-        return timm_config.conflicts(config)
+    def unsupported_in_config(self, config):
+        return timm_config.unsupported(config)
 
 
 def _has_1e_5(keys, rotary):
@@ -240,18 +253,15 @@ def _eva_rows(config):
     return rows
 
 
-def _eva_conflicts(config):
-    """The options that timm's `Eva` cannot express together."""
-    c, reasons = config, []
+def _unsupported_by_eva(config):
+    """List the options that timm's `Eva` cannot express together."""
+    c = config
     expected = {"resnet": None, "distillation": False, "representation_size": None, "linear_bias": True}
     if not c["gated_mlp"]:
         expected["activation"] = "gelu_erf"
     if c["rotary"]:
         expected["rotate_registers"] = False
-    values = {**c, **(c["rotary"] or {})}
-    for name, value in expected.items():
-        if values[name] != value:
-            reasons.append(f"{name}={values[name]!r} with options of timm's Eva (supported: {value!r})")
+    reasons = other_values({**c, **(c["rotary"] or {})}, expected, "{} with options of timm's Eva")
     if c["gated_mlp"] and c["pooling"] == "map":
         reasons.append("gated_mlp=True with pooling='map'")
     if c["num_kv_heads"] is not None and not c["key_bias"]:

@@ -4,15 +4,15 @@ The name of an architecture selects what timm passes to its constructor, and `mo
 Both are read as one dict of timm's arguments, as far as no array shows them.
 """
 
-import json
 import math
 import re
 
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.rules import number, one_of
+from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS
-from keras_vit.weights.metadata import read_json
+from keras_vit.weights.layouts.layout import other_values
 
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 _KNOWN = re.compile(r"(test_|naflex)?vit\d?(_|$)|deit|flexivit|eva|beit|aimv2")
@@ -316,17 +316,12 @@ def written(config):
         **({"label_names": list(config["class_names"])} if config["class_names"] else {}),
         **hub_config.antialias_entry(preprocessing),
     }
-    return [json.dumps(values, indent=2, allow_nan=False) + "\n"]
+    return [hub_config.as_text(values)]
 
 
-def conflicts(config):
+def unsupported(config):
     """List the options that config.json cannot express."""
-    expected = {"resnet": None, "distillation": False}
-    reasons = [
-        f"{name}={config[name]!r} (supported: {value!r})"
-        for name, value in expected.items()
-        if config[name] != value
-    ]
+    reasons = other_values(config, {"resnet": None, "distillation": False})
     norm, epsilon = config["norm"], config["norm_epsilon"]
     if _builder(config) is None:
         reasons.append(f"norm={norm!r} with norm_epsilon={epsilon!r}")

@@ -7,20 +7,12 @@ when the files were published (`LayerNorm_2`, `MlpBlock_3`) or as it names them 
 
 import re
 
-from keras_vit.weights.layouts.layout import ANY, COMMON, Layout
+from keras_vit.weights.layouts.flax import block_names
+from keras_vit.weights.layouts.flax_towers import FlaxTowers
+from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm
 from keras_vit.weights.layouts.table import Row, Table, flax_rows
 
 _BLOCK = ("encoder_block_{i}/", "Transformer/encoderblock_{i}/")
-
-
-def block_names(attention=0, mlp_norm=1, mlp=0):
-    """A block's layers by flax's numbers of them; before Linen, one count numbered all parts of a block."""
-    parts = ("query", "key", "value", "out")
-    return {
-        **{f"attention/{part}": f"MultiHeadDotProductAttention_{attention}/{part}" for part in parts},
-        "mlp_norm": f"LayerNorm_{mlp_norm}",
-        **{f"mlp/dense_{n}": f"MlpBlock_{mlp}/Dense_{n}" for n in (0, 1)},
-    }
 
 
 TRANSFORMER = [
@@ -37,6 +29,7 @@ _SKIPPED = re.compile(r"opt/(?!target/).*|extra/.*|(params/)?(txt/.*|t|b)")
 
 class VitJax(Layout):
     name = "vit_jax"
+    forms = {"classifier": ModelForm(), "image_text": FlaxTowers(tokenizer_family="lit")}
     suffix = ".npz"
     table = Table(
         [
@@ -49,6 +42,7 @@ class VitJax(Layout):
     anchors = ("embedding/kernel",)
     prefixes = ("", "opt/target/", "params/", "params/img/", "img/")
     split_heads = True
+    stem_alone = True
     supported = {
         **COMMON,
         "pooling": ("token", "gap", None),
@@ -97,10 +91,9 @@ class VitJax(Layout):
             "position_embedding": "none",
         }
 
-    def conflicts(self, config):
-        pooling, class_token = config["pooling"], config["class_token"]
-        if config["num_layers"] is None:
-            return [] if config["resnet"] is not None else super().conflicts(config)
-        if pooling is not None and class_token != (pooling == "token"):
-            return [f"class_token={class_token} with pooling={pooling!r}"]
-        return []
+    def unsupported(self, config):
+        pooling, class_token, reasons = config["pooling"], config["class_token"], super().unsupported(config)
+        has_pooling = config["num_layers"] is not None and pooling is not None
+        if has_pooling and class_token != (pooling == "token"):
+            reasons.append(f"class_token={class_token} with pooling={pooling!r}")
+        return reasons

@@ -60,16 +60,6 @@ def test_the_golden_configuration_is_written_as_transformers_wrote_it(golden):
             {"image_size": (None, None), "position_grid": (2, 3), "qkv_bias": False, "num_classes": None},
             {"image_size": [16, 24], "qkv_bias": False, "architectures": ["ViTModel"]},
         ),
-    ],
-)
-def test_options_are_written_in_their_words(options, expected):
-    config, _ = written(options)
-    assert {name: config[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    "options, expected",
-    [
         (
             {"preprocessing": SQUASH},
             {
@@ -85,9 +75,10 @@ def test_options_are_written_in_their_words(options, expected):
         ({"image_size": (None, None), "position_grid": (2, 3)}, {"size": {"height": 16, "width": 24}}),
     ],
 )
-def test_preprocessing_is_written_in_their_words(options, expected):
-    _, images = written(options)
-    assert {name: images[name] for name in expected} == expected
+def test_options_are_written_in_their_words(options, expected):
+    config, images = written(options)
+    found = images if "size" in expected else config
+    assert {name: found[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -324,20 +315,18 @@ def test_without_a_file_images_are_prepared_as_in_the_authors_repositories(kind,
 
 
 @pytest.mark.parametrize(
-    "name, norm",
-    [("Siglip", HALF_NORM), ("CLIP", CLIP_NORM), ("Bit", CLIP_NORM), ("DINOv3ViT", IMAGENET_NORM)],
+    "name, norm, resample",
+    [
+        ("Siglip", HALF_NORM, 3),
+        ("CLIP", CLIP_NORM, 3),
+        ("Bit", CLIP_NORM, 3),
+        ("DINOv3ViT", IMAGENET_NORM, 2),
+    ],
 )
-def test_a_mean_that_the_file_does_not_have_is_that_of_the_class(name, norm, tmp_path):
+def test_processors_have_the_defaults_of_their_class(name, norm, resample, tmp_path):
     images = {"image_processor_type": f"{name}ImageProcessor"}
     found = read(tmp_path, {"model_type": "vit", "image_size": 224}, images)["preprocessing"]
     np.testing.assert_allclose((found["mean"], found["std"]), norm, rtol=1e-15)
-
-
-@pytest.mark.parametrize("name, resample", [("Siglip", 3), ("CLIP", 3), ("Bit", 3), ("DINOv3ViT", 2)])
-def test_processors_have_the_defaults_of_their_class(name, resample, tmp_path):
-    images = {"image_processor_type": f"{name}ImageProcessor", **HALF}
-    config = {"model_type": "vit", "image_size": 224}
-    found = read(tmp_path, config, images)["preprocessing"]
     assert found["interpolation"] == {2: "bilinear", 3: "bicubic"}[resample]
     assert found.get("resize", "squash") == ("crop" if name in ("CLIP", "Bit") else "squash")
 

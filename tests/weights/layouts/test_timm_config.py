@@ -28,6 +28,10 @@ def refused(folder, config, pattern=".", load=from_pretrained, **options):
     assert type(caught.value) is ValueError and "\n" not in message and folder.name in message
 
 
+def options_of(architecture, arguments, **config):
+    return timm_config.options_of({"architecture": architecture, "model_args": arguments, **config})
+
+
 def test_a_configuration_is_read(tmp_path):
     names = [f"n{i}" for i in range(7)]
     config = {
@@ -106,59 +110,50 @@ def test_heads_and_the_grid_are_read(tmp_path):
     assert read(tmp_path, {**VIT, "input_size": [3, 16, 48]}, rows=13, num_heads=3)["position_grid"] == (2, 6)
 
 
-@pytest.mark.parametrize(
-    "architecture, activation",
-    [
-        ("vit_base_patch16_224", "gelu_erf"),
-        ("deit_tiny_distilled_patch16_224", "gelu_erf"),
-        ("flexivit_large", "gelu_erf"),
-        ("vit_base_patch16_clip_quickgelu_224", "quick_gelu"),
-        ("vit_base_patch32_siglip_256", "gelu_tanh"),
-        ("vit_base_patch16_siglip_224", "gelu_erf"),
-    ],
-)
-def test_the_activation_is_that_of_the_architecture(architecture, activation, tmp_path):
-    assert read(tmp_path, {"architecture": architecture}, num_heads=3)["activation"] == activation
-
-
-@pytest.mark.parametrize(
-    "architecture, arguments, pooling",
-    [
-        ("vit_small_patch16_dinov3", {}, "gap"),
-        ("eva02_base_patch14_224", {}, "gap"),
-        ("eva02_base_patch16_clip_224", {}, "token"),
-        ("vit_small_patch16_rope_mixed_224", {}, "token"),
-        ("vit_small_patch16_rope_224", {}, "token"),
-        ("vit_base_patch16_rope_reg1_gap_256", {}, "gap"),
-        ("vit_small_patch16_dinov3", {"global_pool": "token"}, "token"),
-    ],
-)
-def test_without_a_global_pool_the_pooling_is_that_of_timms_eva(architecture, arguments, pooling):
-    assert (
-        timm_config.options_of({"architecture": architecture, "model_args": arguments})["pooling"] == pooling
-    )
-
-
-@pytest.mark.parametrize("architecture", ["vit_relpos_base_patch16_224", "vit_dwee_patch16_224", "resnet50"])
-def test_another_kind_of_architecture_is_refused(architecture, tmp_path):
-    message = f"config.json describes timm's '{architecture}', which VisionTransformer cannot express"
-    refused(tmp_path, {"architecture": architecture}, message, num_heads=3)
-
-
 AXIAL = {"kind": "axial", "base": 10_000, "order": "yx", "offset": 0, "rotate_registers": False}
 
 
 @pytest.mark.parametrize(
-    "architecture, arguments, expected",
+    "architecture, arguments, option, expected",
     [
-        ("eva02_base_patch14_448", {}, {**AXIAL, "reference_grid": (16, 16)}),
+        ("vit_base_patch16_224", {}, "activation", "gelu_erf"),
+        ("deit_tiny_distilled_patch16_224", {}, "activation", "gelu_erf"),
+        ("flexivit_large", {}, "activation", "gelu_erf"),
+        ("vit_base_patch16_clip_quickgelu_224", {}, "activation", "quick_gelu"),
+        ("vit_base_patch32_siglip_256", {}, "activation", "gelu_tanh"),
+        ("vit_base_patch16_siglip_224", {}, "activation", "gelu_erf"),
+        ("vit_small_patch16_dinov3", {}, "pooling", "gap"),  # without a global_pool that of timm's Eva
+        ("eva02_base_patch14_224", {}, "pooling", "gap"),
+        ("eva02_base_patch16_clip_224", {}, "pooling", "token"),
+        ("vit_small_patch16_rope_mixed_224", {}, "pooling", "token"),
+        ("vit_small_patch16_rope_224", {}, "pooling", "token"),
+        ("vit_base_patch16_rope_reg1_gap_256", {}, "pooling", "gap"),
+        ("vit_small_patch16_dinov3", {"global_pool": "token"}, "pooling", "token"),
+        ("vit_base_patch16_224", {}, "position_resize", None),
+        ("naflexvit_base_patch16_gap", {}, "position_resize", "bicubic_antialias"),
+        ("naflexvit_base_patch16_parfac_gap", {}, "position_resize", "bilinear_half_pixel"),
+        ("naflexvit_base_patch16_siglip", {}, "position_resize", "bilinear_antialias"),
+        ("naflexvit_base_patch16_radio_v3", {}, "position_resize", "bilinear"),
+        ("naflexvit_large_patch16_radio_v3", {}, "position_resize", "bilinear_half_pixel"),
+        ("eva02_base_patch14_448", {}, "rotary", {**AXIAL, "reference_grid": (16, 16)}),
         (
             "vit_pe_core_base_patch16_224",
             {},
+            "rotary",
             {**AXIAL, "order": "xy", "offset": 1, "reference_grid": (14, 14)},
         ),
-        ("vit_pe_lang_gigantic_patch14_448", {}, {**AXIAL, "order": "xy", "reference_grid": (32, 32)}),
-        ("vit_small_patch16_rope_ape_224", {}, {**AXIAL, "base": 100, "order": "xy", "reference_grid": None}),
+        (
+            "vit_pe_lang_gigantic_patch14_448",
+            {},
+            "rotary",
+            {**AXIAL, "order": "xy", "reference_grid": (32, 32)},
+        ),
+        (
+            "vit_small_patch16_rope_ape_224",
+            {},
+            "rotary",
+            {**AXIAL, "base": 100, "order": "xy", "reference_grid": None},
+        ),
         (
             "eva_giant_patch14_224",
             {
@@ -167,15 +162,15 @@ AXIAL = {"kind": "axial", "base": 10_000, "order": "yx", "offset": 0, "rotate_re
                 "rope_temperature": 50,
                 "rope_rotate_half": True,
             },
+            "rotary",
             {**AXIAL, "kind": "dinov3", "base": 50, "reference_grid": None},
         ),
-        ("vit_small_patch16_dinov3", {"use_rot_pos_emb": False}, None),
-        ("eva02_enormous_patch14_clip_224", {}, None),
+        ("vit_small_patch16_dinov3", {"use_rot_pos_emb": False}, "rotary", None),
+        ("eva02_enormous_patch14_clip_224", {}, "rotary", None),
     ],
 )
-def test_rotary_positions_are_read_by_name_and_arguments(architecture, arguments, expected, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"architecture": architecture, "model_args": arguments}))
-    assert timm_config.read(tmp_path)["rotary"] == expected
+def test_an_option_is_read_by_name_and_arguments(architecture, arguments, option, expected):
+    assert options_of(architecture, arguments).get(option) == expected
 
 
 OTHERS = {"norm_epsilon": 1e-6, "gated_mlp": False, "post_norm": False, "pool_prefix": False}
@@ -209,10 +204,9 @@ PE = {**DINOV3, "pooling_heads": 8}
         ("vit_5b_patch16_sapiens2", 2432, 32, {**EVA, **SWIGLU}),
     ],
 )
-def test_the_options_of_an_architecture_are_known_by_its_name(architecture, width, heads, expected, tmp_path):
+def test_the_options_of_an_architecture_are_known_by_its_name(architecture, width, heads, expected):
     """As in the constructors of timm 1.0.31."""
-    (tmp_path / "config.json").write_text(json.dumps({"architecture": architecture, "num_features": width}))
-    found = timm_config.read(tmp_path)
+    found = options_of(architecture, {}, num_features=width)
     assert {name: found[name] for name in OTHERS} == {**OTHERS, **expected}
     assert found.get("num_heads") == heads
 
@@ -226,33 +220,20 @@ def test_the_options_of_an_architecture_are_known_by_its_name(architecture, widt
         ("vit_tiny_patch16_224", {"norm_layer": "batchnorm"}, "nothing is known of norm_layer='batchnorm'"),
         ("vit_tiny_patch16_224", {"mlp_layer": "x"}, "nothing is known of mlp_layer='x'"),
         ("naflexvit_base_patch16_gap", {"patchify_channels_last": False}, "patchify_channels_last"),
+        (
+            "naflexvit_large_patch16_radio_v3",
+            {"pos_embed_interp_mode": "bicubic"},
+            "no position_resize is .*bicubic",
+        ),
+        *(
+            (name, {}, f"config.json describes timm's '{name}', which VisionTransformer cannot express")
+            for name in ("vit_relpos_base_patch16_224", "vit_dwee_patch16_224", "resnet50")
+        ),
     ],
 )
-def test_unknown_arguments_are_refused(architecture, arguments, message, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"architecture": architecture, "model_args": arguments}))
+def test_unknown_arguments_and_other_architectures_are_refused(architecture, arguments, message):
     with pytest.raises(ValueError, match=message):
-        timm_config.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "architecture, arguments, expected",
-    [
-        ("vit_base_patch16_224", {}, None),
-        ("naflexvit_base_patch16_gap", {}, "bicubic_antialias"),
-        ("naflexvit_base_patch16_parfac_gap", {}, "bilinear_half_pixel"),
-        ("naflexvit_base_patch16_siglip", {}, "bilinear_antialias"),
-        ("naflexvit_base_patch16_radio_v3", {}, "bilinear"),
-        ("naflexvit_large_patch16_radio_v3", {}, "bilinear_half_pixel"),
-        ("naflexvit_large_patch16_radio_v3", {"pos_embed_interp_mode": "bicubic"}, ValueError),
-    ],
-)
-def test_a_naflexvit_says_how_it_resizes_positions(architecture, arguments, expected, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"architecture": architecture, "model_args": arguments}))
-    if expected is ValueError:
-        with pytest.raises(ValueError, match="no position_resize is .*bicubic"):
-            timm_config.read(tmp_path)
-    else:
-        assert timm_config.read(tmp_path).get("position_resize") == expected
+        options_of(architecture, arguments)
 
 
 @pytest.mark.parametrize(
@@ -260,13 +241,9 @@ def test_a_naflexvit_says_how_it_resizes_positions(architecture, arguments, expe
     [
         {},
         {"architecture": None},
-        {"pretrained_cfg": [1]},
-        {"input_size": 224},
-        {"input_size": [3, 0, 0]},
-        {"global_pool": ["token"]},
-        {"mean": 0.5, "std": 0.5},
-        {"model_args": {"num_heads": "three"}},
-        {"model_args": {"act_layer": ["gelu"]}},
+        *({"input_size": size} for size in (224, [3, 0, 0])),
+        *({"pretrained_cfg": [1]}, {"global_pool": ["token"]}, {"mean": 0.5, "std": 0.5}),
+        *({"model_args": arguments} for arguments in ({"num_heads": "three"}, {"act_layer": ["gelu"]})),
         {"label_names": 3},
     ],
     ids=str,

@@ -1,0 +1,270 @@
+"""The models of transformers that hold more than a Vision Transformer, by their files and config.json.
+
+Sources: the modules `siglip`, `siglip2`, `clip`, `vit_mae`, `eomt` and `eomt_dinov3` of transformers 5.23.
+"""
+
+import json
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_vit.layers.segmentation_head import QueryAttentionBias
+from keras_vit.models.segmentation.mask_loss import NO_OBJECT_WEIGHT
+from keras_vit.rules import integer, number, text
+from keras_vit.weights.json_files import read_json
+from keras_vit.weights.layouts import hub_config
+from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
+from keras_vit.weights.layouts.huggingface_types import (
+    MASK_PROBABILITIES,
+    PACKED,
+    TOWER_BLOCK,
+    VIT_BLOCK,
+    VIT_BLOCK_IN_MEMORY,
+    written_type,
+)
+from keras_vit.weights.layouts.layout import ModelForm, true_reasons
+from keras_vit.weights.layouts.table import LINEAR, Row, Table, torch_rows
+from keras_vit.weights.layouts.text_tower import TwoTowersForm
+
+_USAGE = 'from transformers import {architecture}\n\nmodel = {architecture}.from_pretrained("{repository}")'
+_TEXT = [
+    Row("text/token_embedding/table", "text_model.embeddings.token_embedding.weight"),
+    Row("text/position_embedding/table", "text_model.embeddings.position_embedding.weight", leading=1),
+    *torch_rows(TOWER_BLOCK, "text/encoder_block_{i}/", "text_model.encoder.layers.{i}."),
+    *torch_rows({"text/encoder_norm": "text_model.final_layer_norm"}),
+    Row("logit_factors/scale", "logit_scale"),
+    Row("logit_factors/bias", "logit_bias"),
+]
+
+
+class _TwoTowers(NamedTuple):
+    """A model of transformers with two towers.
+
+    Attributes:
+        model: Name of its class.
+        image: `model_type` of its image tower.
+        table: `Table` of the arrays that are not the image tower's.
+        defaults: The values of options that the arrays do not show, if config.json has none.
+        causal: Whether its text tower has a causal mask.
+        poolings: Those that it can express.
+        projections: Whether there are linear layers after the towers: (image, text).
+        projection_bias: Whether these have biases.
+    """
+
+    model: str
+    image: str
+    table: Table
+    defaults: dict
+    causal: bool
+    poolings: tuple
+    projections: tuple
+    projection_bias: bool
+
+
+_SIGLIP = _TwoTowers(
+    "SiglipModel",
+    "siglip_vision_model",
+    Table([*_TEXT, *torch_rows({"text_projection": "text_model.head"})]),
+    {"num_attention_heads": 12, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"},
+    causal=False,
+    poolings=("last",),
+    projections=(False, True),
+    projection_bias=True,
+)
+_CLIP = _TwoTowers(
+    "CLIPModel",
+    "clip_vision_model",
+    Table(
+        [
+            *_TEXT,
+            Row("text_projection/kernel", "text_projection.weight", LINEAR),
+            Row("image_projection/kernel", "visual_projection.weight", LINEAR),
+        ]
+    ),
+    {"num_attention_heads": 8, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu", "eos_token_id": 49407},
+    causal=True,
+    poolings=("eos", "argmax"),
+    projections=(True, True),
+    projection_bias=False,
+)
+_SIGLIP2 = _SIGLIP._replace(model="Siglip2Model", image=PACKED)  # of one size it is the type before
+TWO_TOWERS = {"siglip": _SIGLIP, "siglip2": _SIGLIP2, "clip": _CLIP}
+_LEGACY_EOS = 2  # of configurations whose models read the token with the highest id
+_TEXT_OPTIONS = {  # of config.json to `TextTransformer`'s
+    "vocab_size": "vocabulary_size",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "mlp_dim",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "max_position_embeddings": "length",
+    "layer_norm_eps": "norm_epsilon",
+}
+
+
+def _type_of(model):
+    if model.objective == "softmax":
+        return "clip"
+    return "siglip2" if model.image.preprocessing.packs else "siglip"
+
+
+class HuggingFaceTowers(TwoTowersForm):
+    """How transformers stores an `ImageTextModel`."""
+
+    usage = _USAGE
+    text_keys = re.compile(r"text_model\..*")
+
+    def read(self, checkpoint, others, folder):
+        kind = TWO_TOWERS["clip" if "text_projection.weight" in others else "siglip"]
+        if not kind.projections[0] and "attention_pooling/probe" not in checkpoint.arrays:
+            raise ValueError(
+                "its image tower has no pooling (vision_use_head=False in config.json), and so no vector to "
+                "compare with texts; load it without its text tower"
+            )
+        stored = read_json(folder / hub_config.CONFIG, {}) if folder else {}
+        # Of the two, transformers ignores the second.
+        config = stored.get("text_config_dict") or stored.get("text_config")
+        if not isinstance(config, dict | None):
+            raise ValueError(f"{hub_config.CONFIG}: text_config must be an object; got {config!r}")
+        values = {**kind.defaults, **(config or {})}
+        text.check(f"{hub_config.CONFIG}: hidden_act", values["hidden_act"])
+        for name in ("num_attention_heads", "hidden_size", "max_position_embeddings"):
+            if name in values:
+                integer(at_least=1).check(f"{hub_config.CONFIG}: {name}", values[name])
+        number(above=0).check(f"{hub_config.CONFIG}: layer_norm_eps", values["layer_norm_eps"])
+        options = {
+            "activation": hub_config.activation(values["hidden_act"]),
+            "norm_epsilon": values["layer_norm_eps"],
+            "causal": kind.causal,
+            "pooling": kind.poolings[0],
+        }
+        if config is not None:
+            options["num_heads"] = values["num_attention_heads"]
+        if kind.causal:
+            end = values["eos_token_id"]
+            integer(at_least=0).check(f"{hub_config.CONFIG}: eos_token_id", end)
+            options |= {"pooling": "argmax"} if end == _LEGACY_EOS else {"eos_id": end}
+        return kind.table.read(others), options
+
+    def unsupported(self, model, config):
+        tower, kind, image = model.text, TWO_TOWERS[_type_of(model)], written_type(config).name
+        poolings = " or ".join(map(repr, kind.poolings))
+        projections = (model.image_projection is not None, model.text_projection is not None)
+        other_pooling = f"the text tower's pooling={tower.pooling!r} (supported: {poolings})"
+        reasons = {
+            f"the text tower's causal={tower.causal}": tower.causal != kind.causal,
+            other_pooling: tower.pooling not in kind.poolings,
+            "other projections than the type's": projections != kind.projections
+            or model.projection_bias != kind.projection_bias,
+            f"eos_id={_LEGACY_EOS}": tower.pooling == "eos" and tower.eos_id == _LEGACY_EOS,
+            f"an image tower of the type {image!r} with a text tower of {kind.model}": image != kind.image,
+        }
+        return super().unsupported(model, config) + true_reasons(reasons)
+
+    def write(self, model, arrays, others):
+        kind = TWO_TOWERS[_type_of(model)]
+        shape = (1,) if model.objective == "sigmoid" else ()
+        written = kind.table.write(others)
+        numbers = {key: array.reshape(shape) for key, array in written.items() if key.startswith("logit_")}
+        return {**arrays, **written, **numbers}
+
+    def config_text(self, model, text):
+        name, tower, vision = _type_of(model), model.text, json.loads(text)
+        own = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}
+        for key in ("architectures", "id2label", "label2id"):
+            vision.pop(key)
+        options = {theirs: getattr(tower, ours) for theirs, ours in _TEXT_OPTIONS.items()}
+        options |= {
+            "model_type": f"{name}_text_model",
+            "hidden_act": hub_config.written_activation(tower.activation),
+        }
+        config = {"architectures": [TWO_TOWERS[name].model], "model_type": name}
+        if name == "clip":
+            options["eos_token_id"] = _LEGACY_EOS if tower.pooling == "argmax" else tower.eos_id
+            for part in (config, options, vision):
+                part["projection_dim"] = model.text_projection
+        else:
+            options["projection_size"] = model.text_projection
+        return hub_config.as_text({**config, **own, "text_config": options, "vision_config": vision})
+
+
+_ONLY_IN_MEMORY = dict(VIT_BLOCK_IN_MEMORY.items() - VIT_BLOCK.items())
+_DECODER_OPTIONS = {  # transformers' names of options that no array shows, and ours
+    "decoder_num_attention_heads": "decoder_num_heads",
+    "mask_ratio": "mask_fraction",
+    "norm_pix_loss": "normalize_targets",
+}
+
+
+class ViTMAE(DecoderForm):
+    """How transformers stores a `MaskedAutoencoder`: `ViTMAEForPreTraining`, whose encoder is a `vit`."""
+
+    usage = _USAGE
+
+    def __init__(self):
+        blocks = [
+            *torch_rows(VIT_BLOCK, DECODER_BLOCK, "decoder_layers.{i}."),
+            *torch_rows(VIT_BLOCK, DECODER_BLOCK, "decoder_encoder.layer.{i}."),  # of transformers 5
+            *torch_rows(_ONLY_IN_MEMORY, DECODER_BLOCK, "decoder_layers.{i}."),
+        ]
+        super().__init__(blocks, "decoder.", _DECODER_OPTIONS, normalize_targets=False)
+
+    def unsupported(self, model, config):
+        kind = written_type(config).name
+        other_type = f"an encoder of the type {kind!r} (supported: 'vit')"
+        return super().unsupported(model, config) + [other_type] * (kind != "vit")
+
+    def write(self, model, arrays, others):
+        return super().write(model, {f"vit.{key}": array for key, array in arrays.items()}, others)
+
+    def config_text(self, model, text):
+        return hub_config.as_text(
+            {
+                **json.loads(text),
+                **{"architectures": ["ViTMAEForPreTraining"], "model_type": "vit_mae"},
+                **{theirs: getattr(model, ours) for theirs, ours in self.names.items()},
+                "decoder_hidden_size": model.decoder_hidden_size,
+                "decoder_num_hidden_layers": model.decoder_num_layers,
+                "decoder_intermediate_size": model.decoder_mlp_dim or 4 * model.decoder_hidden_size,
+            }
+        )
+
+
+class ImageGptForm(ModelForm):
+    """How transformers stores an `ImageGPT`: its palette is in preprocessor_config.json, as `clusters`."""
+
+    usage = _USAGE
+
+    def adapted(self, model, arrays, config):
+        palette = "patch_embedding/palette"
+        clusters = {"clusters": arrays[palette]}
+        return {name: array for name, array in arrays.items() if name != palette}, {**config, **clusters}
+
+
+class Eomt(ModelForm):
+    """How transformers stores an `ImageSegmenter` with head "mask".
+
+    `config["segmentation"]` has the options of the head, for the configuration.
+    """
+
+    usage = _USAGE
+
+    def adapted(self, model, arrays, config):
+        masks = [layer for layer in model.layers if isinstance(layer, QueryAttentionBias)]
+        probabilities = [float(layer.probability.numpy()) for layer in masks] or [0.0] * model.query_blocks
+        own = {layer.probability.path for layer in masks}
+        upscale = sum(name.endswith("/depthwise/kernel") for name in arrays)
+        options = {
+            "num_queries": model.num_queries,
+            "query_blocks": model.query_blocks,
+            "upscale_blocks": upscale,
+            "activation": model.get_layer("upscale_0").activation if upscale else model.encoder.activation,
+        }
+        arrays = {name: array for name, array in arrays.items() if name not in own}
+        arrays[MASK_PROBABILITIES] = np.array(probabilities, "float32")
+        return arrays, {**config, "segmentation": options}
+
+    def write(self, model, arrays, others):
+        weights = np.ones(model.num_classes + 1, "float32")
+        weights[-1] = NO_OBJECT_WEIGHT
+        return {**arrays, "criterion.empty_weight": weights}
