@@ -110,8 +110,8 @@ def from_pretrained(
         text_tower, pretrainer: Deprecated: `kind="image_text"`, or "stored" for text_tower="auto", and
             `kind="pretrainer"`.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`
-            packs images of any aspect ratio into batches (NaFlex), as SigLIP 2 for any size was trained;
-            `image_size` makes of such a model one of a single size. `class_names` may
+            makes a `PackedVisionTransformer` for images of any aspect ratio (NaFlex), as SigLIP 2 for any
+            size was trained; `image_size` makes of such a model one of a single size. `class_names` may
             also be "imagenet_1k" or "imagenet_1k_synsets", or the path of a text file with one name a line.
             `patch_size` resizes the patch kernel as FlexiViT does, `in_channels` sums or repeats its
             channels; `num_heads`, `activation`, `position_grid` (rows, columns) and
