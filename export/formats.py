@@ -1,7 +1,6 @@
 """The formats that models are exported to: how each is written, opened and checked.
 
-A new format is a module with its writer and opener, a row in `FORMATS`, and its name in the help of
-`_keras_vit_cli.py`.
+A new format is a module with its writer and opener, a row in `FORMATS`, and its name in `keras_vit/names.py`.
 """
 
 import dataclasses

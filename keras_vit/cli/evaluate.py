@@ -1,20 +1,38 @@
 """`keras-vit evaluate`: the scores of a model on a split."""
 
-from keras_vit.cli.labels import with_labels
+from keras_vit.cli import options
 from keras_vit.cli.report import check_output, check_png, report, text_table
-from keras_vit.cli.source import open_dataset, open_model, task_of
-from keras_vit.evaluation import predict, retrieval
-from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
-from keras_vit.models.configured import image_model
-from keras_vit.reports.page import png_of
-from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_write
 
 # Options of `evaluate` that are for classes, which captions have not.
 OF_CLASSES = ("task", "real", "per_class", "confusion", "zero_shot", "prompts")
 
+HELP = "accuracy of a model on a split of a data set"
+
+
+def add_arguments(add):
+    options.model(add)
+    options.dataset(add)
+    options.split(add)
+    options.on_bad_image(add)
+    options.task(add)
+    add("--per_class", action="store_true", help="add a row for each class")
+    add("--confusion", metavar="FILE.png", help="draw the confusion matrix")
+    add("--zero_shot", metavar="FILE", help=f"image-text models: {options.LABELS}")
+    options.prompts(add)
+    recall = "image-text models: recall of a folder's captions and images"
+    add("--retrieval", action="store_true", help=recall)
+    add("--real", metavar="FILE.json", help="ReaL labels of ImageNet's validation images")
+    options.output(add)
+
 
 def run(args):
+    from keras_vit.cli.labels import with_labels
+    from keras_vit.cli.source import open_dataset, open_model, task_of
+    from keras_vit.evaluation import predict
+    from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
+    from keras_vit.tasks import get_task
+
     _check(args, args.task and get_task(args.task))
     if args.retrieval:
         return _retrieval(args)
@@ -54,6 +72,10 @@ def run(args):
 
 def _retrieval(args):
     """Print the recall of images by captions, and of captions by images."""
+    from keras_vit.cli.source import open_dataset, open_model
+    from keras_vit.evaluation import retrieval
+    from keras_vit.models.configured import image_model
+
     model = open_model(args.model, args.trust, args.sha256, kind="image_text")
     if image_model(model) is model or model.text_preprocessing is None:
         raise ValueError("--retrieval needs an image-text model with its tokenizer, such as SigLIP or CLIP")
@@ -84,6 +106,7 @@ def _check(args, task):
 
 def _draw(file, matrix, names, title):
     from keras_vit.inspection.figures import confusion_figure
+    from keras_vit.reports.page import png_of
 
     names = names or [str(i) for i in range(len(matrix))]
     atomic_write(file, png_of(confusion_figure(matrix, names, title)))

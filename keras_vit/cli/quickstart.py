@@ -5,13 +5,6 @@ import json
 import pathlib
 
 from keras_vit.cli.export import summary
-from keras_vit.cli.source import open_live
-from keras_vit.data.datasets import load_dataset
-from keras_vit.export.folder import export_folder
-from keras_vit.reports.run_report import REPORT, write_run_report
-from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.run import train
-from keras_vit.training.run_config import RunConfig
 
 # With 16 pixels, a patch of 2×2 is one pixel of the 8×8 scans: 64 tokens.
 MODEL = {
@@ -22,8 +15,19 @@ FORMATS = ("saved_model", "tflite", "web")
 PRECISIONS = ("float32", "dynamic_int8")  # of LiteRT: as trained, and small for phones
 SCAN = 8  # pixels a side
 
+HELP = "train on scanned digits, evaluate, draw, export, load back and compare"
+
+
+def add_arguments(add):
+    add("--workdir", help="folder of the run (default: runs/quickstart-N); an unfinished one is continued")
+
 
 def run(args):
+    from keras_vit.reports.run_report import REPORT
+    from keras_vit.training.named_recipes import RECIPES
+    from keras_vit.training.run import train
+    from keras_vit.training.run_config import RunConfig
+
     path = pathlib.Path(args.workdir) if args.workdir else _new_folder()
     config = RunConfig(dataset="digits", recipe=RECIPES["digits"], model=MODEL)
     print(f"Training a Vision Transformer on scikit-learn's scanned digits in {path}")
@@ -41,12 +45,17 @@ def run(args):
 
 def _finish(config, workdir, record):
     """Draw, export, load back and compare; return the finished result."""
+    from keras_vit.cli.source import open_live
+    from keras_vit.data.datasets import load_dataset
+    from keras_vit.export.folder import export_folder
+    from keras_vit.reports.run_report import write_run_report
+
     print("\nPlotting")
     figures = write_run_report(config, workdir, record)
     print("Exporting to SavedModel, LiteRT and a web page, and loading them again")
     folder = workdir.path / "export"
     if not folder.exists():
-        digits = load_dataset("digits", RECIPES["digits"].seed)
+        digits = load_dataset("digits", config.recipe.seed)
         images = len(digits.split("test"))
         export_options = {"precisions": PRECISIONS, "dataset": digits, "images": images}
         page = {"name": "digits", "single_file": True, "drawing": SCAN, "attention": True}

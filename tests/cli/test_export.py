@@ -7,8 +7,8 @@ import pytest
 from made.folders import write_table
 from made.servers import Server, serving
 
-import _keras_vit_cli
 from keras_vit.cli.export import _facts, _name
+from keras_vit.cli.parser import parser
 from keras_vit.export import description
 
 FAST = ["saved_model", "tflite"], ["float32"]
@@ -165,10 +165,10 @@ def test_the_name_for_the_hub_is_the_models(source, name):
 
 
 def test_facts_of_the_weights_are_the_catalogues():
-    parser = _keras_vit_cli.parser()
+    parse = parser().parse_args
     source = "vit_b16_augreg_in21k_ft_in1k"
-    facts = _facts(parser.parse_args(["export", "--model", source, "--output", "out"]))
+    facts = _facts(parse(["export", "--model", source, "--output", "out"]))
     assert (facts.licence, facts.trained_on) == ("apache-2.0", "ImageNet-21k, then ImageNet-1k")
     assert facts.source == "hf://timm/vit_base_patch16_224.augreg_in21k_ft_in1k"
-    unknown = _facts(parser.parse_args(["export", "--model", "mine.keras", "--output", "out"]))
+    unknown = _facts(parse(["export", "--model", "mine.keras", "--output", "out"]))
     assert (unknown.licence, unknown.trained_on, unknown.source) == (None, None, None)

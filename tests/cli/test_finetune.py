@@ -8,7 +8,7 @@ from made.pages import read_page
 from PIL import Image
 
 from keras_vit import ImageTextModel
-from keras_vit.cli import finetune as module
+from keras_vit.cli import training_run as module
 from keras_vit.data.sources.digits_words import word_tokenizer
 from keras_vit.training.workdir import Workdir
 
@@ -225,6 +225,6 @@ def test_weights_are_stored_by_their_absolute_path(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "model.keras").touch()
     for name in ("google/vit-base-patch16-224", "vit_base_patch16_224.augreg_in21k", "hf://me/vit"):
-        assert module._absolute_weights(name) == name
-    assert module._absolute_weights("vit.npz") == str(tmp_path / "vit.npz")
-    assert module._absolute_weights("run") == str(tmp_path / "run" / "model.keras")
+        assert module.absolute_weights(name) == name
+    assert module.absolute_weights("vit.npz") == str(tmp_path / "vit.npz")
+    assert module.absolute_weights("run") == str(tmp_path / "run" / "model.keras")

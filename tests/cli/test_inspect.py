@@ -11,6 +11,7 @@ from reference.small import small
 
 from keras_vit import from_pretrained
 from keras_vit.cli import inspect
+from keras_vit.cli.images import names_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.inspection import attention_distance, filter_components
 from keras_vit.preprocessing import Preprocessing
@@ -177,4 +178,4 @@ def test_bad_input_is_refused_in_one_line_and_leaves_nothing(
     ],
 )
 def test_images_have_the_shortest_unique_names(paths, names):
-    assert inspect.names_of(paths) == names
+    assert names_of(paths) == names

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit.cli import probe
+from keras_vit import evaluation
 from keras_vit.evaluation import probe_blocks
 
 
@@ -15,7 +15,7 @@ def test_a_row_per_block_is_printed_and_drawn(weights, images, keras_vit, monkey
         found.append(probe_blocks(*options))
         return found[0]
 
-    monkeypatch.setattr(probe, "probe_blocks", probed)
+    monkeypatch.setattr(evaluation, "probe_blocks", probed)
     figure, output = tmp_path / "blocks.png", tmp_path / "found.json"
     command = ("probe", "--model", weights, "--dataset", f"folder:{images}", "--shots", 3, "--seeds", "0,7")
     done = keras_vit(*command, "--figure", figure, "--output", output)

@@ -14,7 +14,7 @@ from reference.comparing import randomize
 from reference.small import SMALL, small
 
 from keras_vit import ImageSegmenter, VisionTransformer
-from keras_vit.cli.predict import lines_of_classes, mask_files
+from keras_vit.cli.masks import lines_of_classes, mask_files
 from keras_vit.cli.source import with_class_names
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.masks import read_mask

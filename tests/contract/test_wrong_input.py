@@ -17,7 +17,7 @@ from reference.small import one_block
 import _keras_vit_cli
 import keras_vit
 from keras_vit import data
-from keras_vit.cli import source
+from keras_vit.cli import console, source
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden/token.npz"
 FINETUNE = "finetune --model mu/16 --dataset digits --workdir NEW"
@@ -304,7 +304,7 @@ def values(places, model):
 def _once():
     """The parser and the model are made once."""
     with pytest.MonkeyPatch.context() as changes:
-        changes.setattr(_keras_vit_cli, "parser", functools.cache(_keras_vit_cli.parser))
+        changes.setattr(console, "parser", functools.cache(console.parser))
         changes.setattr(source, "read_model", functools.cache(source.read_model))
         yield
 
