@@ -32,7 +32,7 @@ def main(argv=None):
     """Run a subcommand; return the exit status: 0, 2 for bad input, 130 if interrupted."""
     with without_keras():
         console = importlib.import_module("keras_vit.cli.console")
-        args = console.parse(sys.argv[1:] if argv is None else [*argv])
+        args = console.parser().parse_args(sys.argv[1:] if argv is None else [*argv])
         if args.subcommand in console.WITHOUT_KERAS:
             return console.run(args)
     return console.run(args)

@@ -63,13 +63,10 @@ def summary(result):
         speed = round(row["ms"], 2), round(row["images_per_second"], 1), round(row["ratio"], 2)
         memory = ("-" if row[name] is None else row[name] // MIB for name in ("peak_bytes", "imports_bytes"))
         rows.append((row["format"], row["batch"], *speed, round(row["bytes"] / MIB, 1), *memory))
-    height, width = result["image_size"]
-    threads = f"; threads: {result['threads']}" if result["threads"] else ""
     live = f"predict of the live model runs as {result['live']}; " if result["live"] else ""
     return (
-        f"{text_table(rows, columns)}\n\nimages of {height}x{width} pixels; medians of {result['rounds']} "
-        f"interleaved rounds{threads}; ratio of images/s to {result['rows'][0]['format']}\n"
-        f"{live}each format runs in a separate process, whose memory this is"
+        f"{text_table(rows, columns)}\n\n{_circumstances(result)}; ratio of images/s to "
+        f"{result['rows'][0]['format']}\n{live}each format runs in a separate process, whose memory this is"
     )
 
 
@@ -105,14 +102,17 @@ def comparison(result):
         rows.append((name, *speed, round(last["bytes"] / MIB, 1), peak, *quality))
     columns = ("format", *(f"ms for {batch}" for batch in batches), "MiB", "peak MiB")
     missing = [f"{name}: {reason}" for name, reason in result["missing"].items()]
-    height, width = result["image_size"]
-    threads = f"; threads: {result['threads']}" if result["threads"] else ""
     lines = [
         text_table(rows, (*columns, "mean difference", "agreement", "score")),
         "",
         *(missing + [""] * bool(missing)),
-        f"images of {height}x{width} pixels; medians of {result['rounds']} interleaved rounds{threads}; "
-        "differences from the live model's outputs are",
+        f"{_circumstances(result)}; differences from the live model's outputs are",
         "relative to the largest; each format runs in a separate process, whose memory this is",
     ]
     return "\n".join(lines)
+
+
+def _circumstances(result):
+    height, width = result["image_size"]
+    threads = f"; threads: {result['threads']}" if result["threads"] else ""
+    return f"images of {height}x{width} pixels; medians of {result['rounds']} interleaved rounds{threads}"

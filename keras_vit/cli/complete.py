@@ -1,5 +1,6 @@
 """`keras-vit complete`: images that a model of pixels continues below their first rows, or new ones."""
 
+import keras_vit
 from keras_vit.cli import options
 from keras_vit.writing import atomic_path
 
@@ -38,13 +39,11 @@ def _sampled(args):
     """Return the files' names and the images."""
     from keras_vit.cli.images import images_of
     from keras_vit.cli.masks import mask_files
-    from keras_vit.models import ImageGPT
     from keras_vit.models.configured import check_class
-    from keras_vit.weights import from_pretrained
 
     files = mask_files([path for argument in args.images for path in images_of(argument, urls=True)])
-    model = from_pretrained(args.model, kind="pretrainer", trust=args.trust, sha256=args.sha256)
-    check_class(model, ImageGPT, "a model that pretrain --objective igpt trained")
+    model = keras_vit.from_pretrained(args.model, kind="pretrainer", trust=args.trust, sha256=args.sha256)
+    check_class(model, keras_vit.ImageGPT, "a model that pretrain --objective igpt trained")
     sampling = {"temperature": args.temperature, "top_k": args.top_k, "seed": args.seed}
     if args.images:
         return files.values(), model.complete([*files], args.rows, **sampling)

@@ -4,18 +4,13 @@ import importlib
 import os
 import sys
 
-from keras_vit.cli.parser import parser
+from keras_vit.cli.parser import parser as parser
 from keras_vit.cli.report import print_now
 from keras_vit.messages import one_line, printable
 from keras_vit.startup_logs import quiet_startup_logs
 
 # The subcommands that read no file but the catalogue's, and start at once.
 WITHOUT_KERAS = ("models",)
-
-
-def parse(words):
-    """Return the parsed arguments of a command line; exit with status 2 if they are wrong."""
-    return parser().parse_args(words)
 
 
 def run(args):

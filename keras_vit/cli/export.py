@@ -3,8 +3,10 @@
 import pathlib
 import re
 
+import keras_vit
 from keras_vit import names
 from keras_vit.cli import options
+from keras_vit.cli.options import non_negative_int, positive_int
 from keras_vit.cli.report import report, text_table
 from keras_vit.messages import spelled
 
@@ -22,26 +24,16 @@ def add_arguments(add):
     options.precisions(add)
     options.dataset(add, required=False)
     add("--split", default="test", help="split to verify on (default: test); int8 is calibrated on train")
-    add(
-        "--images",
-        type=options.positive_int,
-        default=512,
-        help="maximum number of images of it (default: 512)",
-    )
+    add("--images", type=positive_int, default=512, help="maximum number of images of it (default: 512)")
     options.on_bad_image(add)
     options.task(add)
     options.labels(add)
     add("--representation", action="store_true", help="export feature vectors instead of class scores")
     add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the model's)")
     batch = "images in a batch of the LiteRT files (default: 1)"
-    add("--batch_size", type=options.positive_int, default=1, help=batch)
+    add("--batch_size", type=positive_int, default=1, help=batch)
     add("--integer_io", help="input and output type of LiteRT's int8: uint8 or int8 (default: float32)")
-    add(
-        "--version",
-        type=options.non_negative_int,
-        default=1,
-        help="number of the SavedModel's folder (default: 1)",
-    )
+    add("--version", type=non_negative_int, default=1, help="number of the SavedModel's folder (default: 1)")
     add("--name", help="of the Hub archive (default: the model's)")
     add("--publisher", default="keras-vit", help="of the Hub archive: lowercase letters, digits and -")
     add("--licence", help="of the weights, for the Hub model card: Apache-2.0, …")
@@ -49,14 +41,13 @@ def add_arguments(add):
     add("--single_file", action="store_true", help="web: put everything into web/index.html")
     side = "web: add a field to draw on, whose drawings are reduced to SIDE×SIDE pixels"
     add("--attention", action="store_true", help="web: show attention rollout over the picture")
-    add("--drawing", type=options.positive_int, metavar="SIDE", help=side)
+    add("--drawing", type=positive_int, metavar="SIDE", help=side)
     options.json(add)
 
 
 def run(args):
     from keras_vit.cli.labels import with_labels
     from keras_vit.cli.source import open_dataset, open_live, seed_of, task_of
-    from keras_vit.export.folder import export_folder
     from keras_vit.models.configured import image_model
 
     opening = {"image_size": args.image_size, "trust": args.trust, "sha256": args.sha256}
@@ -70,7 +61,7 @@ def run(args):
     dataset = open_dataset(args, images, task) if args.dataset else None
     same = ("precisions", "representation", "split", "images", "batch_size", "integer_io", "version")
     page = ("single_file", "drawing", "attention")
-    result = export_folder(
+    result = keras_vit.export.export_folder(
         model,
         args.output,
         args.formats,
@@ -145,13 +136,12 @@ def _facts(args):
     """Return what is known of the weights from the options, the catalogue and the run, without paths."""
     from keras_vit.cli.source import run_of
     from keras_vit.data.datasets import title_of
-    from keras_vit.export.hub import Facts
     from keras_vit.weights.catalogue import find
 
     trained = run_of(args.model)
     row = find(trained.get("weights") or args.model)
     data = [row and row.pretrained_on, title_of(trained["dataset"]) if trained else None]
-    return Facts(
+    return keras_vit.export.Facts(
         licence=args.licence or (row and not trained and row.licence) or None,
         trained_on=", ".join(filter(None, data)) or None,
         source=row and row.source,

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 
 from keras_vit.cli import options
+from keras_vit.cli.options import non_negative_int, positive_int
 from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.variants import PUBLISHED, cost, parse_variant
 
@@ -14,13 +15,8 @@ HELP = "list the variants with parameters and GFLOPs, and the published checkpoi
 
 
 def add_arguments(add):
-    add(
-        "--image_size",
-        type=options.positive_int,
-        default=224,
-        help="side of the image that the GFLOPs are for",
-    )
-    add("--num_classes", type=options.non_negative_int, default=1000, help="size of the head; 0 for none")
+    add("--image_size", type=positive_int, default=224, help="side of the image that the GFLOPs are for")
+    add("--num_classes", type=non_negative_int, default=1000, help="size of the head; 0 for none")
     add("words", nargs="*", metavar="TEXT", help="part of name, source or variant, or a pattern with * or ?")
     add("--filter", action="append", default=[], metavar="TEXT", help="the same; all must match")
     add("--variant", help="list this size only, such as B/16")

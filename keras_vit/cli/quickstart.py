@@ -4,6 +4,7 @@ import itertools
 import json
 import pathlib
 
+import keras_vit
 from keras_vit.cli.export import summary
 
 # With 16 pixels, a patch of 2×2 is one pixel of the 8×8 scans: 64 tokens.
@@ -24,14 +25,12 @@ def add_arguments(add):
 
 def run(args):
     from keras_vit.reports.run_report import REPORT
-    from keras_vit.training.named_recipes import RECIPES
-    from keras_vit.training.run import train
-    from keras_vit.training.run_config import RunConfig
 
+    training = keras_vit.training
     path = pathlib.Path(args.workdir) if args.workdir else _new_folder()
-    config = RunConfig(dataset="digits", recipe=RECIPES["digits"], model=MODEL)
+    config = training.RunConfig(dataset="digits", recipe=training.RECIPES["digits"], model=MODEL)
     print(f"Training a Vision Transformer on scikit-learn's scanned digits in {path}")
-    workdir, result = train(config, path)
+    workdir, result = training.train(config, path)
     if "saved_model" not in result or not (workdir.path / REPORT).exists():
         result = _finish(config, workdir, result)
     print(f"\n{summary(result['export'])}")
@@ -46,8 +45,6 @@ def run(args):
 def _finish(config, workdir, record):
     """Draw, export, load back and compare; return the finished result."""
     from keras_vit.cli.source import open_live
-    from keras_vit.data.datasets import load_dataset
-    from keras_vit.export.folder import export_folder
     from keras_vit.reports.run_report import write_run_report
 
     print("\nPlotting")
@@ -55,11 +52,12 @@ def _finish(config, workdir, record):
     print("Exporting to SavedModel, LiteRT and a web page, and loading them again")
     folder = workdir.path / "export"
     if not folder.exists():
-        digits = load_dataset("digits", config.recipe.seed)
+        digits = keras_vit.data.load_dataset("digits", config.recipe.seed)
         images = len(digits.split("test"))
         export_options = {"precisions": PRECISIONS, "dataset": digits, "images": images}
         page = {"name": "digits", "single_file": True, "drawing": SCAN, "attention": True}
-        export_folder(open_live(workdir.path), folder, FORMATS, **export_options, **page)
+        model = open_live(workdir.path)
+        keras_vit.export.export_folder(model, folder, FORMATS, **export_options, **page)
     exported = json.loads((folder / "verification.json").read_text())
     paths = {name: exported["formats"][key]["path"] for name, key in FILES.items()}
     result = {**record, **paths, "figures": figures, "export": exported}

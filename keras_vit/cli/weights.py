@@ -1,5 +1,6 @@
 """`keras-vit weights show|convert|push`: the contents of a checkpoint, conversion, and upload."""
 
+import keras_vit
 from keras_vit import names
 from keras_vit.cli import options
 from keras_vit.cli.report import check_output, report, text_table
@@ -57,9 +58,8 @@ def run(args):
 
 def _show(args):
     from keras_vit.models.vit.schema import DEFAULTS
-    from keras_vit.weights.show import show_checkpoint
 
-    stored = show_checkpoint(args.source, **_loading(args))
+    stored = keras_vit.weights.show_checkpoint(args.source, **_loading(args))
     arguments = dict(stored["arguments"])
     class_names = arguments.pop("class_names", None)
     preprocessing = arguments.pop("preprocessing", None) or {}
@@ -88,25 +88,24 @@ def _show(args):
 
 
 def _convert(args):
-    from keras_vit.weights import from_pretrained, save_weights
-    from keras_vit.weights.layouts import LAYOUTS
     from keras_vit.weights.save import files_to_write
 
-    one_of(LAYOUTS).check("--layout", args.layout)
+    one_of(names.LAYOUTS).check("--layout", args.layout)
     files_to_write(args.destination, args.layout, args.overwrite, "--overwrite")
-    model = from_pretrained(args.source, **_loading(args))
-    path = save_weights(model, args.destination, args.layout, dtype=args.dtype, overwrite=args.overwrite)
+    model = keras_vit.from_pretrained(args.source, **_loading(args))
+    path = keras_vit.save_weights(
+        model, args.destination, args.layout, dtype=args.dtype, overwrite=args.overwrite
+    )
     value = {"source": str(args.source), "path": str(path), "layout": args.layout, "dtype": args.dtype}
     report(args, value, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, {args.layout}, {args.dtype})")
 
 
 def _push(args):
     from keras_vit.cli.source import trained_file
-    from keras_vit.weights import from_pretrained, push_to_hub
 
-    model = from_pretrained(trained_file(args.source), **{"kind": "stored", **_loading(args)})
+    model = keras_vit.from_pretrained(trained_file(args.source), **{"kind": "stored", **_loading(args)})
     private = args.private or None
-    url = push_to_hub(model, args.repository, layout=args.layout, private=private, **_facts(args))
+    url = keras_vit.push_to_hub(model, args.repository, layout=args.layout, private=private, **_facts(args))
     report(args, {"source": str(args.source), "url": url}, f"pushed to {url}")
 
 
