@@ -103,19 +103,6 @@ def test_an_export_is_measured_as_it_is(name, format, tmp_path):
         measuring.files_of(given(source, "--formats", "live"), None)
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (["--batch_sizes", "1,"], ["--batch_sizes", "''"]),
-        (["--model", "B/0"], ["no such checkpoint file", "'B/0'"]),
-        (["--model", "mu/16", "--image_size", "8"], ["16", "8"]),
-    ],
-    ids=" ".join,
-)
-def test_bad_input_is_refused_in_one_line(options, words, keras_vit, refused, model):
-    refused(keras_vit("benchmark", "--model", model, *options), *words)
-
-
 def test_the_peak_is_the_systems(monkeypatch):
     peak = measuring.peak_memory()
 
@@ -169,8 +156,3 @@ def test_all_measures_every_format_in_its_runtime(keras_vit, model, tmp_path):
     names = {row["format"] for row in found["rows"]} | {*found["missing"]}
     assert names == {"live", *(f.name for f in formats.FORMATS if f.option not in ("hub", "web"))}
     assert {"live", "saved_model", "tflite_dynamic_int8", "onnx"} <= {row["format"] for row in found["rows"]}
-
-
-def test_all_takes_no_formats_and_no_export(model, tmp_path):
-    with pytest.raises(ValueError, match="--all exports a model in every format; omit --formats"):
-        measuring.all_files(given(model, "--all", "--formats", "live"), tmp_path)

@@ -89,58 +89,6 @@ def test_every_subcommand_explains_its_options(keras_vit):
         assert text in " ".join(done.stdout.split())
 
 
-RUN = "--dataset d --workdir w"
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        ("train", ["unknown 'train'; did you mean finetune?", "quickstart"]),
-        ("", ["SUBCOMMAND"]),
-        ("predict", ["--model", "images"]),
-        ("finetune --dataset digits", ["--workdir"]),
-        ("models --sizes", ["--sizes"]),
-        ("models --image_size big", ["--image_size", "expected a positive integer; got 'big'"]),
-        ("models --num_classes -1", ["--num_classes"]),
-        ("predict --model m --top 0 i", ["--top", "'0'"]),
-        ("benchmark --model m --batch_sizes 1,0", ["--batch_sizes", "'0'"]),
-        (f"finetune {RUN} --image_size 1x2x3", ["1x2x3", "HEIGHTxWIDTH"]),
-        (f"finetune {RUN} --image_size 0x8", ["0x8", "HEIGHTxWIDTH"]),
-        ("inspect --model m --image i", ["--output"]),
-        ("inspect --model m --output o --block last", ["--block", "'last'"]),
-    ],
-)
-def test_a_wrong_command_line_is_refused_in_one_line(arguments, words, keras_vit, refused):
-    refused(keras_vit(*arguments.split()), *words, "--help")
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ("finetune --lr 3e-4", "unknown option --lr; did you mean --set base_lr=3e-4?"),
-        ("finetune --dataset d --epochs 3", "did you mean --total_steps (epochs × images / batch size)?"),
-        ("finetune --dataset d --bs 8", "did you mean --batch_size 8?"),
-        ("finetune --dataset d --batch-sise 8", "did you mean --batch_size?"),
-        ("finetune --model_name B/16", "did you mean --model B/16?"),
-        ("finetune --dataset d --mixup 0.2", "did you mean --set mixup=0.2?"),
-        ("finetune --dropuot 0.1", "did you mean --set dropout_rate=0.1?"),
-        ("finetune --checkpoint vit.npz", "did you mean --weights vit.npz?"),
-        ("pretrain --weights vit.npz", "unknown option --weights; see"),
-        ("predict --model m --top_k=3 photo.jpg", "did you mean --top 3?"),
-        ("predict --weights runs/flowers photo.jpg", "did you mean --model runs/flowers?"),
-        ("predict --model m -k 3 photo.jpg", "unknown option -k; did you mean --top 3?"),
-        ("benchmark --bs --model m", "did you mean --batch_sizes VALUE?"),
-        ("weights show --lr 1 vit.npz", "unknown option --lr; see"),
-        ("weights show vit.npz --frobnicate", "unknown option --frobnicate; see keras-vit weights show"),
-        ("trian --dataset digits", "did you mean finetune?"),
-    ],
-)
-def test_options_and_subcommands_of_other_tools_and_typing_errors_are_recognized(
-    arguments, message, keras_vit, refused
-):
-    refused(keras_vit(*arguments.split()), message)
-
-
 def test_only_existing_options_fields_and_subcommands_are_suggested():
     known = set()
     for _, _, add_arguments in parser.subcommands():
@@ -204,35 +152,6 @@ def test_a_setting_without_a_field_or_a_value_is_refused(text):
 def test_an_image_size_is_height_and_width():
     sizes = [options.image_size(text) for text in ("384", "384x512", "32X8")]
     assert sizes == [(384, 384), (384, 512), (32, 8)]
-
-
-UNKNOWN = {
-    "evaluate --model WEIGHTS --dataset digits --task detection": "'detection'",
-    "evaluate --model WEIGHTS --dataset digits --on_bad_image warn": "'warn'",
-    "inspect --model WEIGHTS --image IMAGE --output OUT --task detection": "'detection'",
-    "export --model WEIGHTS --output OUT --formats saved_model,tfjs": "got tfjs",
-    "export --model WEIGHTS --output OUT --precisions int4": "got int4",
-    "benchmark --model WEIGHTS --formats tfjs": "got tfjs",
-    "benchmark --model WEIGHTS --precisions int4": "got int4",
-    "predict --model WEIGHTS --format xml IMAGE": "'xml'",
-    "finetune --weights WEIGHTS --dataset digits --workdir OUT --recipe fintune": "'fintune'",
-    "finetune --weights WEIGHTS --dataset digits --workdir OUT --strategy all": "'all'",
-    "pretrain --model mu/16 --dataset digits --workdir OUT --objective draw": "'draw'",
-    "pretrain --model mu/16 --dataset digits --workdir OUT --objective masked_patch --target no": "'no'",
-    "weights convert WEIGHTS OUT.npz --layout flax": "'flax'",
-    "weights convert WEIGHTS OUT.npz --layout vit_jax --dtype int8": "'int8'",
-    "weights push WEIGHTS me/vit --layout vit_jax": "'vit_jax'",
-}
-
-
-@pytest.mark.parametrize("command, value", UNKNOWN.items())
-def test_the_library_refuses_unknown_values(command, value, keras_vit, weights, images, tmp_path):
-    places = {"WEIGHTS": weights, "IMAGE": images / "cat" / "00.png", "OUT": tmp_path / "out"}
-    for name, place in places.items():
-        command = command.replace(name, str(place))
-    done = keras_vit(*command.split())
-    (line,) = done.stderr.splitlines()
-    assert done.returncode == 2 and value in line and not [*tmp_path.iterdir()]
 
 
 def test_an_interrupted_command_says_so(keras_vit, monkeypatch):
