@@ -23,7 +23,7 @@ setup(
     ],
     package_dir={"keras_vit.export": "export"},
     package_data={
-        "keras_vit": ["weights/*.csv", "weights/*.txt"],
+        "keras_vit": ["reports/*.html", "weights/*.csv", "weights/*.txt"],
         "keras_vit.export": ["web/*.*", "web/litert/*.*"],
     },
     py_modules=["_keras_vit_cli"],
@@ -36,6 +36,7 @@ setup(
         "h5py",
         "huggingface_hub",
         "importlib_resources",  # tensorflow-datasets needs it to prepare data but does not require it.
+        "jinja2",
         "keras>=3.14.1",  # Before, a .keras file could refer to other files through HDF5.
         "matplotlib",
         "ml_dtypes",

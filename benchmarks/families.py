@@ -21,7 +21,10 @@ from machine import circumstances, installed, use_cores
 from report import machine_text, table, update
 from systems import Case, declare_torchvision, keras_inference, policy, save_timm, timed, torch_step
 
-from _keras_vit_cli import image_size
+from _keras_vit_cli import without_keras
+
+with without_keras():  # as in systems.py
+    from keras_vit.cli.options import image_size
 
 MODELS = {  # variant → timm's name, whether transformers has it, and sizes in pixels
     "DINOv3-S/16": ("vit_small_patch16_dinov3", True, ("224", "336x448", "512")),

@@ -35,7 +35,7 @@ _TORCH = "import systems; systems.declare_torchvision(); "
 STARTS = {  # name → the modules that it needs, and code
     "import keras": (("keras",), "import keras"),
     "import keras_vit": (("keras_vit",), "import keras_vit; keras_vit.VisionTransformer"),
-    "keras-vit --help": (("_keras_vit_cli",), "import _keras_vit_cli; _keras_vit_cli.parser().format_help()"),
+    "keras-vit --help": (("_keras_vit_cli",), "import _keras_vit_cli; _keras_vit_cli.main(['--help'])"),
     "import keras_hub's ViT": (("keras_hub",), "from keras_hub.models import ViTImageClassifier"),
     "import transformers' ViT": (
         ("transformers", "torch"),

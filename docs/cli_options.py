@@ -5,11 +5,12 @@
 """
 
 import argparse
+import importlib
 import os
 import pathlib
 import re
 
-import _keras_vit_cli
+from _keras_vit_cli import without_keras
 
 DOCS = pathlib.Path(__file__).parent
 REPOSITORY = re.search(r'url="(.+?)"', (DOCS.parent / "setup.py").read_text())[1]
@@ -62,7 +63,8 @@ def options(*words):
     |---|---|
     | `--workdir` | folder of the run (default: runs/quickstart-N); an unfinished one is continued |
     """
-    parser = _keras_vit_cli.parser()
+    with without_keras():
+        parser = importlib.import_module("keras_vit.cli.parser").parser()
     for word in words:
         parser = _actions(parser, argparse._SubParsersAction)[0].choices[word]
     lines = [

@@ -1,14 +1,14 @@
 """The formats that models are exported to: how each is written, opened and checked.
 
-A new format is a module of this package and its row in `FORMATS`. The module has the functions
+A new format is a module of this package, its row in `FORMATS`, and its name in `keras_vit/names.py`. The
+module has the functions
 
 * `write_job(job, path)`, which writes the model of an `ExportJob`;
 * `check_job(job)`, which raises an error for options that it cannot be written with, before anything is;
 * the row's `opener`, from (path, threads or None) to the arguments of `ExportedModel`, or of a tower to its
   function from inputs to outputs.
 
-Of several precisions, the first two also take `precision`. A module is imported when its format is used, and
-this one needs neither Keras nor TensorFlow, so that the command line can list its rows.
+Of several precisions, the first two also take `precision`. A module is imported when its format is used.
 """
 
 import dataclasses

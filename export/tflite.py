@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-from _keras_vit_cli import quiet_startup_logs
 from keras_vit.export import class_map_outputs, signatures
 from keras_vit.export.checks import check_finite, damaged, new_file
 from keras_vit.export.description import read_description
@@ -17,6 +16,7 @@ from keras_vit.export.litert.graph_form import litert_form
 from keras_vit.export.litert.metadata import read_tflite_description, write_tflite
 from keras_vit.messages import one_line
 from keras_vit.rules import integer, one_of, optional
+from keras_vit.startup_logs import quiet_startup_logs
 from keras_vit.writing import atomic_path
 
 # Bytes per parameter of the largest intermediate flatbuffer; full int8 is converted from float32.

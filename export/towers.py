@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 import keras_vit
-from _keras_vit_cli import quiet_startup_logs
 from keras_vit.export import tflite
 from keras_vit.export.checks import damaged, new_file
 from keras_vit.export.litert.graph_form import litert_form
 from keras_vit.export.saved_model import check_weights, open_signature, save
 from keras_vit.export.verify import Reference, normalize_as_exports_do
 from keras_vit.rules import one_of
+from keras_vit.startup_logs import quiet_startup_logs
 from keras_vit.writing import atomic_path
 
 FILE = "image_text.json"  # in SavedModels and LiteRT files, and next to them

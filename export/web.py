@@ -2,15 +2,13 @@
 
 import base64
 import gzip
-import html
 import io
-import json
 import pathlib
 import re
 import shutil
-import string
 import tempfile
 
+import jinja2
 import numpy as np
 
 from keras_vit.export.checks import damaged
@@ -220,24 +218,29 @@ def check_input(description):
 
 def _page(title, summary, facts, assets):
     """The HTML, with the style, the scripts and, in a single file, all assets."""
-    texts = {name: (PARTS / name).read_text(encoding="utf-8") for name in ("page.html", "page.css")}
-    scripts = [(PARTS / name).read_text(encoding="utf-8") for name in ("preprocessing.js", "page.js")]
-    scripts.insert(0, (PARTS / "litert" / "litert.js").read_text(encoding="utf-8"))
-    lines = [
-        f'<script type="text/plain" id="asset-{name}">{base64.b64encode(content).decode()}</script>\n'
-        for name, content in assets.items()
-    ]
-    if assets:  # A folder has the licence in a file.
-        lines.append(f"<!-- LiteRT.js:\n{(PARTS / 'litert' / LICENCE).read_text()}-->\n")
-    return string.Template(texts["page.html"]).substitute(
-        title=html.escape(title),
+    scripts = ("litert/litert.js", "preprocessing.js", "page.js")
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PARTS),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
+    return templates.get_template("page.html").render(
+        title=title,
         done="segmented" if facts["colors"] else "classified",
         overlay="Show the classes" if facts["colors"] else "Show where the model looked (attention rollout)",
-        summary=html.escape(summary),
-        style=texts["page.css"],
+        summary=summary,
+        style=_text_of("page.css"),
         version=LITERT_VERSION,
-        # "<" in a class name could end the element.
-        page=json.dumps(facts, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c"),
-        assets="".join(lines),
-        script="\n".join(scripts),
+        facts=facts,
+        assets={name: base64.b64encode(content).decode() for name, content in assets.items()},
+        licence=_text_of(f"litert/{LICENCE}"),
+        script="\n".join(map(_text_of, scripts)),
     )
+
+
+def _text_of(part):
+    return (PARTS / part).read_text(encoding="utf-8")

@@ -19,8 +19,8 @@ from made.blocks import run_page
 from made.folders import write_masks
 from made.tokenizers import FILES
 
-import _keras_vit_cli
 from keras_vit import ImageTextModel, TextPreprocessing, VisionTransformer, from_pretrained, save_weights
+from keras_vit.cli.parser import parser, subcommands
 from keras_vit.export.tar_archive import MAX_OVERHEAD
 from keras_vit.models.vit.schema import OPTIONS
 from keras_vit.preprocessing import MAX_BYTES, MAX_PIXELS
@@ -166,8 +166,9 @@ def test_every_command_that_is_shown_is_parsed():
     )
     lines = re.findall(r"^.*?\b(keras-vit [a-z].*)$", text.replace("\\\n", " "), re.MULTILINE)
     assert len(lines) > 30
+    command_line = parser()
     for line in lines:
-        args = _keras_vit_cli.parser().parse_args(shlex.split(line)[1:])
+        args = command_line.parse_args(shlex.split(line)[1:])
         assert getattr(args, "recipe", None) in {None, *RECIPES}, line
         for source in (getattr(args, "weights", None), getattr(args, "model", None)):
             assert source is None or not source.startswith("vit_b") or source in CATALOGUE, line
@@ -183,7 +184,7 @@ def test_recipes_and_checkpoints_that_are_named_exist():
 
 
 def test_every_subcommand_has_its_section():
-    wanted = {name for name, (add_options, _) in _keras_vit_cli.SUBCOMMANDS.items() if add_options}
+    wanted = {name for name, _, add_arguments in subcommands() if add_arguments}
     titles = re.findall(r"^## (.+)$", TEXTS["docs/cli.md"], re.MULTILINE)
     assert {*titles} == wanted
     assert re.findall(r"<!-- options: (.+) -->", TEXTS["docs/cli.md"]) == titles

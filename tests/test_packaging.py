@@ -48,10 +48,12 @@ def test_the_wheel_holds_every_module_and_no_tests(wheel, repository):
     assert not [name for name in wheel if "test" in name]
 
 
-def test_the_wheel_holds_the_tables_that_the_package_reads(wheel, repository):
+def test_the_wheel_holds_the_tables_and_templates_that_the_package_reads(wheel, repository):
     files = (repository / "keras_vit").rglob("*.*")
-    tables = {p.relative_to(repository).as_posix() for p in files if p.suffix in (".csv", ".txt")}
+    tables = {p.relative_to(repository).as_posix() for p in files if p.suffix in (".csv", ".html", ".txt")}
     assert tables == {
+        "keras_vit/reports/page.html",
+        "keras_vit/reports/parts.html",
         "keras_vit/weights/catalogue.csv",
         "keras_vit/weights/imagenet_1k.txt",
         "keras_vit/weights/imagenet_1k_clip.txt",

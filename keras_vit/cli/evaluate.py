@@ -1,24 +1,42 @@
 """`keras-vit evaluate`: the scores of a model on a split."""
 
-from keras_vit.cli.labels import with_labels
+import keras_vit
+from keras_vit.cli import options
 from keras_vit.cli.report import check_output, check_png, report, text_table
-from keras_vit.cli.source import open_dataset, open_model, task_of
-from keras_vit.evaluation import predict, retrieval
-from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
-from keras_vit.models.configured import image_model
-from keras_vit.reports.page import png_of
-from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_write
 
 # Options of `evaluate` that are for classes, which captions have not.
 OF_CLASSES = ("task", "real", "per_class", "confusion", "zero_shot", "prompts")
 
+HELP = "accuracy of a model on a split of a data set"
+
+
+def add_arguments(add):
+    options.model(add)
+    options.dataset(add)
+    options.split(add)
+    options.on_bad_image(add)
+    options.task(add)
+    add("--per_class", action="store_true", help="add a row for each class")
+    add("--confusion", metavar="FILE.png", help="draw the confusion matrix")
+    add("--zero_shot", metavar="FILE", help=f"image-text models: {options.LABELS}")
+    options.prompts(add)
+    recall = "image-text models: recall of a folder's captions and images"
+    add("--retrieval", action="store_true", help=recall)
+    add("--real", metavar="FILE.json", help="ReaL labels of ImageNet's validation images")
+    options.output(add)
+
 
 def run(args):
+    from keras_vit.cli.labels import with_labels
+    from keras_vit.cli.source import open_dataset, open_model, task_of
+    from keras_vit.tasks import get_task
+
+    evaluation = keras_vit.evaluation
     _check(args, args.task and get_task(args.task))
     if args.retrieval:
         return _retrieval(args)
-    real = read_real_labels(args.real) if args.real else None
+    real = evaluation.read_real_labels(args.real) if args.real else None
     kind = "image_text" if args.zero_shot else "stored"
     model = open_model(args.model, args.trust, args.sha256, kind=kind)
     model = with_labels(model, args.zero_shot, args.prompts, "--zero_shot")
@@ -28,16 +46,13 @@ def run(args):
     task.check_model(model)
     dataset = open_dataset(args, model, task.name)
     samples = dataset.split(args.split)
-    real = real_labels_of(samples, real) if real else None
+    real = evaluation.real_labels_of(samples, real) if real else None
     names = model.class_names or dataset.class_names or None
-    predictions = predict(model, samples, args.batch_size, task)
-    scores = task.scores(predictions) | (real_accuracy(predictions, real) if real else {})
+    predictions = evaluation.predict(model, samples, args.batch_size, task)
+    scores = task.scores(predictions) | (evaluation.real_accuracy(predictions, real) if real else {})
     classes = task.per_class(predictions, names) if args.per_class else None
 
-    value = {"model": args.model, "dataset": args.dataset, "split": args.split, **scores}
-    rows = [(name, _format(number)) for name, number in value.items()]
-    text = text_table(rows + [("unreadable image", path) for path in dataset.bad_images])
-    value["bad_images"] = list(dataset.bad_images)
+    value, text = _result(args, dataset, scores)
     if classes:
         value["classes"] = classes
         cells = [[_format(cell) for cell in row.values()] for row in classes]
@@ -54,6 +69,9 @@ def run(args):
 
 def _retrieval(args):
     """Print the recall of images by captions, and of captions by images."""
+    from keras_vit.cli.source import open_dataset, open_model
+    from keras_vit.models.configured import image_model
+
     model = open_model(args.model, args.trust, args.sha256, kind="image_text")
     if image_model(model) is model or model.text_preprocessing is None:
         raise ValueError("--retrieval needs an image-text model with its tokenizer, such as SigLIP or CLIP")
@@ -61,11 +79,16 @@ def _retrieval(args):
     captions = dataset.captions(args.split)
     if captions is None:
         raise ValueError(f"--retrieval needs a folder of images and captions; got {args.dataset}")
-    scores = retrieval(model, dataset.split(args.split), captions, args.batch_size)
+    scores = keras_vit.evaluation.retrieval(model, dataset.split(args.split), captions, args.batch_size)
+    report(args, *_result(args, dataset, scores))
+
+
+def _result(args, dataset, scores):
+    """Return the scores as they are reported, and as a table."""
     value = {"model": args.model, "dataset": args.dataset, "split": args.split, **scores}
     rows = [(name, _format(number)) for name, number in value.items()]
     rows += [("unreadable image", path) for path in dataset.bad_images]
-    report(args, {**value, "bad_images": list(dataset.bad_images)}, text_table(rows))
+    return {**value, "bad_images": list(dataset.bad_images)}, text_table(rows)
 
 
 def _check(args, task):
@@ -84,6 +107,7 @@ def _check(args, task):
 
 def _draw(file, matrix, names, title):
     from keras_vit.inspection.figures import confusion_figure
+    from keras_vit.reports.page import png_of
 
     names = names or [str(i) for i in range(len(matrix))]
     atomic_write(file, png_of(confusion_figure(matrix, names, title)))

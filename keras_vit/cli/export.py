@@ -3,30 +3,65 @@
 import pathlib
 import re
 
-from keras_vit.cli.labels import with_labels
+import keras_vit
+from keras_vit import names
+from keras_vit.cli import options
+from keras_vit.cli.options import non_negative_int, positive_int
 from keras_vit.cli.report import report, text_table
-from keras_vit.cli.source import open_dataset, open_live, run_of, seed_of, task_of
-from keras_vit.data.datasets import title_of
-from keras_vit.export.folder import export_folder
-from keras_vit.export.hub import Facts
 from keras_vit.messages import spelled
-from keras_vit.models.configured import image_model
-from keras_vit.weights.catalogue import find
+
+DEFAULT = ("saved_model", "tflite")  # unless --formats is given
+
+HELP = "write a model as SavedModel, LiteRT, ONNX, OpenVINO, Hub archive or web page"
+
+
+def add_arguments(add):
+    options.model(add, exported=False)
+    folder = "folder to write; an existing export only accepts a saved_model with another --version"
+    add("--output", required=True, metavar="DIR", help=folder)
+    formats = f"of {','.join(names.FORMATS)} (default: {','.join(DEFAULT)})"
+    add("--formats", type=options.words, default=DEFAULT, help=formats)
+    options.precisions(add)
+    options.dataset(add, required=False)
+    add("--split", default="test", help="split to verify on (default: test); int8 is calibrated on train")
+    add("--images", type=positive_int, default=512, help="maximum number of images of it (default: 512)")
+    options.on_bad_image(add)
+    options.task(add)
+    options.labels(add)
+    add("--representation", action="store_true", help="export feature vectors instead of class scores")
+    add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the model's)")
+    batch = "images in a batch of the LiteRT files (default: 1)"
+    add("--batch_size", type=positive_int, default=1, help=batch)
+    add("--integer_io", help="input and output type of LiteRT's int8: uint8 or int8 (default: float32)")
+    add("--version", type=non_negative_int, default=1, help="number of the SavedModel's folder (default: 1)")
+    add("--name", help="of the Hub archive (default: the model's)")
+    add("--publisher", default="keras-vit", help="of the Hub archive: lowercase letters, digits and -")
+    add("--licence", help="of the weights, for the Hub model card: Apache-2.0, …")
+    add("--url", metavar="URL", help="URL at which the Hub archive will be published")
+    add("--single_file", action="store_true", help="web: put everything into web/index.html")
+    side = "web: add a field to draw on, whose drawings are reduced to SIDE×SIDE pixels"
+    add("--attention", action="store_true", help="web: show attention rollout over the picture")
+    add("--drawing", type=positive_int, metavar="SIDE", help=side)
+    options.json(add)
 
 
 def run(args):
-    options = {"image_size": args.image_size, "trust": args.trust, "sha256": args.sha256}
+    from keras_vit.cli.labels import with_labels
+    from keras_vit.cli.source import open_dataset, open_live, seed_of, task_of
+    from keras_vit.models.configured import image_model
+
+    opening = {"image_size": args.image_size, "trust": args.trust, "sha256": args.sha256}
     if args.labels or args.prompts:
-        model = open_live(args.model, kind="image_text", **options)
+        model = open_live(args.model, kind="image_text", **opening)
         model = with_labels(model, args.labels, args.prompts, "--labels")
     else:
-        model = open_live(args.model, kind="auto" if args.representation else "stored", **options)
+        model = open_live(args.model, kind="auto" if args.representation else "stored", **opening)
     images = image_model(model)
     task = args.task or task_of(args.model, images)
     dataset = open_dataset(args, images, task) if args.dataset else None
     same = ("precisions", "representation", "split", "images", "batch_size", "integer_io", "version")
     page = ("single_file", "drawing", "attention")
-    result = export_folder(
+    result = keras_vit.export.export_folder(
         model,
         args.output,
         args.formats,
@@ -84,7 +119,7 @@ def summary(found):
         f"\non {found['images']} images of {found['dataset'] or 'noise'}; differences are relative to the "
         "largest output, times are medians",
         *(f"{name}: {row['warning']}" for name, row in found["formats"].items() if row["warning"]),
-        *(f"{', '.join(names)} on {delegate}: {run}" for (delegate, run), names in tried.items()),
+        *(f"{', '.join(formats)} on {delegate}: {run}" for (delegate, run), formats in tried.items()),
         *(f"  {row['path']}" for row in found["formats"].values()),
     ]
     return "\n".join(lines)
@@ -99,10 +134,14 @@ def _name(source):
 
 def _facts(args):
     """Return what is known of the weights from the options, the catalogue and the run, without paths."""
+    from keras_vit.cli.source import run_of
+    from keras_vit.data.datasets import title_of
+    from keras_vit.weights.catalogue import find
+
     trained = run_of(args.model)
     row = find(trained.get("weights") or args.model)
     data = [row and row.pretrained_on, title_of(trained["dataset"]) if trained else None]
-    return Facts(
+    return keras_vit.export.Facts(
         licence=args.licence or (row and not trained and row.licence) or None,
         trained_on=", ".join(filter(None, data)) or None,
         source=row and row.source,

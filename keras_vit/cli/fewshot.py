@@ -1,19 +1,34 @@
 """`keras-vit fewshot`: accuracy of a simple classifier of a model's features of a few images per class."""
 
-import numpy as np
+import keras_vit
+from keras_vit.cli import options
+from keras_vit.cli.options import positive_int
+from keras_vit.cli.report import check_output, report, text_table
 
-from keras_vit.cli.report import check_output, introduce, report, text_table
-from keras_vit.cli.source import open_live, seed_of
-from keras_vit.data.datasets import load_dataset
-from keras_vit.evaluation import few_shot
+HELP = "accuracy of a simple classifier of the features of a few images per class"
+
+
+def add_arguments(add):
+    options.model(add, exported=False)
+    options.dataset(add)
+    add("--shots", type=options.ints, default=(1, 5, 10, 25), help="images per class (default: 1,5,10,25)")
+    add("--seeds", type=options.ints, default=(0, 1, 2), help="seeds that select the images (default: 0,1,2)")
+    add("--l2", type=float, default=1024.0, help="weight of the L2 penalty (default: 1024)")
+    add("--k", type=positive_int, help="number of nearest images that vote, instead of a linear classifier")
+    options.batch_size(add)
+    options.output(add)
 
 
 def run(args):
+    import numpy as np
+
+    from keras_vit.cli.source import open_for_features
+
     check_output(args)
-    model = open_live(args.model, trust=args.trust, sha256=args.sha256)
-    dataset = load_dataset(args.dataset, seed_of(args.model, model), data_dir=args.data_dir)
-    introduce(args, dataset)
-    result = few_shot(model, dataset, args.shots, args.seeds, args.l2, args.batch_size, args.k)
+    model, dataset = open_for_features(args)
+    result = keras_vit.evaluation.few_shot(
+        model, dataset, args.shots, args.seeds, args.l2, args.batch_size, args.k
+    )
     value = {
         "model": args.model,
         "dataset": args.dataset,

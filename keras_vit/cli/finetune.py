@@ -1,25 +1,47 @@
 """`keras-vit finetune`: train a model on a data set."""
 
-import dataclasses
-import os
-import pathlib
-import sys
+from keras_vit import names
+from keras_vit.cli import options
 
-from _keras_vit_cli import settings
-from keras_vit.cli.source import check_weights, trained_file
-from keras_vit.engine.strategy import is_chief
-from keras_vit.messages import printable
-from keras_vit.reports.run_report import REPORT, summary, write_run_report
-from keras_vit.training.named_recipes import RECIPES, find_recipe
-from keras_vit.training.recipes import SIZES
-from keras_vit.training.run import load_data, train
-from keras_vit.training.run_config import RunConfig
-from keras_vit.training.tasks.image_text_pairs import tokenizer_source
-from keras_vit.training.workdir import read_json
-from keras_vit.weights.catalogue import resolve
+HELP = "train a model on a data set, from a checkpoint or from random weights"
+
+
+def add_arguments(add):
+    add_run(add, None, "finetune, with steps and a batch size that fit the number of images", "--weights or ")
+    add("--weights", help=f"run of keras-vit, .keras file, or {options.CHECKPOINT}")
+    add("--sha256", metavar="DIGEST", help="expected SHA-256 of the weights")
+
+
+def add_run(add, recipe, recipe_help, weights=""):
+    """Add the options of a run.
+
+    Args:
+        add: A parser's `add_argument`.
+        recipe: The default recipe.
+        recipe_help: The same in words.
+        weights: What else makes --model unnecessary.
+    """
+    add("--model", help=f"variant such as B/16; not needed with {weights}a recipe with sizes")
+    options.dataset(add)
+    known = "hyperparameters, such as digits or augreg; an unknown name lists all"
+    add("--recipe", default=recipe, help=f"{known} (default: {recipe_help})")
+    add("--workdir", required=True, help="folder of the run; an unfinished one is continued")
+    add("--image_size", type=options.image_size, help=options.SIZE)
+    add("--total_steps", type=options.positive_int, help="steps of the run")
+    add("--batch_size", type=options.positive_int, help="images per step, over all devices")
+    strategies = map(options.either, (names.STRATEGIES, names.JAX_STRATEGIES))
+    add("--strategy", default="auto", help="; on JAX ".join(strategies))
+    fields = "any field of the recipe, as base_lr=0.01; pydoc keras_vit.training.Recipe lists them"
+    options.changes(add, "FIELD", fields)
+    options.on_bad_image(add)
+    add("--tokenizer", metavar="PATH[:FAMILY]", help="tokenizer of captions (default: that of the weights)")
+    add("--deterministic", action="store_true", help="bit-identical results on GPUs, too; slower")
 
 
 def run(args):
+    from keras_vit.cli.source import check_weights
+    from keras_vit.cli.training_run import absolute_weights, has_sizes, train_and_report
+
     if not (args.model or args.weights or has_sizes(args)):
         raise ValueError(
             "expected --model, a variant such as B/16, to train from random weights, or --weights, a "
@@ -27,90 +49,4 @@ def run(args):
         )
     if args.weights:
         check_weights(args.weights)
-    train_and_report(args, weights=args.weights and _absolute_weights(args.weights), sha256=args.sha256)
-
-
-def has_sizes(args):
-    """Whether the recipe has the sizes of a model, so that none need be given."""
-    return args.recipe is not None and find_recipe(args.recipe).with_changes(**settings(args.set)).has_sizes
-
-
-def train_and_report(args, **options):
-    """Train, write the report and print the result.
-
-    Args:
-        args: The arguments of `finetune` or `pretrain`.
-        options: Further fields of `RunConfig`.
-    """
-    if args.model and os.path.exists(args.model):
-        raise ValueError(f"--model is a variant such as B/16; use keras-vit finetune --weights {args.model}")
-    changes = settings(args.set)
-    for name in ("total_steps", "batch_size"):
-        if getattr(args, name) is not None:
-            changes[name] = getattr(args, name)
-    config = RunConfig(
-        dataset=_absolute_folder(args.dataset),
-        recipe=find_recipe(args.recipe or "finetune").with_changes(**changes),
-        model=args.model,
-        image_size=args.image_size,
-        on_bad_image=args.on_bad_image,
-        tokenizer=args.tokenizer and _absolute_tokenizer(args.tokenizer),
-        **options,
-    )
-    dataset, note = None, None
-    if args.recipe is None and not {"total_steps", "batch_size"} <= changes.keys():
-        config, dataset, note = _sized(config, changes, args)
-    workdir, record = train(
-        config,
-        args.workdir,
-        strategy=args.strategy,
-        data_dir=args.data_dir,
-        deterministic=args.deterministic,
-        dataset=dataset,
-        note=note,
-    )
-    try:
-        if is_chief(args.strategy) and not (workdir.path / REPORT).exists():
-            write_run_report(config, workdir, record, args.data_dir)
-    finally:  # The results are printed even if the report cannot be written.
-        for path in record["bad_images"]:
-            print(f"skipped, unreadable: {printable(path)}")
-        print(f"{summary(record)}; results are in {workdir.path}, see {REPORT}")
-
-
-def _sized(config, changes, args):
-    """Return the configuration with the workdir's sizes, or sizes that fit the data; the data; a note."""
-    file = pathlib.Path(args.workdir) / "config.json"
-    if file.exists():
-        stored = read_json(file).get("recipe", {})
-        sizes = {name: stored[name] for name in SIZES if name in stored}
-        return dataclasses.replace(config, recipe=config.recipe.with_changes(**sizes | changes)), None, None
-    dataset = load_data(config, args.data_dir)
-    images = min(len(dataset.split("train")), config.recipe.train_samples or sys.maxsize)
-    recipe = RECIPES["finetune"].sized_for(images, **changes)
-    epochs = recipe.total_steps * recipe.batch_size / images
-    note = (
-        f"finetune: {images} images, batch size {recipe.batch_size}, {recipe.total_steps} steps "
-        f"(≈ {epochs:.0f} epochs); set --total_steps and --batch_size to change"
-    )
-    return dataclasses.replace(config, recipe=recipe), dataset, note
-
-
-def _absolute_weights(weights):
-    """Return the absolute path, from which a run continues in any folder; a URL or name unchanged."""
-    return weights if "://" in resolve(weights) else _absolute(trained_file(weights))
-
-
-def _absolute_tokenizer(tokenizer):
-    """Return PATH or PATH:FAMILY with an absolute path; a URL or name unchanged."""
-    path, _ = tokenizer_source(tokenizer)
-    return tokenizer if "://" in os.fspath(resolve(path)) else _absolute(tokenizer)
-
-
-def _absolute(path):
-    return os.path.abspath(os.path.expanduser(path))
-
-
-def _absolute_folder(dataset):
-    kind, _, path = dataset.partition(":")
-    return f"folder:{_absolute(path)}" if kind == "folder" and path else dataset
+    train_and_report(args, weights=args.weights and absolute_weights(args.weights), sha256=args.sha256)

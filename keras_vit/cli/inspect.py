@@ -4,32 +4,33 @@ import contextlib
 import json
 import pathlib
 
-import numpy as np
-
-from keras_vit.cli.predict import images_of, names_of
+from keras_vit.cli import options
 from keras_vit.cli.report import print_now, text_table
-from keras_vit.cli.source import finished_run, open_dataset, open_live, open_model, task_of
-from keras_vit.data.datasets import folder_of, title_of
-from keras_vit.export.exported_model import ExportedModel
 from keras_vit.messages import spelled
-from keras_vit.models.configured import backbone
-from keras_vit.reports import run_report
-from keras_vit.reports.evaluation_summary import (
-    MAX_ROWS,
-    add_evaluation,
-    sample_images,
-)
-from keras_vit.reports.model_views import Subject, add_views, seen_gray
-from keras_vit.reports.page import Report, table
-from keras_vit.reports.run_report import MAX_INSPECTED, REPORT
-from keras_vit.tasks import TASKS, get_task
-from keras_vit.tasks.regression import REGRESSION
 from keras_vit.writing import atomic_path
 
 TOP = 5  # classes per image
 
+HELP = "figures and a report of what a model has learned and attends to"
+
+
+def add_arguments(add):
+    options.model(add)
+    add("--image", nargs="+", action="extend", default=[], metavar="IMAGE", help="image files, or folders")
+    options.dataset(add, required=False)
+    options.split(add)
+    options.on_bad_image(add)
+    options.task(add)
+    add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the model's)")
+    add("--block", type=int, help="block of the heads: 0, 1, …, -1 (default: the last, or the probe)")
+    add("--output", required=True, metavar="DIR", help="folder to write")
+    options.json(add)
+
 
 def run(args):
+    from keras_vit.cli.images import images_of
+    from keras_vit.reports.run_report import REPORT
+
     paths = [path for argument in args.image for path in images_of(argument, urls=True)]
     if not paths and not args.dataset:
         raise ValueError("expected images with --image, or a data set with --dataset")
@@ -49,6 +50,18 @@ def run(args):
 
 def _inspect(args, paths):
     """Return the values of result.json, the contents of the files by name, and (path, prediction) as text."""
+    from keras_vit.cli.images import names_of
+    from keras_vit.cli.source import finished_run, open_dataset, open_live, open_model, task_of
+    from keras_vit.data.datasets import folder_of, title_of
+    from keras_vit.export.exported_model import ExportedModel
+    from keras_vit.models.configured import backbone
+    from keras_vit.reports import run_report
+    from keras_vit.reports.evaluation_summary import add_evaluation, sample_images
+    from keras_vit.reports.model_views import Subject, add_views, seen_gray
+    from keras_vit.reports.page import Report
+    from keras_vit.reports.run_report import MAX_INSPECTED
+    from keras_vit.tasks import get_task
+
     trust = {"trust": args.trust, "sha256": args.sha256}
     if args.image_size or args.block is not None:  # which exports do not have
         model = open_live(args.model, args.image_size, **trust)
@@ -106,10 +119,13 @@ def _inspect(args, paths):
     value |= {"looked_at": names, "left_out": missing, "figures": [*report.figures]}
     words = f"The figures are of {len(names)} of {source} images."
     text = report.page(f"Inside {run_report.name_of(args.model)}", words)
-    return value, {**report.figures, REPORT: text.encode()}, predictions
+    return value, {**report.figures, run_report.REPORT: text.encode()}, predictions
 
 
 def _prediction_table(model, names, predictions):
+    from keras_vit.reports.evaluation_summary import MAX_ROWS
+    from keras_vit.reports.page import table
+
     rows = [(name, _words(model, found, TOP)) for name, found in zip(names, predictions[:MAX_ROWS])]
     title = "Predictions" if len(rows) == len(names) else f"The first {len(rows)} of {len(names)} predictions"
     return table(title, ("image", "prediction"), rows)
@@ -117,6 +133,8 @@ def _prediction_table(model, names, predictions):
 
 def _words(model, found, top):
     """Return a prediction as text."""
+    from keras_vit.tasks.regression import REGRESSION
+
     if "values" in found:
         return REGRESSION.label.format(found["values"], model.class_names or range(model.num_classes))
     scores = (row.values() for row in found["classes"][:top])
@@ -125,6 +143,10 @@ def _words(model, found, top):
 
 def _summary(value, predictions):
     """Return the results in a few lines."""
+    import numpy as np
+
+    from keras_vit.tasks import TASKS
+
     rows = [(name, value[name]) for name in ("dataset", "split") if name in value]
     if "samples" in value:
         sampled = f" sampled from {value['drawn_from']}" if value["samples"] < value["drawn_from"] else ""

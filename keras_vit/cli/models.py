@@ -3,15 +3,30 @@
 import contextlib
 import dataclasses
 
+from keras_vit.cli import options
+from keras_vit.cli.options import non_negative_int, positive_int
 from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.variants import PUBLISHED, cost, parse_variant
-from keras_vit.weights.catalogue import CATALOGUE, list_models, matches
 
 # Columns of checkpoints; --json has every field.
 COLUMNS = ("name", "variant", "size", "classes", "top-1", "licence", "cached")
 
+HELP = "list the variants with parameters and GFLOPs, and the published checkpoints"
+
+
+def add_arguments(add):
+    add("--image_size", type=positive_int, default=224, help="side of the image that the GFLOPs are for")
+    add("--num_classes", type=non_negative_int, default=1000, help="size of the head; 0 for none")
+    add("words", nargs="*", metavar="TEXT", help="part of name, source or variant, or a pattern with * or ?")
+    add("--filter", action="append", default=[], metavar="TEXT", help="the same; all must match")
+    add("--variant", help="list this size only, such as B/16")
+    add("--cached", action="store_true", help="list only the checkpoints that are in the cache")
+    options.output(add)
+
 
 def run(args):
+    from keras_vit.weights.catalogue import CATALOGUE
+
     check_output(args)
     words = (*args.words, *args.filter)
     variants = [] if args.cached else _variants(args, words)
@@ -33,6 +48,8 @@ def run(args):
 
 def _variants(args, words):
     """Return the cost of the published variants, or of the requested one."""
+    from keras_vit.weights.catalogue import matches
+
     if args.variant:
         parse_variant(args.variant)
     rows = []
@@ -45,6 +62,7 @@ def _variants(args, words):
 
 def _checkpoints(args, words):
     """Return the catalogue's rows that match, each with whether it is cached."""
+    from keras_vit.weights.catalogue import CATALOGUE, list_models
     from keras_vit.weights.fetch import is_cached
 
     entries = (CATALOGUE[name] for name in list_models(words, variant=args.variant))

@@ -2,18 +2,18 @@
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 
-from _keras_vit_cli import settings
+from keras_vit import names
+from keras_vit.cli import options
+from keras_vit.cli.options import positive_int
 from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.messages import one_line
-from keras_vit.training.named_recipes import find_recipe
 from keras_vit.variants import parse_variant
 
 # The options that are fields of the recipe.
-FIELDS = ("batch_size", "dtype", "accumulation_steps")
+FIELDS = ("batch_size", "dtype", "accumulation_steps", "remat")
 JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 # No TPU is looked for or locked.
 LIBTPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
@@ -21,8 +21,30 @@ MIB = 2**20
 MARK = "keras-vit plan: "  # begins the lines of the other process that are for this one
 LONGEST = 10
 
+HELP = "compile a training step for TPUs, without having them: memory, FLOPs, collectives"
+
+
+def add_arguments(add):
+    add("--model", help="variant such as B/16; not needed with a recipe with sizes")
+    add("--topology", required=True, help="kind and grid of TPU chips: v5e:4x4, v5p:4x4x4, v6e:8x8")
+    add("--batch_size", type=positive_int, help="images per step, on all chips (default: the recipe's)")
+    add("--strategy", default="auto", help="data_parallel (default), fsdp, model_parallel[=AxB] or single")
+    recipe = "whose training step is compiled (default: pretrain_imagenet)"
+    add("--recipe", default="pretrain_imagenet", help=recipe)
+    add("--dtype", help=f"{options.either(names.COMPUTE_DTYPES)} (default: the recipe's)")
+    add("--remat", action="store_true", help="recompute the blocks' activations in the backward pass")
+    add("--accumulation_steps", type=positive_int, help="micro-batches (default: the recipe's)")
+    add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the recipe's)")
+    add("--num_classes", type=positive_int, default=1000, help="size of the head (default: 1000)")
+    options.objective(add)
+    options.changes(add, "FIELD", "any field of the recipe")
+    add("--extrapolate", action="store_true", help="compile 2 and 4 blocks only, and extrapolate to all")
+    options.output(add)
+
 
 def run(args):
+    from keras_vit.training.named_recipes import find_recipe
+
     check_output(args)
     if args.model:
         parse_variant(args.model)  # before JAX is started
@@ -31,9 +53,11 @@ def run(args):
     report(args, result, as_text(result))
 
 
-def _in_jax(options):
+def _in_jax(arguments):
     """The plan, which a process of its own makes, with JAX as Keras's backend."""
-    command = [sys.executable, "-m", "keras_vit.cli.plan", json.dumps(options)]
+    import subprocess
+
+    command = [sys.executable, "-m", "keras_vit.cli.plan", json.dumps(arguments)]
     with tempfile.TemporaryFile("w+") as log:  # libtpu warns that there is no TPU.
         child = subprocess.Popen(
             command, env={**os.environ, **JAX, **LIBTPU}, stdout=subprocess.PIPE, stderr=log, text=True
@@ -53,25 +77,24 @@ def _in_jax(options):
         raise RuntimeError(f"the compiler ended with status {child.returncode}: {log.read()[-2000:]}")
 
 
-def _plan(options):
-    """The plan of the options, and the smallest change that fits if it does not: in the other process."""
+def _plan(arguments):
+    """The plan of the arguments, and the smallest change that fits if it does not: in the other process."""
+    from keras_vit.training.named_recipes import find_recipe
     from keras_vit.training.plan import plan, smaller
 
-    changes = settings(options["set"]) | {name: options[name] for name in FIELDS if options[name]}
-    if options["remat"]:
-        changes["remat"] = True
-    recipe = find_recipe(options["recipe"]).with_changes(**changes)
-    arguments = {
-        name: options[name] for name in ("image_size", "num_classes", "objective", "target", "extrapolate")
-    }
+    changes = options.settings(arguments["set"])
+    changes |= {name: arguments[name] for name in FIELDS if arguments[name]}
+    recipe = find_recipe(arguments["recipe"]).with_changes(**changes)
+    of_plan = ("image_size", "num_classes", "objective", "target", "extrapolate")
+    of_plan = {name: arguments[name] for name in of_plan}
 
     def compiled(recipe, strategy, words=""):
         def note(line):
             _say("note", f"{words}{line}")
 
-        return plan(options["model"], recipe, options["topology"], strategy, report=note, **arguments)
+        return plan(arguments["model"], recipe, arguments["topology"], strategy, report=note, **of_plan)
 
-    result = compiled(recipe, options["strategy"])
+    result = compiled(recipe, arguments["strategy"])
     tried = []
     for words, changes, strategy in smaller(result):
         if result["fits"] or (tried and tried[-1]["fits"]):

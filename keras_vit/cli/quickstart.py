@@ -4,14 +4,8 @@ import itertools
 import json
 import pathlib
 
+import keras_vit
 from keras_vit.cli.export import summary
-from keras_vit.cli.source import open_live
-from keras_vit.data.datasets import load_dataset
-from keras_vit.export.folder import export_folder
-from keras_vit.reports.run_report import REPORT, write_run_report
-from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.run import train
-from keras_vit.training.run_config import RunConfig
 
 # With 16 pixels, a patch of 2×2 is one pixel of the 8×8 scans: 64 tokens.
 MODEL = {
@@ -22,12 +16,21 @@ FORMATS = ("saved_model", "tflite", "web")
 PRECISIONS = ("float32", "dynamic_int8")  # of LiteRT: as trained, and small for phones
 SCAN = 8  # pixels a side
 
+HELP = "train on scanned digits, evaluate, draw, export, load back and compare"
+
+
+def add_arguments(add):
+    add("--workdir", help="folder of the run (default: runs/quickstart-N); an unfinished one is continued")
+
 
 def run(args):
+    from keras_vit.reports.run_report import REPORT
+
+    training = keras_vit.training
     path = pathlib.Path(args.workdir) if args.workdir else _new_folder()
-    config = RunConfig(dataset="digits", recipe=RECIPES["digits"], model=MODEL)
+    config = training.RunConfig(dataset="digits", recipe=training.RECIPES["digits"], model=MODEL)
     print(f"Training a Vision Transformer on scikit-learn's scanned digits in {path}")
-    workdir, result = train(config, path)
+    workdir, result = training.train(config, path)
     if "saved_model" not in result or not (workdir.path / REPORT).exists():
         result = _finish(config, workdir, result)
     print(f"\n{summary(result['export'])}")
@@ -41,16 +44,20 @@ def run(args):
 
 def _finish(config, workdir, record):
     """Draw, export, load back and compare; return the finished result."""
+    from keras_vit.cli.source import open_live
+    from keras_vit.reports.run_report import write_run_report
+
     print("\nPlotting")
     figures = write_run_report(config, workdir, record)
     print("Exporting to SavedModel, LiteRT and a web page, and loading them again")
     folder = workdir.path / "export"
     if not folder.exists():
-        digits = load_dataset("digits", RECIPES["digits"].seed)
+        digits = keras_vit.data.load_dataset("digits", config.recipe.seed)
         images = len(digits.split("test"))
         export_options = {"precisions": PRECISIONS, "dataset": digits, "images": images}
         page = {"name": "digits", "single_file": True, "drawing": SCAN, "attention": True}
-        export_folder(open_live(workdir.path), folder, FORMATS, **export_options, **page)
+        model = open_live(workdir.path)
+        keras_vit.export.export_folder(model, folder, FORMATS, **export_options, **page)
     exported = json.loads((folder / "verification.json").read_text())
     paths = {name: exported["formats"][key]["path"] for name, key in FILES.items()}
     result = {**record, **paths, "figures": figures, "export": exported}

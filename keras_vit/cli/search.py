@@ -1,38 +1,37 @@
 """`keras-vit search index|query`: find pictures by a picture, or by words with an image-text model."""
 
-import concurrent.futures
-import hashlib
-import itertools
-import json
 import os
 import sys
-import time
 
-import keras
-import numpy as np
-from tqdm import tqdm
-
-from keras_vit.cli.predict import images_of
+from keras_vit.cli import options
 from keras_vit.cli.report import check_output, report, text_table
-from keras_vit.cli.source import open_live
-from keras_vit.data.files import IMAGE_SUFFIXES
-from keras_vit.evaluation.representations import encoder_of
-from keras_vit.export.description import NOT_ARCHITECTURE
-from keras_vit.layers.dense import STATE
 from keras_vit.messages import listed
-from keras_vit.models.classifying import check_finite
-from keras_vit.models.configured import image_model
-from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS
-from keras_vit.search import MANIFEST, ImageIndex, locked, open_index
 
-# Entries of models' configurations on which no vector depends.
-BATCH = 32  # images read and computed at a time
-NO_OPTIONS = {
-    *("name", "trainable", "dtype", "build_config", "compile_config", *STATE, *NOT_ARCHITECTURE[1:]),
-    *("num_classes", "dropout_rate", "stochastic_depth_rate", "attention_dropout_rate"),
-    "text_preprocessing",
+HELP = "find pictures by a picture, or by words"
+
+
+def _add_index_arguments(add):
+    options.model(add, exported=False)
+    add("images", nargs="+", help=options.PATHS)
+    folder = "folder of the index; one that exists is brought up to date"
+    add("--index", required=True, metavar="DIR", help=folder)
+    options.on_bad_image(add)
+    options.output(add)
+
+
+def _add_query_arguments(add):
+    add("query", nargs="+", help="an image file; or words, for an image-text model")
+    add("--index", required=True, metavar="DIR", help="folder that keras-vit search index has written")
+    add("--top", type=options.positive_int, default=10, help="images listed (default: 10)")
+    add("--model", help="the index's model, if its path or URL has changed")
+    options.trust(add)
+    options.output(add)
+
+
+ACTIONS = {
+    "index": (_add_index_arguments, "make or update an index of pictures: new, changed and removed ones"),
+    "query": (_add_query_arguments, "list the pictures of an index that are most like a picture or words"),
 }
-SAVE_SECONDS = 60  # between two saves, from which an interrupted run continues
 
 
 def run(args):
@@ -41,6 +40,12 @@ def run(args):
 
 
 def _index(args):
+    from keras_vit.cli.image_vectors import add_images, digest_of
+    from keras_vit.cli.images import images_of
+    from keras_vit.cli.source import open_live
+    from keras_vit.evaluation.representations import encoder_of
+    from keras_vit.search import ImageIndex, locked
+
     paths = [path for argument in args.images for path in images_of(argument)]
     model = open_live(args.model, trust=args.trust, sha256=args.sha256, kind="stored")
     source = os.path.abspath(args.model) if os.path.exists(args.model) else args.model
@@ -61,73 +66,15 @@ def _index(args):
     report(args, value, text_table(rows + [("unreadable image", path) for path in skipped]))
 
 
-def add_images(index, model, states, on_bad_image="fail", save=False):
-    """Add the vectors of image files to an index, and save it every minute and at the end.
-
-    Whatever ends the run, what was computed before is saved, so another run continues from there.
-
-    Args:
-        index: An `ImageIndex` of the model.
-        model: A VisionTransformer or ImageTextModel.
-        states: As `ImageIndex.changed` returns it.
-        on_bad_image: "fail", or "skip" unreadable images.
-        save: Whether to save if nothing is added.
-
-    Returns:
-        List of the paths of skipped images.
-
-    Raises:
-        ValueError: for an unreadable image, unless they are skipped.
-    """
-    if on_bad_image not in ("fail", "skip"):
-        raise ValueError(f"expected --on_bad_image to be fail or skip; got {on_bad_image!r}")
-    encode, _ = encoder_of(model)
-    size = BATCH if model.preprocessing.has_fixed_shape else 1
-
-    def prepare(path):
-        try:
-            return model.preprocessing(path)  # a batch of one
-        except ValueError:
-            if on_bad_image == "fail":
-                raise
-            return None
-
-    paths, skipped, saved = [*states], [], time.monotonic()
-    batches = [paths[start : start + size] for start in range(0, len(paths), size)]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        prepared = _ahead(lambda batch: [pool.submit(prepare, path) for path in batch], batches)
-        try:
-            for batch, futures in tqdm(
-                prepared, "indexing", len(batches), unit="batch", delay=2, disable=None
-            ):
-                images = dict(zip(batch, (future.result() for future in futures)))
-                skipped += [path for path, image in images.items() if image is None]
-                images = {path: image for path, image in images.items() if image is not None}
-                if images:
-                    batch = keras.tree.map_structure(lambda *each: np.concatenate(each), *images.values())
-                    vectors = check_finite(encode(batch))
-                    index.add({path: states[path] for path in images}, vectors)
-                    save = True
-                if time.monotonic() - saved > SAVE_SECONDS:
-                    index.save()
-                    saved, save = time.monotonic(), False
-        finally:
-            pool.shutdown(cancel_futures=True)
-            if save:
-                index.save()
-    if not (index.folder / MANIFEST).exists():
-        index.save()
-    return skipped
-
-
-def _ahead(start, batches):
-    """Yield each batch with what `start` returned for it, after the start of the next one."""
-    started = ((batch, start(batch)) for batch in batches)
-    for pair in itertools.pairwise(itertools.chain(started, [None])):
-        yield pair[0]
-
-
 def _query(args):
+    from keras_vit.cli.image_vectors import digest_of
+    from keras_vit.cli.source import open_live
+    from keras_vit.data.files import IMAGE_SUFFIXES
+    from keras_vit.evaluation.representations import encoder_of
+    from keras_vit.models.classifying import check_finite
+    from keras_vit.models.configured import image_model
+    from keras_vit.search import open_index
+
     words = " ".join(args.query)
     is_image = words.lower().endswith(IMAGE_SUFFIXES) or os.path.isfile(words)
     if is_image and not os.path.isfile(words):
@@ -153,25 +100,3 @@ def _query(args):
     }
     rows = [(row["image"], f"{row['similarity']:.4f}") for row in value["images"]]
     report(args, value, text_table(rows, ("image", "similarity")) if rows else "no images")
-
-
-def digest_of(model):
-    """A digest of what determines a model's vectors, in hexadecimal: weights, options and tokenizer."""
-    config = model.get_config()
-    encoder = config[model.backbone_argument] if model.backbone_argument else config
-    for name in FRONT_ENDS:  # Indexes of earlier versions have digests of the options of all classes.
-        encoder.setdefault(name, DEFAULTS[name])
-    digest = hashlib.sha256(json.dumps(_options(config), sort_keys=True, default=str).encode())
-    if tokenizer := model.text_preprocessing:
-        digest.update(tokenizer.digest.encode())
-    for weight in model.weights:
-        if "float" in weight.dtype:
-            digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
-    return digest.hexdigest()
-
-
-def _options(config):
-    """A configuration without the entries on which no vector depends, at any depth."""
-    if isinstance(config, dict):
-        return {name: _options(value) for name, value in config.items() if name not in NO_OPTIONS}
-    return [*map(_options, config)] if isinstance(config, (list, tuple)) else config

@@ -212,5 +212,13 @@ def open_dataset(args, model, task, texts=False):
     return dataset
 
 
+def open_for_features(args):
+    """Open the model of --model and the data set of --dataset, in the model's split, and print its sizes."""
+    model = open_live(args.model, trust=args.trust, sha256=args.sha256)
+    dataset = load_dataset(args.dataset, seed_of(args.model, model), data_dir=args.data_dir)
+    introduce(args, dataset)
+    return model, dataset
+
+
 def _recipe_of(source):
     return run_of(source).get("recipe", {})

@@ -1,20 +1,13 @@
 """`keras-vit weights show|convert|push`: the contents of a checkpoint, conversion, and upload."""
 
-from _keras_vit_cli import settings
+import keras_vit
+from keras_vit import names
+from keras_vit.cli import options
 from keras_vit.cli.report import check_output, report, text_table
-from keras_vit.cli.source import finished_run, run_of, trained_file
-from keras_vit.data.datasets import title_of
 from keras_vit.messages import listed
-from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.rules import one_of
-from keras_vit.tasks import get_task
-from keras_vit.weights.catalogue import find
-from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.load import from_pretrained
-from keras_vit.weights.push import push_to_hub
-from keras_vit.weights.save import files_to_write, save_weights
-from keras_vit.weights.show import show_checkpoint
 
+HELP = "show, convert or upload a checkpoint"
 # Errors in a file, by the keys of `show_checkpoint`.
 _ERRORS = {
     "only_in_file": "only in file",
@@ -24,16 +17,52 @@ _ERRORS = {
 }
 
 
+def _add_arguments(add):
+    add("source", help=f"{options.CHECKPOINT}, or file.npz:part")
+    values = "values that the file lacks or that are changed: num_heads=6, image_size=384"
+    options.changes(add, "ARGUMENT", values)
+    options.trust(add)
+    options.output(add)
+
+
+def _add_convert_arguments(add):
+    _add_arguments(add)
+    add("destination", help="file to write (.npz, .safetensors); a folder for huggingface")
+    add("--layout", required=True, help=options.either(names.LAYOUTS))
+    dtypes = options.either(names.STORED_DTYPES)
+    add("--dtype", default="float32", help=f"{dtypes} (default: float32)")
+    add("--overwrite", action="store_true", help="replace an existing file")
+
+
+def _add_push_arguments(add):
+    _add_arguments(add)
+    add("repository", metavar="ORG/NAME", help="repository to create, or to add a commit to")
+    layouts = options.either(names.PUSHED_LAYOUTS)
+    add("--layout", help=f"{layouts} (default: the first that supports the model)")
+    add("--private", action="store_true", help="make a new repository private")
+    add("--licence", help="of the weights: apache-2.0, … (default: the catalogue's)")
+    add("--trained_on", metavar="DATASET", help="in words, or its name on Hugging Face (default: the run's)")
+
+
+ACTIONS = {
+    "show": (_add_arguments, "layout, architecture, parameters, and what is missing or unexpected"),
+    "convert": (_add_convert_arguments, "write a checkpoint in another project's layout"),
+    "push": (_add_push_arguments, "upload a checkpoint or run to Hugging Face, for transformers or timm"),
+}
+
+
 def run(args):
     check_output(args)
     return {"show": _show, "convert": _convert, "push": _push}[args.action](args)
 
 
 def _show(args):
-    stored = show_checkpoint(args.source, **_options(args))
-    options = dict(stored["arguments"])
-    names = options.pop("class_names", None)
-    preprocessing = options.pop("preprocessing", None) or {}
+    from keras_vit.models.vit.schema import DEFAULTS
+
+    stored = keras_vit.weights.show_checkpoint(args.source, **_loading(args))
+    arguments = dict(stored["arguments"])
+    class_names = arguments.pop("class_names", None)
+    preprocessing = arguments.pop("preprocessing", None) or {}
     grid = stored["grid"]
     rows = [
         ("file", stored["file"]),
@@ -43,10 +72,10 @@ def _show(args):
         ("parameters", f"{stored['parameters']:,}"),
         ("stored as", ", ".join(stored["dtypes"])),
         ("position grid", f"{grid[0]}×{grid[1]}" if grid else "none stored"),
-        *((name, value) for name, value in sorted(options.items()) if DEFAULTS.get(name, ...) != value),
+        *((name, value) for name, value in sorted(arguments.items()) if DEFAULTS.get(name, ...) != value),
     ]
-    if names:
-        rows.append(("class names", f"{names[0]!r} … {names[-1]!r}"))
+    if class_names:
+        rows.append(("class names", f"{class_names[0]!r} … {class_names[-1]!r}"))
     if preprocessing:
         rows.append(("preprocessing", ", ".join(f"{name} {value}" for name, value in preprocessing.items())))
     if stored["left_out"]:
@@ -59,27 +88,38 @@ def _show(args):
 
 
 def _convert(args):
-    one_of(LAYOUTS).check("--layout", args.layout)
+    from keras_vit.weights.save import files_to_write
+
+    one_of(names.LAYOUTS).check("--layout", args.layout)
     files_to_write(args.destination, args.layout, args.overwrite, "--overwrite")
-    model = from_pretrained(args.source, **_options(args))
-    path = save_weights(model, args.destination, args.layout, dtype=args.dtype, overwrite=args.overwrite)
+    model = keras_vit.from_pretrained(args.source, **_loading(args))
+    path = keras_vit.save_weights(
+        model, args.destination, args.layout, dtype=args.dtype, overwrite=args.overwrite
+    )
     value = {"source": str(args.source), "path": str(path), "layout": args.layout, "dtype": args.dtype}
     report(args, value, f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB, {args.layout}, {args.dtype})")
 
 
 def _push(args):
-    model = from_pretrained(trained_file(args.source), **{"kind": "stored", **_options(args)})
+    from keras_vit.cli.source import trained_file
+
+    model = keras_vit.from_pretrained(trained_file(args.source), **{"kind": "stored", **_loading(args)})
     private = args.private or None
-    url = push_to_hub(model, args.repository, layout=args.layout, private=private, **_facts(args))
+    url = keras_vit.push_to_hub(model, args.repository, layout=args.layout, private=private, **_facts(args))
     report(args, {"source": str(args.source), "url": url}, f"pushed to {url}")
 
 
-def _options(args):
-    return {"trust": args.trust, "sha256": args.sha256, **settings(args.set)}
+def _loading(args):
+    return {"trust": args.trust, "sha256": args.sha256, **options.settings(args.set)}
 
 
 def _facts(args):
     """Return what is known of the weights: from the options, the catalogue, or the run."""
+    from keras_vit.cli.source import finished_run, run_of
+    from keras_vit.data.datasets import title_of
+    from keras_vit.tasks import get_task
+    from keras_vit.weights.catalogue import find
+
     trained, row = run_of(args.source), find(args.source)
     run = None if args.set else finished_run(args.source)  # its scores are of the unchanged model
     metric = get_task(trained["recipe"].get("task", "single_label")).primary_metric if run else None

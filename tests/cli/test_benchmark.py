@@ -10,8 +10,8 @@ import tempfile
 
 import pytest
 
-import _keras_vit_cli
-from keras_vit.cli import benchmark
+from keras_vit.cli import benchmark, measuring
+from keras_vit.cli.parser import parser
 from keras_vit.export import formats
 from keras_vit.export.formats import SAVED_MODEL
 
@@ -31,14 +31,14 @@ def scratch(tmp_path, monkeypatch):
 
 
 def given(source, *options):
-    return _keras_vit_cli.parser().parse_args(["benchmark", "--model", str(source), *map(str, options)])
+    return parser().parse_args(["benchmark", "--model", str(source), *map(str, options)])
 
 
 @pytest.fixture
 def in_process(request, monkeypatch):
     """Measure one format in a thread, which saves the imports of a process."""
     if request.param:
-        monkeypatch.setattr(benchmark, "_process", lambda: concurrent.futures.ThreadPoolExecutor(1))
+        monkeypatch.setattr(measuring, "_process", lambda: concurrent.futures.ThreadPoolExecutor(1))
 
 
 @pytest.mark.slow
@@ -77,18 +77,18 @@ def test_every_format_is_timed_at_every_batch_size(
 
 @pytest.mark.slow
 def test_a_process_that_ends_early_is_reported():
-    with benchmark._process() as process, pytest.raises(ValueError, match="the process of live ended early"):
-        benchmark._result("live", process.submit(os._exit, 1))
+    with measuring._process() as process, pytest.raises(ValueError, match="the process of live ended early"):
+        measuring._result("live", process.submit(os._exit, 1))
 
 
 def test_a_variants_name_is_a_model_of_random_weights():
-    assert benchmark._live("mu/8", (16, 24)).image_size == (16, 24)
-    model = benchmark._live("mu/32", None)
+    assert measuring._live("mu/8", (16, 24)).image_size == (16, 24)
+    model = measuring._live("mu/32", None)
     assert (model.image_size, model.num_classes) == ((224, 224), 1000)
 
 
 def test_only_the_given_formats_are_exported(model, tmp_path):
-    assert benchmark._files(given(model, "--formats", "live"), tmp_path).keys() == {"live"}
+    assert measuring.files_of(given(model, "--formats", "live"), tmp_path).keys() == {"live"}
     assert not (tmp_path / "saved_model").exists()
 
 
@@ -98,32 +98,19 @@ def test_an_export_is_measured_as_it_is(name, format, tmp_path):
     file.parent.mkdir(parents=True)
     file.write_bytes(b"")
     source = file if format == "onnx" else tmp_path / "out"
-    assert benchmark._files(given(source), None) == {format: file if format == "onnx" else file.parent}
+    assert measuring.files_of(given(source), None) == {format: file if format == "onnx" else file.parent}
     with pytest.raises(ValueError, match="is an export and is measured as it is"):
-        benchmark._files(given(source, "--formats", "live"), None)
-
-
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (["--batch_sizes", "1,"], ["--batch_sizes", "''"]),
-        (["--model", "B/0"], ["no such checkpoint file", "'B/0'"]),
-        (["--model", "mu/16", "--image_size", "8"], ["16", "8"]),
-    ],
-    ids=" ".join,
-)
-def test_bad_input_is_refused_in_one_line(options, words, keras_vit, refused, model):
-    refused(keras_vit("benchmark", "--model", model, *options), *words)
+        measuring.files_of(given(source, "--formats", "live"), None)
 
 
 def test_the_peak_is_the_systems(monkeypatch):
-    peak = benchmark.peak_memory()
+    peak = measuring.peak_memory()
 
     def missing(path):
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(pathlib.Path, "read_text", missing)
-    other = benchmark.peak_memory()  # as on systems without /proc
+    other = measuring.peak_memory()  # as on systems without /proc
     assert peak <= other * 1.01 and other > 10 * benchmark.MIB
 
 
@@ -143,15 +130,15 @@ def test_all_formats_are_compared_with_the_live_model(model, images, monkeypatch
     def refuse(job):
         raise ImportError("a package is missing")
 
-    monkeypatch.setattr(benchmark, "_process", lambda: concurrent.futures.ThreadPoolExecutor(1))
+    monkeypatch.setattr(measuring, "_process", lambda: concurrent.futures.ThreadPoolExecutor(1))
     monkeypatch.setattr(
-        benchmark, "FORMATS", [dataclasses.replace(SAVED_MODEL, option="other", check=refuse)]
+        measuring, "FORMATS", [dataclasses.replace(SAVED_MODEL, option="other", check=refuse)]
     )
     args = given(model, "--all", "--dataset", f"folder:{images}", "--image_size", 24, "--rounds", 1)
-    files, missing, reference = benchmark._all_files(args, tmp_path)
+    files, missing, reference = measuring.all_files(args, tmp_path)
     assert files == {"live": tmp_path / "model.keras"} and missing == {"other": "a package is missing"}
     assert reference.images.shape[1:] == (24, 24, 3)
-    found = benchmark._measure(files, args, reference)
+    found = measuring.measure(files, args, reference)
     for row in found["rows"]:
         assert row["agreement"] == 1 and row["max_logit_difference"] < 1e-5
         assert row["score"] == reference.compare(reference.outputs)["score"]
@@ -169,8 +156,3 @@ def test_all_measures_every_format_in_its_runtime(keras_vit, model, tmp_path):
     names = {row["format"] for row in found["rows"]} | {*found["missing"]}
     assert names == {"live", *(f.name for f in formats.FORMATS if f.option not in ("hub", "web"))}
     assert {"live", "saved_model", "tflite_dynamic_int8", "onnx"} <= {row["format"] for row in found["rows"]}
-
-
-def test_all_takes_no_formats_and_no_export(model, tmp_path):
-    with pytest.raises(ValueError, match="--all exports a model in every format; omit --formats"):
-        benchmark._all_files(given(model, "--all", "--formats", "live"), tmp_path)

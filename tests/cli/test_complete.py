@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from reference.comparing import randomize
-from reference.small import SMALL, one_block
+from reference.small import SMALL
 
 from keras_vit import ImageGPT
 
@@ -50,33 +50,3 @@ def test_new_images_are_sampled(count, written, run, keras_vit, tmp_path):
     assert done.stdout == f"{written} in {tmp_path / 'out'}\n"
     found = files_in(tmp_path / "out")
     np.testing.assert_array_equal([found[f"{i}.png"] for i in range(count)], model.sample(count))
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ((), "expected either images to complete, or --count for new ones"),
-        (("photo.png",), "expected --rows"),
-        (("--count", 2, "--rows", 1), "expected --rows, the rows that are kept, with images and not"),
-        (("photo.png", "--count", 2), "expected either images"),
-        (("--count", 2, "--temperature", 0), "temperature must be a number above 0"),
-    ],
-)
-def test_what_cannot_be_completed_is_refused(options, message, run, keras_vit, tmp_path):
-    done = keras_vit("complete", "--model", run[0], *options, "--output", tmp_path / "out")
-    assert done.returncode == 2 and message in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("source", ["model.keras", "."])
-def test_another_model_is_refused(source, keras_vit, tmp_path):
-    one_block().save(tmp_path / "model.keras")
-    done = keras_vit("complete", "--model", tmp_path / source, "--count", 1, "--output", tmp_path / "out")
-    assert done.returncode == 2 and "expected one trained without labels" in done.stderr
-
-
-def test_an_existing_output_is_kept_and_refused_before_the_model_is_read(keras_vit, refused, tmp_path):
-    (tmp_path / "out").write_text("mine")
-    done = keras_vit("complete", "--model", "none.keras", "--count", 1, "--output", tmp_path / "out")
-    refused(done, f"'{tmp_path / 'out'}' exists; '{tmp_path / 'out-2'}' is free")
-    assert (tmp_path / "out").read_text() == "mine"

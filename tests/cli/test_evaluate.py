@@ -118,23 +118,6 @@ def test_other_tasks_have_their_scores(evaluated, tmp_path):
     assert [row["name"] for row in found["classes"]] == ["red", "blue"]
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (["--task", "detection"], "'detection'"),
-        (["--task", "multi_label", "--real", "real.json"], "--real needs one label per image"),
-        (["--task", "regression", "--per_class"], "--per_class needs classes"),
-        (["--confusion", "confused.jpg"], "expected --confusion to be a .png file; got 'confused.jpg'"),
-        (["--confusion", "no/such/confused.png"], "'no/such/confused.png' cannot be written: there is no"),
-        (["--output", "no/such/found.json"], "'no/such/found.json' cannot be written: there is no folder"),
-        (["--output", "."], "'.' cannot be written: it is a folder"),
-        (["--real", "nowhere.json"], "cannot read 'nowhere.json'"),
-    ],
-)
-def test_impossible_options_are_refused_before_anything_is_computed(options, words, evaluated, refused):
-    refused(evaluated("--model", "no such model", *options), words)
-
-
 SYNSETS, WORDS = class_names("imagenet_1k_synsets"), class_names("imagenet_1k")
 
 
@@ -200,9 +183,3 @@ def test_a_model_with_another_head_has_no_task_or_split(tmp_path):
     assert (kept.task, kept.split_seed) == ("multi_label", 1)
     other = from_pretrained(tmp_path / "model.keras", num_classes=3)
     assert (other.task, other.split_seed) == (None, None)
-
-
-def test_options_of_classes_are_refused_for_captions(evaluated):
-    done = evaluated("--retrieval", "--per_class", "--prompts", "clip_7")
-    assert done.returncode == 2
-    assert "--retrieval scores captions, without classes; got it with --per_class, --prompts" in done.stderr

@@ -7,8 +7,8 @@ import pytest
 from made.folders import write_table
 from made.servers import Server, serving
 
-import _keras_vit_cli
 from keras_vit.cli.export import _facts, _name
+from keras_vit.cli.parser import parser
 from keras_vit.export import description
 
 FAST = ["saved_model", "tflite"], ["float32"]
@@ -42,26 +42,6 @@ def test_it_prints_a_table_and_writes_the_result(exported, model, images):
     if "hub" in formats:
         page = (path / "hub" / "pets.md").read_text()
         assert "Apache-2.0" in page and str(images) not in page
-
-
-@pytest.mark.slow
-def test_predict_and_evaluate_accept_every_format(exported, keras_vit, model, images):
-    folder, (formats, _), _ = exported
-    files = ["", "model_float32.tflite", *["hub/pets.tar.gz", "model.onnx"] * ("hub" in formats)]
-    data = ("--dataset", f"folder:{images}", "--json")
-    predictions = json.loads(keras_vit("predict", "--model", model, images, "--json").stdout)
-    scores = json.loads(keras_vit("evaluate", "--model", model, *data).stdout)
-    for file in (folder / name for name in files):
-        done = keras_vit("predict", "--model", file, images, "--json")
-        assert done.returncode == 0, done.stderr
-        for row, expected in zip(json.loads(done.stdout), predictions, strict=True):
-            assert [c["name"] for c in row["classes"]] == [c["name"] for c in expected["classes"]]
-            probabilities = [[c["probability"] for c in found["classes"]] for found in (row, expected)]
-            np.testing.assert_allclose(*probabilities, rtol=1e-4)
-        found = json.loads(keras_vit("evaluate", "--model", file, *data).stdout)
-        assert found["accuracy"] == scores["accuracy"] and found["loss"] == pytest.approx(
-            scores["loss"], rel=1e-4
-        )
 
 
 def test_an_export_is_downloaded(exported, keras_vit, images, tmp_path, monkeypatch):
@@ -116,33 +96,6 @@ def test_a_runs_task_goes_with_it(task, score, file, keras_vit, tmp_path):
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
-BAD = {
-    "an existing folder": (["--output", "{path}"], ["exists", "-2' is free"]),
-    "other classes": (
-        ["--dataset", "digits"],
-        ["10 classes (0, 1, 2, 3, 4 and 5 more); got one with 2 outputs"],
-    ),
-    "an export": (["--model", "{path}/m.tflite"], ["is an exported model", "expected the run"]),
-    "no model": (["--model", "{path}/none.keras", "--image_size", "24"], ["no such model file"]),
-    "an unfit name": (["--formats", "hub", "--name", "My Flowers"], ["'My Flowers'"]),
-}
-
-
-@pytest.mark.parametrize("options, words", BAD.values(), ids=BAD)
-def test_bad_input_is_refused_in_one_line(options, words, keras_vit, refused, model, tmp_path):
-    (tmp_path / "m.tflite").write_bytes(b"")
-    options = [option.format(path=tmp_path) for option in options]
-    refused(keras_vit("export", "--model", model, "--output", tmp_path / "out", *options), *words)
-    assert [path.name for path in tmp_path.iterdir()] == ["m.tflite"]
-
-
-@pytest.mark.parametrize("command", ["finetune --workdir {run} --weights", "fewshot --model"])
-def test_training_from_an_export_is_refused(command, keras_vit, refused, tmp_path):
-    (tmp_path / "model.tflite").write_bytes(b"")
-    command = command.format(run=tmp_path / "run").split()
-    refused(keras_vit(*command, tmp_path / "model.tflite", "--dataset", "digits"), "model.tflite")
-
-
 @pytest.mark.slow
 def test_another_size_is_resized_first(model, keras_vit, tmp_path):
     given = ("--output", tmp_path / "out", "--image_size", 24, "--formats", "saved_model")
@@ -165,10 +118,10 @@ def test_the_name_for_the_hub_is_the_models(source, name):
 
 
 def test_facts_of_the_weights_are_the_catalogues():
-    parser = _keras_vit_cli.parser()
+    parse = parser().parse_args
     source = "vit_b16_augreg_in21k_ft_in1k"
-    facts = _facts(parser.parse_args(["export", "--model", source, "--output", "out"]))
+    facts = _facts(parse(["export", "--model", source, "--output", "out"]))
     assert (facts.licence, facts.trained_on) == ("apache-2.0", "ImageNet-21k, then ImageNet-1k")
     assert facts.source == "hf://timm/vit_base_patch16_224.augreg_in21k_ft_in1k"
-    unknown = _facts(parser.parse_args(["export", "--model", "mine.keras", "--output", "out"]))
+    unknown = _facts(parse(["export", "--model", "mine.keras", "--output", "out"]))
     assert (unknown.licence, unknown.trained_on, unknown.source) == (None, None, None)

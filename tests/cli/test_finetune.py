@@ -3,12 +3,12 @@ import shutil
 import types
 
 import pytest
-from made.folders import write_broken, write_captions, write_classes
+from made.folders import write_captions
 from made.pages import read_page
 from PIL import Image
 
 from keras_vit import ImageTextModel
-from keras_vit.cli import finetune as module
+from keras_vit.cli import training_run as module
 from keras_vit.data.sources.digits_words import word_tokenizer
 from keras_vit.training.workdir import Workdir
 
@@ -38,15 +38,6 @@ def test_settings_reach_the_run(run, weights):
     assert config["weights"] == str(weights)
     settings = {"total_steps": 3, "batch_size": 4, "eval_every": 2, "seed": 5, "flip": False, "base_lr": 0.03}
     assert {name: config["recipe"][name] for name in settings} == settings
-
-
-@pytest.mark.slow
-def test_evaluating_the_run_reproduces_its_test_accuracy_and_it_predicts_names(run, images, keras_vit):
-    done = keras_vit("evaluate", "--model", run[0], "--dataset", f"folder:{images}", "--json")
-    found, result = json.loads(done.stdout), json.loads((run[0] / "result.json").read_text())
-    assert (found["accuracy"], found["samples"]) == (result["test_accuracy"], result["test_samples"])
-    done = keras_vit("predict", "--model", run[0], images / "cat" / "00.png", "--json")
-    assert {row["name"] for row in json.loads(done.stdout)[0]["classes"]} == {"cat", "dog"}
 
 
 def test_a_finished_run_is_not_trained_again_and_only_a_missing_report_is_written(
@@ -165,14 +156,6 @@ def test_given_sizes_and_named_recipes_are_not_changed(bare, keras_vit, monkeypa
     assert sizes == [(8, 100, 0.03), (8, 7, 0.03), (8, 100, 0.5), (512, 500, 0.03), (4, 3, 0.03)]
 
 
-def test_an_unreadable_image_is_refused_with_the_option_to_skip_it(finetune, keras_vit, refused, tmp_path):
-    root = write_classes(tmp_path / "images")
-    bad = write_broken(root / "dog" / "bad.png")
-    done = keras_vit(*finetune, "--dataset", f"folder:{root}", "--workdir", tmp_path / "run")
-    refused(done, "1 image(s) cannot be read", bad, "--on_bad_image skip")
-    assert not (tmp_path / "run").exists()
-
-
 def test_skipped_images_are_named(run, finetune, keras_vit, monkeypatch):
     given, record = [], json.loads((run[0] / "result.json").read_text())
 
@@ -185,46 +168,11 @@ def test_skipped_images_are_named(run, finetune, keras_vit, monkeypatch):
     assert given == ["skip"] and "skipped, unreadable: dog/bad\\n.png\n" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (["--model", "Ti/8"], ["expected hidden_size 192 for Ti/8", "has 24"]),
-        (["--image_size", "16x7"], ["16×7", "smaller than the patch of 8×8"]),
-        (["--set", "lr=1"], ["a recipe has no lr", "base_lr"]),
-        (["--dataset", "folder:/nowhere"], ["no such folder: '/nowhere'"]),
-        (["--weights", "B/16"], ["'B/16' is a variant and has no weights", "keras-vit models B/16"]),
-    ],
-    ids=lambda value: "",
-)
-def test_bad_input_is_refused_in_one_line_and_leaves_no_folder(
-    options, words, finetune, keras_vit, refused, tmp_path
-):
-    refused(keras_vit(*finetune, *options, "--workdir", tmp_path / "run"), *words)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_variant_or_weights_are_needed(images, keras_vit, refused, tmp_path):
-    command = ("--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
-    refused(keras_vit("finetune", *command), "expected --model, a variant such as B/16", "or --weights")
-    done = keras_vit("pretrain", *command)
-    refused(done, "expected --model, a variant such as B/16, to train from random weights")
-    assert "--weights" not in done.stderr
-
-
-@pytest.mark.parametrize("subcommand", ["finetune", "pretrain"])
-def test_a_file_as_model_is_refused_with_the_option_for_it(
-    subcommand, weights, images, keras_vit, refused, tmp_path
-):
-    dataset, workdir = f"folder:{images}", tmp_path / "run"
-    done = keras_vit(subcommand, "--model", weights, "--dataset", dataset, "--workdir", workdir)
-    refused(done, "--model is a variant such as B/16", "keras-vit finetune --weights")
-
-
 def test_weights_are_stored_by_their_absolute_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "model.keras").touch()
     for name in ("google/vit-base-patch16-224", "vit_base_patch16_224.augreg_in21k", "hf://me/vit"):
-        assert module._absolute_weights(name) == name
-    assert module._absolute_weights("vit.npz") == str(tmp_path / "vit.npz")
-    assert module._absolute_weights("run") == str(tmp_path / "run" / "model.keras")
+        assert module.absolute_weights(name) == name
+    assert module.absolute_weights("vit.npz") == str(tmp_path / "vit.npz")
+    assert module.absolute_weights("run") == str(tmp_path / "run" / "model.keras")

@@ -16,13 +16,7 @@ COMMANDS = {  # {out} is the folder that is full
     "models": "models --output {out}/old.json",
     "evaluate": "evaluate --model {model} --dataset folder:{images} --output {out}/old.json "
     "--confusion {out}/old.png",
-    "fewshot": "fewshot --model {model} --dataset folder:{images} --shots 1 --seeds 0 "
-    "--output {out}/old.json",
-    "probe": "probe --model {model} --dataset folder:{images} --shots 1 --output {out}/old.json "
-    "--figure {out}/old.png",
-    "predict, csv": "predict --model {model} {images} --output {out}/old.csv",
-    "predict, json": "predict --model {model} {images} --output {out}/old.json",
-    "show": "weights show {model} --output {out}/old.json",
+    "predict": "predict --model {model} {images} --output {out}/old.csv",
     "to npz": "weights convert {model} {out}/old.npz --layout vit_jax --overwrite --output {out}/found.json",
     "to safetensors": "weights convert {model} {out}/new.safetensors --layout timm",
     "to a folder": "weights convert {model} {out}/new --layout huggingface",

@@ -4,16 +4,15 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-from made.folders import picture, write_broken
 from made.pages import read_page
 from PIL import Image
 from reference.small import small
 
 from keras_vit import from_pretrained
 from keras_vit.cli import inspect
+from keras_vit.cli.images import names_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.inspection import attention_distance, filter_components
-from keras_vit.preprocessing import Preprocessing
 from keras_vit.reports import model_views
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -78,29 +77,6 @@ def test_the_result_is_the_models(inspected, images, model):
 
 
 @pytest.mark.slow
-def test_a_model_without_head_or_positions_is_inspected_on_gray_images_of_several_sizes(keras_vit, tmp_path):
-    gray = Preprocessing(None, mean=(0.5,), std=(0.25,))
-    options = {"image_size": (None, None), "position_embedding": "none", "in_channels": 1}
-    path = saved(tmp_path / "any.keras", num_classes=None, pooling="gap", preprocessing=gray, **options)
-    for number, size in enumerate([(16, 24), (16, 24), (32, 16)]):
-        Image.fromarray(picture(0, number, size)).save(tmp_path / f"{number}.png")
-    files = [tmp_path / f"{number}.png" for number in range(3)]
-    given = ("--model", path, "--image", *files, "--output", tmp_path / "out", "--block", "-2")
-    done = keras_vit("inspect", *given)
-    assert done.returncode == 0, done.stderr
-    page = read_page((tmp_path / "out" / "report.html").read_text())
-    assert page.headings == [*VIEWS, "Configuration"]
-    reason = "the model has no position embeddings to compare"
-    assert f"Not shown: {reason}." in page.text and reason in done.stdout
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert result["left_out"] == {"positions": reason} and "images" not in result
-    assert result["figures"] == ["rollout.png", "rollout-2.png", *(n for n in PNGS[1:] if n[0] != "p")]
-    live = keras.saving.load_model(path)
-    distances = [attention_distance(live, live.preprocessing([file]))[0] for file in files]
-    np.testing.assert_allclose(result["mean_attention_distance"], np.mean(distances, axis=0), rtol=1e-5)
-
-
-@pytest.mark.slow
 def test_the_images_of_a_split_are_inspected_at_another_size(model, images, keras_vit, tmp_path):
     given = ("--dataset", f"folder:{images}", "--image_size", "24x32", "--output", tmp_path / "out", "--json")
     done = keras_vit("inspect", "--model", model, *given)
@@ -136,35 +112,6 @@ def test_a_regressions_values_are_shown(keras_vit, images, tmp_path):
     np.testing.assert_allclose(found["values"], expected)
 
 
-REFUSED = {
-    "neither images nor data": ([], ["--image", "--dataset"]),
-    "no such image": (["--image", "{path}/nowhere.png"], ["no such image file"]),
-    "no image": (["--image", "{path}/bad.png"], ["not a readable image", "bad.png"]),
-    "no such block": (["--image", "{image}", "--block", "1"], ["--block 1 is out of range", "1 blocks"]),
-    "other classes": (["--dataset", "digits"], ["got one with 2 outputs ("]),
-    "a folder": (["--image", "{image}", "--output", "{path}/old"], ["exists", "old-2", "is free"]),
-    "no head": (
-        ["--model", "{path}/features.keras", "--image", "{image}", "--dataset", "digits"],
-        ["no head", "--image or --dataset"],
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_refused_in_one_line_and_leaves_nothing(
-    case, model, images, keras_vit, refused, tmp_path
-):
-    options, words = REFUSED[case]
-    write_broken(tmp_path / "bad.png")
-    (tmp_path / "old").mkdir()
-    if case == "no head":
-        saved(tmp_path / "features.keras", num_classes=None)
-    before = {*tmp_path.rglob("*")}
-    options = [option.format(path=tmp_path, image=images / "cat" / "00.png") for option in options]
-    refused(keras_vit("inspect", "--model", model, "--output", tmp_path / "out", *options), *words)
-    assert {*tmp_path.rglob("*")} == before
-
-
 @pytest.mark.parametrize(
     "paths, names",
     [
@@ -177,4 +124,4 @@ def test_bad_input_is_refused_in_one_line_and_leaves_nothing(
     ],
 )
 def test_images_have_the_shortest_unique_names(paths, names):
-    assert inspect.names_of(paths) == names
+    assert names_of(paths) == names

@@ -4,7 +4,6 @@ import json
 import numpy as np
 import pytest
 from made import tokenizers
-from made.sampling import some
 from PIL import Image
 from reference.comparing import randomize
 
@@ -12,9 +11,6 @@ from keras_vit import ImageTextModel, TextPreprocessing, from_pretrained, save_w
 from keras_vit.cli.labels import read_labels, read_prompts
 from keras_vit.cli.source import open_live
 from keras_vit.data import load_dataset
-from keras_vit.evaluation import few_shot
-from keras_vit.export import open_text
-from keras_vit.weights.checkpoint import read_model
 
 pytestmark = pytest.mark.usefixtures("eager")
 BLOCK = {"hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
@@ -41,14 +37,6 @@ def probabilities(text, paths):
     """The probability of each class of each image, in the JSON that `predict` prints."""
     found = {row["image"]: row["classes"] for row in json.loads(text)}
     return [{one["name"]: one["probability"] for one in found[str(path)]} for path in paths]
-
-
-def test_the_tokenizer_is_in_the_file(two_towers):
-    path, model = two_towers
-    loaded = read_model(path)
-    assert loaded.text_preprocessing == model.text_preprocessing
-    texts = ["a red car", "", "a photo of the cat!"]
-    np.testing.assert_array_equal(loaded.encode_text(texts), model.encode_text(texts))
 
 
 def test_labels_classify_images(two_towers, images, keras_vit):
@@ -90,30 +78,6 @@ def test_images_of_any_aspect_ratio_are_classified_and_found(packed_towers, kera
     for query, best in ((photos[2], photos[2]), ("cat", photos[logits[:, 0].argmax()])):
         done = keras_vit("search", "query", query, "--index", index, "--json")
         assert json.loads(done.stdout)["images"][0]["image"] == str(best), done.stderr
-
-
-@pytest.mark.parametrize(
-    "command",
-    some(
-        [
-            ["export", "--output", "exported"],
-            ["inspect", "--image", "photo.png", "--output", "inspected"],
-            ["fewshot", "--dataset", "digits"],
-            ["probe", "--dataset", "digits"],
-            ["finetune", "--dataset", "digits", "--recipe", "digits", "--workdir", "run", "--weights"],
-        ],
-        3,
-    ),
-)
-def test_what_needs_images_of_one_size_is_refused(command, packed_towers, keras_vit, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Image.fromarray(np.zeros((9, 9, 3), "uint8")).save("photo.png")
-    packed_towers[1].vision_transformer(["cat", "dog"]).save("classifier.keras")
-    model = [] if command[-1] == "--weights" else ["--model"]
-    done = keras_vit(*command, *model, "classifier.keras")
-    assert done.returncode == 2
-    assert "image_size" in done.stderr.splitlines()[-1]
-    assert {path.name for path in tmp_path.iterdir()} == {"photo.png", "classifier.keras"}
 
 
 @pytest.mark.slow
@@ -213,14 +177,6 @@ def test_a_model_without_words_has_no_labels(model, weights, images, keras_vit):
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_with_softmax_the_probabilities_of_all_labels_sum_to_1(two_towers, images):
-    _, model = two_towers
-    config = {**model.get_config(), "objective": "softmax"}
-    softmax = ImageTextModel.from_config(config)
-    found = softmax.zero_shot(str(images / "cat" / "00.png"), ["cat", "a red car", "dog"])
-    assert sum(probability for _, probability in found[0]) == pytest.approx(1)
-
-
 @pytest.fixture(scope="module")
 def siglip(tmp_path_factory):
     """A folder of transformers' files of a SigLIP with its tokenizer, and the model."""
@@ -255,36 +211,9 @@ def test_the_text_tower_of_a_checkpoint_is_opened_for_a_search(siglip, weights):
     assert not hasattr(open_live(weights, kind="stored"), "encode_text")
 
 
-@pytest.mark.slow
-def test_few_shots_are_of_the_image_tower(two_towers, images, keras_vit):
-    path, model = two_towers
-    options = ("--shots", "1,4", "--seeds", "0", "--json")
-    done = keras_vit("fewshot", "--model", path, "--dataset", f"folder:{images}", *options)
-    assert done.returncode == 0, done.stderr
-    found = few_shot(model.image, load_dataset(f"folder:{images}"), (1, 4), (0,))
-    assert json.loads(done.stdout)["accuracy"] == {str(shots): of for shots, of in found.items()}
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_the_image_tower_is_inspected(two_towers, images, keras_vit, tmp_path):
     photo = images / "cat" / "00.png"
     done = keras_vit("inspect", "--model", two_towers[0], "--image", photo, "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert {"heads.png", "positions.png"} <= {path.name for path in (tmp_path / "out").iterdir()}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fixture", ["two_towers", "siglip"], ids=["keras", "checkpoint"])
-def test_an_export_without_labels_has_both_towers(fixture, request, images, keras_vit, tmp_path):
-    path, model = request.getfixturevalue(fixture)
-    to = tmp_path / "export"
-    options = ("--precisions", "float32", "--dataset", f"folder:{images}", "--output", to, "--json")
-    done = keras_vit("export", "--model", path, *options)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["formats"]
-    assert len(found) == 5 and all(row["max_logit_difference"] < 1e-5 for row in found.values())
-    ids = model.text_preprocessing(["a cat", "a red car"])
-    vectors = open_text(to / "text" / "model_float32.tflite")(ids)
-    np.testing.assert_allclose(vectors, model.encode_text(ids), atol=1e-5)
-    config = json.loads((to / "text" / "text_preprocessing.json").read_text())
-    assert TextPreprocessing(**config) == model.text_preprocessing

@@ -1,8 +1,6 @@
 import dataclasses
 import importlib
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -64,11 +62,8 @@ def test_json_and_output_hold_every_field(keras_vit, cached, tmp_path):
     assert found_row == json.loads(json.dumps({**dataclasses.asdict(row), "cached": True}))
 
 
-@pytest.mark.parametrize(
-    "arguments", [["deit3", "384"], ["DEIT3", "--filter", "384"], ["--filter", "384", "--filter", "deit3"]]
-)
-def test_all_words_must_match(arguments, keras_vit):
-    variants, checkpoints = listed(keras_vit, *arguments)
+def test_all_words_must_match(keras_vit):
+    variants, checkpoints = listed(keras_vit, "DEIT3", "--filter", "384", "--filter", "in")
     assert variants == []
     assert checkpoints == [name for name in CATALOGUE if name.startswith("deit3") and name.endswith("384")]
     assert len(checkpoints) == 6
@@ -79,10 +74,6 @@ def test_one_variant_is_listed_with_its_checkpoints(keras_vit):
     assert variants == ["B/8"]
     assert checkpoints == [name for name, row in CATALOGUE.items() if row.variant == "B/8"] != []
     assert listed(keras_vit, "--variant", "S/2") == (["S/2"], [])
-
-
-def test_an_unknown_variant_is_refused(keras_vit, refused):
-    refused(keras_vit("models", "--variant", "X/16"), "'X/16'", "sizes")
 
 
 def test_only_cached_checkpoints_are_listed(keras_vit, cached):
@@ -98,17 +89,3 @@ def test_variants_whose_patch_is_larger_than_the_image_are_excluded(keras_vit):
     variants, checkpoints = listed(keras_vit, "--image_size", 15)
     assert "H/14" in variants and "B/16" not in variants
     assert checkpoints == [*CATALOGUE]
-
-
-def test_the_list_is_printed_without_importing_keras():
-    code = "import sys, _keras_vit_cli as cli; status = cli.main(['models', 'b16', '--json']); "
-    code += "loaded = {name.partition('.')[0] for name in sys.modules}; "
-    code += "assert not loaded & {'tensorflow', 'keras', 'jax', 'keras_vit'}, loaded; "
-    code += "sys.exit(status)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "vit_b16_dino" in [row["name"] for row in json.loads(done.stdout)["catalogue"]]
-
-
-def test_an_error_of_the_list_is_one_line(script, refused):
-    refused(script("models", "--variant", "b16"), "variant 'b16' is unknown (did you mean 'B/16'?)")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from made.folders import write_broken
 from made.servers import Server, file, serving
-from PIL import Image
 from reference.small import one_block, small
 
 import _keras_vit_cli
@@ -86,12 +85,14 @@ def test_each_format_is_printed_and_written_alike(format, keras_vit, model, imag
     np.testing.assert_allclose(probabilities, [p for row in expected for _, p in row], rtol=1e-4)
 
 
-def test_a_list_is_read_from_standard_input(keras_vit, model, images, monkeypatch):
+def test_a_list_is_read_from_standard_input(keras_vit, refused, model, images, monkeypatch):
     listed = f"{images}/cat\n\n{images}/dog/01.png\r\n".encode()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(listed)))
     done = keras_vit("predict", "--model", model, "-", "--format", "csv", "--top", 1)
     paths = [row[0] for row in csv.reader(io.StringIO(done.stdout))][1:]
     assert paths == [*map(str, sorted((images / "cat").iterdir())), f"{images}/dog/01.png"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
+    refused(keras_vit("predict", "--model", model, "-"), "expected one path per line")
 
 
 def test_the_images_at_urls_are_predicted_like_files(keras_vit, refused, model, images):
@@ -167,62 +168,3 @@ def test_everything_is_printed_before_a_full_disk_is_reported(keras_vit, weights
 def test_a_reader_that_stops_early_is_no_error(script, model, images):
     done = script("predict", "--model", model, images, "--format", "csv", pipe_to="true")
     assert (done.returncode, done.stderr) == (141, "")
-
-
-def test_the_hidden_files_of_a_folder_are_not_predicted(keras_vit, weights, tmp_path):
-    for name in ("b.tiff", "a.JPEG"):
-        Image.new("RGB", (20, 30)).save(tmp_path / name)
-    for name in ("._a.jpeg", "__MACOSX/a.jpeg"):
-        write_broken(tmp_path / name)
-    done = keras_vit("predict", "--model", weights, tmp_path, "--json")
-    assert [row["image"] for row in json.loads(done.stdout)] == [
-        str(tmp_path / "a.JPEG"),
-        str(tmp_path / "b.tiff"),
-    ]
-
-
-def folder(path):
-    path.mkdir()
-    return path
-
-
-def test_a_variant_an_unfinished_run_and_a_model_without_a_head_are_refused(
-    keras_vit, refused, images, tmp_path
-):
-    small(num_classes=None).save(tmp_path / "features.keras")
-    for source, words in (
-        ("B/16", ["'B/16' is a variant and has no weights", "finetune --model B/16"]),
-        (tmp_path / "no.keras", ["no such model file", "no.keras"]),
-        (folder(tmp_path / "run"), ["holds no finished run", "model.keras"]),
-        (tmp_path / "features.keras", ["no classification head"]),
-    ):
-        refused(keras_vit("predict", "--model", source, images), *words)
-
-
-BAD_IMAGES = {
-    "broken": (lambda path: [write_broken(path / "bad.png")], ["not a readable image", "bad.png"]),
-    "empty": (lambda path: [folder(path / "empty")], ["no images in the folder", "empty", ".jpg"]),
-    "no folder": (
-        lambda path: [path, "--output", path / "none" / "found.csv"],
-        ["there is no folder", "none"],
-    ),
-    "another suffix": (
-        lambda path: [path, "--output", path / "found.txt"],
-        [".csv, .jsonl or .json", "found.txt"],
-    ),
-    "an empty list": (lambda path: ["-"], ["expected one path per line"]),
-}
-
-
-@pytest.mark.parametrize("make, words", BAD_IMAGES.values(), ids=BAD_IMAGES)
-def test_bad_images_are_refused_in_one_line(make, words, keras_vit, refused, model, tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
-    refused(keras_vit("predict", "--model", model, *make(tmp_path)), *words)
-
-
-@pytest.mark.slow
-def test_an_export_without_a_head_is_refused(keras_vit, refused, images, tmp_path):
-    export_saved_model(one_block(num_classes=None), tmp_path / "1", warmup=())
-    refused(
-        keras_vit("predict", "--model", tmp_path / "1", images), "no classification head", "representation"
-    )

@@ -1,10 +1,9 @@
 import json
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from keras_vit.cli import probe
+from keras_vit import evaluation
 from keras_vit.evaluation import probe_blocks
 
 
@@ -15,7 +14,7 @@ def test_a_row_per_block_is_printed_and_drawn(weights, images, keras_vit, monkey
         found.append(probe_blocks(*options))
         return found[0]
 
-    monkeypatch.setattr(probe, "probe_blocks", probed)
+    monkeypatch.setattr(evaluation, "probe_blocks", probed)
     figure, output = tmp_path / "blocks.png", tmp_path / "found.json"
     command = ("probe", "--model", weights, "--dataset", f"folder:{images}", "--shots", 3, "--seeds", "0,7")
     done = keras_vit(*command, "--figure", figure, "--output", output)
@@ -30,9 +29,3 @@ def test_a_row_per_block_is_printed_and_drawn(weights, images, keras_vit, monkey
     assert written["figure"] == str(figure)
     with Image.open(figure) as image:
         assert image.format == "PNG"
-
-
-@pytest.mark.parametrize("file, message", [("blocks.jpg", "to be a .png file"), ("no/blocks.png", "no")])
-def test_a_figure_that_cannot_be_written_is_refused_first(file, message, keras_vit, tmp_path):
-    done = keras_vit("probe", "--model", "none.keras", "--dataset", "digits", "--figure", tmp_path / file)
-    assert done.returncode == 2 and message in done.stderr

@@ -9,7 +9,7 @@ from reference.small import one_block
 pytest.importorskip("usearch")  # requirements-dev.txt
 
 from keras_vit import Preprocessing, VisionTransformer
-from keras_vit.cli import search
+from keras_vit.cli import image_vectors
 from keras_vit.search import open_index
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -71,7 +71,7 @@ def test_an_index_is_brought_up_to_date(weights, folder, keras_vit):
 def test_a_run_that_was_stopped_continues(weights, folder, keras_vit, monkeypatch):
     """By an image that cannot be read, here; what was computed before it is kept."""
     (folder / "zero.png").write_bytes(b"no image")
-    monkeypatch.setattr(search, "BATCH", 1)
+    monkeypatch.setattr(image_vectors, "BATCH", 1)
     done = keras_vit(*command(weights, folder))
     assert done.returncode == 2 and "not a readable image" in done.stderr
     value = json.loads(keras_vit(*command(weights, folder), "--json", "--on_bad_image", "skip").stdout)
@@ -95,7 +95,7 @@ def test_changed_and_removed_pictures_are_not_found(weights, folder, keras_vit):
 
 def test_the_digest_is_of_weights_options_preprocessing_and_tokenizer(tmp_path):
     model = one_block(num_classes=None)
-    digest = search.digest_of(model)
+    digest = image_vectors.digest_of(model)
     config = model.get_config()
     for change, is_same in (
         ({"name": "other", "class_names": None}, True),
@@ -105,10 +105,10 @@ def test_the_digest_is_of_weights_options_preprocessing_and_tokenizer(tmp_path):
     ):
         changed = VisionTransformer.from_config({**config, **change})
         changed.set_weights(model.get_weights())
-        assert (search.digest_of(changed) == digest) == is_same
+        assert (image_vectors.digest_of(changed) == digest) == is_same
     weights = model.get_weights()
     model.set_weights([weights[0] + 1, *weights[1:]])
-    assert search.digest_of(model) != digest
+    assert image_vectors.digest_of(model) != digest
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_query_that_finds_nothing_is_one_line(arguments, message, indexed, ker
 
 def test_an_index_of_another_model_is_refused(indexed, weights, keras_vit, monkeypatch):
     folder, _ = indexed
-    monkeypatch.setattr(search, "digest_of", lambda model: "another")
+    monkeypatch.setattr(image_vectors, "digest_of", lambda model: "another")
     done = keras_vit(*command(weights, folder))
     assert done.returncode == 2 and "expected an index of this model" in done.stderr
     done = keras_vit("search", "query", folder / "red.png", "--index", folder.parent / "index")

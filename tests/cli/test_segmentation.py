@@ -14,8 +14,7 @@ from reference.comparing import randomize
 from reference.small import SMALL, small
 
 from keras_vit import ImageSegmenter, VisionTransformer
-from keras_vit.cli.predict import lines_of_classes, mask_files
-from keras_vit.cli.source import with_class_names
+from keras_vit.cli.masks import lines_of_classes, mask_files
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.masks import read_mask
 from keras_vit.evaluation import predict, segmentation_scores
@@ -23,10 +22,6 @@ from keras_vit.export.folder import export_folder
 from keras_vit.inspection import class_overlay
 from keras_vit.reports.evaluation_summary import add_evaluation
 from keras_vit.reports.page import Report
-from keras_vit.reports.run_report import write_run_report
-from keras_vit.training.named_recipes import RECIPES
-from keras_vit.training.run_config import RunConfig
-from keras_vit.training.workdir import Workdir, save_model
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -95,20 +90,6 @@ def test_windows_keep_the_images_scale(keras_vit, live, model, streets):
 
 
 @pytest.mark.slow
-def test_a_split_is_evaluated_for_each_class(keras_vit, live, model, streets, tmp_path):
-    given = ("--dataset", f"folder:{streets}", "--per_class", "--json", "--confusion", tmp_path / "c.png")
-    done = keras_vit("evaluate", "--model", model, *given)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    samples = load_dataset(f"folder:{streets}", task="segmentation").split("test")
-    expected = segmentation_scores(predict(live, samples, task="segmentation"))
-    assert expected.items() <= found.items()
-    assert [row["name"] for row in found["classes"]] == [*NAMES]
-    with Image.open(tmp_path / "c.png") as figure:
-        figure.verify()
-
-
-@pytest.mark.slow
 def test_an_evaluation_shows_classes_and_the_worst_images_by_iou(live, streets):
     report = Report()
     samples = load_dataset(f"folder:{streets}", task="segmentation").split("train")
@@ -150,30 +131,6 @@ def test_a_report_has_overlays_classes_and_the_worst_images_by_iou(inspected, st
     assert {row["name"] for row in result["images"][0]["classes"]} <= {*NAMES}
 
 
-@pytest.mark.slow
-def test_a_runs_report_has_the_same_figures(live, streets, tmp_path):
-    recipe = RECIPES["digits_scenes"].with_changes(total_steps=3, warmup_steps=1, batch_size=4)
-    config = RunConfig(f"folder:{streets}", recipe, model={"image_size": 16, "patch_size": 8})
-    workdir = Workdir(tmp_path / "run", config.as_json())
-    workdir.make()
-    workdir.write_metrics([{"step": 3, "loss": 1.0, "val_mean_iou": 0.3, "mean_iou": 0.2}])
-    save_model(live, workdir.model)
-    record = {
-        "steps": 3,
-        "train_seconds": 3.0,
-        "best_step": 3,
-        "bad_images": [],
-        "replicas": 1,
-        "test_mean_iou": 0.25,
-    }
-    workdir.write_result(record | {"test_samples": 2})
-    write_run_report(config, workdir, workdir.result)
-    names = {path.stem for path in workdir.figures.iterdir()}
-    assert {"curves-loss", "iou", "confusion", "examples", "worst", "rollout"} <= names
-    page = read_page((workdir.path / "report.html").read_text())
-    assert "Test mean IoU 0.2500 on 2 images" in page.text and "hidden_size 12" in page.text
-
-
 @pytest.fixture(scope="module")
 def exported(live, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported") / "out"
@@ -201,12 +158,6 @@ def test_exports_are_evaluated_predicted_and_inspected(name, exported, keras_vit
     result = json.loads((tmp_path / "inside" / "result.json").read_text())
     maps = ["overlays.png", "confusion.png", "iou.png", "examples.png", "worst.png", "best.png"]
     assert sorted(result["figures"]) == sorted(maps)
-
-
-def test_class_names_may_be_given(live, tmp_path):
-    (tmp_path / "names.txt").write_text("a\nb\nc\n")
-    renamed = ImageSegmenter.from_config(live.get_config())
-    assert with_class_names(renamed, tmp_path / "names.txt").class_names == ("a", "b", "c")
 
 
 def test_names_of_classes_are_read_as_they_are_written(tmp_path):

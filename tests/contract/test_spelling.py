@@ -11,7 +11,7 @@ BRITISH = re.compile(
 KEPT = {
     ("CHANGELOG.md", "normalise"),  # names of version 0.1.0
     ("CHANGELOG.md", "standardise"),
-    ("_keras_vit_cli.py", "visualise"),  # a word that users may type
+    ("keras_vit/cli/parser.py", "visualise"),  # a word that users may type
     ("keras_vit/data/sources/digits_words.py", "grey"),  # in captions, of which the runs in docs are
 }
 

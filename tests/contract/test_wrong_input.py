@@ -17,15 +17,39 @@ from reference.small import one_block
 import _keras_vit_cli
 import keras_vit
 from keras_vit import data
-from keras_vit.cli import source
+from keras_vit.cli import console, source
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden/token.npz"
 FINETUNE = "finetune --model mu/16 --dataset digits --workdir NEW"
+TUNE = "finetune --weights GOLDEN --dataset folder:IMAGES --workdir NEW"
 EVALUATE, EXPORT = "evaluate --model MODEL --dataset folder:IMAGES", "export --model MODEL --output NEW"
 
 # A command line, and a part of the message.
 COMMAND_LINES = {
+    "": "SUBCOMMAND",
     "nothing": "unknown 'nothing' (one of quickstart, models",
+    "train": "unknown 'train'; did you mean finetune?",
+    "trian --dataset digits": "did you mean finetune?",
+    "models --sizes": "unknown option --sizes; did you mean --image_size VALUE?; see keras-vit models",
+    "finetune --dataset digits": "required: --workdir",
+    "finetune --lr 3e-4": "unknown option --lr; did you mean --set base_lr=3e-4?",
+    "finetune --dataset d --epochs 3": "did you mean --total_steps (epochs × images / batch size)?",
+    "finetune --dataset d --bs 8": "did you mean --batch_size 8?",
+    "finetune --dataset d --batch-sise 8": "did you mean --batch_size?",
+    "finetune --model_name B/16": "did you mean --model B/16?",
+    "finetune --dataset d --mixup 0.2": "did you mean --set mixup=0.2?",
+    "finetune --dropuot 0.1": "did you mean --set dropout_rate=0.1?",
+    "finetune --checkpoint vit.npz": "did you mean --weights vit.npz?",
+    "pretrain --weights vit.npz": "unknown option --weights; see",
+    "predict": "required: --model, images",
+    "predict --model m --top_k=3 photo.jpg": "did you mean --top 3?",
+    "predict --weights runs/flowers photo.jpg": "did you mean --model runs/flowers?",
+    "predict --model m -k 3 photo.jpg": "unknown option -k; did you mean --top 3?",
+    "inspect --model m --image i": "required: --output",
+    "inspect --model m --output o --block last": "--block: invalid int value: 'last'",
+    "benchmark --bs --model m": "did you mean --batch_sizes VALUE?",
+    "weights show --lr 1 vit.npz": "unknown option --lr; see",
+    "weights show vit.npz --frobnicate": "unknown option --frobnicate; see keras-vit weights show",
     "search": "required: ACTION",
     "weights": "required: ACTION",
     "models --variant b16": "'b16' is unknown (did you mean 'B/16'?)",
@@ -44,10 +68,16 @@ COMMAND_LINES = {
     "finetune --model mu/16 --dataset digits --workdir FILE": "exists and is no run of keras-vit",
     "finetune --weights none.npz --dataset digits --workdir NEW": "no such checkpoint file",
     "finetune --weights B/16 --dataset digits --workdir NEW": "is a variant and has no weights",
+    "finetune --weights none.tflite --dataset digits --workdir NEW": "none.tflite",
+    f"{TUNE} --model Ti/8 --total_steps 1 --batch_size 2": "expected hidden_size 192 for Ti/8",
+    f"{TUNE} --image_size 16x7 --total_steps 1 --batch_size 2": "smaller than the patch of 8×8",
+    f"{TUNE} --image_size 1x2x3": "expected a side in pixels or HEIGHTxWIDTH; got '1x2x3'",
     "finetune --weights vit_b16_augreg_in21 --dataset digits --workdir NEW": "'vit_b16_augreg_in21k'",
     "pretrain --dataset digits --workdir NEW": "expected --model, a variant such as B/16",
     "pretrain --model mu/16 --dataset digits --workdir NEW --objective maee": "(did you mean 'mae'?)",
     "pretrain --model mu/16 --dataset digits --workdir NEW --objective mae --target pixels": "target=",
+    "pretrain --model mu/16 --dataset digits --workdir NEW --objective masked_patch --target no": "'no'",
+    "pretrain --model GOLDEN --dataset digits --workdir NEW": "use keras-vit finetune --weights",
     "pretrain --model mu/16 --dataset digits --workdir NEW --recipe digit": "(did you mean 'digits'",
     "plan --topology v5e:4x4 --num_classes 0": "expected a positive integer; got '0'",
     "plan --model B16 --topology v5e:4x4": "(did you mean 'B/16'?)",
@@ -67,19 +97,33 @@ COMMAND_LINES = {
     f"{EVALUATE} --batch_size 0": "expected a positive integer; got '0'",
     f"{EVALUATE} --seed -1": "expected a non-negative integer; got '-1'",
     f"{EVALUATE} --confusion c.jpg": "expected --confusion to be a .png file; got 'c.jpg'",
-    f"{EVALUATE} --real none.json": "cannot read 'none.json'",
+    # Impossible options are refused before the model is opened.
+    "evaluate --model none --dataset digits --confusion none/c.png": "'none/c.png' cannot be written: there",
+    "evaluate --model none --dataset digits --real none.json": "cannot read 'none.json'",
+    "evaluate --model none --dataset digits --output .": "'.' cannot be written: it is a folder",
+    "evaluate --model none --dataset digits --task multi_label --real x": "--real needs one label per image",
+    "evaluate --model none --dataset digits --task regression --per_class": "--per_class needs classes",
+    "evaluate --model none --dataset digits --retrieval --per_class --prompts clip_7": (
+        "--retrieval scores captions, without classes; got it with --per_class, --prompts"
+    ),
     f"{EVALUATE} --retrieval": "--retrieval needs an image-text model",
     f"{EVALUATE} --zero_shot cat,dog": "need an image-text model",
     f"{EVALUATE} --on_bad_image none": "on_bad_image must be one of 'fail', 'skip'; got 'none'",
     f"{EVALUATE} --output none/x.json": "there is no folder 'none'",
     "fewshot --model MODEL --dataset digits --shots one": "expected a non-negative integer; got 'one'",
+    "fewshot --model none.tflite --dataset digits": "none.tflite",
+    "fewshot --model MODEL --dataset folder:IMAGES --shots 9": "9 or more training images per class; got 7",
     "fewshot --model MODEL --dataset digits --k 0": "expected a positive integer; got '0'",
     "fewshot --model MODEL --dataset digits --seeds -1": "expected a non-negative integer; got '-1'",
     "probe --model MODEL --dataset digits --shots 0": "expected a positive integer; got '0'",
-    "probe --model MODEL --dataset digits --figure x.jpg": "expected --figure to be a .png file",
+    "probe --model none --dataset digits --figure x.jpg": "expected --figure to be a .png file",
+    "probe --model none --dataset digits --figure none/x.png": "there is no folder 'none'",
     "predict --model MODEL none.png": "no such image file: none.png",
     "predict --model MODEL FILE": "(expected JPEG, PNG, BMP, GIF, WEBP, TIFF)",
     "predict --model MODEL EMPTY": "no images in the folder",
+    "predict --model B/16 IMAGE": "'B/16' is a variant and has no weights",
+    "predict --model HEADLESS IMAGE": "no classification head",
+    "predict --model MODEL IMAGE --output none/x.csv": "there is no folder 'none'",
     "predict --model MODEL ftp://host/a.png": "no such image file: ftp://host/a.png",
     "predict --model MODEL http://127.0.0.1:1/a.png": "the request failed (ConnectionError)",
     "predict --model MODEL IMAGE --top 0": "expected a positive integer; got '0'",
@@ -90,6 +134,11 @@ COMMAND_LINES = {
     "predict --model MODEL IMAGE --output x.xml": "expected --output to end in .csv, .jsonl or .json",
     "predict --model MODEL IMAGE --masks NEW": "need a model that segments images",
     "complete --model MODEL --output NEW": "expected either images to complete, or --count",
+    "complete --model MODEL --output NEW IMAGE": "expected --rows",
+    "complete --model MODEL --output NEW --count 2 --rows 1": "expected --rows, the rows that are kept",
+    "complete --model MODEL --output NEW IMAGE --count 2": "expected either images",
+    "complete --model MODEL --output NEW --count 2": "expected one trained without labels",
+    "complete --model none.keras --output EMPTY --count 1": "exists;",
     "complete --model MODEL IMAGE --output NEW --rows 2": "expected one trained without labels",
     "search index --model none IMAGES --index NEW": "no checkpoint is called 'none'",
     "search index --model MODEL https://host/a.png --index NEW": "no such image file: https://host/a.png",
@@ -98,9 +147,23 @@ COMMAND_LINES = {
     "inspect --model MODEL --image IMAGE --output EMPTY": "exists;",
     "inspect --model MODEL --image IMAGE --output NEW --block 99": "--block 99 is out of range",
     "inspect --model MODEL --image none --output NEW": "no such image file: none",
+    "inspect --model MODEL --image FILE --output NEW": "not a readable image",
+    "inspect --model MODEL --image IMAGE --output NEW --task detection": "'detection'",
+    "inspect --model MODEL --dataset digits --output NEW": "got one with 2 outputs (",
+    "inspect --model HEADLESS --image IMAGE --dataset digits --output NEW": "give --image or --dataset",
     "inspect --model MODEL --image IMAGE --image_size 7 --output NEW": "is smaller than the patch of 8×8",
     "inspect --model MODEL --dataset digit --output NEW": "(did you mean 'digits'?)",
     "export --model MODEL --output EMPTY": "exists;",
+    "export --model none.tflite --output NEW": "is an exported model; expected the run",
+    "export --model none.keras --output NEW --image_size 24": "no such model file",
+    # What needs images of one size.
+    "export --model PACKED --output NEW": "image_size",
+    "inspect --model PACKED --image IMAGE --output NEW": "image_size",
+    "fewshot --model PACKED --dataset digits": "image_size",
+    "probe --model PACKED --dataset digits": "image_size",
+    "finetune --weights PACKED --dataset digits --recipe digits --workdir NEW": "image_size",
+    f"{EXPORT} --dataset digits": "10 classes (0, 1, 2, 3, 4 and 5 more); got one with 2 outputs",
+    f"{EXPORT} --formats hub --name My/Flowers": "'My/Flowers'",
     f"{EXPORT} --formats savedmodel": "(did you mean 'saved_model'?)",
     f"{EXPORT} --formats tflite,,onnx": "got ''",
     f"{EXPORT} --precisions int9": "(did you mean 'int8'?)",
@@ -112,6 +175,11 @@ COMMAND_LINES = {
     f"{EXPORT} --single_file --attention": "single_file, attention need the format 'web'",
     f"{EXPORT} --formats hub --publisher UPPER/x": "publisher must consist of lowercase letters",
     "benchmark --model b16": "'b16' is a variant and has no weights",
+    "benchmark --model B/0": "no such checkpoint file: 'B/0'",
+    "benchmark --model mu/16 --image_size 8": "smaller than the patch of 16×16",
+    "benchmark --model MODEL --all --formats live": "--all exports a model in every format; omit --formats",
+    "benchmark --model MODEL --formats tfjs": "got tfjs",
+    "benchmark --model MODEL --precisions int4": "got int4",
     "benchmark --model MODEL --batch_sizes 1,a": "expected a positive integer; got 'a'",
     "benchmark --model MODEL --rounds 0": "expected a positive integer; got '0'",
     "benchmark --model MODEL --image_size 0": "expected a side in pixels or HEIGHTxWIDTH; got '0'",
@@ -121,6 +189,8 @@ COMMAND_LINES = {
     "weights show GOLDEN --set num_heads": "--set expects FIELD=VALUE; got 'num_heads'",
     "weights show GOLDEN --set heads=3": "(did you mean 'num_heads'?)",
     "weights show b/16": "'b/16' is a variant and has no weights",
+    "weights convert GOLDEN NEW.npz --layout vit_jax --dtype int8": "dtype must be one of",
+    "weights push GOLDEN me/vit --layout vit_jax": "got 'vit_jax'",
     "weights convert GOLDEN NEW.npz --layout vit-jax": "(did you mean 'vit_jax'?)",
     "weights convert GOLDEN NEW.txt --layout vit_jax": "expected a .npz file for the layout 'vit_jax'",
     "weights convert GOLDEN NEW.npz --layout huggingface": "expected a folder for the layout 'huggingface'",
@@ -283,10 +353,21 @@ def places(tmp_path_factory, model):
     folder = tmp_path_factory.mktemp("wrong")
     write_classes(folder / "images")
     model.save(folder / "model.keras")
+    one_block(num_classes=None).save(folder / "headless.keras")
+    packed = {"image_size": (None, None), "position_grid": 2, "max_num_patches": 6, "pooling": "map"}
+    one_block(num_classes=2, **packed).save(folder / "packed.keras")
     (folder / "file.txt").write_text("hello")
     (folder / "empty").mkdir()
     (folder / "photos").mkdir()
-    names = {"MODEL": "model.keras", "IMAGES": "images", "FILE": "file.txt", "EMPTY": "empty", "NEW": "new"}
+    names = {
+        "MODEL": "model.keras",
+        "HEADLESS": "headless.keras",
+        "PACKED": "packed.keras",
+        "IMAGES": "images",
+        "FILE": "file.txt",
+        "EMPTY": "empty",
+        "NEW": "new",
+    }
     return {"IMAGE": f"{folder}/images/cat/00.png", "GOLDEN": str(GOLDEN)} | {
         name: f"{folder}/{path}" for name, path in names.items()
     }
@@ -304,7 +385,7 @@ def values(places, model):
 def _once():
     """The parser and the model are made once."""
     with pytest.MonkeyPatch.context() as changes:
-        changes.setattr(_keras_vit_cli, "parser", functools.cache(_keras_vit_cli.parser))
+        changes.setattr(console, "parser", functools.cache(console.parser))
         changes.setattr(source, "read_model", functools.cache(source.read_model))
         yield
 

@@ -30,9 +30,6 @@ pytestmark = pytest.mark.usefixtures("undrawn")
             {"filters": "pixel", "positions": "no"},
         ),
         pytest.param({"in_channels": 5, "preprocessing": FIVE_CHANNELS}, {"filters": "got 5"}, marks=slow),
-        pytest.param({"pooling": "gap", "class_token": True}, {}, marks=slow),
-        pytest.param({"pooling": None, "num_registers": 2}, {}, marks=slow),
-        pytest.param({"position_embedding": "sincos2d"}, {}, marks=slow),
         pytest.param({**HYBRID, "resnet": (1,)}, {}, marks=slow),
     ],
 )

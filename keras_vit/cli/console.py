@@ -1,0 +1,52 @@
+"""The console: runs a subcommand with its backend, without start-up logs, to an exit status."""
+
+import importlib
+import os
+import sys
+
+from keras_vit.cli.parser import parser as parser
+from keras_vit.cli.report import print_now
+from keras_vit.messages import one_line, printable
+from keras_vit.startup_logs import quiet_startup_logs
+
+# The subcommands that read no file but the catalogue's, and start at once.
+WITHOUT_KERAS = ("models",)
+
+
+def run(args):
+    """Run a subcommand; return the exit status: 0, 2 for bad input, 130 if interrupted."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        status = _start(args.subcommand).run(args) or 0
+        print_now("", end="")
+        return status
+    except BrokenPipeError:  # the reader of standard output has ended, such as `head`
+        _discard_output()
+        return 141
+    except Exception as error:
+        # Bad input, or TensorFlow's error about a file or an image; any other exception is a bug.
+        from_tensorflow = type(error).__module__.startswith("tensorflow.")
+        if not (from_tensorflow or isinstance(error, ValueError | OSError | ImportError)):
+            raise
+        try:
+            sys.stdout.flush()
+        except OSError:  # its disk is full, and Python would try again at exit
+            _discard_output()
+        print(f"keras-vit: {printable(one_line(error))}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("keras-vit: interrupted", file=sys.stderr)
+        return 130
+
+
+def _start(subcommand):
+    """Return the subcommand's module, with the package and TensorFlow imported unless it needs neither."""
+    if subcommand not in WITHOUT_KERAS:
+        with quiet_startup_logs():
+            importlib.import_module("keras_vit")
+            importlib.import_module("tensorflow").config.list_physical_devices()
+    return importlib.import_module(f"keras_vit.cli.{subcommand}")
+
+
+def _discard_output():
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

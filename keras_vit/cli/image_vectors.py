@@ -1,0 +1,116 @@
+"""The vectors of an index of images: what they depend on, and how they are computed and added."""
+
+import concurrent.futures
+import hashlib
+import itertools
+import json
+import os
+import time
+
+import keras
+import numpy as np
+from tqdm import tqdm
+
+from keras_vit.evaluation.representations import encoder_of
+from keras_vit.export.description import NOT_ARCHITECTURE
+from keras_vit.layers.dense import STATE
+from keras_vit.models.classifying import check_finite
+from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS
+from keras_vit.search import MANIFEST
+
+BATCH = 32  # images read and computed at a time
+# Entries of models' configurations on which no vector depends.
+NO_OPTIONS = {
+    *("name", "trainable", "dtype", "build_config", "compile_config", *STATE, *NOT_ARCHITECTURE[1:]),
+    *("num_classes", "dropout_rate", "stochastic_depth_rate", "attention_dropout_rate"),
+    "text_preprocessing",
+}
+SAVE_SECONDS = 60  # between two saves, from which an interrupted run continues
+
+
+def add_images(index, model, states, on_bad_image="fail", save=False):
+    """Add the vectors of image files to an index, and save it every minute and at the end.
+
+    Whatever ends the run, what was computed before is saved, so another run continues from there.
+
+    Args:
+        index: An `ImageIndex` of the model.
+        model: A VisionTransformer or ImageTextModel.
+        states: As `ImageIndex.changed` returns it.
+        on_bad_image: "fail", or "skip" unreadable images.
+        save: Whether to save if nothing is added.
+
+    Returns:
+        List of the paths of skipped images.
+
+    Raises:
+        ValueError: for an unreadable image, unless they are skipped.
+    """
+    if on_bad_image not in ("fail", "skip"):
+        raise ValueError(f"expected --on_bad_image to be fail or skip; got {on_bad_image!r}")
+    encode, _ = encoder_of(model)
+    size = BATCH if model.preprocessing.has_fixed_shape else 1
+
+    def prepare(path):
+        try:
+            return model.preprocessing(path)  # a batch of one
+        except ValueError:
+            if on_bad_image == "fail":
+                raise
+            return None
+
+    paths, skipped, saved = [*states], [], time.monotonic()
+    batches = [paths[start : start + size] for start in range(0, len(paths), size)]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        prepared = _ahead(lambda batch: [pool.submit(prepare, path) for path in batch], batches)
+        try:
+            for batch, futures in tqdm(
+                prepared, "indexing", len(batches), unit="batch", delay=2, disable=None
+            ):
+                images = dict(zip(batch, (future.result() for future in futures)))
+                skipped += [path for path, image in images.items() if image is None]
+                images = {path: image for path, image in images.items() if image is not None}
+                if images:
+                    batch = keras.tree.map_structure(lambda *each: np.concatenate(each), *images.values())
+                    vectors = check_finite(encode(batch))
+                    index.add({path: states[path] for path in images}, vectors)
+                    save = True
+                if time.monotonic() - saved > SAVE_SECONDS:
+                    index.save()
+                    saved, save = time.monotonic(), False
+        finally:
+            pool.shutdown(cancel_futures=True)
+            if save:
+                index.save()
+    if not (index.folder / MANIFEST).exists():
+        index.save()
+    return skipped
+
+
+def _ahead(start, batches):
+    """Yield each batch with what `start` returned for it, after the start of the next one."""
+    started = ((batch, start(batch)) for batch in batches)
+    for pair in itertools.pairwise(itertools.chain(started, [None])):
+        yield pair[0]
+
+
+def digest_of(model):
+    """A digest of what determines a model's vectors, in hexadecimal: weights, options and tokenizer."""
+    config = model.get_config()
+    encoder = config[model.backbone_argument] if model.backbone_argument else config
+    for name in FRONT_ENDS:  # Indexes of earlier versions have digests of the options of all classes.
+        encoder.setdefault(name, DEFAULTS[name])
+    digest = hashlib.sha256(json.dumps(_options(config), sort_keys=True, default=str).encode())
+    if tokenizer := model.text_preprocessing:
+        digest.update(tokenizer.digest.encode())
+    for weight in model.weights:
+        if "float" in weight.dtype:
+            digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
+    return digest.hexdigest()
+
+
+def _options(config):
+    """A configuration without the entries on which no vector depends, at any depth."""
+    if isinstance(config, dict):
+        return {name: _options(value) for name, value in config.items() if name not in NO_OPTIONS}
+    return [*map(_options, config)] if isinstance(config, (list, tuple)) else config

@@ -1,0 +1,54 @@
+"""The image files that arguments name, and short names for them."""
+
+import itertools
+import os
+import pathlib
+import sys
+
+from keras_vit.data.files import IMAGE_SUFFIXES
+from keras_vit.data.sources.folder import image_files
+from keras_vit.preprocessing.web_images import is_url
+
+
+def names_of(paths):
+    """Return the shortest ends of paths that are unique, so that reports and masks do not name folders.
+
+    >>> names_of(["a/1.png", "a/2.png"]), names_of(["a/1.png", "b/1.png"])
+    (['1.png', '2.png'], ['a/1.png', 'b/1.png'])
+    """
+    paths = [pathlib.PurePath(os.path.abspath(path)) for path in paths]
+    for count in itertools.count(1):
+        names = ["/".join(path.parts[-count:]) for path in paths]
+        if len({*names}) == len({*paths}):
+            return names
+
+
+def images_of(argument, urls=False):
+    """Return the image files of an argument: a file, a folder of images, `-`, or with `urls` a URL.
+
+    `-` is a list of the others on standard input, one per line.
+
+    Raises:
+        ValueError: if a file does not exist, or there are no images in a folder or the list.
+    """
+    if argument != "-":
+        return _images_at(argument, urls)
+    lines = os.fsdecode(sys.stdin.buffer.read()).split("\n")
+    paths = [path for line in lines if line.strip() for path in _images_at(line.rstrip("\r"), urls)]
+    if not paths:
+        raise ValueError("expected one path per line on standard input; got no images")
+    return paths
+
+
+def _images_at(argument, urls):
+    if urls and is_url(argument):
+        return [argument]
+    path = pathlib.Path(argument)
+    if path.is_file():
+        return [argument]
+    if not path.is_dir():
+        raise ValueError(f"no such image file: {argument}")
+    images = image_files(path)
+    if not images:
+        raise ValueError(f"no images in the folder {argument!r}; expected {', '.join(IMAGE_SUFFIXES)}")
+    return images

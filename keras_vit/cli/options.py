@@ -1,0 +1,143 @@
+"""The options that several subcommands have, and the types of options.
+
+The library checks the values of options; the parser only names them. `add` is a parser's `add_argument`.
+"""
+
+import argparse
+import ast
+
+from keras_vit import names
+
+CHECKPOINT = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name listed by `keras-vit models`"
+EXPORT = "export of keras-vit (SavedModel folder, .tar.gz, .tflite, .onnx, folder of a page)"
+PATHS = "image files, their URLs, folders of files, or - for a list of them on standard input, one per line"
+LABELS = "a .json file of the texts of each class, a text file with one class a line, or imagenet_1k"
+SIZE = "side in pixels, or HEIGHTxWIDTH"
+LITERT_PRECISIONS = ("float32", "float16", "dynamic_int8")  # unless --precisions is given
+
+
+def model(add, exported=True, also=""):
+    export = f"{EXPORT}, " if exported else ""
+    add("--model", required=True, help=f"workdir of a run, .keras file, {also}{export}or {CHECKPOINT}")
+    trust(add, program=exported)
+
+
+def trust(add, program=False):
+    accepted = "a SavedModel, which is a program, from a URL, and " if program else ""
+    add("--trust", action="store_true", help=f"accept {accepted}plain http:// from another machine")
+    add("--sha256", metavar="DIGEST", help="expected SHA-256 of the file")
+
+
+def dataset(add, required=True):
+    add("--dataset", required=required, help=either(names.DATA_SETS))
+    add("--data_dir", metavar="DIR", help="data folder of tfds: and vtab:")
+
+
+def split(add):
+    add("--split", default="test", help=f"{either(names.SPLITS)} (default: test)")
+    add("--seed", type=non_negative_int, help="of a split that the data set lacks (default: the run's or 0)")
+    batch_size(add)
+
+
+def batch_size(add):
+    add("--batch_size", type=positive_int, default=64, help="images computed at a time")
+
+
+def on_bad_image(add):
+    choices = either(names.ON_BAD_IMAGE)
+    add("--on_bad_image", default="fail", help=f"unreadable images of a folder: {choices} (default: fail)")
+
+
+def task(add):
+    add("--task", help=f"{either(names.TASKS)} (default: the run's, or single_label)")
+
+
+def labels(add):
+    add("--labels", help=f"image-text models: {LABELS}, or names separated by commas: cat,dog,'a red car'")
+    prompts(add)
+
+
+def prompts(add):
+    add("--prompts", metavar="FILE", help="one template a line, as 'a photo of a {}'; or clip_80, or clip_7")
+
+
+def objective(add):
+    objectives = ", ".join(names.OBJECTIVES)
+    add("--objective", default="classify", help=f"classify, or without labels: {objectives}")
+    add("--target", default="mean_color", help=f"of masked_patch: {either(names.TARGETS)}")
+
+
+def precisions(add):
+    litert, openvino = map(",".join, (names.LITERT_PRECISIONS, names.OPENVINO_PRECISIONS))
+    default = f"(default: {','.join(LITERT_PRECISIONS)}; LiteRT's int8 is slow on CPUs)"
+    known = f"of LiteRT {litert}, of OpenVINO {openvino} {default}"
+    add("--precisions", type=words, default=LITERT_PRECISIONS, help=known)
+
+
+def changes(add, name, text):
+    add("--set", action="append", default=[], metavar=f"{name}=VALUE", help=text)
+
+
+def output(add):
+    json(add)
+    add("--output", metavar="FILE", help="also write the JSON to a file")
+
+
+def json(add):
+    add("--json", action="store_true", help="print JSON instead of a table")
+
+
+def either(choices):
+    """Return names as a choice.
+
+    >>> either(("fail", "skip")), either(("train", "validation", "test"))
+    ('fail or skip', 'train, validation or test')
+    """
+    *others, last = choices
+    return f"{', '.join(others)} or {last}"
+
+
+def non_negative_int(text):
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a non-negative integer; got {text!r}")
+    return int(text)
+
+
+def positive_int(text):
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a positive integer; got {text!r}")
+    return int(text)
+
+
+def words(text):
+    return tuple(text.split(","))
+
+
+def ints(text):
+    return tuple(map(non_negative_int, text.split(",")))
+
+
+def positive_ints(text):
+    return tuple(map(positive_int, text.split(",")))
+
+
+def image_size(text):
+    """Parse `384` or `384x512` to (height, width)."""
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) for side in sides):
+        raise argparse.ArgumentTypeError(f"expected a side in pixels or HEIGHTxWIDTH; got {text!r}")
+    return int(sides[0]), int(sides[-1])
+
+
+def settings(pairs):
+    """Parse `["base_lr=0.01", "flip=False"]` to a dict; a value that is no Python literal is a string."""
+    values = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not name or not equals:
+            raise ValueError(f"--set expects FIELD=VALUE; got {pair!r}")
+        try:
+            values[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            values[name] = text
+    return values

@@ -1,0 +1,145 @@
+"""The parser of all subcommands, whose errors suggest what was meant."""
+
+import argparse
+import difflib
+import importlib
+import pathlib
+import re
+
+from absl.flags import argparse_flags
+
+# Each is a module with HELP, `run`, and `add_arguments` or the ACTIONS that have it.
+SUBCOMMANDS = (
+    *("quickstart", "models", "finetune", "pretrain", "plan", "evaluate", "fewshot", "probe", "predict"),
+    *("complete", "search", "inspect", "export", "benchmark", "weights"),
+)
+# What subcommands, options and fields of recipes are called in other tools. {} is the given value.
+SUBCOMMANDS_ELSEWHERE = {
+    "finetune": "train fit fine_tune tune",
+    "evaluate": "eval test validate score",
+    "predict": "infer inference classify run",
+    "inspect": "explain visualize visualise attention",
+    "export": "deploy serve save",
+    "benchmark": "bench time speed profile",
+    "models": "list variants catalogue catalog",
+    "weights": "convert checkpoint",
+}
+OPTIONS_ELSEWHERE = {  # of two with the same name, the first that a subcommand has
+    "--total_steps (epochs × images / batch size)": "epochs num_epochs n_epochs max_epochs",
+    "--total_steps {}": "steps num_steps max_steps iterations",
+    "--workdir {}": "output output_dir out save_dir logdir",
+    "--weights {}": "weights checkpoint ckpt pretrained init load",
+    "--strategy {}": "gpus num_gpus device devices",
+    "--dataset {}": "data data_path dataset_name d",
+    "--batch_size {}": "bs batch b",
+    "--batch_sizes {}": "bs batch b batch_size",
+    "--image_size {}": "img_size size resolution input_size",
+    "--image {}": "img",
+    "--output {}": "output_dir out save dest o",
+    "--top {}": "topk top_k k",
+    "--filter {}": "name search pattern",
+    "--formats {}": "format type",
+    "--precisions {}": "precision quantize dtype",
+    "--split {}": "subset",
+    "--model {}": "model_name model_path arch architecture m",
+}
+MODEL_ELSEWHERE = "weights checkpoint ckpt pretrained load run workdir"  # where --model names no variant
+FIELDS_ELSEWHERE = {
+    "base_lr": "lr learning_rate",
+    "weight_decay": "wd",
+    "warmup_steps": "warmup",
+    "clip_norm": "grad_clip clip_grad max_grad_norm",
+    "dropout_rate": "dropout drop",
+    "stochastic_depth_rate": "drop_path drop_path_rate",
+    "label_smoothing": "smoothing",
+    "accumulation_steps": "grad_accum gradient_accumulation_steps",
+    "dtype": "amp bf16 fp16 mixed_precision",
+    "optimizer": "opt optim",
+    "remat": "gradient_checkpointing",
+    **dict.fromkeys(("cutmix", "ema", "freeze", "layer_decay", "mixup", "randaugment", "seed", "task"), ""),
+}
+
+
+class _Parser(argparse_flags.ArgumentParser):
+    """A parser whose errors are one line and suggest the intended subcommand or option."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def parse_known_args(self, args=None, namespace=None):
+        """Refuse unknown options first, since they explain what is missing."""
+        known = [name for action in self._actions for name in action.option_strings]
+        known += ["--flagfile", "--undefok"]  # of absl
+        for text, following in zip(args, [*args[1:], "-"]):
+            name, equals, value = text.partition("=")
+            if name == "--" or self._subparsers and not name.startswith("-"):
+                break
+            if re.match("--?[a-zA-Z]", name) and not any(option.startswith(name) for option in known):
+                value = value if equals else "VALUE" if following.startswith("-") else following
+                self.error(f"unknown option {name}{suggestion(name.strip('-'), _meanings(known, value))}")
+        return super().parse_known_args(args, namespace)
+
+    def _check_value(self, action, value):
+        if action.choices is not None and value not in action.choices:
+            meanings = {name: name for name in action.choices}
+            for choice in SUBCOMMANDS_ELSEWHERE.keys() & meanings:
+                meanings |= dict.fromkeys(SUBCOMMANDS_ELSEWHERE[choice].split(), choice)
+            message = f"unknown {value!r}{suggestion(value, meanings)} (one of {', '.join(action.choices)})"
+            raise argparse.ArgumentError(action, message)
+
+
+def _meanings(known, value):
+    """Return what the names of options mean for a subcommand with these options."""
+    rows = [(option, option.strip("-")) for option in known]
+    if "--recipe" in known:
+        rows += [(f"--set {field}={{}}", f"{field} {names}") for field, names in FIELDS_ELSEWHERE.items()]
+    else:
+        rows.append(("--model {}", MODEL_ELSEWHERE))
+    rows += [row for row in OPTIONS_ELSEWHERE.items() if row[0].split()[0] in known]
+    return {name: meaning.format(value) for meaning, names in reversed(rows) for name in names.split()}
+
+
+def suggestion(name, meanings):
+    """Return the meaning of the closest name as the end of a message; empty if none is close.
+
+    >>> suggestion("predcit", {"predict": "predict", "train": "finetune"})
+    '; did you mean predict?'
+    >>> suggestion("Train", {"predict": "predict", "train": "finetune"})
+    '; did you mean finetune?'
+    """
+    close = difflib.get_close_matches(name.replace("-", "_").lower(), meanings, n=1, cutoff=0.7)
+    return f"; did you mean {meanings[close[0]]}?" if close else ""
+
+
+def version():
+    """Return the version of the package, read from its source, so that Keras is not imported."""
+    source = pathlib.Path(__file__).parents[1] / "__init__.py"
+    return re.search(r'^__version__ = "(.+)"$', source.read_text(), re.MULTILINE)[1]
+
+
+def subcommands():
+    """Yield (name, help text, `add_arguments`), the last None for a group before its actions."""
+    for name in SUBCOMMANDS:
+        module = importlib.import_module(f"keras_vit.cli.{name}")
+        yield name, module.HELP, getattr(module, "add_arguments", None)
+        for action, (add_arguments, text) in getattr(module, "ACTIONS", {}).items():
+            yield f"{name} {action}", text, add_arguments
+
+
+def parser():
+    """Return the parser of all subcommands."""
+    top = _Parser(
+        prog="keras-vit",
+        description="Vision Transformers for Keras 3.",
+        epilog="keras-vit SUBCOMMAND --help lists its options.",
+    )
+    top.add_argument("--version", action="version", version=f"keras_vit {version()}")
+    groups = {"": top.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)}
+    for name, text, add_arguments in subcommands():
+        group, _, action = name.rpartition(" ")
+        subparser = groups[group].add_parser(action, help=text, description=text)
+        if add_arguments:
+            add_arguments(subparser.add_argument)
+        else:
+            groups[name] = subparser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    return top

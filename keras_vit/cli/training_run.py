@@ -1,0 +1,105 @@
+"""Runs of `keras-vit finetune` and `keras-vit pretrain`, with their reports."""
+
+import dataclasses
+import os
+import pathlib
+import sys
+
+from keras_vit.cli.options import settings
+from keras_vit.cli.source import trained_file
+from keras_vit.engine.strategy import is_chief
+from keras_vit.messages import printable
+from keras_vit.reports.run_report import REPORT, summary, write_run_report
+from keras_vit.training.named_recipes import RECIPES, find_recipe
+from keras_vit.training.recipes import SIZES
+from keras_vit.training.run import load_data, train
+from keras_vit.training.run_config import RunConfig
+from keras_vit.training.tasks.image_text_pairs import tokenizer_source
+from keras_vit.training.workdir import read_json
+from keras_vit.weights.catalogue import resolve
+
+
+def has_sizes(args):
+    """Whether the recipe has the sizes of a model, so that none need be given."""
+    return args.recipe is not None and find_recipe(args.recipe).with_changes(**settings(args.set)).has_sizes
+
+
+def train_and_report(args, **options):
+    """Train, write the report and print the result.
+
+    Args:
+        args: The arguments of `finetune` or `pretrain`.
+        options: Further fields of `RunConfig`.
+    """
+    if args.model and os.path.exists(args.model):
+        raise ValueError(f"--model is a variant such as B/16; use keras-vit finetune --weights {args.model}")
+    changes = settings(args.set)
+    for name in ("total_steps", "batch_size"):
+        if getattr(args, name) is not None:
+            changes[name] = getattr(args, name)
+    config = RunConfig(
+        dataset=_absolute_folder(args.dataset),
+        recipe=find_recipe(args.recipe or "finetune").with_changes(**changes),
+        model=args.model,
+        image_size=args.image_size,
+        on_bad_image=args.on_bad_image,
+        tokenizer=args.tokenizer and _absolute_tokenizer(args.tokenizer),
+        **options,
+    )
+    dataset, note = None, None
+    if args.recipe is None and not {"total_steps", "batch_size"} <= changes.keys():
+        config, dataset, note = _sized(config, changes, args)
+    workdir, record = train(
+        config,
+        args.workdir,
+        strategy=args.strategy,
+        data_dir=args.data_dir,
+        deterministic=args.deterministic,
+        dataset=dataset,
+        note=note,
+    )
+    try:
+        if is_chief(args.strategy) and not (workdir.path / REPORT).exists():
+            write_run_report(config, workdir, record, args.data_dir)
+    finally:  # The results are printed even if the report cannot be written.
+        for path in record["bad_images"]:
+            print(f"skipped, unreadable: {printable(path)}")
+        print(f"{summary(record)}; results are in {workdir.path}, see {REPORT}")
+
+
+def _sized(config, changes, args):
+    """Return the configuration with the workdir's sizes, or sizes that fit the data; the data; a note."""
+    file = pathlib.Path(args.workdir) / "config.json"
+    if file.exists():
+        stored = read_json(file).get("recipe", {})
+        sizes = {name: stored[name] for name in SIZES if name in stored}
+        return dataclasses.replace(config, recipe=config.recipe.with_changes(**sizes | changes)), None, None
+    dataset = load_data(config, args.data_dir)
+    images = min(len(dataset.split("train")), config.recipe.train_samples or sys.maxsize)
+    recipe = RECIPES["finetune"].sized_for(images, **changes)
+    epochs = recipe.total_steps * recipe.batch_size / images
+    note = (
+        f"finetune: {images} images, batch size {recipe.batch_size}, {recipe.total_steps} steps "
+        f"(≈ {epochs:.0f} epochs); set --total_steps and --batch_size to change"
+    )
+    return dataclasses.replace(config, recipe=recipe), dataset, note
+
+
+def absolute_weights(weights):
+    """Return the absolute path, from which a run continues in any folder; a URL or name unchanged."""
+    return weights if "://" in resolve(weights) else _absolute(trained_file(weights))
+
+
+def _absolute_tokenizer(tokenizer):
+    """Return PATH or PATH:FAMILY with an absolute path; a URL or name unchanged."""
+    path, _ = tokenizer_source(tokenizer)
+    return tokenizer if "://" in os.fspath(resolve(path)) else _absolute(tokenizer)
+
+
+def _absolute(path):
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _absolute_folder(dataset):
+    kind, _, path = dataset.partition(":")
+    return f"folder:{_absolute(path)}" if kind == "folder" and path else dataset

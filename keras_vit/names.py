@@ -1,0 +1,21 @@
+"""The names of what the registries hold, for help texts; this module imports nothing.
+
+`tests/cli/test_cli.py` compares them with the registries. What follows
+a `:`, `=` or space explains a name.
+"""
+
+TASKS = ("single_label", "multi_label", "regression", "segmentation")
+OBJECTIVES = ("masked_patch", "mae", "igpt", "dino")  # without labels
+TARGETS = ("mean_color", "downsized", "pixels")  # of masked_patch
+DATA_SETS = ("digits", "digits_scenes", "digits_words", "folder:PATH", "tfds:NAME[/CONFIG]", "vtab:TASK")
+SPLITS = ("train", "validation", "test")
+ON_BAD_IMAGE = ("fail", "skip")
+STRATEGIES = ("auto", "single", "mirrored", "multi_worker (reads TF_CONFIG)", "tpu")
+JAX_STRATEGIES = ("single", "data_parallel", "fsdp", "model_parallel=AxB")
+COMPUTE_DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
+STORED_DTYPES = ("float32", "float16", "bfloat16", "float64")
+LAYOUTS = ("vit_jax", "big_vision", "timm", "huggingface", "open_clip")
+PUSHED_LAYOUTS = ("huggingface", "timm")
+FORMATS = ("saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub", "web")
+LITERT_PRECISIONS = ("float32", "float16", "dynamic_int8", "int8")
+OPENVINO_PRECISIONS = ("float32", "bfloat16", "int8")
