@@ -6,7 +6,8 @@ import os
 import pathlib
 
 import keras_vit
-from keras_vit.messages import one_line
+from keras_vit.export.checks import damaged
+from keras_vit.models import ImageSegmenter, VisionTransformer
 from keras_vit.models.classifying import check_not_packed
 from keras_vit.models.configured import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
@@ -63,9 +64,14 @@ class Description:
     segmenter: dict | None = None
 
     @property
+    def is_map(self):
+        """Whether the outputs are class maps, or the logits of all pixels."""
+        return self.segmenter is not None
+
+    @property
     def is_classifier(self):
         """Whether the output is one row of class scores for each image."""
-        has_rows = self.segmenter is None and self.architecture["pooling"] is not None
+        has_rows = not self.is_map and self.architecture["pooling"] is not None
         return has_rows and self.num_classes is not None
 
     patch_size = property(lambda self: tuple(self.architecture["patch_size"]))
@@ -82,16 +88,20 @@ class Description:
         return "representation" if self.num_classes is None else get_task(self.task).label.output_name
 
     @property
-    def usual_size(self):
-        """(height, width) of its images; where it takes any, of those that its position grid is for."""
+    def native_image_size(self):
+        """(height, width) of its images; of a model for any size, the size of its position grid."""
         if self.image_size != DYNAMIC_SIZE:
             return self.image_size
         grid, patch, resnet = (self.architecture[name] for name in ("position_grid", "patch_size", "resnet"))
         return tuple(cells * side * stem_stride(resnet) for cells, side in zip(grid, patch))
 
-    def with_size(self, size):
-        """This Description at a fixed (height, width); ValueError if the model takes another size only."""
-        items(integer(at_least=1), 2).check("image_size", size)
+    def with_size(self, size=None):
+        """This Description at a fixed (height, width); ValueError if the model takes another size only.
+
+        Args:
+            size: None for `native_image_size`.
+        """
+        size = items(integer(at_least=1), 2).check("image_size", size or self.native_image_size)
         if self.image_size not in (DYNAMIC_SIZE, tuple(size)):
             raise ValueError(f"image_size must be the model's {self.image_size}; got {tuple(size)}")
         return dataclasses.replace(self, image_size=tuple(size))
@@ -132,6 +142,17 @@ class Description:
 
     def as_json(self):
         return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False) + "\n"
+
+    def build(self, preprocessing):
+        """The live model in float32, of random weights, with a `Preprocessing`.
+
+        Example:
+            >>> description = describe(model)
+            >>> description.build(description.live_preprocessing).output.shape
+            (None, 10)
+        """
+        model = VisionTransformer(**self.architecture, preprocessing=preprocessing, dtype="float32")
+        return ImageSegmenter(model, **self.segmenter) if self.is_map else model
 
     @property
     def files(self):
@@ -214,7 +235,7 @@ def parse_description(text, path):
 def _check(description):
     """Raise an error unless this describes a model, and its fields agree with each other."""
     d = description
-    names = d.class_names if d.segmenter is None else None
+    names = None if d.is_map else d.class_names
     config = ViTConfig(**{**d.architecture, "class_names": names})
     expected = {"channels": config.in_channels}
     if config.image_size != DYNAMIC_SIZE:  # A LiteRT file may fix a size that the model leaves open.
@@ -229,7 +250,7 @@ def _check(description):
     optional(items(text)).check("class_names", d.class_names)
     if d.class_names is not None:
         one_of([d.num_classes]).check("number of class names", len(d.class_names))
-    one_of([d.segmenter is not None]).check("segmenter", get_task(d.task).label.is_map)
+    one_of([d.is_map]).check("segmenter", get_task(d.task).label.is_map)
     # The constructor of Preprocessing checks these fields.
     checked = d.preprocessing if d.mean is d.std is None else d.live_preprocessing
     one_of([config.in_channels]).check("channels of mean and std", checked.channels)
@@ -248,8 +269,3 @@ def read_description(saved_model):
     file = pathlib.Path(saved_model).expanduser() / "assets" / FILE
     text = file.read_text(encoding="utf-8") if file.is_file() else None
     return parse_description(text, saved_model)
-
-
-def damaged(path, error):
-    """A ValueError for an exported file that cannot be opened."""
-    return ValueError(f"{os.fspath(path)!r} is damaged, or cannot be opened here: {one_line(error)[:200]}")

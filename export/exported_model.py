@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_vit.export import openvino, tar_archive
+from keras_vit.export import tar_archive
 from keras_vit.export.class_map_outputs import MAP
 from keras_vit.export.description import Description
-from keras_vit.export.formats import SAVED_MODEL, format_of, suffix_of, suffixes
+from keras_vit.export.formats import ARCHIVES, SAVED_MODEL, format_of, suffix_of, suffixes
 from keras_vit.models.classifying import classify
 from keras_vit.models.windows import segment
 from keras_vit.rules import integer, optional
@@ -55,7 +55,7 @@ class ExportedModel:
     @property
     def without_head(self):
         """The message of `check_head` for an export that is no classifier."""
-        if self.description.segmenter is not None:
+        if self.description.is_map:
             return "this export segments images; use its `segment` method"
         output = "tokens" if self.description.architecture["pooling"] is None else self.description.output
         return (
@@ -105,23 +105,23 @@ class ExportedModel:
         frequent.
         """
         output = self.main_output(images)
-        if self.description.segmenter is None or output.ndim == 4:
+        if not self.description.is_map or output.ndim == 4:
             return output
         return one_hot(output, self.num_classes)
 
     def segment(self, images, **options):
         """As `ImageSegmenter.segment`."""
-        if self.description.segmenter is None:
+        if not self.description.is_map:
             raise ValueError("this export classifies images; use its `classify` method")
-        return segment(_OfModelInput(**vars(self)), images, **options)
+        return segment(_TakesPreprocessedImages(**vars(self)), images, **options)
 
     def classify(self, images, top=5, batch_size=32):
         """As `VisionTransformer.classify`, with the probabilities of the task that it was exported for."""
         return classify(self, images, top, batch_size, self.description.task)
 
 
-class _OfModelInput(ExportedModel):
-    """The same of the live model's input, in which windows are padded by 0, the mean color."""
+class _TakesPreprocessedImages(ExportedModel):
+    """An `ExportedModel` of the live model's input, in which windows are padded by 0, the mean color."""
 
     preprocessing = property(lambda self: self.description.live_preprocessing)
 
@@ -182,9 +182,10 @@ def exported_path(source, *, trust=False, sha256=None):
             SavedModel, the message names the files in it.
     """
     suffix = suffix_of(source)
-    if suffix and suffix not in tar_archive.SUFFIXES:
-        if suffix == openvino.SUFFIX and "://" in os.fspath(source):
-            raise ValueError(f"{source!r} needs the .bin file next to it: download both")
+    if suffix and suffix not in ARCHIVES:
+        beside = format_of(source).beside
+        if beside and "://" in os.fspath(source):
+            raise ValueError(f"{source!r} needs the {beside} file next to it: download both")
         return fetch(source, sha256=sha256, trust=trust)
     folder = pathlib.Path(source).expanduser()
     if folder.is_dir() and format_of(folder) is not SAVED_MODEL:

@@ -18,12 +18,7 @@ from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, in_
 from keras_vit.export.hub import Facts, Measurement
 from keras_vit.export.saved_model import check_exportable, float32_copy
 from keras_vit.export.towers import references, text_files
-from keras_vit.export.verify import (
-    check_tolerance,
-    full_precision_matmul,
-    live_reference,
-    live_run,
-)
+from keras_vit.export.verify import full_precision_matmul, live_reference, live_run
 from keras_vit.models import ImageTextModel
 from keras_vit.models.configured import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
@@ -120,27 +115,24 @@ def export_folder(
         towers, model = model, model.vision_transformer()
     check_exportable(model)
     task = task or (dataset.task if dataset else None)
-    live, has_own_head = model, backbone(model) is not model
-    if (
-        has_own_head
-        or representation
-        or model.dtype_policy.name != "float32"
-        or "dense_layers" in model.get_config()
-    ):
+    is_plain = model.dtype_policy.name == "float32" and "dense_layers" not in model.get_config()
+    if representation or not is_plain or backbone(model) is not model:
         live = float32_copy(model, representation)  # Exports compute in float32, with plain kernels.
-    description = describe(live, task)
+    else:
+        live = model
+    description = describe(live, task).with_size(image_size)
     task = description.task
-    description = description.with_size(image_size or description.usual_size)
-    if dataset and (has_own_head or live.is_classifier):
+    if dataset and (description.is_map or description.is_classifier):
         check_classes(live, dataset)
     if dataset and dataset.task != task:
         raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
     if integer_io is not None and "tflite_int8" not in [format.name for format in chosen]:
         raise ValueError(f"integer_io is an option of LiteRT's int8 only; got {formats} and {precisions}")
     of_page = {"single_file": single_file, "drawing": drawing, "attention": attention}
-    if "web" not in formats and (ignored := [name for name, value in of_page.items() if value]):
+    ignored = [name for name, value in of_page.items() if value]
+    if ignored and "web" not in formats:
         raise ValueError(f"{', '.join(ignored)} need the format 'web'; got {', '.join(formats)}")
-    needs_calibration = any(format.precision == "int8" for format in chosen)
+    is_calibrated = any(format.precision == "int8" for format in chosen)
     job = ExportJob(
         model,
         task=task,
@@ -149,15 +141,13 @@ def export_folder(
         batch_size=batch_size,
         image_size=image_size,
         integer_io=integer_io,
-        calibration=calibration_images(dataset, description) if needs_calibration else None,
+        calibration=calibration_images(dataset, description) if is_calibrated else None,
         name=name,
         publisher=publisher,
         version=version,
         facts=facts or Facts(),
-        page_precision="dynamic_int8" if "dynamic_int8" in precisions else precisions[0],
-        single_file=single_file,
-        drawing=drawing,
-        attention=attention,
+        precisions=tuple(precisions),
+        **of_page,
         towers=towers,
     )
     for format in chosen:
@@ -215,9 +205,9 @@ def _export(format, job, target, reference):
     opened = format.open(target, None)
     row = reference.measure(opened if callable(opened) else ExportedModel(*opened).main_output, target)
     images = len(reference.images)
-    pixels = reference.outputs[..., 0].size if reference.description.segmenter is not None else None
+    pixels = reference.outputs[..., 0].size if reference.description.is_map else None
     try:
-        warning = check_tolerance(format.tolerance, row, images, pixels)
+        warning = format.tolerance.check(row, images, pixels)
     except ValueError as error:
         raise ValueError(f"the {format.name} export is discarded: {error}") from None
     return {**row, "export_seconds": seconds, "warning": warning, "delegates": format.delegates}

@@ -1,23 +1,29 @@
 """The formats that models are exported to: how each is written, opened and checked.
 
-A new format is a module with its writer and opener, a row in `FORMATS`, and its name in the help of
-`_keras_vit_cli.py`.
+A new format is a module of this package and its row in `FORMATS`. The module has the functions
+
+* `write_job(job, path)`, which writes the model of an `ExportJob`;
+* `check_job(job)`, which raises an error for options that it cannot be written with, before anything is;
+* the row's `opener`, from (path, threads or None) to the arguments of `ExportedModel`, or of a tower to its
+  function from inputs to outputs.
+
+Of several precisions, the first two also take `precision`. A module is imported when its format is used, and
+this one needs neither Keras nor TensorFlow, so that the command line can list its rows.
 """
 
 import dataclasses
+import importlib
 import os
 import pathlib
 import re
 from collections.abc import Callable, Iterable
+from typing import Any
 
-import numpy as np
-
-from keras_vit.export import hub, onnx, openvino, saved_model, tar_archive, tflite, towers, web
-from keras_vit.export.description import describe
-from keras_vit.export.hub import Facts
-from keras_vit.export.verify import Tolerance
+from keras_vit.export.tolerance import Tolerance
 from keras_vit.messages import did_you_mean
-from keras_vit.models import ImageSegmenter, ImageTextModel, VisionTransformer
+
+ARCHIVES = (".tar.gz", ".tgz")
+_GPU = "ML Drift (GPU of Android, WebGPU)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +38,12 @@ class ExportJob:
         batch_size, image_size, integer_io, calibration: As for `export_tflite`; calibration images do not
             concern other precisions than int8.
         name, publisher, version, facts: As for `export_hub`; the name is also a web page's title.
-        page_precision, single_file, drawing, attention: Of a web page, as for `export_web`.
+        precisions: All that are exported, of which a web page takes one.
+        single_file, drawing, attention: Of a web page, as for `export_web`.
         towers: The `ImageTextModel` whose image tower the model is, or None.
     """
 
-    model: VisionTransformer | ImageSegmenter
+    model: Any
     saved_model: pathlib.Path | None = None
     task: str | None = None
     representation: bool = False
@@ -44,16 +51,16 @@ class ExportJob:
     batch_size: int = 1
     image_size: tuple[int, int] | None = None
     integer_io: str | None = None
-    calibration: Iterable[np.ndarray] | None = None
+    calibration: Iterable | None = None
     name: str = "vit"
     publisher: str = "keras-vit"
     version: int = 1
-    facts: Facts = Facts()
-    page_precision: str = "dynamic_int8"
+    facts: Any = None
+    precisions: tuple[str, ...] = ("dynamic_int8",)
     single_file: bool = False
     drawing: int | None = None
     attention: bool = False
-    towers: ImageTextModel | None = None
+    towers: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,29 +69,36 @@ class Format:
 
     Args:
         option: Its name in `formats=` and `--formats`; the precisions of a format share it.
-        path: Where it lies in an export folder, with fields of the `ExportJob` in braces.
-        suffix: Of its file; "" for a folder.
+        title: What it is, in a few words.
+        path: Where it lies in an export folder, with `precision` and the job's `version` and `name` in
+            braces.
+        tolerance: `Tolerance` of its outputs.
         write: Function of (ExportJob, path to write).
         open: Function of (path, threads or None) that returns the arguments of `ExportedModel`, or of
             another part its function from inputs to outputs.
-        tolerance: `Tolerance` of its outputs.
         check: Function of an ExportJob that raises an error for options that this format cannot be written
             with, before anything is written.
+        suffixes: Of its file, of which the first is written; empty for a folder.
         precision: Its name in `precisions=` and `--precisions`, if the format has several.
-        holds: A file by which its folder is recognized; "" for a SavedModel.
+        beside: The suffix of a second file that belongs to it and lies next to it; "" for none.
+        page: A file by which its folder is recognized; "" for a SavedModel.
+        repackages: Whether it contains a file of another format.
         delegates: Of a runtime with several, by name: whether the export is run on each, for its report.
-        part: Of the two towers, "text" or "image_text", as in `image_text.references`; "" of other exports.
+        part: Of the two towers, "text" or "image_text", as in `towers.references`; "" of other exports.
     """
 
     option: str
+    title: str
     path: str
-    suffix: str
+    tolerance: Tolerance
     write: Callable
     open: Callable
-    tolerance: Tolerance
     check: Callable = lambda job: None
+    suffixes: tuple[str, ...] = ()
     precision: str | None = None
-    holds: str = ""
+    beside: str = ""
+    page: str = ""
+    repackages: bool = False
     delegates: dict = dataclasses.field(default_factory=dict)
     part: str = ""
 
@@ -95,104 +109,102 @@ class Format:
 
     def target(self, folder, job):
         """Its path in an export folder."""
-        return folder / self.path.format(version=job.version, name=job.name)
+        return folder / self.path.format(version=job.version, name=job.name, precision=self.precision)
 
 
-def _litert_file(precision):
-    return f"model_{precision}.tflite"
+def _functions(module, opener, checks=True, write="write_job", **options):
+    """The fields of a `Format` that are functions of a module, which is imported when one is called."""
+
+    def imported(name, **options):
+        def call(*args):
+            return getattr(importlib.import_module(f"keras_vit.export.{module}"), name)(*args, **options)
+
+        return call
+
+    check = {"check": imported("check_job", **options)} if checks else {}
+    return {"write": imported(write, **options), "open": imported(opener), **check}
 
 
 def _litert(precision, tolerance):
-    def options(job):
-        int8 = {"calibration": job.calibration, "integer_io": job.integer_io} if precision == "int8" else {}
-        return {"precision": precision, "batch_size": job.batch_size, **int8}
-
-    return Format(
-        option="tflite",
-        path=_litert_file(precision),
-        suffix=".tflite",
-        write=lambda job, path: tflite.export_tflite(
-            job.saved_model, path, image_size=job.image_size, **options(job)
-        ),
-        open=tflite.open_tflite,
-        tolerance=tolerance,
-        check=lambda job: tflite.check_options(**options(job)),
-        precision=precision,
-        delegates=tflite.DELEGATES,
-    )
+    delegates = {"XNNPACK (CPU)": "run", _GPU: "not run; every operation is one that it computes"}
+    about = {"suffixes": (".tflite",), "precision": precision, "delegates": delegates}
+    functions = _functions("tflite", "open_tflite", precision=precision)
+    return Format("tflite", "LiteRT file", "model_{precision}.tflite", tolerance, **functions, **about)
 
 
 def _onnx(option, path, precision, tolerance):
-    return Format(
-        option=option,
-        path=path,
-        suffix=".onnx",
-        write=lambda job, path: onnx.export_onnx(job.saved_model, path, precision=precision),
-        open=onnx.open_onnx,
-        tolerance=tolerance,
-        check=lambda job: onnx.packages(),
-    )
+    functions = _functions("onnx", "open_onnx", precision=precision)
+    return Format(option, f"ONNX file in {precision}", path, tolerance, **functions, suffixes=(".onnx",))
 
 
 def _openvino(precision, tolerance):
-    def options(job):
-        int8 = {"calibration": job.calibration} if precision == "int8" else {}
-        return {"precision": precision, **int8}
-
-    def check(job):
-        openvino.check_options(**options(job))
-        openvino.packages(precision)
-
-    return Format(
-        option="openvino",
-        path=f"openvino/model_{precision}.xml",
-        suffix=openvino.SUFFIX,
-        write=lambda job, path: openvino.export_openvino(
-            job.saved_model, path, image_size=job.image_size, **options(job)
-        ),
-        open=openvino.open_openvino,
-        tolerance=tolerance,
-        check=check,
-        precision=precision,
-    )
-
-
-def _write_saved_model(job, path):
-    options = {"task": job.task, "representation": job.representation, "seed": job.seed}
-    saved_model.export_saved_model(job.model, path, **options)
-
-
-def _write_hub(job, path):
-    named = {"name": job.name, "publisher": job.publisher, "version": job.version, "facts": job.facts}
-    hub.export_hub(job.saved_model, path.parent, **named)
-
-
-def _page(job):
-    names = ("single_file", "drawing", "attention")
-    return {"precision": job.page_precision, **{name: getattr(job, name) for name in names}}
-
-
-def _write_web(job, path):
-    model = path.with_name(_litert_file(job.page_precision))
-    is_same = model.exists() and job.batch_size == 1 and not job.attention
-    options = {"image_size": job.image_size, "title": job.name, "model": model if is_same else None}
-    web.export_web(job.saved_model, path, **options, **_page(job))
-
-
-def _check_web(job):
-    web.check_page(**_page(job))
-    web.check_model(describe(job.model, job.task), job.representation, job.attention)
+    about = {"suffixes": (".xml",), "beside": ".bin", "precision": precision}
+    path = "openvino/model_{precision}.xml"
+    functions = _functions("openvino", "open_openvino", precision=precision)
+    return Format("openvino", "OpenVINO model", path, tolerance, **functions, **about)
 
 
 _EXACT = Tolerance("max_logit_difference", 1e-5, pixels=1.0)
+_HALF = Tolerance("max_logit_difference", 5e-3)
 _AGREEING = Tolerance("agreement", 0.99)
-SAVED_MODEL = Format(
-    option="saved_model",
-    path="saved_model/{version}",
-    suffix="",
-    write=_write_saved_model,
-    open=saved_model.open_saved_model,
-    tolerance=_EXACT,
+_SAVING = _functions("saved_model", "open_saved_model", checks=False)
+SAVED_MODEL = Format("saved_model", "SavedModel folder", "saved_model/{version}", _EXACT, **_SAVING)
+FORMATS = (
+    SAVED_MODEL,
+    _litert("float32", _EXACT),
+    _litert("float16", _HALF),
+    _litert("dynamic_int8", _AGREEING),
+    # Rounding the activations to 8 bits can cost accuracy that no option restores.
+    _litert("int8", Tolerance("agreement", 0.99, required=False)),
+    _onnx("onnx", "model.onnx", "float32", _EXACT),
+    _onnx("onnx_int8", "model_int8.onnx", "dynamic_int8", _AGREEING),
+    _openvino("float32", _EXACT),
+    _openvino("bfloat16", _AGREEING),
+    _openvino("int8", _AGREEING),
+    Format(
+        "hub",
+        "archive for TF Hub and Kaggle",
+        "hub/{name}.tar.gz",
+        _EXACT,
+        **_functions("hub", "open_archive"),
+        suffixes=ARCHIVES,
+        repackages=True,
+    ),
+    Format(
+        "web",
+        "web page",
+        "web",
+        _AGREEING,  # that of its smallest precision
+        **_functions("web", "open_web"),
+        page="index.html",
+        repackages=True,
+        delegates={
+            "XNNPACK (CPU)": "run by Python; in the browser the page checks its outputs",
+            "ML Drift (WebGPU)": "not run; the page checks its outputs before it uses it",
+        },
+    ),
+)
+
+
+def _towers(part, opener):
+    functions = _functions("towers", opener, checks=False, write="write_towers", part=part)
+    return dataclasses.replace(SAVED_MODEL, path=f"{part}/{SAVED_MODEL.path}", **functions, part=part)
+
+
+def _text_litert(precision, tolerance):
+    row = _litert(precision, tolerance)
+    gpu = "not run; it has no GATHER, which reads the embeddings of tokens"
+    functions = _functions("towers", "open_text", checks=False, write="write_text", precision=precision)
+    about = {"path": f"text/{row.path}", "part": "text", "delegates": {**row.delegates, _GPU: gpu}}
+    return dataclasses.replace(row, **functions, **about)
+
+
+TOWER_FORMATS = (  # in addition to the image tower's formats; `export_folder` checks the image tower's
+    _towers("text", "open_text"),
+    _towers("image_text", "open_zero_shot"),
+    _text_litert("float32", _EXACT),
+    _text_litert("float16", _HALF),
+    _text_litert("dynamic_int8", Tolerance("max_logit_difference", 0.1, required=False)),
 )
 
 
@@ -205,65 +217,32 @@ def in_order(formats):
     return [SAVED_MODEL, *(format for format in formats if format is not SAVED_MODEL)]
 
 
-FORMATS = (
-    SAVED_MODEL,
-    _litert("float32", _EXACT),
-    _litert("float16", Tolerance("max_logit_difference", 5e-3)),
-    _litert("dynamic_int8", _AGREEING),
-    # Rounding the activations to 8 bits can cost accuracy that no option restores.
-    _litert("int8", Tolerance("agreement", 0.99, required=False)),
-    _onnx("onnx", "model.onnx", "float32", _EXACT),
-    _onnx("onnx_int8", "model_int8.onnx", "dynamic_int8", _AGREEING),
-    _openvino("float32", _EXACT),
-    _openvino("bfloat16", _AGREEING),
-    _openvino("int8", _AGREEING),
-    Format(
-        option="hub",
-        path="hub/{name}.tar.gz",
-        suffix=".tar.gz",
-        write=_write_hub,
-        open=hub.open_archive,
-        tolerance=_EXACT,
-        check=lambda job: hub.check_names(job.name, job.publisher, job.version),
-    ),
-    Format(
-        option="web",
-        path="web",
-        suffix="",
-        holds=web.PAGE,
-        write=_write_web,
-        open=web.open_web,
-        tolerance=_AGREEING,  # that of its smallest precision
-        check=_check_web,
-        delegates=web.DELEGATES,
-    ),
-)
+def titles():
+    """What each name in `formats=` and `--formats` is, in a few words.
+
+    >>> titles()["tflite"]
+    'LiteRT file'
+    """
+    return {format.option: format.title for format in FORMATS}
 
 
-def _towers(part, signatures, opened):
-    def write(job, path):
-        towers.export_image_text(job.towers, path, signatures)
+def precisions_of(option=None):
+    """The names of the precisions of one format, or of all.
 
-    path = f"{part}/saved_model/{{version}}"
-    return Format("saved_model", path, "", write, opened, _EXACT, part=part)
-
-
-def _text_litert(precision, tolerance):
-    def write(job, path):
-        towers.export_text_tflite(job.towers, path, precision=precision)
-
-    about = {"precision": precision, "delegates": towers.DELEGATES, "part": "text"}
-    path = f"text/{_litert_file(precision)}"
-    return Format("tflite", path, ".tflite", write, towers.open_text, tolerance, **about)
+    >>> precisions_of("openvino"), precisions_of("onnx")
+    (['float32', 'bfloat16', 'int8'], [])
+    """
+    rows = [format for format in FORMATS if option in (None, format.option) and format.precision]
+    return [*dict.fromkeys(format.precision for format in rows)]
 
 
-TOWER_FORMATS = (  # in addition to the image tower's formats
-    _towers("text", towers.TEXT, towers.open_text),
-    _towers("image_text", towers.SIGNATURES, towers.open_zero_shot),
-    _text_litert("float32", _EXACT),
-    _text_litert("float16", Tolerance("max_logit_difference", 5e-3)),
-    _text_litert("dynamic_int8", Tolerance("max_logit_difference", 0.1, required=False)),
-)
+def suffixes():
+    """The suffixes of exported files and archives.
+
+    >>> suffixes()
+    ['.tflite', '.onnx', '.xml', '.tar.gz', '.tgz']
+    """
+    return [*dict.fromkeys(suffix for format in FORMATS for suffix in format.suffixes)]
 
 
 def tower_formats(formats, precisions):
@@ -273,7 +252,7 @@ def tower_formats(formats, precisions):
         >>> [format.name for format in tower_formats(("tflite", "onnx"), ("float32", "int8"))]
         ['text_tflite_float32']
     """
-    return [f for f in TOWER_FORMATS if f.option in formats and f.precision in (None, *precisions)]
+    return _chosen(TOWER_FORMATS, formats, precisions)
 
 
 def choose_formats(formats, precisions):
@@ -286,29 +265,24 @@ def choose_formats(formats, precisions):
         Traceback (most recent call last):
         ValueError: formats must be among saved_model, tflite, onnx, onnx_int8, openvino, hub, web; got tfjs
     """
-    options = {format.option: format for format in FORMATS}
-    known = {format.precision: format for format in FORMATS if format.precision}
-    for what, given, choices in (("formats", formats, options), ("precisions", precisions, known)):
-        unknown = [name for name in given if name not in choices]
-        if unknown or not given:
+    for what, names, known in (
+        ("formats", formats, [*titles()]),
+        ("precisions", precisions, precisions_of()),
+    ):
+        unknown = [name for name in names if name not in known]
+        if unknown or not names:
             got = ", ".join(str(name) or "''" for name in unknown) or "none"
-            hint = did_you_mean(unknown[0], choices) if unknown else ""
-            raise ValueError(f"{what} must be among {', '.join(choices)}; got {got}{hint}")
-    chosen = [
-        format
-        for format in FORMATS
-        if format.option in formats and (format.precision is None or format.precision in precisions)
-    ]
+            hint = did_you_mean(unknown[0], known) if unknown else ""
+            raise ValueError(f"{what} must be among {', '.join(known)}; got {got}{hint}")
+    chosen = _chosen(FORMATS, formats, precisions)
     for option in set(formats) - {format.option for format in chosen}:
-        own = ", ".join(format.precision for format in FORMATS if format.option == option)
+        own = ", ".join(precisions_of(option))
         raise ValueError(f"the precisions of {option} are {own}; got {', '.join(precisions)}")
     return chosen
 
 
-def suffixes():
-    """The suffixes of exported files and archives."""
-    known = (*(format.suffix for format in FORMATS if format.suffix), *tar_archive.SUFFIXES)
-    return (*dict.fromkeys(known),)
+def _chosen(rows, formats, precisions):
+    return [row for row in rows if row.option in formats and row.precision in (None, *precisions)]
 
 
 def suffix_of(source):
@@ -323,7 +297,7 @@ def suffix_of(source):
 
 
 def format_of(path):
-    """The `Format`, of whatever precision, of an exported file or folder on this machine.
+    """The `Format`, of whatever precision, of an exported file or folder on this machine, or of a file's URL.
 
     Raises:
         ValueError: for a file with another suffix.
@@ -332,11 +306,10 @@ def format_of(path):
         >>> format_of("vit.onnx").name
         'onnx'
     """
-    path = pathlib.Path(path)
-    if path.is_dir():
-        held = (format for format in FORMATS if format.holds and (path / format.holds).is_file())
-        return next(held, SAVED_MODEL)
-    matches = (format for format in FORMATS if format.suffix and format.suffix == suffix_of(path))
-    if (match := next(matches, None)) is None:
+    if os.path.isdir(path):
+        pages = (row for row in FORMATS if row.page and os.path.isfile(os.path.join(path, row.page)))
+        return next(pages, SAVED_MODEL)
+    suffix = suffix_of(path)
+    if suffix is None:
         raise ValueError(f"expected a file that ends in {', '.join(suffixes())}; got {os.fspath(path)!r}")
-    return match
+    return next(row for row in FORMATS if suffix in row.suffixes)

@@ -160,6 +160,17 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
     }
 
 
+def write_job(job, path):
+    """Write the model of an `ExportJob`."""
+    names = {"name": job.name, "publisher": job.publisher, "version": job.version}
+    export_hub(job.saved_model, path.parent, **names, facts=job.facts or Facts())
+
+
+def check_job(job):
+    """Raise ValueError for names of an `ExportJob` with characters that are not allowed."""
+    check_names(job.name, job.publisher, job.version)
+
+
 def open_archive(path, threads=None):
     """The arguments of `ExportedModel` for an archive, unpacked outside the cache."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:

@@ -32,7 +32,7 @@ def model_card(description, facts, where):
     stem = f"ResNet stem of {c['resnet']} units, " if c["resnet"] is not None else ""
     blocks = f"{c['num_layers']} blocks of {c['num_heads']} heads, " if c["num_layers"] else ""
     patch = " × ".join(map(str, c["patch_size"]))
-    end = f"head {d.segmenter['head']}" if d.segmenter else f"pooling {c['pooling']}"
+    end = f"head {d.segmenter['head']}" if d.is_map else f"pooling {c['pooling']}"
     rows = {
         "Architecture": f"{stem}patches of {patch}, {blocks}width {c['hidden_size']}, {end}",
         "Parameters": f"{d.parameters:,}",
@@ -81,7 +81,7 @@ def usage(description, where):
     Args:
         description, where: As for `model_card`.
     """
-    images = f"np.zeros({(1, *description.usual_size, description.channels)}, 'float32')"
+    images = f"np.zeros({(1, *description.native_image_size, description.channels)}, 'float32')"
     handle = json.dumps(where, ensure_ascii=False)
     trust = ", trust=True" if "://" in where else ""  # A SavedModel is a program.
     return f"""\
@@ -137,7 +137,7 @@ def _input(description):
 
 def _output(description):
     count = f"{description.num_outputs:,}"
-    if description.segmenter is not None:
+    if description.is_map:
         text = (
             f"`logits` of {count} classes for each pixel (batch, height, width, {count}). The signature "
             "`serving_default` returns them with `class_map`, the class of each pixel, and `scores`, its "

@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import rules
-from keras_vit.export.description import FILE, damaged, parse_description, read_description
+from keras_vit.export.checks import check_finite, damaged, new_file
+from keras_vit.export.description import FILE, parse_description, read_description
 from keras_vit.lazy import optional_package
 from keras_vit.messages import one_line
 from keras_vit.writing import atomic_path
@@ -57,9 +58,7 @@ def export_onnx(saved_model, path, *, opset=None, precision="float32"):
     """
     onnx, _, tf2onnx = packages()
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # What it cannot convert is found below.
-    saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
-    if path.suffix != ".onnx":
-        raise ValueError(f"the name of an ONNX file must end in .onnx; got {os.fspath(path)!r}")
+    saved_model, path = pathlib.Path(saved_model).expanduser(), new_file(path, ".onnx", "an ONNX file")
     rules.optional(rules.one_of(OPSETS)).check("opset", opset)
     rules.one_of(PRECISIONS).check("precision", precision)
     description = read_description(saved_model)
@@ -83,6 +82,16 @@ def export_onnx(saved_model, path, *, opset=None, precision="float32"):
             _quantize(temporary)
         _check(temporary, description)
     return path
+
+
+def write_job(job, path, precision):
+    """Write the model of an `ExportJob`."""
+    export_onnx(job.saved_model, path, precision=precision)
+
+
+def check_job(job, precision):
+    """Raise ImportError if a package is missing."""
+    packages()
 
 
 def open_onnx(path, threads=None):
@@ -132,7 +141,9 @@ def _convert(signature, opset, tf2onnx):
 def _quantize(path):
     """Round the kernels of a file's matmuls to 8 bits, each channel with its own scale."""
     quantization = importlib.import_module("onnxruntime.quantization")
-    with _quiet_logging():  # It advises to run a preprocessing that this graph does not need.
+    with contextlib.ExitStack() as afterwards:  # It advises a preprocessing that this graph does not need.
+        afterwards.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)
         quantization.quantize_dynamic(
             path,
             path,
@@ -140,17 +151,6 @@ def _quantize(path):
             per_channel=True,
             extra_options={"MatMulConstBOnly": True},
         )
-
-
-@contextlib.contextmanager
-def _quiet_logging():
-    """Disable Python's logs."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def _reshape_kernels(graph):
@@ -181,11 +181,11 @@ def _reshape_kernels(graph):
 
 def _check(path, description):
     """Raise ValueError unless onnxruntime opens a file and computes finite outputs."""
-    shape = (2, *description.usual_size, description.channels)
+    shape = (2, *description.native_image_size, description.channels)
     try:
         session = _session(path)
     except Exception as error:
         raise ValueError(f"the converted ONNX model does not run: {one_line(error)[:300]}") from None
-    outputs = session.run(None, {"images": np.random.default_rng(0).random(shape, "float32")})
-    if not all(np.isfinite(values).all() for values in outputs):
-        raise ValueError("the outputs of the converted ONNX model are not all finite")
+    names = [output.name for output in session.get_outputs()]
+    outputs = session.run(names, {"images": np.random.default_rng(0).random(shape, "float32")})
+    check_finite(dict(zip(names, outputs)), "ONNX")

@@ -13,7 +13,8 @@ import threading
 import numpy as np
 
 from keras_vit.export import tflite
-from keras_vit.export.description import damaged, parse_description, read_description
+from keras_vit.export.checks import check_finite, damaged, new_file
+from keras_vit.export.description import parse_description, read_description
 from keras_vit.lazy import optional_package
 from keras_vit.messages import one_line
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
@@ -22,7 +23,6 @@ from keras_vit.weights.cache import file_sha256
 from keras_vit.writing import atomic_path
 
 PACKAGES = ("openvino", "nncf")
-SUFFIX = ".xml"
 PRECISIONS = ("float32", "bfloat16", "int8")
 TELEMETRY = "openvino_telemetry"
 # Where the `Description`, the precision and the digest of the weights lie in the .xml file.
@@ -63,9 +63,7 @@ def export_openvino(saved_model, path, *, precision="float32", image_size=None, 
     Source: OpenVINO's model conversion; NNCF's post-training quantization with SmoothQuant (Xiao et al. 2023,
     arXiv 2211.10438) and fast bias correction.
     """
-    saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
-    if path.suffix != SUFFIX:
-        raise ValueError(f"the name of an OpenVINO file must end in .xml; got {os.fspath(path)!r}")
+    saved_model, path = pathlib.Path(saved_model).expanduser(), new_file(path, ".xml", "an OpenVINO file")
     check_options(precision, calibration)
     description = read_description(saved_model)
     if image_size is not None:
@@ -81,17 +79,31 @@ def export_openvino(saved_model, path, *, precision="float32", image_size=None, 
             model.set_rt_info(file_sha256(weights) if weights.exists() else "", [_INFO, _DIGEST])
             openvino.save_model(model, file, compress_to_fp16=precision == "bfloat16")
             os.replace(_weights(file), weights)
-        _check_outputs(file, weights, description)
+        noise = np.random.default_rng(0).random(
+            (2, *description.native_image_size, description.channels), "float32"
+        )
+        check_finite(open_openvino(file, weights=weights)[1](noise), "OpenVINO")
     return path
 
 
-def open_openvino(path, threads=None):
-    """The arguments of `ExportedModel` for an `.xml` file and the `.bin` file next to it."""
-    return _open(path, _weights(path), threads)
+def write_job(job, path, precision):
+    """Write the model of an `ExportJob`."""
+    export_openvino(job.saved_model, path, image_size=job.image_size, **_options(job, precision))
 
 
-def _open(path, weights, threads=None):
-    (openvino,) = packages()
+def check_job(job, precision):
+    """Raise ValueError for options that do not fit together, ImportError if a package is missing."""
+    check_options(**_options(job, precision))
+    packages(precision)
+
+
+def _options(job, precision):
+    return {"precision": precision, "calibration": job.calibration if precision == "int8" else None}
+
+
+def open_openvino(path, threads=None, weights=None):
+    """The arguments of `ExportedModel` for an `.xml` file and its weights, by default next to it."""
+    (openvino,), weights = packages(), weights or _weights(path)
     core = openvino.Core()
     try:
         model = core.read_model(path, weights)
@@ -211,7 +223,7 @@ def _convert(openvino, saved_model, description, precision, calibration):
         return model
     _, nncf = packages(precision)
     nncf.set_log_level("ERROR")
-    shape = (1, *description.usual_size, description.channels)
+    shape = (1, *description.native_image_size, description.channels)
     images = [image for (image,) in tflite.calibration_samples(calibration, shape)]
     options = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(images)}
     return nncf.quantize(model, nncf.Dataset(images), **options)
@@ -254,14 +266,6 @@ def _fuse_norms(openvino, model):
     manager = passes.Manager()
     manager.register_pass(Fuse())
     manager.run_passes(model)
-
-
-def _check_outputs(path, weights, description):
-    """Run the file once: its outputs must be finite."""
-    shape = (2, *description.usual_size, description.channels)
-    outputs = _open(path, weights)[1](np.random.default_rng(0).random(shape, "float32"))
-    if not all(np.isfinite(values).all() for values in outputs.values()):
-        raise ValueError("the outputs of the converted OpenVINO model are not all finite")
 
 
 def _weights(path):

@@ -10,9 +10,9 @@ from keras import ops
 
 from keras_vit.engine.adapting import plain_arrays
 from keras_vit.export import class_map_outputs, signatures
-from keras_vit.export.description import FILE, LABELS, damaged, describe, read_description
+from keras_vit.export.checks import damaged
+from keras_vit.export.description import FILE, LABELS, describe, read_description
 from keras_vit.export.warmup import warmup_requests, write_warmup
-from keras_vit.labels import label_kind
 from keras_vit.models import VisionTransformer
 from keras_vit.models.configured import ConfiguredModel, backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
@@ -81,7 +81,9 @@ def export_saved_model(model, path, *, task=None, representation=False, warmup=(
 
     Source: TF Hub's reusable SavedModel interface and its common image API; TF Serving's warm-up.
     """
-    _check(model, warmup)
+    check_exportable(model)
+    items(integer(at_least=1)).check("warmup", warmup)
+    check_weights(model)
     path = pathlib.Path(path).expanduser()
     copy = float32_copy(model, representation)
     description = describe(copy, task, seed)
@@ -94,6 +96,11 @@ def export_saved_model(model, path, *, task=None, representation=False, warmup=(
         requests = warmup_requests(description, warmup, "serving_bytes" in served) if warmup else None
         save(exported, temporary, served, requests)
     return path
+
+
+def write_job(job, path):
+    """Write the model of an `ExportJob`."""
+    export_saved_model(job.model, path, task=job.task, representation=job.representation, seed=job.seed)
 
 
 def save(exported, path, served, requests=None):
@@ -129,18 +136,34 @@ def set_threads(threads):
 
 def open_saved_model(path, threads=None):
     """The arguments of `ExportedModel` for the folder of a SavedModel."""
-    description = read_description(path)
+    return read_description(path), open_signature(path, "serving_default", threads)
+
+
+def open_signature(path, name, threads=None):
+    """A signature of a SavedModel as a function from arrays, by name or the only one, to a dict of arrays.
+
+    Raises:
+        ValueError: if the SavedModel is damaged, or has no such signature.
+
+    Example:
+        >>> folder = export_saved_model(model, "export/saved_model/1")
+        >>> open_signature(folder, "image_feature_vector")(images=images)["representation"].shape
+        (4, 24)
+    """
     set_threads(threads)
     try:
         loaded = tf.saved_model.load(os.fspath(path))
-        signature = loaded.signatures["serving_default"]
+        signature = loaded.signatures[name]
+        names = [*signature.structured_input_signature[1]]
     except Exception as error:  # TensorFlow raises exceptions of many classes for damaged files.
         raise damaged(path, error) from None
 
-    def compute(images, loaded=loaded):  # The reference keeps the variables alive.
-        return {name: values.numpy() for name, values in signature(images=tf.constant(images)).items()}
+    def compute(*arrays, loaded=loaded, **named):  # The reference keeps the variables alive.
+        named |= zip(names, arrays)
+        outputs = signature(**{name: tf.constant(array) for name, array in named.items()})
+        return {name: values.numpy() for name, values in outputs.items()}
 
-    return description, compute
+    return compute
 
 
 def check_exportable(model):
@@ -148,12 +171,6 @@ def check_exportable(model):
     if not isinstance(model, ConfiguredModel) or model.exported_stages is None:
         expected = "a VisionTransformer or an ImageSegmenter"
         raise ValueError(f"expected {expected} to export; got {type(model).__name__}")
-
-
-def _check(model, warmup):
-    check_exportable(model)
-    items(integer(at_least=1)).check("warmup", warmup)
-    check_weights(model)
 
 
 def check_weights(model):
@@ -209,7 +226,7 @@ def _exported(model, description):
     are saved through a Keras variable.
     """
     forward = signatures.forward(model)
-    segments = label_kind(description.task).is_map
+    outputs = class_map_outputs if description.is_map else signatures
     output = "representation" if model.num_classes is None else "logits"
     channels, any_size = model.in_channels, model.image_size == DYNAMIC_SIZE
 
@@ -225,32 +242,20 @@ def _exported(model, description):
     def call(inputs, training=False):
         return forward(inputs, training)[output]
 
-    def logits(images):  # The graph of "mask" knows no shape if it takes images of any size.
-        return tf.ensure_shape(
-            forward(images, False)["logits"], (*spec("images").shape[:3], model.num_classes)
-        )
+    def stages(images):
+        return forward(images, False)
 
     def serving_default(images):
-        if segments:
-            return class_map_outputs.map_outputs(logits(images))
-        return signatures.named_outputs(forward(images, False), description)
+        return outputs.of_images(images, stages, description)
 
     def image_feature_vector(images):
-        return {"representation": forward(images, False)["representation"]}
+        return {"representation": stages(images)["representation"]}
 
     def serving_uint8(images):
-        if segments:
-            return class_map_outputs.maps_of_uint8(images, logits, description)
-        return serving_default(signatures.from_uint8(images, description))
+        return outputs.of_uint8(images, stages, description)
 
     def serving_bytes(image_bytes):
-        if segments:
-            return class_map_outputs.masks_of_bytes(image_bytes, logits, description)
-        if any_size:
-            outputs = signatures.compute_each(image_bytes, exported.serving_default, description)
-        else:
-            outputs = serving_default(signatures.from_bytes(image_bytes, description))
-        return signatures.top_classes(outputs, description)
+        return outputs.of_bytes(image_bytes, stages, description)
 
     exported = tf.train.Checkpoint()
     exported.variables = [v.value for v in model.variables]
@@ -267,9 +272,9 @@ def _exported(model, description):
         "serving_default": function(serving_default, spec("images")),
         "serving_uint8": function(serving_uint8, spec("images", tf.uint8, (None, None, None, channels))),
     }
-    if not segments:
+    if "representation" in model.exported_stages:
         served["image_feature_vector"] = function(image_feature_vector, spec("images"))
-    if channels in (1, 3) and (segments or model.pooling is not None or not any_size):
+    if channels in (1, 3) and (description.is_map or model.pooling is not None or not any_size):
         served["serving_bytes"] = function(serving_bytes, spec("image_bytes", tf.string, (None,)))
     for name, signature in served.items():
         setattr(exported, name, signature)

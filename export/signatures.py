@@ -1,4 +1,8 @@
-"""The computation of an exported model's signatures, from images or from encoded images."""
+"""The outputs of an exported model's signatures, for images or for encoded images.
+
+`class_map_outputs` has the same functions for models of class maps: `of_images`, `of_uint8`, `of_bytes` and
+`of_litert`, with the same arguments.
+"""
 
 import keras
 import tensorflow as tf
@@ -11,7 +15,6 @@ from keras_vit.preprocessing import bounds
 from keras_vit.tasks import get_task
 
 TOP = 5  # classes in the answer of `serving_bytes`
-_PARALLEL = 32  # images of various sizes that are computed at a time
 
 
 def forward(model, rollout=False):
@@ -45,11 +48,12 @@ def forward(model, rollout=False):
     return tf.function(compute, autograph=False)
 
 
-def named_outputs(stages, description):
+def of_images(images, stages, description):
     """The outputs of `serving_default` of a model of whole images.
 
     Args:
-        stages: The outputs of `forward`.
+        images: float32 (batch, height, width, channels) in [0, 1].
+        stages: A function from such images to what `forward` returns.
         description: The model's `Description`.
 
     Returns:
@@ -58,60 +62,67 @@ def named_outputs(stages, description):
 
     Example:
         >>> from keras_vit.export.description import describe
-        >>> sorted(named_outputs({"logits": tf.zeros((1, 10))}, describe(model)))
+        >>> sorted(of_images(images, lambda images: {"logits": tf.zeros((1, 10))}, describe(model)))
         ['logits', 'probabilities']
     """
+    outputs = stages(images)
+    rollout = {"rollout": outputs["rollout"]} if "rollout" in outputs else {}
     if description.output == "representation":
-        outputs = {"representation": stages["representation"]}
-    elif description.output == "values":
-        outputs = {"values": stages["logits"]}
-    else:
-        activation = getattr(tf.nn, get_task(description.task).label.activation)
-        outputs = {"logits": stages["logits"], "probabilities": activation(stages["logits"])}
-    return outputs | ({"rollout": stages["rollout"]} if "rollout" in stages else {})
+        return {"representation": outputs["representation"], **rollout}
+    if description.output == "values":
+        return {"values": outputs["logits"], **rollout}
+    activation = getattr(tf.nn, get_task(description.task).label.activation)
+    return {"logits": outputs["logits"], "probabilities": activation(outputs["logits"]), **rollout}
 
 
-def top_classes(outputs, description):
+of_litert = of_images  # of a LiteRT file
+
+
+def of_uint8(images, stages, description):
+    """The outputs of `serving_uint8`: of uint8 images of any one size, resized as for evaluation.
+
+    Args:
+        images: uint8 (batch, any height, any width, channels).
+        stages, description: As for `of_images`.
+
+    Returns:
+        dict, as `of_images` returns.
+    """
+    checks = []
+    if description.image_size == DYNAMIC_SIZE:
+        checks = [_assert_divisible(images, description)]
+    with tf.control_dependencies(checks):
+        return of_images(resized(images, description.preprocessing), stages, description)
+
+
+def of_bytes(image_bytes, stages, description):
     """The outputs of `serving_bytes`: the best classes of a classifier, or the outputs of `serving_default`.
 
     Args:
-        outputs: The outputs of `named_outputs`.
-        description: The model's `Description`.
+        image_bytes: As for `from_bytes`.
+        stages, description: As for `of_images`.
 
     Returns:
         dict of tensors: `scores`, `class_ids` and `classes`, best first, of a classifier.
 
+    Raises:
+        tf.errors.InvalidArgumentError: as for `from_bytes`.
+
     Example:
         >>> from keras_vit.export.description import describe
-        >>> outputs = {"probabilities": tf.one_hot([7], 10)}
-        >>> top_classes(outputs, describe(model))["classes"][:, :2].numpy()
+        >>> png = tf.io.encode_png(tf.zeros((50, 40, 3), tf.uint8))
+        >>> stages = lambda images: {"logits": 9 * tf.one_hot([7], 10)}
+        >>> of_bytes(tf.stack([png]), stages, describe(model))["classes"][:, :2].numpy()
         array([[b'7', b'0']], dtype=object)
     """
+    if description.image_size == DYNAMIC_SIZE:
+        outputs = _compute_each(image_bytes, stages, description)
+    else:
+        outputs = of_images(from_bytes(image_bytes, description), stages, description)
     if "probabilities" not in outputs:
         return outputs
     scores, ids = tf.math.top_k(outputs["probabilities"], min(TOP, description.num_classes))
     return {"scores": scores, "class_ids": ids, "classes": tf.gather(tf.constant(description.labels), ids)}
-
-
-def from_uint8(images, description):
-    """uint8 images of any one size as float32 images in [0, 1], resized as for evaluation.
-
-    Args:
-        images: uint8 (batch, any height, any width, channels).
-        description: The model's `Description`.
-
-    Returns:
-        float32 (batch, height, width, channels); of the images' own size if the model takes any.
-
-    Example:
-        >>> from keras_vit.export.description import describe
-        >>> from_uint8(tf.zeros((2, 50, 40, 3), tf.uint8), describe(model)).shape
-        TensorShape([2, 32, 32, 3])
-    """
-    if description.image_size == DYNAMIC_SIZE:
-        with tf.control_dependencies([_assert_divisible(images, description)]):
-            return resized(images, description.preprocessing)
-    return resized(images, description.preprocessing)
 
 
 def from_bytes(image_bytes, description):
@@ -137,59 +148,58 @@ def from_bytes(image_bytes, description):
     """
 
     def read(encoded):
-        return _resized(with_channels(decode(encoded), description.channels), description)
+        return description.preprocessing.resized(with_channels(decode(encoded), description.channels)) / 255.0
 
-    return _read_each(image_bytes, read, _image_spec(description))
+    spec = tf.TensorSpec((*description.image_size, description.channels), tf.float32)
+    return _read_each(image_bytes, read, spec)
 
 
-def compute_each(image_bytes, compute, description):
-    """The outputs of a model of any size for encoded images, each computed alone at its own size.
+def _compute_each(image_bytes, stages, description):
+    """The outputs of a model of any size for encoded images, each computed alone at its own size."""
+    spec = tf.TensorSpec((None, None, None, description.channels), tf.float32)
+    compute = tf.function(
+        lambda images: of_images(images, stages, description), input_signature=[spec], autograph=False
+    )
+
+    def compute_one(image):
+        with tf.control_dependencies([_assert_divisible(image, description)]):
+            outputs = compute(resized(image, description.preprocessing))
+        return tf.nest.map_structure(lambda x: x[0], outputs)
+
+    batched = compute.get_concrete_function().structured_outputs
+    single = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), batched)
+    return map_encoded(compute_one, image_bytes, description.channels, single)
+
+
+def map_encoded(compute, image_bytes, channels, spec, parallel=32):
+    """What a function computes of each encoded image alone, stacked.
 
     Args:
+        compute: A function from an image (1, its height, its width, channels) in 0…255.
         image_bytes: As for `from_bytes`.
-        compute: tf.function of float32 images (batch, height, width, channels) → dict of tensors.
-        description: The model's `Description`.
-
-    Returns:
-        dict of tensors, as `compute` returns for a batch.
+        channels: Of the images.
+        spec: Nested `tf.TensorSpec`s of what `compute` returns.
+        parallel: The number of images that are computed at a time.
 
     Raises:
         tf.errors.InvalidArgumentError: as for `from_bytes`.
 
     Example:
-        >>> from keras_vit.export.description import describe
         >>> pngs = [tf.io.encode_png(tf.zeros((side, 8, 3), tf.uint8)) for side in (8, 16)]
-        >>> means = tf.function(lambda images: {"mean": tf.reduce_mean(images, (1, 2))})
-        >>> free = keras_vit.VisionTransformer((None, None), 8, 24, 2, 48, 3)
-        >>> compute_each(tf.stack(pngs), means, describe(free))["mean"].shape
-        TensorShape([2, 3])
+        >>> spec = tf.TensorSpec((), tf.int32)
+        >>> map_encoded(lambda image: tf.shape(image)[1], tf.stack(pngs), 3, spec).numpy()
+        array([ 8, 16], dtype=int32)
     """
 
-    def compute_one(serialized):
-        image = tf.io.parse_tensor(serialized, tf.uint8 if description.channels == 3 else tf.float32)
-        images = tf.expand_dims(_resized(tf.ensure_shape(image, spec.shape[1:]), description), 0)
-        with tf.control_dependencies([_assert_divisible(images, description)]):
-            return tf.nest.map_structure(lambda x: x[0], compute(tf.identity(images)))
-
-    spec = tf.TensorSpec((None, None, None, description.channels), tf.float32)
-    batched = compute.get_concrete_function(spec).structured_outputs
-    single = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), batched)
-    images = decoded_images(image_bytes, description.channels)
-    return tf.map_fn(compute_one, images, fn_output_signature=single, parallel_iterations=_PARALLEL)
-
-
-def decoded_images(image_bytes, channels):
-    """Encoded images of mixed formats and sizes as serialized tensors, which stack: uint8, gray float32.
-
-    Args:
-        image_bytes: As for `from_bytes`.
-        channels: Of the images.
-    """
-
-    def read(encoded):
+    def read(encoded):  # Images of several sizes stack as serialized tensors: uint8, gray float32.
         return tf.io.serialize_tensor(with_channels(decode(encoded), channels))
 
-    return _read_each(image_bytes, read, tf.TensorSpec((), tf.string))
+    def compute_one(serialized):
+        image = tf.io.parse_tensor(serialized, tf.uint8 if channels == 3 else tf.float32)
+        return compute(tf.expand_dims(tf.ensure_shape(image, (None, None, channels)), 0))
+
+    images = _read_each(image_bytes, read, tf.TensorSpec((), tf.string))
+    return tf.map_fn(compute_one, images, fn_output_signature=spec, parallel_iterations=parallel)
 
 
 def resized(images, preprocessing):
@@ -244,8 +254,7 @@ def _read_each(image_bytes, read, spec):
 
 def _assert_divisible(images, description):
     """Assert that the patch size divides the images' sides."""
-    patch = tuple(description.architecture["patch_size"])
-    stride = stem_stride(description.architecture["resnet"])
+    patch, stride = description.patch_size, stem_stride(description.resnet)
     sides = tf.shape(images)[1:3]
     message = tf.strings.format(
         f"images cannot be cut into patches: height and width are {{}}, but after a stride of {stride} "
@@ -253,12 +262,3 @@ def _assert_divisible(images, description):
         sides,
     )
     return tf.debugging.Assert(tf.reduce_all(-(-sides // stride) % tf.constant(patch) == 0), [message])
-
-
-def _resized(image, description):
-    """A decoded image at the model's size, in [0, 1]."""
-    return description.preprocessing.resized(image) / 255.0
-
-
-def _image_spec(description):
-    return tf.TensorSpec((*description.image_size, description.channels), tf.float32)

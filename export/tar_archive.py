@@ -11,6 +11,7 @@ import zlib
 
 from filelock import FileLock
 
+from keras_vit.export.formats import ARCHIVES
 from keras_vit.messages import one_line, redact_url
 from keras_vit.weights.array_files import check_unpacked_size
 from keras_vit.weights.cache import cache_folder, file_sha256
@@ -18,7 +19,6 @@ from keras_vit.weights.fetch import fetch
 from keras_vit.writing import atomic_path
 
 PROGRAM = "saved_model.pb"  # the file by which a folder is a SavedModel
-SUFFIXES = (".tar.gz", ".tgz")
 CHUNK = 1 << 20  # bytes
 MAX_OVERHEAD = 1 << 20  # bytes of headers and padding: enough for 1,000 entries
 # Of damaged files, and of entries of the same name.
@@ -218,7 +218,7 @@ def saved_model_folder(source, *, trust=False, sha256=None):
     path = pathlib.Path(text).expanduser()
     if sha256 is not None and path.is_dir():
         raise ValueError(f"sha256 is that of a file; {text!r} is a folder")
-    if path.name.endswith(SUFFIXES) and path.is_file():
+    if path.name.endswith(ARCHIVES) and path.is_file():
         return _unpacked(fetch(path, sha256=sha256))
     for folder in (path, path / "saved_model", path / "export/saved_model"):
         if (folder / PROGRAM).is_file():
@@ -236,7 +236,7 @@ def saved_model_folder(source, *, trust=False, sha256=None):
 def _compressed(url):
     """The URL in the form that TF Hub's hosts answer with an archive."""
     parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or parts.path.endswith(SUFFIXES):
+    if parts.scheme not in ("http", "https") or parts.path.endswith(ARCHIVES):
         return url
     return parts._replace(query="&".join(filter(None, (parts.query, "tf-hub-format=compressed")))).geturl()
 

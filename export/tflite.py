@@ -10,22 +10,18 @@ from ai_edge_litert.interpreter import Interpreter
 
 from _keras_vit_cli import quiet_startup_logs
 from keras_vit.export import class_map_outputs, signatures
-from keras_vit.export.description import damaged, read_description
+from keras_vit.export.checks import check_finite, damaged, new_file
+from keras_vit.export.description import read_description
 from keras_vit.export.litert import ml_drift
 from keras_vit.export.litert.graph_form import litert_form
 from keras_vit.export.litert.metadata import read_tflite_description, write_tflite
 from keras_vit.messages import one_line
-from keras_vit.models import ImageSegmenter, VisionTransformer
 from keras_vit.rules import integer, one_of, optional
 from keras_vit.writing import atomic_path
 
 # Bytes per parameter of the largest intermediate flatbuffer; full int8 is converted from float32.
 PRECISIONS = {"float32": 4, "float16": 2, "dynamic_int8": 1, "int8": 4}
 INTEGER_IO = ("uint8", "int8")
-DELEGATES = {
-    "XNNPACK (CPU)": "run",
-    "ML Drift (GPU of Android, WebGPU)": "not run; every operation is one that it computes",
-}
 _LIMIT = 0.99 * 2**31  # bytes of a flatbuffer, with 1 % reserved for everything but weights
 
 
@@ -83,22 +79,43 @@ def export_tflite(
 
     Source: LiteRT's conversion and quantization guides.
     """
-    saved_model, path = (pathlib.Path(name).expanduser() for name in (saved_model, path))
-    check_name(path)
+    saved_model, path = pathlib.Path(saved_model).expanduser(), new_file(path, ".tflite", "a LiteRT file")
     check_options(precision, batch_size, calibration, integer_io)
     description = read_description(saved_model)
-    description = description.with_size(image_size or description.usual_size)
+    description = description.with_size(image_size)
     check_parameters(description.parameters, precision)
     shape = (batch_size, *description.image_size, description.channels)
     samples = [*calibration_samples(calibration, shape)] if precision == "int8" else None
     with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
-        converter = _converter(_model(saved_model, description), description, shape, rollout)
-        content = convert(converter, precision, integer_io, samples)
+        model = _model(saved_model, description)
+        outputs = class_map_outputs if description.is_map else signatures
+        compute = signatures.forward(model, rollout)
+
+        def serve(images):
+            return outputs.of_litert(images, lambda images: compute(images, False), description)
+
+        spec = tf.TensorSpec(shape, tf.float32, name="images")
+        content = convert(serve, spec, model, precision, integer_io, samples)
         if refused := ml_drift.refusals(content):
             raise ValueError(f"LiteRT's delegate for GPUs cannot compute this model: {'; '.join(refused)}")
         write_tflite(temporary, content, description)
         check_outputs(temporary)
     return path
+
+
+def write_job(job, path, precision):
+    """Write the model of an `ExportJob`."""
+    export_tflite(job.saved_model, path, image_size=job.image_size, **_options(job, precision))
+
+
+def check_job(job, precision):
+    """Raise ValueError for options of an `ExportJob` that do not fit together."""
+    check_options(**_options(job, precision))
+
+
+def _options(job, precision):
+    int8 = {"calibration": job.calibration, "integer_io": job.integer_io} if precision == "int8" else {}
+    return {"precision": precision, "batch_size": job.batch_size, **int8}
 
 
 def open_tflite(path, threads=None):
@@ -148,12 +165,6 @@ def _dequantize(values, tensor):
     return (values.astype("float32") - zero) * np.float32(scale)
 
 
-def check_name(path):
-    """Raise ValueError for the name of another file."""
-    if path.suffix != ".tflite":
-        raise ValueError(f"the name of a LiteRT file must end in .tflite; got {os.fspath(path)!r}")
-
-
 def check_options(precision, batch_size=1, calibration=None, integer_io=None):
     """Raise ValueError for options of `export_tflite` that do not fit together."""
     one_of(PRECISIONS).check("precision", precision)
@@ -180,10 +191,8 @@ def _model(saved_model, description):
     prepare = description.live_preprocessing
     with tf.device("cpu:0"):
         try:
-            model = VisionTransformer(**description.architecture, preprocessing=prepare, dtype="float32")
-            if description.segmenter is not None:
-                model = ImageSegmenter(model, **description.segmenter)
-            stored = variables(model).restore(os.fspath(saved_model / "variables" / "variables"))
+            model = description.build(prepare)
+            stored = _variables(model).restore(os.fspath(saved_model / "variables" / "variables"))
             stored.assert_existing_objects_matched()
         except (tf.errors.OpError, AssertionError, ValueError, TypeError) as error:
             raise damaged(saved_model, error) from None
@@ -191,33 +200,31 @@ def _model(saved_model, description):
     return model
 
 
-def variables(model):
+def _variables(model):
     """TensorFlow's variables in a list, as in the SavedModel."""
     return tf.train.Checkpoint(variables=[variable.value for variable in model.variables])
 
 
-def _converter(model, description, shape, rollout):
-    """A converter of a model in LiteRT's form, for images of one shape.
+def convert(serve, spec, model, precision, integer_io=None, samples=None):
+    """Convert a function of a model in LiteRT's form.
 
-    It is given the variables in a list: those reached through other objects would stay variables in the
-    LiteRT file.
+    Args:
+        serve: A function from one tensor to a dict of tensors.
+        spec: `tf.TensorSpec` of the tensor.
+        model: It has the variables. The converter is given them in a list: those reached through other
+            objects would stay variables in the LiteRT file.
+        precision, integer_io: As for `export_tflite`.
+        samples: Batches for the calibration of "int8".
+
+    Returns:
+        bytes of the flatbuffer.
+
+    Raises:
+        ValueError: if LiteRT has no such operations.
     """
-    compute = signatures.forward(model, rollout)
-
-    def serve(images):
-        if description.segmenter is not None:
-            return {class_map_outputs.MAP: class_map_outputs.class_map(compute(images, False)["logits"])}
-        return signatures.named_outputs(compute(images, False), description)
-
-    spec = tf.TensorSpec(shape, tf.float32, name="images")
     function = tf.function(serve, input_signature=[spec], autograph=False)
-    return tf.lite.TFLiteConverter.from_concrete_functions(
-        [function.get_concrete_function()], variables(model)
-    )
-
-
-def convert(converter, precision, integer_io=None, samples=None):
-    """The bytes of the flatbuffer, or ValueError."""
+    concrete = [function.get_concrete_function()]
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(concrete, _variables(model))
     converter.exclude_conversion_metadata = True  # Adding it would unpack all weights in Python.
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
     if precision != "float32":
@@ -264,8 +271,6 @@ def calibration_samples(calibration, shape):
 def check_outputs(path):
     """Run the file once: its outputs must be finite."""
     runner = Interpreter(model_path=os.fspath(path)).get_signature_runner("serving_default")
-    inputs = runner.get_input_details().items()
-    outputs = runner(**{name: np.ones(each["shape"], each["dtype"]) for name, each in inputs})
-    broken = [name for name, values in outputs.items() if not np.isfinite(values).all()]
-    if broken:
-        raise ValueError(f"the converted LiteRT model computes NaN or infinite {', '.join(sorted(broken))}")
+    details = runner.get_input_details().items()
+    ones = {name: np.ones(detail["shape"], detail["dtype"]) for name, detail in details}
+    check_finite(runner(**ones), "LiteRT")

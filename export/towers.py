@@ -12,10 +12,10 @@ import tensorflow as tf
 import keras_vit
 from _keras_vit_cli import quiet_startup_logs
 from keras_vit.export import tflite
-from keras_vit.export.description import damaged
+from keras_vit.export.checks import damaged, new_file
 from keras_vit.export.litert.graph_form import litert_form
-from keras_vit.export.saved_model import check_weights, save, set_threads
-from keras_vit.export.verify import Reference, normalized
+from keras_vit.export.saved_model import check_weights, open_signature, save
+from keras_vit.export.verify import Reference, normalize_as_exports_do
 from keras_vit.rules import one_of
 from keras_vit.writing import atomic_path
 
@@ -24,10 +24,6 @@ TEXTS = "text_preprocessing.json"
 SIGNATURES = ("encode_images", "encode_text", "zero_shot")
 TEXT = ("encode_text",)  # the signatures of a SavedModel of the text tower
 PRECISIONS = ("float32", "float16", "dynamic_int8")
-DELEGATES = {
-    "XNNPACK (CPU)": "run",
-    "ML Drift (GPU of Android, WebGPU)": "not run; it has no GATHER, which reads the embeddings of tokens",
-}
 _TEXTS = 16  # that exports are compared on
 
 
@@ -78,22 +74,23 @@ def export_image_text(model, path, signatures=SIGNATURES):
     ids = tf.TensorSpec((None, model.text.length), tf.int32, "ids")
 
     def encode_images(images):
-        images = images if model.preprocessing.packs else normalized(model, images)
+        images = images if model.preprocessing.packs else normalize_as_exports_do(model, images)
         return {"embedding": model.image_encoder(images, training=False)}
 
     def encode_text(ids):
         return {"embedding": model.text_encoder(ids, training=False)}
 
     def zero_shot(images, ids):
-        vectors = (encode(given)["embedding"] for encode, given in zip((of_images, of_text), (images, ids)))
-        logits = tf.matmul(*vectors, transpose_b=True) * tf.exp(factors.scale.value)
+        vectors, texts = of_images(images)["embedding"], of_text(ids)["embedding"]
+        logits = tf.matmul(vectors, texts, transpose_b=True) * tf.exp(factors.scale.value)
         logits = logits if factors.bias is None else logits + factors.bias.value
         return {"logits": logits, "probabilities": activation(logits)}
 
     of_images = tf.function(encode_images, input_signature=[images], autograph=False)
     of_text = tf.function(encode_text, input_signature=[ids], autograph=False)
     both = tf.function(zero_shot, input_signature=[images, ids], autograph=False)
-    served = {name: each for name, each in zip(SIGNATURES, (of_images, of_text, both)) if name in signatures}
+    functions = dict(zip(SIGNATURES, (of_images, of_text, both)))
+    served = {name: functions[name] for name in SIGNATURES if name in signatures}
     part = model.text_encoder if tuple(signatures) == TEXT else model
     with atomic_path(path, overwrite=False) as temporary:
         # As in `export_saved_model`, the attributes hold TensorFlow's variables, not Keras's.
@@ -131,8 +128,7 @@ def export_text_tflite(model, path, *, precision="dynamic_int8"):
 
     Source: LiteRT's conversion and quantization guides.
     """
-    path = pathlib.Path(path).expanduser()
-    tflite.check_name(path)
+    path = new_file(path, ".tflite", "a LiteRT file")
     one_of(PRECISIONS).check("precision", precision)
     check_weights(model)
     tflite.check_parameters(model.text_encoder.count_params(), precision)
@@ -145,11 +141,8 @@ def export_text_tflite(model, path, *, precision="dynamic_int8"):
         return {"embedding": encoder(ids, training=False)}
 
     spec = tf.TensorSpec((1, model.text.length), tf.int32, "ids")
-    function = tf.function(encode_text, input_signature=[spec], autograph=False)
     with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
-        concrete = [function.get_concrete_function()]
-        converter = tf.lite.TFLiteConverter.from_concrete_functions(concrete, tflite.variables(encoder))
-        temporary.write_bytes(tflite.convert(converter, precision))
+        temporary.write_bytes(tflite.convert(encode_text, spec, encoder, precision))
         with zipfile.ZipFile(temporary, "a") as archive:
             archive.writestr(zipfile.ZipInfo(FILE), description)
         tflite.check_outputs(temporary)
@@ -185,17 +178,26 @@ def open_text(path, threads=None):
             return np.concatenate(vectors)
 
         return encode
-    signature = _open_signature(path, "encode_text", threads)
-    return lambda ids: signature(ids=tf.constant(ids, tf.int32))["embedding"].numpy()
+    encode_text = open_signature(path, "encode_text", threads)
+    return lambda ids: encode_text(np.asarray(ids, "int32"))["embedding"]
 
 
 def open_zero_shot(path, threads=None):
     """The SavedModel of both towers as a function from images in [0, 1] to their logits with `sample_ids`."""
-    signature = _open_signature(path, "zero_shot", threads)
-    _, named = signature.structured_input_signature
-    held = json.loads((path / "assets" / FILE).read_text(encoding="utf-8"))
-    ids = tf.constant(sample_ids(held["vocabulary_size"], named["ids"].shape[1]))
-    return lambda images: signature(images=tf.constant(images), ids=ids)["logits"].numpy()
+    zero_shot = open_signature(path, "zero_shot", threads)
+    about = json.loads((path / "assets" / FILE).read_text(encoding="utf-8"))
+    ids = sample_ids(about["vocabulary_size"], about["length"])
+    return lambda images: zero_shot(images=images, ids=ids)["logits"]
+
+
+def write_towers(job, path, part):
+    """Write the SavedModel of the "text" tower of an `ExportJob`, or of both."""
+    export_image_text(job.towers, path, TEXT if part == "text" else SIGNATURES)
+
+
+def write_text(job, path, precision):
+    """Write the LiteRT file of the text tower of an `ExportJob`."""
+    export_text_tflite(job.towers, path, precision=precision)
 
 
 def references(model, reference):
@@ -213,7 +215,7 @@ def references(model, reference):
     ids = sample_ids(model.text.vocabulary_size, model.text.length)
 
     def logits(images):
-        vectors = model.image_encoder.predict_on_batch(normalized(model, images))
+        vectors = model.image_encoder.predict_on_batch(normalize_as_exports_do(model, images))
         return model.similarity(np.asarray(vectors), ids)
 
     of, images = reference.description, reference.images
@@ -239,11 +241,9 @@ def text_files(model):
     `text_preprocessing.json` with the arguments of `TextPreprocessing`.
     """
     files, prepare = {FILE: _description(model).encode()}, model.text_preprocessing
-    return (
-        files
-        if prepare is None
-        else {**files, TEXTS: _json(prepare.get_config()).encode(), **prepare.files()}
-    )
+    if prepare is None:
+        return files
+    return {**files, TEXTS: _json(prepare.get_config()).encode(), **prepare.files()}
 
 
 def _description(model):
@@ -271,14 +271,3 @@ def _json(values):
 def _finished(model):
     with tf.device("cpu:0"):
         return model.finished()
-
-
-def _open_signature(path, name, threads):
-    set_threads(threads)
-    try:
-        loaded = tf.saved_model.load(os.fspath(path))
-        signature = loaded.signatures[name]
-    except Exception as error:  # TensorFlow raises exceptions of many classes for damaged files.
-        raise damaged(path, error) from None
-    signature.loaded = loaded  # The reference keeps the variables alive.
-    return signature

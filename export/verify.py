@@ -11,17 +11,10 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_vit.export.description import Description
+from keras_vit.export.formats import FORMATS
 from keras_vit.tasks import get_task
 
 BATCH = 16
-MIN_IMAGES = 256  # An agreement on fewer images is too coarse to be compared with a tolerance.
-# A mean difference above this fraction of the largest logit is an error, and not the rounding of int8.
-MAX_MEAN_DIFFERENCE = 0.1
-# As MIN_IMAGES, of class maps; either is enough. In a model of `digits_scenes`, the fraction of an image's
-# pixels that disagree had a standard deviation of 0.85 to 0.9 of its mean, so 32 images give the mean to a
-# sixth. Large images are few, but each has many independent regions.
-MIN_MAPS = 32
-MIN_PIXELS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,82 +116,12 @@ def live_reference(model, description, samples=None, count=512):
 
 def live_run(model):
     """A live model as a function of images in [0, 1], like its exports."""
-    return lambda images: model.predict_on_batch(normalized(model, images))
+    return lambda images: model.predict_on_batch(normalize_as_exports_do(model, images))
 
 
-def normalized(model, images):
+def normalize_as_exports_do(model, images):
     """The live model's input for images in [0, 1], which its exports normalize themselves."""
     return model.preprocessing.normalize(images * np.float32(255))
-
-
-@dataclasses.dataclass(frozen=True)
-class Tolerance:
-    """How far a format's outputs may be from the live model's.
-
-    Args:
-        metric: "max_logit_difference" or "agreement".
-        bound: The maximum of the first, the minimum of the second.
-        required: Whether an export beyond it is discarded; otherwise there is a warning.
-        pixels: Of a segmenter, the minimum agreement of the pixels' classes, in place of the others: the
-            logits of "mask" are logarithms, which magnify the rounding of small scores.
-    """
-
-    metric: str
-    bound: float
-    required: bool = True
-    pixels: float = 0.995
-
-
-def check_tolerance(tolerance, row, images, pixels=None):
-    """Compare the row of an export with its format's tolerance.
-
-    Args:
-        tolerance: `Tolerance`.
-        row: The dict that `Reference.measure` returned.
-        images: The number of images that it was measured on.
-        pixels: Of class maps, the number of their pixels.
-
-    Returns:
-        A warning, or None.
-
-    Raises:
-        ValueError: if a required tolerance is exceeded, or the outputs have NaN or infinity.
-
-    Example:
-        >>> row = {"max_logit_difference": 1e-3, "mean_logit_difference": 1e-4, "agreement": 1.0}
-        >>> check_tolerance(Tolerance("max_logit_difference", 5e-3), row, 512)
-        >>> check_tolerance(Tolerance("max_logit_difference", 1e-5), row, 512)
-        Traceback (most recent call last):
-        ValueError: its outputs differ from the live model by 1.0e-03 of the largest; the bound is 1e-05
-    """
-    bound, value, mean = tolerance.bound, row[tolerance.metric], row["mean_logit_difference"]
-    differ = "its outputs differ from the live model by {:.1e} of the largest{}; the bound is {:.0e}"
-    if not np.isfinite(row["max_logit_difference"] or 0):
-        raise ValueError("it computes NaN or infinity")
-    if pixels is not None:
-        # Lower precisions confuse classes that are close to each other, as most are in noise.
-        is_coarse = row["score"] is None or (images < MIN_MAPS and pixels < MIN_PIXELS)
-        if tolerance.pixels < 1 and is_coarse:
-            return (
-                f"agreement with the live model is checked on {MIN_MAPS} or more images, or "
-                f"{MIN_PIXELS:,} or more pixels, of a data set"
-            )
-        agrees = f"it agrees with the live model on {row['agreement']:.2%} of {pixels:,} pixels; "
-        problem = (
-            None if row["agreement"] >= tolerance.pixels else f"{agrees}the bound is {tolerance.pixels:.1%}"
-        )
-    elif tolerance.metric == "max_logit_difference":
-        problem = differ.format(value, "", bound) if value > bound else None
-    elif mean > MAX_MEAN_DIFFERENCE:
-        problem = differ.format(mean, " on average", MAX_MEAN_DIFFERENCE)
-    elif value is None or images < MIN_IMAGES:
-        return f"agreement with the live model is checked on {MIN_IMAGES} or more images of a data set"
-    else:
-        agrees = f"it agrees with the live model on {value:.1%} of {images} images; the bound is {bound:.0%}"
-        problem = agrees if value < bound else None
-    if problem and tolerance.required:
-        raise ValueError(problem)
-    return problem
 
 
 @contextlib.contextmanager
@@ -230,7 +153,7 @@ def milliseconds(call, most=20, seconds=1.0):
 
 
 def size_of(path):
-    """Bytes of a file, or of all files in a folder; of an `.xml` file with its `.bin` file.
+    """Bytes of a file with those that belong to it, or of all files in a folder.
 
     Example:
         >>> _ = pathlib.Path("four").write_bytes(b"1234")
@@ -238,8 +161,8 @@ def size_of(path):
         4
     """
     path = pathlib.Path(path)
-    weights = [path.with_suffix(".bin")] if path.suffix == ".xml" else []
-    files = path.rglob("*") if path.is_dir() else [path, *weights]
+    beside = {path.with_suffix(row.beside) for row in FORMATS if row.beside and path.suffix in row.suffixes}
+    files = path.rglob("*") if path.is_dir() else {path, *beside}
     return sum(file.stat().st_size for file in files if file.is_file())
 
 

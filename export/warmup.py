@@ -45,7 +45,7 @@ def warmup_requests(description, batch_sizes, encoded):
         >>> [signature for signature, _, _ in warmup_requests(describe(model), (1, 8), False)]
         ['serving_default', 'serving_default']
     """
-    size = description.usual_size
+    size = description.native_image_size
     png = tf.io.encode_png(tf.fill((*size, 3), tf.constant(128, tf.uint8))).numpy()
     inputs = [("serving_default", "images", 0.5, (*size, description.channels))]
     inputs += [("serving_bytes", "image_bytes", png, ())] if encoded else []

@@ -13,8 +13,9 @@ import tempfile
 
 import numpy as np
 
+from keras_vit.export.checks import damaged
 from keras_vit.export.class_map_outputs import MAP
-from keras_vit.export.description import damaged, read_description
+from keras_vit.export.description import describe, read_description
 from keras_vit.export.tflite import PRECISIONS, export_tflite, open_tflite
 from keras_vit.inspection.class_map_pictures import class_colors
 from keras_vit.models.vit.geometry import grid_shape
@@ -27,10 +28,6 @@ LITERT_VERSION = "2.5.3"  # of npm's @litertjs/core in web/litert; `make litert-
 RUNTIME = {"wasm": "litert_wasm.wasm.gz", "glue": "litert_wasm.js.gz"}  # the page's names for them
 LICENCE = "LICENSE.txt"
 CHANNELS = (1, 3)
-DELEGATES = {
-    "XNNPACK (CPU)": "run by Python; in the browser the page checks its outputs",
-    "ML Drift (WebGPU)": "not run; the page checks its outputs before it uses it",
-}
 MAX_CHECKED = 4096  # pixels of a class map that the page knows
 MAX_SINGLE_FILE = 2**28  # bytes of a model; the strings of browsers are limited
 
@@ -92,7 +89,7 @@ def export_web(
     check_page(precision, drawing, single_file, attention)
     description = read_description(saved_model)
     check_model(description, attention=attention)
-    description = description.with_size(image_size or description.usual_size)
+    description = description.with_size(image_size)
     with atomic_path(path, overwrite=False) as folder:
         folder.mkdir()
         if model is None:
@@ -126,6 +123,27 @@ def export_web(
     return path
 
 
+def write_job(job, path):
+    """Write the page of an `ExportJob`, with the LiteRT file that lies next to it if that is the same."""
+    options = _options(job)
+    model = path.with_name(f"model_{options['precision']}.tflite")
+    is_same = model.exists() and job.batch_size == 1 and not job.attention
+    about = {"image_size": job.image_size, "title": job.name, "model": model if is_same else None}
+    export_web(job.saved_model, path, **about, **options)
+
+
+def check_job(job):
+    """Raise ValueError unless a page can show the model of an `ExportJob`, with these options."""
+    check_page(**_options(job))
+    check_model(describe(job.model, job.task), job.representation, job.attention)
+
+
+def _options(job):
+    names = ("single_file", "drawing", "attention")
+    smallest = "dynamic_int8" if "dynamic_int8" in job.precisions else job.precisions[0]
+    return {"precision": smallest, **{name: getattr(job, name) for name in names}}
+
+
 def open_web(path, threads=None):
     """The arguments of `ExportedModel` for the folder of a page: its model, in Python's LiteRT."""
     if (path / MODEL).is_file():
@@ -155,9 +173,9 @@ def check_page(precision="dynamic_int8", drawing=None, single_file=False, attent
 
 def check_model(description, representation=False, attention=False):
     """Raise ValueError unless a page can show what this model computes of pictures."""
-    if representation or not (description.is_classifier or description.segmenter):
+    if representation or not (description.is_classifier or description.is_map):
         raise ValueError("a web page shows one row of class scores or values; this model has none")
-    if attention and description.segmenter is not None:
+    if attention and description.is_map:
         raise ValueError(
             "attention rollout is shown on the pages of models of whole images, not of segmenters"
         )
@@ -171,14 +189,12 @@ def _facts(description, model, drawing):
     prepare = description.preprocessing
     names = ("resize", "interpolation", "antialias", "image_size", "channels", "before_crop")
     options = {name: getattr(prepare, name) for name in names}
-    segments = description.segmenter is not None
     return {
-        "preprocessing": options | ({"resize": "squash"} if segments else {}),  # Each pixel gets a class.
-        "grid": grid_shape(
-            description.image_size, description.architecture["patch_size"], description.architecture["resnet"]
-        ),
+        "preprocessing": options
+        | ({"resize": "squash"} if description.is_map else {}),  # Each pixel gets a class.
+        "grid": grid_shape(description.image_size, description.patch_size, description.resnet),
         "labels": description.labels,
-        "colors": class_colors(description.num_classes).tolist() if segments else None,
+        "colors": class_colors(description.num_classes).tolist() if description.is_map else None,
         "check": _check(description, open_tflite(model)[1](check_input(description))),
         "drawing": drawing,
         "files": {"model": MODEL, **RUNTIME},
@@ -187,7 +203,7 @@ def _facts(description, model, drawing):
 
 def _check(description, outputs):
     """What the page compares its outputs for `check_input` with: of a class map every `step`-th pixel."""
-    if description.segmenter is None:
+    if not description.is_map:
         values = [float(f"{value:.7g}") for value in outputs[description.output][0]]
         return {"output": description.output, "values": values}
     pixels = outputs[MAP].ravel()

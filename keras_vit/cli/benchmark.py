@@ -26,7 +26,7 @@ from keras_vit.export.exported_model import ExportedModel, exported_path
 from keras_vit.export.folder import calibration_images
 from keras_vit.export.formats import FORMATS, SAVED_MODEL, ExportJob, choose_formats, format_of, in_order
 from keras_vit.export.saved_model import float32_copy, set_threads
-from keras_vit.export.verify import BATCH, live_reference, normalized, size_of
+from keras_vit.export.verify import BATCH, live_reference, normalize_as_exports_do, size_of
 from keras_vit.models import VisionTransformer
 from keras_vit.variants import parse_variant
 from keras_vit.weights.checkpoint import read_model
@@ -133,7 +133,7 @@ def _all_files(args, folder):
     task = task_of(args.model, model)
     dataset = open_dataset(args, model, task) if args.dataset else None
     description = describe(model, task)
-    description = description.with_size(args.image_size or description.usual_size)
+    description = description.with_size(args.image_size)
     samples = dataset and dataset.split("test")
     reference = live_reference(model, description, samples)
     noise = _noise(NOISE_IMAGES, (*description.image_size, description.channels))
@@ -143,7 +143,7 @@ def _all_files(args, folder):
     files, missing = {"live": folder / "model.keras"}, {}
     model.save(files["live"])
     # The archive for TF Hub and the page contain the files of other formats.
-    formats = [format for format in FORMATS if format.option not in ("hub", "web")]
+    formats = [format for format in FORMATS if not format.repackages]
     for format in tqdm(formats, "exporting", unit="format", delay=2, disable=None):
         try:
             format.check(job)
@@ -166,7 +166,7 @@ def _files(args, folder):
     chosen = choose_formats(options, args.precisions) if options else []
     model = _live(args.model, args.image_size, trust=args.trust, sha256=args.sha256)
     # int8 is calibrated on noise, since the ranges change its outputs and not its speed.
-    noise = _noise(2, (*describe(model).usual_size, model.in_channels))
+    noise = _noise(2, (*describe(model).native_image_size, model.in_channels))
     job = ExportJob(model, calibration=[noise])
     job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job))
     for format in chosen:
@@ -263,10 +263,10 @@ def _open(path, threads, image_size):
     else:
         set_threads(threads)
         model = read_model(path)
-        prepare, compute = functools.partial(normalized, model), model.predict_on_batch
+        prepare, compute = functools.partial(normalize_as_exports_do, model), model.predict_on_batch
         description = describe(model)
         live = "XLA" if model.jit_compile else "graph"
-    size = image_size or description.usual_size
+    size = image_size or description.native_image_size
     _COMPUTE.update(prepare=prepare, compute=compute, shape=(*size, description.channels))
     return {"image_size": size, "live": live, "imports_bytes": imports}
 

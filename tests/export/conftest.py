@@ -1,12 +1,17 @@
+import functools
+import importlib.util
 import json
 import shutil
 
 import pytest
 import tensorflow as tf
-from made.exports import FILES, any_size_model, export_any_size, export_everything, shared_model
+from made.exports import FILES, any_size_model, digits, export_any_size, export_everything, shared_model
 
 from keras_vit.export import saved_model as exporting
 from keras_vit.export.exported_model import open_exported
+from keras_vit.export.folder import export_folder
+from keras_vit.export.formats import ExportJob, precisions_of
+from keras_vit.export.openvino import PACKAGES
 
 
 @pytest.fixture(scope="session")
@@ -39,9 +44,35 @@ def loaded(saved_model):
 
 
 @pytest.fixture(scope="session")
-def opened(exported):
-    """One `ExportedModel` for each runtime."""
-    return {name: open_exported(exported / FILES[name]) for name in ("saved_model", "tflite_float32", "onnx")}
+def openvino_folder(shared_folder, model):
+    """An export to OpenVINO in each precision."""
+    if not all(map(importlib.util.find_spec, PACKAGES)):
+        pytest.skip("openvino and nncf are not installed")
+
+    def export(folder):
+        precisions = precisions_of("openvino")
+        export_folder(model, folder / "export", ("openvino",), precisions=precisions, dataset=digits(40))
+
+    return shared_folder("openvino", export) / "export"
+
+
+@pytest.fixture(scope="session")
+def folder_of(exported, request):
+    """A function from a `Format` to the export folder that holds it, always of the same model."""
+    return lambda row: exported if row.name in FILES else request.getfixturevalue(f"{row.option}_folder")
+
+
+@pytest.fixture(scope="session")
+def path_of(folder_of):
+    """A function from a `Format` to its file or folder there."""
+    return lambda row: row.target(folder_of(row), ExportJob(None))
+
+
+@pytest.fixture(scope="session")
+def opened(path_of):
+    """A function from a `Format` to the `ExportedModel` of that file."""
+    open_path = functools.cache(open_exported)
+    return lambda row: open_path(path_of(row))
 
 
 @pytest.fixture(scope="session")

@@ -39,29 +39,21 @@ def test_a_field_that_is_missing_is_refused(description):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "[1]", "null", "3", "{}", "[" * 100_000], ids=lambda t: t[:9]
-)
-def test_what_is_no_description_is_refused(text):
-    with pytest.raises(ValueError, match="'m.onnx' is damaged, or cannot be opened here: keras_vit.json: "):
-        parse_description(text, "m.onnx")
-
-
-@pytest.mark.parametrize(
     "change",
     [
+        *("", "{", "[]", "[1]", "null", "3", "{}", "[" * 100_000),  # the whole text
         *({"task": "detection"}, {"image_size": [16]}, {"image_size": [32, 32]}, {"channels": 10**9}),
         *({"num_outputs": 4}, {"class_names": [1, 2, 3, 4, 5]}, {"class_names": ["a"]}, {"resize": None}),
         *({"crop_fraction": float("nan")}, {"antialias": "no"}, {"parameters": "many"}, {"seed": None}),
         *({"architecture": []}, {"architecture": {"patch_size": 0}}, {"version": 3}),
         *({"mean": [0.5]}, {"std": [1, 1, 0]}, {"mean": ["a", 0, 0]}, {"std": 3}),
     ],
-    ids=str,
+    ids=lambda change: str(change)[:40],
 )
 def test_what_describes_no_model_is_refused_in_one_line(change, description):
-    text = json.dumps({**json.loads(description.as_json()), **change})
-    with pytest.raises(
-        ValueError, match="'m.onnx' is damaged, or cannot be opened here: keras_vit.json: "
-    ) as error:
+    text = change if isinstance(change, str) else json.dumps({**json.loads(description.as_json()), **change})
+    message = "'m.onnx' is damaged, or cannot be opened here: keras_vit.json: "
+    with pytest.raises(ValueError, match=message) as error:
         parse_description(text, "m.onnx")
     assert "\n" not in str(error.value)
 

@@ -100,15 +100,6 @@ def test_facts_that_would_break_the_card_are_refused(fact, message):
         Facts(**fact)
 
 
-def test_what_cannot_be_published_is_refused(saved_model, tmp_path):
-    with pytest.raises(ValueError, match="was not exported by keras_vit"):
-        export_hub(tmp_path, tmp_path / "hub", **NAMES)
-    (tmp_path / "hub").mkdir()
-    with pytest.raises(ValueError, match="hub' exists; '.*hub-2' is free"):
-        export_hub(saved_model, tmp_path / "hub", **NAMES)
-    assert [*tmp_path.iterdir()] == [tmp_path / "hub"]
-
-
 # With tensorflow_hub and tf_keras ------------------------------------------------------------------
 
 # In a process of its own: tensorflow_hub warns on import, and brings Keras 2 along.

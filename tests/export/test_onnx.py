@@ -8,10 +8,8 @@ import pytest
 import tensorflow as tf
 from made.exports import NAMES, pixels, saved_function
 from reference.comparing import assert_close
-from reference.small import run_live
 
 import keras_vit.export.onnx as exporting
-from keras_vit.export.description import read_description
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.onnx import export_onnx
 
@@ -41,8 +39,7 @@ def test_weights_are_stored_once(file, model):
     assert weights <= stored <= weights * 1.05 + 1024
 
 
-def test_the_metadata_has_the_description_and_the_labels(file, saved_model):
-    assert open_exported(file).description == read_description(saved_model)
+def test_the_metadata_has_the_description_and_the_labels(file):
     metadata = {entry.key: entry.value for entry in onnx.load(file).metadata_props}
     assert {*metadata} == {"keras_vit.json", "labels.txt"}
     assert tuple(metadata["labels.txt"].splitlines()) == NAMES
@@ -91,29 +88,11 @@ def test_int8_rounds_every_kernel(exported, model):
     kernels = sum(w.value.numpy().size for w in model.weights if w.name == "kernel")
     assert sum(np.prod(constant.dims) for constant in rounded) >= kernels
     assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 8
-    assert_close(open_exported(path).predict_on_batch(pixels()), run_live(model, pixels()), 0.1)
 
 
-def test_other_suffixes_and_existing_files_are_refused(saved_model, tmp_path):
-    with pytest.raises(ValueError, match="the name of an ONNX file must end in .onnx; got '.*model.bin'"):
-        export_onnx(saved_model, tmp_path / "model.bin")
-    path = tmp_path / "model.onnx"
-    path.write_text("mine")
-    with pytest.raises(ValueError, match="model.onnx' exists; .*model-2.onnx' is free"):
-        export_onnx(saved_model, path)
-    assert path.read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    "compute, message",
-    [
-        (lambda x: tf.math.lgamma(x), "ONNX model does not run: .*"),
-        (lambda x: tf.math.log(x - 2), "the outputs of the converted ONNX model are not all finite"),
-    ],
-)
-def test_a_model_that_does_not_run_or_computes_nan_is_refused(compute, message, saved_model, tmp_path):
-    folder = saved_function(compute, tmp_path / "saved", saved_model / "assets")
-    with pytest.raises(ValueError, match=message) as caught:
+def test_a_model_that_does_not_run_is_refused(saved_model, tmp_path):
+    folder = saved_function(tf.math.lgamma, tmp_path / "saved", saved_model / "assets")
+    with pytest.raises(ValueError, match="ONNX model does not run: .*") as caught:
         export_onnx(folder, tmp_path / "model.onnx")
     assert "\n" not in str(caught.value)
     assert [*tmp_path.iterdir()] == [folder]

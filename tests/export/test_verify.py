@@ -7,14 +7,8 @@ from reference.small import small
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.description import describe
-from keras_vit.export.verify import (
-    Reference,
-    Tolerance,
-    check_tolerance,
-    full_precision_matmul,
-    live_reference,
-    size_of,
-)
+from keras_vit.export.tolerance import Tolerance
+from keras_vit.export.verify import Reference, full_precision_matmul, live_reference, size_of
 from keras_vit.tasks import get_task
 
 LIVE = np.array([[1.0, -2.0, 0.5], [4.0, 1.0, -1.0]], "float32")
@@ -73,22 +67,22 @@ def row(**changes):
 )
 def test_an_export_beyond_its_tolerance_is_refused_or_warned_about(required, tolerance, within, beyond, said):
     tolerance = dataclasses.replace(tolerance, required=required)
-    assert check_tolerance(tolerance, row(**within), 256) is None
+    assert tolerance.check(row(**within), 256) is None
     if required:
         with pytest.raises(ValueError, match=said):
-            check_tolerance(tolerance, row(**beyond), 256)
+            tolerance.check(row(**beyond), 256)
     else:
-        assert check_tolerance(tolerance, row(**beyond), 256)
+        assert tolerance.check(row(**beyond), 256)
     for nothing in (np.nan, np.inf):
         with pytest.raises(ValueError, match="NaN"):
-            check_tolerance(tolerance, row(max_logit_difference=nothing), 256)
+            tolerance.check(row(max_logit_difference=nothing), 256)
 
 
 @pytest.mark.parametrize("agreement, images", [(None, 512), (0.5, 255), (1.0, 16)])
 def test_an_agreement_on_few_images_or_on_noise_is_not_compared(agreement, images):
-    assert "256 or more images" in check_tolerance(AGREEMENT, row(agreement=agreement), images)
+    assert "256 or more images" in AGREEMENT.check(row(agreement=agreement), images)
     with pytest.raises(ValueError, match="1.1e-01 of the largest on average"):
-        check_tolerance(AGREEMENT, row(agreement=agreement, mean_logit_difference=0.11), images)
+        AGREEMENT.check(row(agreement=agreement, mean_logit_difference=0.11), images)
 
 
 def test_matmuls_are_of_full_precision_while_formats_are_compared():

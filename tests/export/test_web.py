@@ -20,7 +20,7 @@ from keras_vit.export.description import describe
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.folder import export_folder
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.verify import normalized
+from keras_vit.export.verify import normalize_as_exports_do
 from keras_vit.inspection import attention_rollout
 from keras_vit.preprocessing import Preprocessing
 
@@ -150,7 +150,7 @@ def test_attention_rollout_is_an_output_where_it_is_asked_for(page, single, mode
     images = pixels(2)
     assert "rollout" not in open_exported(page).outputs(images)
     found = open_exported(single).outputs(images)["rollout"]
-    expected = attention_rollout(model, normalized(model, images)).reshape(2, -1)
+    expected = attention_rollout(model, normalize_as_exports_do(model, images)).reshape(2, -1)
     assert_close(found / found.sum(axis=1, keepdims=True), expected, 1e-5)
     with pytest.raises(ValueError, match="attention rollout needs an encoder"):
         without = one_block(**{**HYBRID, **NO_TRANSFORMER, "resnet": (1,)})

@@ -5,10 +5,12 @@ import shutil
 
 import numpy as np
 import tensorflow as tf
-from reference.small import one_block, penalized
+from reference.small import HYBRID, NEWER, NO_TRANSFORMER, one_block, penalized
 
+from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.folder import export_folder
+from keras_vit.export.formats import FORMATS
 from keras_vit.export.hub import Facts
 from keras_vit.export.saved_model import export_saved_model
 
@@ -22,16 +24,68 @@ OPTIONS = {
         **{"antialias": True, "mean": (0.4, 0.5, 0.6), "std": (0.4, 0.6, 0.5)},
     },
 }
+EVERYTHING = ("saved_model", "tflite", "onnx", "onnx_int8", "hub", "web")  # OpenVINO is not always installed
 FILES = {  # of each format in an export folder
-    "saved_model": "saved_model/1",
-    "tflite_float32": "model_float32.tflite",
-    "tflite_float16": "model_float16.tflite",
-    "tflite_dynamic_int8": "model_dynamic_int8.tflite",
-    "tflite_int8": "model_int8.tflite",
-    "onnx": "model.onnx",
-    "onnx_int8": "model_int8.onnx",
-    "hub": "hub/vit.tar.gz",
-    "web": "web",
+    format.name: format.path.format(version=1, name="vit", precision=format.precision)
+    for format in FORMATS
+    if format.option in EVERYTHING
+}
+SCENE = ("sky", "tree", "road", "car", "lake")  # the classes of `segmenter`
+HEADS = {
+    "linear": {},
+    "multi": {"head_norm": "batch"},
+    "up": {},
+    "mask": {},
+    "annealed": {"head": "mask"},
+}
+
+MODELS = {
+    "quick_gelu": {"activation": "quick_gelu"},
+    "sincos2d": {"position_embedding": "sincos2d", "prefix_positions": False},
+    "erf": {"activation": "gelu_erf"},
+    "tanh": {"activation": "gelu_tanh"},
+    "gap": {"pooling": "gap", "representation_size": 6},
+    "map": {"pooling": "map"},
+    "token_gap": {"pooling": "token_gap", "activation": "gelu_erf"},
+    "registers": {"num_registers": 2, "image_size": (16, 24), "layer_scale": 0.1},
+    "distillation": {"distillation": True},
+    "hybrid": {**HYBRID, "resnet": (1, 1)},
+    "root block": {**HYBRID, "resnet": ()},
+    "no transformer": {**HYBRID, **NO_TRANSFORMER, "resnet": (1,)},
+    "dropout": {"dropout_rate": 0.3, "attention_dropout_rate": 0.3, "stochastic_depth_rate": 0.3},
+    "no head": {"num_classes": None},
+    "gray": {"in_channels": 1},
+    "chunked attention": {},
+    "any size": {"image_size": (None, None), "position_grid": (4, 4)},
+    **NEWER,
+    "any size, rotary": {**NEWER["EVA-02-B"], "image_size": (None, None), "position_grid": (4, 4)},
+    "mixed": {**NEWER["DINOv3-S"], "rotary": "mixed"},
+    "rotary without prefix": {"rotary": "dinov3", "pooling": "gap"},
+    "relative": {"relative_positions": True, "key_bias": False, "image_size": (19, 24)},
+    "grouped queries": {"num_heads": 6, "num_kv_heads": 2, "qk_norm": True, "norm": "rms"},
+    "post-norm": {"post_norm": True, "attention_sub_norm": True, "patch_norm": True},
+    "no last norm": {
+        **{"rotary": {"kind": "axial", "offset": 1, "reference_grid": 3}, "final_norm": False},
+    },
+    "palette": {
+        **{"palette": 10, "causal": True, "image_size": (4, 6), "patch_size": 1},
+        **{"pooling": "gap", "norm": "rms"},
+    },
+}
+SEVERAL = {  # at once
+    "several": ("EVA-02-B", "tanh", "map", "gray", "dropout", "chunked attention"),
+    "others": ("DINOv3-S", "grouped queries", "post-norm", "distillation", "any size"),
+}
+EXPORTS = {  # the model's options, and those of its export
+    **{name: (options, {}) for name, options in MODELS.items()},
+    **{
+        name: ({option: value for part in parts for option, value in MODELS[part].items()}, {})
+        for name, parts in SEVERAL.items()
+    },
+    "multi_label": ({}, {"task": "multi_label"}),
+    "regression": ({}, {"task": "regression"}),
+    "representation": ({"pooling": "gap"}, {"representation": True}),
+    "bfloat16": ({"dtype": "mixed_bfloat16"}, {}),
 }
 
 
@@ -44,8 +98,7 @@ def export_everything(folder):
     """Export it in every format."""
     options = {"precisions": ("float32", "float16", "dynamic_int8", "int8"), "dataset": digits(40)}
     facts = Facts(licence="Apache-2.0", trained_on="scanned digits")
-    formats = ("saved_model", "tflite", "onnx", "onnx_int8", "hub", "web")
-    export_folder(shared_model(), folder / "export", formats, **options, publisher="me", facts=facts)
+    export_folder(shared_model(), folder / "export", EVERYTHING, **options, publisher="me", facts=facts)
 
 
 def any_size_model():
@@ -55,6 +108,23 @@ def any_size_model():
 
 def export_any_size(folder):
     export_saved_model(any_size_model(), folder / "1", warmup=())
+
+
+def segmenter(head="up", size=(16, 24), layers=2):
+    """A small model of random weights; "annealed" is one whose masks do not restrict the attention."""
+    parts = {"patch_size": 8, "hidden_size": 24, "num_layers": layers, "mlp_dim": 48, "num_heads": 3}
+    parts |= {"position_grid": (2, 3), "pooling": None, "dropout_rate": 0.5}
+    options = {"head": head, "decoder_size": 8, "num_queries": 7, "query_blocks": 1, **HEADS[head]}
+    model = ImageSegmenter(VisionTransformer(size, **parts), len(SCENE), class_names=SCENE, **options)
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        if "probability" in weight.path:
+            weight.assign(float(head != "annealed"))
+        elif "float" in weight.dtype:
+            mean, is_variance = float("gamma" in weight.path), "variance" in weight.path
+            weight.assign(rng.normal(mean or is_variance, 0.2, weight.shape) ** 2)
+            weight.assign(weight * rng.choice([-1, 1], weight.shape) ** (not is_variance))
+    return model
 
 
 def saved_function(compute, folder, assets, **variables):
