@@ -9,12 +9,10 @@ import tensorflow as tf
 from keras import ops
 
 from keras_vit.data.batches import evaluation_batches
-from keras_vit.data.masks import MaskSamples
-from keras_vit.data.samples import IndexedRecords, Samples, not_converted, positions, shuffled
+from keras_vit.data.samples import RecordFiles, not_converted, positions, shuffled
 from keras_vit.engine.distributed_model import DistributedModel
 
 LIMIT = 2**32  # bytes of the features of a run, which are in memory
-_ORDERED = (Samples, MaskSamples, IndexedRecords)  # whose samples are read by index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +77,8 @@ def feature_samples(model, recipe, *splits):
         return None
     backbone, head = parts
     size = 4 * sum(map(len, splits)) * sum(math.prod(output.shape[1:]) for output in backbone.outputs)
-    if size > LIMIT or not all(isinstance(split, _ORDERED) for split in splits):
+    # The files of records are shuffled in a buffer, not by index.
+    if size > LIMIT or any(isinstance(split, RecordFiles) for split in splits):
         return None
     computed = []
     for split in splits:

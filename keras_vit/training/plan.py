@@ -74,13 +74,13 @@ def plan(
     """
     if keras.backend.backend() != "jax":
         raise ValueError(f"a plan needs KERAS_BACKEND=jax; got {keras.backend.backend()!r}")
-    if recipe.image_text is not None:
+    config = RunConfig("", recipe, model, image_size=image_size, objective=objective, target=target)
+    if config.task.reads_texts:
         raise ValueError(
             "expected a recipe without image_text, since the size of its text tower is known only with the "
             "data set's or the weights' tokenizer; got one with it"
         )
     chips = find_chips(topology)
-    config = RunConfig("", recipe, model, image_size=image_size, objective=objective, target=target)
     step = _Step(config, num_classes, chips, strategy, report or (lambda line: None))
     built = step.build()
     memory = {"weights": _held(built.state[0] + built.state[1]), "optimizer": _held(built.state[2])}
