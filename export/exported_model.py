@@ -14,7 +14,7 @@ from keras_vit.export.formats import ARCHIVES, SAVED_MODEL, format_of, suffix_of
 from keras_vit.models.classifying import classify
 from keras_vit.models.windows import segment
 from keras_vit.rules import integer, optional
-from keras_vit.tasks.computing import one_hot
+from keras_vit.tasks.segmentation_scores import one_hot
 from keras_vit.weights.fetch import fetch
 
 _LOWEST, _HIGHEST = -1, 2  # of images in [0, 1], which bicubic resizing overshoots

@@ -2,7 +2,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training import SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
+from keras_vit.losses import SegmentationCrossEntropy
+from keras_vit.tasks.segmentation import MeanIoU
+from keras_vit.training import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 
 LABELS = np.array([2, 0, 4, 4, 1, 3])
 
@@ -44,13 +46,22 @@ def test_rows_may_mix_classes_and_samples_be_weighted(logits):
     assert float(loss) == pytest.approx((weights * expected).sum() / 6, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", [SoftmaxCrossEntropy, SigmoidCrossEntropy])
-def test_the_config_rebuilds_the_loss(kind):
-    loss = kind(0.2, name="loss", reduction="sum")
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
-    assert type(again) is kind
-    assert again.get_config() == loss.get_config()
-    assert (again.label_smoothing, again.name, again.reduction) == (0.2, "loss", "sum")
+CONFIGURED = [
+    (SoftmaxCrossEntropy, {"label_smoothing": 0.2, "name": "loss", "reduction": "sum"}),
+    (SigmoidCrossEntropy, {"label_smoothing": 0.2, "indices": False}),
+    (SquaredError, {"reduction": "sum"}),
+    (SegmentationCrossEntropy, {"ignore": 7}),
+    (MeanIoU, {"num_classes": 3, "ignore": 7}),
+    (Accuracy, {"name": "top"}),
+]
+
+
+@pytest.mark.parametrize("kind, options", CONFIGURED)
+def test_the_config_rebuilds_a_loss_or_metric(kind, options):
+    made = kind(**options)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(made))
+    assert type(again) is kind and again.get_config() == made.get_config()
+    assert {name: getattr(again, name) for name in options} == options
 
 
 @pytest.mark.parametrize("indices", [True, False])
@@ -62,7 +73,6 @@ def test_labels_of_another_width_are_refused(indices):
     if not indices:
         with pytest.raises(ValueError, match=r"labels of 5 numbers, one per class; got .* \(2,\)"):
             loss(np.zeros(2), np.zeros((2, 5)))
-    assert keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss)).indices == indices
 
 
 @pytest.mark.parametrize("shape, outputs", [((4,), 3), ((4, 1), 3), ((4, 3), 1), ((4, 2, 1), 2)])
@@ -78,8 +88,6 @@ def test_a_single_target_may_be_a_number(shape, rng):
     weights = np.array([0.0, 1, 2, 0])
     expected = (weights * np.square(targets - predicted)[:, 0]).sum() / 3
     assert float(loss(targets.reshape(shape), predicted, weights)) == pytest.approx(expected, rel=1e-6)
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
-    assert type(again) is SquaredError and again.get_config() == loss.get_config()
 
 
 def test_a_smoothing_out_of_range_is_refused():

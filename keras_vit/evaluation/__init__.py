@@ -15,12 +15,12 @@ from keras_vit.evaluation.representations import representations as representati
 from keras_vit.evaluation.retrieval import recall as recall
 from keras_vit.evaluation.retrieval import retrieval as retrieval
 from keras_vit.lazy import lazy_names
-from keras_vit.tasks.computing import predict_maps as predict_maps
 from keras_vit.tasks.multi_label import multi_label_classes as multi_label_classes
 from keras_vit.tasks.multi_label import multi_label_scores as multi_label_scores
 from keras_vit.tasks.regression import regression_scores as regression_scores
 from keras_vit.tasks.segmentation_scores import SegmentationPredictions as SegmentationPredictions
 from keras_vit.tasks.segmentation_scores import boundary_f as boundary_f
+from keras_vit.tasks.segmentation_scores import predict_maps as predict_maps
 from keras_vit.tasks.segmentation_scores import segmentation_classes as segmentation_classes
 from keras_vit.tasks.segmentation_scores import segmentation_scores as segmentation_scores
 from keras_vit.tasks.single_label import Predictions as Predictions

@@ -43,9 +43,9 @@ def panoptic_counts(predicted, label, num_classes, things=None):
         if known.size and not 0 <= known.min() <= known.max() < num_classes:
             raise ValueError(f"expected classes below {num_classes}, or {IGNORE}; got {known.max()}")
     things = range(num_classes) if things is None else things
-    (classes, found), (true_classes, true) = (_segments(each, things) for each in maps)
+    (classes, predicted), (true_classes, true) = (_segments(each, things) for each in maps)
     # The joint numbers of segments are 0 for pixels without one.
-    joint, pixels = np.unique(np.stack([found.ravel(), true.ravel()]), axis=1, return_counts=True)
+    joint, pixels = np.unique(np.stack([predicted.ravel(), true.ravel()]), axis=1, return_counts=True)
     overlap = np.zeros((len(classes), len(true_classes)), "int64")
     overlap[joint[0], joint[1]] = pixels
     area, true_area, ignored = overlap.sum(1), overlap.sum(0), overlap[:, 0]

@@ -126,25 +126,25 @@ def rollout_outputs(model):
     return {"blocks": [keras.tree.flatten(block.input) for block in blocks], "tokens": blocks[-1].output}
 
 
-def rollout_tensor(model, found):
+def rollout_tensor(model, stages):
     """Compute attention rollout from a model's stages by tensor operations, so that it can be exported.
 
     Args:
         model: A `VisionTransformer` with an encoder.
-        found: The tensors of `rollout_outputs`, of one image.
+        stages: The tensors of `rollout_outputs`, of one image.
 
     Returns:
         Tensor (1, patches): what `attention_rollout` computes, before it is scaled to a sum of 1.
 
     Example:
-        >>> found = keras.Model(model.input, rollout_outputs(model))(images[:1])
-        >>> row = ops.convert_to_numpy(rollout_tensor(model, found))
+        >>> stages = keras.Model(model.input, rollout_outputs(model))(images[:1])
+        >>> row = ops.convert_to_numpy(rollout_tensor(model, stages))
         >>> np.allclose(row / row.sum(), attention_rollout(model, images[:1]).reshape(1, 16), atol=1e-6)
         True
     """
-    prefix, count = model.num_prefix_tokens, found["blocks"][-1][0].shape[1]
+    prefix, count = model.num_prefix_tokens, stages["blocks"][-1][0].shape[1]
     if model.pooling == "map":
-        tokens = pooling_input(model, found["tokens"])
+        tokens = pooling_input(model, stages["tokens"])
         layer = model.get_layer("attention_pooling")
         scores = layer.scores(tokens if model.pool_prefix else tokens[:, prefix:])
         row = ops.reshape(ops.mean(scores, axis=1), (1, -1))  # (1, tokens)
@@ -152,7 +152,7 @@ def rollout_tensor(model, found):
             row = ops.concatenate([np.zeros((1, prefix), "float32"), row], axis=1)
     else:
         row = ops.convert_to_tensor(_query_weights(model, 1, count))
-    for block, (tokens, *positions) in zip(reversed(blocks_of(model)), reversed(found["blocks"])):
+    for block, (tokens, *positions) in zip(reversed(blocks_of(model)), reversed(stages["blocks"])):
         arguments = {"positions": positions[0]} if positions else {}
         scores = ops.mean(block.attention.scores(block.attention_input(tokens), **arguments), axis=1)
         # LiteRT's delegate for GPUs has neither a product of a constant and a matrix nor sums.

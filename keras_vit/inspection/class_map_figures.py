@@ -52,11 +52,11 @@ def segmentation_figure(images, predicted, truth, captions, class_names, title):
         first, column = (1 + len(maps)) * (i // columns), i % columns
         show(grid[first, column], image)
         grid[first, column].set_title(wrapped(caption, 20, lines=2), fontsize=9)
-        for row, (name, found) in enumerate(maps.items(), 1):
-            check_shapes(image=(image, IMAGE), classes=(found[i], "height width"))
-            show(grid[first + row, column], class_overlay(np.asarray(image), found[i]))
+        for row, (name, classes) in enumerate(maps.items(), 1):
+            check_shapes(image=(image, IMAGE), classes=(classes[i], "height width"))
+            show(grid[first + row, column], class_overlay(np.asarray(image), classes[i]))
             grid[first + row, column].set_title(name, fontsize=8)
-    counts = sum(np.bincount(np.ravel(each), minlength=256) for found in maps.values() for each in found)
+    counts = sum(np.bincount(np.ravel(each), minlength=256) for classes in maps.values() for each in classes)
     shown = [i for i in np.argsort(-counts, kind="stable") if counts[i] and i < len(class_names)]
     colors = class_colors(len(class_names)) / 255
     legend = {str(class_names[i]): colors[i] if i else "none" for i in sorted(shown[:MAX_LEGEND])}

@@ -12,18 +12,8 @@ from keras_vit.messages import listed
 from keras_vit.models.configured import backbone
 from keras_vit.models.segmentation.image_segmenter import ImageSegmenter
 from keras_vit.preprocessing.image_files import read_image
-from keras_vit.tasks.segmentation_scores import (
-    SegmentationPredictions,
-    segmentation_classes,
-    segmentation_scores,
-)
-from keras_vit.tasks.task import (
-    LabelTask,
-    batches_of_paths,
-    check_arguments,
-    concatenate,
-    names_or_indices,
-)
+from keras_vit.tasks import segmentation_scores as scoring
+from keras_vit.tasks.task import LabelTask, batches_of_paths, check_arguments, names_or_indices
 
 MAX_VALUES = 2**28  # of the logits of all pixels that an export is compared on: 1 GiB
 # Two classes of a pixel whose live logits differ by this fraction of the largest are equal in float32.
@@ -151,13 +141,20 @@ class Segmentation(LabelTask):
         if getattr(model, "task", None) != self.name or model.is_classifier:
             raise ValueError(f"expected a model whose outputs are class maps, for task {self.name!r}")
 
-    def predict(self, model, samples, batch_size):
-        from keras_vit.tasks import computing  # needs TensorFlow
+    def check_labels(self, labels, num_outputs):
+        for label in labels:
+            self.label.check(label[np.newaxis], num_outputs)
 
+    def predict(self, model, samples, batch_size):
         if model.preprocessing.image_size is None:
             # In a batch, images would be padded to one size, which their tokens would attend to.
-            return computing.predict_maps(lambda image: model.segment([image])[0], samples, model.num_classes)
-        return concatenate([*computing.computed_maps(model, samples, batch_size)])
+            return scoring.predict_maps(lambda image: model.segment([image])[0], samples, model.num_classes)
+        return super().predict(model, samples, batch_size)
+
+    def computed(self, model, samples, batch_size):
+        from keras_vit.tasks.computing import computed_maps  # needs TensorFlow
+
+        return computed_maps(model, samples, batch_size)
 
     def rows(self, model, paths, top, progress=True, windows=False, write=None):
         """As of `LabelTask`, with the `fraction` of the pixels of each of the most frequent classes.
@@ -195,14 +192,9 @@ class Segmentation(LabelTask):
         """The class map of each model input, of any sizes."""
         return [self.label.decide(model.predict_on_batch(image[np.newaxis]))[0] for image in inputs]
 
-    def predictions(self, outputs, labels):
-        return SegmentationPredictions.of(outputs, labels)
-
-    def scores(self, predictions):
-        return segmentation_scores(predictions)
-
-    def per_class(self, predictions, names):
-        return segmentation_classes(predictions, names)
+    predictions = staticmethod(scoring.SegmentationPredictions.of)
+    scores = staticmethod(scoring.segmentation_scores)
+    per_class = staticmethod(scoring.segmentation_classes)
 
     def confusion(self, predictions):
         return predictions.confusion_matrix
@@ -216,12 +208,9 @@ class Segmentation(LabelTask):
         return max(MAX_VALUES // (math.prod(description.image_size) * description.num_classes), 1)
 
     def check_samples(self, labels, description):
-        for label in labels:
-            self.label.check(label[np.newaxis], description.num_classes)
+        self.check_labels(labels, description.num_classes)
 
     def compared(self, reference, outputs, labels, description):
-        from keras_vit.tasks.computing import one_hot, predictions_of_maps  # needs TensorFlow
-
         is_decided = outputs.ndim < reference.ndim
         chosen = np.expand_dims((outputs if is_decided else outputs.argmax(-1)).astype("int64"), -1)
         known = chosen < reference.shape[-1]
@@ -230,8 +219,8 @@ class Segmentation(LabelTask):
         agrees = known & (reference.max(-1, keepdims=True) - logits <= EQUAL_LOGITS * scale)
         predictions = None
         if labels is not None:
-            logits = one_hot(outputs, description.num_classes) if is_decided else outputs
-            predictions = predictions_of_maps(logits, labels)
+            logits = scoring.one_hot(outputs, description.num_classes) if is_decided else outputs
+            predictions = self.predictions(logits, labels)
         return float(np.mean(agrees)), predictions
 
     def errors(self, predictions):

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from keras_vit.labels import IGNORE
-from keras_vit.tasks.task import names_or_indices
+from keras_vit.labels import IGNORE, LABEL_KINDS
+from keras_vit.tasks.task import concatenate, names_or_indices
 
 TOLERANCE = 0.0075  # of the image's diagonal, within which two boundaries agree
 
@@ -33,8 +33,25 @@ class SegmentationPredictions:
 
     @classmethod
     def of(cls, logits, labels):
-        """Of logits (samples, height, width, classes); of equal ones, the first counts as the highest."""
-        return cls.of_maps(logits.argmax(-1), labels, logits.shape[-1])
+        """Of logits, resized bilinearly to the labels' sizes; of equal ones, the first counts as the highest.
+
+        Args:
+            logits: (samples, height, width, classes).
+            labels: The class map of each image, of any size.
+
+        Example:
+            >>> labels = [np.zeros((4, 4), int)]
+            >>> SegmentationPredictions.of(np.zeros((1, 2, 2, 3)), labels).pairs.tolist()
+            [[0, 0, 16]]
+        """
+        predicted = []
+        for scores, label in zip(logits, labels):
+            if label.shape != scores.shape[:2]:
+                from keras_vit.tasks.computing import resized  # needs TensorFlow
+
+                scores = resized(scores, label.shape)
+            predicted.append(scores.argmax(-1))
+        return cls.of_maps(predicted, labels, logits.shape[-1])
 
     @classmethod
     def of_maps(cls, predicted, labels, num_classes):
@@ -65,6 +82,46 @@ class SegmentationPredictions:
             score = mean_iou(_matrix(compact, len(classes)))
             scores.append(1.0 if score is None else score)
         return np.array(scores, "float64")
+
+
+def predict_maps(segment, samples, num_classes):
+    """Segment all images of a split at their own sizes by any function, such as one with sliding windows.
+
+    Args:
+        segment: A function from an image, uint8 (height, width, 3), to a class map, ints (height, width).
+        samples: A split of a `Dataset` for segmentation.
+        num_classes: The number of classes.
+
+    Returns:
+        SegmentationPredictions.
+
+    Raises:
+        ValueError: if there are no samples, or a mask or a map has other classes or another size.
+
+    Example:
+        >>> samples = load_dataset("digits_scenes", task="segmentation").split("test").take(range(9))
+        >>> background = predict_maps(lambda image: np.zeros(image.shape[:2], int), samples, num_classes=11)
+        >>> keras_vit.evaluation.segmentation_scores(background)["pixel_accuracy"] > 0.5
+        True
+    """
+    from keras_vit.tasks.computing import computed_one_by_one  # needs TensorFlow
+
+    predictions = []
+    for predicted, label in computed_one_by_one(segment, samples):
+        if predicted.shape == label.shape:  # `of_maps` tells of other sizes.
+            for classes in (label, np.where(label == IGNORE, 0, predicted)):
+                LABEL_KINDS["segmentation"].check(classes[np.newaxis], num_classes)
+        predictions.append(SegmentationPredictions.of_maps([predicted], [label], num_classes))
+    return concatenate(predictions)
+
+
+def one_hot(maps, num_classes):
+    """Class maps in place of logits: 1 for the class of a pixel, 0 for others, float32.
+
+    >>> one_hot(np.array([[[1]]]), 3).tolist()
+    [[[[0.0, 1.0, 0.0]]]]
+    """
+    return (np.expand_dims(maps, -1) == np.arange(num_classes)).astype("float32")
 
 
 def _pairs(label, predicted, num_classes):

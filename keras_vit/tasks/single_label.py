@@ -185,17 +185,10 @@ class SingleLabel(LabelTask):
         labels, classes = source.samples.labels, len(source.dataset.class_names)
         return with_class_weights(batches, class_weights(weights, labels, classes))
 
-    def predictions(self, outputs, labels):
-        return Predictions.of(outputs, labels)
-
-    def scores(self, predictions):
-        return accuracy(predictions)
-
-    def per_class(self, predictions, names):
-        return per_class(predictions, names)
-
-    def confusion(self, predictions):
-        return confusion_matrix(predictions)
+    predictions = staticmethod(Predictions.of)
+    scores = staticmethod(accuracy)
+    per_class = staticmethod(per_class)
+    confusion = staticmethod(confusion_matrix)
 
     def confidence(self, output):
         return f" ({self.label.probabilities(output).max():.1%})"

@@ -62,6 +62,9 @@ class Task:
     recipe_fields = ()
     augment = validate = figures = None
 
+    def check_recipe(self, recipe):
+        """Raise ValueError for a recipe with what this task does not have."""
+
     def loss(self, recipe):
         """A Keras loss for a `Recipe`; None where the model computes its own."""
 
@@ -144,7 +147,6 @@ class LabelTask(Task):
         return self.label.name
 
     def check_recipe(self, recipe):
-        """Raise ValueError for a recipe with changes of labels that this task does not have."""
         if recipe.label_smoothing or recipe.mixes or recipe.class_weights is not None:
             raise ValueError(
                 f"label_smoothing, class_weights, mixup and cutmix need single labels; got task {self.name!r}"
@@ -227,7 +229,7 @@ class LabelTask(Task):
     def check_samples(self, labels, description):
         """Raise ValueError unless the labels of `sampled` fit an export's `Description`."""
         if description.is_classifier:
-            self.label.check(labels, description.num_classes)
+            self.check_labels(labels, description.num_classes)
 
     def compared(self, reference, outputs, labels, description):
         """Compare the outputs of an export with those of the live model.
@@ -262,17 +264,25 @@ class LabelTask(Task):
         """Raise ValueError unless a model, or an exported one, has the outputs of this task."""
         check_head(model)
 
+    def check_labels(self, labels, num_outputs):
+        """Raise ValueError unless the labels of a batch fit a model with this number of outputs."""
+        self.label.check(labels, num_outputs)
+
     def predict(self, model, samples, batch_size):
         """The predictions of a model for all samples of a split."""
-        from keras_vit.tasks.computing import computed  # needs TensorFlow
-
         if samples.labels:  # Some data sets know their labels before they read the images.
-            self.label.check(np.asarray(samples.labels), model.num_classes)
+            self.check_labels(np.asarray(samples.labels), model.num_classes)
         predictions = []
-        for outputs, labels in computed(model.predict_on_batch, samples, model.preprocessing, batch_size):
-            self.label.check(labels, model.num_classes)
+        for outputs, labels in self.computed(model, samples, batch_size):
+            self.check_labels(labels, model.num_classes)
             predictions.append(self.predictions(outputs, labels))
         return concatenate(predictions)
+
+    def computed(self, model, samples, batch_size):
+        """Yield the outputs of a model for each batch of a split, and its labels."""
+        from keras_vit.tasks.computing import computed  # needs TensorFlow
+
+        return computed(model.predict_on_batch, samples, model.preprocessing, batch_size)
 
     def predictions(self, outputs, labels):
         """What the methods below need of outputs (batch, outputs) and labels."""

@@ -19,7 +19,35 @@ STEP_COLUMNS = ("step", "loss", "learning_rate")
 MAX_LINES = 40  # of progress
 
 
-class CheckpointCallback(keras.callbacks.Callback):
+class JoinCheckpoints(keras.callbacks.Callback):
+    """Take part in the checkpoints of the first process on JAX, which gathers the parts of all.
+
+    Args:
+        checkpoints: The run's `Checkpoints`.
+        stopping: A function that returns whether the step ends with a checkpoint and the exit of the process.
+    """
+
+    def __init__(self, checkpoints, stopping):
+        super().__init__()
+        self.checkpoints = checkpoints
+        self.stopping = stopping
+
+    def on_train_batch_end(self, batch, logs=None):
+        # Keras evaluates after an epoch's last step.
+        if batch + 1 < self.params["steps"] and self.stopping():
+            self.save(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.save(logs)
+
+    def save(self, logs):
+        step_of(self.model)  # which puts the values back
+        self.checkpoints.gather(self.model)
+        if self.stopping():
+            stop("the first process writes a checkpoint")
+
+
+class CheckpointCallback(JoinCheckpoints):
     """Write `metrics.csv`, `steps.csv`, TensorBoard's event files and checkpoints.
 
     `metrics.csv` gets a row with each checkpoint. `steps.csv` has at most `MAX_STEP_ROWS` rows with the
@@ -30,19 +58,16 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     Args:
         workdir: The run's `Workdir`.
-        checkpoints: Its `Checkpoints`.
         done: The step that the run starts or resumes at.
         batch_size: Images per step.
         total_steps: Steps of the run.
-        stopping: A function that returns whether the step ends with a checkpoint and the exit of the process.
+        checkpoints, stopping: As for `JoinCheckpoints`.
     """
 
     def __init__(self, workdir, checkpoints, done, batch_size, total_steps, stopping=bool):
-        super().__init__()
+        super().__init__(checkpoints, stopping)
         self.workdir = workdir
-        self.checkpoints = checkpoints
         self.batch_size = batch_size
-        self.stopping = stopping
         self.every = math.ceil(total_steps / MAX_STEP_ROWS)
         self.rows = [row for row in workdir.metrics() if row["step"] <= done]
         # A run that version 0.1 started may have no steps.csv.
@@ -65,12 +90,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         step = self.first + batch + 1
         if step % self.every == 0:
             self._add_step(step, logs)
-        # Keras evaluates after an epoch's last step.
-        if batch + 1 < self.params["steps"] and self.stopping():
-            self._save(logs)
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._save(logs)
+        super().on_train_batch_end(batch, logs)
 
     def _add_step(self, step, logs):
         check_finite(logs, step)
@@ -81,7 +101,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self.steps.append(dict(zip(STEP_COLUMNS, row)))
         self.events.add(self.steps[-1])
 
-    def _save(self, logs):
+    def save(self, logs):
         step, seconds = step_of(self.model), time.perf_counter() - self.started
         metrics = {name: float(value) for name, value in logs.items()}
         check_finite(metrics, step)
@@ -108,32 +128,6 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self.events.close()
-
-
-class JoinCheckpoints(keras.callbacks.Callback):
-    """Take part in the checkpoints of the first process on JAX, which gathers the parts of all.
-
-    Args:
-        checkpoints, stopping: As for `CheckpointCallback`, whose steps these must be.
-    """
-
-    def __init__(self, checkpoints, stopping):
-        super().__init__()
-        self.checkpoints = checkpoints
-        self.stopping = stopping
-
-    def on_train_batch_end(self, batch, logs=None):
-        if batch + 1 < self.params["steps"] and self.stopping():
-            self._gather()
-
-    def on_epoch_end(self, epoch, logs=None):
-        self._gather()
-
-    def _gather(self):
-        step_of(self.model)  # which puts the values back
-        self.checkpoints.gather(self.model)
-        if self.stopping():
-            stop("the first process writes a checkpoint")
 
 
 class EventFiles:

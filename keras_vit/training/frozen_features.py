@@ -77,6 +77,7 @@ def feature_samples(model, recipe, *splits):
         return None
     backbone, head = parts
     size = 4 * sum(map(len, splits)) * sum(math.prod(output.shape[1:]) for output in backbone.outputs)
+    # The files of records are shuffled in a buffer, not by index.
     if size > LIMIT or not all(isinstance(split, IndexedSamples) for split in splits):
         return None
     computed = []

@@ -45,30 +45,30 @@ def shape_bytes(shape):
     return sizes
 
 
-def runs(name, found, times=1, within=True):
+def runs(name, by_name, times=1, within=True):
     """Each instruction of a computation that runs, and the number of times: in a loop's body, of the loop.
 
     Args:
-        name, found: The computation, and all of the program, as from `computations`.
+        name, by_name: The computation, and all of the program, as from `computations`.
         times: The number of times that the computation runs.
         within: Whether to include the instructions of called computations, such as fusions.
     """
-    for instruction in found.get(name, ()):
+    for instruction in by_name.get(name, ()):
         yield instruction, times
         _, _, operation, rest = instruction
         if operation == "while":
             body = re.search(r"body=%?([^\s,}]+)", rest)[1]
-            yield from runs(body, found, times * _trips(rest, found), within)
+            yield from runs(body, by_name, times * _trips(rest, by_name), within)
         elif within and operation != "reduce":
             for called in _CALLED.findall(rest):
-                yield from runs(called, found, times)
+                yield from runs(called, by_name, times)
 
 
-def _trips(rest, found):
+def _trips(rest, by_name):
     """How often a loop runs: XLA's count, or the constant that its condition compares with."""
     if known := re.search(r"known_trip_count\W+n\W+(\d+)", rest):
         return int(known[1])
-    condition = found[re.search(r"condition=%?([^\s,}]+)", rest)[1]]
+    condition = by_name[re.search(r"condition=%?([^\s,}]+)", rest)[1]]
     constants = [
         int(m[1])
         for *_, operation, text in condition

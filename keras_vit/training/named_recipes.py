@@ -10,15 +10,9 @@ _PAPER = "Dosovitskiy et al. 2021 (arXiv 2010.11929)"
 _MAE = "He et al. 2022 (arXiv 2111.06377)"
 _NOT_RUN = "not run here; published: "
 
+_LONG = {"optimizer": "adamw", "eval_every": 5000, "checkpoint_every": 1000}
 # Table 3: Adam, batch 4096, 10,000 steps of warm-up, 224 pixels, `pre_logits` as wide as the model.
-_PRETRAINING = {
-    "optimizer": "adamw",
-    "warmup_steps": 10_000,
-    "batch_size": 4096,
-    "image_size": (224, 224),
-    "eval_every": 5000,
-    "checkpoint_every": 1000,
-}
+_PRETRAINING = {**_LONG, "warmup_steps": 10_000, "batch_size": 4096, "image_size": (224, 224)}
 # The official fine-tuning with the length of its AugReg notebook.
 _TUNING = {"optimizer": "sgd", "base_lr": 0.03, "total_steps": 500, "warmup_steps": 100, "batch_size": 512}
 
@@ -70,7 +64,7 @@ def _finetune(data, total_steps, base_lr, warmup_steps, result, cost=""):
 def _plain(epochs, top1):
     steps = epochs * _IMAGENET // 1024
     return Recipe(
-        optimizer="adamw",
+        **_LONG,
         base_lr=1e-3,
         total_steps=steps,
         warmup_steps=10_000,
@@ -85,8 +79,6 @@ def _plain(epochs, top1):
             "representation_size": 384,
             "preprocessing": {"resize": "crop", "crop_fraction": 0.875},
         },
-        eval_every=5000,
-        checkpoint_every=1000,
         source="Beyer et al. 2022 (arXiv 2205.01580), table 1; `big_vision/configs/vit_s16_i1k.py`",
         cost=f"{steps:,} steps of 1024 images, {epochs} passes; the authors: 6 to 7 hours for 90 passes on a "
         "TPU v3-8",
@@ -94,9 +86,21 @@ def _plain(epochs, top1):
     )
 
 
+# Scans of digits, whose meaning a flip changes.
+_DIGITS = {"optimizer": "adamw", "batch_size": 64, "crop_area": None, "shift": 0.1, "flip": False}
 # Scenes of scanned digits: small images, of which no augmentation is needed.
-_SCENES = {
-    **{"task": "segmentation", "optimizer": "adamw", "batch_size": 24, "crop_area": None, "flip": False},
+_SCENES = {**_DIGITS, "task": "segmentation", "batch_size": 24, "shift": 0.0}
+
+# Scenes of any size, of which crops are made after they are scaled.
+_SEGMENTATION = {
+    **{
+        "task": "segmentation",
+        "optimizer": "adamw",
+        "batch_size": 16,
+        "warmup_steps": 1500,
+        "decay": "linear",
+    },
+    **{"crop_area": None, "scale_jitter": (0.5, 2.0), "photometric": 0.5},
 }
 
 _IGPT = {
@@ -108,16 +112,12 @@ _IGPT = {
 RECIPES = {
     # A small model from scratch on scikit-learn's 8×8 scans: `keras-vit quickstart`.
     "digits": Recipe(
-        optimizer="adamw",
+        **_DIGITS,
         base_lr=2e-3,
         total_steps=1200,
         warmup_steps=120,
-        batch_size=64,
         weight_decay=0.5,
         label_smoothing=0.1,
-        crop_area=None,
-        shift=0.1,
-        flip=False,
         source="this package: small images from scratch",
         cost="1,200 steps of 64 images, a little over a minute on 4 cores (model of `keras-vit quickstart`)",
         result="98.3 to 99.4 % of 355 held-out digits (seeds 0 to 2)",
@@ -170,21 +170,14 @@ RECIPES = {
     # The authors' crops are of 512 pixels, DINOv2's patches of 14 divide 518. They also crop again if a class
     # has more than 75 % of the pixels, and their rate ends at 0.
     "segment_linear": Recipe(
-        task="segmentation",
-        optimizer="adamw",
+        **_SEGMENTATION,
         base_lr=1e-3,
         total_steps=40_000,
-        warmup_steps=1500,
-        decay="linear",
-        batch_size=16,
         weight_decay=1e-4,
         clip_norm=None,
         freeze="encoder_norm",
         segmenter={"head": "linear", "head_norm": "batch"},
         image_size=(518, 518),
-        crop_area=None,
-        scale_jitter=(0.5, 2.0),
-        photometric=0.5,
         eval_every=4000,
         source="Oquab et al. 2023 (DINOv2, arXiv 2304.07193), section 7.4 and table 10, and the "
         "configuration published with `dinov2_vitb14_ade20k_linear_head`",
@@ -195,21 +188,14 @@ RECIPES = {
     # and then 1,000 in them. Their layer decay starts below the last block, ours at it, and their weight
     # decay is of all weights.
     "segment": Recipe(
-        task="segmentation",
-        optimizer="adamw",
+        **_SEGMENTATION,
         base_lr=1e-4,
         total_steps=39_153,
-        warmup_steps=1500,
-        decay="linear",
-        batch_size=16,
         weight_decay=0.05,
         layer_decay=0.8,
         clip_norm=0.01,
         segmenter={"head": "mask", "num_queries": 100},
         image_size=(512, 512),
-        crop_area=None,
-        scale_jitter=(0.5, 2.0),
-        photometric=0.5,
         eval_every=1263,
         source="Kerssies et al. 2025 (EoMT, arXiv 2503.19108), and its code: "
         "`configs/dinov2/ade20k/semantic/eomt_large_512.yaml`, the defaults of "
@@ -265,11 +251,10 @@ RECIPES = {
     ),
     # Two towers from scratch, for zero-shot labels in wordings that were not in training.
     "digits_words": Recipe(
-        optimizer="adamw",
+        **_DIGITS,
         base_lr=2e-3,
         total_steps=800,
         warmup_steps=80,
-        batch_size=64,
         weight_decay=0.5,
         image_size=(16, 16),
         model={
@@ -282,9 +267,6 @@ RECIPES = {
             "image_projection": 64,
             "text_projection": 64,
         },
-        crop_area=None,
-        shift=0.1,
-        flip=False,
         source="this package: scanned digits with words from scratch, `digits_words`",
         cost="800 steps of 64 images with a caption each, 105 seconds of processor time",
         result="97.2 % of 355 held-out digits, by captions that are in no training text (seed 0)",
@@ -330,11 +312,10 @@ RECIPES = {
     ),
     # Predict the next pixel: `keras-vit pretrain --objective igpt`.
     "digits_igpt": Recipe(
-        optimizer="adamw",
+        **_DIGITS | {"shift": 0.0},
         base_lr=3e-3,
         total_steps=1500,
         warmup_steps=100,
-        batch_size=64,
         beta_2=0.95,
         weight_decay=0.1,
         dropout_rate=0.1,
@@ -343,8 +324,6 @@ RECIPES = {
             **_IGPT,
             **{"palette": 17, "hidden_size": 64, "num_layers": 6, "mlp_dim": 256, "num_heads": 4},
         },
-        crop_area=None,
-        flip=False,
         eval_every=250,
         source="this package: scanned digits of 8×8 pixels in their 17 shades of gray, from scratch",
         cost="1,500 steps of 64 images, 440 seconds of processor time",
@@ -353,7 +332,7 @@ RECIPES = {
     # iGPT-S. The authors try the rates 0.01, 0.003, 0.001, … until the validation loss increases; their crops
     # have one aspect ratio, and their initial weights are normal, smaller where there are more blocks.
     "igpt": Recipe(
-        optimizer="adamw",
+        **_LONG,
         base_lr=3e-3,
         total_steps=1_000_000,
         warmup_steps=_IMAGENET // 128,
@@ -364,8 +343,6 @@ RECIPES = {
         model={**_IGPT, "hidden_size": 512, "num_layers": 24, "mlp_dim": 2048, "num_heads": 8},
         crop_area=(0.34, 0.77),
         flip=False,
-        eval_every=5000,
-        checkpoint_every=1000,
         source='Chen et al. 2020, "Generative Pretraining from Pixels" (iGPT), sections 3.1 to 3.4',
         cost="1,000,000 steps of 128 images, 101 passes over ImageNet",
         result=f"{_NOT_RUN}ImageNet top-1 41.9 % (iGPT-S) by a linear probe of the best block",
@@ -428,7 +405,7 @@ RECIPES = {
     # The rates are the base rates times the batch size / 256. The authors' tokens decay, too; their
     # images are normalized by ImageNet's mean and standard deviation; both also hold for `mae_finetune`.
     "mae": Recipe(
-        optimizer="adamw",
+        **_LONG,
         base_lr=2.4e-3,
         total_steps=800 * _IMAGENET // 4096,
         warmup_steps=40 * _IMAGENET // 4096,
@@ -440,8 +417,6 @@ RECIPES = {
         model={"position_embedding": "sincos2d", "preprocessing": {"interpolation": "bicubic"}},
         image_size=(224, 224),
         crop_area=(0.2, 1.0),
-        eval_every=5000,
-        checkpoint_every=1000,
         source=f"{_MAE}, table 8 and section 4; crops: `main_pretrain.py` of `facebookresearch/mae`",
         cost="247,725 steps of 4096 images, 800 passes; the authors: 31 hours for 1,600 on 128 TPU v3 cores "
         "(L/16)",
@@ -452,7 +427,7 @@ RECIPES = {
     # for 50 passes, H with a stochastic depth of 0.2. Their code has half of the rate and a layer decay of
     # 0.65 for B, and tests the middle 0.875 of each side of an image.
     "mae_finetune": Recipe(
-        optimizer="adamw",
+        **_LONG,
         base_lr=4e-3,
         total_steps=100 * _IMAGENET // 1024,
         warmup_steps=5 * _IMAGENET // 1024,
@@ -469,19 +444,16 @@ RECIPES = {
         random_erasing=0.25,
         mixup=0.8,
         cutmix=1.0,
-        eval_every=5000,
-        checkpoint_every=1000,
         source=f"{_MAE}, table 9; crops and random erasing: `main_finetune.py` of `facebookresearch/mae`",
         cost="123,862 steps of 1024 images, 100 passes",
         result=f"{_NOT_RUN}ImageNet top-1 83.6 % (B/16) after 1,600 passes of `mae`",
     ),
     # Patches of a single color are not normalized: a patch is a pixel of the scan.
     "digits_mae": Recipe(
-        optimizer="adamw",
+        **_DIGITS,
         base_lr=2e-3,
         total_steps=2000,
         warmup_steps=200,
-        batch_size=64,
         weight_decay=0.05,
         beta_2=0.95,
         pretrainer={
@@ -493,9 +465,6 @@ RECIPES = {
             **{"patch_size": 2, "hidden_size": 96, "num_layers": 2, "mlp_dim": 192, "num_heads": 6},
             "pooling": "gap",
         },
-        crop_area=None,
-        shift=0.1,
-        flip=False,
         eval_every=1000,
         source="this package: masked autoencoding of scanned digits from scratch",
         cost="2,000 steps of 64 images, 166 seconds of processor time",
@@ -528,7 +497,7 @@ RECIPES = {
     # mean and standard deviation. The paper has batches of 1024, and a temperature that rises to 0.07 in 30
     # passes.
     "dino": Recipe(
-        optimizer="adamw",
+        **_LONG,
         base_lr=1e-3,  # 5e-4 for each 256 images
         total_steps=100 * _DINO_EPOCH,
         warmup_steps=10 * _DINO_EPOCH,
@@ -544,8 +513,6 @@ RECIPES = {
             **{"num_local": 8, "local_size": 96, "local_area": (0.05, 0.4), "out_dim": 65_536},
             **{"momentum": 0.996, "teacher_temperature": 0.04, "freeze_steps": _DINO_EPOCH},
         },
-        eval_every=5000,
-        checkpoint_every=1000,
         source="Caron et al. 2021 (DINO, arXiv 2104.14294), section 3.2; README (Vanilla DINO training) and "
         "`main_dino.py` of `facebookresearch/dino`",
         cost=f"{100 * _DINO_EPOCH:,} steps of 512 images, 100 passes; the authors: 1.75 days on 8 GPUs",

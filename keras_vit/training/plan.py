@@ -74,13 +74,13 @@ def plan(
     """
     if keras.backend.backend() != "jax":
         raise ValueError(f"a plan needs KERAS_BACKEND=jax; got {keras.backend.backend()!r}")
-    if recipe.image_text is not None:
+    config = RunConfig("", recipe, model, image_size=image_size, objective=objective, target=target)
+    if config.task.reads_texts:
         raise ValueError(
             "expected a recipe without image_text, since the size of its text tower is known only with the "
             "data set's or the weights' tokenizer; got one with it"
         )
     chips = find_chips(topology)
-    config = RunConfig("", recipe, model, image_size=image_size, objective=objective, target=target)
     step = _Step(config, num_classes, chips, strategy, report or (lambda line: None))
     built = step.build()
     memory = {"weights": _held(built.state[0] + built.state[1]), "optimizer": _held(built.state[2])}
@@ -366,14 +366,14 @@ def _listed(value):
     return value if isinstance(value, list | tuple) else [value]
 
 
-def smaller(found):
+def smaller(planned):
     """Changes that may let a program fit, the smallest first, chosen by the measured parts of its memory.
 
     Rematerialization comes first, then the division of weights and optimizer state where they are more than a
     quarter of the memory, then as many micro-batches as the activations need.
 
     Args:
-        found: What `plan` returned.
+        planned: What `plan` returned.
 
     Yields:
         (words, changed fields of the recipe, strategy).
@@ -381,11 +381,11 @@ def smaller(found):
     Example:
         >>> memory = {"weights": 10, "optimizer": 20, "batch": 1, "activations": 200, "available": 100}
         >>> settings = {"strategy": "data_parallel", "mesh": {"batch": 4}, "remat": False}
-        >>> found = {"settings": settings | {"accumulation_steps": 1, "batch_size": 64}, "memory": memory}
-        >>> [words for words, _, _ in smaller(found)]
+        >>> planned = {"settings": settings | {"accumulation_steps": 1, "batch_size": 64}, "memory": memory}
+        >>> [words for words, _, _ in smaller(planned)]
         ['remat', 'remat, fsdp', 'remat, fsdp, 4 micro-batches', 'remat, fsdp, 16 micro-batches']
     """
-    s, memory = found["settings"], found["memory"]
+    s, memory = planned["settings"], planned["memory"]
     strategy = s["strategy"] + ("={batch}x{model}".format(**s["mesh"]) if "model" in s["mesh"] else "")
     state = memory["weights"] + memory["optimizer"]
     words, changes = [], {}

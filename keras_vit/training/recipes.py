@@ -8,7 +8,8 @@ from keras_vit.engine.optimizers import LAYER_DECAY
 from keras_vit.engine.schedules import DECAYS
 from keras_vit.messages import did_you_mean
 from keras_vit.rules import field
-from keras_vit.tasks import TASKS, get_task
+from keras_vit.tasks import TASKS
+from keras_vit.training.tasks import task_with_labels
 from keras_vit.variants import SIZES as SIZES_OF_MODEL
 
 OPTIMIZERS = ("sgd", "adamw")
@@ -143,18 +144,7 @@ class Recipe(Augmentation):
             raise ValueError(
                 f"checkpoint_every must divide eval_every; got {self.checkpoint_every} and {self.eval_every}"
             )
-        get_task(self.task).check_recipe(self)
-        if self.image_text is not None and (
-            self.task != "single_label"
-            or self.label_smoothing
-            or self.class_weights is not None
-            or self.mixes
-            or self.accumulation_steps > 1
-        ):
-            raise ValueError(
-                "image_text compares whole batches of pairs: expected no other task, label_smoothing, "
-                "class_weights, mixup, cutmix or accumulation_steps"
-            )
+        task_with_labels(self).check_recipe(self)
 
     @property
     def has_sizes(self):

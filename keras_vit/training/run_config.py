@@ -6,9 +6,8 @@ import os
 
 from keras_vit import rules
 from keras_vit.data.dataset import name_of
-from keras_vit.tasks import get_task
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.tasks import PRETRAINING, Pairs
+from keras_vit.training.tasks import FIELDS_OF_TASKS, PRETRAINING, task_with_labels
 
 CLASSIFY = "classify"
 
@@ -71,18 +70,16 @@ class RunConfig:
 
     def _ignored(self):
         """The fields that are set although this run does not use them."""
-        used, recipe = self.task.recipe_fields, dataclasses.asdict(self.recipe)
-        defaults = {**DEFAULTS, **DEFAULTS["recipe"]}
-        values = {name: recipe.get(name) for name in ("image_text", "class_weights", "segmenter")}
-        values |= {"target": self.target, "tokenizer": self.tokenizer}
-        return [f"{n}={x!r}" for n, x in values.items() if n not in used and x != defaults[n]]
+        values, defaults = vars(self.recipe) | vars(self), DEFAULTS["recipe"] | DEFAULTS
+        ignored = sorted(FIELDS_OF_TASKS - {*self.task.recipe_fields})
+        return [f"{name}={values[name]!r}" for name in ignored if values[name] != defaults[name]]
 
     @functools.cached_property
     def task(self):
         """The task: of the recipe's labels, of pairs of images and texts, or without labels."""
         if self.objective != CLASSIFY:
             return PRETRAINING[self.objective](self)
-        return get_task(self.recipe.task) if self.recipe.image_text is None else Pairs()
+        return task_with_labels(self.recipe)
 
     def as_json(self):
         """The configuration as JSON values, without the recipe's informational fields."""

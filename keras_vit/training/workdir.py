@@ -105,20 +105,20 @@ class Workdir:
         for folder in (self.checkpoints, self.figures):
             folder.mkdir(exist_ok=True)
 
-    def record_data(self, found):
+    def record_data(self, data):
         """Write `data.json` if there is none: for a new run, or one that version 0.1 started.
 
         Args:
-            found: The `fingerprint` of the data set.
+            data: The `fingerprint` of the data set.
         """
         if not self._data.exists():
-            write_json(self._data, found, indent=None)
+            write_json(self._data, data, indent=None)
 
-    def check_data(self, found):
+    def check_data(self, data):
         """Raise ValueError if the data are not those that were recorded, with the differences.
 
         Args:
-            found: The `fingerprint` of the data set.
+            data: The `fingerprint` of the data set.
         """
         from keras_vit.data.fingerprint import differences  # It imports TensorFlow.
 
@@ -126,7 +126,7 @@ class Workdir:
             return
         recorded = read_json(self._data, classes=list, splits=dict, files=dict)
         try:
-            differing = differences(recorded, found)
+            differing = differences(recorded, data)
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(self._data, repr(error)) from None
         if differing:

@@ -7,20 +7,19 @@ from made.folders import write_classes
 from made.sampling import some
 from made.unread import Unread
 from reference.comparing import numpy
-from reference.small import NO_TRANSFORMER, small
+from reference.small import small
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.datasets import load_dataset
-from keras_vit.evaluation.few_shot import (
-    choose_shots,
-    few_shot,
-    few_shot_accuracy,
-    probe_blocks,
-)
+from keras_vit.evaluation.few_shot import choose_shots, few_shot, few_shot_accuracy, probe_blocks
 from keras_vit.evaluation.nearest import knn_accuracy
 from keras_vit.evaluation.representations import representations
 
 pytestmark = pytest.mark.usefixtures("eager")
+FUNCTIONS = few_shot, probe_blocks
 
 
 @pytest.fixture(scope="module")
@@ -86,19 +85,25 @@ def test_the_nearest_images_vote_or_all_where_there_are_fewer(shots, votes, data
 
 
 @pytest.mark.parametrize(
-    "changes, options, words",
+    "function, options, words",
     [
-        ({}, {"shots": (99,)}, "expected 99"),
-        ({}, {"shots": ()}, "expected at least one number of shots; got none"),
-        ({}, {"shots": (5, 0)}, "shots must be a positive int; got 0"),
-        ({}, {"seeds": ()}, "expected at least one seed; got none"),
-        ({}, {"k": 0}, "k must be .*; got 0"),
-        ({"task": "regression"}, {}, "expected single labels; got 'folder:.*' of the task 'regression'"),
+        (few_shot, {"shots": (99,)}, "expected 99"),
+        (few_shot, {"shots": ()}, "expected at least one number of shots; got none"),
+        (few_shot, {"shots": (5, 0)}, "shots must be a positive int; got 0"),
+        (few_shot, {"k": 0}, "k must be .*; got 0"),
+        (probe_blocks, {"shots": 99}, "expected 99"),
+        (probe_blocks, {"shots": 0}, "shots must be a positive int; got 0"),
+        *((function, {"seeds": ()}, "expected at least one seed; got none") for function in FUNCTIONS),
+        *(
+            (function, {}, "single labels; got 'folder:.*' of the task 'regression'")
+            for function in FUNCTIONS
+        ),
     ],
 )
-def test_bad_options_are_refused_before_the_model_runs(changes, options, words, dataset):
+def test_bad_options_are_refused_before_the_model_runs(function, options, words, dataset):
+    dataset = dataset if options else dataclasses.replace(dataset, task="regression")
     with pytest.raises(ValueError, match=words):
-        few_shot(None, dataclasses.replace(dataset, **changes), **options)
+        function(SimpleNamespace(num_layers=2), dataset, **options)
 
 
 def unread(dataset):
@@ -109,26 +114,21 @@ def unread(dataset):
 
 @pytest.mark.slow
 def test_each_block_is_probed_by_its_mean_token():
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import StandardScaler
-
     model = small(num_layers=2, num_classes=None)
     digits = load_dataset("digits")
     few = {split: digits.split(split).take(range(200)) for split in ("train", "test")}
     dataset = dataclasses.replace(digits, splits=few)
     ((first,), second) = probe_blocks(model, dataset)
     extractor = model.feature_extractor("encoder_block_0")
-    features = {}
+    features = []
     for split in ("train", "test"):
         ((images, labels),) = evaluation_batches(dataset.split(split), model.preprocessing, 2000)
         tokens = extractor.predict_on_batch(images.numpy())["encoder_block_0"]
         tokens = numpy(model.get_layer("encoder_norm")(tokens))[:, 1:]
-        features[split] = tokens.mean(axis=1), labels.numpy()
-    scaler = StandardScaler().fit(features["train"][0])
-    probe = LogisticRegression(max_iter=2000).fit(
-        scaler.transform(features["train"][0]), features["train"][1]
-    )
-    expected = probe.score(scaler.transform(features["test"][0]), features["test"][1])
+        features.append((tokens.mean(axis=1), labels.numpy()))
+    train, test = features
+    probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)).fit(*train)
+    expected = probe.score(*test)
     assert first == pytest.approx(expected, abs=0.01) and second != [first]
 
 
@@ -142,25 +142,6 @@ def test_a_probe_of_a_few_images_has_an_accuracy_for_each_seed(dataset):
     alone = [accuracy for (accuracy,) in probe_blocks(model, few)]
     assert np.shape(probe_blocks(small(num_layers=1), few)) == (1, 1)
     np.testing.assert_allclose([each[1] for each in found], alone, atol=0.12)  # an image of nine
-
-
-@pytest.mark.parametrize(
-    "changes, options, words",
-    [
-        ({}, {"shots": 99}, "expected 99"),
-        ({}, {"shots": 0}, "shots must be a positive int; got 0"),
-        ({}, {"seeds": ()}, "expected at least one seed; got none"),
-        ({"task": "regression"}, {}, "expected single labels; got 'folder:.*' of the task 'regression'"),
-    ],
-)
-def test_bad_options_of_a_probe_are_refused_before_the_model_runs(changes, options, words, dataset):
-    with pytest.raises(ValueError, match=words):
-        probe_blocks(SimpleNamespace(num_layers=2), dataclasses.replace(dataset, **changes), **options)
-
-
-def test_a_probe_needs_blocks(dataset):
-    with pytest.raises(ValueError, match="expected a model with blocks"):
-        probe_blocks(small(**NO_TRANSFORMER), dataset)
 
 
 @pytest.mark.parametrize("shots, evaluation", [((99,), few_shot), (99, probe_blocks)])

@@ -109,22 +109,18 @@ def test_memory_is_bounded_at_1024_pixels():
 
 
 @pytest.mark.parametrize(
-    "options, images, message",
+    "image_size, images, message",
     [
-        ({}, np.zeros((16, 16, 3)), r"images of shape \(batch, 16, 16, 3\), from .*; got \(16, 16, 3\)"),
-        ({}, np.zeros((2, 16, 24, 3)), r"\(batch, 16, 16, 3\).*; got \(2, 16, 24, 3\)"),
-        ({}, np.zeros((2, 16, 16, 1)), r"\(batch, 16, 16, 3\).*; got \(2, 16, 16, 1\)"),
-        ({}, ["cat.jpg"], "got list"),
-        ({"image_size": (None, None)}, np.zeros((1, 16, 16, 4)), r"\(batch, height, width, 3\).*16, 4\)"),
-        (
-            {"image_size": (None, None)},
-            np.zeros((1, 16, 20, 3)),
-            "of 16×20 .* not divisible by the patch of 8×8$",
-        ),
+        (16, np.zeros((16, 16, 3)), r"images of shape \(batch, 16, 16, 3\), from .*; got \(16, 16, 3\)"),
+        (16, np.zeros((2, 16, 24, 3)), r"\(batch, 16, 16, 3\).*; got \(2, 16, 24, 3\)"),
+        (16, np.zeros((2, 16, 16, 1)), r"\(batch, 16, 16, 3\).*; got \(2, 16, 16, 1\)"),
+        (16, ["cat.jpg"], "got list"),
+        ((None, None), np.zeros((1, 16, 16, 4)), r"\(batch, height, width, 3\).*16, 4\)"),
+        ((None, None), np.zeros((1, 16, 20, 3)), "of 16×20 .* not divisible by the patch of 8×8$"),
     ],
 )
-def test_other_input_is_refused_in_one_line(options, images, message):
-    model = small(**options)
+def test_other_input_is_refused_in_one_line(image_size, images, message):
+    model = small(image_size=image_size)
     for function in OF_IMAGES:
         with pytest.raises(ValueError, match="^.*" + message):  # a dot matches no newline
             function(model, images)

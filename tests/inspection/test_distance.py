@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from made.sampling import some
 from reference.attention_numpy import MODELS, inspected, set_attention, set_uniform_attention
 from reference.comparing import assert_close
 from reference.small import HYBRID, images_for, small
@@ -32,12 +33,7 @@ def mean_distance(rows, columns, height, width):
     return np.mean([math.dist(here, there) for here in positions for there in positions])
 
 
-FAST = ("token", "hybrid", "any size", "registers and gap")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in MODELS]
-)
+@pytest.mark.parametrize("name", some(["token", *(name for name in MODELS if name != "token")], 4))
 def test_distances_are_weighted_by_attention(name, golden):
     model, images, expected = inspected(name, golden)
     found = attention_distance(model, images)
@@ -54,17 +50,15 @@ def test_uniform_attention_has_the_grids_mean_distance(size, pooling):
 
 
 def test_distances_of_rectangular_patches_and_after_a_stem_are_in_pixels_of_the_image():
-    model = set_uniform_attention(small(image_size=(16, 32), patch_size=(4, 16)))
-    np.testing.assert_allclose(
-        attention_distance(model, images_for(model)), mean_distance(4, 2, 4, 16), rtol=1e-5
-    )
-    model = set_uniform_attention(
-        small(**{**HYBRID, "resnet": (1, 1), "image_size": (32, 60), "patch_size": (1, 2)})
-    )
     # 60 pixels are rounded up to 8 grid positions of the stem, of 8 pixels each.
-    np.testing.assert_allclose(
-        attention_distance(model, images_for(model)), mean_distance(4, 4, 8, 16), rtol=1e-5
-    )
+    stem = {**HYBRID, "resnet": (1, 1), "image_size": (32, 60), "patch_size": (1, 2)}
+    for options, patches in (
+        ({"image_size": (16, 32), "patch_size": (4, 16)}, (4, 2, 4, 16)),
+        (stem, (4, 4, 8, 16)),
+    ):
+        model = set_uniform_attention(small(**options))
+        found = attention_distance(model, images_for(model))
+        np.testing.assert_allclose(found, mean_distance(*patches), rtol=1e-5)
 
 
 def one_hot(pooling="gap", query_bias=0.0, size=20.0):

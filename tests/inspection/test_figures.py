@@ -73,15 +73,13 @@ def panels(figure):
     return [axes for axes in figure.axes if axes.images]
 
 
-def test_learning_curves_plot_training_and_validation_with_labeled_axes():
+def test_learning_curves_plot_training_and_validation():
     figure = learning_curves(ROWS, "A run")
-    assert figure.get_suptitle() == "A run"
     for axes, name in zip(figure.axes, ("loss", "accuracy"), strict=True):
-        assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", name)
+        assert axes.get_ylabel() == name
         for line, key in zip(axes.lines, (name, f"val_{name}"), strict=True):
             np.testing.assert_array_equal(line.get_xydata(), [(row["step"], row[key]) for row in ROWS])
-        assert [text.get_text() for text in axes.get_legend().get_texts()] == ["training", "validation"]
-    drawn(figure)
+    assert {"A run", "step", "training", "validation"} <= {*drawn(figure)}
 
 
 def test_learning_curves_plot_the_columns_that_each_row_has():
@@ -101,14 +99,12 @@ def test_learning_curves_plot_the_columns_that_each_row_has():
 
 def test_loss_and_learning_rate_are_plotted_per_step_where_steps_are_given():
     steps = [{"step": 15 + i, "loss": 1 / (i + 1), "learning_rate": i / 100} for i in range(3)]
-    loss, accuracy, rate = learning_curves(
-        [{**row, "learning_rate": 0.5} for row in ROWS], "A run", steps
-    ).axes
-    assert rate.get_ylabel() == "learning rate" and len(rate.lines) == 1
+    rows = [{**row, "learning_rate": 0.5} for row in ROWS]
+    loss, _, rate = learning_curves(rows, "A run", steps).axes
     np.testing.assert_array_equal(loss.lines[0].get_xydata(), [(15, 1), (16, 1 / 2), (17, 1 / 3)])
-    np.testing.assert_array_equal(rate.lines[0].get_ydata(), [0, 0.01, 0.02])
-    for axes, name in ((loss, "val_loss"), (accuracy, "val_accuracy")):
-        np.testing.assert_array_equal(axes.lines[1].get_ydata(), [row[name] for row in ROWS])
+    np.testing.assert_array_equal(loss.lines[1].get_ydata(), [row["val_loss"] for row in ROWS])
+    (line,) = rate.lines
+    np.testing.assert_array_equal(line.get_ydata(), [0, 0.01, 0.02])
 
 
 @pytest.mark.parametrize("count", [1, 7])
@@ -117,23 +113,20 @@ def test_predictions_show_the_name_the_probability_and_the_truth_where_it_differ
     predicted = [f"class{i}" for i in range(count)]
     truth = [name if i % 2 == 0 else f"true{i}" for i, name in enumerate(predicted)]
     figure = prediction_grid(images, predicted, sure, truth, "Digits")
-    assert figure.get_suptitle() == "Digits"
-    for i, axes in enumerate(panels(figure)):
-        np.testing.assert_allclose(axes.images[0].get_array(), images[i])
+    for i, (axes, image) in enumerate(zip(panels(figure), images, strict=True)):
+        np.testing.assert_allclose(axes.images[0].get_array(), image)
         wrong = f"\nis true{i}" if i % 2 else ""
         assert axes.get_title() == f"class{i} ({sure[i]:.0%}){wrong}"
         assert (axes.title.get_color() == "black") is (i % 2 == 0)
-    assert i == count - 1 and not any(axes.axison for axes in figure.axes)
-    drawn(figure)
+    assert "Digits" in drawn(figure)
 
 
 def test_rows_of_pictures_have_their_titles():
     rows = {"image": pictures(3), "what a model predicts of the masked patches": pictures(3)}
     figure = picture_rows(rows, "Reconstructions")
-    assert figure.get_suptitle() == "Reconstructions"
     images = [axes.images[0].get_array() for axes in panels(figure)]
     np.testing.assert_allclose(images, np.concatenate([*rows.values()]))
-    drawn(figure)
+    assert {"image", "Reconstructions"} <= {*drawn(figure)}
 
 
 def test_one_channel_is_gray_and_values_outside_0_to_1_are_clipped(caplog):
@@ -145,16 +138,15 @@ def test_one_channel_is_gray_and_values_outside_0_to_1_are_clipped(caplog):
 
 
 def assert_overlay(axes, image, values, limits):
-    """That the values are drawn over the whole gray image, larger ones more opaque."""
+    """Check that the values are drawn over the whole gray image, larger ones more opaque."""
     gray, heat = axes.images
     np.testing.assert_allclose(gray.get_array(), image.mean(-1))
     np.testing.assert_allclose(heat.get_array(), values)
     height, width = image.shape[:2]
     assert heat.get_extent() == [-0.5, width - 0.5, height - 0.5, -0.5] and heat.get_clim() == limits
     opacity = heat.get_alpha()
-    assert (
-        opacity.max() <= 0.75 and opacity.argmax() == values.argmax() and opacity.argmin() == values.argmin()
-    )
+    assert opacity.max() <= 0.75
+    assert (opacity.argmax(), opacity.argmin()) == (values.argmax(), values.argmin())
 
 
 @pytest.mark.parametrize("count", [1, 8])
@@ -170,8 +162,7 @@ def test_each_image_is_above_its_attention_map(count):
         places = above.get_position(), below.get_position()
         assert places[0].y0 > places[1].y1 and places[0].x0 == pytest.approx(places[1].x0)
         assert_overlay(below, images[i], 6 * maps[i], limits)
-    assert figure.axes[-1].get_ylabel() == "attention / mean"
-    assert "1 is uniform attention over all patches" in drawn(figure)
+    assert {"attention / mean", "1 is uniform attention over all patches"} <= {*drawn(figure)}
 
 
 def test_one_bright_patch_does_not_darken_the_others():
@@ -191,8 +182,7 @@ def test_each_head_has_its_map_over_the_image(heads):
     assert [axes.get_title() for axes in others] == [f"head {head}" for head in range(heads)]
     for head, axes in enumerate(others):
         assert_overlay(axes, image, 6 * maps[head], others[0].images[1].get_clim())
-    assert figure.axes[-1].get_ylabel() == "attention / mean"
-    drawn(figure)
+    assert "attention / mean" in drawn(figure)
 
 
 @pytest.mark.parametrize("cells", [[(1, 2)], [(0, 0), (1, 2), (0, 2), (1, 0), (0, 1)]])
@@ -211,25 +201,16 @@ def test_chosen_patches_are_framed_and_numbered_and_each_has_its_similarities(ce
         assert low - 0.1 <= limits[0] <= low and limits[1] == 1
         np.testing.assert_allclose(axes.images[1].get_array(), similarity[cell])
         assert axes.patches[0].get_bbox().bounds == (*corner, 8, 8)
-    assert figure.axes[-1].get_ylabel() == "cosine similarity"
-    drawn(figure)
+    assert "cosine similarity" in drawn(figure)
 
 
 IMAGE, MAPS = pictures(1), attention(1, 2, 2)
 WRONG = [
     (learning_curves, ([], ""), "at least one row"),
-    (
-        prediction_grid,
-        (pictures(2), ["a"], [1, 1], ["a", "b"], ""),
-        r"predicted of shape \(n=2\)",
-    ),
+    (prediction_grid, (pictures(2), ["a"], [1, 1], ["a", "b"], ""), r"predicted of shape \(n=2\)"),
     (prediction_grid, (IMAGE[0], ["a"], [1], ["a"], ""), r"images of shape \(n, height, .*got \(16, 24, 3\)"),
     (prediction_grid, (IMAGE[..., :2], ["a"], [1], ["a"], ""), "images with .* got 2 channels"),
-    (
-        attention_overlay,
-        (255 * IMAGE, MAPS, ["a"], ""),
-        "3 channels of float32 from",
-    ),
+    (attention_overlay, (255 * IMAGE, MAPS, ["a"], ""), "3 channels of float32 from"),
     (picture_rows, ({"a": pictures(2), "b": pictures(1)}, ""), r"b of shape \(n=2"),
     (attention_overlay, (IMAGE * np.nan, MAPS, ["a"], ""), "from nan to nan"),
     (attention_overlay, (np.ones((1, 4, 4, 3), "uint8"), MAPS, ["a"], ""), "uint8 from 1 to 1"),
@@ -268,7 +249,7 @@ def test_each_filter_is_scaled_around_gray():
 def test_each_position_has_a_tile_at_its_place(rows, columns, every):
     similarity = cosines(rows, columns)
     figure = position_figure(similarity, "Positions")
-    axes, bar = figure.axes
+    axes, _ = figure.axes
     picture = axes.images[0].get_array().filled(np.nan)
     low, high = axes.images[0].get_clim()
     assert low <= similarity[::every, ::every].min() and high == 1
@@ -279,50 +260,43 @@ def test_each_position_has_a_tile_at_its_place(rows, columns, every):
             tile = picture[top : top + rows, left : left + columns]
             np.testing.assert_array_equal(tile, similarity[i * every, j * every])
     assert np.isnan(picture).any() == (rows * columns > 1)  # gaps
-    assert (axes.get_xlabel(), axes.get_ylabel(), bar.get_ylabel()) == (
-        *("patch column", "patch row"),
-        "cosine similarity",
-    )
-    assert any(f"one of every {every} rows" in words for words in drawn(figure)) is (every > 1)
+    words = drawn(figure)
+    assert {"patch column", "patch row", "cosine similarity"} <= {*words}
+    assert any(f"one of every {every} rows" in title for title in words) is (every > 1)
 
 
-def test_distances_have_a_point_for_each_head_and_a_line_of_means():
-    distances = RNG.uniform(0, 200, size=(2, 12, 3))
-    figure = distance_figure(distances, "Distances")
-    (axes,) = figure.axes
+@pytest.mark.parametrize(
+    "draw, shape, words",
+    [
+        (distance_figure, (2, 12, 3), {"mean attention distance (pixels)", "a head", "mean of the heads"}),
+        (block_accuracy_figure, (3, 5), {"accuracy", "a seed", "mean of the seeds"}),
+    ],
+)
+def test_each_block_has_points_and_a_line_of_means(draw, shape, words):
+    values = RNG.uniform(size=shape)
+    (axes,) = draw(values, "Blocks").axes
     (points,), (line,) = axes.collections, axes.lines
-    expected = [(block, distances[:, block, head].mean()) for block in range(12) for head in range(3)]
-    np.testing.assert_allclose(points.get_offsets(), expected)
-    np.testing.assert_allclose(line.get_xydata(), [*enumerate(distances.mean((0, 2)))])
-    assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > distances.mean(0).max()
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("block", "mean attention distance (pixels)")
-    assert {"a head", "mean of the heads", "0"} <= {*drawn(figure)}
+    values = values.reshape(-1, *shape[-2:]).mean(0)  # over the images
+    np.testing.assert_allclose(points.get_offsets(), [(at[0], value) for at, value in np.ndenumerate(values)])
+    np.testing.assert_allclose(line.get_xydata(), [*enumerate(values.mean(1))])
+    assert {"block", *words} <= {*drawn(axes.figure)}
     (axes,) = distance_figure(np.zeros((2, 3)), "One image, distance 0").axes
     assert axes.get_ylim() == (0, 1)
 
 
-def test_block_accuracies_have_a_point_for_each_seed_and_a_line_of_means():
-    accuracies = RNG.uniform(size=(3, 5))
-    (axes,) = block_accuracy_figure(accuracies, "Probes").axes
-    (points,), (line,) = axes.collections, axes.lines
-    expected = [(block, accuracies[block, seed]) for block in range(3) for seed in range(5)]
-    np.testing.assert_allclose(points.get_offsets(), expected)
-    np.testing.assert_allclose(line.get_ydata(), accuracies.mean(axis=1))
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("block", "accuracy")
-    assert {"a seed", "mean of the seeds"} <= {*drawn(axes.figure)}
-
-
 def test_a_confusion_matrix_has_fractions_counts_and_names():
     figure = confusion_figure([[9, 1, 0], [2, 2, 0], [0, 0, 0]], ["a", "b", "c"], "Confused")
-    axes, bar = figure.axes
+    axes, _ = figure.axes
     np.testing.assert_allclose(axes.images[0].get_array(), [[0.9, 0.1, 0], [0.5, 0.5, 0], [0, 0, 0]])
-    assert axes.images[0].get_clim() == (0, 1) and bar.get_ylabel() == "fraction of the true class"
+    assert axes.images[0].get_clim() == (0, 1)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "true")
     for ticks in (axes.get_xticklabels(), axes.get_yticklabels()):
         assert [tick.get_text() for tick in ticks] == ["a", "b", "c"]
     counts = {text.get_position(): text.get_text() for text in axes.texts}
     assert counts[1, 0] == "1" and counts[0, 1] == "2" and len(counts) == 9
-    drawn(figure)
+    assert "fraction of the true class" in drawn(figure)
+    words = drawn(confusion_figure([[3_000_000, 1_000_000], [0, 5]], ["a", "b"], "Large counts"))
+    assert {"75.0", "25.0", "0.0", "100.0"} <= {*words}
 
 
 @pytest.mark.parametrize("classes, named", [(21, True), (61, False)])
@@ -396,8 +370,3 @@ def test_each_class_has_a_bar_and_of_many_the_lowest_are_shown(count):
     drawn(figure)
     with pytest.raises(ValueError, match="expected a class with an IoU"):
         iou_figure(rows[-1:], "IoU")
-
-
-def test_large_counts_are_shown_as_percentages():
-    words = drawn(confusion_figure([[3_000_000, 1_000_000], [0, 5]], ["a", "b"], "Pixels"))
-    assert {"75.0", "25.0", "0.0", "100.0"} <= {*words}

@@ -11,6 +11,7 @@ import sys
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from reference.comparing import arrays
 
@@ -127,6 +128,16 @@ def end_of(path):
     (*_, last) = sorted(workdir.checkpoints.glob("step-*"))
     with np.load(last / "values.npz") as values:
         return rows, arrays(keras.saving.load_model(workdir.model)), dict(values)
+
+
+def assert_near(found, expected, rel=1e-5, abs=1e-7, of_weights=2e-5):
+    """Check that rows and weights of `end_of` nearly agree; `of_weights` is relative to the largest."""
+    for row, wanted in zip(found[0], expected[0], strict=True):
+        assert row == pytest.approx(wanted, rel=rel, abs=abs)
+    assert found[1].keys() == expected[1].keys()
+    for name, value in expected[1].items():
+        atol = of_weights * max(np.abs(value).max(), 1e-2)
+        np.testing.assert_allclose(found[1][name], value, rtol=0, atol=atol, err_msg=name)
 
 
 def free_ports(count):

@@ -30,11 +30,6 @@ def test_accuracy_reads_rows_and_as_many_indices_as_classes_in_turn_with_weights
     assert found == pytest.approx(((weights * HITS).sum() + HITS.sum()) / (weights.sum() + 3))
 
 
-def test_the_config_rebuilds_accuracy():
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(Accuracy("top")))
-    assert type(again) is Accuracy and again.name == "top"
-
-
 def test_classes_have_the_recipes_loss():
     recipe = RECIPES["finetune"].with_changes(label_smoothing=0.1)
     for loss, kind in (("softmax", SoftmaxCrossEntropy), ("sigmoid", SigmoidCrossEntropy)):

@@ -1,58 +1,29 @@
 """One run with everything random, trained once for all tests; and configurations of other kinds of runs."""
 
-import dataclasses
 import json
 import pathlib
 
-import keras
-import numpy as np
 import pytest
-from made.devices import devices
 from made.folders import write_captions, write_classes, write_masks
-from made.workers import end_of
-from reference.comparing import arrays, randomize
+from reference.comparing import randomize
 from reference.small import INTERRUPTED, SMALL
 
 from keras_vit.training import Recipe
 from keras_vit.training.workdir import Workdir
 
-MODEL = {name: value for name, value in SMALL.items() if name != "num_classes"} | {
-    "num_layers": 1,
-    "rotary": "dinov3",
-    "max_rotary_rescale": 2.0,
-    "gated_mlp": True,
-    "activation": "silu",
-}
-RECIPE = Recipe(
-    "adamw",
-    3e-3,
-    total_steps=14,
-    batch_size=4,
-    weight_decay=0.1,
-    label_smoothing=0.1,
-    crop_area=(0.5, 1.0),
-    stochastic_depth_rate=0.2,
-    layer_decay=0.8,
-    shift=0.1,
-    mixup=0.3,
-    **INTERRUPTED,
-)
+ENCODER = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}
+ROTARY = {"rotary": "dinov3", "max_rotary_rescale": 2.0}
+MODEL = {**ENCODER, **ROTARY, "gated_mlp": True, "activation": "silu"}
+RANDOM = {"crop_area": (0.5, 1.0), "stochastic_depth_rate": 0.2, "shift": 0.1, "mixup": 0.3}
+DECAY = {"weight_decay": 0.1, "layer_decay": 0.8, "label_smoothing": 0.1}
+RECIPE = Recipe("adamw", 3e-3, total_steps=14, batch_size=4, **RANDOM, **DECAY, **INTERRUPTED)
 
 SEGMENTERS = {
     "up": {"head": "up", "decoder_size": 8},
     "mask": {"head": "mask", "num_queries": 6, "query_blocks": 1, "loss_points": 32},
 }
-SEGMENTATION = Recipe(
-    "sgd",
-    0.1,
-    total_steps=24,
-    batch_size=4,
-    task="segmentation",
-    crop_area=None,
-    scale_jitter=(0.5, 2.0),
-    photometric=0.5,
-    **INTERRUPTED,
-)
+SCALED = {"crop_area": None, "scale_jitter": (0.5, 2.0), "photometric": 0.5}
+SEGMENTATION = Recipe("sgd", 0.1, 24, batch_size=4, task="segmentation", **SCALED, **INTERRUPTED)
 
 
 @pytest.fixture(scope="session")
@@ -75,15 +46,8 @@ def segmenting(tmp_path_factory):
     return configure
 
 
-PAIRS = Recipe(
-    "sgd",
-    0.1,
-    total_steps=24,
-    batch_size=4,
-    crop_area=(0.5, 1.0),
-    image_text={},
-    **{**INTERRUPTED, "accumulation_steps": 1},
-)
+WHOLE = {**INTERRUPTED, "accumulation_steps": 1}
+PAIRS = Recipe("sgd", 0.1, total_steps=24, batch_size=4, crop_area=(0.5, 1.0), image_text={}, **WHOLE)
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +74,6 @@ def pairing(tmp_path_factory):
 
 
 WITHOUT_LABELS = Recipe("adamw", 3e-3, 24, batch_size=4, crop_area=(0.5, 1.0), **INTERRUPTED)
-ENCODER = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}
 PIXELS = {"image_size": 4, "patch_size": 1, "palette": 6, "causal": True, "pooling": "gap", "norm": "rms"}
 HEAD = {"num_local": 1, "local_size": 8, "out_dim": 16, "hidden_dim": 12, "bottleneck_dim": 6}
 SCHEDULES = {"temperature_steps": 8, "first_teacher_temperature": 0.02, "freeze_steps": 3}
@@ -139,37 +102,6 @@ def labeled(segmenting, pairing, tmp_path_factory):
         return (segmenting if labels in SEGMENTERS else pairing)(labels, **changes)
 
     return configure
-
-
-@pytest.fixture
-def check_replicas(tmp_path, monkeypatch):
-    """A function that trains a run on one device and on two replicas, which must have the same numbers.
-
-    `changes` of the recipe are for the replicas alone.
-    """
-
-    def check(config, **changes):
-        from keras_vit.engine.strategy import TensorFlowDevices
-        from keras_vit.training.run import train
-
-        parts = dataclasses.replace(config, recipe=config.recipe.with_changes(**changes))
-        one, _ = train(config, tmp_path / "one", verbose=0)
-        with monkeypatch.context() as patch:
-            patch.setattr("keras_vit.training.run.make_devices", lambda name: TensorFlowDevices(devices(2)))
-            two, record = train(parts, tmp_path / "two", verbose=0)
-        assert record["replicas"] == 2
-        for row, wanted in zip(end_of(two.path)[0], end_of(one.path)[0], strict=True):
-            assert row == pytest.approx(wanted, rel=1e-4)
-        found, expected = (
-            arrays(keras.saving.load_model(run.pretrainer if run.pretrainer.exists() else run.model))
-            for run in (two, one)
-        )
-        assert found.keys() == expected.keys()
-        for name, value in expected.items():
-            atol = 1e-4 * max(np.abs(value).max(), 1e-2)
-            np.testing.assert_allclose(found[name], value, rtol=0, atol=atol, err_msg=name)
-
-    return check
 
 
 @pytest.fixture(scope="session")

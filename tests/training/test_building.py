@@ -7,14 +7,10 @@ from reference.small import NEWER, SMALL, images_for, small
 
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
+from keras_vit.models import MaskedPatchPredictor
 from keras_vit.models.configured import backbone
 from keras_vit.training import RECIPES, Recipe, building
-from keras_vit.training.building import (
-    build_model,
-    finished_model,
-    subset,
-    whole_model,
-)
+from keras_vit.training.building import build_model, finished_model, subset, whole_model
 from keras_vit.training.run_config import RunConfig
 from keras_vit.training.tasks import PRETRAINING, Pretraining
 from keras_vit.variants import parse_variant
@@ -48,14 +44,11 @@ def test_a_new_model_has_the_data_sets_classes_and_the_recipes_options():
     assert {model.dtype for model in model.trainable_variables} == {"float32"}
 
 
-def test_the_image_size_is_the_runs_or_the_recipes_or_the_models():
+def test_the_image_size_is_the_runs_or_the_recipes_or_the_models(stored):
     sizes = ((32, 16), (48, 48), (32, 16)), (None, (48, 48), (48, 48)), (None, None, (224, 224))
     for of_run, of_recipe, expected in sizes:
         model = build_model(config(RECIPE.with_changes(image_size=of_recipe), image_size=of_run), DATASET)
         assert model.image_size == expected
-
-
-def test_a_recipes_preprocessing_takes_the_image_size_of_the_run(stored):
     recipe = RECIPE.with_changes(model={"preprocessing": RECIPES["plain_s16"].model["preprocessing"]})
     for source in ({}, {"weights": stored[1], "model": None}):
         prepare = build_model(config(recipe, image_size=24, **source), DATASET).preprocessing
@@ -139,25 +132,17 @@ def test_a_pretrainer_gets_the_recipes_arguments_and_refuses_others(monkeypatch)
             build_model(config(recipe, objective=objective), DATASET)
 
 
-def test_the_whole_model_of_a_pretraining_run_is_plain_too():
-    recipe = RECIPE.with_changes(dropout_rate=0.5, dtype="mixed_bfloat16")
-    model = build_model(config(recipe, objective="masked_patch"), DATASET)
-    model.encoder.get_layer("encoder_norm").trainable = False
-    whole = whole_model(model)
-    assert type(whole) is type(model) and whole.compute_dtype == "float32"
-    assert whole.encoder.dropout_rate == 0 and len(whole.trainable_variables) == len(whole.weights)
-    np.testing.assert_equal(arrays(whole), arrays(model))
-
-
-def test_the_finished_model_is_plain_and_computes_the_same():
+@pytest.mark.parametrize("make, finish", [(lambda x: x, finished_model), (MaskedPatchPredictor, whole_model)])
+def test_the_finished_model_is_plain_and_computes_the_same(make, finish):
     rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"), 0.5)
-    model = small(**rates, dtype="mixed_bfloat16")
-    model.get_layer("encoder_norm").trainable = False
-    finished = finished_model(model)
-    assert {getattr(finished, name) for name in rates} == {0}
-    assert finished.compute_dtype == "float32"
+    model = make(small(**rates, dtype="mixed_bfloat16", num_classes=None))
+    backbone(model).get_layer("encoder_norm").trainable = False
+    finished = finish(model)
+    assert {getattr(backbone(finished), name) for name in rates} == {0}
+    assert type(finished) is type(model) and finished.compute_dtype == "float32"
     assert len(finished.trainable_variables) == len(finished.weights)
     np.testing.assert_equal(arrays(finished), arrays(model))
+    model, finished = backbone(model), backbone(finished)
     images = images_for(model)
     np.testing.assert_array_equal(finished(images, training=True), finished(images))
     np.testing.assert_allclose(finished(images), np.asarray(model(images), "float32"), atol=0.3)
@@ -180,9 +165,8 @@ def test_a_subset_of_masks_is_random():
 
 def test_a_subset_has_equal_numbers_from_each_class_as_far_as_possible():
     everything = samples([0] * 50 + [1] * 30 + [2] * 3)
-    assert counts(subset(everything, 9, 0)) == {0: 3, 1: 3, 2: 3}
-    assert counts(subset(everything, 15, 0)) == {0: 6, 1: 6, 2: 3}
-    assert sorted(counts(subset(everything, 10, 0)).values()) == [3, 3, 4]
+    for count, each in ((9, [3, 3, 3]), (15, [3, 6, 6]), (10, [3, 3, 4])):
+        assert sorted(counts(subset(everything, count, 0)).values()) == each
     taken = subset(everything, 20, 0)
     assert len(set(taken.images)) == 20
     for image, label in zip(taken.images, taken.labels):
@@ -197,8 +181,5 @@ def test_a_subset_depends_only_on_the_seed_and_contains_smaller_ones():
     first, again, other = (subset(everything, 10, seed).images for seed in (0, 0, 1))
     assert first == again != other
     assert {*first} < {*subset(everything, 20, 0).images}
-
-
-def test_a_subset_needs_known_labels():
     with pytest.raises(ValueError, match="needs labels that are known before reading"):
         subset(types.SimpleNamespace(labels=None), 4, 0)

@@ -145,20 +145,20 @@ class Breaks(keras.callbacks.Callback):
             self.model.trainable_variables[0].assign(self.model.trainable_variables[0] * np.nan)
 
 
-@pytest.mark.parametrize("cause", ["labels", "weights", "validation"])
-def test_a_diverged_run_stops_and_writes_no_checkpoint(cause, workdir):
+@pytest.mark.parametrize(
+    "breaking, options, words",
+    [
+        ([], {"labels": np.full(8, 9)}, "loss is nan at step 3: .* lower base_lr"),
+        ([Breaks], {}, "model/.* is nan at step 4: the run has diverged"),
+        ([Breaks], {"validation_data": (IMAGES, LABELS)}, "val_loss is nan at step 4: the run has diverged"),
+    ],
+    ids=["labels", "weights", "validation"],
+)
+def test_a_diverged_run_stops_and_writes_no_checkpoint(breaking, options, words, workdir):
     model, callback = compiled(), checkpointing(workdir)
     fit(model, callback, epochs=1)
-    options = {"labels": np.full(8, 9)} if cause == "labels" else {}
-    if cause == "validation":
-        options = {"validation_data": (IMAGES, LABELS)}
-    words = {
-        "labels": "loss is nan at step 3: .* lower base_lr",
-        "weights": "model/.* is nan at step 4: the run has diverged",
-        "validation": "val_loss is nan at step 4: the run has diverged",
-    }
-    with pytest.raises(ValueError, match=words[cause]):
-        fit(model, callback, *[Breaks()] * (cause != "labels"), epochs=1, **options)
+    with pytest.raises(ValueError, match=words):
+        fit(model, callback, *(make() for make in breaking), epochs=1, **options)
     assert steps_of(workdir.metrics())[:1] == [2] and callback.checkpoints.newest() == 2
 
 

@@ -44,15 +44,12 @@ def test_the_recipe_that_was_used_is_returned():
     assert recipe == RECIPES["finetune"].with_changes(total_steps=50, label_smoothing=0.2)
     assert model.loss.label_smoothing == 0.2 and model.steps_per_execution == 3
     assert model.optimizer.get_config()["learning_rate"]["config"]["total_steps"] == 50
+    recipe = compile_model(model, epochs=5, steps_per_epoch=40)
+    assert (recipe.total_steps, recipe.warmup_steps) == (200, 40)
+    assert compile_model(model, epochs=5, steps_per_epoch=2, total_steps=10).total_steps == 10
     own = Recipe("sgd", 0.5, total_steps=4, warmup_steps=0, batch_size=2)
     assert compile_model(model, own) == own
     assert float(model.optimizer.learning_rate) == 0.5
-
-
-def test_epochs_times_their_steps_are_the_total():
-    recipe = compile_model(small(num_layers=1), epochs=5, steps_per_epoch=40)
-    assert (recipe.total_steps, recipe.warmup_steps) == (200, 40)
-    assert compile_model(small(num_layers=1), epochs=5, steps_per_epoch=2, total_steps=10).total_steps == 10
 
 
 @pytest.mark.parametrize(
@@ -71,12 +68,6 @@ def test_epochs_times_their_steps_are_the_total():
 def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         compile_model(small(num_layers=1), **options)
-
-
-def test_a_linear_probe_trains_only_the_head():
-    model = small(num_layers=1)
-    compile_model(model, "linear_probe", total_steps=1, warmup_steps=0)
-    assert trainable(model) == {"head/kernel", "head/bias"}
 
 
 @pytest.mark.parametrize("name", NEWER)

@@ -58,14 +58,9 @@ def test_batches_of_features_are_in_the_order_of_the_images(tmp_path):
     samples, preprocessing = dataset.split("train"), segmenter().preprocessing
     images, labels = next(iter(evaluation_batches(samples, preprocessing, len(samples))))
     stored = frozen_features.FeatureSamples((images.numpy(),), labels.numpy())
-    pairs = [
-        (
-            training_batches(samples, preprocessing, 4, seed=3, steps=5, first_step=1),
-            stored.batches(4, 3, 5, first_step=1),
-        ),
-        (evaluation_batches(samples, preprocessing, 4), stored.batches(4, 3, 5)),
-    ]
-    for expected, found in pairs:
+    trained = training_batches(samples, preprocessing, 4, seed=3, steps=5, first_step=1)
+    pairs = [(trained, stored.batches(4, 3, 5, first_step=1))]
+    for expected, found in [*pairs, (evaluation_batches(samples, preprocessing, 4), stored.batches(4, 3, 5))]:
         for (images, labels), ((found_images,), found_labels) in zip(expected, found, strict=True):
             np.testing.assert_array_equal(found_images, images)
             np.testing.assert_array_equal(found_labels, labels)
@@ -80,12 +75,8 @@ def test_a_run_on_features_is_the_run_on_images_and_resumes_bit_for_bit(name, tm
     dataset = f"folder:{write_masks(tmp_path / 'data', count=12, size=(16, 16))}"
     model = {name: value for name, value in ENCODER.items() if name != "num_classes"}
     config = RunConfig(dataset if recipe.task == "segmentation" else "digits", recipe, model)
-    ends, line = [], "the frozen layers compute each image once\n"
-    for limit, path in (
-        (0, "images"),
-        (frozen_features.LIMIT, "features"),
-        (frozen_features.LIMIT, "resumed"),
-    ):
+    ends, line, limits = [], "the frozen layers compute each image once\n", [0] + 2 * [frozen_features.LIMIT]
+    for limit, path in zip(limits, ("images", "features", "resumed")):
         monkeypatch.setattr(frozen_features, "LIMIT", limit)
         if path == "resumed":
             with monkeypatch.context() as changes, pytest.raises(KeyboardInterrupt):

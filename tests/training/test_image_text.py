@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 from made.folders import write_captions
 from made.sampling import some
-from reference.comparing import arrays, assert_close, numpy, randomize
+from reference.comparing import arrays, numpy, randomize
 from reference.small import SMALL, small
 
-from keras_vit import ImageTextModel, TextPreprocessing, from_pretrained, save_weights
+from keras_vit import ImageTextModel, TextPreprocessing, save_weights
 from keras_vit.data import load_dataset, pair_batches
 from keras_vit.data.sources.digits_words import word_tokenizer
 from keras_vit.evaluation import retrieval
@@ -101,15 +101,6 @@ def test_a_finished_run_is_an_image_text_model_with_its_tokenizer(finished, digi
 
 def _pixels(samples):
     return [np.repeat(tf.io.decode_png(each).numpy(), 3, axis=-1) for each in samples.images]
-
-
-def test_its_image_tower_is_weights_for_other_runs(finished):
-    model = read_model(finished[0].model)
-    tower = from_pretrained(finished[0].model, num_classes=3)
-    assert tower.num_classes == 3
-    images = np.random.default_rng(0).uniform(-1, 1, (2, 16, 16, 3)).astype("float32")
-    found = tower.feature_extractor("representation")(images)["representation"]
-    assert_close(found, numpy(model.image(images)), 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -263,27 +254,6 @@ def test_what_does_not_fit_the_weights_is_refused(changes, files, message, tower
     with pytest.raises(ValueError, match=message):
         train(config, tmp_path / "run", 0)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.tensorflow_only("on JAX test_sharded_steps divides the batch among devices")
-@pytest.mark.parametrize("objective", ["sigmoid", "softmax"])
-def test_two_replicas_train_as_one_device_does(objective, pairing, check_replicas):
-    check_replicas(pairing(objective, dropout_rate=0.0, total_steps=8))
-
-
-@pytest.mark.slow
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
-    workdir, record = train(RunConfig("digits_words", RECIPE, SIZES), tmp_path / "whole", 0)
-    shutil.copytree(workdir.path, tmp_path / "resumed")
-    for name in ("model.keras", "result.json"):
-        (tmp_path / "resumed" / name).unlink()
-    for path in (tmp_path / "resumed" / "checkpoints").glob("*2*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    resumed, again = train(RunConfig("digits_words", RECIPE, SIZES), tmp_path / "resumed", 0)
-    for weight, found in zip(read_model(workdir.model).weights, read_model(resumed.model).weights):
-        np.testing.assert_array_equal(numpy(weight), numpy(found))
-    assert again["test_accuracy"] == record["test_accuracy"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A run on JAX: TensorFlow's numbers and files, and the same bits after interruptions."""
+"""Runs on JAX and TensorFlow: the same numbers and files, and the same bits after interruptions."""
 
 import dataclasses
 import shutil
@@ -133,7 +133,7 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
 @pytest.mark.parametrize(
     "backend, labels",
     [
-        *(("jax", "classes"), ("tensorflow", "up"), ("tensorflow", "mask")),
+        *(("jax", "classes"), ("tensorflow", "classes"), ("tensorflow", "up"), ("tensorflow", "mask")),
         *(("tensorflow", "sigmoid"), ("jax", "softmax")),
         *(("tensorflow", "mae"), ("tensorflow", "igpt"), ("jax", "dino")),
     ],

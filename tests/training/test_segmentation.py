@@ -4,6 +4,7 @@ import types
 
 import numpy as np
 import pytest
+from made.sampling import some
 from reference.comparing import assert_close, numpy
 from reference.small import SMALL
 
@@ -28,15 +29,7 @@ def built(*args, **changes):
     return build_model(config(*args, **changes), dataset)
 
 
-@pytest.mark.parametrize(
-    "segmenter",
-    [
-        {"head": "up", "decoder_size": 8},
-        pytest.param(None, marks=pytest.mark.slow),
-        pytest.param(QUERIES, marks=pytest.mark.slow),
-    ],
-    ids=["up", "linear", "mask"],
-)
+@pytest.mark.parametrize("segmenter", some([{"head": "up", "decoder_size": 8}, None, QUERIES], 3))
 def test_the_finished_model_is_a_segmenter_that_a_file_holds(segmenter, tmp_path):
     model = built(segmenter=segmenter, dropout_rate=0.1)
     assert isinstance(model, ImageSegmenter)

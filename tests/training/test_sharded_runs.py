@@ -5,7 +5,7 @@ import signal
 
 import numpy as np
 import pytest
-from made.workers import end_of, finish, free_ports, output_of, random_moments, start
+from made.workers import assert_near, end_of, finish, free_ports, output_of, random_moments, start
 from reference.small import INTERRUPTED
 
 import keras_vit
@@ -15,18 +15,8 @@ from keras_vit.training.run_config import RunConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow_only("JAX runs in processes of its own")]
 MODEL = {"patch_size": 8, "hidden_size": 16, "num_layers": 2, "mlp_dim": 32, "num_heads": 4}
-RECIPE = Recipe(
-    "sgd",
-    0.1,
-    total_steps=14,
-    batch_size=8,
-    label_smoothing=0.1,
-    crop_area=(0.5, 1.0),
-    stochastic_depth_rate=0.2,
-    shift=0.1,
-    mixup=0.3,
-    **INTERRUPTED,
-)
+RANDOM = {"crop_area": (0.5, 1.0), "stochastic_depth_rate": 0.2, "shift": 0.1, "mixup": 0.3}
+RECIPE = Recipe("sgd", 0.1, total_steps=14, batch_size=8, label_smoothing=0.1, **RANDOM, **INTERRUPTED)
 CONFIG = RunConfig("digits", RECIPE, MODEL, image_size=16)
 
 
@@ -57,13 +47,6 @@ def whole(on_jax, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     assert finish([on_jax(folder, CONFIG, folder / "run", "data_parallel")]) == [0], output_of(folder)
     return end_of(folder / "run")
-
-
-def assert_near(found, expected):
-    for row, wanted in zip(found[0], expected[0], strict=True):
-        assert row == pytest.approx(wanted, rel=1e-5, abs=1e-7)
-    for name, value in expected[1].items():
-        np.testing.assert_allclose(found[1][name], value, rtol=0, atol=2e-5 * max(np.abs(value).max(), 1e-2))
 
 
 def test_a_run_that_is_killed_at_ten_moments_ends_bit_for_bit_as_if_it_had_not_been(whole, on_jax, tmp_path):

@@ -5,7 +5,7 @@ import signal
 
 import numpy as np
 import pytest
-from made.workers import end_of, finish, free_ports, output_of, random_moments, start
+from made.workers import assert_near, end_of, finish, free_ports, output_of, random_moments, start
 
 pytestmark = pytest.mark.slow
 
@@ -55,14 +55,9 @@ def same(request, labeled, tmp_path):
 
 
 def test_two_workers_train_as_one_process_does(same, tmp_path):
-    config, (rows, weights, _) = same
+    config, found = same
     assert finish([start(tmp_path, config, tmp_path / "one", fixed=True)]) == [0], output_of(tmp_path)
-    expected_rows, expected, _ = end_of(tmp_path / "one")
-    for row, wanted in zip(rows, expected_rows, strict=True):
-        assert row == pytest.approx(wanted, rel=1e-4)
-    for name, value in expected.items():
-        atol = 1e-4 * max(np.abs(value).max(), 1e-2)
-        np.testing.assert_allclose(weights[name], value, rtol=0, atol=atol, err_msg=name)
+    assert_near(found, end_of(tmp_path / "one"), rel=1e-4, abs=1e-12, of_weights=1e-4)
 
 
 # (worker, moment) of each kill, one after the other in the same run; the first worker writes the checkpoints.

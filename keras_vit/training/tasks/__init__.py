@@ -1,5 +1,6 @@
 """The tasks that only runs have, a file for each: pairs of images and texts, and tasks without labels."""
 
+from keras_vit.tasks import TASKS, get_task
 from keras_vit.training.tasks.dino import DinoTask
 from keras_vit.training.tasks.igpt import PixelTask
 from keras_vit.training.tasks.image_text_pairs import Pairs as Pairs
@@ -15,3 +16,12 @@ PRETRAINING = {
     "igpt": PixelTask,
     "dino": DinoTask,
 }
+# The fields of recipes and runs that some tasks use and others do not.
+FIELDS_OF_TASKS = {
+    name for task in (*TASKS.values(), Pairs, *PRETRAINING.values()) for name in task.recipe_fields
+}
+
+
+def task_with_labels(recipe):
+    """The task of a recipe's labels, or of the pairs that it compares."""
+    return get_task(recipe.task) if recipe.image_text is None else Pairs()

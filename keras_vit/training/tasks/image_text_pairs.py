@@ -19,6 +19,14 @@ class Pairs(Task):
     reads_texts = True
     recipe_fields = ("image_text", "tokenizer", "class_weights")
 
+    def check_recipe(self, recipe):
+        others = (recipe.task != "single_label", recipe.class_weights is not None, recipe.mixes)
+        if any(others) or recipe.label_smoothing or recipe.accumulation_steps > 1:
+            raise ValueError(
+                "image_text compares whole batches of pairs: expected no other task, label_smoothing, "
+                "class_weights, mixup, cutmix or accumulation_steps"
+            )
+
     def metrics(self, outputs):
         return [PairRecall(of, k) for of in SIDES for k in (1, 5)]
 
