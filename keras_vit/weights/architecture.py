@@ -26,8 +26,8 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
             that of the metadata or of the variant with the same sizes.
 
     Returns:
-        dict of `VisionTransformer` arguments, without `image_size`, and with the `position_grid` of the
-        stored table.
+        dict of arguments for `VisionTransformer.from_config`, without `image_size`, and with the
+        `position_grid` of the stored table.
 
     Raises:
         ValueError: if arrays are missing that every Vision Transformer has, or the heads or the grid

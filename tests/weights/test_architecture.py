@@ -4,6 +4,7 @@ from reference.comparing import arrays, assert_same_arrays
 from reference.small import HYBRID, NO_TRANSFORMER, small
 
 from keras_vit import from_pretrained
+from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.variants import parse_variant
 from keras_vit.weights.architecture import infer_arguments
 from keras_vit.weights.layouts import LAYOUTS
@@ -28,7 +29,7 @@ def test_the_architecture_is_inferred(options):
     metadata = {name: getattr(model, name) for name in ("prefix_positions", "position_embedding")}
     inferred = infer_arguments(arrays(model), metadata)
     grid = inferred.pop("position_grid", None)
-    assert inferred == {name: getattr(model, name) for name in inferred}
+    assert inferred == {name: getattr(model, name, DEFAULTS.get(name)) for name in inferred}
     parts = {"class_token", "num_registers", "distillation", "pre_norm", "norm_after_pooling", "qkv_bias"}
     sizes = {"patch_size", "hidden_size", "num_layers", "mlp_dim", "num_heads", "num_classes", "in_channels"}
     assert sizes | {"pooling", "representation_size"} | (parts if model.num_layers else set()) <= {*inferred}
