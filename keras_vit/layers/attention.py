@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit.layers.control_dependencies import after
 from keras_vit.layers.dense import CompositeLayer, EinsumDense
+from keras_vit.layers.hints import HEAD_ROWS, HEADS, NORM_OF_PARTS, PARTS, WHOLE, sharded
 from keras_vit.layers.layer_norm import make_norm
 from keras_vit.layers.relative_position_bias import RelativePositionBias
 from keras_vit.layers.rotary import rotate
@@ -148,6 +149,8 @@ class MultiHeadSelfAttention(CompositeLayer):
     Source: Dosovitskiy et al. 2021, appendix A; flax's `MultiHeadDotProductAttention`.
     """
 
+    sharding = WHOLE
+
     def __init__(
         self,
         num_heads,
@@ -187,7 +190,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         heads = (self.num_heads, channels // self.num_heads)
         kv_heads = (self.num_kv_heads or self.num_heads, heads[1])
 
-        def projection(name, equation, inputs, outputs, bias_axes):
+        def projection(name, equation, inputs, outputs, bias_axes, sharding=HEADS):
             # Glorot limits of the flattened kernels, as in flax, not of their three-dimensional shape.
             limit = (6 / (math.prod(inputs) + math.prod(outputs))) ** 0.5
             layer = Projection(
@@ -198,14 +201,14 @@ class MultiHeadSelfAttention(CompositeLayer):
                 dtype=self.dtype_policy,
                 name=name,
             )
-            layer.build((None, None, *inputs))
+            sharded(layer, sharding).build((None, None, *inputs))
             return layer
 
-        def norm(kind, name, shape):
+        def norm(kind, name, shape, sharding=PARTS):
             if kind is None:
                 return None
             layer = make_norm(kind, self.norm_epsilon, self.dtype_policy, name)
-            layer.build((None, None, *shape))
+            sharded(layer, sharding).build((None, None, *shape))
             return layer
 
         to_heads, bias = "btc,chd->bthd", "hd" if self.qkv_bias else None
@@ -214,8 +217,9 @@ class MultiHeadSelfAttention(CompositeLayer):
         self.value = projection("value", to_heads, (channels,), kv_heads, bias)
         self.query_norm = norm(self.qk_norm, "query_norm", heads)
         self.key_norm = norm(self.qk_norm, "key_norm", heads)
-        self.output_norm = norm(self.sub_norm, "output_norm", (channels,))
-        self.out = projection("out", "bthd,hdc->btc", heads, (channels,), "c" if self.out_bias else None)
+        self.output_norm = norm(self.sub_norm, "output_norm", (channels,), NORM_OF_PARTS)
+        out_bias = "c" if self.out_bias else None
+        self.out = projection("out", "bthd,hdc->btc", heads, (channels,), out_bias, HEAD_ROWS)
         self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
         self.position_bias = None
         if self.relative_grid is not None:

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.dense import CompositeLayer
+from keras_vit.layers.hints import WHOLE
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
 
@@ -36,6 +37,8 @@ class AttentionPooling(CompositeLayer):
     Source: Lee et al. 2019 (Set Transformer); Zhai et al. 2022, "Scaling Vision Transformers",
     section 3.2; `MAPHead` of `big_vision`.
     """
+
+    sharding = WHOLE
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import TOKEN
 from keras_vit.rules import integer
 
 
@@ -31,6 +32,8 @@ class ClassToken(Configurable):
     Source: Dosovitskiy et al. 2021, section 3.1, equation 1; Touvron et al. 2021 (DeiT);
     Darcet et al. 2024 (registers).
     """
+
+    sharding = TOKEN
 
     def __init__(self, num_tokens=1, initializer="zeros", **kwargs):
         super().__init__(**kwargs)

@@ -6,6 +6,7 @@ from keras import ops
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.dense import CompositeLayer
+from keras_vit.layers.hints import WHOLE, sharded
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.rules import number
@@ -56,6 +57,8 @@ class EncoderBlock(CompositeLayer):
     2021 (CaiT); stochastic depth: Huang et al. 2016; norms after the residuals: Vaswani et al. 2017,
     section 3.1.
     """
+
+    sharding = WHOLE
 
     def __init__(
         self,
@@ -185,6 +188,34 @@ class EncoderBlock(CompositeLayer):
         return cls(**{**config, **{name: load(config[name]) for name in PARTS if name in config}})
 
 
+def number_stack(layers):
+    """Number the layers of a stack of blocks, for layer-wise decay of the learning rate.
+
+    The layers before the first block count as one, and so does each block. Each layer and variable of them
+    gets `layers_above`, the number of these to the last block; the layers after it are the top, like all
+    that are in no stack, and have 0.
+
+    Args:
+        layers: The layers of a stack, and those before and after it, in the order of the data flow.
+
+    Example:
+        >>> layers = [keras.layers.Identity(), EncoderBlock(2, 8), EncoderBlock(2, 8)]
+        >>> number_stack(layers)
+        >>> [layer.layers_above for layer in layers]
+        [3, 2, 1]
+
+    Source: Bao et al. 2022 (BEiT, arXiv 2106.08254), section 3.
+    """
+    blocks = [index for index, layer in enumerate(layers) if isinstance(layer, EncoderBlock)]
+    if not blocks:
+        return
+    above = dict.fromkeys(range(blocks[0]), len(blocks) + 1)
+    above |= {index: len(blocks) - count for count, index in enumerate(blocks)}
+    for index, count in above.items():
+        for part in (*layers[index]._flatten_layers(), *layers[index].weights):
+            part.layers_above = count
+
+
 def _serialized(part):
     config = keras.saving.serialize_keras_object(part)
     config.pop("build_config", None)  # It would build the part outside the block, with other paths.
@@ -193,7 +224,7 @@ def _serialized(part):
 
 def _scale(value, policy, name):
     if value is None:
-        return keras.layers.Identity(dtype=policy, name=name)
+        return sharded(keras.layers.Identity(dtype=policy, name=name), WHOLE)
     return LayerScale(value, dtype=policy, name=name)
 
 
@@ -212,6 +243,8 @@ class LayerScale(Configurable):
 
     Source: Touvron et al. 2021, "Going deeper with Image Transformers" (CaiT), equation 3.
     """
+
+    sharding = WHOLE
 
     def __init__(self, value, **kwargs):
         super().__init__(**kwargs)

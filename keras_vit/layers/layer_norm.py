@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.hints import WHOLE
 from keras_vit.layers.xla_form import XLA_FORM, moments
 from keras_vit.rules import one_of
 
@@ -27,6 +28,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     Source: Ba et al. 2016; `flax.linen.LayerNorm`, as used in `vit_jax`.
     """
+
+    sharding = WHOLE
 
     def __init__(self, epsilon=1e-6, name=None, dtype=None, trainable=True):
         super().__init__(epsilon=epsilon, name=name, dtype=dtype, trainable=trainable)
@@ -64,6 +67,8 @@ class RMSNormalization(keras.layers.RMSNormalization):
 
     Source: Zhang and Sennrich 2019 (arXiv 1910.07467), equation 4.
     """
+
+    sharding = WHOLE
 
     def __init__(self, epsilon=1e-6, name=None, dtype=None, trainable=True):
         super().__init__(epsilon=epsilon, name=name, dtype=dtype, trainable=trainable)

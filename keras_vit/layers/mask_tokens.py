@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import TOKEN
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -28,6 +29,9 @@ class MaskTokens(Configurable):
     Source: Dosovitskiy et al. 2021, appendix B.1.2; Devlin et al. 2019 (BERT), section 3.1; He et al. 2022
     (MAE), section 3.
     """
+
+    sharding = TOKEN
+    is_head = True
 
     def __init__(self, initializer="random_normal", **kwargs):
         super().__init__(**kwargs)

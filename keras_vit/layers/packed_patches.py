@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers.attention import MASKED
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import TABLE
 from keras_vit.layers.patch_embedding import pair
 
 
@@ -32,6 +33,8 @@ class PackedPositionEmbs(Configurable):
     Source: `_pos_emb_resize` of `big_vision/models/proj/image_text/naflex_vit.py`; Dehghani et al. 2023
     (NaViT, arXiv 2307.06304).
     """
+
+    sharding = TABLE
 
     def __init__(self, grid_size, **kwargs):
         super().__init__(**kwargs)

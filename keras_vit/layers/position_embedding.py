@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import TABLE
 from keras_vit.layers.patch_embedding import pair
 from keras_vit.rules import one_of
 
@@ -45,6 +46,8 @@ class AddPositionEmbs(Configurable):
     Source: Dosovitskiy et al. 2021, section 3.1 and appendix D.4; "sincos2d" from Beyer et al. 2022
     (`big_vision`).
     """
+
+    sharding = TABLE
 
     def __init__(
         self,

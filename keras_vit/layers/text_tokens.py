@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers.attention import MASKED, causal_bias
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import FREE
 from keras_vit.rules import integer, one_of
 
 TOKENS = ("first", "last", "argmax", "eos")
@@ -27,6 +28,8 @@ class TokenEmbedding(Configurable):
 
     Source: Vaswani et al. 2017, section 3.4, without its factor.
     """
+
+    sharding = FREE
 
     def __init__(self, vocabulary_size, channels, **kwargs):
         super().__init__(**kwargs)
