@@ -59,12 +59,11 @@ def enable_lora(model, rank, targets=("query", "value"), alpha=None, train=None)
         layer.enable_lora(rank, alpha)
         if layer.bias is not None:
             layer.bias.trainable = False
-    heads = [
-        layer
-        for layer in model._flatten_layers()
-        if (getattr(layer, "is_head", False) if train is None else layer.name in train)
-    ]
-    trained = {*map(id, [*heads, *chosen])}
+    if train is None:
+        heads = [layer for layer in model._flatten_layers() if getattr(layer, "is_head", False)]
+    else:
+        heads = [layer for layer in model._flatten_layers() if layer.name in train]
+    trained = {*map(id, [*chosen, *heads])}
     _freeze_all_but(trained, model)
     _forget_compiled(model)
 

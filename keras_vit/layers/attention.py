@@ -64,6 +64,15 @@ def attend(scores, value):
     return ops.einsum("bhqk,bkhd->bqhd", ops.cast(scores, value.dtype), value)
 
 
+def masking_bias(is_masked):
+    """The bias of scores by which no query attends to some tokens: float32, 0 or a large negative number.
+
+    >>> masking_bias(np.array([False, True])).numpy().tolist()
+    [0.0, -1000000000.0]
+    """
+    return ops.where(is_masked, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32"))
+
+
 def causal_bias(queries, keys):
     """The bias of scores by which queries attend to keys of their own number and of lower ones.
 
@@ -80,7 +89,7 @@ def causal_bias(queries, keys):
     Source: Vaswani et al. 2017, section 3.2.3.
     """
     later = ops.expand_dims(keys, 0) > ops.expand_dims(queries, 1)
-    return ops.expand_dims(ops.where(later, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32")), 0)
+    return ops.expand_dims(masking_bias(later), 0)
 
 
 def query_chunks(queries, keys, max_scores=None):
@@ -170,19 +179,8 @@ class MultiHeadSelfAttention(CompositeLayer):
     ):
         # Positions stay in float32 under mixed precision; the projections cast the tokens.
         super().__init__(autocast=False, **kwargs)
-        self.num_heads = num_heads
-        self.qkv_bias = qkv_bias
-        self.dropout_rate = dropout_rate
-        self.key_bias = key_bias
-        self.out_bias = out_bias
-        self.num_kv_heads = num_kv_heads
-        self.qk_norm = qk_norm
-        self.sub_norm = sub_norm
-        self.norm_epsilon = norm_epsilon
-        self.rotation = optional(one_of(ROTATIONS)).check("rotation", rotation)
-        self.relative_grid = relative_grid
-        self.class_token = class_token
-        self.causal = causal
+        optional(one_of(ROTATIONS)).check("rotation", rotation)
+        self.store_arguments(locals())
 
     def build(self, tokens_shape, query_shape=None, positions_shape=None, bias_shape=None):
         channels = tokens_shape[-1]

@@ -50,11 +50,7 @@ class AttentionPooling(CompositeLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
-        self.activation = activation
-        self.norm_epsilon = norm_epsilon
-        self.qkv_bias = qkv_bias
+        self.store_arguments(locals())
         policy = self.dtype_policy
         self.attention = MultiHeadSelfAttention(num_heads, qkv_bias, dtype=policy, name="attention")
         self.mlp_norm = LayerNormalization(norm_epsilon, dtype=policy, name="mlp_norm")

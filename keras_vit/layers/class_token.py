@@ -53,6 +53,3 @@ class ClassToken(Configurable):
     def compute_output_shape(self, input_shape):
         batch, tokens, channels = input_shape
         return (batch, tokens and tokens + self.num_tokens, channels)
-
-    def get_config(self):
-        return {**super().get_config(), "initializer": keras.initializers.serialize(self.initializer)}

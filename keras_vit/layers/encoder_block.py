@@ -84,20 +84,10 @@ class EncoderBlock(CompositeLayer):
         if post_norm and norm_after_residual:
             raise ValueError("expected one of post_norm and norm_after_residual; got both")
         super().__init__(autocast=False, **kwargs)  # of positions, which stay in float32
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
-        self.activation = activation
-        self.norm_epsilon = norm_epsilon
-        self.qkv_bias = qkv_bias
-        self.layer_scale = layer_scale
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.stochastic_depth_rate = stochastic_depth_rate
-        self.remat = remat
-        self.scale_mlp = scale_mlp
-        self.post_norm = post_norm
-        self.norm_after_residual = norm_after_residual
+        arguments = locals()
+        self.store_arguments({name: value for name, value in arguments.items() if name not in PARTS})
 
+        # In this order they are the block's layers, and so are its weights.
         parts = (attention_norm, attention, mlp_norm, mlp)
         self.given_parts = [name for name, part in zip(PARTS, parts) if part is not None]
         policy = self.dtype_policy

@@ -51,6 +51,3 @@ class MaskTokens(Configurable):
 
     def compute_output_shape(self, tokens_shape, sources_shape):
         return (*sources_shape, tokens_shape[-1])
-
-    def get_config(self):
-        return {**super().get_config(), "initializer": keras.initializers.serialize(self.initializer)}

@@ -79,13 +79,8 @@ class MlpBlock(CompositeLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.mlp_dim = mlp_dim
-        self.activation = one_of(ACTIVATIONS).check("activation", activation)
-        self.dropout_rate = dropout_rate
-        self.gated = gated
-        self.use_bias = use_bias
-        self.sub_norm = sub_norm
-        self.norm_epsilon = norm_epsilon
+        one_of(ACTIVATIONS).check("activation", activation)
+        self.store_arguments(locals())
 
     def build(self, input_shape):
         def dense(units, name, sharding):

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.attention import MASKED, causal_bias
+from keras_vit.layers.attention import causal_bias, masking_bias
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import FREE
 from keras_vit.rules import integer, one_of
@@ -98,8 +98,7 @@ class TokenPaddingBias(Configurable):
     def call(self, ids):
         batch, length = ops.shape(ids)
         is_padding = ops.cast(ids, "int32") == self.pad_id
-        bias = ops.where(is_padding, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32"))
-        return ops.reshape(bias, (batch, 1, 1, length))
+        return ops.reshape(masking_bias(is_padding), (batch, 1, 1, length))
 
     def compute_output_spec(self, ids):
         batch, length = ids.shape

@@ -3,34 +3,26 @@
 import numpy as np
 
 from keras_vit.layers import resize_position_grid
+from keras_vit.preprocessing.image_resizing import KERNELS
 from keras_vit.rules import one_of
 
 
-def _hat(x):
-    return np.maximum(1 - np.abs(x), 0)
-
-
-def _cubic(x):
-    """Keys's cubic kernel with a = -1/2, as in Pillow, TensorFlow and torch's antialiased resize."""
-    x = np.abs(x)
-    return np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, np.where(x < 2, ((2.5 - 0.5 * x) * x - 4) * x + 2, 0))
-
-
-def _pixel_centered(kernel, antialias, old, new):
+def _pixel_centered(interpolation, antialias, old, new):
     """(new, old) weights of a resize with half-pixel centers."""
+    _, kernel = KERNELS[interpolation]
     scale = old / new
     width = max(scale, 1) if antialias else 1
     centers = (np.arange(new)[:, np.newaxis] + 0.5) * scale - 0.5
     if not antialias:
         centers = np.clip(centers, 0, old - 1)
-    weights = kernel((np.arange(old) - centers) / width)
+    weights = kernel((np.arange(old) - centers) / width, np)
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-_PIXEL_CENTERED = {  # kernel, and whether it is widened to antialias
-    "bicubic_antialias": (_cubic, True),
-    "bilinear_antialias": (_hat, True),
-    "bilinear_half_pixel": (_hat, False),
+_PIXEL_CENTERED = {  # interpolation, and whether its kernel is widened to antialias
+    "bicubic_antialias": ("bicubic", True),
+    "bilinear_antialias": ("bilinear", True),
+    "bilinear_half_pixel": ("bilinear", False),
 }
 POSITION_RESIZES = ("bilinear", *_PIXEL_CENTERED)
 
@@ -139,7 +131,7 @@ def resized_patch_kernel(kernel, patch_size):
     """
     # B is separable, and so is its pseudo-inverse.
     by_row, by_column = (
-        np.linalg.pinv(_pixel_centered(_hat, False, old, new).T)
+        np.linalg.pinv(_pixel_centered("bilinear", False, old, new).T)
         for old, new in zip(kernel.shape[:2], patch_size)
     )
     resized = np.einsum("ij,kl,jlcd->ikcd", by_row, by_column, kernel.astype("float64"), optimize=True)

@@ -9,7 +9,6 @@ from keras_vit.engine.sharding import Sharded, check_heads, make_distribution, p
 
 B8, B2M4 = {"batch": 8}, {"batch": 2, "model": 4}
 DIVIDED = {"hidden_size": 16, "num_layers": 1, "mlp_dim": 32, "num_heads": 4}
-WHOLE, PARTS = ("fsdp", "model_parallel"), ("fsdp",)
 
 
 @pytest.mark.parametrize(
@@ -108,37 +107,26 @@ def test_model_parallel_divides_the_heads_of_models_without_labels():
     assert [axes[path] for path in outer] == [-1, -1, -1, None]
 
 
-@pytest.mark.parametrize(
-    "name, strategies",
-    [
-        ("patch_embedding", PARTS),
-        ("class_token", PARTS),
-        ("position_embedding", WHOLE),
-        ("encoder_block_0", WHOLE),
-        ("attention", WHOLE),
-        ("query", PARTS),
-        ("query_norm", PARTS),
-        ("out", WHOLE),
-        ("mlp", WHOLE),
-        ("dense_0", PARTS),
-        ("dense_1", WHOLE),
-        ("mlp_norm", WHOLE),
-        ("attention_scale", WHOLE),
-        ("tokens", WHOLE),
-        ("head", WHOLE),
-        ("pooled", ()),
-    ],
-)
-def test_tokens_stay_divided_by_the_batch_alone(name, strategies):
-    model = small(qk_norm=True)
-    layer = next(layer for layer in model._flatten_layers() if layer.name == name)
-    with keras.name_scope(layer.name, caller=layer):  # as Keras asks for the layout
-        layouts = {
-            strategy: distribution(strategy).get_tensor_layout(f"{layer.path}/output")
-            for strategy in ("data_parallel", "fsdp", "model_parallel")
-        }
-    axes = {strategy: layout.axes for strategy, layout in layouts.items() if layout}
-    assert axes == dict.fromkeys(strategies, ("batch",))
+WHOLE = "position_embedding encoder_block_0 attention out mlp dense_1 mlp_norm attention_scale tokens head"
+PARTS = "patch_embedding patch_tokens class_token query query_norm dense_0"
+KEPT = {  # the strategies under which the output of a layer is kept divided by the batch alone
+    **dict.fromkeys(WHOLE.split(), {"fsdp", "model_parallel"}),
+    **dict.fromkeys(PARTS.split(), {"fsdp"}),
+    "pooled": set(),
+}
+
+
+def test_tokens_stay_divided_by_the_batch_alone():
+    kept = {}
+    for layer in small(qk_norm=True, num_layers=1)._flatten_layers():
+        with keras.name_scope(layer.name, caller=layer):  # as Keras asks for the layout
+            layouts = {
+                strategy: distribution(strategy).get_tensor_layout(f"{layer.path}/output")
+                for strategy in ("data_parallel", "fsdp", "model_parallel")
+            }
+        assert {layout.axes for layout in layouts.values() if layout} <= {("batch",)}
+        kept[layer.name] = {strategy for strategy, layout in layouts.items() if layout}
+    assert {name: kept[name] for name in KEPT} == KEPT
 
 
 @pytest.mark.parametrize(
