@@ -40,10 +40,8 @@ def litert_form(model):
         True
     """
     for layer in model._flatten_layers():
-        if type(layer) in _CALLS:
-            layer.call = functools.partial(_CALLS[type(layer)], layer)
-        if isinstance(layer, AttentionPooling):
-            layer.scores = functools.partial(_probe_scores, layer)
+        for method, form in FORMS.get(type(layer), {}).items():
+            setattr(layer, method, functools.partial(form, layer))
         if isinstance(layer, MultiHeadSelfAttention) and layer.rotation == "interleaved":
             _rotate_halves(layer)
 
@@ -180,19 +178,20 @@ def _semantic_scores(layer, masks, classes, images):
     return tf.reshape(scores, (batch, height, width, scores.shape[-1]))
 
 
-_CALLS = {
-    PaletteEmbedding: _palette,
-    PatchEmbedding: _patches,
-    Dense: _dense,
-    Projection: _projection,
-    MlpBlock: _mlp,
-    StdConv2D: _convolution,
-    AttentionPooling: _attention_pooling,
-    ResizeToImage: _resize_to_image,
-    SemanticScores: _semantic_scores,
-    LayerNormalization: _layer_norm,
-    keras.layers.GroupNormalization: _group_norm,
-    keras.layers.UnitNormalization: _unit_norm,
+# The methods that a layer of exactly this class gets in place of its own.
+FORMS = {
+    PaletteEmbedding: {"call": _palette},
+    PatchEmbedding: {"call": _patches},
+    Dense: {"call": _dense},
+    Projection: {"call": _projection},
+    MlpBlock: {"call": _mlp},
+    StdConv2D: {"call": _convolution},
+    AttentionPooling: {"call": _attention_pooling, "scores": _probe_scores},
+    ResizeToImage: {"call": _resize_to_image},
+    SemanticScores: {"call": _semantic_scores},
+    LayerNormalization: {"call": _layer_norm},
+    keras.layers.GroupNormalization: {"call": _group_norm},
+    keras.layers.UnitNormalization: {"call": _unit_norm},
 }
 
 

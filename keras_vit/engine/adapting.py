@@ -5,10 +5,8 @@ from keras import ops
 from keras_vit.layers.dense import adaptable_layers, float_kernel
 from keras_vit.rules import integer
 
-HEADS = ("head", "head_distillation", "mask_token", "prediction")
 
-
-def enable_lora(model, rank, targets=("query", "value"), alpha=None, train=HEADS):
+def enable_lora(model, rank, targets=("query", "value"), alpha=None, train=None):
     """Prepare fine-tuning by low-rank adaptation (LoRA): train small factors of frozen kernels, and the head.
 
     The kernel W of a target becomes W + alpha / rank · A B, where A has W's shape with `rank` as its last
@@ -24,8 +22,8 @@ def enable_lora(model, rank, targets=("query", "value"), alpha=None, train=HEADS
         targets: Names of the dense layers to adapt: in a block "query", "key", "value" and "out" of the
             attention and "dense_0" and "dense_1" of the MLP; also "pre_logits".
         alpha: Scale of the product A B, which is divided by `rank`; None for `rank`, a scale of 1.
-        train: Names of layers that are trained in full, if the model has them. All other weights are
-            frozen, including biases.
+        train: Names of layers that are trained in full, if the model has them; None for its heads, the layers
+            whose attribute `is_head` is true. All other weights are frozen, including biases.
 
     Raises:
         ValueError: for a rank that is not a positive int, or a target that is not a dense layer of the
@@ -61,7 +59,11 @@ def enable_lora(model, rank, targets=("query", "value"), alpha=None, train=HEADS
         layer.enable_lora(rank, alpha)
         if layer.bias is not None:
             layer.bias.trainable = False
-    trained = {id(layer) for layer in model._flatten_layers() if layer.name in train} | {*map(id, chosen)}
+    if train is None:
+        heads = [layer for layer in model._flatten_layers() if getattr(layer, "is_head", False)]
+    else:
+        heads = [layer for layer in model._flatten_layers() if layer.name in train]
+    trained = {*map(id, [*chosen, *heads])}
     _freeze_all_but(trained, model)
     _forget_compiled(model)
 

@@ -1,7 +1,6 @@
 """Optimizers that sum the gradients over all replicas before they clip them."""
 
 import contextlib
-import re
 
 import keras
 from keras import ops
@@ -15,6 +14,8 @@ LAYER_DECAY = optional(number(above=0, high=1))
 class _GlobalOptimizer:
     """The order of reduction, the variables that decay, and layer-wise rates, for both optimizers.
 
+    A variable of a stack has its rate by `layers_above`, which the models number (`layers.encoder_block`).
+
     Keras clips each replica's gradient before it sums over the replicas, so that two replicas train another
     model than one. Here `_clip_gradients`, which Keras calls first, sums, and the later sum does nothing.
     """
@@ -22,8 +23,8 @@ class _GlobalOptimizer:
     def build(self, variables):
         if self.built:
             return
-        below_top = layers_below_top([variable.path for variable in variables])
-        self._rate_factors = [(self.layer_decay or 1.0) ** layers for layers in below_top]
+        decay = self.layer_decay or 1.0
+        self._rate_factors = [decay ** getattr(variable, "layers_above", 0) for variable in variables]
         self._frozen_steps = [getattr(variable, "frozen_steps", 0) for variable in variables]
         self._decays = [variable.path.endswith("/kernel") for variable in variables]
         super().build(variables)
@@ -52,36 +53,6 @@ class _GlobalOptimizer:
 
         def _all_reduce_sum_gradients(self, grads_and_vars):
             return grads_and_vars
-
-
-def layers_below_top(paths):
-    """The number of layers between each variable and the top of its tower, for layer-wise decay.
-
-    The variables before a tower's first block are a layer, so is each block, and so are the variables after
-    the last block, the top. A tower is the blocks with a common prefix. Variables outside all towers are at
-    the top, such as those of a linear probe.
-
-    Args:
-        paths: The paths of the variables, those of each tower in the order of the data flow.
-
-    Example:
-        >>> tower = ["patch_embedding/kernel", "encoder_block_0/mlp/kernel", "encoder_norm/gamma"]
-        >>> layers_below_top([*tower, *(f"text/{path}" for path in tower), "logit_factors/scale"])
-        [2, 1, 0, 2, 1, 0, 0]
-    """
-    matches = [re.match(r"((?:.*/)?)encoder_block_(\d+)/", path) for path in paths]
-    tops = {"": 0}
-    for match in filter(None, matches):
-        tops[match[1]] = max(tops.get(match[1], 0), int(match[2]) + 2)
-    depths, below = dict.fromkeys(tops, 0), []
-    for path, match in zip(paths, matches):
-        tower = max(filter(path.startswith, tops), key=len)
-        if match:
-            depths[tower] = int(match[2]) + 1
-        elif depths[tower]:
-            depths[tower] = tops[tower]
-        below.append(tops[tower] - depths[tower])
-    return below
 
 
 @keras.saving.register_keras_serializable("keras_vit")

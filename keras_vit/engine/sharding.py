@@ -7,61 +7,34 @@ import re
 
 import keras
 import numpy as np
+from keras.src.backend.common import global_state
 
+from keras_vit.layers.hints import FREE
 from keras_vit.rules import one_of
 
 STRATEGIES = ("auto", "single", "data_parallel", "fsdp", "model_parallel")
 BATCH, MODEL = "batch", "model"  # the axes of a mesh
-# The axis of a variable, counted from its end, that model_parallel shards. Query, key and value are sharded
-# by heads and the MLP's first layer by columns, so that each device computes its own heads and hidden units;
-# the rows of the layer after them then give one sum over the devices for each.
-HEADS = r"(?:^|/)(?:query|key|value)/(?:kernel|bias)$"
-MODEL_AXES = {
-    HEADS: -2,
-    r"attention/out/kernel$": -3,
-    r"attention/output_norm/": -1,
-    r"position_bias/table$": -1,
-    r"(?:^|/)mlp/(?:dense_0|gate|up)/(?:kernel|bias)$": -1,
-    r"(?:^|/)mlp/hidden_norm/": -1,
-    r"(?:^|/)mlp/dense_1/kernel$": -2,
-    r"(?:^|/)(?:patch_embedding|position_embedding)/|(?:^|/)\w+_tokens?/token$": -1,
-    r"(?:^|/)(?:pre_logits|head|head_distillation|prediction)/(?:kernel|bias)$": -1,
-    r"(?:^|/)(?:projection_0|last_layer)/(?:kernel|bias)$": -1,  # of DINO's head
-    r"(?:^|/)projection_1/kernel$": -2,
-}
-# Layers whose outputs are kept divided by the batch alone. Otherwise the compiler would divide tokens like
-# the weights next to them, and send tokens from device to device instead of weights.
-TOKENS = (
-    r"(?:^|/)(?:(?:decoder_)?position_embedding|tokens|(?:en|de)coder_block_\d+|attention|mlp"
-    r"|(?:attention|mlp|encoder|decoder|pooled)_norm|decoder_embedding"
-    r"|out|dense_1|(?:attention|mlp)_scale|attention_pooling|pre_logits|head\w*|prediction)/output$"
-)
-# Under model_parallel the outputs of these are divided by heads, hidden units and channels, too.
-PARTS = (
-    r"(?:^|/)(?:query|key|value|dense_0|gate|up|(?:query|key|output|hidden)_norm|patch_embedding|\w+_tokens?)"
-    r"/output$"
-)
 
 
-def variable_axes(path, shape, strategy, mesh):
+def variable_axes(shape, strategy, mesh, model_axis=None):
     """The mesh axis that each axis of a variable is sharded over.
 
     Args:
-        path: Of the variable, such as "encoder_block_0/mlp/dense_0/kernel".
-        shape: Its shape.
+        shape: Of the variable.
         strategy: "data_parallel" (each device has the whole variable), "fsdp" (each has a part of the largest
             axis that the devices divide) or "model_parallel" (heads, the MLP's hidden units, channels of the
             embeddings and classes).
         mesh: The sizes of the mesh's axes, `{"batch": …}` or `{"batch": …, "model": …}`.
+        model_axis: The axis that model_parallel shards, counted from the end, as in the `axes` of the layer's
+            `Sharding`; None for none.
 
     Returns:
         A tuple of an axis name or None for each axis. An axis that the mesh does not divide is not sharded.
 
     Example:
-        >>> variable_axes("encoder_block_0/mlp/dense_0/kernel", (768, 3072), "fsdp", {"batch": 8})
+        >>> variable_axes((768, 3072), "fsdp", {"batch": 8})
         (None, 'batch')
-        >>> mesh = {"batch": 2, "model": 4}
-        >>> variable_axes("encoder_block_0/attention/query/kernel", (768, 12, 64), "model_parallel", mesh)
+        >>> variable_axes((768, 12, 64), "model_parallel", {"batch": 2, "model": 4}, model_axis=-2)
         (None, 'model', None)
 
     Source: FSDP: Rajbhandari et al. 2020, "ZeRO" (arXiv 1910.02054), stage 3; model parallelism: Shoeybi et
@@ -70,11 +43,11 @@ def variable_axes(path, shape, strategy, mesh):
     name, candidates = MODEL, []
     if strategy == "fsdp":
         name, candidates = BATCH, sorted(range(len(shape)), key=lambda axis: -shape[axis])
-    elif strategy == "model_parallel":
-        candidates = [len(shape) + axis for pattern, axis in MODEL_AXES.items() if re.search(pattern, path)]
+    elif strategy == "model_parallel" and model_axis is not None:
+        candidates = [len(shape) + model_axis]
     axes = [None] * len(shape)
     for axis in candidates:
-        if axis >= 0 and shape[axis] and shape[axis] % mesh[name] == 0:
+        if shape[axis] and shape[axis] % mesh[name] == 0:
             axes[axis] = name
             break
     return tuple(axes)
@@ -122,24 +95,30 @@ def parse_strategy(text, devices):
     return strategy, {BATCH: batch, MODEL: model}
 
 
-def check_heads(variables, mesh):
+def check_heads(model, mesh):
     """Raise ValueError unless the mesh's model axis divides the attention heads.
 
     Args:
-        variables: (path, shape) of each of a model's variables.
+        model: A Keras model.
         mesh: As for `variable_axes`.
     """
     parts = mesh.get(MODEL, 1)
-    for path, shape in variables:
-        if re.search(HEADS, path) and shape[-2] % parts:
-            raise ValueError(
-                f"expected a model axis that divides the attention heads; got {parts} for the {shape[-2]} "
-                f"heads of {path}"
-            )
+    for layer in model._flatten_layers():
+        sharding = _sharding(layer)
+        for variable in layer.weights:
+            axis = sharding.axes.get(variable.name) if sharding.by_heads else None
+            if axis is not None and variable.shape[axis] % parts:
+                raise ValueError(
+                    f"expected a model axis that divides the attention heads; got {parts} for the "
+                    f"{variable.shape[axis]} heads of {variable.path}"
+                )
 
 
 class Sharded(keras.distribution.ModelParallel):
     """A `keras.distribution` of trainable variables by `variable_axes`, and of batches by the batch axis.
+
+    Layers say in their attribute `sharding`, a `Sharding`, what model_parallel divides and which outputs are
+    kept divided by the batch alone.
 
     Optimizer slots get the layouts of their variables from Keras. Other variables, such as the metrics', are
     on every device.
@@ -169,18 +148,30 @@ class Sharded(keras.distribution.ModelParallel):
         layout = getattr(variable, "_layout", None)
         if layout is not None:
             return layout
-        axes = (None,) * len(variable.shape)
-        if variable.trainable:
-            axes = variable_axes(variable.path, variable.shape, self.strategy, self.mesh)
-        return keras.distribution.TensorLayout(axes, self.device_mesh)
+        return keras.distribution.TensorLayout(self.axes(variable, _current_layer()), self.device_mesh)
+
+    def axes(self, variable, layer):
+        """The mesh axis of each axis of a layer's variable."""
+        if not variable.trainable:
+            return (None,) * len(variable.shape)
+        model_axis = _sharding(layer).axes.get(variable.name)
+        return variable_axes(variable.shape, self.strategy, self.mesh, model_axis)
 
     def get_tensor_layout(self, path):
-        if self.strategy == "data_parallel":
-            return None
-        outputs = TOKENS if self.strategy == "model_parallel" else f"{TOKENS}|{PARTS}"
-        if re.search(outputs, path):
+        kept = {"data_parallel": (), "fsdp": ("whole", "parts"), "model_parallel": ("whole",)}[self.strategy]
+        if _sharding(_current_layer()).output in kept:
             return keras.distribution.TensorLayout((BATCH,), self.device_mesh)
         return None
+
+
+def _current_layer():
+    """The layer that creates a variable or has computed an output: Keras says no more than its path."""
+    scopes = global_state.get_global_attribute("name_scope_stack")
+    return scopes[-1].caller if scopes else None
+
+
+def _sharding(layer):
+    return getattr(layer, "sharding", FREE)
 
 
 def make_distribution(strategy="auto", devices=None):
@@ -286,9 +277,7 @@ class Devices:
     def check_model(self, model):
         """Raise ValueError if the mesh does not divide the model's heads."""
         if self.distribution:
-            check_heads(
-                [(variable.path, variable.shape) for variable in model.weights], self.distribution.mesh
-            )
+            check_heads(model, self.distribution.mesh)
 
     def distribute(self, batches, batch_size, accumulation_steps=None):
         """A dataset for `fit` of this worker's part of each batch.

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit.layers.control_dependencies import after
 from keras_vit.layers.dense import CompositeLayer, EinsumDense
+from keras_vit.layers.hints import HEAD_ROWS, HEADS, NORM_OF_PARTS, PARTS, WHOLE, sharded
 from keras_vit.layers.layer_norm import make_norm
 from keras_vit.layers.relative_position_bias import RelativePositionBias
 from keras_vit.layers.rotary import rotate
@@ -63,6 +64,15 @@ def attend(scores, value):
     return ops.einsum("bhqk,bkhd->bqhd", ops.cast(scores, value.dtype), value)
 
 
+def masking_bias(is_masked):
+    """The bias of scores by which no query attends to some tokens: float32, 0 or a large negative number.
+
+    >>> masking_bias(np.array([False, True])).numpy().tolist()
+    [0.0, -1000000000.0]
+    """
+    return ops.where(is_masked, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32"))
+
+
 def causal_bias(queries, keys):
     """The bias of scores by which queries attend to keys of their own number and of lower ones.
 
@@ -79,7 +89,7 @@ def causal_bias(queries, keys):
     Source: Vaswani et al. 2017, section 3.2.3.
     """
     later = ops.expand_dims(keys, 0) > ops.expand_dims(queries, 1)
-    return ops.expand_dims(ops.where(later, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32")), 0)
+    return ops.expand_dims(masking_bias(later), 0)
 
 
 def query_chunks(queries, keys, max_scores=None):
@@ -148,6 +158,8 @@ class MultiHeadSelfAttention(CompositeLayer):
     Source: Dosovitskiy et al. 2021, appendix A; flax's `MultiHeadDotProductAttention`.
     """
 
+    sharding = WHOLE
+
     def __init__(
         self,
         num_heads,
@@ -167,19 +179,8 @@ class MultiHeadSelfAttention(CompositeLayer):
     ):
         # Positions stay in float32 under mixed precision; the projections cast the tokens.
         super().__init__(autocast=False, **kwargs)
-        self.num_heads = num_heads
-        self.qkv_bias = qkv_bias
-        self.dropout_rate = dropout_rate
-        self.key_bias = key_bias
-        self.out_bias = out_bias
-        self.num_kv_heads = num_kv_heads
-        self.qk_norm = qk_norm
-        self.sub_norm = sub_norm
-        self.norm_epsilon = norm_epsilon
-        self.rotation = optional(one_of(ROTATIONS)).check("rotation", rotation)
-        self.relative_grid = relative_grid
-        self.class_token = class_token
-        self.causal = causal
+        optional(one_of(ROTATIONS)).check("rotation", rotation)
+        self.store_arguments(locals())
 
     def build(self, tokens_shape, query_shape=None, positions_shape=None, bias_shape=None):
         channels = tokens_shape[-1]
@@ -187,7 +188,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         heads = (self.num_heads, channels // self.num_heads)
         kv_heads = (self.num_kv_heads or self.num_heads, heads[1])
 
-        def projection(name, equation, inputs, outputs, bias_axes):
+        def projection(name, equation, inputs, outputs, bias_axes, sharding=HEADS):
             # Glorot limits of the flattened kernels, as in flax, not of their three-dimensional shape.
             limit = (6 / (math.prod(inputs) + math.prod(outputs))) ** 0.5
             layer = Projection(
@@ -198,14 +199,14 @@ class MultiHeadSelfAttention(CompositeLayer):
                 dtype=self.dtype_policy,
                 name=name,
             )
-            layer.build((None, None, *inputs))
+            sharded(layer, sharding).build((None, None, *inputs))
             return layer
 
-        def norm(kind, name, shape):
+        def norm(kind, name, shape, sharding=PARTS):
             if kind is None:
                 return None
             layer = make_norm(kind, self.norm_epsilon, self.dtype_policy, name)
-            layer.build((None, None, *shape))
+            sharded(layer, sharding).build((None, None, *shape))
             return layer
 
         to_heads, bias = "btc,chd->bthd", "hd" if self.qkv_bias else None
@@ -214,8 +215,9 @@ class MultiHeadSelfAttention(CompositeLayer):
         self.value = projection("value", to_heads, (channels,), kv_heads, bias)
         self.query_norm = norm(self.qk_norm, "query_norm", heads)
         self.key_norm = norm(self.qk_norm, "key_norm", heads)
-        self.output_norm = norm(self.sub_norm, "output_norm", (channels,))
-        self.out = projection("out", "bthd,hdc->btc", heads, (channels,), "c" if self.out_bias else None)
+        self.output_norm = norm(self.sub_norm, "output_norm", (channels,), NORM_OF_PARTS)
+        out_bias = "c" if self.out_bias else None
+        self.out = projection("out", "bthd,hdc->btc", heads, (channels,), out_bias, HEAD_ROWS)
         self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
         self.position_bias = None
         if self.relative_grid is not None:

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.dense import CompositeLayer
+from keras_vit.layers.hints import WHOLE
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
 
@@ -37,6 +38,8 @@ class AttentionPooling(CompositeLayer):
     section 3.2; `MAPHead` of `big_vision`.
     """
 
+    sharding = WHOLE
+
     def __init__(
         self,
         num_heads,
@@ -47,11 +50,7 @@ class AttentionPooling(CompositeLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
-        self.activation = activation
-        self.norm_epsilon = norm_epsilon
-        self.qkv_bias = qkv_bias
+        self.store_arguments(locals())
         policy = self.dtype_policy
         self.attention = MultiHeadSelfAttention(num_heads, qkv_bias, dtype=policy, name="attention")
         self.mlp_norm = LayerNormalization(norm_epsilon, dtype=policy, name="mlp_norm")

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import TOKEN
 from keras_vit.rules import integer
 
 
@@ -32,6 +33,8 @@ class ClassToken(Configurable):
     Darcet et al. 2024 (registers).
     """
 
+    sharding = TOKEN
+
     def __init__(self, num_tokens=1, initializer="zeros", **kwargs):
         super().__init__(**kwargs)
         self.num_tokens = integer(at_least=1).check("num_tokens", num_tokens)
@@ -50,6 +53,3 @@ class ClassToken(Configurable):
     def compute_output_shape(self, input_shape):
         batch, tokens, channels = input_shape
         return (batch, tokens and tokens + self.num_tokens, channels)
-
-    def get_config(self):
-        return {**super().get_config(), "initializer": keras.initializers.serialize(self.initializer)}

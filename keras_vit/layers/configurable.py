@@ -11,10 +11,24 @@ class Configurable(keras.layers.Layer):
     A subclass that adds arguments passes the others on as `**kwargs`.
     """
 
+    def store_arguments(self, arguments):
+        """Store constructor arguments that need no conversion as attributes, but the layer's own and Keras's.
+
+        Args:
+            arguments: `locals()` at the start of the constructor.
+        """
+        for name, value in arguments.items():
+            if name not in ("self", "kwargs", "__class__"):
+                setattr(self, name, value)
+
     def get_config(self):
         names = {}
         for cls in reversed(type(self).__mro__):
             if issubclass(cls, Configurable) and cls is not Configurable and "__init__" in vars(cls):
                 _, *parameters = inspect.signature(cls.__init__).parameters.values()
                 names |= {p.name: None for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        values = {name: getattr(self, name) for name in names}
+        for name, value in values.items():
+            if isinstance(value, keras.initializers.Initializer):
+                values[name] = keras.initializers.serialize(value)
+        return {**super().get_config(), **values}

@@ -24,6 +24,8 @@ class _Adaptable:
     zeros for both factors, so that no gradient reaches them.
     """
 
+    layers_above = 0  # see `number_stack`
+
     def build(self, input_shape):
         for name, value in _configs.get().get(self.path, {}).items():
             setattr(self, "dtype_policy" if name == "dtype" else name, value)
@@ -35,6 +37,8 @@ class _Adaptable:
     def enable_lora(self, rank, lora_alpha=None, **initializers):
         # Keras's Dense ignores the alpha of its configuration.
         super().enable_lora(rank, self.lora_alpha if lora_alpha is None else lora_alpha, **initializers)
+        for name in FACTORS:
+            getattr(self, name).layers_above = self.layers_above
 
     def save_own_variables(self, store):
         with _without_lora(self):

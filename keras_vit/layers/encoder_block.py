@@ -6,6 +6,7 @@ from keras import ops
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.dense import CompositeLayer
+from keras_vit.layers.hints import WHOLE, sharded
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.rules import number
@@ -57,6 +58,8 @@ class EncoderBlock(CompositeLayer):
     section 3.1.
     """
 
+    sharding = WHOLE
+
     def __init__(
         self,
         num_heads=None,
@@ -81,20 +84,10 @@ class EncoderBlock(CompositeLayer):
         if post_norm and norm_after_residual:
             raise ValueError("expected one of post_norm and norm_after_residual; got both")
         super().__init__(autocast=False, **kwargs)  # of positions, which stay in float32
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
-        self.activation = activation
-        self.norm_epsilon = norm_epsilon
-        self.qkv_bias = qkv_bias
-        self.layer_scale = layer_scale
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.stochastic_depth_rate = stochastic_depth_rate
-        self.remat = remat
-        self.scale_mlp = scale_mlp
-        self.post_norm = post_norm
-        self.norm_after_residual = norm_after_residual
+        arguments = locals()
+        self.store_arguments({name: value for name, value in arguments.items() if name not in PARTS})
 
+        # In this order they are the block's layers, and so are its weights.
         parts = (attention_norm, attention, mlp_norm, mlp)
         self.given_parts = [name for name, part in zip(PARTS, parts) if part is not None]
         policy = self.dtype_policy
@@ -185,6 +178,34 @@ class EncoderBlock(CompositeLayer):
         return cls(**{**config, **{name: load(config[name]) for name in PARTS if name in config}})
 
 
+def number_stack(layers):
+    """Number the layers of a stack of blocks, for layer-wise decay of the learning rate.
+
+    The layers before the first block count as one, and so does each block. Each layer and variable of them
+    gets `layers_above`, the number of these to the last block; the layers after it are the top, like all
+    that are in no stack, and have 0.
+
+    Args:
+        layers: The layers of a stack, and those before and after it, in the order of the data flow.
+
+    Example:
+        >>> layers = [keras.layers.Identity(), EncoderBlock(2, 8), EncoderBlock(2, 8)]
+        >>> number_stack(layers)
+        >>> [layer.layers_above for layer in layers]
+        [3, 2, 1]
+
+    Source: Bao et al. 2022 (BEiT, arXiv 2106.08254), section 3.
+    """
+    blocks = [index for index, layer in enumerate(layers) if isinstance(layer, EncoderBlock)]
+    if not blocks:
+        return
+    above = dict.fromkeys(range(blocks[0]), len(blocks) + 1)
+    above |= {index: len(blocks) - count for count, index in enumerate(blocks)}
+    for index, count in above.items():
+        for part in (*layers[index]._flatten_layers(), *layers[index].weights):
+            part.layers_above = count
+
+
 def _serialized(part):
     config = keras.saving.serialize_keras_object(part)
     config.pop("build_config", None)  # It would build the part outside the block, with other paths.
@@ -193,7 +214,7 @@ def _serialized(part):
 
 def _scale(value, policy, name):
     if value is None:
-        return keras.layers.Identity(dtype=policy, name=name)
+        return sharded(keras.layers.Identity(dtype=policy, name=name), WHOLE)
     return LayerScale(value, dtype=policy, name=name)
 
 
@@ -212,6 +233,8 @@ class LayerScale(Configurable):
 
     Source: Touvron et al. 2021, "Going deeper with Image Transformers" (CaiT), equation 3.
     """
+
+    sharding = WHOLE
 
     def __init__(self, value, **kwargs):
         super().__init__(**kwargs)

@@ -3,12 +3,23 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.hints import WHOLE
 from keras_vit.layers.xla_form import XLA_FORM, moments
 from keras_vit.rules import one_of
 
 
+class _Norm:
+    sharding = WHOLE
+
+    def __init__(self, epsilon=1e-6, name=None, dtype=None, trainable=True):
+        super().__init__(epsilon=epsilon, name=name, dtype=dtype, trainable=trainable)
+
+    def get_config(self):
+        return {**keras.layers.Layer.get_config(self), "epsilon": self.epsilon}
+
+
 @keras.saving.register_keras_serializable("keras_vit")
-class LayerNormalization(keras.layers.LayerNormalization):
+class LayerNormalization(_Norm, keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization` over the channels, with fewer passes over memory.
 
     The input is centered once, and the variance is that of the centered values; on JAX mean and variance of
@@ -28,9 +39,6 @@ class LayerNormalization(keras.layers.LayerNormalization):
     Source: Ba et al. 2016; `flax.linen.LayerNorm`, as used in `vit_jax`.
     """
 
-    def __init__(self, epsilon=1e-6, name=None, dtype=None, trainable=True):
-        super().__init__(epsilon=epsilon, name=name, dtype=dtype, trainable=trainable)
-
     def call(self, inputs):
         x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
         if XLA_FORM and x.dtype != inputs.dtype:
@@ -44,12 +52,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
         )
         return ops.cast(x, self.compute_dtype)
 
-    def get_config(self):
-        return {**keras.layers.Layer.get_config(self), "epsilon": self.epsilon}
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class RMSNormalization(keras.layers.RMSNormalization):
+class RMSNormalization(_Norm, keras.layers.RMSNormalization):
     """`keras.layers.RMSNormalization` over the channels, whose weight has the name of a layer norm's.
 
     Args:
@@ -65,17 +70,11 @@ class RMSNormalization(keras.layers.RMSNormalization):
     Source: Zhang and Sennrich 2019 (arXiv 1910.07467), equation 4.
     """
 
-    def __init__(self, epsilon=1e-6, name=None, dtype=None, trainable=True):
-        super().__init__(epsilon=epsilon, name=name, dtype=dtype, trainable=trainable)
-
     def build(self, input_shape):
         # Like a layer norm's, it is not rounded to the compute type before the product.
         self.scale = self.add_weight(
             shape=(input_shape[-1],), initializer="ones", autocast=False, name="gamma"
         )
-
-    def get_config(self):
-        return {**keras.layers.Layer.get_config(self), "epsilon": self.epsilon}
 
 
 NORMS = {"layer": LayerNormalization, "rms": RMSNormalization}

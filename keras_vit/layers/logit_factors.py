@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import FREE
 from keras_vit.rules import one_of
 
 OBJECTIVES = {
@@ -40,6 +41,8 @@ class LogitFactors(Configurable):
 
     Source: Zhai et al. 2023 (SigLIP, arXiv 2303.15343), section 3.2; Radford et al. 2021 (CLIP), section 2.5.
     """
+
+    sharding = FREE
 
     def __init__(self, objective="sigmoid", **kwargs):
         super().__init__(**kwargs)

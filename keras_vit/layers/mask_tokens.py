@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import TOKEN
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -29,6 +30,9 @@ class MaskTokens(Configurable):
     (MAE), section 3.
     """
 
+    sharding = TOKEN
+    is_head = True
+
     def __init__(self, initializer="random_normal", **kwargs):
         super().__init__(**kwargs)
         self.initializer = keras.initializers.get(initializer)
@@ -47,6 +51,3 @@ class MaskTokens(Configurable):
 
     def compute_output_shape(self, tokens_shape, sources_shape):
         return (*sources_shape, tokens_shape[-1])
-
-    def get_config(self):
-        return {**super().get_config(), "initializer": keras.initializers.serialize(self.initializer)}

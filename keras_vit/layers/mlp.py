@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.dense import CompositeLayer, Dense
+from keras_vit.layers.hints import COLUMNS, NORM_OF_PARTS, ROWS, WHOLE, sharded
 from keras_vit.layers.layer_norm import make_norm
 from keras_vit.layers.xla_form import merged_tokens
 from keras_vit.rules import one_of
@@ -64,6 +65,8 @@ class MlpBlock(CompositeLayer):
     (arXiv 2002.05202), equation 6; the norm: Wang et al. 2022 (arXiv 2210.06423), sub-LN.
     """
 
+    sharding = WHOLE
+
     def __init__(
         self,
         mlp_dim,
@@ -76,17 +79,12 @@ class MlpBlock(CompositeLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.mlp_dim = mlp_dim
-        self.activation = one_of(ACTIVATIONS).check("activation", activation)
-        self.dropout_rate = dropout_rate
-        self.gated = gated
-        self.use_bias = use_bias
-        self.sub_norm = sub_norm
-        self.norm_epsilon = norm_epsilon
+        one_of(ACTIVATIONS).check("activation", activation)
+        self.store_arguments(locals())
 
     def build(self, input_shape):
-        def dense(units, name):
-            return Dense(
+        def dense(units, name, sharding):
+            layer = Dense(
                 units,
                 use_bias=self.use_bias,
                 kernel_initializer="glorot_uniform",
@@ -94,16 +92,18 @@ class MlpBlock(CompositeLayer):
                 dtype=self.dtype_policy,
                 name=name,
             )
+            return sharded(layer, sharding)
 
         first = ("gate", "up") if self.gated else ("dense_0",)
         for name in first:
-            setattr(self, name, dense(self.mlp_dim, name))
+            setattr(self, name, dense(self.mlp_dim, name, COLUMNS))
             getattr(self, name).build(input_shape)
-        self.dense_1 = dense(input_shape[-1], "dense_1")
+        self.dense_1 = dense(input_shape[-1], "dense_1", ROWS)
         self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
         hidden_shape = (*input_shape[:-1], self.mlp_dim)
         if self.sub_norm is not None:
-            self.hidden_norm = make_norm(self.sub_norm, self.norm_epsilon, self.dtype_policy, "hidden_norm")
+            norm = make_norm(self.sub_norm, self.norm_epsilon, self.dtype_policy, "hidden_norm")
+            self.hidden_norm = sharded(norm, NORM_OF_PARTS)
             self.hidden_norm.build(hidden_shape)
         self.dense_1.build(hidden_shape)
 

@@ -3,8 +3,9 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.attention import MASKED
+from keras_vit.layers.attention import masking_bias
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import TABLE
 from keras_vit.layers.patch_embedding import pair
 
 
@@ -32,6 +33,8 @@ class PackedPositionEmbs(Configurable):
     Source: `_pos_emb_resize` of `big_vision/models/proj/image_text/naflex_vit.py`; Dehghani et al. 2023
     (NaViT, arXiv 2307.06304).
     """
+
+    sharding = TABLE
 
     def __init__(self, grid_size, **kwargs):
         super().__init__(**kwargs)
@@ -98,8 +101,7 @@ class PaddingBias(Configurable):
         batch, count = ops.shape(tokens)[:2]
         patches = ops.prod(ops.cast(grids, "int32"), axis=1, keepdims=True)
         is_padding = ops.expand_dims(ops.arange(count, dtype="int32"), 0) >= patches
-        bias = ops.where(is_padding, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32"))
-        return ops.reshape(bias, (batch, 1, 1, count))
+        return ops.reshape(masking_bias(is_padding), (batch, 1, 1, count))
 
     def compute_output_spec(self, tokens, grids):
         batch, count = tokens.shape[:2]

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import Sharding
 from keras_vit.rules import integer
 
 
@@ -50,6 +51,8 @@ class PaletteEmbedding(Configurable):
 
     Source: Chen et al. 2020, "Generative Pretraining from Pixels" (iGPT), section 3.2.
     """
+
+    sharding = Sharding({"table": -1}, "parts")
 
     def __init__(self, hidden_size, colors, **kwargs):
         super().__init__(autocast=False, **kwargs)  # of the images

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import COLUMNS
 from keras_vit.rules import Rule
 
 
@@ -71,6 +72,8 @@ class PatchEmbedding(Configurable):
 
     Source: Dosovitskiy et al. 2021, section 3.1, equation 1; layer `embedding` of `vit_jax`.
     """
+
+    sharding = COLUMNS
 
     def __init__(self, hidden_size, patch_size, use_bias=True, crop=False, **kwargs):
         super().__init__(**kwargs)

@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import TABLE
 from keras_vit.layers.patch_embedding import pair
 from keras_vit.rules import one_of
 
@@ -46,6 +47,8 @@ class AddPositionEmbs(Configurable):
     (`big_vision`).
     """
 
+    sharding = TABLE
+
     def __init__(
         self,
         kind="learned",
@@ -56,11 +59,10 @@ class AddPositionEmbs(Configurable):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.kind = one_of(KINDS).check("kind", kind)
-        self.grid_size = pair(grid_size, "grid_size")
-        self.num_prefix_tokens = num_prefix_tokens
-        self.endpoint = endpoint
-        self.interpolation = one_of(INTERPOLATIONS).check("interpolation", interpolation)
+        one_of(KINDS).check("kind", kind)
+        one_of(INTERPOLATIONS).check("interpolation", interpolation)
+        grid_size = pair(grid_size, "grid_size")
+        self.store_arguments(locals())
 
     def build(self, tokens_shape, grid_shape=None):
         if self.kind == "learned":

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import Sharding
 from keras_vit.layers.patch_embedding import pair
 
 PREFIX_PAIRS = 3  # class token to patch, patch to class token, class token to itself
@@ -76,6 +77,8 @@ class RelativePositionBias(Configurable):
 
     Source: Bao et al. 2021 (BEiT, arXiv 2106.08254), after Liu et al. 2021 (Swin).
     """
+
+    sharding = Sharding({"table": -1}, output=None)
 
     def __init__(self, num_heads, grid_size, class_token=True, **kwargs):
         super().__init__(**kwargs)

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import FREE
 from keras_vit.layers.patch_embedding import SIZE, pair
 from keras_vit.layers.position_embedding import grid_positions
 from keras_vit.rules import boolean, number, one_of, optional
@@ -100,6 +101,8 @@ class RotaryPositions(Configurable):
     Source: Su et al. 2021 (arXiv 2104.09864); Fang et al. 2023 (EVA-02); Heo et al. 2024 (RoPE-ViT, arXiv
     2403.13298); Siméoni et al. 2025 (DINOv3, arXiv 2508.10104).
     """
+
+    sharding = FREE
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from keras.src import backend  # keras.ops.image.resize refuses sizes that only 
 from keras_vit.layers.attention import MASKED
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.dense import CompositeLayer
+from keras_vit.layers.hints import FREE, sharded
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.rules import one_of
@@ -53,10 +54,11 @@ class UpscaleBlock(CompositeLayer):
     def build(self, input_shape):
         policy, channels = self.dtype_policy, input_shape[-1]
         options = {"data_format": "channels_last", "dtype": policy}
-        self.transposed = keras.layers.Conv2DTranspose(channels, 2, 2, name="transposed", **options)
-        self.depthwise = keras.layers.DepthwiseConv2D(
+        transposed = keras.layers.Conv2DTranspose(channels, 2, 2, name="transposed", **options)
+        depthwise = keras.layers.DepthwiseConv2D(
             3, padding="same", use_bias=False, name="depthwise", **options
         )
+        self.transposed, self.depthwise = sharded(transposed, FREE), sharded(depthwise, FREE)
         self.norm = LayerNormalization(self.norm_epsilon, dtype=policy, name="norm")
         for layer in (self.transposed, self.depthwise, self.norm):
             layer.build((None, None, None, channels))
@@ -119,6 +121,8 @@ class QueryAttentionBias(Configurable):
 
     Source: Kerssies et al. 2025 (EoMT), section 3.2; Cheng et al. 2022 (Mask2Former), equation 1.
     """
+
+    sharding = FREE
 
     def __init__(self, num_prefix_tokens, **kwargs):
         super().__init__(**kwargs)

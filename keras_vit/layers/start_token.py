@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import TOKEN
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -21,6 +22,8 @@ class StartToken(Configurable):
 
     Source: Chen et al. 2020 (iGPT); `sos` in `model.py` of openai/image-gpt.
     """
+
+    sharding = TOKEN
 
     def build(self, input_shape):
         self.token = self.add_weight(

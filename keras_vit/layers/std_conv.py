@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.hints import FREE
+
 
 @keras.saving.register_keras_serializable("keras_vit")
 class StdConv2D(keras.layers.Conv2D):
@@ -25,6 +27,8 @@ class StdConv2D(keras.layers.Conv2D):
 
     Source: Qiao et al. 2019 (arXiv 1903.10520); `StdConv` of `vit_jax/models_resnet.py`.
     """
+
+    sharding = FREE
 
     def __init__(self, *args, epsilon=1e-5, variance_epsilon=0.0, **kwargs):
         super().__init__(*args, **kwargs)

@@ -3,8 +3,9 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.attention import MASKED, causal_bias
+from keras_vit.layers.attention import causal_bias, masking_bias
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import FREE
 from keras_vit.rules import integer, one_of
 
 TOKENS = ("first", "last", "argmax", "eos")
@@ -27,6 +28,8 @@ class TokenEmbedding(Configurable):
 
     Source: Vaswani et al. 2017, section 3.4, without its factor.
     """
+
+    sharding = FREE
 
     def __init__(self, vocabulary_size, channels, **kwargs):
         super().__init__(**kwargs)
@@ -95,8 +98,7 @@ class TokenPaddingBias(Configurable):
     def call(self, ids):
         batch, length = ops.shape(ids)
         is_padding = ops.cast(ids, "int32") == self.pad_id
-        bias = ops.where(is_padding, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32"))
-        return ops.reshape(bias, (batch, 1, 1, length))
+        return ops.reshape(masking_bias(is_padding), (batch, 1, 1, length))
 
     def compute_output_spec(self, ids):
         batch, length = ids.shape

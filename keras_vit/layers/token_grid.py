@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import PARTS
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -19,6 +20,8 @@ class GridToTokens(Configurable):
 
     Source: Dosovitskiy et al. 2021, section 3.1.
     """
+
+    sharding = PARTS
 
     def call(self, grid):
         batch, height, width, channels = ops.shape(grid)

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import Sharding
 from keras_vit.rules import integer
 
 
@@ -27,6 +28,8 @@ class WeightNormDense(Configurable):
     Source: Salimans and Kingma 2016 (arXiv 1602.07868), equation 2 with g = 1; `DINOHead` of
     `facebookresearch/dino`.
     """
+
+    sharding = Sharding({"kernel": -1}, output=None)
 
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)

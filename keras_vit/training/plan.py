@@ -162,9 +162,6 @@ class _OnChips(Sharded):
         super().__init__(strategy, mesh, [f"tpu:{number}" for number in range(math.prod(mesh.values()))])
         self.sharding = sharding
 
-    def get_variable_layout(self, variable):
-        return self.sharding(*super().get_variable_layout(variable).axes)
-
     def get_tensor_layout(self, path):
         layout = super().get_tensor_layout(path)
         return layout and self.sharding(*layout.axes)
@@ -202,10 +199,11 @@ class _Step:
         with keras.StatelessScope(initialize_variables=False):
             model = build_model(config, names)
         compile_model(model, recipe, task=config.task)
-        check_heads([(v.path, v.shape) for v in model.variables], self.sizes)
+        check_heads(model, self.sizes)
         # As in a run on JAX, the optimizer's slots take the layouts of their variables.
-        for variable in model.trainable_variables:
-            variable._layout = self.distribution.get_variable_layout(variable)
+        for layer in model._flatten_layers():
+            for variable in layer._trainable_variables:
+                variable._layout = self.sharding(*self.distribution.axes(variable, layer))
         batch = self._batch(model)
         with keras.StatelessScope(initialize_variables=False):
             model.optimizer.build(model.trainable_variables)

@@ -20,6 +20,7 @@ from keras_vit import layers, preprocessing, variants
 from keras_vit.layers import segmentation_head
 from keras_vit.layers.attention import Projection
 from keras_vit.layers.dense import Dense, EinsumDense
+from keras_vit.layers.hints import Sharding
 
 TOKENS, GRID, IMAGE = (5, 8), (2, 3, 8), (16, 16, 3)
 
@@ -398,6 +399,18 @@ def gradients(layer, inputs, factors):
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(layer(*inputs) * factors)
     return tape.gradient(loss, [v.value for v in layer.trainable_variables])
+
+
+@every_case
+def test_layers_with_weights_say_how_devices_divide_them(cls, arguments, shapes):
+    """Their class says it, or the layer or model that creates them, as for any dense layer."""
+    layer, _ = ready(cls, arguments, shapes)
+    parts = [part for part in layer._flatten_layers() if part._trainable_variables]
+    silent = {part.path for part in parts if not isinstance(getattr(part, "sharding", None), Sharding)}
+    assert silent == ({layer.path} if cls in (Dense, EinsumDense, Projection) else set())
+    for part in parts:
+        for variable in part._trainable_variables if part.path not in silent else ():
+            assert -part.sharding.axes.get(variable.name, -1) <= max(len(variable.shape), 1), variable.path
 
 
 # Docstrings --------------------------------------------------------------------------------------

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from reference.small import NEWER, images_for, small
 
-from keras_vit.engine.optimizers import layers_below_top, make_optimizer
+import keras_vit
+from keras_vit.engine.optimizers import make_optimizer
 from keras_vit.training import SGD, AdamW, WarmupDecay, compile_model
 from keras_vit.training.recipes import Recipe
 
 RATE = WarmupDecay(0.2, total_steps=8, warmup_steps=2)
 BFLOAT16 = ml_dtypes.bfloat16
+LORA = ("attention/query", "mlp/dense_0")
 
 
 def depth_factors(paths, blocks, decay):
@@ -108,25 +110,64 @@ def test_the_optimizer_of_a_recipe_has_its_hyperparameters_and_schedule(kind, op
     assert config["learning_rate"]["config"] == schedule
 
 
+def rate_factors(model):
+    """The factor of each trainable variable's rate by its path, with a layer decay of 0.5."""
+    optimizer = AdamW(1.0, weight_decay=0.1, layer_decay=0.5)
+    optimizer.build(model.trainable_variables)
+    return dict(zip([v.path for v in model.trainable_variables], optimizer._rate_factors))
+
+
 def test_layer_decay_counts_the_blocks_of_each_tower():
-    tower = [
-        "embedding/table",
-        "encoder_block_0/mlp/kernel",
-        "encoder_block_1/mlp/kernel",
-        "encoder_norm/gamma",
-    ]
-    paths = [*tower, *(f"text/{path}" for path in tower), "logit_factors/scale"]
-    assert layers_below_top(paths) == [3, 2, 1, 0, 3, 2, 1, 0, 0]
+    sizes = {"hidden_size": 12, "mlp_dim": 20, "num_heads": 3}
+    text = {**sizes, "vocabulary_size": 8, "length": 4, "num_layers": 1, "norm_after_residual": True}
+    model = keras_vit.ImageTextModel(small(num_classes=None), text, image_projection=12)
+    factors = rate_factors(model)
+    image = [path for path in factors if not path.startswith(("text/", "image_projection/", "logit_"))]
+    text = [path for path in factors if path.startswith("text/")]
+    of_text = depth_factors([path.removeprefix("text/") for path in text], 1, 0.5)
+    assert {path: factors[path] for path in image} == depth_factors(image, 2, 0.5)
+    assert [factors[path] for path in text] == [*of_text.values()]
+    assert {factors[path] for path in factors if path not in (*image, *text)} == {1.0}
+
+
+def test_layer_decay_of_a_model_around_an_encoder():
+    """A mask token before the blocks is an embedding, what comes between or after them is not."""
+    encoder = small(num_classes=None)
+    predictor = rate_factors(keras_vit.MaskedPatchPredictor(encoder))
+    segmenter = rate_factors(keras_vit.ImageSegmenter(encoder, 5, head="mask", num_queries=2, query_blocks=1))
+    assert predictor["mask_token/token"] == predictor["patch_embedding/kernel"] == 0.125
+    assert segmenter["patch_embedding/kernel"] == 0.125
+    of_blocks = {path.split("/")[0]: factor for path, factor in segmenter.items() if "encoder_b" in path}
+    assert of_blocks == {"encoder_block_0": 0.25, "encoder_block_1": 0.5}
+    tops = ("queries/token", "class_head/kernel", "encoder_norm/gamma")
+    assert [segmenter[path] for path in tops] == [1.0] * 3
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_layer_decay_of_lora_factors_is_that_of_their_kernels(quantized):
+    model = small()
+    if quantized:
+        model.quantize("int8")
+    model.enable_lora(1, targets=("query", "dense_0"))
+    restored = keras_vit.VisionTransformer.from_config(model.get_config())
+    factors = rate_factors(model)
+    assert factors == rate_factors(restored)
+    parts = {path.rsplit("/", 1)[0]: factor for path, factor in factors.items()}
+    assert parts == {
+        **{f"encoder_block_{i}/{part}": 0.5 ** (2 - i) for i in (0, 1) for part in LORA},
+        "head": 1.0,
+    }
 
 
 def test_layer_decay_reaches_every_weight_of_newer_families():
     """Tokens, tables and learned frequencies are below the first block; only kernels decay."""
     model = small(**{**NEWER["EVA-02-B"], "rotary": "mixed", "layer_scale": 0.1, "num_registers": 2})
-    optimizer = AdamW(1.0, weight_decay=0.1, layer_decay=0.5)
+    factors = rate_factors(model)
+    assert "rotary_positions/frequencies" in factors
+    assert factors == depth_factors(factors, 2, 0.5)
+    optimizer = AdamW(1.0, weight_decay=0.1)
     optimizer.build(model.trainable_variables)
     paths = [variable.path for variable in model.trainable_variables]
-    assert "rotary_positions/frequencies" in paths
-    assert dict(zip(paths, optimizer._rate_factors)) == depth_factors(paths, 2, 0.5)
     assert {path for path, decays in zip(paths, optimizer._decays) if decays} == {
         path for path in paths if path.rpartition("/")[2] == "kernel"
     }

@@ -1,6 +1,5 @@
 import math
 
-import keras
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,12 +33,6 @@ def test_the_rate_is_the_official_one_at_every_step(total, fraction, base, at, d
 def test_a_linear_decay_does_not_rise():
     schedule = WarmupDecay(1e-6, 10, decay="linear")
     assert [float(schedule(step)) for step in range(11)] == pytest.approx([1e-6] * 11)
-
-
-def test_the_config_rebuilds_the_schedule():
-    schedule = WarmupDecay(0.3, 50, 7, "linear")
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
-    assert type(again) is WarmupDecay and again.get_config() == schedule.get_config()
 
 
 @pytest.mark.parametrize(

@@ -4,63 +4,129 @@ import keras
 import pytest
 from reference.small import small
 
-from keras_vit.engine.sharding import check_heads, make_distribution, parse_strategy, variable_axes
+import keras_vit
+from keras_vit.engine.sharding import Sharded, check_heads, make_distribution, parse_strategy, variable_axes
 
 B8, B2M4 = {"batch": 8}, {"batch": 2, "model": 4}
-BLOCK = "encoder_block_0/"
+DIVIDED = {"hidden_size": 16, "num_layers": 1, "mlp_dim": 32, "num_heads": 4}
 
 
 @pytest.mark.parametrize(
-    "path, shape, fsdp, model_parallel",
+    "shape, axis, fsdp, model_parallel",
     [
-        (
-            "patch_embedding/kernel",
-            (16, 16, 3, 768),
-            (None, None, None, "batch"),
-            (None, None, None, "model"),
-        ),
-        ("patch_embedding/bias", (768,), ("batch",), ("model",)),
-        ("class_token/token", (1, 1, 768), (None, None, "batch"), (None, None, "model")),
-        ("position_embedding/table", (1, 197, 768), (None, None, "batch"), (None, None, "model")),
-        (f"{BLOCK}attention/key/kernel", (768, 12, 64), ("batch", None, None), (None, "model", None)),
-        (f"{BLOCK}attention/key/bias", (12, 64), (None, "batch"), ("model", None)),
-        (f"{BLOCK}attention/out/kernel", (12, 64, 768), (None, None, "batch"), ("model", None, None)),
-        (f"{BLOCK}attention/out/bias", (768,), ("batch",), (None,)),
-        (f"{BLOCK}attention/position_bias/table", (732, 12), (None, None), (None, "model")),
-        (f"{BLOCK}attention/query_norm/gamma", (64,), ("batch",), (None,)),
-        (f"{BLOCK}attention_norm/gamma", (768,), ("batch",), (None,)),
-        (f"{BLOCK}mlp/dense_0/kernel", (768, 3072), (None, "batch"), (None, "model")),
-        (f"{BLOCK}mlp/gate/bias", (3072,), ("batch",), ("model",)),
-        (f"{BLOCK}mlp/dense_1/kernel", (3072, 768), ("batch", None), ("model", None)),
-        (f"{BLOCK}mlp/dense_1/bias", (768,), ("batch",), (None,)),
-        (
-            "attention_pooling/attention/out/kernel",
-            (12, 64, 768),
-            (None, None, "batch"),
-            ("model", None, None),
-        ),
-        ("head/kernel", (768, 1000), (None, "batch"), (None, "model")),
-        ("head/bias", (10,), (None,), (None,)),  # Neither mesh divides the classes.
-        ("scale", (), (), ()),
+        ((16, 16, 3, 768), -1, (None, None, None, "batch"), (None, None, None, "model")),
+        ((1, 1, 768), -1, (None, None, "batch"), (None, None, "model")),
+        ((768, 12, 64), -2, ("batch", None, None), (None, "model", None)),
+        ((12, 64), -2, (None, "batch"), ("model", None)),
+        ((12, 64, 768), -3, (None, None, "batch"), ("model", None, None)),
+        ((768,), None, ("batch",), (None,)),
+        ((768, 3072), -1, (None, "batch"), (None, "model")),
+        ((10,), -1, (None,), (None,)),  # Neither mesh divides the classes.
+        ((), None, (), ()),
     ],
     ids=str,
 )
-def test_variables_are_sharded_by_their_largest_axis_or_by_their_part_of_the_layer(
-    path, shape, fsdp, model_parallel
+def test_variables_are_sharded_by_their_largest_axis_or_by_that_of_their_layer(
+    shape, axis, fsdp, model_parallel
 ):
-    assert variable_axes(path, shape, "data_parallel", B8) == (None,) * len(shape)
-    assert variable_axes(path, shape, "fsdp", B8) == fsdp
-    assert variable_axes(path, shape, "model_parallel", B2M4) == model_parallel
+    assert variable_axes(shape, "data_parallel", B8, axis) == (None,) * len(shape)
+    assert variable_axes(shape, "fsdp", B8, axis) == fsdp
+    assert variable_axes(shape, "model_parallel", B2M4, axis) == model_parallel
 
 
-def test_model_parallel_shards_every_matrix_of_a_model():
-    model = small(num_heads=4, hidden_size=16, mlp_dim=32, num_classes=8, representation_size=8)
-    whole = [
-        variable.path
-        for variable in model.trainable_variables
-        if not any(variable_axes(variable.path, variable.shape, "model_parallel", B2M4))
-    ]
-    assert whole and not [path for path in whole if not path.endswith(("bias", "gamma", "beta"))]
+def distribution(strategy):
+    mesh = B2M4 if strategy == "model_parallel" else B8
+    return Sharded(strategy, mesh, [f"cpu:{device}" for device in range(8)])
+
+
+def divided_axes(model):
+    """The axis, counted from the end, that model_parallel divides, of each trainable variable by path."""
+    sharded, divided = distribution("model_parallel"), {}
+    for layer in model._flatten_layers():
+        for variable in layer._trainable_variables:
+            axes = sharded.axes(variable, layer)
+            divided[variable.path] = axes.index("model") - len(axes) if "model" in axes else None
+    assert {*divided} >= {variable.path for variable in model.trainable_variables}
+    return divided
+
+
+ATTENTION = {
+    **{f"attention/{part}/{name}": -2 for part in ("query", "key", "value") for name in ("kernel", "bias")},
+    **{"attention/out/kernel": -3, "attention/position_bias/table": -1},
+    **{"attention/output_norm/gamma": -1, "attention/output_norm/beta": -1},
+}
+MLP = {
+    **{f"mlp/{part}/{name}": -1 for part in ("gate", "up") for name in ("kernel", "bias")},
+    **{"mlp/hidden_norm/gamma": -1, "mlp/hidden_norm/beta": -1, "mlp/dense_1/kernel": -2},
+}
+PLAIN_MLP = {"mlp/dense_0/kernel": -1, "mlp/dense_0/bias": -1, "mlp/dense_1/kernel": -2}
+HEADS_ALONE = {name: axis for name, axis in ATTENTION.items() if "norm" not in name and "table" not in name}
+PIXELS = {"patch_embedding/kernel": -1, "patch_embedding/bias": -1}
+
+
+def test_model_parallel_divides_heads_hidden_units_channels_and_classes():
+    options = {"qk_norm": True, "attention_sub_norm": True, "mlp_sub_norm": True, "gated_mlp": True}
+    options |= {"relative_positions": True, "layer_scale": 0.1, "num_classes": 8, "representation_size": 8}
+    axes = divided_axes(small(**DIVIDED, **options))
+    assert {path: axis for path, axis in axes.items() if axis} == {
+        **{f"encoder_block_0/{path}": axis for path, axis in {**ATTENTION, **MLP}.items()},
+        **PIXELS,
+        **{"class_token/token": -1, "position_embedding/table": -1},
+        **{f"{head}/{name}": -1 for head in ("pre_logits", "head") for name in ("kernel", "bias")},
+    }
+
+
+def test_model_parallel_divides_both_towers_and_the_head_with_a_probe():
+    text = {**DIVIDED, "vocabulary_size": 8, "length": 4}
+    image = small(**DIVIDED, num_classes=None, pooling="map", num_registers=4)
+    axes = divided_axes(keras_vit.ImageTextModel(image, text, image_projection=16, text_projection=16))
+    block = {**HEADS_ALONE, **PLAIN_MLP}
+    parts = ("encoder_block_0", "attention_pooling", "text/encoder_block_0")
+    assert {path: axis for path, axis in axes.items() if axis} == {
+        **{f"{part}/{path}": axis for part in parts for path, axis in block.items()},
+        **{**PIXELS, "register_tokens/token": -1},
+        **{"position_embedding/table": -1, "text/position_embedding/table": -1},
+    }
+
+
+def test_model_parallel_divides_the_heads_of_models_without_labels():
+    encoder = {"image_size": 16, "patch_size": 8, **DIVIDED}
+    head = {"num_local": 0, "out_dim": 16, "hidden_dim": 8, "bottleneck_dim": 8}
+    axes = divided_axes(keras_vit.DINO(encoder, **head))
+    student = {path: axis for path, axis in axes.items() if path.startswith("student/") and axis}
+    assert {path.partition("/")[2]: axis for path, axis in student.items() if "block" not in path} == {
+        **{**PIXELS, "class_token/token": -1, "position_embedding/table": -1},
+        **{"projection_0/kernel": -1, "projection_0/bias": -1, "projection_1/kernel": -2},
+        "last_layer/kernel": -1,
+    }
+    decoder = {"decoder_hidden_size": 16, "decoder_num_layers": 1, "decoder_num_heads": 4}
+    axes = divided_axes(keras_vit.MaskedAutoencoder(encoder, **decoder))
+    block = {path: axes[f"decoder_block_0/{path}"] for path in {**HEADS_ALONE, **PLAIN_MLP}}
+    assert block == {**HEADS_ALONE, **PLAIN_MLP}
+    outer = ("mask_token/token", "prediction/kernel", "prediction/bias", "decoder_embedding/kernel")
+    assert [axes[path] for path in outer] == [-1, -1, -1, None]
+
+
+WHOLE = "position_embedding encoder_block_0 attention out mlp dense_1 mlp_norm attention_scale tokens head"
+PARTS = "patch_embedding patch_tokens class_token query query_norm dense_0"
+KEPT = {  # the strategies under which the output of a layer is kept divided by the batch alone
+    **dict.fromkeys(WHOLE.split(), {"fsdp", "model_parallel"}),
+    **dict.fromkeys(PARTS.split(), {"fsdp"}),
+    "pooled": set(),
+}
+
+
+def test_tokens_stay_divided_by_the_batch_alone():
+    kept = {}
+    for layer in small(qk_norm=True, num_layers=1)._flatten_layers():
+        with keras.name_scope(layer.name, caller=layer):  # as Keras asks for the layout
+            layouts = {
+                strategy: distribution(strategy).get_tensor_layout(f"{layer.path}/output")
+                for strategy in ("data_parallel", "fsdp", "model_parallel")
+            }
+        assert {layout.axes for layout in layouts.values() if layout} <= {("batch",)}
+        kept[layer.name] = {strategy for strategy, layout in layouts.items() if layout}
+    assert {name: kept[name] for name in KEPT} == KEPT
 
 
 @pytest.mark.parametrize(
@@ -98,11 +164,11 @@ def test_an_invalid_strategy_or_mesh_is_refused(text, devices, words):
 
 
 def test_heads_that_the_model_axis_does_not_divide_are_refused():
-    shapes = [("head/kernel", (768, 10)), (f"{BLOCK}attention/query/kernel", (768, 6, 64))]
-    check_heads(shapes, {"batch": 4, "model": 2})
-    check_heads(shapes, B8)
+    model = small(hidden_size=24, num_heads=6)
+    check_heads(model, {"batch": 4, "model": 2})
+    check_heads(model, B8)
     with pytest.raises(ValueError, match="divides the attention heads; got 4 for the 6 heads of encoder_bl"):
-        check_heads(shapes, B2M4)
+        check_heads(model, B2M4)
 
 
 def test_sharding_needs_jax():

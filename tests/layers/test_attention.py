@@ -8,29 +8,13 @@ from reference.comparing import arrays, assert_close, numpy, randomize
 from reference.vit_numpy import PLAIN
 
 from keras_vit.layers import (
-    EncoderBlock,
     MultiHeadSelfAttention,
     RelativePositionIndex,
-    RotaryPositions,
     attend,
     attention,
     attention_scores,
 )
 from keras_vit.layers.attention import Projection
-
-
-def test_scores_equal_a_computation_by_hand():
-    """A head of size 4 halves the products, so log(3) against 0 gives weights of 3 to 1."""
-    query = np.array([[2.0, 0, 0, 0], [0, 0, 0, 0]]).reshape(1, 2, 1, 4)
-    key = np.array([[0.0, 5, 5, 5], [np.log(3), 7, 7, 7]]).reshape(1, 2, 1, 4)
-    scores = numpy(attention_scores(query, key))
-    np.testing.assert_allclose(scores, [[[[0.25, 0.75], [0.5, 0.5]]]], rtol=1e-6)
-
-
-def test_values_are_weighted_by_the_scores():
-    scores = np.array([[0.25, 0.75], [1, 0]]).reshape(1, 1, 2, 2)
-    value = np.array([[4.0, 0], [8, -4]]).reshape(1, 2, 1, 2)
-    np.testing.assert_array_equal(numpy(attend(scores, value)).squeeze(), [[7, -3], [4, 0]])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -128,11 +112,3 @@ def test_a_projection_computes_its_equation(equation, shape, kept, rng):
 def test_a_projection_of_other_axes_is_refused():
     with pytest.raises(ValueError, match="must be 'btc,chd->bthd' or 'bthd,hdc->btc'; got 'btc,cd->btd'"):
         Projection("btc,cd->btd", (None, 8))
-
-
-def test_a_block_gives_its_attention_the_positions(rng):
-    tokens = rng.standard_normal((2, 7, 12)).astype("float32")
-    positions = RotaryPositions("axial", 4)(np.zeros((2, 2, 3, 1)))[0]
-    block = EncoderBlock(mlp_dim=20, attention=MultiHeadSelfAttention(3, rotation="half", name="attention"))
-    output, other = (numpy(block(tokens, given)) for given in (positions, positions[:, ::-1]))
-    assert np.abs(output - other).max() > 1e-4

@@ -13,7 +13,6 @@ from reference.small import images_for, one_block
 from keras_vit.layers import (
     EncoderBlock,
     LayerNormalization,
-    LayerScale,
     MlpBlock,
     StochasticDepth,
     attention,
@@ -67,14 +66,6 @@ def test_each_rate_is_active_in_training_only(rate, rng):
     layer = EncoderBlock(3, 20, **{rate: 0.5})
     np.testing.assert_array_equal(numpy(layer(tokens)), numpy(layer(tokens, training=False)))
     assert np.abs(numpy(layer(tokens, training=True)) - numpy(layer(tokens))).max() > 1e-2
-
-
-def test_layer_scale_multiplies_each_channel_by_its_own_factor(rng):
-    x = rng.standard_normal((2, 3, 4)).astype("float32")
-    layer = LayerScale(0.25)
-    np.testing.assert_array_equal(numpy(layer(x)), 0.25 * x)
-    layer.gamma.assign([1, 2, 3, 4])
-    assert_close(layer(x), x * [1, 2, 3, 4], 1e-6)
 
 
 @given(st.floats(0.05, 0.9), st.integers(0, 9))

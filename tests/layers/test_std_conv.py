@@ -26,11 +26,6 @@ def test_it_convolves_with_the_standardized_kernel(kernel_size, strides, image, 
     assert tuple(layer(images[:0]).shape) == (0, *expected.shape[1:])
 
 
-def test_the_official_epsilon_is_the_default():
-    layer = StdConv2D(8, 3)
-    assert (layer.epsilon, layer.variance_epsilon) == (1e-5, 0)
-
-
 def test_a_bias_is_added_after_the_convolution_and_dilation_changes_the_size(rng):
     images = rng.standard_normal((1, 4, 4, 2)).astype("float32")
     layer = StdConv2D(3, 3, padding="same")

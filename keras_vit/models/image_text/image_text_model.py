@@ -11,6 +11,7 @@ from keras_vit.engine.adapting import copy_with_weights, plain_arrays
 from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.labels import label_kind
 from keras_vit.layers.dense import Dense, without_state
+from keras_vit.layers.hints import FREE, sharded
 from keras_vit.layers.logit_factors import OBJECTIVES, LogitFactors
 from keras_vit.models.classifying import check_finite, check_size, most_probable
 from keras_vit.models.configured import ConfiguredModel, of_backbone
@@ -115,7 +116,8 @@ class ImageTextModel(ConfiguredModel):
             ("text", text(ids), text_projection),
         ):
             if size is not None:
-                x = Dense(size, use_bias=projection_bias, dtype=policy, name=f"{side}_projection")(x)
+                projection = Dense(size, use_bias=projection_bias, dtype=policy, name=f"{side}_projection")
+                x = sharded(projection, FREE)(x)
             embeddings.append(keras.layers.UnitNormalization(dtype=float32, name=f"{side}_embedding")(x))
         sizes = [x.shape[-1] for x in embeddings]
         if sizes[0] != sizes[1]:

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers import AddPositionEmbs, EncoderBlock
+from keras_vit.layers.encoder_block import number_stack
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.text_tokens import TOKENS, CausalBias, TokenEmbedding, TokenPaddingBias, TokenPooling
@@ -127,6 +128,7 @@ class TextTransformer(ConfiguredModel):
                 x = LayerNormalization(norm_epsilon, dtype=dtype, name="encoder_norm")(x)
             x = TokenPooling(pooling, eos_id, dtype=dtype, name="pooled")(x, ids)  # (b, d)
         super().__init__(ids, x, name=name, trainable=trainable)
+        number_stack(self.layers)
         self.dtype_policy = dtype
         self.input_spec = keras.InputSpec(shape=ids.shape)
         for name, value in options.items():

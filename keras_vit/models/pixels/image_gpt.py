@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.dense import Dense
+from keras_vit.layers.hints import as_head
 from keras_vit.layers.palette_embedding import nearest_colors
 from keras_vit.models.classifying import check_finite
 from keras_vit.models.configured import check_class
@@ -64,13 +65,14 @@ class ImageGPT(Pretrainer):
             )
         tokens = encoder.feature_extractor("tokens").output["tokens"]  # (b, n, d)
         policy = encoder.dtype_policy
-        logits = Dense(
+        prediction = Dense(
             encoder.palette,
             use_bias=False,
             kernel_initializer="zeros",
             dtype=policy.variable_dtype,  # losses need float32 under mixed precision
             name="prediction",
-        )(tokens)  # (b, n, k)
+        )
+        logits = as_head(prediction)(tokens)  # (b, n, k)
         super().__init__(encoder.input, logits, name=name, trainable=trainable)
         self.dtype_policy = policy
         self.encoder = encoder

@@ -1,5 +1,6 @@
 """DINO: a student predicts what its teacher, an average of its earlier weights, computes for other views."""
 
+import dataclasses
 import math
 
 import keras
@@ -8,6 +9,7 @@ from keras import ops
 
 from keras_vit.engine.step import weighted_mean
 from keras_vit.layers.dense import Dense
+from keras_vit.layers.hints import COLUMNS, FREE, ROWS, sharded
 from keras_vit.layers.weight_norm import WeightNormDense
 from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder, patch_pixels
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
@@ -284,16 +286,20 @@ def _each(encoder, views, **kwargs):
 def _head(name, size, hidden_dim, bottleneck_dim, out_dim, dtype):
     """The head, a model of vectors (…, size)."""
     x = inputs = keras.Input((None, size))
-    for index, (units, activation) in enumerate(
-        ((hidden_dim, "gelu"), (hidden_dim, "gelu"), (bottleneck_dim, None))
-    ):
-        x = Dense(
+    projections = (
+        (hidden_dim, "gelu", dataclasses.replace(COLUMNS, output=None)),
+        (hidden_dim, "gelu", dataclasses.replace(ROWS, output=None)),
+        (bottleneck_dim, None, FREE),
+    )
+    for index, (units, activation, sharding) in enumerate(projections):
+        projection = Dense(
             units,
             activation and keras.activations.get(activation),
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
             dtype=dtype,
             name=f"projection_{index}",
-        )(x)
+        )
+        x = sharded(projection, sharding)(x)
     float32 = dtype.variable_dtype
     x = keras.layers.UnitNormalization(dtype=float32, name="unit")(x)
     x = WeightNormDense(out_dim, dtype=float32, name="last_layer")(x)

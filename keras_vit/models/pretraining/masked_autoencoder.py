@@ -7,6 +7,7 @@ from keras import ops
 from keras_vit.engine.step import weighted_mean
 from keras_vit.layers import AddPositionEmbs, EncoderBlock, LayerNormalization, MaskTokens
 from keras_vit.layers.dense import Dense
+from keras_vit.layers.hints import WHOLE, as_head, sharded
 from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder, check_not_causal, patch_pixels
 from keras_vit.models.pretraining.masked_patch_predictor import patch_targets
 from keras_vit.models.vit.geometry import is_dynamic, prefix_tokens
@@ -109,7 +110,8 @@ class MaskedAutoencoder(Pretrainer):
         for layer in _after_positions(encoder):
             x = layer(x)  # (b, p + v, d)
 
-        x = Dense(decoder_hidden_size, dtype=policy, name="decoder_embedding")(x)  # (b, p + v, e)
+        decoder_embedding = Dense(decoder_hidden_size, dtype=policy, name="decoder_embedding")
+        x = sharded(decoder_embedding, WHOLE)(x)  # (b, p + v, e)
         rank = ops.argsort(order, axis=1)
         sources = ops.where(rank < num_visible, rank, -1)
         mask = keras.initializers.RandomNormal(stddev=0.02)
@@ -133,7 +135,7 @@ class MaskedAutoencoder(Pretrainer):
         height, width = patch_pixels(encoder)
         # Losses need float32 under mixed precision.
         pixels = height * width * encoder.in_channels
-        x = Dense(pixels, dtype=policy.variable_dtype, name="prediction")(x)  # (b, n, k)
+        x = as_head(Dense(pixels, dtype=policy.variable_dtype, name="prediction"))(x)  # (b, n, k)
 
         super().__init__({"images": images, "order": order}, x, name=name, trainable=trainable)
         self.dtype_policy = policy

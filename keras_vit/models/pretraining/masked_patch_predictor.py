@@ -4,6 +4,8 @@ import keras
 import numpy as np
 
 from keras_vit.layers.dense import EinsumDense
+from keras_vit.layers.encoder_block import number_stack
+from keras_vit.layers.hints import as_head
 from keras_vit.layers.mask_tokens import MaskTokens
 from keras_vit.layers.patch_embedding import check_divisible, pair
 from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder, check_not_causal, patch_pixels
@@ -64,18 +66,21 @@ class MaskedPatchPredictor(Pretrainer):
         images = keras.Input(encoder.input.shape[1:], name="images")  # (b, H, W, c)
         grid, patches = embed(images)  # (b, h, w, d), (b, n, d)
         sources = keras.Input(patches.shape[1:2], name="sources", dtype="int32")  # (b, n)
-        x = MaskTokens(dtype=policy, name="mask_token")(patches, sources)
+        mask_token = MaskTokens(dtype=policy, name="mask_token")
+        x = mask_token(patches, sources)
+        number_stack([mask_token, *encoder.layers])
         x = encode([grid, x])[:, encoder.num_prefix_tokens :]  # (b, n, d)
         shape = _predictions(target, encoder)
         axes = "xy"[: len(shape)]
-        x = EinsumDense(
+        prediction = EinsumDense(
             f"bnd,d{axes}->bn{axes}",
             (patches.shape[1], *shape),
             bias_axes=axes,
             kernel_initializer="zeros",
             dtype=policy.variable_dtype,  # losses need float32 under mixed precision
             name="prediction",
-        )(x)  # (b, n, k), (b, n, 16, k) or (b, n, p)
+        )
+        x = as_head(prediction)(x)  # (b, n, k), (b, n, 16, k) or (b, n, p)
 
         super().__init__({"images": images, "sources": sources}, x, name=name, trainable=trainable)
         self.dtype_policy = policy

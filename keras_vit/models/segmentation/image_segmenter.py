@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_vit.layers import ClassToken, GridToTokens, LayerNormalization, TokensToGrid
 from keras_vit.layers.dense import Dense
+from keras_vit.layers.hints import FREE, WHOLE, as_head, sharded
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.segmentation_head import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
 from keras_vit.losses import MEAN
@@ -324,7 +325,7 @@ def _decoder(model, encoder, images):
     grids = grids_of_blocks(encoder, model.blocks or sorted({*default}))
     x = ops.concatenate(grids, axis=-1) if len(grids) > 1 else grids[0]  # (b, h, w, blocks · d)
     if model.head == "up":
-        x = Dense(model.decoder_size, dtype=policy, name="head_projection")(x)
+        x = sharded(Dense(model.decoder_size, dtype=policy, name="head_projection"), WHOLE)(x)
         for i in range(_upscale_blocks(model, encoder)):
             x = UpscaleBlock(_activation(model, encoder), dtype=policy, name=f"upscale_{i}")(x)
     elif model.head_norm == "layer":
@@ -332,9 +333,10 @@ def _decoder(model, encoder, images):
     elif model.head_norm == "batch":
         # torch's momentum of 0.1 and epsilon. On JAX the batch is that of all devices anyway.
         options = {"momentum": 0.9, "epsilon": 1e-5, "synchronized": keras.backend.backend() == "tensorflow"}
-        x = keras.layers.BatchNormalization(**options, dtype=policy, name="head_norm")(x)
+        norm = keras.layers.BatchNormalization(**options, dtype=policy, name="head_norm")
+        x = sharded(norm, WHOLE)(x)
     head = {"kernel_initializer": "zeros", "dtype": policy.variable_dtype, "name": "head"}
-    x = Dense(model.num_classes, **head)(x)  # (b, h', w', k)
+    x = as_head(Dense(model.num_classes, **head))(x)  # (b, h', w', k)
     return ResizeToImage(dtype=policy.variable_dtype, name="resize")(x, images), None, grids
 
 
@@ -373,7 +375,10 @@ def _queries(model, encoder, images):
     first = c.num_layers - model.query_blocks
     tokens, *positions = keras.tree.flatten(c.get_layer(f"encoder_block_{first}").input)
     normal = keras.initializers.RandomNormal(stddev=1.0)
-    tokens = ClassToken(model.num_queries, normal, dtype=policy, name="queries")(tokens)
+    queries = ClassToken(model.num_queries, normal, dtype=policy, name="queries")
+    for layer in (*mask_head, class_head, queries):
+        layer.sharding = FREE
+    tokens = queries(tokens)
     predictions = []
     for i in range(first, c.num_layers):
         block = c.get_layer(f"encoder_block_{i}")

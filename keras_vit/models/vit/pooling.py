@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers.dense import Dense
+from keras_vit.layers.hints import CLASSES, as_head, sharded
 
 
 def pooled(config, tokens, num_prefix, bias, dtype):
@@ -56,9 +57,9 @@ def logits(config, x, tokens, dtype):
     """
     head = {"units": config.num_classes, "kernel_initializer": "zeros", "dtype": dtype.variable_dtype}
     if not config.distillation:
-        return Dense(**head, name="head")(x)
-    x = Dense(**head, name="head")(token(config, tokens, 0))
-    y = Dense(**head, name="head_distillation")(token(config, tokens, 1))
+        return as_head(Dense(**head, name="head"))(x)
+    x = as_head(Dense(**head, name="head"))(token(config, tokens, 0))
+    y = as_head(Dense(**head, name="head_distillation"))(token(config, tokens, 1))
     # Keras's TensorFlow backend would take y in x + y for a bias if the batch is empty.
     return ops.mean(ops.stack([x, y], axis=1), axis=1)
 
@@ -66,13 +67,14 @@ def logits(config, x, tokens, dtype):
 def representation(config, x, dtype):
     """The input of the head, from the pooled vector."""
     if config.representation_size is not None:
-        x = Dense(
+        pre_logits = Dense(
             config.representation_size,
             activation=config.representation_activation,
             kernel_initializer="lecun_normal",
             dtype=dtype,
             name="pre_logits",
-        )(x)
+        )
+        x = sharded(pre_logits, CLASSES)(x)
     if config.unit_representation:
         x = keras.layers.UnitNormalization(dtype=dtype.variable_dtype, name="unit_representation")(x)
     return x

@@ -3,6 +3,7 @@
 import keras
 
 from keras_vit.layers import StdConv2D
+from keras_vit.layers.hints import FREE, sharded
 
 GROUPS = 32  # in every group norm
 # The epsilons by project: timm's conversions of the official hybrids use its own.
@@ -49,9 +50,10 @@ def resnet_stem(images, stage_sizes, width, form="vit_jax", dtype=None):
         )(x)
 
     def norm(x, name, gamma="ones"):
-        return keras.layers.GroupNormalization(
+        layer = keras.layers.GroupNormalization(
             GROUPS, **FORMS[form]["norm"], gamma_initializer=gamma, dtype=dtype, name=name
-        )(x)
+        )
+        return sharded(layer, FREE)(x)
 
     def relu(x, name):
         return keras.layers.Activation("relu", dtype=dtype, name=name)(x)

@@ -4,6 +4,8 @@ import keras
 from absl import logging
 
 from keras_vit.engine.adapting import copy_with_weights
+from keras_vit.layers.encoder_block import number_stack
+from keras_vit.layers.hints import WHOLE, sharded
 from keras_vit.models.classifying import classify
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.features import feature_extractor
@@ -118,7 +120,8 @@ class VisionTransformer(ConfiguredModel):
             encoded.append(block(block_input, positions, num_outputs=1 + c.distillation))
         if c.num_layers is not None and c.final_norm and not c.norm_after_pooling:
             encoded = [*map(norm_layer(c, "encoder_norm", dtype), encoded)]
-        encoded = [*map(keras.layers.Identity(dtype=dtype.compute_dtype, name="tokens"), encoded)]
+        identity_of_tokens = keras.layers.Identity(dtype=dtype.compute_dtype, name="tokens")
+        encoded = [*map(sharded(identity_of_tokens, WHOLE), encoded)]
         stages["tokens"], tokens = encoded[0], encoded[-1]
         # encoder → representation
         x = stage("pooled", pooled(c, tokens, num_prefix, bias, dtype))  # (b, d)
@@ -130,6 +133,7 @@ class VisionTransformer(ConfiguredModel):
             x = stage("logits", logits(c, x, tokens, dtype), dtype.variable_dtype)  # (b, k)
 
         super().__init__(inputs=inputs, outputs=x, **identity)
+        number_stack(self.layers)
         self.dtype_policy = dtype
         self._stages = stages  # Layers of stages that no output depends on are not in self.layers.
         # Keras's functional model would try to add or drop an axis of inputs of another rank.
