@@ -71,15 +71,8 @@ def encoded(image, kind, **options):
 def png(rng, width, height, depth, color, interlaced):
     """A PNG of random pixels of any bit depth and color type, as most writers do not make them."""
     channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
-    starts = [
-        (0, 0, 8, 8),
-        (4, 0, 8, 8),
-        (0, 4, 4, 8),
-        (2, 0, 4, 4),
-        (0, 2, 2, 4),
-        (1, 0, 2, 2),
-        (0, 1, 1, 2),
-    ]
+    starts = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2)]
+    starts += [(0, 1, 1, 2)]
     rows = b""
     for left, top, across, down in starts if interlaced else [(0, 0, 1, 1)]:
         columns, lines = -(-(width - left) // across), -(-(height - top) // down)
