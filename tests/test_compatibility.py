@@ -99,33 +99,13 @@ def config():
     from keras_vit.training import Recipe, RunConfig
 
     recipe = Recipe(
-        optimizer="adamw",
-        base_lr=1e-2,
-        total_steps=6,
-        warmup_steps=2,
-        batch_size=16,
-        checkpoint_every=2,
-        eval_every=4,
-        ema=0.9,
-        layer_decay=0.8,
-        dropout_rate=0.1,
-        stochastic_depth_rate=0.1,
-        weight_decay=0.1,
-        crop_area=(0.3, 1.0),
-        flip=False,
-        label_smoothing=0.1,
-        mixup=0.2,
-        accumulation_steps=2,
+        **{"optimizer": "adamw", "base_lr": 1e-2, "total_steps": 6, "warmup_steps": 2, "batch_size": 16},
+        **{"checkpoint_every": 2, "eval_every": 4, "ema": 0.9, "layer_decay": 0.8, "dropout_rate": 0.1},
+        **{"stochastic_depth_rate": 0.1, "weight_decay": 0.1, "crop_area": (0.3, 1.0), "flip": False},
+        **{"label_smoothing": 0.1, "mixup": 0.2, "accumulation_steps": 2},
     )
-    model = {
-        "image_size": 8,
-        "patch_size": 4,
-        "hidden_size": 8,
-        "num_layers": 1,
-        "mlp_dim": 8,
-        "num_heads": 2,
-        "pooling": "gap",
-    }
+    sizes = {"image_size": 8, "patch_size": 4, "hidden_size": 8, "num_layers": 1, "mlp_dim": 8}
+    model = {**sizes, "num_heads": 2, "pooling": "gap"}
     return RunConfig("digits", recipe, model=model)
 
 

@@ -16,6 +16,7 @@ import sys
 
 import pytest
 from made.blocks import run_page
+from made.browser import PHONE, chromium
 from made.folders import write_masks
 from made.tokenizers import FILES
 
@@ -183,6 +184,18 @@ def test_recipes_and_checkpoints_that_are_named_exist():
     assert len(of_timm) >= 2 and all(map(find, of_timm))
 
 
+def test_readme_is_short_and_names_what_there_is():
+    text = TEXTS["README.md"]
+    assert len(text.splitlines()) <= 200
+    assert re.findall(r"(\d+) published checkpoints", text) == [str(len(CATALOGUE))]
+    names = re.findall(r'from_pretrained\("([\w.]+)"\)', text)
+    assert names and all(map(find, names))
+    targets = re.findall(r"^make ([\w-]+)", text, re.MULTILINE)
+    assert targets == ["quickstart", "test"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+
+
 def test_every_subcommand_has_its_section():
     wanted = {name for name, _, add_arguments in subcommands() if add_arguments}
     titles = re.findall(r"^## (.+)$", TEXTS["docs/cli.md"], re.MULTILINE)
@@ -305,17 +318,12 @@ WIDE = """
 
 @pytest.mark.slow
 def test_a_phone_shows_commands_and_headings_without_overflow(built):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = shutil.which("chromium")
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 390, "height": 844})
+    with chromium() as browser:
+        page = browser.new_page(viewport=PHONE)
         for file in built.rglob("*.html"):
             page.goto(file.as_uri())
-            assert page.evaluate("document.scrollingElement.scrollWidth") <= 390, file
+            assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"], file
             assert page.evaluate(WIDE) == [], file
-        browser.close()
 
 
 @pytest.mark.slow

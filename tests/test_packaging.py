@@ -13,17 +13,8 @@ import keras_vit
 def wheel(repository, tmp_path_factory):
     """File name → text in a wheel that is built from a copy of the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
-    ours = (
-        "setup.py",
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-        "keras_vit",
-        "_keras_vit_cli.py",
-        "export",
-        "tests",
-    )
-    for name in ours:
+    ours = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "_keras_vit_cli.py")
+    for name in (*ours, "keras_vit", "export", "tests"):
         subprocess.run(["cp", "-r", repository / name, folder], check=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "."]
     done = subprocess.run([*command, "--wheel-dir", "built"], cwd=folder, capture_output=True, text=True)
@@ -51,16 +42,10 @@ def test_the_wheel_holds_every_module_and_no_tests(wheel, repository):
 def test_the_wheel_holds_the_tables_and_templates_that_the_package_reads(wheel, repository):
     files = (repository / "keras_vit").rglob("*.*")
     tables = {p.relative_to(repository).as_posix() for p in files if p.suffix in (".csv", ".html", ".txt")}
-    assert tables == {
-        "keras_vit/reports/page.html",
-        "keras_vit/reports/parts.html",
-        "keras_vit/weights/catalogue.csv",
-        "keras_vit/weights/imagenet_1k.txt",
-        "keras_vit/weights/imagenet_1k_clip.txt",
-        "keras_vit/weights/imagenet_1k_synsets.txt",
-        "keras_vit/weights/prompts_clip_7.txt",
-        "keras_vit/weights/prompts_clip_80.txt",
-    }
+    names = {"imagenet_1k", "imagenet_1k_clip", "imagenet_1k_synsets", "prompts_clip_7", "prompts_clip_80"}
+    texts = {f"keras_vit/weights/{name}.txt" for name in names}
+    pages = {f"keras_vit/reports/{name}.html" for name in ("page", "parts")}
+    assert tables == {"keras_vit/weights/catalogue.csv", *texts, *pages}
     assert tables <= wheel.keys()
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_vit.evaluation.representations import computed_features, encoder_of
+from keras_vit.models.configured import backbone
 from keras_vit.rules import integer, number
 
 _AT_ONCE = 2**24  # similarities in memory
@@ -32,8 +33,9 @@ def knn(model, samples, test_samples, k=20, temperature=0.07, batch_size=64):
     Source: Caron et al. 2021 (DINO), section 4.1.
     """
     encode, _ = encoder_of(model)
+    preprocessing = backbone(model).preprocessing
     (features, labels), (test_features, test_labels) = (
-        computed_features(encode, each, model.preprocessing, batch_size) for each in (samples, test_samples)
+        computed_features(encode, split, preprocessing, batch_size) for split in (samples, test_samples)
     )
     return knn_accuracy(features, labels, test_features, test_labels, min(k, len(labels)), temperature)
 

@@ -3,6 +3,8 @@
 import numpy as np
 
 from keras_vit.evaluation.representations import computed_features
+from keras_vit.models import ImageTextModel
+from keras_vit.models.configured import check_class
 
 AT = (1, 5)
 CHUNK = 1024  # images that are compared with all texts at a time
@@ -22,7 +24,7 @@ def retrieval(model, samples, captions, batch_size=64):
         dict of `samples` (the images), `texts` (their captions), and the scores of `recall`.
 
     Raises:
-        ValueError: if there are no samples, or the model computes NaN.
+        ValueError: for another model, if there are no samples, or if the model computes NaN.
 
     Example:
         >>> text = {"vocabulary_size": 9, "length": 4, "hidden_size": 24, "num_layers": 1}
@@ -33,6 +35,7 @@ def retrieval(model, samples, captions, batch_size=64):
         >>> retrieval(model, samples, [(f"a {digit}", str(digit)) for digit in range(10)])["texts"]
         4
     """
+    check_class(model, ImageTextModel, "an ImageTextModel")
     encode = model.image_encoder.predict_on_batch
     vectors, labels = computed_features(encode, samples, model.preprocessing, batch_size)
     captions = [captions[label] for label in labels]

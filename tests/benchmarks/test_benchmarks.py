@@ -25,13 +25,8 @@ from systems import Case
 
 MEMORY = {"built": 100.0, "warming": 300.0, "running": 200.0, "device": None}
 ABOUT = {
-    "date": "2026-01-02 03:04",
-    "command": "python benchmarks/speed.py",
-    "processor": "a processor",
-    "cores": 4,
-    "accelerator": None,
-    "load": 0.5,
-    "versions": {"Python": "3.11"},
+    **{"date": "2026-01-02 03:04", "command": "python benchmarks/speed.py", "processor": "a processor"},
+    **{"cores": 4, "accelerator": None, "load": 0.5, "versions": {"Python": "3.11"}},
 }
 
 
@@ -88,12 +83,16 @@ def test_cases_that_are_not_run_again_keep_their_results(tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == names
 
 
-def test_the_page_is_that_of_the_stored_results():
-    folder = pathlib.Path(report.__file__).parent
-    assert (
-        report.report(json.loads((folder / "RESULTS.json").read_text()))
-        == (folder / "RESULTS.md").read_text()
-    )
+@pytest.mark.parametrize(
+    "results, page, write",
+    [
+        (harness.HERE / "RESULTS.json", harness.HERE / "RESULTS.md", report.report),
+        (families.RESULTS, families.HERE / "FAMILIES.md", families.report),
+        (tpu.RESULTS, tpu.PAGE, tpu.report),
+    ],
+)
+def test_a_page_is_that_of_the_stored_results(results, page, write):
+    assert page.read_text() == write(json.loads(results.read_text()))
 
 
 def test_a_family_is_compared_with_the_faster_form_of_its_peer():
@@ -104,9 +103,7 @@ def test_a_family_is_compared_with_the_faster_form_of_its_peer():
     assert families.ratios({"systems": systems})["keras_vit"][3] == pytest.approx(0.8)
 
 
-def test_the_page_of_families_is_that_of_the_stored_results():
-    text = families.report(json.loads(families.RESULTS.read_text()))
-    assert (families.HERE / "FAMILIES.md").read_text() == text
+def test_the_stored_differences_of_families_are_small():
     differences = json.loads(families.RESULTS.read_text())["differences"].values()
     assert all(value < families.BOUND for found in differences for value in found.values())
 
@@ -202,10 +199,6 @@ ENTRY %main (x: f32[2]) -> f32[2] {
 """
     listed = tpu.instructions(program)
     assert listed == [("fusion", 1, 100, ""), ("copy", 3, 15, "step/mul")]
-
-
-def test_the_page_of_compiled_steps_is_that_of_the_stored_results():
-    assert tpu.PAGE.read_text() == tpu.report(json.loads(tpu.RESULTS.read_text()))
 
 
 def test_each_method_has_its_mean_accuracy_and_its_commands():

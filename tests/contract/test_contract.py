@@ -25,37 +25,17 @@ from keras_vit.layers.hints import Sharding
 TOKENS, GRID, IMAGE = (5, 8), (2, 3, 8), (16, 16, 3)
 
 
-class Sources(tuple):
-    """The shape of an integer input of -1 or 0."""
-
-    dtype = "int32"
-
-
-class Ids(tuple):
-    """The shape of token ids up to 10."""
-
-    dtype = "uint16"
+def integers(dtype):
+    """A class of shapes of inputs of a dtype, by which `BOUNDS` finds their values."""
+    return type("Shape", (tuple,), {"dtype": dtype})
 
 
-class Grids(tuple):
-    """The shape of grids of at most 2 rows and columns."""
-
-    dtype = "int16"
-
-
-class Pixels(tuple):
-    """The shape of an image of integers up to 255."""
-
-    dtype = "uint8"
-
-
-BOUNDS = {
-    "float32": (-1, 1),
-    Sources.dtype: (-1, 1),
-    Ids.dtype: (0, 11),
-    Grids.dtype: (1, 3),
-    Pixels.dtype: (0, 256),
-}  # of random inputs
+# Places of tokens (-1 or 0), token ids, rows and columns of grids, and images.
+Sources, Ids, Grids, Pixels = map(integers, ("int32", "uint16", "int16", "uint8"))
+BOUNDS = {  # of random inputs
+    **{"float32": (-1, 1), Sources.dtype: (-1, 1), Ids.dtype: (0, 11)},
+    **{Grids.dtype: (1, 3), Pixels.dtype: (0, 256)},
+}
 
 BLOCK = {"num_heads": 2, "mlp_dim": 12}
 LAYERS = [
@@ -137,13 +117,7 @@ MODELS = [
     (VIT, {**SMALL, "distillation": True, "layer_scale": 0.1, "dropout_rate": 0.1}, [IMAGE]),
     (
         VIT,
-        {
-            **SMALL,
-            "pooling": "gap",
-            "norm_after_pooling": True,
-            "pre_norm": True,
-            "class_names": [*"abcde"],
-        },
+        {**SMALL, "pooling": "gap", "norm_after_pooling": True, "pre_norm": True, "class_names": [*"abcde"]},
         [IMAGE],
     ),
     (VIT, {**SMALL, "image_size": (None, None), "position_grid": (3, 3)}, [IMAGE]),

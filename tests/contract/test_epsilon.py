@@ -85,10 +85,7 @@ KINDS = {
         lambda: vit(gated_mlp=True, activation="silu", mlp_sub_norm=True, post_norm=True),
         each(NORMS | {"encoder_block_0/mlp/hidden_norm"}),
     ),
-    "hybrid": (
-        lambda: vit(**{**HYBRID, "resnet": (1,)}),
-        {**each(NORMS), **stem(1e-6, 1e-5, 0.0)},
-    ),
+    "hybrid": (lambda: vit(**{**HYBRID, "resnet": (1,)}), {**each(NORMS), **stem(1e-6, 1e-5, 0.0)}),
     "timm's hybrid": (
         lambda: vit(**{**HYBRID, "resnet": (1,), "resnet_form": "timm"}),
         {**each(NORMS), **stem(1e-5, 0.0, 1e-8)},
@@ -105,10 +102,7 @@ KINDS = {
         ),
         each(NORMS | {*(f"decoder_block_0/{name}" for name in BLOCK), "decoder_norm"}),
     ),
-    "DINO": (
-        lambda: keras_vit.DINO(BARE, **HEADS),
-        {**each(NORMS), **each(NORMS, prefix="student/")},
-    ),
+    "DINO": (lambda: keras_vit.DINO(BARE, **HEADS), {**each(NORMS), **each(NORMS, prefix="student/")}),
     "linear head with a layer norm": (
         lambda: segmenter("linear", head_norm="layer"),
         {**each(NORMS), "head_norm": 1e-6},
@@ -117,10 +111,7 @@ KINDS = {
         lambda: segmenter("linear", head_norm="batch"),
         {**each(NORMS), "head_norm": 1e-5},
     ),
-    "upscaling head": (
-        lambda: segmenter("up", decoder_size=8),
-        {**each(NORMS), "upscale_0/norm": 1e-6},
-    ),
+    "upscaling head": (lambda: segmenter("up", decoder_size=8), {**each(NORMS), "upscale_0/norm": 1e-6}),
     "EoMT": (
         lambda: segmenter("mask", num_queries=2, query_blocks=1),
         {**each(NORMS), "upscale_0/norm": 1e-6},

@@ -4,8 +4,6 @@ import pathlib
 
 import numpy as np
 import pytest
-from made.folders import write_classes
-from reference.small import one_block
 
 import keras_vit
 from keras_vit import data, evaluation, export, search, training, weights
@@ -71,18 +69,10 @@ def folder_data(path):
 
 
 @pytest.fixture(scope="module")
-def model():
-    return one_block(num_classes=2, class_names=("cat", "dog"))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, model):
-    folder = tmp_path_factory.mktemp("paths")
-    write_classes(folder / "images")
-    model.save(folder / "model.keras")
-    (folder / "names.txt").write_text("cat\ndog\n")
-    (folder / "real.json").write_text("[[1]]")
-    return folder
+def folder(places):
+    (places / "names.txt").write_text("cat\ndog\n")
+    (places / "real.json").write_text("[[1]]")
+    return places
 
 
 @pytest.mark.parametrize("call, path", CASES.values(), ids=CASES)

@@ -1,6 +1,6 @@
 """A hundred wrong command lines and a hundred wrong calls: each is refused in one line that says what to do.
 
-Words in capitals are the paths of the fixture `places`. Nothing may be left, such as at NEW.
+Words in capitals are the paths of the fixture `paths`. Nothing may be left, such as at NEW.
 """
 
 import functools
@@ -11,7 +11,6 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
 import pytest
-from made.folders import write_classes
 from reference.small import one_block
 
 import _keras_vit_cli
@@ -344,41 +343,25 @@ CALLS = {
 
 
 @pytest.fixture(scope="module")
-def model():
-    return one_block(num_classes=2, class_names=("cat", "dog"))
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory, model):
-    folder = tmp_path_factory.mktemp("wrong")
-    write_classes(folder / "images")
-    model.save(folder / "model.keras")
-    one_block(num_classes=None).save(folder / "headless.keras")
+def paths(places):
+    one_block(num_classes=None).save(places / "headless.keras")
     packed = {"image_size": (None, None), "position_grid": 2, "max_num_patches": 6, "pooling": "map"}
-    one_block(num_classes=2, **packed).save(folder / "packed.keras")
-    (folder / "file.txt").write_text("hello")
-    (folder / "empty").mkdir()
-    (folder / "photos").mkdir()
-    names = {
-        "MODEL": "model.keras",
-        "HEADLESS": "headless.keras",
-        "PACKED": "packed.keras",
-        "IMAGES": "images",
-        "FILE": "file.txt",
-        "EMPTY": "empty",
-        "NEW": "new",
-    }
-    return {"IMAGE": f"{folder}/images/cat/00.png", "GOLDEN": str(GOLDEN)} | {
-        name: f"{folder}/{path}" for name, path in names.items()
-    }
+    one_block(num_classes=2, **packed).save(places / "packed.keras")
+    (places / "file.txt").write_text("hello")
+    (places / "empty").mkdir()
+    (places / "photos").mkdir()
+    names = {"MODEL": "model.keras", "IMAGES": "images", "FILE": "file.txt", "EMPTY": "empty", "NEW": "new"}
+    names |= {"HEADLESS": "headless.keras", "PACKED": "packed.keras"}
+    names |= {"IMAGE": "images/cat/00.png", "GOLDEN": GOLDEN}
+    return {name: str(places / path) for name, path in names.items()}
 
 
 @pytest.fixture(scope="module")
-def values(places, model):
+def values(paths, model):
     models = {"model": model, "headless": one_block(num_classes=None), "one_block": one_block}
     names = {name: getattr(keras_vit, name) for name in dir(keras_vit) if not name.startswith("__")}
     names |= {"keras_vit": keras_vit, "np": np, "pathlib": pathlib, "digits": data.load_dataset("digits")}
-    return {**places, **names, **models, "from_variant": keras_vit.VisionTransformer.from_variant}
+    return {**paths, **names, **models, "from_variant": keras_vit.VisionTransformer.from_variant}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -391,17 +374,16 @@ def _once():
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(places, monkeypatch):
-    folder = pathlib.Path(places["NEW"]).parent
-    monkeypatch.chdir(folder)
-    before = {*folder.iterdir()}
+def _nothing_is_left(places, paths, monkeypatch):
+    monkeypatch.chdir(places)
+    before = {*places.iterdir()}
     yield
-    assert {*folder.iterdir()} == before
+    assert {*places.iterdir()} == before
 
 
 @pytest.mark.parametrize("command, message", COMMAND_LINES.items(), ids=COMMAND_LINES)
-def test_a_wrong_command_line_is_refused_in_one_line(command, message, places):
-    words = [re.sub("[A-Z]{3,}", lambda name: places.get(name[0], name[0]), word) for word in command.split()]
+def test_a_wrong_command_line_is_refused_in_one_line(command, message, paths):
+    words = [re.sub("[A-Z]{3,}", lambda name: paths.get(name[0], name[0]), word) for word in command.split()]
     stderr = io.StringIO()
     with redirect_stderr(stderr), redirect_stdout(io.StringIO()):
         try:

@@ -4,9 +4,9 @@ import contextlib
 import functools
 import http.server
 import shutil
-import threading
 
 import pytest
+from made.servers import serving
 
 # A GPU in software: slow, and right.
 WEBGPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--ignore-gpu-blocklist")
@@ -37,10 +37,6 @@ def served(folder):
         def log_message(self, *arguments):
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=folder))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    handler = functools.partial(Handler, directory=folder)
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()

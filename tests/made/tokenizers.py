@@ -22,19 +22,11 @@ def difficult(count=200):
     """Texts of cases, accents, scripts, emoji, white space and lengths, without special tokens."""
     texts = [
         *("", " ", "\t\n", "a", "A", "cat", "CAT", " cat ", "red  car", "a photo of a cat.", "It's a DOG!"),
-        *(
-            "don't",
-            "they're",
-            "İstanbul",
-            "STRASSE straße",
-            "ΟΔΟΣ οδος",
-            "École",
-            "e\u0301cole",
-            "naïve",
-            "ÜBER",
-        ),
-        *("猫", "東京 の 猫", "日本東京", "собака", "ПРИВЕТ, кошка", "😀", "🐈 cat 😀😀"),
-        *("👩‍👩‍👧", "🏳️‍🌈 flag", "ﬁne ﬀ", "１２３ ＡＢＣ", "½ ² ™", "a\u00a0b", "a\u200bb", "a\u3000b"),
+        *("don't", "they're", "İstanbul", "STRASSE straße", "ΟΔΟΣ οδος", "École"),
+        *("e\u0301cole", "naïve", "ÜBER"),
+        *("猫", "東京 の 猫", "日本東京", "собака", "ПРИВЕТ, кошка", "😀"),
+        *("🐈 cat 😀😀", "👩‍👩‍👧", "🏳️‍🌈 flag"),
+        *("ﬁne ﬀ", "１２３ ＡＢＣ", "½ ² ™", "a\u00a0b", "a\u200bb", "a\u3000b"),
         *("שלום", "مرحبا", "हिन्दी", "ไทย"),
         *("a_b_c", "a-b-c", "(a) [b] {c}", "$5.00 & 10%", "http://a.b/c?d=e#f", "C:\\x\\y", '"quoted"', "'s"),
         *("x" * 300, "cat " * 100, "猫" * 100, "! " * 50, "12345678901234567890", "1 2 3", "a\nb\rc\td"),
@@ -55,16 +47,9 @@ def sentencepiece_model(size=300):
 
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(corpus()),
-        model_writer=written,
-        vocab_size=size,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        normalization_rule_name="nmt_nfkc",
-        hard_vocab_limit=False,
-        minloglevel=2,
+        **{"sentence_iterator": iter(corpus()), "model_writer": written, "vocab_size": size},
+        **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "normalization_rule_name": "nmt_nfkc"},
+        **{"hard_vocab_limit": False, "minloglevel": 2},
     )
     return written.getvalue()
 

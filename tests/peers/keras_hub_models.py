@@ -2,7 +2,7 @@
 
 import re
 
-import keras_hub
+from peers.packages import keras_hub
 from reference.comparing import arrays
 
 _THEIRS = {  # of layers, and inside of blocks

@@ -2,17 +2,12 @@
 
 import numpy as np
 import pytest
+from peers.packages import torch, transformers
+from peers.torch_models import randomized
+from reference.comparing import assert_close, numpy
+from reference.small import SMALL
 
-torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
-transformers = pytest.importorskip(
-    "transformers", reason="transformers is not installed; see requirements-peers.txt"
-)
-
-from peers.torch_models import randomized  # noqa: E402
-from reference.comparing import assert_close, numpy  # noqa: E402
-from reference.small import SMALL  # noqa: E402
-
-from keras_vit import VisionTransformer, from_pretrained, save_weights  # noqa: E402
+from keras_vit import VisionTransformer, from_pretrained, save_weights
 
 WIDTH, LAYERS, SIZE = 128, 3, 10
 BLOCK = {

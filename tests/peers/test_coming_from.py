@@ -4,17 +4,14 @@ import pathlib
 import re
 
 import pytest
+from made.photos import waves
+from peers.packages import timm, torch
+from peers.packages import transformers as transformers
+from PIL import Image
+from reference.comparing import assert_close, randomize
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
-timm = pytest.importorskip("timm", reason="timm is not installed; see requirements-peers.txt")
-pytest.importorskip("transformers", reason="transformers is not installed; see requirements-peers.txt")
-
-from made.photos import waves  # noqa: E402
-from PIL import Image  # noqa: E402
-from reference.comparing import assert_close, randomize  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
-
-import keras_vit  # noqa: E402
+import keras_vit
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs/coming_from.md").read_text()
 TIMM, TRANSFORMERS = "A model by its name, and its transform", "A model by its name, and its processor"

@@ -1,20 +1,15 @@
 """transformers' EoMT and our segmenters: outputs, files in both directions, loss and gradients."""
 
+import keras
 import numpy as np
 import pytest
+from peers.packages import torch, transformers
+from peers.torch_models import channels_first, images_of, randomized
+from reference.comparing import assert_close, numpy
 
-torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
-transformers = pytest.importorskip(
-    "transformers", reason="transformers is not installed; see requirements-peers.txt"
-)
-
-import keras  # noqa: E402
-from peers.torch_models import channels_first, images_of, randomized  # noqa: E402
-from reference.comparing import assert_close, numpy  # noqa: E402
-
-from keras_vit import VisionTransformer, from_pretrained, save_weights  # noqa: E402
-from keras_vit.models.segmentation.mask_loss import query_loss  # noqa: E402
-from keras_vit.models.segmentation.panoptic_segments import segments  # noqa: E402
+from keras_vit import VisionTransformer, from_pretrained, save_weights
+from keras_vit.models.segmentation.mask_loss import query_loss
+from keras_vit.models.segmentation.panoptic_segments import segments
 
 SIZES = {
     **{"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 32},

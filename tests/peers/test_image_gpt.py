@@ -1,18 +1,13 @@
 """transformers' ImageGPT and ours: outputs, loss and gradients of the same pixels, and files both ways."""
 
+import keras
 import numpy as np
 import pytest
+from peers.packages import torch, transformers
+from peers.torch_models import assert_same_gradients, images_of, randomized, stages_of
+from reference.comparing import assert_close, numpy
 
-torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
-transformers = pytest.importorskip(
-    "transformers", reason="transformers is not installed; see requirements-peers.txt"
-)
-
-import keras  # noqa: E402
-from peers.torch_models import images_of, randomized, stages_of  # noqa: E402
-from reference.comparing import arrays, assert_close, numpy  # noqa: E402
-
-from keras_vit import ImageGPT, PixelTransformer, from_pretrained, save_weights  # noqa: E402
+from keras_vit import ImageGPT, PixelTransformer, from_pretrained, save_weights
 
 COLORS, SIDE = 20, 6
 SIZES = {"vocab_size": COLORS + 1, "n_positions": SIDE * SIDE, "n_embd": 24, "n_layer": 3, "n_head": 3}
@@ -77,8 +72,6 @@ def test_pixels_have_the_colors_of_their_processor(tmp_path):
 
 
 def test_the_loss_and_its_gradients_are_theirs(tmp_path):
-    import tensorflow as tf
-
     theirs, _ = saved(tmp_path / "theirs")
     model, images = from_pretrained(tmp_path / "theirs", kind="pretrainer"), images_of(SIDE, SIDE)
     ids, inputs = ids_and_inputs(model, images)
@@ -87,22 +80,15 @@ def test_the_loss_and_its_gradients_are_theirs(tmp_path):
     weights = np.ones(ids.shape, "float32")
     weights[:, -1] = 0
     weights *= weights.size / weights.sum()
-    trained = model.trainable_weights
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    with tf.GradientTape() as tape:
-        ours = cross_entropy(ids.numpy(), model(images), weights)
-    gradients = tape.gradient(ours, [weight.value for weight in trained])
-    assert_close(ours, loss.detach().numpy())
-    loss.backward()
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.copy_(parameter.grad)
-    theirs.save_pretrained(tmp_path / "theirs")
-    expected = arrays(from_pretrained(tmp_path / "theirs", kind="pretrainer"))
-    largest = max(np.abs(expected[weight.path]).max() for weight in trained)
-    for weight, gradient in zip(trained, gradients):
-        error = np.abs(numpy(tf.convert_to_tensor(gradient)) - expected[weight.path]).max()
-        assert error <= 3e-6 * largest, f"{weight.path}: {error / largest:.2g} of the largest"
+
+    def load():
+        theirs.save_pretrained(tmp_path / "theirs")
+        return from_pretrained(tmp_path / "theirs", kind="pretrainer")
+
+    assert_same_gradients(
+        model, lambda: cross_entropy(ids.numpy(), model(images), weights), theirs, loss, load
+    )
 
 
 def test_the_encoder_is_a_vision_transformer(tmp_path):

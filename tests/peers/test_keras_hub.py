@@ -4,10 +4,8 @@ KerasHub always has the exact GELU, and learned positions with a row for the cla
 """
 
 import pytest
-
-pytest.importorskip("keras_hub", reason="KerasHub is not installed; see requirements-peers.txt")
-
 from peers.keras_hub_models import copied
+from peers.packages import keras_hub as keras_hub
 from reference.comparing import assert_close, numpy
 from reference.small import images_for, small
 

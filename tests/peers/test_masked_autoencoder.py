@@ -6,19 +6,13 @@ import json
 import keras
 import numpy as np
 import pytest
+from peers.packages import torch, transformers
+from peers.torch_models import assert_same_gradients, channels_first, images_of, randomized
+from reference.comparing import assert_close, numpy
+from safetensors.torch import load_file
+from transformers.models.vit_mae import modeling_vit_mae
 
-torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
-transformers = pytest.importorskip(
-    "transformers", reason="transformers is not installed; see requirements-peers.txt"
-)
-safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
-
-import tensorflow as tf  # noqa: E402
-from peers.torch_models import channels_first, images_of, randomized  # noqa: E402
-from reference.comparing import assert_close, numpy  # noqa: E402
-from transformers.models.vit_mae import modeling_vit_mae  # noqa: E402
-
-from keras_vit import MaskedAutoencoder, from_pretrained, save_weights  # noqa: E402
+from keras_vit import MaskedAutoencoder, from_pretrained, save_weights
 
 SIZES = {
     **{"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40},
@@ -82,21 +76,17 @@ def test_tokens_predictions_and_the_loss_are_theirs(name, tmp_path):
 def test_the_gradients_are_theirs(tmp_path):
     theirs, ours = made("normalized", tmp_path / "theirs")
     inputs, noise = inputs_for(ours)
-    run(theirs, inputs, noise).loss.backward()
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.copy_(torch.zeros(()) if parameter.grad is None else parameter.grad)
-    theirs.decoder.decoder_pos_embed.data = with_random_weights().decoder.decoder_pos_embed.data
-    theirs.save_pretrained(tmp_path / "gradients")
-    expected = from_pretrained(tmp_path / "gradients", kind="pretrainer")
-    with tf.GradientTape() as tape:
-        loss = ours.compute_loss(inputs, y_pred=ours(inputs, training=True))
-    gradients = tape.gradient(loss, [weight.value for weight in ours.weights])
-    largest = max(np.abs(numpy(weight)).max() for weight in expected.weights)
-    for weight, gradient, wanted in zip(ours.weights, gradients, expected.weights, strict=True):
-        if weight.path != "position_embedding/table":  # fixed there
-            found = np.zeros(weight.shape) if gradient is None else tf.convert_to_tensor(gradient).numpy()
-            assert np.abs(found - numpy(wanted)).max() <= 3e-6 * largest, weight.path
+    loss = run(theirs, inputs, noise).loss
+
+    def load():
+        theirs.decoder.decoder_pos_embed.data = with_random_weights().decoder.decoder_pos_embed.data
+        theirs.save_pretrained(tmp_path / "gradients")
+        return from_pretrained(tmp_path / "gradients", kind="pretrainer")
+
+    def our_loss():
+        return ours.compute_loss(inputs, y_pred=ours(inputs, training=True))
+
+    assert_same_gradients(ours, our_loss, theirs, loss, load, fixed=["position_embedding/table"])
 
 
 @every_change
@@ -135,7 +125,7 @@ def test_a_file_with_the_authors_names_is_read_and_written(tmp_path):
     ours = from_pretrained(tmp_path / "theirs", kind="pretrainer", norm_epsilon=1e-6)
     ours.normalize_targets = True  # as the authors train
     file = save_weights(ours, tmp_path / "mae.safetensors", "timm")
-    state = safetensors.load_file(file)
+    state = load_file(file)
     outside = {key for key in state if "blocks." not in key}
     layers = ("patch_embed.proj", "norm", "decoder_embed", "decoder_norm", "decoder_pred")
     assert outside == {

@@ -3,18 +3,12 @@
 import json
 
 import pytest
+from peers.packages import timm, torch, transformers
+from peers.torch_models import channels_first
+from reference.comparing import assert_close
+from reference.small import images_for, small
 
-torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
-timm = pytest.importorskip("timm", reason="timm is not installed; see requirements-peers.txt")
-transformers = pytest.importorskip(
-    "transformers", reason="transformers is not installed; see requirements-peers.txt"
-)
-
-from peers.torch_models import channels_first  # noqa: E402
-from reference.comparing import assert_close  # noqa: E402
-from reference.small import images_for, small  # noqa: E402
-
-from keras_vit.weights.push import write_repository  # noqa: E402
+from keras_vit.weights.push import write_repository
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 MODELS = [  # that timm's configuration can express

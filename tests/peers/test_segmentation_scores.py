@@ -2,16 +2,11 @@
 
 import numpy as np
 import pytest
+from peers.packages import torch, torchmetrics
+from reference.segmentation import random_maps
 
-torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
-torchmetrics = pytest.importorskip(
-    "torchmetrics", reason="torchmetrics is not installed; see requirements-peers.txt"
-)
-
-from reference.segmentation import random_maps  # noqa: E402
-
-from keras_vit.evaluation import panoptic_counts, panoptic_quality  # noqa: E402
-from keras_vit.tasks.segmentation_scores import (  # noqa: E402
+from keras_vit.evaluation import panoptic_counts, panoptic_quality
+from keras_vit.tasks.segmentation_scores import (
     SegmentationPredictions,
     segmentation_classes,
     segmentation_scores,

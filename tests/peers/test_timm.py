@@ -4,27 +4,24 @@ import re
 
 import numpy as np
 import pytest
+from peers.packages import timm, torch
+from peers.timm_models import NAMES, SAVED, SIZES, made, options_of, stages_of
+from peers.torch_models import assert_same_stages, images_of, randomized
+from reference.comparing import assert_close
+from safetensors.torch import load_file, save_file
+from timm.layers import resample_abs_pos_embed
+from timm.layers.patch_embed import resample_patch_embed
+from timm.layers.pos_embed_rel import resize_rel_pos_bias_table
+from timm.models import adapt_input_conv
 
-torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
-timm = pytest.importorskip("timm", reason="timm is not installed; see requirements-peers.txt")
-
-from peers.timm_models import NAMES, SAVED, SIZES, made, options_of, stages_of  # noqa: E402
-from peers.torch_models import assert_same_stages, images_of, randomized  # noqa: E402
-from reference.comparing import assert_close  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
-from timm.layers import resample_abs_pos_embed  # noqa: E402
-from timm.layers.patch_embed import resample_patch_embed  # noqa: E402
-from timm.layers.pos_embed_rel import resize_rel_pos_bias_table  # noqa: E402
-from timm.models import adapt_input_conv  # noqa: E402
-
-from keras_vit import from_pretrained, save_weights  # noqa: E402
-from keras_vit.weights.array_resizing import (  # noqa: E402
+from keras_vit import from_pretrained, save_weights
+from keras_vit.weights.array_resizing import (
     adapted_channels,
     resized_patch_kernel,
     resized_positions,
     resized_relative_positions,
 )
-from keras_vit.weights.push import write_repository  # noqa: E402
+from keras_vit.weights.push import write_repository
 
 
 def images_for(model, **options):

@@ -9,31 +9,27 @@ import re
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
-timm = pytest.importorskip("timm", reason="timm is not installed; see requirements-peers.txt")
-
-import timm_coverage  # noqa: E402
-from timm.layers import LayerNorm, Mlp, RmsNorm  # noqa: E402
-from timm.layers.attention import Attention, AttentionRope  # noqa: E402
-from timm.layers.attention_pool import AttentionPoolLatent  # noqa: E402
-from timm.layers.hybrid_embed import HybridEmbed  # noqa: E402
-from timm.layers.mlp import GluMlp, SwiGLU  # noqa: E402
-from timm.layers.patch_embed import PatchEmbed  # noqa: E402
-from timm.layers.pos_embed_sincos import (  # noqa: E402
+from peers.packages import timm, timm_coverage, torch
+from timm.layers import LayerNorm, Mlp, RmsNorm
+from timm.layers.attention import Attention, AttentionRope
+from timm.layers.attention_pool import AttentionPoolLatent
+from timm.layers.hybrid_embed import HybridEmbed
+from timm.layers.mlp import GluMlp, SwiGLU
+from timm.layers.patch_embed import PatchEmbed
+from timm.layers.pos_embed_sincos import (
     RotaryEmbeddingCat,
     RotaryEmbeddingDinoV3,
     RotaryEmbeddingMixed,
 )
-from timm.models import beit, eva, vision_transformer  # noqa: E402
-from timm.models._hub import save_config_for_hf  # noqa: E402
-from timm.models.deit import VisionTransformerDistilled  # noqa: E402
-from timm.models.naflexvit import NaFlexVit  # noqa: E402
+from timm.models import beit, eva, vision_transformer
+from timm.models._hub import save_config_for_hf
+from timm.models.deit import VisionTransformerDistilled
+from timm.models.naflexvit import NaFlexVit
 
-from keras_vit.variants import CHOICES, VARIANTS, parse_variant  # noqa: E402
-from keras_vit.weights import checkpoint  # noqa: E402
-from keras_vit.weights.catalogue import CATALOGUE  # noqa: E402
-from keras_vit.weights.show import expected_shapes  # noqa: E402
+from keras_vit.variants import CHOICES, VARIANTS, parse_variant
+from keras_vit.weights import checkpoint
+from keras_vit.weights.catalogue import CATALOGUE
+from keras_vit.weights.show import expected_shapes
 
 NAMES = [
     name for name in timm.list_models() if re.match("(test_|naflex)?vit|deit|flexivit|eva|beit|aimv2", name)
@@ -52,6 +48,13 @@ BLOCKS = (
 )
 ATTENTIONS = (Attention, AttentionRope, beit.Attention, eva.EvaAttention)
 NORMS = {LayerNorm: "layer", torch.nn.LayerNorm: "layer", RmsNorm: "rms"}
+
+
+def tagged(row):
+    """timm's name of the row's weights; for quick_gelu the architecture that computes it."""
+    name = row.source.removeprefix(PREFIX)
+    is_quick = row.options.get("activation") == "quick_gelu"
+    return name.replace("_clip_", "_clip_quickgelu_") if is_quick else name
 
 
 @functools.cache
@@ -306,10 +309,7 @@ def test_each_structure_has_timms_logits(name):
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_row_of_the_catalogue_is_read_as_it_is(row, tmp_path, monkeypatch):
     """Catalogue, config.json and arrays agree, and leave nothing open."""
-    name = row.source.removeprefix(PREFIX)
-    # For weights trained with quick_gelu, the architecture that computes it.
-    quick = row.options.get("activation") == "quick_gelu"
-    computing = name.replace("_clip_", "_clip_quickgelu_") if quick else name
+    name, computing = row.source.removeprefix(PREFIX), tagged(row)
     classes = timm.get_pretrained_cfg(name).num_classes
     with torch.device("meta"):
         model = timm.create_model(computing, num_classes=classes)
@@ -326,3 +326,28 @@ def test_a_row_of_the_catalogue_is_read_as_it_is(row, tmp_path, monkeypatch):
         shapes = expected_shapes({**found, **own}, grid)
         count = sum(math.prod(shape) for shape in shapes.values())
         assert count == sum(weight.numel() for weight in model.parameters())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_has_timms_preprocessing(row):
+    config = timm.get_pretrained_cfg(tagged(row))
+    assert config.hf_hub_id == row.source.removeprefix("hf://")
+    assert config.input_size == (3, *row.image_size)
+    assert (config.num_classes or None, config.license) == (row.num_classes, row.licence)
+    wanted = {"crop": "center"}.get(row.preprocessing["resize"], "squash")
+    assert (config.crop_mode, config.interpolation) == (wanted, row.preprocessing["interpolation"])
+    assert row.preprocessing.get("crop_fraction", config.crop_pct) == config.crop_pct
+    assert (tuple(config.mean), tuple(config.std)) == (row.preprocessing["mean"], row.preprocessing["std"])
+
+
+def test_every_plain_model_is_in_the_catalogue():
+    """Missing ones have a reason: another kind of block, no repository, or a duplicate."""
+    listed = {row.source.removeprefix(PREFIX) for row in ROWS}
+    reasons = r"_xp_|pwee|_d\w*wee|dlittle|mci|lingbot|\.pali|quickgelu"
+    left = []
+    for module in ("vision_transformer", "vision_transformer_hybrid", "deit", "eva", "beit", "naflexvit"):
+        for name in timm.list_models(module=module, pretrained=True):
+            repository = timm.get_pretrained_cfg(name).hf_hub_id
+            if repository and repository.removeprefix("timm/") not in listed and not re.search(reasons, name):
+                left.append(name)
+    assert not left

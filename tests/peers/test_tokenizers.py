@@ -5,11 +5,11 @@ import unicodedata
 import numpy as np
 import pytest
 from made import tokenizers
+from peers.packages import transformers
 
 from keras_vit import TextPreprocessing
 from keras_vit.preprocessing.text_preprocessing import FAMILIES
 
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
 
 TEXTS = tokenizers.difficult()

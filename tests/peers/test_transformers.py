@@ -5,16 +5,11 @@ import re
 
 import numpy as np
 import pytest
+from peers.packages import torch, transformers
+from peers.torch_models import assert_same_stages, channels_first, images_of, randomized
+from reference.comparing import assert_close
 
-torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
-transformers = pytest.importorskip(
-    "transformers", reason="transformers is not installed; see requirements-peers.txt"
-)
-
-from peers.torch_models import assert_same_stages, channels_first, images_of, randomized  # noqa: E402
-from reference.comparing import assert_close  # noqa: E402
-
-from keras_vit import from_pretrained, save_weights  # noqa: E402
+from keras_vit import from_pretrained, save_weights
 
 SIZES = {
     "hidden_size": 24,
@@ -295,10 +290,7 @@ IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.2
 PROCESSORS = {
     "ViT's": ("ViTImageProcessor", {"size": SQUARE}),
     "ViT's, other mean": ("ViTImageProcessor", {"size": SQUARE, **IMAGENET, "resample": 3}),
-    "DeiT's": (
-        "DeiTImageProcessor",
-        {"size": {"shortest_edge": 36}, "crop_size": SQUARE, "resample": 3},
-    ),
+    "DeiT's": ("DeiTImageProcessor", {"size": {"shortest_edge": 36}, "crop_size": SQUARE, "resample": 3}),
     "DINOv2's": ("BitImageProcessor", {"size": {"shortest_edge": 36}, "crop_size": SQUARE, **IMAGENET}),
     "DINOv3's": ("DINOv3ViTImageProcessor", {"size": SQUARE}),
     "SigLIP's": ("SiglipImageProcessor", {"size": SQUARE}),

@@ -1,13 +1,10 @@
 """The sizes of the families of `variants.py`, from the authors' modules as timm builds them."""
 
 import pytest
+from peers.packages import timm, torch
+from reference.parameter_counts import FAMILY_COUNTS
 
-torch = pytest.importorskip("torch", reason="torch is not installed; see requirements-peers.txt")
-timm = pytest.importorskip("timm", reason="timm is not installed; see requirements-peers.txt")
-
-from reference.parameter_counts import FAMILY_COUNTS  # noqa: E402
-
-from keras_vit.variants import FAMILIES  # noqa: E402
+from keras_vit.variants import FAMILIES
 
 # timm's names, in the order of our sizes.
 NAMES = {

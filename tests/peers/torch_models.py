@@ -5,7 +5,7 @@ import re
 import keras
 import numpy as np
 import torch
-from reference.comparing import arrays, assert_close, float_weights, numpy
+from reference.comparing import arrays, assert_close, numpy
 from reference.small import compute
 
 
@@ -44,24 +44,30 @@ def assert_same_stages(model, images, expected, report=None):
         assert_close(computed[name], theirs)
 
 
-def assert_same_gradients(model, batch, theirs, loss, load):
-    """Our loss of a batch of pairs and its gradients equal those of the other project.
+def assert_same_gradients(model, compute_loss, theirs, loss, load, fixed=()):
+    """Our loss and its gradients equal those of the other project.
 
-    `load` returns a model of ours with the parameters of `theirs`, whose values become the gradients.
+    Args:
+        model: Ours.
+        compute_loss: A function that returns its loss.
+        theirs, loss: The other project's model, and its loss.
+        load: A function that returns a model of ours with the parameters of `theirs`, whose values become the
+            gradients.
+        fixed: Paths of weights that the other project does not train.
     """
     import tensorflow as tf
 
-    weights = float_weights(model)
+    weights = [weight for weight in model.trainable_weights if weight.path not in fixed]
     with tf.GradientTape() as tape:
-        our_loss = model.compute_loss(y_pred=model(batch))
-    gradients = tape.gradient(our_loss, [weight.value for weight in weights])
+        our_loss = compute_loss()
+    gradients = tape.gradient(our_loss, [weight.value for weight in weights], unconnected_gradients="zero")
     assert_close(our_loss, loss.detach().numpy())
     loss.backward()
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.copy_(parameter.grad if parameter.grad is not None else 0 * parameter)
     expected = arrays(load())
-    largest = max(np.abs(gradient).max() for gradient in expected.values())
+    largest = max(np.abs(expected[weight.path]).max() for weight in weights)
     for weight, gradient in zip(weights, gradients):
         error = np.abs(numpy(gradient) - expected[weight.path]).max()
         assert error <= 3e-6 * largest, f"{weight.path}: {error / largest:.2g} of the largest"

@@ -17,13 +17,7 @@ ACTIVATIONS = {
     "silu": lambda x: x / (1 + np.exp(-x)),
 }
 # The options of a block without the parts of newer families.
-PLAIN = {
-    "norm": "layer",
-    "norm_epsilon": 1e-6,
-    "activation": "gelu_tanh",
-    "post_norm": False,
-    "rotary": None,
-}
+PLAIN = {"norm": "layer", "norm_epsilon": 1e-6, "activation": "gelu_tanh", "post_norm": False, "rotary": None}
 # What a stem adds: to a kernel's deviation, to its variance, to the variance of a group norm.
 RESNET_EPSILONS = {"vit_jax": (1e-5, 0, 1e-6), "timm": (0, 1e-8, 1e-5)}
 
