@@ -105,6 +105,22 @@ def test_a_run_prints_its_score_and_its_encoder_is_inspected(objective, images, 
 
 
 @pytest.mark.slow
+def test_that_run_is_fine_tuned_at_another_size(pretrained, images, keras_vit, tmp_path):
+    workdir, _ = pretrained
+    command = ("finetune", "--weights", workdir, "--dataset", f"folder:{images}", "--image_size", 32, *SHORT)
+    done = keras_vit(*command, "--set", "freeze=encoder_norm", "--workdir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy" in done.stdout.splitlines()[-1]
+    before, after = (keras.saving.load_model(path / "model.keras") for path in (workdir, tmp_path / "run"))
+    assert (after.num_classes, after.image_size, tuple(after.class_names)) == (2, (32, 32), ("cat", "dog"))
+    for name in ("class_token", "encoder_block_0", "encoder_norm"):  # frozen
+        pairs = zip(before.get_layer(name).get_weights(), after.get_layer(name).get_weights(), strict=True)
+        for one, other in pairs:
+            np.testing.assert_array_equal(one, other)
+    assert np.abs(after.get_layer("head").get_weights()[0]).max() > 0
+
+
+@pytest.mark.slow
 def test_pre_training_with_labels_has_the_recipes_hyperparameters(images, keras_vit, tmp_path):
     done = keras_vit(
         "pretrain", *MODEL, "--dataset", f"folder:{images}", *SHORT, "--workdir", tmp_path / "run"
