@@ -129,11 +129,13 @@ def test_random_damage_is_refused_or_leaves_another_whole_checkpoint(seed, tmp_p
     ],
 )
 def test_a_huge_index_is_refused_before_so_many_blocks_are_built(name, key, new, tmp_path, monkeypatch):
-    def build(**arguments):
-        assert arguments["num_layers"] <= 3 and sum(arguments.get("resnet") or ()) <= 9
-        return VisionTransformer(**arguments)
+    from_config = VisionTransformer.from_config
 
-    monkeypatch.setattr("keras_vit.weights.load.VisionTransformer", build)
+    def build(arguments):
+        assert arguments["num_layers"] <= 3 and sum(arguments.get("resnet") or ()) <= 9
+        return from_config(arguments)
+
+    monkeypatch.setattr("keras_vit.weights.load.VisionTransformer.from_config", build)
     damage = renamed(key, new) if new else changed(key, lambda a: np.zeros((3072, 2), "float32"))
     refused(base(name).write(tmp_path, damage(base(name).arrays)), "only in file", **base(name).options)
 
