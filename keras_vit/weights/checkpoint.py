@@ -14,7 +14,7 @@ from absl import logging
 
 from keras_vit.engine.adapting import adaptable_layers, plain_arrays
 from keras_vit.messages import listed
-from keras_vit.models.configured import backbone, image_model
+from keras_vit.models.configured import ConfiguredModel, backbone, image_model
 from keras_vit.models.vit.geometry import min_parameters, stem_stride
 from keras_vit.models.vit.schema import DEFAULTS, OPTIONS
 from keras_vit.rules import one_of
@@ -239,15 +239,15 @@ def read_model(path, kind="stored"):
 def _opened(path):
     """The weights of a `.keras` file with one of our models, as `keras_file.opened` returns them."""
     with zipfile.ZipFile(path) as archive:
-        config, kind = _configuration(archive)
+        config, cls = _configuration(archive)
     store, names = opened(path)
-    if not kind:
+    if cls is None:
         raise _OtherModel(f"{str(path)!r} holds a {config.get('class_name')}; expected a VisionTransformer")
     options = config["config"]
-    inside = options[kind.backbone_argument] if kind.backbone_argument else options
+    inside = options[cls.backbone_argument] if cls.backbone_argument else options
     encoder = min_parameters({**DEFAULTS, **inside})
     # Not their sum, in which a negative number would hide the other.
-    for declared in (encoder, kind.min_own_parameters(options)):
+    for declared in (encoder, cls.min_own_parameters(options)):
         check_unpacked_size(4 * declared, os.path.getsize(path))
     return store, names
 
@@ -263,8 +263,8 @@ def holds_two_towers(path):
         ValueError: if the file cannot be read.
     """
     with _readable(path), zipfile.ZipFile(path) as archive:
-        kind = _configuration(archive)[1]
-    return kind is not None and kind.kind == "image_text"
+        cls = _configuration(archive)[1]
+    return cls is not None and cls.kind == "image_text"
 
 
 @contextlib.contextmanager
@@ -284,8 +284,9 @@ def _configuration(archive):
     if archive.getinfo("config.json").file_size > LARGEST_SIDECAR:
         raise ValueError(f"its configuration has more than {LARGEST_SIDECAR} bytes")
     config = json.loads(archive.read("config.json"))
-    kind = keras.saving.get_registered_object(config["registered_name"])
-    return config, kind if isinstance(kind, type) and getattr(kind, "kind", None) in KINDS else None
+    cls = keras.saving.get_registered_object(config["registered_name"])
+    is_ours = isinstance(cls, type) and issubclass(cls, ConfiguredModel) and cls.kind is not None
+    return config, cls if is_ours else None
 
 
 def _check_all_read(model, stored):

@@ -335,7 +335,8 @@ READING = re.compile("load|train")  # These are refused after a file was read.
 # Methods that layers, runs and other methods call.
 INTERNAL_METHODS = {
     *("after_step", "train_on_features", "min_own_parameters", "own_layers", "own_loss", "from_variant"),
-    *("caches", "step", "color_ids", "images_of", "patch_targets", "check_projections"),
+    *("caches", "step", "color_ids", "images_of", "patch_targets", "check_projections", "check_one_size"),
+    "schema",
     *("encode_text", "similarity", "class_vectors", "zero_shot"),  # which need a tokenizer or texts
 }
 _MADE = {}
