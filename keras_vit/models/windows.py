@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.models.classifying import check_finite
-from keras_vit.models.configured import backbone
+from keras_vit.models.configured import backbone, inner_transformer
 from keras_vit.models.features import grids_of_blocks
 from keras_vit.models.pretraining.encoder_model import patch_pixels
 from keras_vit.models.vit.geometry import is_dynamic
@@ -171,7 +171,7 @@ def _slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1)):
     """
     _PAIR.check("window", window)
     _OVERLAP.check("overlap", overlap)
-    patch = patch_pixels(backbone(model))
+    patch = patch_pixels(inner_transformer(model))
     sides = [max(-(-side // p) * p, p) for side, p in zip(pixels.shape, patch)]
     if is_dynamic(model.image_size):
         window = [min(given, side) for given, side in zip(window or sides, sides)]

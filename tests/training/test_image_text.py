@@ -189,7 +189,7 @@ def test_another_tokenizer_does_not_resume_a_run(lit, tmp_path, monkeypatch):
     shutil.copytree(workdir.path, tmp_path / "run")
     (tmp_path / "run" / "result.json").unlink()
     other = TextPreprocessing.from_files(config.tokenizer, length=9, remove_punctuation=True)
-    monkeypatch.setattr("keras_vit.training.building.read_text_preprocessing", lambda *args, **kwargs: other)
+    monkeypatch.setattr("keras_vit.weights.tokenizer.read_text_preprocessing", lambda *args, **kwargs: other)
     with pytest.raises(ValueError, match="the data of the run in .* have changed: the tokenizer; restore"):
         train(config, tmp_path / "run", 0)
 

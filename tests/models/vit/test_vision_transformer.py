@@ -358,7 +358,7 @@ def compiled(**options):
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")  # Keras's own default
 @pytest.mark.slow  # README, runs and test_distributed.py also fit arrays and data sets
-@pytest.mark.parametrize("replicas", [None, 2])
+@pytest.mark.parametrize("replicas", [None, pytest.param(2, marks=pytest.mark.tensorflow_only("replicas"))])
 def test_fit_learns_from_arrays_and_from_a_dataset(replicas):
     scope = contextlib.nullcontext()
     if replicas:
