@@ -326,8 +326,8 @@ VERBS = {
         TRAINED - {"patches", "palette", "iGPT", "any size", "any-size segmenter", "tokens"},
     ),
 }
-# Of these every twelfth case is fast: they make pipelines of images, or build models to load files into. OpenVINO
-# is among the packages that only test-full installs.
+# Of these every twelfth case is fast: they make pipelines of images, or build models to load files into.
+# OpenVINO is among the packages that only test-full installs.
 COSTLY = re.compile(
     "evaluate|retrieval|representations|knn|few_shot|probe|save .keras|load|train|export|"
     "enable_lora|quantize|copy|finished"
