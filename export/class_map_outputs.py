@@ -1,79 +1,131 @@
-"""The outputs of signatures for segmenters: class maps, also of encoded images and at the images' own sizes.
-
-The functions have the names and arguments of those in `signatures`.
-"""
+"""The outputs of an export of class maps, also of encoded images and at the images' own sizes."""
 
 import dataclasses
 
 import tensorflow as tf
 
+from keras_vit.export.row_outputs import RowOutputs
 from keras_vit.export.signatures import map_encoded, resized
+from keras_vit.inspection.class_map_pictures import class_colors
 from keras_vit.models.pretraining.encoder_model import patch_pixels
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.preprocessing.image_resizing import resize
+from keras_vit.tasks.segmentation_scores import one_hot
 
 MAP = "class_map"
+MAX_CHECKED = 4096  # pixels of a class map that a web page knows
 
 
-def of_images(images, stages, description):
-    """The outputs of `serving_default`.
+class ClassMapOutputs(RowOutputs):
+    """The class of each pixel.
 
-    Args:
-        images: float32 (batch, height, width, channels) in [0, 1].
-        stages: A function from such images to what `signatures.forward` returns.
-        description: The model's `Description`.
-
-    Returns:
-        dict of `logits` (batch, height, width, classes); `class_map`, the class of each pixel (batch, height,
-        width), uint8 for up to 256 classes and int32 for more; and `scores`, the probabilities of these
-        classes.
-    """
-    return _with_maps(_logits(images, stages, description))
-
-
-def of_uint8(images, stages, description):
-    """The outputs of `serving_uint8`: of images of any one size, at this size.
-
-    Args:
-        images: uint8 (batch, any height, any width, channels).
-        stages, description: As for `of_images`.
-
-    Returns:
-        dict, as `of_images` returns.
-    """
-    return _with_maps(_whole_logits(images, stages, description))
-
-
-def of_bytes(image_bytes, stages, description):
-    """The outputs of `serving_bytes`: a mask of each encoded image, of the image's own size.
-
-    A model with one image size computes each image as a whole, resized, as `ImageSegmenter.segment` does with
-    `whole=True`; a model for any size pads it to whole patches.
-
-    Args:
-        image_bytes: As for `signatures.from_bytes`.
-        stages, description: As for `of_images`.
-
-    Returns:
-        dict of `mask_bytes`: the contents of gray PNG files, whose values are the classes.
-
-    Raises:
-        tf.errors.InvalidArgumentError: as for `signatures.from_bytes`.
+    `of_images` returns a dict of `logits` (batch, height, width, classes); `class_map`, the class of each
+    pixel (batch, height, width), uint8 for up to 256 classes and int32 for more; and `scores`, the
+    probabilities of these classes. `of_uint8` returns the same at the images' own size. A LiteRT file has
+    the class map alone, so that few bytes are read.
     """
 
-    def mask(image):
-        classes = class_map(_whole_logits(image, stages, description))
-        # A PNG file has values of 8 or 16 bits.
-        values = tf.cast(classes, tf.uint8 if description.num_classes <= 256 else tf.uint16)
-        return tf.io.encode_png(tf.expand_dims(values[0], -1))
+    without_head = "this export segments images; use its `segment` method"
+    on_pages, can_roll_out = True, False
+    page_words = "segmented", "Show the classes"
 
-    spec = tf.TensorSpec((), tf.string)
-    return {"mask_bytes": map_encoded(mask, image_bytes, description.channels, spec, parallel=8)}
+    @property
+    def preprocessing(self):
+        # Without a crop: each pixel gets a class.
+        return dataclasses.replace(self.description.preprocessing, resize="squash")
 
+    @property
+    def takes_bytes(self):
+        return self.description.channels in (1, 3)
 
-def of_litert(images, stages, description):
-    """The outputs of a LiteRT file: the class map alone, so that few bytes are read."""
-    return {MAP: class_map(stages(images)["logits"])}
+    def of_images(self, images, stages):
+        return _with_maps(self._logits(images, stages))
+
+    def of_litert(self, images, stages):
+        return {MAP: class_map(stages(images)["logits"])}
+
+    def of_uint8(self, images, stages):
+        return _with_maps(self._whole_logits(images, stages))
+
+    def of_bytes(self, image_bytes, stages):
+        """The outputs of `serving_bytes`: a mask of each encoded image, of the image's own size.
+
+        A model with one image size computes each image as a whole, resized, as `ImageSegmenter.segment` does
+        with `whole=True`; a model for any size pads it to whole patches.
+
+        Returns:
+            dict of `mask_bytes`: the contents of gray PNG files, whose values are the classes.
+        """
+
+        def mask(image):
+            classes = class_map(self._whole_logits(image, stages))
+            # A PNG file has values of 8 or 16 bits.
+            values = tf.cast(classes, tf.uint8 if self.description.num_classes <= 256 else tf.uint16)
+            return tf.io.encode_png(tf.expand_dims(values[0], -1))
+
+        spec, channels = tf.TensorSpec((), tf.string), self.description.channels
+        return {"mask_bytes": map_encoded(mask, image_bytes, channels, spec, parallel=8)}
+
+    def _logits(self, images, stages):
+        """The logits of the model's input."""
+        d = self.description
+        # The graph of "mask" knows no shape if it takes images of any size.
+        return tf.ensure_shape(stages(images)["logits"], (None, *d.image_size, d.num_classes))
+
+    def _whole_logits(self, images, stages):
+        """The logits of whole images (batch, height, width, channels) in 0…255, at the images' own size."""
+        height, width = tf.unstack(tf.shape(images)[1:3])
+        prepared = resized(images, self.preprocessing)
+        if self.description.image_size == DYNAMIC_SIZE:
+            return self._logits(self._padded(prepared), stages)[:, :height, :width]
+        bilinear = dataclasses.replace(self.preprocessing, interpolation="bilinear")
+        return resize(self._logits(prepared, stages), (height, width), bilinear)
+
+    def _padded(self, images):
+        """Images padded at the bottom and right to whole patches, by the mean color."""
+        sides = zip(tf.unstack(tf.shape(images)[1:3]), patch_pixels(self.description))
+        paddings = [(0, 0), *((0, -side % patch) for side, patch in sides), (0, 0)]
+        mean = tf.constant(self.description.mean)
+        return tf.pad(images - mean, paddings) + mean
+
+    def compared(self, outputs):
+        return outputs.get("logits", outputs[MAP])
+
+    def as_live(self, output):
+        """Logits as they are; the classes of a map one-hot.
+
+        Their mean over windows or their resized form then has the highest value at the class that is most
+        frequent.
+        """
+        return output if output.ndim == 4 else one_hot(output, self.description.num_classes)
+
+    def pixels(self, output):
+        return output[..., 0].size
+
+    @property
+    def colors(self):
+        return class_colors(self.description.num_classes).tolist()
+
+    def page_check(self, outputs):
+        """Every `step`-th pixel of the class map."""
+        pixels = outputs[MAP].ravel()
+        step = -(-len(pixels) // MAX_CHECKED)
+        return {"output": MAP, "values": pixels[::step].tolist(), "step": step}
+
+    @property
+    def head_words(self):
+        return f"head {self.description.around['head']}"
+
+    @property
+    def words(self):
+        count = f"{self.description.num_outputs:,}"
+        return (
+            f"`logits` of {count} classes for each pixel (batch, height, width, {count}). The signature "
+            "`serving_default` returns them with `class_map`, the class of each pixel, and `scores`, its "
+            "probability; `serving_bytes` makes of encoded images `mask_bytes`, PNG files of the images' "
+            "sizes whose gray values are the classes. `assets/labels.txt` names the classes in this order, "
+            "one a line."
+        )
 
 
 def class_map(logits):
@@ -86,34 +138,6 @@ def class_map(logits):
     return tf.cast(classes, tf.uint8) if logits.shape[-1] <= 256 else classes
 
 
-def _logits(images, stages, description):
-    """The logits of the model's input."""
-    logits = stages(images)["logits"]
-    # The graph of "mask" knows no shape if it takes images of any size.
-    return tf.ensure_shape(logits, (None, *description.image_size, description.num_classes))
-
-
 def _with_maps(logits):
     scores = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
     return {MAP: class_map(logits), "logits": logits, "scores": scores}
-
-
-def _whole_logits(images, stages, description):
-    """The logits of whole images (batch, height, width, channels) in 0…255, at the images' own size."""
-    height, width = tf.unstack(tf.shape(images)[1:3])
-    # Without a crop: each pixel gets a class.
-    prepared = resized(images, dataclasses.replace(description.preprocessing, resize="squash"))
-    if description.image_size == DYNAMIC_SIZE:
-        return _logits(_padded(prepared, description), stages, description)[:, :height, :width]
-    bilinear = dataclasses.replace(description.preprocessing, interpolation="bilinear")
-    return resize(_logits(prepared, stages, description), (height, width), bilinear)
-
-
-def _padded(images, description):
-    """Images padded at the bottom and right to whole patches, by the mean color."""
-    missing = [
-        -side % patch for side, patch in zip(tf.unstack(tf.shape(images)[1:3]), patch_pixels(description))
-    ]
-    paddings = [(0, 0), *((0, count) for count in missing), (0, 0)]
-    mean = tf.constant(description.mean)
-    return tf.pad(images - mean, paddings) + mean

@@ -19,6 +19,8 @@ FILE = "keras_vit.json"  # in SavedModels, LiteRT and ONNX files
 LABELS = "labels.txt"  # one class name a line
 # The options that are not in `Description.architecture`.
 NOT_ARCHITECTURE = ("preprocessing", "class_names", "task", "split_seed")
+# The classes of models that are exported, by their kind.
+EXPORTED = {cls.kind: cls for cls in (VisionTransformer, ImageSegmenter)}
 _ARCHITECTURE = OPTIONS.keys() - NOT_ARCHITECTURE
 
 
@@ -34,12 +36,13 @@ class Description:
         class_names: One name per class, or None.
         resize, crop_fraction, interpolation, antialias: How images are resized, as in `Preprocessing`.
         parameters: The number of its parameters.
-        architecture: The constructor arguments of the `VisionTransformer`, maybe the encoder of a segmenter.
+        architecture: The constructor arguments of the `VisionTransformer` in it.
         version: The version of keras_vit that exported it.
         seed: The seed of the split of the data that it was trained on, if the data set has no test split.
         mean, std: By channel, how the exported model normalizes the pixels itself; None in files of version
             0.1.0.
-        segmenter: The other constructor arguments of an `ImageSegmenter`; None for other models.
+        kind: The `kind` of its class.
+        around: The constructor arguments of a model around the `VisionTransformer`; None of one alone.
 
     Example:
         >>> describe(model).output, describe(model).preprocessing.mean
@@ -61,12 +64,13 @@ class Description:
     seed: int = 0
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    segmenter: dict | None = None
+    kind: str = "classifier"
+    around: dict | None = None
 
     @property
     def is_map(self):
-        """Whether the outputs are class maps, or the logits of all pixels."""
-        return self.segmenter is not None
+        """Whether the output is a map of each image, such as the logits of its pixels."""
+        return get_task(self.task).label.is_map
 
     @property
     def is_classifier(self):
@@ -80,7 +84,7 @@ class Description:
     @property
     def num_classes(self):
         """Size of the head, None without one."""
-        return (self.segmenter or self.architecture)["num_classes"]
+        return (self.around or self.architecture)["num_classes"]
 
     @property
     def output(self):
@@ -153,7 +157,7 @@ class Description:
         """
         config = {**self.architecture, "preprocessing": preprocessing, "dtype": "float32"}
         model = VisionTransformer.from_config(config)
-        return ImageSegmenter(model, **self.segmenter) if self.is_map else model
+        return model if self.around is None else EXPORTED[self.kind](model, **self.around)
 
     @property
     def files(self):
@@ -167,7 +171,7 @@ def describe(model, task=None, seed=0):
 
     Args:
         model: A `VisionTransformer` or an `ImageSegmenter`.
-        task: The task of its head; None for "segmentation" of a segmenter, and "single_label" of others.
+        task: The task of its head; None for that of its class, "single_label" of a `VisionTransformer`.
         seed: The seed of the split that it was trained on.
 
     Raises:
@@ -180,8 +184,7 @@ def describe(model, task=None, seed=0):
     """
     encoder, task = backbone(model), task_of_class(model, task)
     encoder.check_one_size("this export, unlike export_image_text,")
-    if task.label.is_map and encoder is model:
-        raise ValueError(f"expected a task with one output per image; got {task.name!r}")
+    _check_task(type(model), task)
     broken = [name for name in model.class_names or () if name.splitlines() not in ([], [name])]
     if broken:
         raise ValueError(f"class names must be one line each for {LABELS}; got {broken[0]!r}")
@@ -197,15 +200,24 @@ def describe(model, task=None, seed=0):
         architecture={name: config[name] for name in config if name in _ARCHITECTURE},
         version=keras_vit.__version__,
         seed=seed,
-        segmenter=None if encoder is model else _arguments(model),
+        kind=model.kind,
+        around=None if encoder is model else _arguments(model),
         **{name: prepare[name] for name in ("resize", "crop_fraction", "interpolation", "antialias")},
         **{name: tuple(prepare[name]) for name in ("mean", "std")},
     )
 
 
-def _arguments(segmenter):
-    """The constructor arguments of a segmenter, without its encoder and what else a Description has."""
-    config = json.loads(json.dumps(segmenter._config()))
+def _check_task(cls, task):
+    """Raise ValueError unless models of a class have outputs for a task."""
+    if cls.backbone_argument is not None:
+        one_of([cls.task]).check("task", task.name)
+    elif task.label.is_map:
+        raise ValueError(f"expected a task with one output per image; got {task.name!r}")
+
+
+def _arguments(model):
+    """The constructor arguments of a model, without its encoder and what else a Description has."""
+    config = json.loads(json.dumps(model._config()))
     return {name: value for name, value in config.items() if name not in NOT_ARCHITECTURE}
 
 
@@ -225,6 +237,8 @@ def parse_description(text, path):
         values = json.loads(text)
         lists = ("image_size", "class_names", "mean", "std")
         values |= {name: tuple(values[name]) for name in lists if values.get(name) is not None}
+        if values.get("segmenter") is not None:  # in files of before `around`
+            values |= {"kind": "segmenter", "around": values["segmenter"]}
         known = {field.name for field in dataclasses.fields(Description)}
         description = Description(**{name: value for name, value in values.items() if name in known})
         _check(description)
@@ -236,7 +250,7 @@ def parse_description(text, path):
 def _check(description):
     """Raise an error unless this describes a model, and its fields agree with each other."""
     d = description
-    names = None if d.is_map else d.class_names
+    names = d.class_names if d.around is None else None
     cls, options = class_and_options(d.architecture, VisionTransformer)
     config = cls.schema(**{**options, "class_names": names})
     expected = {"channels": config.in_channels}
@@ -252,7 +266,9 @@ def _check(description):
     optional(items(text)).check("class_names", d.class_names)
     if d.class_names is not None:
         one_of([d.num_classes]).check("number of class names", len(d.class_names))
-    one_of([d.is_map]).check("segmenter", get_task(d.task).label.is_map)
+    model = EXPORTED[one_of(EXPORTED).check("kind", d.kind)]
+    one_of([model.backbone_argument is not None]).check("model around", d.around is not None)
+    _check_task(model, get_task(d.task))
     # The constructor of Preprocessing checks these fields.
     checked = d.preprocessing if d.mean is d.std is None else d.live_preprocessing
     one_of([config.in_channels]).check("channels of mean and std", checked.channels)

@@ -8,13 +8,12 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_vit.export import tar_archive
-from keras_vit.export.class_map_outputs import MAP
 from keras_vit.export.description import Description
 from keras_vit.export.formats import ARCHIVES, SAVED_MODEL, format_of, suffix_of, suffixes
+from keras_vit.export.outputs import outputs_of
 from keras_vit.models.classifying import classify
 from keras_vit.models.windows import segment
 from keras_vit.rules import integer, optional
-from keras_vit.tasks.segmentation_scores import one_hot
 from keras_vit.weights.fetch import fetch
 
 _LOWEST, _HIGHEST = -1, 2  # of images in [0, 1], which bicubic resizing overshoots
@@ -55,8 +54,8 @@ class ExportedModel:
     @property
     def without_head(self):
         """The message of `check_head` for an export that is no classifier."""
-        if self.description.is_map:
-            return "this export segments images; use its `segment` method"
+        if message := outputs_of(self.description).without_head:
+            return message
         output = "tokens" if self.description.architecture["pooling"] is None else self.description.output
         return (
             f"this export has no classification head: its output is {output} of "
@@ -95,23 +94,15 @@ class ExportedModel:
 
         A segmenter in LiteRT has only a class map, which is returned then.
         """
-        outputs = self.outputs(images)
-        return outputs.get(self.description.output, outputs.get(MAP))
+        return outputs_of(self.description).compared(self.outputs(images))
 
     def predict_on_batch(self, images):
-        """The output that is the live model's; for a class map the classes, one-hot, in place of logits.
-
-        Their mean over windows or their resized form then has the highest value at the class that is most
-        frequent.
-        """
-        output = self.main_output(images)
-        if not self.description.is_map or output.ndim == 4:
-            return output
-        return one_hot(output, self.num_classes)
+        """The output that is the live model's; of a class map the classes, one-hot, in place of logits."""
+        return outputs_of(self.description).as_live(self.main_output(images))
 
     def segment(self, images, **options):
         """As `ImageSegmenter.segment`."""
-        if not self.description.is_map:
+        if not (self.description.is_map and self.description.labels):
             raise ValueError("this export classifies images; use its `classify` method")
         return segment(_TakesPreprocessedImages(**vars(self)), images, **options)
 

@@ -16,6 +16,7 @@ from keras_vit.export.description import describe
 from keras_vit.export.exported_model import ExportedModel
 from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, in_order, tower_formats
 from keras_vit.export.hub import Facts, Measurement
+from keras_vit.export.outputs import outputs_of
 from keras_vit.export.saved_model import check_exportable, float32_copy
 from keras_vit.export.towers import references, text_files
 from keras_vit.export.verify import full_precision_matmul, live_reference, live_run
@@ -205,7 +206,7 @@ def _export(format, job, target, reference):
     opened = format.open(target, None)
     row = reference.measure(opened if callable(opened) else ExportedModel(*opened).main_output, target)
     images = len(reference.images)
-    pixels = reference.outputs[..., 0].size if reference.description.is_map else None
+    pixels = outputs_of(reference.description).pixels(reference.outputs)
     try:
         warning = format.tolerance.check(row, images, pixels)
     except ValueError as error:

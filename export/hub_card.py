@@ -4,6 +4,7 @@ import html
 import json
 import re
 
+from keras_vit.export.outputs import outputs_of
 from keras_vit.messages import listed, printable
 from keras_vit.tasks import get_task
 from keras_vit.variants import variant_of
@@ -32,9 +33,9 @@ def model_card(description, facts, where):
     stem = f"ResNet stem of {c['resnet']} units, " if c["resnet"] is not None else ""
     blocks = f"{c['num_layers']} blocks of {c['num_heads']} heads, " if c["num_layers"] else ""
     patch = " × ".join(map(str, c["patch_size"]))
-    end = f"head {d.segmenter['head']}" if d.is_map else f"pooling {c['pooling']}"
+    head = outputs_of(d).head_words
     rows = {
-        "Architecture": f"{stem}patches of {patch}, {blocks}width {c['hidden_size']}, {end}",
+        "Architecture": f"{stem}patches of {patch}, {blocks}width {c['hidden_size']}, {head}",
         "Parameters": f"{d.parameters:,}",
     }
     if d.labels:
@@ -136,21 +137,6 @@ def _input(description):
 
 
 def _output(description):
-    count = f"{description.num_outputs:,}"
-    if description.is_map:
-        text = (
-            f"`logits` of {count} classes for each pixel (batch, height, width, {count}). The signature "
-            "`serving_default` returns them with `class_map`, the class of each pixel, and `scores`, its "
-            "probability; `serving_bytes` makes of encoded images `mask_bytes`, PNG files of the images' "
-            "sizes whose gray values are the classes. `assets/labels.txt` names the classes in this order, "
-            "one a line."
-        )
-    elif description.output != "logits":
-        return f"`{description.output}`: {count} numbers."
-    else:
-        text = (
-            f"`logits` of {count} classes; {get_task(description.task).label.activation} turns them into "
-            "probabilities. `assets/labels.txt` names the classes in this order, one a line."
-        )
+    text = outputs_of(description).words
     names = [plain(name) for name in description.class_names or ()]
     return f"{text} They are: {listed(names, SHOWN)}." if names else text

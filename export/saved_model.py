@@ -9,13 +9,13 @@ import tensorflow as tf
 from keras import ops
 
 from keras_vit.engine.adapting import plain_arrays
-from keras_vit.export import class_map_outputs, signatures
+from keras_vit.export import signatures
 from keras_vit.export.checks import damaged
 from keras_vit.export.description import FILE, LABELS, describe, read_description
+from keras_vit.export.outputs import outputs_of
 from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.models import VisionTransformer
 from keras_vit.models.configured import ConfiguredModel, backbone
-from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.rules import integer, items
 from keras_vit.writing import atomic_path
 
@@ -194,7 +194,7 @@ def float32_copy(model, representation=False):
         representation: Whether to drop the head.
 
     Raises:
-        ValueError: if the representation of a segmenter is asked for.
+        ValueError: if the representation of a model around a `VisionTransformer` is asked for.
 
     Example:
         >>> float32_copy(model, representation=True).output.shape
@@ -202,7 +202,10 @@ def float32_copy(model, representation=False):
     """
     if backbone(model) is not model:
         if representation:
-            raise ValueError("a segmenter has no representation of whole images: export its encoder")
+            raise ValueError(
+                f"an {type(model).__name__} has no representation of whole images: export its "
+                f"{model.backbone_argument}"
+            )
         with tf.device("cpu:0"):
             return model.finished()
     changes = {"dtype": "float32", "name": "vision_transformer"}
@@ -226,9 +229,9 @@ def _exported(model, description):
     are saved through a Keras variable.
     """
     forward = signatures.forward(model)
-    outputs = class_map_outputs if description.is_map else signatures
+    outputs = outputs_of(description)
     output = "representation" if model.num_classes is None else "logits"
-    channels, any_size = model.in_channels, model.image_size == DYNAMIC_SIZE
+    channels = model.in_channels
 
     def spec(name, dtype=tf.float32, shape=(None, *model.image_size, channels)):
         return tf.TensorSpec(shape, dtype, name=name)
@@ -246,16 +249,16 @@ def _exported(model, description):
         return forward(images, False)
 
     def serving_default(images):
-        return outputs.of_images(images, stages, description)
+        return outputs.of_images(images, stages)
 
     def image_feature_vector(images):
         return {"representation": stages(images)["representation"]}
 
     def serving_uint8(images):
-        return outputs.of_uint8(images, stages, description)
+        return outputs.of_uint8(images, stages)
 
     def serving_bytes(image_bytes):
-        return outputs.of_bytes(image_bytes, stages, description)
+        return outputs.of_bytes(image_bytes, stages)
 
     exported = tf.train.Checkpoint()
     exported.variables = [v.value for v in model.variables]
@@ -274,7 +277,7 @@ def _exported(model, description):
     }
     if "representation" in model.exported_stages:
         served["image_feature_vector"] = function(image_feature_vector, spec("images"))
-    if channels in (1, 3) and (description.is_map or model.pooling is not None or not any_size):
+    if outputs.takes_bytes:
         served["serving_bytes"] = function(serving_bytes, spec("image_bytes", tf.string, (None,)))
     for name, signature in served.items():
         setattr(exported, name, signature)

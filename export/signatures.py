@@ -1,8 +1,4 @@
-"""The outputs of an exported model's signatures, for images or for encoded images.
-
-`class_map_outputs` has the same functions for models of class maps: `of_images`, `of_uint8`, `of_bytes` and
-`of_litert`, with the same arguments.
-"""
+"""The graph of an exported model, and its input: images in [0, 1], of encoded ones or of pixels."""
 
 import keras
 import tensorflow as tf
@@ -10,11 +6,7 @@ import tensorflow as tf
 from keras_vit.data.decoding.encoded_images import is_bounded
 from keras_vit.data.decoding.model_input import decode, with_channels
 from keras_vit.inspection.attention import rollout_outputs, rollout_tensor
-from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
 from keras_vit.preprocessing import bounds
-from keras_vit.tasks import get_task
-
-TOP = 5  # classes in the answer of `serving_bytes`
 
 
 def forward(model, rollout=False):
@@ -48,83 +40,6 @@ def forward(model, rollout=False):
     return tf.function(compute, autograph=False)
 
 
-def of_images(images, stages, description):
-    """The outputs of `serving_default` of a model of whole images.
-
-    Args:
-        images: float32 (batch, height, width, channels) in [0, 1].
-        stages: A function from such images to what `forward` returns.
-        description: The model's `Description`.
-
-    Returns:
-        dict of tensors: `logits` and `probabilities` of a classifier, `values` of a regression,
-        `representation` of a model without a head; and `rollout` if it was computed.
-
-    Example:
-        >>> from keras_vit.export.description import describe
-        >>> sorted(of_images(images, lambda images: {"logits": tf.zeros((1, 10))}, describe(model)))
-        ['logits', 'probabilities']
-    """
-    outputs = stages(images)
-    rollout = {"rollout": outputs["rollout"]} if "rollout" in outputs else {}
-    if description.output == "representation":
-        return {"representation": outputs["representation"], **rollout}
-    if description.output == "values":
-        return {"values": outputs["logits"], **rollout}
-    activation = getattr(tf.nn, get_task(description.task).label.activation)
-    return {"logits": outputs["logits"], "probabilities": activation(outputs["logits"]), **rollout}
-
-
-of_litert = of_images  # of a LiteRT file
-
-
-def of_uint8(images, stages, description):
-    """The outputs of `serving_uint8`: of uint8 images of any one size, resized as for evaluation.
-
-    Args:
-        images: uint8 (batch, any height, any width, channels).
-        stages, description: As for `of_images`.
-
-    Returns:
-        dict, as `of_images` returns.
-    """
-    checks = []
-    if description.image_size == DYNAMIC_SIZE:
-        checks = [_assert_divisible(images, description)]
-    with tf.control_dependencies(checks):
-        return of_images(resized(images, description.preprocessing), stages, description)
-
-
-def of_bytes(image_bytes, stages, description):
-    """The outputs of `serving_bytes`: the best classes of a classifier, or the outputs of `serving_default`.
-
-    Args:
-        image_bytes: As for `from_bytes`.
-        stages, description: As for `of_images`.
-
-    Returns:
-        dict of tensors: `scores`, `class_ids` and `classes`, best first, of a classifier.
-
-    Raises:
-        tf.errors.InvalidArgumentError: as for `from_bytes`.
-
-    Example:
-        >>> from keras_vit.export.description import describe
-        >>> png = tf.io.encode_png(tf.zeros((50, 40, 3), tf.uint8))
-        >>> stages = lambda images: {"logits": 9 * tf.one_hot([7], 10)}
-        >>> of_bytes(tf.stack([png]), stages, describe(model))["classes"][:, :2].numpy()
-        array([[b'7', b'0']], dtype=object)
-    """
-    if description.image_size == DYNAMIC_SIZE:
-        outputs = _compute_each(image_bytes, stages, description)
-    else:
-        outputs = of_images(from_bytes(image_bytes, description), stages, description)
-    if "probabilities" not in outputs:
-        return outputs
-    scores, ids = tf.math.top_k(outputs["probabilities"], min(TOP, description.num_classes))
-    return {"scores": scores, "class_ids": ids, "classes": tf.gather(tf.constant(description.labels), ids)}
-
-
 def from_bytes(image_bytes, description):
     """Encoded images of mixed formats and sizes as float32 images in [0, 1], resized as for evaluation.
 
@@ -152,23 +67,6 @@ def from_bytes(image_bytes, description):
 
     spec = tf.TensorSpec((*description.image_size, description.channels), tf.float32)
     return _read_each(image_bytes, read, spec)
-
-
-def _compute_each(image_bytes, stages, description):
-    """The outputs of a model of any size for encoded images, each computed alone at its own size."""
-    spec = tf.TensorSpec((None, None, None, description.channels), tf.float32)
-    compute = tf.function(
-        lambda images: of_images(images, stages, description), input_signature=[spec], autograph=False
-    )
-
-    def compute_one(image):
-        with tf.control_dependencies([_assert_divisible(image, description)]):
-            outputs = compute(resized(image, description.preprocessing))
-        return tf.nest.map_structure(lambda x: x[0], outputs)
-
-    batched = compute.get_concrete_function().structured_outputs
-    single = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), batched)
-    return map_encoded(compute_one, image_bytes, description.channels, single)
 
 
 def map_encoded(compute, image_bytes, channels, spec, parallel=32):
@@ -250,15 +148,3 @@ def _read_each(image_bytes, read, spec):
         asserted = [tf.debugging.Assert(fine, [tf.strings.format(text, i)]) for fine, text, i in checks]
         with tf.control_dependencies(asserted):
             return tf.ensure_shape(values[1:], (None, *spec.shape))
-
-
-def _assert_divisible(images, description):
-    """Assert that the patch size divides the images' sides."""
-    patch, stride = description.patch_size, stem_stride(description.resnet)
-    sides = tf.shape(images)[1:3]
-    message = tf.strings.format(
-        f"images cannot be cut into patches: height and width are {{}}, but after a stride of {stride} "
-        f"the patch of {patch} must divide them",
-        sides,
-    )
-    return tf.debugging.Assert(tf.reduce_all(-(-sides // stride) % tf.constant(patch) == 0), [message])

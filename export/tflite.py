@@ -8,12 +8,13 @@ import numpy as np
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-from keras_vit.export import class_map_outputs, signatures
+from keras_vit.export import signatures
 from keras_vit.export.checks import check_finite, damaged, new_file
 from keras_vit.export.description import read_description
 from keras_vit.export.litert import ml_drift
 from keras_vit.export.litert.graph_form import litert_form
 from keras_vit.export.litert.metadata import read_tflite_description, write_tflite
+from keras_vit.export.outputs import outputs_of
 from keras_vit.messages import one_line
 from keras_vit.rules import integer, one_of, optional
 from keras_vit.startup_logs import quiet_startup_logs
@@ -88,11 +89,11 @@ def export_tflite(
     samples = [*calibration_samples(calibration, shape)] if precision == "int8" else None
     with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
         model = _model(saved_model, description)
-        outputs = class_map_outputs if description.is_map else signatures
+        outputs = outputs_of(description)
         compute = signatures.forward(model, rollout)
 
         def serve(images):
-            return outputs.of_litert(images, lambda images: compute(images, False), description)
+            return outputs.of_litert(images, lambda images: compute(images, False))
 
         spec = tf.TensorSpec(shape, tf.float32, name="images")
         content = convert(serve, spec, model, precision, integer_io, samples)

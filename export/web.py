@@ -12,10 +12,9 @@ import jinja2
 import numpy as np
 
 from keras_vit.export.checks import damaged
-from keras_vit.export.class_map_outputs import MAP
 from keras_vit.export.description import describe, read_description
+from keras_vit.export.outputs import outputs_of
 from keras_vit.export.tflite import PRECISIONS, export_tflite, open_tflite
-from keras_vit.inspection.class_map_pictures import class_colors
 from keras_vit.models.vit.geometry import grid_shape
 from keras_vit.rules import boolean, integer, one_of, optional
 from keras_vit.writing import atomic_path
@@ -26,7 +25,6 @@ LITERT_VERSION = "2.5.3"  # of npm's @litertjs/core in web/litert; `make litert-
 RUNTIME = {"wasm": "litert_wasm.wasm.gz", "glue": "litert_wasm.js.gz"}  # the page's names for them
 LICENCE = "LICENSE.txt"
 CHANNELS = (1, 3)
-MAX_CHECKED = 4096  # pixels of a class map that the page knows
 MAX_SINGLE_FILE = 2**28  # bytes of a model; the strings of browsers are limited
 
 
@@ -117,7 +115,8 @@ def export_web(
             model.unlink()
         else:
             shutil.copyfile(PARTS / "litert" / LICENCE, folder / LICENCE)
-        (folder / PAGE).write_text(_page(title, summary, facts, assets), encoding="utf-8")
+        page = _page(title, summary, outputs_of(description).page_words, facts, assets)
+        (folder / PAGE).write_text(page, encoding="utf-8")
     return path
 
 
@@ -171,9 +170,10 @@ def check_page(precision="dynamic_int8", drawing=None, single_file=False, attent
 
 def check_model(description, representation=False, attention=False):
     """Raise ValueError unless a page can show what this model computes of pictures."""
-    if representation or not (description.is_classifier or description.is_map):
+    outputs = outputs_of(description)
+    if representation or not outputs.on_pages:
         raise ValueError("a web page shows one row of class scores or values; this model has none")
-    if attention and description.is_map:
+    if attention and not outputs.can_roll_out:
         raise ValueError(
             "attention rollout is shown on the pages of models of whole images, not of segmenters"
         )
@@ -184,29 +184,18 @@ def check_model(description, representation=False, attention=False):
 
 def _facts(description, model, drawing):
     """What the page reads: the preprocessing, the class names, and outputs to compare its own with."""
-    prepare = description.preprocessing
+    outputs = outputs_of(description)
+    prepare = outputs.preprocessing
     names = ("resize", "interpolation", "antialias", "image_size", "channels", "before_crop")
-    options = {name: getattr(prepare, name) for name in names}
     return {
-        "preprocessing": options
-        | ({"resize": "squash"} if description.is_map else {}),  # Each pixel gets a class.
+        "preprocessing": {name: getattr(prepare, name) for name in names},
         "grid": grid_shape(description.image_size, description.patch_size, description.resnet),
         "labels": description.labels,
-        "colors": class_colors(description.num_classes).tolist() if description.is_map else None,
-        "check": _check(description, open_tflite(model)[1](check_input(description))),
+        "colors": outputs.colors,
+        "check": outputs.page_check(open_tflite(model)[1](check_input(description))),
         "drawing": drawing,
         "files": {"model": MODEL, **RUNTIME},
     }
-
-
-def _check(description, outputs):
-    """What the page compares its outputs for `check_input` with: of a class map every `step`-th pixel."""
-    if not description.is_map:
-        values = [float(f"{value:.7g}") for value in outputs[description.output][0]]
-        return {"output": description.output, "values": values}
-    pixels = outputs[MAP].ravel()
-    step = -(-len(pixels) // MAX_CHECKED)
-    return {"output": MAP, "values": pixels[::step].tolist(), "step": step}
 
 
 def check_input(description):
@@ -216,7 +205,7 @@ def check_input(description):
     return (values / 2**32).astype("float32").reshape(shape)
 
 
-def _page(title, summary, facts, assets):
+def _page(title, summary, words, facts, assets):
     """The HTML, with the style, the scripts and, in a single file, all assets."""
     scripts = ("litert/litert.js", "preprocessing.js", "page.js")
     templates = jinja2.Environment(
@@ -230,8 +219,8 @@ def _page(title, summary, facts, assets):
     templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
     return templates.get_template("page.html").render(
         title=title,
-        done="segmented" if facts["colors"] else "classified",
-        overlay="Show the classes" if facts["colors"] else "Show where the model looked (attention rollout)",
+        done=words[0],
+        overlay=words[1],
         summary=summary,
         style=_text_of("page.css"),
         version=LITERT_VERSION,

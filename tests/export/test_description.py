@@ -28,10 +28,16 @@ def test_fields_of_later_versions_are_ignored(description):
 
 def test_a_field_that_is_missing_is_refused(description):
     values = json.loads(description.as_json())
-    for name in ("seed", "mean", "std", "segmenter"):  # have defaults
+    for name in ("seed", "mean", "std", "kind", "around"):  # have defaults
         del values[name]
     found = parse_description(json.dumps(values), "m.onnx")
-    assert (found.seed, found.mean, found.std, found.segmenter) == (0, None, None, None)
+    assert (found.seed, found.mean, found.std, found.kind, found.around) == (
+        0,
+        None,
+        None,
+        "classifier",
+        None,
+    )
     for name in values:
         text = json.dumps({other: value for other, value in values.items() if other != name})
         with pytest.raises(ValueError, match="'m.onnx' is damaged, .*keras_vit.json: .*"):

@@ -126,10 +126,14 @@ def test_the_description_builds_the_segmenter(model):
     description = describe(model, seed=3)
     assert parse_description(description.as_json(), "m.onnx") == description
     assert (description.task, description.output, description.labels) == ("segmentation", "logits", SCENE)
-    assert description.segmenter["head"] == "up" and not description.is_classifier
-    wrong = {"task": "single_label", "segmenter": None, "num_outputs": 4, "class_names": ["a"]}
-    for change in [*wrong.items(), ("segmenter", []), ("segmenter", {"num_classes": 0})]:
-        text = json.dumps({**json.loads(description.as_json()), **dict([change])})
+    assert description.around["head"] == "up" and not description.is_classifier
+    values = json.loads(description.as_json())
+    before = {name: value for name, value in values.items() if name not in ("kind", "around")}
+    assert parse_description(json.dumps({**before, "segmenter": values["around"]}), "m.onnx") == description
+    wrong = {"task": "single_label", "around": None, "num_outputs": 4, "class_names": ["a"]}
+    more = ("around", []), ("around", {"num_classes": 0}), ("kind", "classifier"), ("kind", "boxes")
+    for change in [*wrong.items(), *more]:
+        text = json.dumps({**values, **dict([change])})
         with pytest.raises(ValueError, match="'m.onnx' is damaged"):
             parse_description(text, "m.onnx")
     card = model_card(description, Facts(), "vit")

@@ -12,6 +12,7 @@ from reference.small import run_live
 
 from keras_vit.export import tflite
 from keras_vit.export.litert.metadata import read_tflite_description
+from keras_vit.export.row_outputs import RowOutputs
 from keras_vit.export.tflite import export_tflite
 
 
@@ -98,9 +99,7 @@ def test_what_does_not_convert_or_no_gpu_computes_is_refused(
     compute, message, saved_model, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(
-        tflite.signatures,
-        "of_litert",
-        lambda images, stages, description: {"logits": compute(stages(images)["logits"])},
+        RowOutputs, "of_litert", lambda self, images, stages: {"logits": compute(stages(images)["logits"])}
     )
     with pytest.raises(ValueError, match=message) as caught:
         export_tflite(saved_model, tmp_path / "model.tflite")

@@ -1,0 +1,170 @@
+"""The outputs of an export with one row for each image; other kinds of outputs override what differs."""
+
+import tensorflow as tf
+
+from keras_vit.export.signatures import from_bytes, map_encoded, resized
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
+from keras_vit.tasks import get_task
+
+TOP = 5  # classes in the answer of `serving_bytes`
+
+
+class RowOutputs:
+    """Class scores, values or a representation of each image.
+
+    `stages` below is a function from float32 images (batch, height, width, channels) in [0, 1] to what
+    `signatures.forward` returns. `outputs` is a dict of arrays that an export computed.
+
+    Args:
+        description: The model's `Description`.
+
+    Attributes:
+        without_head: What `check_head` says of an export without class scores, in place of its own message.
+        colors: The color of each class on a web page, for maps.
+        can_roll_out: Whether a web page can show attention rollout.
+        page_words: What a web page has done with a picture, and the label of the switch of its overlay.
+
+    Example:
+        >>> from keras_vit.export.description import describe
+        >>> stages = lambda images: {"logits": 9 * tf.one_hot([7], 10)}
+        >>> outputs = RowOutputs(describe(model))
+        >>> sorted(outputs.of_images(tf.constant(images), stages))
+        ['logits', 'probabilities']
+        >>> png = tf.io.encode_png(tf.zeros((50, 40, 3), tf.uint8))
+        >>> outputs.of_bytes(tf.stack([png]), stages)["classes"][:, :2].numpy()
+        array([[b'7', b'0']], dtype=object)
+    """
+
+    without_head = colors = None
+    can_roll_out = True
+    page_words = "classified", "Show where the model looked (attention rollout)"
+
+    def __init__(self, description):
+        self.description = description
+
+    @property
+    def preprocessing(self):
+        """The `Preprocessing` of pixels of any size, to images in [0, 1]."""
+        return self.description.preprocessing
+
+    @property
+    def takes_bytes(self):
+        """Whether there is a signature for encoded images."""
+        d = self.description
+        return d.channels in (1, 3) and (
+            d.architecture["pooling"] is not None or d.image_size != DYNAMIC_SIZE
+        )
+
+    @property
+    def on_pages(self):
+        """Whether a web page can show the outputs."""
+        return self.description.is_classifier
+
+    def of_images(self, images, stages):
+        """The outputs of `serving_default`.
+
+        Args:
+            images: float32 (batch, height, width, channels) in [0, 1].
+
+        Returns:
+            dict of tensors: `logits` and `probabilities` of a classifier, `values` of a regression,
+            `representation` of a model without a head; and `rollout` if it was computed.
+        """
+        outputs, name = stages(images), self.description.output
+        found = {name: outputs["representation" if name == "representation" else "logits"]}
+        if name == "logits":
+            activation = getattr(tf.nn, get_task(self.description.task).label.activation)
+            found["probabilities"] = activation(outputs["logits"])
+        return found | ({"rollout": outputs["rollout"]} if "rollout" in outputs else {})
+
+    def of_litert(self, images, stages):
+        """The outputs of a LiteRT file, from the same images."""
+        return self.of_images(images, stages)
+
+    def of_uint8(self, images, stages):
+        """The outputs of `serving_uint8`, from uint8 images of any one size, resized as for evaluation."""
+        checks = [self._assert_divisible(images)] if self.description.image_size == DYNAMIC_SIZE else []
+        with tf.control_dependencies(checks):
+            return self.of_images(resized(images, self.preprocessing), stages)
+
+    def of_bytes(self, image_bytes, stages):
+        """The outputs of `serving_bytes`.
+
+        Args:
+            image_bytes: As for `signatures.from_bytes`.
+
+        Returns:
+            dict of tensors: `scores`, `class_ids` and `classes` of a classifier, best first; otherwise as
+            `of_images` returns.
+
+        Raises:
+            tf.errors.InvalidArgumentError: as for `signatures.from_bytes`.
+        """
+        d = self.description
+        if d.image_size == DYNAMIC_SIZE:
+            outputs = self._of_each(image_bytes, stages)
+        else:
+            outputs = self.of_images(from_bytes(image_bytes, d), stages)
+        if "probabilities" not in outputs:
+            return outputs
+        scores, ids = tf.math.top_k(outputs["probabilities"], min(TOP, d.num_classes))
+        return {"scores": scores, "class_ids": ids, "classes": tf.gather(tf.constant(d.labels), ids)}
+
+    def _of_each(self, image_bytes, stages):
+        """The outputs of a model of any size for encoded images, each computed alone at its own size."""
+        spec = tf.TensorSpec((None, None, None, self.description.channels), tf.float32)
+        compute = tf.function(
+            lambda images: self.of_images(images, stages), input_signature=[spec], autograph=False
+        )
+
+        def compute_one(image):
+            with tf.control_dependencies([self._assert_divisible(image)]):
+                outputs = compute(resized(image, self.preprocessing))
+            return tf.nest.map_structure(lambda x: x[0], outputs)
+
+        batched = compute.get_concrete_function().structured_outputs
+        single = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), batched)
+        return map_encoded(compute_one, image_bytes, self.description.channels, single)
+
+    def _assert_divisible(self, images):
+        """Assert that the patch size divides the images' sides."""
+        patch, stride = self.description.patch_size, stem_stride(self.description.resnet)
+        sides = tf.shape(images)[1:3]
+        message = tf.strings.format(
+            f"images cannot be cut into patches: height and width are {{}}, but after a stride of {stride} "
+            f"the patch of {patch} must divide them",
+            sides,
+        )
+        return tf.debugging.Assert(tf.reduce_all(-(-sides // stride) % tf.constant(patch) == 0), [message])
+
+    def compared(self, outputs):
+        """The array that is compared with the live model's output."""
+        return outputs[self.description.output]
+
+    def as_live(self, output):
+        """What `compared` returned, in place of the live model's output."""
+        return output
+
+    def pixels(self, output):
+        """The number of pixels of the live model's output for maps; None for rows."""
+
+    def page_check(self, outputs):
+        """What a web page compares its own outputs with: the output's name and its first row."""
+        values = [float(f"{value:.7g}") for value in self.compared(outputs)[0]]
+        return {"output": self.description.output, "values": values}
+
+    @property
+    def head_words(self):
+        """What follows the encoder, in words."""
+        return f"pooling {self.description.architecture['pooling']}"
+
+    @property
+    def words(self):
+        """The outputs in a sentence or more of Markdown, for a model card."""
+        d = self.description
+        if d.output != "logits":
+            return f"`{d.output}`: {d.num_outputs:,} numbers."
+        return (
+            f"`logits` of {d.num_outputs:,} classes; {get_task(d.task).label.activation} turns them into "
+            "probabilities. `assets/labels.txt` names the classes in this order, one a line."
+        )
