@@ -36,6 +36,7 @@ LONGEST = (
     "cli/test_quickstart.py",
     "training/test_run.py",
     "export/test_folder.py",
+    "training/tasks/test_igpt.py",
     "contract/test_contract.py",
     "data/test_hostile_images.py",
     "engine/test_distributed_model.py",

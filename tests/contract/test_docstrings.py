@@ -14,18 +14,11 @@ import pytest
 
 import keras_vit
 
-PACKAGES = (
-    *("layers", "models", "weights", "variants", "preprocessing"),
-    *("data", "training", "evaluation", "inspection", "cli", "export", "tasks"),
-    *("labels", "lazy", "messages", "rules", "search", "seeds", "writing"),
-)
-
 
 def modules():
-    for package in PACKAGES:
-        module = importlib.import_module(f"keras_vit.{package}")
-        yield module
-        for info in pkgutil.walk_packages(getattr(module, "__path__", []), f"{module.__name__}."):
+    yield keras_vit
+    for path, name in ((keras_vit.__path__, "keras_vit"), (keras_vit.export.__path__, "keras_vit.export")):
+        for info in pkgutil.walk_packages(path, f"{name}."):
             yield importlib.import_module(info.name)
 
 
@@ -39,9 +32,9 @@ EXAMPLES = {
 
 
 SLOW = re.compile(
-    r"keras_vit\.(training\.|export\.|cli\.(?!export)|inspection\."
-    r"|models\.(distributed|adapting|masked_(patch|autoencoder)|mask_loss|panoptic|pair_loss|windows)"
-    r"|evaluation\.(few_shot|predicting|real_labels)|data\.(batches|masking|folder\.file_orientations))"
+    r"keras_vit\.(training|export|engine|inspection|reports|cli\.(?!export)|losses"
+    r"|models\.(pretraining\.masked|segmentation\.(mask_loss|panoptic)|image_text\.pair_loss|windows)"
+    r"|evaluation\.(few_shot|predicting|real_labels)|tasks\.segmentation_scores|data\.(augmentation\.masking|batches|files))\."
 )
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * bool(SLOW.match(name))) for name in EXAMPLES]
 
