@@ -1,4 +1,4 @@
-"""Checks of the files of every runtime: their names, their outputs, and what damaged ones are told."""
+"""Checks of the files of every runtime: their names, their outputs, and the error for damaged files."""
 
 import os
 import pathlib

@@ -82,7 +82,7 @@ class EncodedSamples(IndexedSamples):
         return [path for name in self.stored for path in getattr(self, name) if isinstance(path, str)]
 
     def unreadable(self):
-        """Of samples in files, those of `paths` that cannot be read."""
+        """The paths of files that cannot be read as images."""
         orientations = file_orientations(self.images)
         return [path for path, orientation in zip(self.images, orientations) if not orientation]
 
@@ -319,7 +319,7 @@ def by_step(batches, first_step, change):
 
 
 def stream_seed(seed, step, stream):
-    """The seed of the random numbers of a stream, which are independent of those of other streams."""
+    """The seed of a step's random numbers; numbers of different streams are independent."""
     return tf.random.experimental.stateless_fold_in(tf.cast(tf.stack([seed, step]), tf.int64), stream)
 
 

@@ -5,10 +5,10 @@ import json
 from keras_vit.weights.cache import LARGEST_SIDECAR
 
 
-def read_json(path, missing=None):
-    """Read a JSON object from a file of bounded size; `missing`, if given, stands for a file that is none."""
-    if missing is not None and not path.is_file():
-        return missing
+def read_json(path, default=None):
+    """Read a JSON object from a file of bounded size; a default, if given, is returned where no file is."""
+    if default is not None and not path.is_file():
+        return default
     try:
         if path.stat().st_size > LARGEST_SIDECAR:
             raise ValueError(f"it has more than {LARGEST_SIDECAR} bytes")

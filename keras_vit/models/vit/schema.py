@@ -10,11 +10,11 @@ and so is what configuration files may hold. A new option is a field here and it
   `OPTIONS["pooling"].default`, `.type` and `.metadata["rule"]` (a `keras_vit.rules.Rule` with `words` and
   `accepts`), `["doc"]`, `["group"]`.
 * `DEFAULTS`: dict of the defaults of those that have one.
-* `FRONT_ENDS`: dict from the options that only one other class than `VisionTransformer` has to this class.
+* `FRONT_ENDS`: dict of classes by option, for the options that `VisionTransformer` does not have.
 * `ViTConfig(**options)`: checks all options, alone and together, and brings them into their normal forms.
   Options are its attributes, and `vars(config)` is a dict of all of them.
-* `class_and_options(options)`: the class that options are of, such as those in a configuration file.
-* `check_options(options, source)`: checks some options, each alone, such as those in a configuration file.
+* `class_and_options(options)`: the class of a model with these options, such as a configuration file's.
+* `check_options(options, source)`: checks options of a configuration file, each by its own rule.
 
 The groups are "size" (what the shapes of a checkpoint's arrays and of the images determine), "architecture"
 (what else decides the outputs: a checkpoint's layout can store a value only if it says so), "training" (no
@@ -366,8 +366,8 @@ def options_of(schema):
 def with_options(cls):
     """Class decorator: register a class of transformers with its `schema`.
 
-    Its constructor, which takes options as `*args` and `**kwargs`, gets their signature, and its docstring
-    their descriptions in place of a line "{options}": those of the options that its parent does not have.
+    Its constructor, which takes `*args` and `**kwargs`, gets a signature with the options. In its docstring
+    the line "{options}" is replaced by the descriptions of the options that its parent does not have.
     """
     options = options_of(cls.schema)
     new = {name: field for name, field in options.items() if name not in OPTIONS}
@@ -398,13 +398,17 @@ def describe_options(options, indent=8):
 
 
 def class_and_options(options, default):
-    """The class of transformers that options are of, and those of the options that it has.
+    """Find the class of transformers that has these options.
 
-    An option of another class may have its default, as in files of versions where one class had them all.
+    Options that it does not have are dropped if they have their defaults: in files of version 0.1.0 one class
+    has all options.
 
     Args:
         options: dict of values by name.
-        default: The class of options that are only those of `VisionTransformer`.
+        default: The class if `VisionTransformer` has all of the options.
+
+    Returns:
+        (the class, dict of its options).
 
     Raises:
         ValueError: for options of several classes.
