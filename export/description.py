@@ -10,7 +10,7 @@ from keras_vit.export.checks import damaged
 from keras_vit.models import ImageSegmenter, VisionTransformer
 from keras_vit.models.configured import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
-from keras_vit.models.vit.schema import OPTIONS, class_and_options
+from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS, OPTIONS, class_and_options
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer, items, one_of, optional, text
 from keras_vit.tasks import get_task, task_of_class
@@ -22,6 +22,7 @@ NOT_ARCHITECTURE = ("preprocessing", "class_names", "task", "split_seed")
 # The classes of models that are exported, by their kind.
 EXPORTED = {cls.kind: cls for cls in (VisionTransformer, ImageSegmenter)}
 _ARCHITECTURE = OPTIONS.keys() - NOT_ARCHITECTURE
+_DEFAULTS = {name: DEFAULTS[name] for name in DEFAULTS if name in _ARCHITECTURE - FRONT_ENDS.keys()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,6 +240,7 @@ def parse_description(text, path):
         values |= {name: tuple(values[name]) for name in lists if values.get(name) is not None}
         if values.get("segmenter") is not None:  # in files of before `around`
             values |= {"kind": "segmenter", "around": values["segmenter"]}
+        values["architecture"] = _DEFAULTS | values["architecture"]
         known = {field.name for field in dataclasses.fields(Description)}
         description = Description(**{name: value for name, value in values.items() if name in known})
         _check(description)
