@@ -13,7 +13,7 @@ from keras_vit.export.tar_archive import extract_archive, make_archive
 from keras_vit.tasks import get_task
 from keras_vit.writing import atomic_path
 
-KAGGLE_LICENCES = {  # by their SPDX names in lowercase
+KAGGLE_LICENSES = {  # by their SPDX names in lowercase
     "apache-2.0": "Apache 2.0",
     "bsd-3-clause": "BSD-3-Clause",
     "mit": "MIT",
@@ -54,7 +54,7 @@ class Facts:
     """Facts about a model for its model card that are not in its SavedModel; None for unknown ones.
 
     Args:
-        licence: Of the weights, by its SPDX name.
+        license: Of the weights, by its SPDX name.
         trained_on: The data sets in order: "ImageNet-21k, ImageNet-1k".
         accuracy: A tuple of `Measurement`s of these weights.
         source: The weights that training started from, or who trained them.
@@ -64,11 +64,11 @@ class Facts:
         ValueError: for a URL that does not end in .tar.gz, and for text that is not one line.
 
     Example:
-        >>> Facts(licence="Apache-2.0", url="https://example.org/vit/1.tar.gz").accuracy
+        >>> Facts(license="Apache-2.0", url="https://example.org/vit/1.tar.gz").accuracy
         ()
     """
 
-    licence: str | None = None
+    license: str | None = None
     trained_on: str | None = None
     accuracy: tuple[Measurement, ...] = ()
     source: str | None = None
@@ -77,7 +77,7 @@ class Facts:
     def __post_init__(self):
         if self.url is not None and not re.fullmatch(r"(https?|gs)://[^\s\"'<>\\]+\.tar\.gz", self.url):
             raise ValueError(f"url must be the URL of a .tar.gz; got {self.url!r}")
-        for name in ("licence", "trained_on", "source"):
+        for name in ("license", "trained_on", "source"):
             text = getattr(self, name)
             if text is not None and (not text.strip() or len(text.splitlines()) > 1):
                 raise ValueError(f"{name} must be one line of text; got {text!r}")
@@ -107,7 +107,7 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
 
     Example:
         >>> saved = export_saved_model(model, "export/saved_model/1")
-        >>> facts = Facts(licence="Apache-2.0", accuracy=(Measurement(0.9, "digits", "test", 360),))
+        >>> facts = Facts(license="Apache-2.0", accuracy=(Measurement(0.9, "digits", "test", 360),))
         >>> files = export_hub(saved, "hub", name="vit-digits", publisher="me", facts=facts)
         >>> sorted(file.name for file in files.values())
         ['model-instance-metadata.json', 'model-metadata.json', 'vit-digits.md', 'vit-digits.tar.gz']
@@ -120,7 +120,7 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
     check_names(name, publisher, version)
     description = read_description(saved_model)
     card = model_card(description, facts, facts.url or name)
-    licence = KAGGLE_LICENCES.get((facts.licence or "").lower())
+    license = KAGGLE_LICENSES.get((facts.license or "").lower())
     headless = description.num_classes is None
     slug = re.sub(r"[^a-z\d]+", "-", name.lower(), flags=re.ASCII).strip("-")
     model = {
@@ -139,7 +139,7 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
         "framework": "tensorFlow2",
         "overview": summary(description),
         "usage": usage(description, "${PATH}"),
-        **({"licenseName": licence} if licence else {}),
+        **({"licenseName": license} if license else {}),
         "fineTunable": True,
         "trainingData": [facts.trained_on] if facts.trained_on else [],
         "modelInstanceType": "Unspecified",

@@ -43,7 +43,7 @@ def model_card(description, facts, where):
     for m in facts.accuracy:
         size = f" of {_pixels(m.image_size)}" if m.image_size else ""
         rows[plain(f"{m.metric} on {m.dataset}, {m.split}, {m.images:,} images{size}")] = f"{m.value:.4g}"
-    provenance = {"Trained on": facts.trained_on, "Source": facts.source, "Licence": facts.licence}
+    provenance = {"Trained on": facts.trained_on, "Source": facts.source, "License": facts.license}
     rows |= {name: plain(text) for name, text in provenance.items() if text}
     rows["Exported by"] = f"keras_vit {d.version}"
     table = "".join(f"| {name} | {value} |\n" for name, value in rows.items())

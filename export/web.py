@@ -23,7 +23,7 @@ PARTS = pathlib.Path(__file__).with_name("web")
 PAGE, MODEL = "index.html", "model.tflite"
 LITERT_VERSION = "2.5.3"  # of npm's @litertjs/core in web/litert; `make litert-js` fetches it
 RUNTIME = {"wasm": "litert_wasm.wasm.gz", "glue": "litert_wasm.js.gz"}  # the page's names for them
-LICENCE = "LICENSE.txt"
+LICENSE = "LICENSE.txt"
 CHANNELS = (1, 3)
 MAX_SINGLE_FILE = 2**28  # bytes of a model; the strings of browsers are limited
 
@@ -114,7 +114,7 @@ def export_web(
         if single_file:
             model.unlink()
         else:
-            shutil.copyfile(PARTS / "litert" / LICENCE, folder / LICENCE)
+            shutil.copyfile(PARTS / "litert" / LICENSE, folder / LICENSE)
         page = _page(title, summary, outputs_of(description).page_words, facts, assets)
         (folder / PAGE).write_text(page, encoding="utf-8")
     return path
@@ -226,7 +226,7 @@ def _page(title, summary, words, facts, assets):
         version=LITERT_VERSION,
         facts=facts,
         assets={name: base64.b64encode(content).decode() for name, content in assets.items()},
-        licence=_text_of(f"litert/{LICENCE}"),
+        license=_text_of(f"litert/{LICENSE}"),
         script="\n".join(map(_text_of, scripts)),
     )
 

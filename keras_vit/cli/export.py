@@ -36,7 +36,9 @@ def add_arguments(add):
     add("--version", type=non_negative_int, default=1, help="number of the SavedModel's folder (default: 1)")
     add("--name", help="of the Hub archive (default: the model's)")
     add("--publisher", default="keras-vit", help="of the Hub archive: lowercase letters, digits and -")
-    add("--licence", help="of the weights, for the Hub model card: Apache-2.0, …")
+    add(
+        "--licence", "--license", dest="license", help="of the weights, for the Hub model card: Apache-2.0, …"
+    )
     add("--url", metavar="URL", help="URL at which the Hub archive will be published")
     add("--single_file", action="store_true", help="web: put everything into web/index.html")
     side = "web: add a field to draw on, whose drawings are reduced to SIDE×SIDE pixels"
@@ -142,7 +144,7 @@ def _facts(args):
     row = find(trained.get("weights") or args.model)
     data = [row and row.pretrained_on, title_of(trained["dataset"]) if trained else None]
     return keras_vit.export.Facts(
-        licence=args.licence or (row and not trained and row.licence) or None,
+        license=args.license or (row and not trained and row.license) or None,
         trained_on=", ".join(filter(None, data)) or None,
         source=row and row.source,
         url=args.url,

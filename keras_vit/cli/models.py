@@ -9,7 +9,7 @@ from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.variants import PUBLISHED, cost, parse_variant
 
 # Columns of checkpoints; --json has every field.
-COLUMNS = ("name", "variant", "size", "classes", "top-1", "licence", "cached")
+COLUMNS = ("name", "variant", "size", "classes", "top-1", "license", "cached")
 
 HELP = "list the variants with parameters and GFLOPs, and the published checkpoints"
 
@@ -74,5 +74,5 @@ def _cells(row):
     height, width = row["image_size"]
     size = height if height == width else f"{height}x{width}"
     top1 = "" if row["top1"] is None else f"{row['top1']:.1f}"
-    optional = (row["num_classes"] or "", top1, row["licence"] or "", "yes" if row["cached"] else "")
+    optional = (row["num_classes"] or "", top1, row["license"] or "", "yes" if row["cached"] else "")
     return row["name"], row["variant"] or "", size, *optional

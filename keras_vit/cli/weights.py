@@ -40,7 +40,12 @@ def _add_push_arguments(add):
     layouts = options.either(names.PUSHED_LAYOUTS)
     add("--layout", help=f"{layouts} (default: the first that supports the model)")
     add("--private", action="store_true", help="make a new repository private")
-    add("--licence", help="of the weights: apache-2.0, … (default: the catalogue's)")
+    add(
+        "--licence",
+        "--license",
+        dest="license",
+        help="of the weights: apache-2.0, … (default: the catalogue's)",
+    )
     add("--trained_on", metavar="DATASET", help="in words, or its name on Hugging Face (default: the run's)")
 
 
@@ -126,7 +131,7 @@ def _facts(args):
     score = run.result.get(f"test_{metric}") if run else None
     data = title_of(trained["dataset"]) if trained else row and row.pretrained_on
     return {
-        "licence": args.licence or (row and row.licence),
+        "license": args.license or (row and row.license),
         "dataset": args.trained_on or data,
         "metrics": None if score is None else {metric: score},
     }

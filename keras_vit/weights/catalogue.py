@@ -34,7 +34,7 @@ The columns and their sources:
   The repositories of DINOv3 follow `convert_dinov3_vit_to_hf.py` of transformers, and for SAT-493M the README
   of facebookresearch/dinov3.
 * `pretrained_on`: the names that the authors' papers, model cards or READMEs give their data.
-* `licence`: `LICENCE_SOURCES`.
+* `license`: `LICENSE_SOURCES`.
 * `top1`: ImageNet-1k validation accuracy in per cent, at this size, as reported by `top1_source`; empty where
   no source reports it.
 * `revision`, `sha256`, `bytes`: commit of the repository, and digest and size of its weights, as stated by
@@ -67,7 +67,7 @@ NORMS = {
     "unit": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     "satellite": ((0.43, 0.411, 0.296), (0.213, 0.156, 0.143)),
 }
-LICENCE_SOURCES = {
+LICENSE_SOURCES = {
     "hf://timm/": "timm 1.0.31, configuration of the weights",
     "hf://google/siglip": "model cards",
     "hf://openai/": "LICENSE of openai/CLIP",
@@ -78,7 +78,7 @@ LICENCE_SOURCES = {
     "gs://vit_models/": "LICENSE of google-research/vision_transformer",
     "gs://big_vision/": "README of google-research/big_vision",
 }
-# Licences under which everybody may use the weights for anything.
+# Licenses under which everybody may use the weights for anything.
 _OPEN = ("apache-2.0", "mit", "cc-by-4.0")
 _FILE = re.compile(r"\.(npz|npy|keras|h5|safetensors|bin|pth?|ckpt|tflite|onnx|zip|t?gz)(:|$)", re.IGNORECASE)
 _TIMM = "hf://timm/"
@@ -99,7 +99,7 @@ class Checkpoint:
         preprocessing: Arguments of `Preprocessing` except `image_size`.
         class_names: Name of the list of its classes for `class_names`, or None.
         pretrained_on: Training data, in order.
-        licence, licence_source: Licence (SPDX where there is one) and its source, or None.
+        license, license_source: License (SPDX where there is one) and its source, or None.
         top1, top1_source: ImageNet-1k accuracy in per cent and its source, or None.
         revision: Commit of the repository, or None.
         sha256, bytes: Digest and size of the file at that revision, or None.
@@ -121,8 +121,8 @@ class Checkpoint:
     preprocessing: dict
     class_names: str | None
     pretrained_on: str
-    licence: str | None
-    licence_source: str | None
+    license: str | None
+    license_source: str | None
     top1: float | None
     top1_source: str | None
     revision: str | None = None
@@ -148,13 +148,13 @@ def _row(cells):
     if crop_fraction:
         preprocessing["crop_fraction"] = float(crop_fraction[0])
     options = dict(option.split("=") for option in cells["options"].split())
-    owner = next(start for start in LICENCE_SOURCES if row["source"].startswith(start))
+    owner = next(start for start in LICENSE_SOURCES if row["source"].startswith(start))
     derived = {
         "image_size": _size(row["image_size"]),
         "options": {name: int(value) if value.isdecimal() else value for name, value in options.items()},
         "preprocessing": preprocessing,
         "class_names": "imagenet_1k" if row["num_classes"] == 1000 else None,
-        "licence_source": row["licence"] and LICENCE_SOURCES[owner],
+        "license_source": row["license"] and LICENSE_SOURCES[owner],
     }
     return Checkpoint(**row | derived)
 
@@ -199,16 +199,16 @@ def find(source_or_name):
     return _BY_SOURCE.get(text)
 
 
-def licence_note(row):
-    """A sentence about a licence that restricts the use of a row's weights, or None.
+def license_note(row):
+    """A sentence about a license that restricts the use of a row's weights, or None.
 
     Example:
-        >>> licence_note(find("vit_s16_dinov3_hf_lvd1689m"))[47:87]
-        "the weights have Meta's DINOv3 licence, "
+        >>> license_note(find("vit_s16_dinov3_hf_lvd1689m"))[47:87]
+        "the weights have Meta's DINOv3 license, "
     """
-    if row is None or row.licence is None or row.licence in _OPEN:
+    if row is None or row.license is None or row.license in _OPEN:
         return None
-    title = "Meta's DINOv3 licence" if row.licence == "dinov3-license" else f"the licence {row.licence}"
+    title = "Meta's DINOv3 license" if row.license == "dinov3-license" else f"the license {row.license}"
     return f"{row.source}: the weights have {title}, which restricts their use; read it in the repository"
 
 
@@ -306,7 +306,7 @@ def list_models(filter="", *, variant=None):
         variant: Size, such as "B/16"; None: any.
 
     Returns:
-        Sorted list of str. `find` returns the row of a name: size, classes, licence, accuracy, source.
+        Sorted list of str. `find` returns the row of a name: size, classes, license, accuracy, source.
 
     Raises:
         ValueError: for an unknown variant.

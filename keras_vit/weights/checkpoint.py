@@ -22,7 +22,7 @@ from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights.architecture import infer_arguments
 from keras_vit.weights.array_files import check_unpacked_size, check_zip, float_arrays, load_arrays
 from keras_vit.weights.cache import LARGEST_SIDECAR
-from keras_vit.weights.catalogue import find, licence_note, resolve
+from keras_vit.weights.catalogue import find, license_note, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.image_text import read_towers, text_form
@@ -126,7 +126,7 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
     resolved = resolve(source)
     address, subtree = _split_subtree(resolved)
     row = find(address)
-    if note := licence_note(row):
+    if note := license_note(row):
         logging.log_first_n(logging.WARNING, note, 1)
     pinned = row is not None and address == row.url
     digest = sha256 or (row.sha256 if pinned else None)

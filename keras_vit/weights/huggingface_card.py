@@ -9,7 +9,7 @@ from keras_vit.weights.layouts import LAYOUTS
 
 
 def model_card(
-    model, layout, repository, architecture=None, *, licence=None, dataset=None, metrics=None, tags=()
+    model, layout, repository, architecture=None, *, license=None, dataset=None, metrics=None, tags=()
 ):
     """Write the text of README.md; unknown facts are omitted.
 
@@ -19,7 +19,7 @@ def model_card(
         repository: "ORG/NAME".
         architecture: Name of the class of transformers that reads the files, needed for models other than a
             `VisionTransformer`.
-        licence, dataset, metrics, tags: As for `push_to_hub`.
+        license, dataset, metrics, tags: As for `push_to_hub`.
 
     Returns:
         Markdown with a metadata header as a str.
@@ -42,7 +42,7 @@ def model_card(
         for metric, value in (metrics or {}).items()
     ]
     data = ModelCardData(
-        license=licence,
+        license=license,
         library_name=layout.library,
         pipeline_tag=task,
         tags=["keras_vit", "vision-transformer", *tags],
@@ -85,7 +85,7 @@ or with {layout.library}:
 
 {" ".join(trained) or "Not stated."}
 
-## Licence
+## License
 
-{licence or "Not stated."}
+{license or "Not stated."}
 """

@@ -22,7 +22,7 @@ def push_to_hub(
     *,
     layout=None,
     private=None,
-    licence=None,
+    license=None,
     dataset=None,
     metrics=None,
     tags=(),
@@ -41,7 +41,7 @@ def push_to_hub(
         layout: "huggingface" (transformers) or "timm"; None: the first of these that can express the model;
             without a class token "timm" if it can.
         private: Whether a new repository is private; None: the account's default.
-        licence: Licence of the weights: its lowercase SPDX identifier, such as "apache-2.0".
+        license: License of the weights: its lowercase SPDX identifier, such as "apache-2.0".
         dataset: Training data: the name of a dataset on Hugging Face, or a description.
         metrics: dict of test scores on the dataset, such as {"accuracy": 0.93}.
         tags: Tags in addition to "keras_vit" and "vision-transformer".
@@ -68,7 +68,7 @@ def push_to_hub(
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary, "repository")
         write_repository(
-            model, folder, repository, layout, licence=licence, dataset=dataset, metrics=metrics, tags=tags
+            model, folder, repository, layout, license=license, dataset=dataset, metrics=metrics, tags=tags
         )
         files = [CommitOperationAdd(path.name, path) for path in sorted(folder.iterdir())]
         api = HfApi()
@@ -90,7 +90,7 @@ def write_repository(model, folder, repository, layout=None, **facts):
     Args:
         model, repository, layout: As for `push_to_hub`.
         folder: pathlib.Path.
-        **facts: `licence`, `dataset`, `metrics` and `tags` of `push_to_hub`.
+        **facts: `license`, `dataset`, `metrics` and `tags` of `push_to_hub`.
 
     Raises:
         ValueError: as `push_to_hub`.

@@ -121,7 +121,7 @@ def test_facts_of_the_weights_are_the_catalogues():
     parse = parser().parse_args
     source = "vit_b16_augreg_in21k_ft_in1k"
     facts = _facts(parse(["export", "--model", source, "--output", "out"]))
-    assert (facts.licence, facts.trained_on) == ("apache-2.0", "ImageNet-21k, then ImageNet-1k")
+    assert (facts.license, facts.trained_on) == ("apache-2.0", "ImageNet-21k, then ImageNet-1k")
     assert facts.source == "hf://timm/vit_base_patch16_224.augreg_in21k_ft_in1k"
     unknown = _facts(parse(["export", "--model", "mine.keras", "--output", "out"]))
-    assert (unknown.licence, unknown.trained_on, unknown.source) == (None, None, None)
+    assert (unknown.license, unknown.trained_on, unknown.source) == (None, None, None)

@@ -37,7 +37,7 @@ def test_the_tables_have_a_row_for_every_variant_and_every_checkpoint(keras_vit)
     assert ["B/16", "197", "86.6", "35.13"] in [row.split() for row in rows]
     assert counted.startswith(f"{len(CATALOGUE)} of {len(CATALOGUE)} checkpoints")
     columns, *rows = checkpoints.splitlines()
-    assert columns.split() == ["name", "variant", "size", "classes", "top-1", "licence", "cached"]
+    assert columns.split() == ["name", "variant", "size", "classes", "top-1", "license", "cached"]
     assert [row.split()[0] for row in rows] == [*CATALOGUE]
 
 
@@ -46,7 +46,7 @@ def test_a_row_has_the_columns_to_choose_by(keras_vit, cached):
     rows = [line.split() for line in keras_vit("models").stdout.splitlines()]
     assert ["vit_b16_augreg_in21k_ft_in1k", "B/16", "224", "1000", "84.5", "apache-2.0", "yes"] in rows
     assert ["vit_b16_dino", "B/16", "224", "apache-2.0"] in rows  # no head, no accuracy, not cached
-    assert ["vit_b16_bamboo", "B/16", "224", "115217"] in rows  # no licence is stated
+    assert ["vit_b16_bamboo", "B/16", "224", "115217"] in rows  # no license is stated
 
 
 def test_json_and_output_hold_every_field(keras_vit, cached, tmp_path):

@@ -109,7 +109,7 @@ def test_push_uploads_a_run_with_its_metadata(keras_vit, refused, tmp_path, monk
     (tmp_path / "config.json").write_text(json.dumps(config))
     record = {"test_accuracy": 0.75, "steps": 2, "train_seconds": 0.1, "replicas": 1, "bad_images": []}
     (tmp_path / "result.json").write_text(json.dumps(record))
-    command = ("weights", "push", tmp_path, "me/insects", "--private", "--licence", "mit")
+    command = ("weights", "push", tmp_path, "me/insects", "--private", "--license", "mit")
     with asked_hub(tmp_path / "hub", monkeypatch) as server:
         refused(keras_vit(*command), "me/insects: ", "401 Unauthorized", "; log in")
         monkeypatch.setenv("HF_TOKEN", "hf_secret")

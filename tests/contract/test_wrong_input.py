@@ -194,7 +194,7 @@ COMMAND_LINES = {
     "weights convert GOLDEN NEW.txt --layout vit_jax": "expected a .npz file for the layout 'vit_jax'",
     "weights convert GOLDEN NEW.npz --layout huggingface": "expected a folder for the layout 'huggingface'",
     "weights push GOLDEN me": "repository must be ORG/NAME or USER/NAME; got 'me'",
-    "weights push GOLDEN me/x --licence": "expected one argument",
+    "weights push GOLDEN me/x --license": "expected one argument",
     **{
         f"{FINETUNE} {options}": message
         for options, message in {

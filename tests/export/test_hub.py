@@ -17,7 +17,7 @@ from keras_vit.export.saved_model import export_saved_model
 
 NAMES = {"name": "vit_s16.digits", "publisher": "me-2"}
 FACTS = {
-    "licence": "Apache-2.0",
+    "license": "Apache-2.0",
     "trained_on": "digits",
     "source": "from scratch",
     "url": "https://example.org/vit/1.tar.gz",
@@ -65,7 +65,7 @@ def test_unknown_facts_are_not_in_the_metadata(saved_model, tmp_path):
     model, instance = (json.loads(files[f"{name}_metadata"].read_text()) for name in ("model", "instance"))
     assert not {"licenseName", "provenanceSources"} & {*model, *instance} and instance["trainingData"] == []
     assert "None" not in "".join(path.read_text() for path in [*files.values()][1:])
-    files = export_hub(saved_model, tmp_path / "other", **NAMES, facts=Facts(licence="my own"))
+    files = export_hub(saved_model, tmp_path / "other", **NAMES, facts=Facts(license="my own"))
     assert "licenseName" not in json.loads(files["instance_metadata"].read_text())
 
 
@@ -90,7 +90,7 @@ def test_other_characters_in_names_are_refused(names, message, saved_model, tmp_
     [
         ({"url": "example.org/vit.tar.gz"}, r"url must be the URL of a \.tar\.gz; got 'example"),
         ({"url": 'https://example.org/"+x+".tar.gz'}, "url must be"),
-        ({"licence": "MIT\n# Module"}, "licence must be one line of text"),
+        ({"license": "MIT\n# Module"}, "license must be one line of text"),
         ({"trained_on": " "}, "trained_on must be one line of text; got ' '"),
         ({"source": ""}, "source must be one line"),
     ],

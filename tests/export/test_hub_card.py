@@ -7,7 +7,7 @@ from keras_vit.export.hub import Facts, Measurement
 from keras_vit.export.hub_card import model_card, summary, usage
 
 KNOWN = {
-    "licence": ("Apache-2.0", "| Licence | Apache-2.0 |"),
+    "license": ("Apache-2.0", "| License | Apache-2.0 |"),
     "trained_on": ("ImageNet-21k, then ImageNet-1k", "| Trained on | ImageNet-21k, then ImageNet-1k |"),
     "source": ("the AugReg weights", "| Source | the AugReg weights |"),
     "url": ("https://example.org/vit/1.tar.gz", "example.org"),
@@ -38,7 +38,7 @@ def test_known_facts_and_the_model_are_on_the_card():
 
 def test_unknown_facts_are_not_on_the_card():
     text = card_of(small())
-    for unknown in ("None", "False", "Trained", "Source", "Licence", "They are", *(KNOWN["url"][1],)):
+    for unknown in ("None", "False", "Trained", "Source", "License", "They are", *(KNOWN["url"][1],)):
         assert unknown not in text
 
 
@@ -46,10 +46,10 @@ def test_names_given_by_users_are_neither_html_nor_markdown():
     bad = "<script>alert(1)</script> `*a*` [b](c) | \x1b[31m"
     model = small(num_classes=2, class_names=[bad, "```"])
     measured = (Measurement(0.5, f"folder:{bad}", bad, 10, metric=bad),)
-    text = card_of(model, Facts(licence=bad, trained_on=bad, source=bad, accuracy=measured))
+    text = card_of(model, Facts(license=bad, trained_on=bad, source=bad, accuracy=measured))
     shown = r"&lt;script&gt;alert(1)&lt;/script&gt; \`\*a\*\` \[b\](c) \| \\x1b\[31m"
     for line in (
-        *(f"| {row} | {shown} |" for row in ("Trained on", "Source", "Licence")),
+        *(f"| {row} | {shown} |" for row in ("Trained on", "Source", "License")),
         f"{shown} on folder:{shown}, {shown}, 10 images | 0.5 |",
         rf"They are: {shown}, \`\`\`.",
     ):

@@ -52,7 +52,7 @@ def facts_of(folder):
     return json.loads(element(text_of(folder), "page"))
 
 
-def test_a_folder_holds_the_page_the_model_the_runtime_and_its_licence(page):
+def test_a_folder_holds_the_page_the_model_the_runtime_and_its_license(page):
     names = {"index.html", "model.tflite", "litert_wasm.wasm.gz", "litert_wasm.js.gz", "LICENSE.txt"}
     assert {file.name for file in page.iterdir()} == names
     assert {*facts_of(page)["files"].values()} < names
@@ -77,7 +77,7 @@ def test_a_single_file_holds_them_all(single, page):
 @pytest.mark.parametrize("name", ["page", "single"])
 def test_a_page_names_no_other_host_and_may_request_nothing_from_one(name, request):
     text = text_of(request.getfixturevalue(name))
-    assert {*re.findall(r"https?://[\w.]*", text)} <= {"http://www.apache.org"}  # in the licence
+    assert {*re.findall(r"https?://[\w.]*", text)} <= {"http://www.apache.org"}  # in the license
     (policy,) = re.findall(r'Content-Security-Policy" content="(.*?)"', text)
     allowed = {rule.split()[0]: {*rule.split()[1:]} for rule in policy.split(";")}
     assert allowed["default-src"] == {"'none'"} and allowed["connect-src"] == {"'self'", "data:"}

@@ -97,7 +97,7 @@ def shared_model():
 def export_everything(folder):
     """Export it in every format."""
     options = {"precisions": ("float32", "float16", "dynamic_int8", "int8"), "dataset": digits(40)}
-    facts = Facts(licence="Apache-2.0", trained_on="scanned digits")
+    facts = Facts(license="Apache-2.0", trained_on="scanned digits")
     export_folder(shared_model(), folder / "export", EVERYTHING, **options, publisher="me", facts=facts)
 
 

@@ -333,7 +333,7 @@ def test_a_row_has_timms_preprocessing(row):
     config = timm.get_pretrained_cfg(tagged(row))
     assert config.hf_hub_id == row.source.removeprefix("hf://")
     assert config.input_size == (3, *row.image_size)
-    assert (config.num_classes or None, config.license) == (row.num_classes, row.licence)
+    assert (config.num_classes or None, config.license) == (row.num_classes, row.license)
     wanted = {"crop": "center"}.get(row.preprocessing["resize"], "squash")
     assert (config.crop_mode, config.interpolation) == (wanted, row.preprocessing["interpolation"])
     assert row.preprocessing.get("crop_fraction", config.crop_pct) == config.crop_pct

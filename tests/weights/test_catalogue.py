@@ -6,7 +6,7 @@ from keras_vit import Preprocessing
 from keras_vit.models.vit.geometry import stem_stride
 from keras_vit.models.vit.schema import check_options
 from keras_vit.variants import FAMILIES, VARIANTS, cost, parse_variant
-from keras_vit.weights.catalogue import CATALOGUE, CSV, find, licence_note, list_models, resolve
+from keras_vit.weights.catalogue import CATALOGUE, CSV, find, license_note, list_models, resolve
 
 ROWS = [*CATALOGUE.values()]
 PREFIXES = r"(vit|deit|deit3|eva|eva02|beit|beitv2|beit3|aimv2|pe_\w+|naflexvit|flexivit|test_vit\d?)"
@@ -123,7 +123,7 @@ def test_preprocessing_arguments_are_valid():
 def test_reported_facts_have_a_source():
     for row in ROWS:
         assert row.pretrained_on, row.name
-        assert (row.licence is None) == (row.licence_source is None), row.name
+        assert (row.license is None) == (row.license_source is None), row.name
         assert (row.top1 is None) == (row.top1_source is None), row.name
         assert row.top1 is None or (40 < row.top1 < 92 and row.num_classes == 1000), row.name
         assert (row.revision is None) == (row.pin_source is None), row.name
@@ -135,15 +135,15 @@ def test_reported_facts_have_a_source():
 @pytest.mark.parametrize(
     "source, words",
     [
-        ("hf://timm/vit_small_patch16_dinov3.lvd1689m", "Meta's DINOv3 licence, which restricts"),
-        ("hf://facebook/dinov3-vits16-pretrain-lvd1689m", "Meta's DINOv3 licence, which restricts"),
-        ("hf://timm/vit_base_patch16_224.mae", "the licence cc-by-nc-4.0, which restricts"),
+        ("hf://timm/vit_small_patch16_dinov3.lvd1689m", "Meta's DINOv3 license, which restricts"),
+        ("hf://facebook/dinov3-vits16-pretrain-lvd1689m", "Meta's DINOv3 license, which restricts"),
+        ("hf://timm/vit_base_patch16_224.mae", "the license cc-by-nc-4.0, which restricts"),
         ("hf://timm/vit_base_patch16_224.augreg_in21k", None),
         ("model.safetensors", None),
     ],
 )
-def test_a_licence_that_restricts_the_use_is_said(source, words):
-    note = licence_note(find(source))
+def test_a_license_that_restricts_the_use_is_said(source, words):
+    note = license_note(find(source))
     assert note is None if words is None else words in note and source in note
 
 

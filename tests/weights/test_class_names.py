@@ -84,7 +84,7 @@ def test_a_file_without_names_is_refused(content, message, tmp_path):
 
 
 @pytest.mark.parametrize("name", [*LISTS, *(f"prompts_{name}" for name in PROMPTS)])
-def test_a_list_comes_with_its_licence(name, repository):
+def test_a_list_comes_with_its_license(name, repository):
     text = (repository / f"keras_vit/weights/{name}.txt").read_text()
     of_clip = ("Copyright (c) 2021 OpenAI", "The above copyright notice and this permission notice")
     of_wordnet = ("WordNet 3.0 Copyright 2006 by Princeton University", "LICENSEE")

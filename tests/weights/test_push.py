@@ -84,7 +84,7 @@ def test_each_push_is_one_commit_with_the_users_token(hub):
 def test_the_card_has_the_known_facts(hub):
     model = one_block(pooling="gap", class_token=False)
     facts = {
-        "licence": "mit",
+        "license": "mit",
         "dataset": "me/flowers-5",
         "metrics": {"accuracy": 0.93214},
         "tags": ["botany"],
@@ -101,7 +101,7 @@ def test_the_card_has_the_known_facts(hub):
     push_to_hub(one_block(num_classes=None), "me/features")
     card = files_of(hub, "me/features")["README.md"].decode()
     assert "pipeline_tag: image-feature-extraction" in card and "license:" not in card
-    assert "## Training\n\nNot stated." in card and "## Licence\n\nNot stated." in card
+    assert "## Training\n\nNot stated." in card and "## License\n\nNot stated." in card
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_refusal_of_the_hub_is_one_line(hub, monkeypatch):
         return str(caught.value)
 
     failed = f"me/flowers: the upload to {hub.url} failed ("
-    message = refusal(licence="none")
+    message = refusal(license="none")
     assert message.startswith(failed) and message.endswith('"license" must be one of …)')
     monkeypatch.delenv("HF_TOKEN")
     message = refusal()

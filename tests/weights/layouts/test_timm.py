@@ -266,7 +266,7 @@ def test_a_naflexvit_is_read_at_its_image_size(tmp_path):
     ],
 )
 def test_dinov3_is_read_by_its_published_name(name, layout, size, pooling, tmp_path, monkeypatch):
-    """Of a small variant, which says what no array shows if there is no config.json; the licence is said."""
+    """Of a small variant, which says what no array shows if there is no config.json; the license is said."""
     sizes = {"hidden_size": 24, "num_layers": 2, "mlp_dim": 48, "num_heads": 6}
     monkeypatch.setitem(variants._ARGUMENTS, "DINOv3-S", {**variants._ARGUMENTS["DINOv3-S"], **sizes})
     options = {**variants.parse_variant("DINOv3-S/16"), "image_size": size, "num_classes": None}
@@ -280,4 +280,4 @@ def test_dinov3_is_read_by_its_published_name(name, layout, size, pooling, tmp_p
     assert_same_arrays(arrays(loaded), arrays(model))
     assert loaded.rotary == model.rotary and loaded.image_size == (size, size)
     assert loaded.preprocessing.mean[0] == 0.485
-    assert "Meta's DINOv3 licence" in said[0]
+    assert "Meta's DINOv3 license" in said[0]
