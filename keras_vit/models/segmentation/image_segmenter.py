@@ -146,6 +146,8 @@ class ImageSegmenter(EncoderModel):
         vars(self)["encoder"] = encoder
         vars(self)["_stages"] = {**encoder._stages, "logits": logits}
         vars(self)["head_inputs"] = head_inputs
+        for layer in self.own_layers():
+            layer.is_head = True
         vars(self)["_training"] = predictions and keras.Model(images, [logits, predictions])
         # A seed generator of the model itself: `override_seeds` and checkpoints see it.
         self._point_seeds = keras.random.SeedGenerator() if predictions else None

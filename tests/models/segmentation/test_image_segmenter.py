@@ -166,6 +166,17 @@ def test_the_gradient_of_the_masks_is_the_slope_of_the_loss(rng):
     assert float(above - loss()) == pytest.approx(2e-3 * float(tf.norm(gradient)), rel=0.02)
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_lora_trains_all_layers_of_the_head_and_none_of_the_encoder(head):
+    model = made(**HEADS[head])
+    own = {weight.path for layer in model.own_layers() for weight in layer.trainable_weights}
+    assert own
+    model.enable_lora(2)
+    factors = {weight.path for weight in model.encoder.trainable_weights}
+    assert factors and all("lora_kernel" in path for path in factors)
+    assert {weight.path for weight in model.trainable_weights} == own | factors
+
+
 def test_a_batch_norm_refuses_micro_batches():
     model = made(head_norm="batch")
     with pytest.raises(ValueError, match="head_norm='batch' needs the whole batch at once"):
