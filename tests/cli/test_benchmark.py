@@ -67,7 +67,9 @@ def test_every_format_is_timed_at_every_batch_size(
         assert row["ratio"] == pytest.approx(row["images_per_second"] / live["images_per_second"])
     for row, later in zip(small, large):
         assert row["ms"] < later["ms"] and row["bytes"] == later["bytes"]
-        assert 50 * benchmark.MIB < row["imports_bytes"] <= row["peak_bytes"] <= later["peak_bytes"]
+        imports, peak, last = row["imports_bytes"], row["peak_bytes"], later["peak_bytes"]
+        # Linux counts the pages of a process only roughly, so that a later peak may be a little lower.
+        assert 50 * benchmark.MIB < imports < peak + benchmark.MIB and peak < last + benchmark.MIB
     assert abs(small[0]["bytes"] - model.stat().st_size) < 1000  # but for what the file says of its date
     header, *lines = done.stdout.splitlines()
     assert header.split()[:4] == ["format", "batch", "ms", "images/s"]
