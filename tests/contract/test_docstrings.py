@@ -19,7 +19,8 @@ def modules():
     yield keras_vit
     for path, name in ((keras_vit.__path__, "keras_vit"), (keras_vit.export.__path__, "keras_vit.export")):
         for info in pkgutil.walk_packages(path, f"{name}."):
-            yield importlib.import_module(info.name)
+            if info.name != "keras_vit.__main__":  # `python -m` warns if it is imported already
+                yield importlib.import_module(info.name)
 
 
 # The example of a plan for TPUs, all of which is skipped, needs JAX and libtpu.
