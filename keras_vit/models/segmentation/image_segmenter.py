@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_vit.layers import ClassToken, GridToTokens, LayerNormalization, TokensToGrid
 from keras_vit.layers.dense import Dense
-from keras_vit.layers.hints import FREE, WHOLE, as_head, sharded
+from keras_vit.layers.hints import CLASSES, FREE, WHOLE, sharded
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.segmentation_head import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
 from keras_vit.losses import MEAN
@@ -338,7 +338,7 @@ def _decoder(model, encoder, images):
         norm = keras.layers.BatchNormalization(**options, dtype=policy, name="head_norm")
         x = sharded(norm, WHOLE)(x)
     head = {"kernel_initializer": "zeros", "dtype": policy.variable_dtype, "name": "head"}
-    x = as_head(Dense(model.num_classes, **head))(x)  # (b, h', w', k)
+    x = sharded(Dense(model.num_classes, **head), CLASSES)(x)  # (b, h', w', k)
     return ResizeToImage(dtype=policy.variable_dtype, name="resize")(x, images), None, grids
 
 
