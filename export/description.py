@@ -238,7 +238,7 @@ def parse_description(text, path):
         values = json.loads(text)
         lists = ("image_size", "class_names", "mean", "std")
         values |= {name: tuple(values[name]) for name in lists if values.get(name) is not None}
-        if values.get("segmenter") is not None:  # in files of before `around`
+        if values.get("segmenter") is not None:  # written before `around` existed
             values |= {"kind": "segmenter", "around": values["segmenter"]}
         values["architecture"] = _DEFAULTS | values["architecture"]
         known = {field.name for field in dataclasses.fields(Description)}

@@ -1,4 +1,4 @@
-"""The graph of an exported model, and its input: images in [0, 1], of encoded ones or of pixels."""
+"""The graph of an exported model, and functions that make its input from encoded images or pixels."""
 
 import keras
 import tensorflow as tf

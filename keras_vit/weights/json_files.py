@@ -6,7 +6,7 @@ from keras_vit.weights.cache import LARGEST_SIDECAR
 
 
 def read_json(path, default=None):
-    """Read a JSON object from a file of bounded size; a default, if given, is returned where no file is."""
+    """Read a JSON object from a file of bounded size; the default, if given, is for a missing file."""
     if default is not None and not path.is_file():
         return default
     try:
