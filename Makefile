@@ -15,12 +15,13 @@ JAX_TESTS_FULL := tests/contract/test_contract.py tests/training/test_jax_run.py
 	$(addprefix tests/models/,vit pretraining/test_masked_patch_predictor.py test_saving.py) \
 	tests/engine/test_distributed_model.py
 
-.PHONY: help quickstart lint test test-full benchmark docs docs-figures litert-js format url
+.PHONY: help quickstart lint test test-full benchmark wheels docs docs-figures litert-js format url
 help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, plot, export and reload it"
 	@echo "make test         ruff, the fast tests on TensorFlow with coverage, and a sample of them on JAX"
 	@echo "make test-full    all tests, also the slow ones and comparisons with other packages; PART=2/4 runs a quarter"
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
+	@echo "make wheels       build the distributions in dist/ and check them"
 	@echo "make docs         fill the parser's options into docs/cli.md, and build the manual into site/"
 	@echo "make docs-figures redraw the manual's figures: six minutes of training, and Chromium for three of them"
 	@echo "make litert-js    fetch LiteRT.js from npm into export/web/litert, for the pages of export"
@@ -68,6 +69,13 @@ benchmark: .venv/dev
 	$(BIN)/python benchmarks/pretraining.py
 	$(BIN)/python benchmarks/export.py
 	test ! -e .venv/peers || $(BIN)/python benchmarks/servers.py
+
+wheels: requirements-release.txt
+	$(PYTHON) -m venv build/release
+	build/release/bin/pip install --quiet --disable-pip-version-check --requirement requirements-release.txt
+	rm -rf dist
+	build/release/bin/python -m build .
+	build/release/bin/twine check --strict dist/*
 
 # The variable silences mkdocs-material's announcement of its successor.
 docs: .venv/dev

@@ -9,7 +9,7 @@ here = pathlib.Path(__file__).parent
 version = re.search(r'__version__ = "(.+)"', (here / "keras_vit/__init__.py").read_text())[1]
 
 setup(
-    name="keras_vit",
+    name="keras-vision-transformer",  # keras-vit on PyPI is another project
     version=version,
     description="Vision Transformers for Keras 3: load, fine-tune and export published checkpoints",
     long_description=(here / "README.md").read_text(),

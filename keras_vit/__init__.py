@@ -16,7 +16,7 @@ from keras_vit.models.windows import dense_features as dense_features
 from keras_vit.preprocessing import Preprocessing as Preprocessing
 from keras_vit.preprocessing import TextPreprocessing as TextPreprocessing
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 LAZY = {  # functions that a model does without, and the public submodules, of which some are imported above
     "from_pretrained": "weights.load",

@@ -25,7 +25,7 @@ def wheel(repository, tmp_path_factory):
 
 
 def test_the_wheel_has_only_our_top_level_names(wheel):
-    info = f"keras_vit-{keras_vit.__version__}.dist-info"
+    info = f"keras_vision_transformer-{keras_vit.__version__}.dist-info"
     assert {name.partition("/")[0] for name in wheel} == {"keras_vit", "_keras_vit_cli.py", info}
 
 
