@@ -19,6 +19,7 @@ from keras_vit import Preprocessing, from_pretrained, save_weights
 from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.weights.array_files import digest_in, read_arrays, write_arrays
 from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.huggingface_types import TYPES
 
 # Keys in published files, and their Linen names, which are written.
 RENAMED = (("LayerNorm_2", "LayerNorm_1"), ("Attention_1", "Attention_0"), ("Block_3", "Block_0"))
@@ -181,8 +182,8 @@ def variations(draw):
     names = draw(st.lists(st.sampled_from([*CHANGES]), max_size=4, unique=True))
     options = {name: draw(st.sampled_from(CHANGES[name])) for name in names}
     if draw(st.booleans()):
-        supported = LAYOUTS[layout].supported
-        options = {name: v for name, v in options.items() if v in supported.get(name, ())}
+        of = draw(st.sampled_from([*TYPES.values()])) if layout == "huggingface" else LAYOUTS[layout]
+        options = {name: v for name, v in options.items() if v in of.supported.get(name, ())}
     return layout, options | (options.pop("resnet", None) or {})
 
 
@@ -295,12 +296,13 @@ def test_what_a_layout_cannot_express_is_named(layout, options, reason, model):
 @every_layout
 def test_an_option_that_a_layout_does_not_name_must_have_its_default(layout, model, monkeypatch):
     monkeypatch.setitem(DEFAULTS, "invented", False)
+    of, start = (TYPES["vit"], "as 'vit': ") if layout == "huggingface" else (LAYOUTS[layout], "")
     config = model.get_config()
+    for name, value, supported in (("invented", True, "False"), ("unknown", True, "none")):
+        reasons = LAYOUTS[layout].unsupported({**config, name: value})
+        assert reasons == [f"{start}{name}={value} (supported: {supported})"]
     assert LAYOUTS[layout].unsupported({**config, "invented": False}) == []
-    assert LAYOUTS[layout].unsupported({**config, "invented": True}) == ["invented=True (supported: False)"]
-    assert LAYOUTS[layout].unsupported({**config, "unknown": True}) == ["unknown=True (supported: none)"]
-    named = {**LAYOUTS[layout].supported, "invented": (True, False)}
-    monkeypatch.setattr(LAYOUTS[layout], "supported", named)
+    monkeypatch.setitem(of.supported, "invented", (True, False))
     assert LAYOUTS[layout].unsupported({**config, "invented": True}) == []
 
 

@@ -20,7 +20,6 @@ from keras_vit.weights.layouts.huggingface_models import (
 )
 from keras_vit.weights.layouts.huggingface_types import (
     PACKED,
-    SUPPORTED,
     TYPES,
     type_of_keys,
     written_type,
@@ -69,7 +68,6 @@ class HuggingFace(Layout):
         "wte.weight",
     )
     prefixes = ("", *dict.fromkeys(kind.prefix for kind in TYPES.values() if kind.prefix))
-    supported = SUPPORTED
 
     def table_of(self, keys):
         kind, gated = type_of_keys(keys)
@@ -176,8 +174,9 @@ class HuggingFace(Layout):
     def unsupported(self, config):
         height, width = config["patch_size"]
         kind = written_type(config)
-        reasons = super().unsupported(config)
-        reasons += [f"as {kind.name!r}: {reason}" for part in kind.unsupported(config) for reason in part]
+        reasons = [f"as {kind.name!r}: {reason}" for part in kind.unsupported(config) for reason in part]
+        if config["num_layers"] is None:
+            reasons.append("num_layers=None")
         if height != width:
             reasons.append(f"patch_size={config['patch_size']} (supported: squares)")
         return reasons

@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.models.vit.geometry import grid_shape, is_dynamic
-from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.rules import integer, number
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG
-from keras_vit.weights.layouts.layout import ANY, COMMON, true_reasons
+from keras_vit.weights.layouts.layout import ANY, COMMON, true_reasons, unsupported_options
 from keras_vit.weights.layouts.table import CONV, Row, Table, fused_rows, torch_rows
 
 IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
@@ -79,14 +78,9 @@ class ModelType(NamedTuple):
     def unsupported(self, config):
         """Two lists of reasons why the type cannot express a model with this `get_config()`.
 
-        The first names values of options that only another type has, the second combinations.
+        The first names options, the second combinations of their values.
         """
-        options = []
-        for name, value in config.items():
-            supported = self.supported.get(name, (DEFAULTS.get(name),))
-            if name in SUPPORTED and value in SUPPORTED[name] and value not in supported:
-                options.append(f"{name}={value!r} (supported: {' or '.join(map(repr, supported))})")
-        return options, true_reasons(self.combinations(config))
+        return unsupported_options(config, self.supported), true_reasons(self.combinations(config))
 
 
 def type_of_keys(keys):
@@ -674,18 +668,3 @@ TYPES = {
 }
 # The image towers of models with two: they are in `vision_config`, and their keys begin with "vision_model.".
 TOWERS = {name: f"{name}_vision_model" for name in ("siglip", "siglip2", "clip")}
-
-
-def _union():
-    """The values of each option that some type supports."""
-    values = {}
-    for kind in TYPES.values():
-        for name in {*kind.supported, *values}:
-            supported = kind.supported.get(name, (DEFAULTS.get(name),))
-            known = values.get(name, () if kind is _VIT else (DEFAULTS.get(name),))
-            either = ANY in (known, supported)
-            values[name] = ANY if either else (*known, *(value for value in supported if value not in known))
-    return values
-
-
-SUPPORTED = _union()

@@ -30,6 +30,19 @@ COMMON = {
 _NOT_OPTIONS = {"name", "trainable", "dtype", "segmentation", "clusters", *STATE}
 
 
+def unsupported_options(config, supported):
+    """One reason for each option of a `get_config()` whose value is not among the supported ones.
+
+    An option for which none are given must have its default.
+    """
+    reasons = []
+    for name, value in config.items():
+        values = supported.get(name, (DEFAULTS[name],) if name in DEFAULTS else ())
+        if name not in _NOT_OPTIONS and value not in values:
+            reasons.append(f"{name}={value!r} (supported: {' or '.join(map(repr, values)) or 'none'})")
+    return reasons
+
+
 def other_values(options, expected, form="{}"):
     """One reason for each option that has another value than the only supported one.
 
@@ -188,15 +201,9 @@ class Layout:
     def unsupported(self, config):
         """List why the layout cannot express a model with this `get_config()`, one phrase each.
 
-        An option that `supported` does not name must have its default. A subclass adds the combinations of
-        supported values that it cannot express.
+        A subclass adds the combinations of supported values that it cannot express.
         """
-        reasons = []
-        for name, value in config.items():
-            supported = self.supported.get(name, (DEFAULTS[name],) if name in DEFAULTS else ())
-            if name not in _NOT_OPTIONS and value not in supported:
-                values = " or ".join(map(repr, supported)) or "none"
-                reasons.append(f"{name}={value!r} (supported: {values})")
+        reasons = unsupported_options(config, self.supported)
         if config["num_layers"] is None and (config["resnet"] is None or not self.stem_alone):
             reasons.append("num_layers=None")
         return reasons
