@@ -103,8 +103,8 @@ def write_repository(model, folder, repository, layout=None, **facts):
     else:
         folder.mkdir()
         save_weights(model, folder / "model.safetensors", name)
-        for file, text in zip(layout.config_files, layout.write_config(model.get_config())):
-            (folder / file).write_text(text)
+        for file, values in zip(layout.config_files, layout.write_config(model.get_config())):
+            (folder / file).write_text(hub_config.as_text(values))
     (folder / "model.json").unlink()  # only needed by local folders
     card = model_card(model, name, repository, architecture, **facts)
     (folder / "README.md").write_text(card, encoding="utf-8")

@@ -12,6 +12,7 @@ from keras_vit.weights.array_files import FLOATS, write_arrays
 from keras_vit.weights.kinds import parts_of
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.layouts.heads import merged_heads
+from keras_vit.weights.layouts.hub_config import as_text
 from keras_vit.weights.metadata import configuration_digest, sidecar_text
 from keras_vit.writing import atomic_path, check_writable
 
@@ -81,8 +82,8 @@ def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **opt
     config = parts.described(config)
     digest = configuration_digest(config)
     configs = layout.write_config({**config, **parts.head()}) if layout.in_folder else []
-    configs[:1] = [form.config_text(model, text) for text in configs[:1]]
-    texts = [sidecar_text(config, name, digest), *configs]
+    configs[:1] = [form.written_config(model, values) for values in configs[:1]]
+    texts = [sidecar_text(config, name, digest), *map(as_text, configs)]
     new_folder = not file.parent.exists()
     file.parent.mkdir(exist_ok=True)
     try:

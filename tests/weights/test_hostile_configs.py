@@ -51,8 +51,8 @@ def saved(**options):
 
 def timm(folder):
     path = base("timm_mu").write(folder)
-    config = LAYOUTS["timm"].write_config(made_model("timm_mu").get_config())[0]
-    (folder / "config.json").write_text(config)
+    (config,) = LAYOUTS["timm"].write_config(made_model("timm_mu").get_config())
+    (folder / "config.json").write_text(json.dumps(config))
     return folder / "config.json", path
 
 

@@ -107,7 +107,7 @@ def palette(folder):
 
 
 def written(config, kind):
-    """The texts of `FILES`, for a model with this `get_config()` as a `ModelType`."""
+    """The values in `FILES`, for a model with this `get_config()` as a `ModelType`."""
     names = config["class_names"] or [f"LABEL_{i}" for i in range(config["num_classes"] or 0)]
     architecture = f"{kind.classifier}{'WithTeacher' * config['distillation']}"
     size, preprocessing = hub_config.stored_image_size(config), config["preprocessing"]
@@ -142,7 +142,7 @@ def written(config, kind):
         images |= {"crop_size": pixels, "do_center_crop": crop}
     if "clusters" in config:
         images["clusters"] = config["clusters"].tolist()
-    return [hub_config.as_text(values) for values in (model, images)]
+    return [model, images]
 
 
 def _class_names(id2label):

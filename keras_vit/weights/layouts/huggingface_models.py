@@ -3,7 +3,6 @@
 Sources: the modules `siglip`, `siglip2`, `clip`, `vit_mae`, `eomt` and `eomt_dinov3` of transformers 5.23.
 """
 
-import json
 import re
 from typing import NamedTuple
 
@@ -168,8 +167,8 @@ class HuggingFaceTowers(TwoTowersForm):
         numbers = {key: array.reshape(shape) for key, array in written.items() if key.startswith("logit_")}
         return {**arrays, **written, **numbers}
 
-    def config_text(self, model, text):
-        name, tower, vision = _type_of(model), model.text, json.loads(text)
+    def written_config(self, model, vision):
+        name, tower = _type_of(model), model.text
         own = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}
         for key in ("architectures", "id2label", "label2id"):
             vision.pop(key)
@@ -185,7 +184,7 @@ class HuggingFaceTowers(TwoTowersForm):
                 part["projection_dim"] = model.text_projection
         else:
             options["projection_size"] = model.text_projection
-        return hub_config.as_text({**config, **own, "text_config": options, "vision_config": vision})
+        return {**config, **own, "text_config": options, "vision_config": vision}
 
 
 _ONLY_IN_MEMORY = dict(VIT_BLOCK_IN_MEMORY.items() - VIT_BLOCK.items())
@@ -217,17 +216,15 @@ class ViTMAE(DecoderForm):
     def write(self, model, arrays, others):
         return super().write(model, {f"vit.{key}": array for key, array in arrays.items()}, others)
 
-    def config_text(self, model, text):
-        return hub_config.as_text(
-            {
-                **json.loads(text),
-                **{"architectures": ["ViTMAEForPreTraining"], "model_type": "vit_mae"},
-                **{theirs: getattr(model, ours) for theirs, ours in self.names.items()},
-                "decoder_hidden_size": model.decoder_hidden_size,
-                "decoder_num_hidden_layers": model.decoder_num_layers,
-                "decoder_intermediate_size": model.decoder_mlp_dim or 4 * model.decoder_hidden_size,
-            }
-        )
+    def written_config(self, model, values):
+        return {
+            **values,
+            **{"architectures": ["ViTMAEForPreTraining"], "model_type": "vit_mae"},
+            **{theirs: getattr(model, ours) for theirs, ours in self.names.items()},
+            "decoder_hidden_size": model.decoder_hidden_size,
+            "decoder_num_hidden_layers": model.decoder_num_layers,
+            "decoder_intermediate_size": model.decoder_mlp_dim or 4 * model.decoder_hidden_size,
+        }
 
 
 class ImageGptForm(ModelForm):

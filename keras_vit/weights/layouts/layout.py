@@ -99,9 +99,9 @@ class ModelForm:
         """
         return arrays
 
-    def config_text(self, model, text):
-        """The text of the first of `Layout.config_files`, from that of the VisionTransformer."""
-        return text
+    def written_config(self, model, values):
+        """The values of the first of `Layout.config_files`, from those of the VisionTransformer."""
+        return values
 
 
 class Layout:
@@ -114,7 +114,7 @@ class Layout:
         file: Name of the weights in a folder.
         library: Name of the package that reads the files, on Hugging Face.
         in_folder: Whether `save_weights` writes a folder, with the project's own configuration files.
-        config_files: Names of those files; `write_config` returns their texts.
+        config_files: Names of those files; `write_config` returns their values.
         table: `Table` of the arrays.
         anchors: Keys of which every file has one.
         prefixes: Prefixes that all keys of a model may have.
@@ -226,7 +226,7 @@ class Layout:
         return {}
 
     def write_config(self, config):
-        """The text of each of `config_files`."""
+        """A dict of the values in each of `config_files`."""
         return []
 
     def unsupported_in_config(self, config):

@@ -7,7 +7,6 @@ an image tower whose head is that linear layer. Text towers of transformers (`hf
 Source: `model.py`, `transformer.py` and `timm_model.py` of open_clip 3.3.0.
 """
 
-import json
 import re
 
 import numpy as np
@@ -126,9 +125,8 @@ class OpenClipTowers(TwoTowersForm):
                 arrays[key if native else f"text.{key}"] = array
         return {**arrays, **written}
 
-    def config_text(self, model, text):
-        values, tower, texts = json.loads(text), model.text, model.text_preprocessing
-        config = values["model_cfg"]
+    def written_config(self, model, values):
+        config, tower, texts = values["model_cfg"], model.text, model.text_preprocessing
         config["embed_dim"] = model.image_encoder.output.shape[-1]
         if "timm_model_name" in config["vision_cfg"]:
             projection = "none" if model.image_projection is None else "linear"
@@ -151,7 +149,7 @@ class OpenClipTowers(TwoTowersForm):
         if texts:  # The name only says that the tokenizer is one of transformers; it is in the same folder.
             clean = "canonicalize" if texts.remove_punctuation else "lower" if texts.lower else "whitespace"
             config["text_cfg"] |= {"hf_tokenizer_name": ".", "tokenizer_kwargs": {"clean": clean}}
-        return hub_config.as_text(values)
+        return values
 
 
 def text_options(folder):
@@ -284,7 +282,7 @@ class OpenClip(Layout):
         }
 
     def write_config(self, config):
-        """The text of open_clip_config.json without its text tower."""
+        """The values of open_clip_config.json without its text tower."""
         c, preprocessing = config, config["preprocessing"]
         size = hub_config.stored_image_size(c)
         vision = {"image_size": size[0] if size[0] == size[1] else [*size]}
@@ -306,7 +304,7 @@ class OpenClip(Layout):
             },
             **hub_config.antialias_entry(preprocessing),
         }
-        return [hub_config.as_text(values)]
+        return [values]
 
 
 def _check_plain(part, given, plain):

@@ -278,7 +278,7 @@ def is_eva(config):
 
 
 def written(config):
-    """The text of config.json, in a list.
+    """The values of config.json, in a list.
 
     `model_args` has the whole architecture; its name only selects timm's builder.
     """
@@ -316,7 +316,7 @@ def written(config):
         **({"label_names": list(config["class_names"])} if config["class_names"] else {}),
         **hub_config.antialias_entry(preprocessing),
     }
-    return [hub_config.as_text(values)]
+    return [values]
 
 
 def unsupported(config):
