@@ -191,11 +191,8 @@ class HuggingFace(Layout):
             return ["a head (transformers classifies by CLIP's tokens before the last norm)"]
         return []
 
-    def read_config(self, folder):
-        return huggingface_config.read(folder)
-
-    def configured_arrays(self, folder):
-        return huggingface_config.palette(folder)
+    read_config = staticmethod(huggingface_config.read)
+    configured_arrays = staticmethod(huggingface_config.palette)
 
     def write_config(self, config):
         return huggingface_config.written(config, written_type(config))

@@ -56,8 +56,7 @@ _TEXT = [
 ]
 _TEXT_TABLE = Table([*_TEXT, *_PARAMETER, *_LINEAR])
 _PROJECTION = torch_rows({"head": "visual.head.proj"})
-# Architectures of timm with SigLIP's pooling, and our names of their sizes.
-_SIGLIP = re.compile(r"vit_(\w+)_patch(\d+)_siglip_(\d+)")
+# timm's words for the sizes of SigLIP with our names of them, and its architectures.
 _SIGLIP_SIZES = {"base": "B", "large": "L", "so400m": "So400m", "giantopt": "g-opt"}
 _SIGLIP_NAMES = [
     *(f"vit_base_patch16_siglip_{size}" for size in (224, 256, 384, 512)),
@@ -335,14 +334,13 @@ def _trunk_options(model, vision):
 def _siglip(config):
     """The name of the architecture of timm with the sizes and the activation of a SigLIP, or None."""
     sizes = tuple(config[name] for name in ("hidden_size", "num_layers", "mlp_dim", "num_heads"))
-    image_size = hub_config.stored_image_size(config)
-    for name in _SIGLIP_NAMES:
-        word, patch, side = _SIGLIP.fullmatch(name).groups()
-        same = VARIANTS[_SIGLIP_SIZES[word]] == sizes and config["patch_size"] == (int(patch),) * 2
-        if same and image_size == (int(side),) * 2:
-            known = timm_config.options_of({"architecture": name})
-            return name if known["activation"] == config["activation"] else None
-    return None
+    word = next((word for word, variant in _SIGLIP_SIZES.items() if VARIANTS[variant] == sizes), None)
+    height, width = hub_config.stored_image_size(config)
+    name = f"vit_{word}_patch{config['patch_size'][0]}_siglip_{height}"
+    if height != width or name not in _SIGLIP_NAMES:
+        return None
+    known = timm_config.options_of({"architecture": name})
+    return name if known["activation"] == config["activation"] else None
 
 
 def _written_sizes(options):

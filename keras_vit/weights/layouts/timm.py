@@ -177,14 +177,9 @@ class Timm(Layout):
             reasons.append(f"activation={c['activation']!r} with gated_mlp={c['gated_mlp']}")
         return reasons + (_unsupported_by_eva(c) if eva else [])
 
-    def read_config(self, folder):
-        return timm_config.read(folder)
-
-    def write_config(self, config):
-        return timm_config.written(config)
-
-    def unsupported_in_config(self, config):
-        return timm_config.unsupported(config)
+    read_config = staticmethod(timm_config.read)
+    write_config = staticmethod(timm_config.written)
+    unsupported_in_config = staticmethod(timm_config.unsupported)
 
 
 def _has_1e_5(keys, rotary):
