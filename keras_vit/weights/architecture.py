@@ -108,10 +108,8 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
     table = shape("position_embedding/table", 3, (1, None, hidden_size))
     if arguments["relative_positions"]:
         offsets = shape(f"{block}/attention/position_bias/table", 2)[0]
-        known = {**metadata, **arguments}
+        arguments["position_grid"] = _relative_grid(offsets, class_token, {**metadata, **arguments})
         metadata = {"position_embedding": "none", **metadata}
-        metadata |= _relative_grid(offsets, class_token, known)
-        arguments["position_grid"] = metadata["position_grid"]
     return arguments | _positions(table[1], {**metadata, **arguments})
 
 
@@ -157,16 +155,16 @@ def _relative_grid(offsets, class_token, metadata):
     """The grid of a table of relative positions with this number of rows."""
     offsets -= PREFIX_PAIRS * class_token
     if grid := metadata.get("position_grid"):
-        return {"position_grid": grid}
+        return grid
     if metadata.get("image_size"):
-        return {"position_grid": grid_shape(metadata["image_size"], metadata["patch_size"], None)}
+        return grid_shape(metadata["image_size"], metadata["patch_size"], None)
     side = math.isqrt(max(offsets, 0))
     if side * side != offsets or side % 2 == 0:
         raise ValueError(
             f"the checkpoint's {offsets} relative positions do not belong to a square grid; give "
             "position_grid=(rows, columns)"
         )
-    return {"position_grid": ((side + 1) // 2,) * 2}
+    return ((side + 1) // 2,) * 2
 
 
 def _positions(count, metadata):
