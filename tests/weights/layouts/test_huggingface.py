@@ -4,16 +4,13 @@ import numpy as np
 import pytest
 from reference.comparing import arrays, assert_close, assert_same_arrays
 from reference.goldens import stored
-from reference.small import images_for, one_block, small
-from safetensors.numpy import load_file, save_file
+from reference.small import images_for, one_block
+from safetensors.numpy import load_file
 
 from keras_vit import from_pretrained, save_weights
-from keras_vit.weights.array_files import write_arrays
 from keras_vit.weights.catalogue import find
-from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.layouts.heads import merged_heads
-from keras_vit.weights.layouts.huggingface_types import TYPES
 from keras_vit.weights.metadata import read_metadata
 
 huggingface = LAYOUTS["huggingface"]
@@ -21,21 +18,6 @@ huggingface = LAYOUTS["huggingface"]
 
 def state_dict(model):
     return huggingface.write(merged_heads(arrays(model)), model.get_config())
-
-
-def assert_loads_as(model, file, folder):
-    write_arrays(file, folder / "model.safetensors")
-    loaded = from_pretrained(folder / "model.safetensors", num_heads=3)
-    assert loaded.get_config() | {"name": model.name} == model.get_config()
-    assert_same_arrays(arrays(loaded), arrays(model))
-
-
-def test_a_model_without_a_classifier_has_no_prefix(golden, tmp_path):
-    inside = {k.removeprefix("vit."): a for k, a in stored(golden, "hf_vit").items() if k.startswith("vit.")}
-    save_file(inside, tmp_path / "bare.safetensors")
-    model = from_pretrained(tmp_path / "bare.safetensors", num_heads=3)
-    assert (model.num_classes, model.representation_size) == (None, None)
-    assert state_dict(model).keys() == inside.keys()
 
 
 def test_a_pooler_is_skipped_if_there_is_a_classifier(golden):
@@ -48,18 +30,6 @@ def test_a_pooler_is_skipped_if_there_is_a_classifier(golden):
     assert mapped.arrays.keys() == mapped.keys.keys() == huggingface.read(file).arrays.keys()
     alone = {key: array for key, array in (file | poolers).items() if not key.startswith("classifier")}
     assert {*huggingface.read(alone).arrays} >= {"pre_logits/kernel", "pre_logits/bias"}
-
-
-def test_a_distillation_token_without_a_classifier_is_a_register(tmp_path):
-    """DeiTForImageClassification has the token but one classifier."""
-    model = small(num_registers=1, activation="gelu_erf", norm_epsilon=1e-12)
-    file = state_dict(model)
-    assert file["deit.embeddings.distillation_token"].shape == (1, 1, 12)
-    assert {key for key in file if not key.startswith("deit.")} == {"classifier.weight", "classifier.bias"}
-    mapped = huggingface.read(file)
-    assert mapped.keys["register_tokens/token"] == "deit.embeddings.distillation_token"
-    assert "distillation_token/token" not in {*mapped.arrays, *mapped.keys}
-    assert_loads_as(model, file, tmp_path)
 
 
 # Every model type ------------------------------------------------------------------------------------
@@ -158,42 +128,6 @@ def test_a_file_without_configuration_is_read_or_refused(name, tmp_path):
         assert again.rotary["base"] == 100
 
 
-def test_the_gate_is_the_first_part_or_has_its_name():
-    """Of two that were exchanged, reading and writing would exchange them back."""
-    packed, block = np.arange(12).reshape(4, 3), "encoder_block_0/mlp"
-    file = {"encoder.layer.0.mlp.weights_in.weight": packed}
-    read = [TYPES["dinov2"].table(gated=True).read(file).arrays]
-    file = {"layer.0.mlp.gate_proj.weight": packed[:2], "layer.0.mlp.up_proj.weight": packed[2:]}
-    read.append(TYPES["dinov3_vit"].table(gated=True).read(file).arrays)
-    for found in read:
-        np.testing.assert_array_equal(found[f"{block}/gate/kernel"], packed[:2].T)
-        np.testing.assert_array_equal(found[f"{block}/up/kernel"], packed[2:].T)
-
-
-def test_names_in_memory_are_those_of_the_same_layers():
-    """Of a gated DINOv2, whose file has gate and value in one array."""
-    model = made("dinov2, gated")
-    file = state_dict(model)
-    changes = {
-        "attention.attention.query": "attention.q_proj",
-        "attention.attention.key": "attention.k_proj",
-        "attention.attention.value": "attention.v_proj",
-        "attention.output.dense": "attention.o_proj",
-        "mlp.weights_out": "mlp.down_proj",
-    }
-    memory = {}
-    for key, array in file.items():
-        for old, new in changes.items():
-            key = key.replace(old, new)
-        parts = np.split(array, 2) if "weights_in" in key else [array]
-        names = [key.replace("weights_in", part) for part in ("gate_proj", "up_proj")][: len(parts)]
-        memory |= dict(zip(names, parts))
-    read, expected = huggingface.read(memory), huggingface.read(file)
-    assert read.unknown == expected.unknown == ["embeddings.mask_token"]
-    assert_same_arrays(read.arrays, expected.arrays)
-    assert {*huggingface.skipped_keys(memory)} == {"embeddings.mask_token"}
-
-
 def test_the_position_of_the_class_token_is_added_if_registers_have_none(tmp_path):
     model = one_block(**{**SIZES, **TYPES_OF["registers"][1], "prefix_positions": True})
     file = load_file(save_weights(model, tmp_path / "saved", "huggingface"))
@@ -221,25 +155,6 @@ def test_clips_projection_has_no_bias(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("name", ["clip, projection", pytest.param("siglip", marks=pytest.mark.slow)])
-def test_the_image_tower_of_two_is_read(name, tmp_path):
-    model = made(name)
-    path = save_weights(model, tmp_path, "huggingface")
-    config = json.loads((tmp_path / "config.json").read_text())
-    outer = {"model_type": config["model_type"].split("_")[0], "vision_config": config, "text_config": {}}
-    (tmp_path / "config.json").write_text(json.dumps(outer))
-    path.with_suffix(".json").unlink()
-    text = {"text_model.embeddings.token_embedding.weight": np.ones((3, 4), "float32")}
-    text |= {key: np.ones(1, "float32") for key in ("logit_scale", "logit_bias", "text_projection.weight")}
-    text |= {f"{t}_model.embeddings.position_ids": np.arange(4) for t in ("text", "vision")}
-    save_file({**load_file(path), **text}, path)
-    assert_same_arrays(arrays(from_pretrained(tmp_path)), arrays(model))
-    assert {*read_checkpoint(path).skipped} == {*text}
-    save_file({**load_file(path), "qformer.weight": np.ones(1, "float32")}, path)
-    with pytest.raises(ValueError, match=r"only in file: qformer\.weight"):
-        from_pretrained(tmp_path)
-
-
 def test_a_siglip_2_for_any_size_is_described_as_in_the_catalogue(tmp_path):
     """Its config.json has only what defaults do not say."""
     row = find("google/siglip2-base-patch16-naflex")
@@ -250,43 +165,22 @@ def test_a_siglip_2_for_any_size_is_described_as_in_the_catalogue(tmp_path):
     assert {**row.preprocessing, "resize": "squash"} == {"resize": "squash", **options["preprocessing"]}
 
 
-def test_the_projections_of_the_probe_are_one_array():
-    model = made("siglip")
-    kernels = merged_heads(arrays(model))
-    expected = [kernels[f"attention_pooling/attention/{name}/kernel"].T for name in ("query", "key", "value")]
-    written = state_dict(model)["vision_model.head.attention.in_proj_weight"]
-    np.testing.assert_array_equal(written, np.concatenate(expected))
-
-
-def test_the_pooled_part_of_a_two_tower_classifier_is_left_out():
-    """It averages the tokens: of CLIP those before the last norm."""
-    classifier = {"classifier.weight": np.ones((5, 12)), "classifier.bias": np.ones(5)}
-    for name in ("siglip", "clip"):
-        file = state_dict(made(name)) | classifier
-        mapped = huggingface.read(file)
-        assert mapped.unknown == [] and {"head/kernel", "head/bias"} <= mapped.arrays.keys()
-        assert all("head." in key or "post_layernorm" in key for key in mapped.skipped) and mapped.skipped
-        assert ("encoder_norm/gamma" in mapped.arrays) == (name == "siglip")
-        implied = huggingface.implied(mapped.keys, {})
-        assert implied.get("pooling") == {"siglip": None, "clip": "gap"}[name]
-
-
-def test_the_decoder_of_a_masked_autoencoder_is_left_out(golden):
-    file = stored(golden, "hf_vit")
-    decoder = ["decoder.mask_token", "decoder.decoder_pos_embed", "decoder.decoder_layers.0.mlp.fc1.weight"]
-    assert huggingface.skipped_keys([*file, *decoder, "decoder.0.weight"]) == decoder
-
-
-def test_the_blocks_of_a_masked_siamese_classifier_have_no_prefix(golden):
-    """transformers 5 takes it off when it saves ViTMSNForImageClassification."""
-    file = stored(golden, "hf_vit")
-    saved = {key.replace("vit.encoder.", "encoder."): array for key, array in file.items()}
-    mapped = huggingface.read(saved)
-    assert (mapped.unknown, {*mapped.keys.values()}) == ([], {*saved})
-    assert_same_arrays(mapped.arrays, huggingface.read(file).arrays)
-
-
 def test_the_pooler_of_a_model_without_a_class_token_is_refused(golden):
     keys = {"pre_logits/kernel": "pooler.dense.weight", "head/kernel": "classifier.weight"}
     with pytest.raises(ValueError, match="pooler.dense.weight would read the first patch"):
         huggingface.implied(keys, {"norm_epsilon": 1e-6})
+
+
+TEXT = ("text_model.encoder.layers.0.mlp.fc1.weight", "text_projection.weight", "logit_scale", "logit_bias")
+OTHERS = {  # keys beside those of a model's file
+    "vit": ("decoder.mask_token", "decoder.decoder_pos_embed", "decoder.decoder_layers.0.mlp.fc1.weight"),
+    "dinov2": ("dinov2.embeddings.mask_token",),
+    "siglip": (*TEXT, "text_model.embeddings.position_ids", "vision_model.embeddings.position_ids"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_a_file_holds_beside_the_model_is_left_out(name):
+    """The decoder of a masked autoencoder, the token of masked patches, and the text tower."""
+    keys = [*state_dict(made(name)), *OTHERS[name], "decoder.0.weight", "qformer.weight"]
+    assert {*huggingface.skipped_keys(keys)} == {*OTHERS[name]}
