@@ -6,7 +6,7 @@ import pytest
 from made.sampling import some
 from reference.comparing import arrays, assert_same_arrays
 from reference.goldens import stored
-from reference.small import HYBRID, small
+from reference.small import small
 from safetensors.numpy import load_file, save_file
 
 from keras_vit import VisionTransformer, from_pretrained, save_weights, variants
@@ -18,80 +18,10 @@ from keras_vit.weights.layouts.heads import merged_heads
 from keras_vit.weights.metadata import sidecar_text
 
 timm = LAYOUTS["timm"]
-STAGES = "patch_embed.backbone.stages"
-BLOCK = "encoder_block_0"
 
 
 def state_dict(model):
     return timm.write(merged_heads(arrays(model)), model.get_config())
-
-
-@pytest.mark.parametrize(
-    "key, ours, axes",
-    [
-        ("patch_embed.backbone.stem.conv.weight", "conv_root/kernel", (2, 3, 1, 0)),
-        (f"{STAGES}.0.blocks.1.conv2.weight", "block1_unit2_conv2/kernel", (2, 3, 1, 0)),
-        ("attn_pool.q.weight", "attention_pooling/attention/query/kernel", (1, 0)),
-    ],
-)
-def test_axes_are_transposed(key, ours, axes):
-    array = np.random.default_rng(0).random((5, 4, 3, 2)[: len(axes)])
-    mapped = timm.read({"patch_embed.proj.weight": array, key: array})
-    np.testing.assert_array_equal(mapped.arrays[ours], array.transpose(axes))
-
-
-def test_arrays_of_a_block_have_these_names():
-    """Of two that were exchanged, reading and writing would exchange them back."""
-    names = {
-        **{"norm1.weight": "attention_norm/gamma", "norm2.weight": "mlp_norm/gamma"},
-        **{
-            "attn.q_norm.weight": "attention/query_norm/gamma",
-            "attn.k_norm.weight": "attention/key_norm/gamma",
-        },
-        **{"attn.norm.weight": "attention/output_norm/gamma", "mlp.norm.weight": "mlp/hidden_norm/gamma"},
-        **{"attn.q_bias": "attention/query/bias", "attn.v_bias": "attention/value/bias"},
-        **{"gamma_1": "attention_scale/gamma", "gamma_2": "mlp_scale/gamma"},
-        **{"mlp.fc1_g.bias": "mlp/gate/bias", "mlp.fc1_x.bias": "mlp/up/bias"},
-    }
-    arrays = {f"blocks.1.{name}": np.full(3, i) for i, name in enumerate(names)}
-    read = timm.read({"patch_embed.proj.weight": np.ones((1, 1, 1, 1)), **arrays}).arrays
-    for i, name in enumerate(names.values()):
-        np.testing.assert_array_equal(read[f"encoder_block_1/{name}"], np.full(3, i))
-    scales = {"blocks.0.ls1.gamma": np.ones(3), "blocks.0.ls2.gamma": np.zeros(3)}
-    read = timm.read({"patch_embed.proj.weight": np.ones((1, 1, 1, 1)), **scales}).arrays
-    assert read["encoder_block_0/attention_scale/gamma"].all()
-
-
-@pytest.mark.parametrize(
-    "names, rotary, epsilon",
-    [
-        ([], None, 1e-6),
-        (["pre_norm/gamma", "encoder_norm/gamma"], None, 1e-5),  # CLIP
-        (["patch_norm/gamma"], None, 1e-5),  # AIMv2
-        ([f"{BLOCK}/attention/output_norm/gamma", f"{BLOCK}/mlp/dense_0/kernel"], None, 1e-5),  # BEiT-3
-        ([f"{BLOCK}/attention/output_norm/gamma", f"{BLOCK}/mlp/gate/kernel"], "axial", 1e-6),  # EVA-02-CLIP
-        ([f"{BLOCK}/attention_norm/beta"], "dinov3", 1e-5),
-        ([f"{BLOCK}/attention_norm/gamma"], "dinov3", 1e-6),  # Sapiens2
-    ],
-)
-def test_the_epsilon_is_known_by_the_arrays(names, rotary, epsilon):
-    keys = {name: name for name in names}
-    assert timm.implied(keys, {"rotary": rotary})["norm_epsilon"] == epsilon
-
-
-def test_of_a_packed_gate_the_gate_comes_first():
-    packed = np.arange(12).reshape(4, 3)
-    file = {"blocks.0.mlp.fc1.weight": packed, "blocks.0.mlp.fc2.weight": np.ones((3, 2))}
-    read = timm.read({"patch_embed.proj.weight": np.ones((1, 1, 1, 1)), **file}).arrays
-    np.testing.assert_array_equal(read["encoder_block_0/mlp/gate/kernel"], packed[:2].T)
-    np.testing.assert_array_equal(read["encoder_block_0/mlp/up/kernel"], packed[2:].T)
-
-
-def test_key_and_value_of_attention_pooling_are_concatenated():
-    model = small(pooling="map")
-    written, ours = state_dict(model)["attn_pool.kv.weight"], merged_heads(arrays(model))
-    for part, kernel in zip(("key", "value"), np.split(written, 2)):
-        np.testing.assert_array_equal(kernel.T, ours[f"attention_pooling/attention/{part}/kernel"])
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])
@@ -106,15 +36,6 @@ def test_deits_names_of_layer_scale_need_metadata(tmp_path, prefix):
     (tmp_path / "deit.json").write_text(sidecar_text(model.get_config(), "timm"))
     loaded = from_pretrained(tmp_path / "deit.safetensors")
     assert_same_arrays(arrays(loaded), arrays(model))
-
-
-def test_a_stem_without_stages_has_other_names():
-    model = small(**{**HYBRID, "resnet": (), "patch_size": 4, "resnet_form": "timm"})
-    written = state_dict(model)
-    names = {"conv.weight", "norm.weight", "norm.bias"}
-    assert {key for key in written if "backbone" in key} == {f"patch_embed.backbone.{name}" for name in names}
-    for file in (written, {key.replace("backbone.", "backbone.stem."): a for key, a in written.items()}):
-        assert timm.read(file).arrays.keys() == arrays(model).keys()
 
 
 OTHER_KINDS = {  # names of further arrays → the message
