@@ -1,4 +1,6 @@
+import functools
 import pickle
+import re
 import struct
 import sys
 import zipfile
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
+from made import refusals
 from made.archives import npy, zipped
 from made.disks import largest_file
 from safetensors import safe_open
@@ -22,6 +25,7 @@ DTYPES = {name: ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name) for
 UNREADABLE = "is no checkpoint that can be read"
 PICKLED = "pickled objects, which are refused because loading them can run code"
 ZEROS = npy(np.zeros(3, "float32"))
+refused = functools.partial(refusals.refused, read_arrays)
 
 
 def arrays_of(dtype="float32", seed=0):
@@ -35,15 +39,6 @@ def assert_identical(found, expected):
     for key, array in expected.items():
         assert (found[key].dtype, found[key].shape) == (array.dtype, array.shape), key
         assert found[key].tobytes() == array.tobytes(), key  # includes NaN and -0.0
-
-
-def refused(path, *patterns, **options):
-    with pytest.raises(ValueError) as caught:
-        read_arrays(path, **options)
-    message = str(caught.value)
-    assert type(caught.value) is ValueError and "\n" not in message and str(path) in message, message
-    for pattern in patterns:
-        assert pattern in message, message
 
 
 def written(path, content):
@@ -166,7 +161,7 @@ def test_an_array_of_another_dtype_is_refused_with_its_key(dtype, tmp_path):
     np.savez(tmp_path / "a.npz", **{"head/bias": np.zeros(3, dtype), "head/kernel": np.zeros(3)})
     kind = np.dtype(dtype).str
     message = f"head/bias holds '{kind}'; expected floating-point arrays in this machine's byte order"
-    refused(tmp_path / "a.npz", message)
+    refused(tmp_path / "a.npz", re.escape(message))
     assert load_arrays(tmp_path / "a.npz")["head/bias"].dtype == dtype
 
 
@@ -182,7 +177,7 @@ def test_pickled_objects_are_refused_and_not_run(tmp_path):
 @pytest.mark.parametrize("key", ["a\nb", "\x1b[31m", "a\u2028b"])
 def test_a_key_with_control_characters_is_refused(key, tmp_path):
     save_file({key: np.zeros(3, "float32")}, tmp_path / "a.safetensors")
-    refused(tmp_path / "a.safetensors", f"it has the key {ascii(key)}")
+    refused(tmp_path / "a.safetensors", re.escape(f"it has the key {ascii(key)}"))
 
 
 def test_a_safetensors_header_with_a_key_twice_is_refused(tmp_path):

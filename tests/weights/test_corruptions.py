@@ -1,11 +1,12 @@
 """Damaged checkpoints: each is refused in one line that names the file and what is wrong."""
 
-import re
+import functools
 import struct
 import zipfile
 
 import numpy as np
 import pytest
+from made import refusals
 from made.checkpoints import HEADS, NAMES, base, write
 from made.sampling import some
 from reference.comparing import arrays as arrays_of
@@ -17,12 +18,7 @@ from keras_vit.weights.metadata import sidecar_text
 TABLE = "Transformer/posembed_input/pos_embedding"
 
 
-def refused(path, pattern="", load=from_pretrained, **options):
-    with pytest.raises(ValueError) as caught:
-        load(path, **options)
-    message = str(caught.value)
-    assert type(caught.value) is ValueError and message.isprintable() and path.name in message, message
-    assert re.search(pattern, message), message
+refused = functools.partial(refusals.refused, from_pretrained)
 
 
 # Damaged arrays ------------------------------------------------------------------------------------
@@ -166,7 +162,7 @@ def test_a_wrong_shape_is_refused_where_the_array_would_be_resized(key, shape, o
 def test_a_truncated_file_is_refused(name, fraction, tmp_path):
     path = base(name).write(tmp_path)
     path.write_bytes(path.read_bytes()[: int(fraction * path.stat().st_size)])
-    refused(path, "is no checkpoint that can be read: ", read_arrays)
+    refusals.refused(read_arrays, path, "is no checkpoint that can be read: ")
 
 
 HEADER = "{{'descr': {}, 'fortran_order': False, 'shape': {}, }}"
@@ -186,7 +182,7 @@ def test_an_impossible_array_header_is_refused(header, tmp_path):
     raw = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(400)
     with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive:
         archive.writestr("embedding/kernel.npy", raw)
-    refused(tmp_path / "odd.npz", "odd.npz is no checkpoint", read_arrays)
+    refusals.refused(read_arrays, tmp_path / "odd.npz", "odd.npz is no checkpoint")
 
 
 # Changes that leave another valid checkpoint -------------------------------------------------------

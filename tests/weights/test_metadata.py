@@ -1,9 +1,11 @@
 """NAME.json, and which metadata files are read."""
 
+import functools
 import json
 import math
 
 import pytest
+from made import refusals
 from made.checkpoints import base
 from reference.small import HYBRID, small
 
@@ -24,12 +26,7 @@ NOT_IN_ARRAYS = [
 ]
 
 
-def refused(path, pattern=".", load=read_checkpoint, **options):
-    with pytest.raises(ValueError, match=pattern) as caught:
-        load(path, **options)
-    assert (
-        type(caught.value) is ValueError and "\n" not in str(caught.value) and path.name in str(caught.value)
-    )
+refused = functools.partial(refusals.refused, read_checkpoint)
 
 
 def test_it_holds_every_option_of_the_model():
@@ -126,7 +123,8 @@ DAMAGED = [
 
 @pytest.mark.parametrize("arguments", DAMAGED, ids=lambda arguments: str(arguments)[:40])
 def test_a_wrong_argument_is_refused(arguments, tmp_path):
-    refused(with_sidecar(tmp_path, arguments), rf"{[*arguments][0]}|only in model", load=from_pretrained)
+    path = with_sidecar(tmp_path, arguments)
+    refusals.refused(from_pretrained, path, rf"{[*arguments][0]}|only in model")
 
 
 def test_a_file_without_arguments_is_refused(tmp_path):

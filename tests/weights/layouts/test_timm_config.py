@@ -3,6 +3,7 @@ import math
 import re
 
 import pytest
+from made import refusals
 from made.checkpoints import base
 
 from keras_vit import Preprocessing, from_pretrained
@@ -21,11 +22,8 @@ def read(folder, config, load=read_checkpoint, rows=None, **options):
     return read.arguments if load is read_checkpoint else read
 
 
-def refused(folder, config, pattern=".", load=from_pretrained, **options):
-    with pytest.raises(ValueError, match=pattern) as caught:
-        read(folder, config, load, **options)
-    message = str(caught.value)
-    assert type(caught.value) is ValueError and "\n" not in message and folder.name in message
+def refused(folder, config, pattern=".", **options):
+    refusals.refused(read, folder, pattern, config=config, load=from_pretrained, **options)
 
 
 def options_of(architecture, arguments, **config):
