@@ -186,17 +186,6 @@ def test_a_safetensors_header_with_a_key_twice_is_refused(tmp_path):
     refused(written(tmp_path / "a", struct.pack("<Q", len(text)) + text + bytes(8)), UNREADABLE)
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_changed_byte_of_an_entry_is_refused(method, tmp_path):
-    array = np.random.default_rng(0).normal(size=10_000).astype("float32")
-    content = zipped([("a.npy", npy(array))], method)
-    end = content.index(b"PK\x01\x02")  # the directory
-    for place in np.random.default_rng(1).integers(30 + len("a.npy"), end, size=10):
-        damaged = bytearray(content)
-        damaged[place] ^= 1 << place % 8
-        refused(written(tmp_path / "b.npz", damaged), UNREADABLE)
-
-
 def test_a_file_may_not_declare_much_more_than_its_size(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", a=np.zeros(100_000, "float32"))
     assert read_arrays(tmp_path / "a.npz")["a"].size == 100_000
@@ -250,28 +239,11 @@ def test_a_torch_file_of_other_objects_is_refused(tmp_path):
     path = tmp_path / "a.pth"
     torch.save({"a": Trap(tmp_path / "trap")}, path)
     refused(path, PICKLED)
-    for state in ({"a": 3}, {"a": torch.eye(3).to_sparse()}, {3: torch.ones(1)}):
-        torch.save(state, path)
-        refused(path, "is no checkpoint")
     torch.save({"a": torch.ones(2, dtype=torch.int64)}, path)
     refused(path, "a holds '<i8'")
     torch.save({"a": torch.ones(2)}, path, _use_new_zipfile_serialization=False)
     refused(path, PICKLED)
     assert not (tmp_path / "trap").exists()
-
-
-def test_an_expanded_torch_tensor_is_counted_in_full(tmp_path):
-    torch = pytest.importorskip("torch")
-    torch.save({"table": torch.zeros(1, 1).expand(2**36, 192)}, tmp_path / "a.pth")
-    refused(tmp_path / "a.pth", "bytes declare 52,776,558,133,248; at most 1,073,741,824 are accepted")
-
-
-def test_a_changed_byte_of_a_torch_tensor_is_refused(tmp_path):
-    torch = pytest.importorskip("torch")
-    torch.save({"a": torch.arange(1000.0)}, tmp_path / "a.bin")
-    damaged = bytearray((tmp_path / "a.bin").read_bytes())
-    damaged[damaged.index(np.arange(1000, dtype="float32").tobytes()) + 3999] ^= 1
-    refused(written(tmp_path / "b.bin", damaged), UNREADABLE)
 
 
 # Failed writes -------------------------------------------------------------------------------------

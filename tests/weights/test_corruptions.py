@@ -157,14 +157,6 @@ def test_a_wrong_shape_is_refused_where_the_array_would_be_resized(key, shape, o
 # Damaged bytes -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["token", "timm_token"])
-@pytest.mark.parametrize("fraction", [0.1, 0.999])
-def test_a_truncated_file_is_refused(name, fraction, tmp_path):
-    path = base(name).write(tmp_path)
-    path.write_bytes(path.read_bytes()[: int(fraction * path.stat().st_size)])
-    refusals.refused(read_arrays, path, "is no checkpoint that can be read: ")
-
-
 HEADER = "{{'descr': {}, 'fortran_order': False, 'shape': {}, }}"
 HEADERS = [
     HEADER.format("'<f4'", "(-1,)"),

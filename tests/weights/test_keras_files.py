@@ -85,15 +85,6 @@ def test_what_is_no_model_of_ours_is_refused(tmp_path):
         read_model(path)
 
 
-@pytest.mark.parametrize("size", [0, 100, 10_000])
-def test_a_truncated_file_is_refused_in_a_line(size, tmp_path):
-    _, path = saved(tmp_path)
-    path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(ValueError, match="is not a readable .keras file: ") as refused:
-        from_pretrained(path)
-    assert len(str(refused.value).splitlines()) == 1
-
-
 # Hostile files ------------------------------------------------------------------------------------
 
 
