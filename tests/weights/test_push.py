@@ -115,8 +115,6 @@ def test_the_card_has_the_known_facts(hub):
             "cannot express this model: a head",
         ),
         ({"norm_epsilon": 1e-12}, {"layout": "timm"}, "norm_epsilon=1e-12"),
-        ({}, {"layout": "vit_jax"}, "layout must be one of 'huggingface', 'timm' or None; got 'vit_jax'"),
-        ({}, {"metrics": {"accuracy": 1.0}}, "expected the dataset of the metrics"),
     ],
 )
 def test_a_model_that_no_layout_expresses_is_not_sent(hub, options, given, message):
