@@ -34,13 +34,6 @@ def test_what_is_written_is_read(layout, name, model, tmp_path):
     assert type(from_pretrained(tmp_path / name)) is VisionTransformer
 
 
-def test_transformers_options_are_written(tmp_path):
-    model = made(decoder_num_heads=4, mask_fraction=0.5, normalize_targets=False)
-    save_weights(model, tmp_path / "mae", "huggingface")
-    again = from_pretrained(tmp_path / "mae", kind="pretrainer")
-    assert (again.decoder_num_heads, again.mask_fraction, again.normalize_targets) == (4, 0.5, False)
-
-
 def test_a_keras_file_and_a_run_hold_all_of_it(model, tmp_path):
     model.save(tmp_path / "pretrainer.keras")
     for source in (tmp_path, tmp_path / "pretrainer.keras"):

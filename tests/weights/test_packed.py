@@ -1,7 +1,5 @@
 """Files of models that pack patches of images of any aspect ratio (NaFlex)."""
 
-import json
-
 import numpy as np
 import pytest
 from made.sampling import some
@@ -9,7 +7,6 @@ from reference.comparing import arrays, assert_same_arrays, randomize
 from reference.small import SMALL, small
 
 from keras_vit import ImageTextModel, VisionTransformer, from_pretrained, save_weights
-from keras_vit.weights.array_files import read_arrays
 from keras_vit.weights.array_resizing import resized_positions
 from keras_vit.weights.checkpoint import read_checkpoint
 
@@ -42,23 +39,6 @@ def test_both_towers_are_restored(towers, folder):
     again = from_pretrained(folder, kind="image_text")
     assert_same_arrays(arrays(again), arrays(towers))
     assert again.image.get_config() == {**towers.image.get_config(), "name": again.image.name}
-
-
-def test_the_files_are_those_of_siglip_2(folder):
-    config, images = (
-        json.loads((folder / name).read_text()) for name in ("config.json", "preprocessor_config.json")
-    )
-    assert (config["architectures"], config["model_type"]) == (["Siglip2Model"], "siglip2")
-    vision = config["vision_config"]
-    assert (vision["model_type"], vision["num_patches"], vision["patch_size"]) == (
-        "siglip2_vision_model",
-        4,
-        8,
-    )
-    assert "image_size" not in vision and "size" not in images
-    assert (images["image_processor_type"], images["max_num_patches"]) == ("Siglip2ImageProcessor", 6)
-    stored = read_arrays(folder / "model.safetensors")
-    assert stored["vision_model.embeddings.patch_embedding.weight"].shape == (12, 192)
 
 
 def test_an_argument_packs_or_fixes_the_size(towers, theirs):
