@@ -4,7 +4,6 @@ from reference.comparing import arrays, assert_same_arrays
 from reference.small import HYBRID, NO_TRANSFORMER, small
 
 from keras_vit import from_pretrained
-from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.variants import parse_variant
 from keras_vit.weights.architecture import infer_arguments
 from keras_vit.weights.layouts import LAYOUTS
@@ -15,26 +14,6 @@ ARCHITECTURES = [
     {**HYBRID, "image_size": 64, "resnet": (2, 1), "resnet_width": 64},
     {**HYBRID, **NO_TRANSFORMER, "resnet": (1, 1)},
 ]
-PARTS = [
-    {"pooling": "map", "num_registers": 2},
-    {"distillation": True, "num_registers": 3, "prefix_positions": False},
-    {"pre_norm": True, "qkv_bias": False, "layer_scale": 1e-5},
-    {"pooling": "gap", "norm_after_pooling": True, "class_token": True, "prefix_positions": False},
-]
-
-
-@pytest.mark.parametrize("options", [*ARCHITECTURES, *PARTS], ids=str)
-def test_the_architecture_is_inferred(options):
-    model = small(**options)
-    metadata = {name: getattr(model, name) for name in ("prefix_positions", "position_embedding")}
-    inferred = infer_arguments(arrays(model), metadata)
-    grid = inferred.pop("position_grid", None)
-    assert inferred == {name: getattr(model, name, DEFAULTS.get(name)) for name in inferred}
-    parts = {"class_token", "num_registers", "distillation", "pre_norm", "norm_after_pooling", "qkv_bias"}
-    sizes = {"patch_size", "hidden_size", "num_layers", "mlp_dim", "num_heads", "num_classes", "in_channels"}
-    assert sizes | {"pooling", "representation_size"} | (parts if model.num_layers else set()) <= {*inferred}
-    if model.num_layers and model.position_embedding == "learned":
-        assert grid == model.get_layer("position_embedding").grid_size
 
 
 def test_arrays_of_another_model_are_refused():

@@ -239,11 +239,9 @@ def test_a_model_for_any_size_of_a_stored_one_for_one_size_takes_images_of_their
     "layout, options",
     some(
         [
-            ("vit_jax", {**HYBRID, **NO_TRANSFORMER, "resnet": (1,)}),
             ("vit_jax", {"image_size": (16, 40), "position_grid": (3, 3)}),
             ("timm", {"pooling": "gap", "class_token": True, "norm_after_pooling": True}),
             ("timm", {"distillation": True, "num_registers": 2, "prefix_positions": False}),
-            ("timm", {**HYBRID, "resnet": (1, 2), "resnet_form": "timm"}),
             ("timm", {"pooling": "map", "layer_scale": 0.1}),
             ("timm", {"pooling": "map", "norm": "rms"}),
             ("timm", {"qkv_bias": False, "key_bias": False, "scale_mlp": False}),

@@ -172,7 +172,6 @@ def test_labels_must_be_numbered_as_the_classes(numbers, tmp_path):
 @pytest.mark.parametrize(
     "config, expected",
     [
-        ({"model_type": "vit_msn"}, {"norm_epsilon": 1e-6, "activation": "gelu_erf"}),
         ({"model_type": "vit_mae", "layer_norm_eps": 1e-6}, {"norm_epsilon": 1e-6, "num_heads": 12}),
         (
             {"model_type": "dinov2", "hidden_size": 1536, "use_swiglu_ffn": True},
@@ -189,8 +188,6 @@ def test_labels_must_be_numbered_as_the_classes(numbers, tmp_path):
             },
         ),
         ({"model_type": "dinov3_vit"}, {"image_size": 224, "num_heads": 6, "num_registers": 0}),
-        ({"model_type": "siglip_vision_model"}, {"norm_epsilon": 1e-6, "activation": "gelu_tanh"}),
-        ({"model_type": "clip_vision_model"}, {"norm_epsilon": 1e-5, "activation": "quick_gelu"}),
         (
             {"model_type": "siglip", "vision_config": {"image_size": 384, "patch_size": 14}},
             {"image_size": 384, "patch_size": 14, "num_heads": 12, "activation": "gelu_tanh"},
@@ -271,10 +268,6 @@ HALF_NORM = ((0.5,) * 3,) * 2
     [
         ("dinov2", ("crop", 224 / 256, "bicubic", *IMAGENET_NORM)),
         ("dinov2_with_registers", ("crop", 224 / 256, "bicubic", *IMAGENET_NORM)),
-        ("dinov3_vit", ("squash", 1, "bilinear", *IMAGENET_NORM)),
-        ("siglip_vision_model", ("squash", 1, "bicubic", *HALF_NORM)),
-        ("siglip2_vision_model", ("squash", 1, "bilinear", *HALF_NORM)),
-        ("clip_vision_model", ("crop", 1, "bicubic", *CLIP_NORM)),
         ("vit", None),
         ("deit", None),
     ],
