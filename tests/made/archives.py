@@ -111,6 +111,15 @@ def zipped(entries, method=zipfile.ZIP_STORED):
     return file.getvalue()
 
 
+def rezipped(path, method=zipfile.ZIP_STORED, **changes):
+    """Write a zip again with other contents of some entries; None leaves one out. Return the path."""
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()} | changes
+    kept = [(name, content) for name, content in contents.items() if content is not None]
+    path.write_bytes(zipped(kept, method))
+    return path
+
+
 def deflated(start, size, wbits=-15):
     """`start` and then a number of zeros, compressed one megabyte at a time."""
     packer = zlib.compressobj(9, zlib.DEFLATED, wbits)

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made.archives import rezipped
 from made.checkpoints import base, made_model
 from reference.small import one_block, small
 
@@ -110,11 +111,7 @@ def configuration(path):
 
 def replace_configuration(path, text):
     if path.suffix == ".keras":
-        with zipfile.ZipFile(path) as archive:
-            members = {name: archive.read(name) for name in archive.namelist()} | {"config.json": text}
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, content in members.items():
-                archive.writestr(name, content)
+        rezipped(path, **{"config.json": text})
     elif path.suffix == ".onnx":
         model = onnx.load(path)
         next(item for item in model.metadata_props if item.key == "keras_vit.json").value = text

@@ -7,6 +7,7 @@ import zipfile
 import keras
 import pytest
 from keras.src.backend.common import global_state
+from made.archives import rezipped
 from made.sampling import some
 from reference.comparing import arrays, assert_same_arrays
 from reference.small import one_block
@@ -100,13 +101,8 @@ def test_changed_layers_are_read_with_their_model(change, tmp_path):
 def test_a_compressed_file_is_read(tmp_path):
     model = one_block()
     model.save(tmp_path / "model.keras")
-    with (
-        zipfile.ZipFile(tmp_path / "model.keras") as stored,
-        zipfile.ZipFile(tmp_path / "small.keras", "w", zipfile.ZIP_DEFLATED) as compressed,
-    ):
-        for name in stored.namelist():
-            compressed.writestr(name, stored.read(name))
-    assert_same_arrays(arrays(from_pretrained(tmp_path / "small.keras")), arrays(model))
+    path = rezipped(tmp_path / "model.keras", zipfile.ZIP_DEFLATED)
+    assert_same_arrays(arrays(from_pretrained(path)), arrays(model))
 
 
 def test_a_changed_byte_of_the_weights_is_refused(tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from keras.src.backend.common import global_state
 from keras.src.saving import saving_lib, serialization_lib
+from made.archives import rezipped
 from made.sampling import some
 from reference.comparing import arrays, assert_same_arrays, numpy, randomize
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, one_block, small
@@ -94,23 +95,12 @@ def test_weights_of_layers_that_the_configuration_lacks_are_refused(tmp_path):
         read_model(path)
 
 
-def rewritten(path, **changes):
-    """The same file with other entries; None leaves one out."""
-    with zipfile.ZipFile(path) as archive:
-        contents = {name: archive.read(name) for name in archive.namelist()} | changes
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in contents.items():
-            if content is not None:
-                archive.writestr(name, content)
-    return path
-
-
 def with_arguments(path, **changes):
     """The same file with other arguments of the model."""
     with zipfile.ZipFile(path) as archive:
         config = json.loads(archive.read("config.json"))
     config["config"].update(changes)
-    return rewritten(path, **{"config.json": json.dumps(config)})
+    return rezipped(path, **{"config.json": json.dumps(config)})
 
 
 OURS = '{"registered_name": "keras_vit>VisionTransformer", "config": '
@@ -140,7 +130,7 @@ def file(small_file, tmp_path):
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_configuration_is_refused_in_one_line(kind, file):
-    path = rewritten(file, **{"config.json": HOSTILE[kind]})
+    path = rezipped(file, **{"config.json": HOSTILE[kind]})
     message = "model.keras' (is not a readable .keras file: .|holds a )"
     with pytest.raises(ValueError, match=message) as error:
         from_pretrained(path)
@@ -213,7 +203,7 @@ def test_weights_that_name_another_file_are_refused(link, file, tmp_path):
             stored[found[0]] = h5py.ExternalLink(secret, "x")
         else:
             stored.create_dataset(found[0], (12, 2), "float32", external=[(str(secret), 0, 96)])
-    rewritten(file, **{"model.weights.h5": weights.getvalue()})
+    rezipped(file, **{"model.weights.h5": weights.getvalue()})
     with pytest.raises(ValueError, match="not a readable .keras file: A total of 1 objects could not"):
         read_model(file)
 
