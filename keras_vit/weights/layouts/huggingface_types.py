@@ -19,7 +19,7 @@ from keras_vit.rules import integer, number
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG
 from keras_vit.weights.layouts.layout import ANY, COMMON, true_reasons, unsupported_options
-from keras_vit.weights.layouts.table import CONV, Row, Table, fused_rows, torch_rows
+from keras_vit.weights.layouts.table import Row, Table, fused_rows, torch_rows
 
 IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
 _GATE = re.compile(r".*\.mlp\.(gate_proj|weights_in)\.weight")
@@ -98,12 +98,12 @@ def written_type(config):
 
 # Rows ----------------------------------------------------------------------------------------------
 
+_PATCHES = {"patch_embedding": "embeddings.patch_embeddings.projection"}
 _TOKENS = {
     "class_token/token": "embeddings.cls_token",
     "distillation_token/token": "embeddings.distillation_token",
     "position_embedding/table": "embeddings.position_embeddings",
 }
-_PATCHES = torch_rows({"patch_embedding": "embeddings.patch_embeddings.projection"}, axes=CONV)
 _SEPARATE = {f"attention/{name}": f"attention.attention.{name}" for name in ("query", "key", "value")}
 _SEPARATE["attention/out"] = "attention.output.dense"
 _PROJECTIONS = {f"attention/{name}": f"attention.{name[0]}_proj" for name in ("query", "key", "value", "out")}
@@ -116,11 +116,10 @@ VIT_BLOCK = {
 # As transformers 5 names them in memory, and in a saved state dict.
 VIT_BLOCK_IN_MEMORY = {**_VIT_NORMS, **_PROJECTIONS, **_MLP}
 _VIT_ROWS = (
-    *torch_rows(_TOKENS),
-    *torch_rows({"encoder_norm": "layernorm", "pre_logits": "pooler.dense", "head": "classifier"}),
+    *torch_rows({**_TOKENS, **_PATCHES, "encoder_norm": "layernorm"}),
+    *torch_rows({"pre_logits": "pooler.dense", "head": "classifier"}),
     *torch_rows({"head_distillation": "distillation_classifier"}),
     *torch_rows({"head": "cls_classifier"}),  # of a distilled DeiT
-    *_PATCHES,
     *torch_rows(VIT_BLOCK, _BLOCK, "encoder.layer.{i}."),
     *torch_rows(VIT_BLOCK_IN_MEMORY, _BLOCK, "layers.{i}."),
 )
@@ -133,11 +132,9 @@ _DINO = {
 }
 _UNGATED = {"mlp/dense_0": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}
 _GATED = {"mlp/gate": "mlp.gate_proj", "mlp/up": "mlp.up_proj", "mlp/dense_1": "mlp.down_proj"}
-_REGISTERS = torch_rows({"register_tokens/token": "embeddings.register_tokens"})
+_REGISTERS = {"register_tokens/token": "embeddings.register_tokens"}
 _DINOV2_ROWS = (
-    *torch_rows({"encoder_norm": "layernorm", "head": "classifier", **_TOKENS}),
-    *_REGISTERS,
-    *_PATCHES,
+    *torch_rows({**_TOKENS, **_REGISTERS, **_PATCHES, "encoder_norm": "layernorm", "head": "classifier"}),
     *torch_rows({**_DINO, **_SEPARATE}, _BLOCK, "encoder.layer.{i}."),
     *torch_rows(_PROJECTIONS, _BLOCK, "encoder.layer.{i}."),
 )
@@ -151,36 +148,30 @@ def _dinov3_block(names):
 
 
 _DINOV3_ROWS = (
-    *torch_rows({"class_token/token": "embeddings.cls_token", "encoder_norm": "norm"}),
-    *_REGISTERS,
-    *torch_rows({"patch_embedding": "embeddings.patch_embeddings"}, axes=CONV),
+    *torch_rows({"class_token/token": "embeddings.cls_token", **_REGISTERS, "encoder_norm": "norm"}),
+    *torch_rows({"patch_embedding": "embeddings.patch_embeddings"}),
     *_dinov3_block({**_DINO, **_PROJECTIONS}),
 )
 
-_EOMT_HEAD = (
+_EOMT_SHARED = (  # of both types: the head, the tokens and the norm
     Row("queries/token", "query.weight", leading=1),
     Row(MASK_PROBABILITIES, "attn_mask_probs"),
     *torch_rows({f"mask_dense_{i}": f"mask_head.fc{i + 1}" for i in range(3)}),
     *torch_rows({"class_head": "class_predictor"}),
-    # Both packages' transposed convolutions have the axes of a convolution in the other direction.
-    *torch_rows({"upscale_{i}/transposed": "upscale_block.block.{i}.conv1"}, axes=CONV),
+    *torch_rows({"transposed": "conv1", "norm": "layernorm2d"}, "upscale_{i}/", "upscale_block.block.{i}."),
     Row("upscale_{i}/depthwise/kernel", "upscale_block.block.{i}.conv2.weight", (2, 3, 0, 1)),
-    *torch_rows({"upscale_{i}/norm": "upscale_block.block.{i}.layernorm2d"}),
+    *torch_rows({"class_token/token": "embeddings.cls_token", **_REGISTERS, "encoder_norm": "layernorm"}),
 )
 _EOMT_ROWS = (
-    *torch_rows({"class_token/token": "embeddings.cls_token", "encoder_norm": "layernorm"}),
-    *_REGISTERS,
-    *_PATCHES,
+    *torch_rows(_PATCHES),
     Row("position_embedding/table", "embeddings.position_embeddings.weight", leading=1),
     *torch_rows({**_DINO, **_PROJECTIONS, "attention/out": "attention.out_proj"}, _BLOCK, "layers.{i}."),
-    *_EOMT_HEAD,
+    *_EOMT_SHARED,
 )
 _EOMT_DINOV3_ROWS = (
-    *torch_rows({"class_token/token": "embeddings.cls_token", "encoder_norm": "layernorm"}),
-    *_REGISTERS,
-    *torch_rows({"patch_embedding": "embeddings.patch_embeddings"}, axes=CONV),
+    *torch_rows({"patch_embedding": "embeddings.patch_embeddings"}),
     *torch_rows({**_DINO, **_PROJECTIONS}, _BLOCK, "layers.{i}."),
-    *_EOMT_HEAD,
+    *_EOMT_SHARED,
 )
 
 # As `huggingface.py` presents the arrays of an ImageGPT.
@@ -203,7 +194,7 @@ TOWER_BLOCK = {
     **_MLP,
 }
 _TOWER_ROWS = (
-    *torch_rows({"patch_embedding": "embeddings.patch_embedding"}, axes=CONV),
+    *torch_rows({"patch_embedding": "embeddings.patch_embedding"}),
     Row("position_embedding/table", "embeddings.position_embedding.weight", leading=1),
     *torch_rows(TOWER_BLOCK, _BLOCK, "encoder.layers.{i}."),
 )

@@ -29,16 +29,17 @@ _TORCH = {"kernel": ".weight", "bias": ".bias", "gamma": ".weight", "beta": ".bi
 _FLAX = {"kernel": "/kernel", "bias": "/bias", "gamma": "/scale", "beta": "/bias"}
 _ARRAY = re.compile(r".*/(token|table|probe|gamma|bias|frequencies)")
 _NORM = re.compile(r".*(norm|gn\d|gn_\w+)")
+# Both packages' transposed convolutions have the axes of a convolution in the other direction.
+_CONV = re.compile(r"patch_embedding|.*conv\w*|.*/transposed")
 
 
-def torch_rows(names, ours="", theirs="", axes=LINEAR, part=None, leaves=_TORCH):
-    """Rows of layers whose arrays have torch's names.
+def torch_rows(names, ours="", theirs="", part=None, leaves=_TORCH):
+    """Rows of layers whose arrays have torch's names and axes.
 
     Args:
         names: dict from our names of layers to the file's. Names that end with "norm" are norms, names of
             arrays ("class_token/token") are those arrays, and other layers have a kernel and a bias.
         ours, theirs: What all of the names begin with.
-        axes: The permutation of the kernels' axes.
         part: As in `Row`.
         leaves: dict from our arrays of a layer to the ends of their keys.
 
@@ -52,8 +53,10 @@ def torch_rows(names, ours="", theirs="", axes=LINEAR, part=None, leaves=_TORCH)
         if _ARRAY.fullmatch(our):
             rows.append(Row(our, their))
             continue
-        first, second = ("gamma", "beta") if _NORM.fullmatch(our) else ("kernel", "bias")
-        rows.append(Row(f"{our}/{first}", their + leaves[first], axes if first == "kernel" else None, part))
+        first, second, axes = "kernel", "bias", CONV if _CONV.fullmatch(our) else LINEAR
+        if _NORM.fullmatch(our):
+            first, second, axes = "gamma", "beta", None
+        rows.append(Row(f"{our}/{first}", their + leaves[first], axes, part))
         rows.append(Row(f"{our}/{second}", their + leaves[second], None, part))
     return rows
 
@@ -64,7 +67,7 @@ def flax_rows(names, ours="", theirs=""):
     >>> [row.theirs for row in flax_rows({"mlp_norm": "LayerNorm_1"})]
     ['LayerNorm_1/scale', 'LayerNorm_1/bias']
     """
-    return torch_rows(names, ours, theirs, axes=None, leaves=_FLAX)
+    return [row._replace(axes=None) for row in torch_rows(names, ours, theirs, leaves=_FLAX)]
 
 
 def fused_rows(ours, parts, theirs, leaves=_TORCH):

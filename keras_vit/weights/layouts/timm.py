@@ -12,7 +12,7 @@ from keras_vit.layers.rotary import rotary_options
 from keras_vit.weights.layouts import timm_config
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
-from keras_vit.weights.layouts.table import CONV, Table, fused_rows, patch_kernel, torch_rows
+from keras_vit.weights.layouts.table import Table, fused_rows, patch_kernel, torch_rows
 
 _MLP = {"mlp_norm": "norm", "mlp/dense_0": "mlp.fc1", "mlp/dense_1": "mlp.fc2"}
 _PACKED = re.compile(r"(blocks\.\d+\.mlp)\.fc1\.")  # gate and up in one array
@@ -20,6 +20,7 @@ _FREQUENCIES = re.compile(r"(.*\.)?attn\.rope(_reg)?\.freqs")  # of ViT-5, which
 _DECODER = re.compile(r"decoder_.*|mask_token")  # of MAE's authors
 _EMBEDS = re.compile(r"embeds\.(proj|norm)\.")  # of NaFlexVit
 _LAYERS = {
+    "patch_embedding": "patch_embed.proj",
     "class_token/token": "cls_token",
     "distillation_token/token": "dist_token",
     "register_tokens/token": "reg_token",
@@ -88,16 +89,15 @@ class Timm(Layout):
     table = Table(
         [
             *torch_rows(_LAYERS),
-            *torch_rows({"patch_embedding": "patch_embed.proj"}, axes=CONV),
             *torch_rows(_BLOCK, "encoder_block_{i}/", "blocks.{i}."),
             *fused_rows("encoder_block_{i}/attention/", _QKV, "blocks.{i}.attn.qkv"),
             *torch_rows(_OTHER_NAMES, "encoder_block_{i}/", "blocks.{i}."),
             *fused_rows("encoder_block_{i}/mlp/", ("gate", "up"), "blocks.{i}.mlp.packed"),
             *torch_rows(_POOLING, "attention_pooling/", "attn_pool."),
             *fused_rows("attention_pooling/attention/", ("key", "value"), "attn_pool.kv"),
-            *torch_rows({"conv_root": "stem.conv", "gn_root": "stem.norm"}, "", _STEM, CONV),
-            *torch_rows({"conv_root": "conv", "gn_root": "norm"}, "", _STEM, CONV),  # without stages
-            *torch_rows(_UNIT_LAYERS, "block{i+1}_unit{j+1}_", _UNIT, CONV),
+            *torch_rows({"conv_root": "stem.conv", "gn_root": "stem.norm"}, "", _STEM),
+            *torch_rows({"conv_root": "conv", "gn_root": "norm"}, "", _STEM),  # without stages
+            *torch_rows(_UNIT_LAYERS, "block{i+1}_unit{j+1}_", _UNIT),
         ]
     )
     anchors = ("patch_embed.proj.weight", "embeds.proj.weight")
