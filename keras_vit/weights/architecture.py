@@ -1,6 +1,7 @@
 """Infer the arguments of a model from the names and shapes of its arrays."""
 
 import collections
+import functools
 import itertools
 import math
 import re
@@ -12,6 +13,18 @@ from keras_vit.weights.layouts.heads import heads_of_variant
 
 # The shifts of the norms that the option `norm` chooses, which those inside of a pooling are not.
 _NORM_SHIFT = re.compile(r"(encoder_block_\d+/)?\w*norm/beta")
+
+
+def shape_of(arrays, name, ndim, default=None):
+    """The shape of an array, or the default of one that is missing.
+
+    Raises:
+        ValueError: if it has other axes or no elements, or is missing without a default.
+    """
+    known = tuple(arrays[name].shape) if name in arrays else default
+    if known is None or (known != default and (len(known) != ndim or 0 in known)):
+        raise ValueError(f"expected {ndim} axes of the checkpoint's {name}; got {known or 'no such array'}")
+    return known
 
 
 def infer_arguments(arrays, metadata=None, split_heads=True):
@@ -36,15 +49,7 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
     metadata = metadata or {}
     shapes = {name: tuple(array.shape) for name, array in arrays.items()}
     block = "encoder_block_0"
-
-    def shape(name, ndim, default=None):
-        known = shapes.get(name, default)
-        if known is None or (known != default and (len(known) != ndim or 0 in known)):
-            raise ValueError(
-                f"expected {ndim} axes of the checkpoint's {name}; got {known or 'no such array'}"
-            )
-        return known
-
+    shape = functools.partial(shape_of, arrays)
     palette = None
     if "patch_embedding/table" in shapes:
         palette, hidden_size = shape("patch_embedding/table", 2)

@@ -4,6 +4,7 @@ import re
 
 from keras_vit.models.image_text.image_text_model import ImageTextModel
 from keras_vit.models.image_text.text_transformer import TextTransformer
+from keras_vit.weights.architecture import shape_of
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.layouts.heads import split_heads, usual_heads
 from keras_vit.weights.layouts.text_tower import TwoTowersForm
@@ -42,37 +43,27 @@ def read_towers(checkpoint, others, folder=None):
         is_own = leaf == "kernel" or key != keys.get("image_projection/kernel")
         if array is not None and is_own:  # CLIP's projection has no bias; a VisionTransformer's head has.
             arrays[f"image_projection/{leaf}"], keys[f"image_projection/{leaf}"] = array, key
-    text = {**_sizes(arrays, keys), **options}
+    text = {**_sizes(arrays), **options}
     if not layout.split_heads or text.get("norm_after_residual"):  # a BERT
         if "num_heads" not in text:
             text["num_heads"] = usual_heads(text)
         split_heads(mapped, text)
     else:
-        query = "text/encoder_block_0/attention/query/kernel"
-        if query not in arrays or arrays[query].ndim != 3:
-            raise ValueError(f"expected 3 axes of the checkpoint's {query}")
-        text["num_heads"] = arrays[query].shape[1]
+        text["num_heads"] = shape_of(arrays, "text/encoder_block_0/attention/query/kernel", 3)[1]
     checkpoint.add(mapped)
     return {"text": text, **_between(arrays)}
 
 
-def _sizes(arrays, keys):
+def _sizes(arrays):
     """The options of the text tower that the arrays show."""
-
-    def shape(name, ndim):
-        if name not in arrays or arrays[name].ndim != ndim or 0 in arrays[name].shape:
-            actual = arrays[name].shape if name in arrays else "no such array"
-            raise ValueError(f"expected {ndim} axes of the checkpoint's {keys.get(name, name)}; got {actual}")
-        return arrays[name].shape
-
-    vocabulary_size, hidden_size = shape("text/token_embedding/table", 2)
+    vocabulary_size, hidden_size = shape_of(arrays, "text/token_embedding/table", 2)
     matches = (re.match(r"text/encoder_block_(\d+)/", name) for name in arrays)
     return {
         "vocabulary_size": vocabulary_size,
-        "length": shape("text/position_embedding/table", 3)[1],
+        "length": shape_of(arrays, "text/position_embedding/table", 3)[1],
         "hidden_size": hidden_size,
         "num_layers": 1 + max(int(match[1]) for match in matches if match),
-        "mlp_dim": shape("text/encoder_block_0/mlp/dense_0/kernel", 2)[1],
+        "mlp_dim": shape_of(arrays, "text/encoder_block_0/mlp/dense_0/kernel", 2)[1],
     }
 
 

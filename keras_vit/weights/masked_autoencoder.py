@@ -8,6 +8,7 @@ from keras import ops
 from keras_vit.layers import sincos_2d
 from keras_vit.models.vit.geometry import grid_shape
 from keras_vit.rules import integer
+from keras_vit.weights.architecture import shape_of
 from keras_vit.weights.array_files import check_unpacked_size
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.layouts.decoder import POSITIONS, DecoderForm
@@ -33,15 +34,11 @@ def read_decoder(checkpoint, others, folder=None):
     form = LAYOUTS[checkpoint.layout].forms.get("masked_autoencoder") or DecoderForm([])
     mapped = form.table.read(others)
     arrays = mapped.arrays
-
-    def shape(name):
-        if name not in arrays or arrays[name].ndim != 2 or 0 in arrays[name].shape:
-            raise ValueError(f"it holds no decoder of a masked autoencoder: no {name} of two axes")
-        return arrays[name].shape
-
-    size = shape("decoder_embedding/kernel")[1]
+    if "decoder_embedding/kernel" not in arrays:
+        raise ValueError("it holds no decoder of a masked autoencoder")
+    size = shape_of(arrays, "decoder_embedding/kernel", 2)[1]
     options = {**form.options(folder), "decoder_hidden_size": size}
-    options["decoder_mlp_dim"] = shape("decoder_block_0/mlp/dense_0/kernel")[1]
+    options["decoder_mlp_dim"] = shape_of(arrays, "decoder_block_0/mlp/dense_0/kernel", 2)[1]
     blocks = {int(match[1]) for name in arrays if (match := re.match(r"decoder_block_(\d+)/", name))}
     if blocks != {*range(len(blocks))}:
         raise ValueError(f"expected the decoder's blocks from 0 to {len(blocks) - 1}; got {sorted(blocks)}")

@@ -89,7 +89,7 @@ def moved(state):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (without_block_0, "no decoder_block_0/mlp/dense_0/kernel"),
+        (without_block_0, "2 axes of the checkpoint's decoder_block_0/mlp/dense_0/kernel; got no such array"),
         (without_decoder, "holds no decoder of a masked autoencoder"),
         (moved, "expected MAE's sines and cosines of the grid in decoder.decoder_pos_embed"),
         ({"decoder_num_attention_heads": 0}, "decoder_num_heads must be .*; got 0"),
