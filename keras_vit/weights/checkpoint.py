@@ -238,12 +238,8 @@ def read_model(path, kind="stored"):
 
 def _opened(path):
     """The weights of a `.keras` file with one of our models, as `keras_file.opened` returns them."""
-    with zipfile.ZipFile(path) as archive:
-        config, cls = _configuration(archive)
+    options, cls = _configuration(path)
     store, names = opened(path)
-    if cls is None:
-        raise _OtherModel(f"{str(path)!r} holds a {config.get('class_name')}; expected a VisionTransformer")
-    options = config["config"]
     inside = options[cls.backbone_argument] if cls.backbone_argument else options
     encoder = min_parameters({**DEFAULTS, **inside})
     # Not their sum, in which a negative number would hide the other.
@@ -252,41 +248,36 @@ def _opened(path):
     return store, names
 
 
-class _OtherModel(ValueError):
-    """The model of a `.keras` file is none of ours."""
-
-
 def holds_two_towers(path):
     """Whether a `.keras` file holds an `ImageTextModel`, of which only the configuration is read.
 
     Raises:
         ValueError: if the file cannot be read.
     """
-    with _readable(path), zipfile.ZipFile(path) as archive:
-        cls = _configuration(archive)[1]
-    return cls is not None and cls.kind == "image_text"
+    with _readable(path):
+        return _configuration(path)[1].kind == "image_text"
 
 
 @contextlib.contextmanager
 def _readable(path):
     try:
         yield
-    except _OtherModel as error:
-        raise ValueError(str(error)) from None
     except Exception as error:  # damage raises many classes
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(f"{str(path)!r} is not a readable .keras file: {first[0]}") from None
 
 
-def _configuration(archive):
-    """(configuration, the class of the model, or None if it is not one of ours) of a `.keras` file."""
-    check_zip(archive)
-    if archive.getinfo("config.json").file_size > LARGEST_SIDECAR:
-        raise ValueError(f"its configuration has more than {LARGEST_SIDECAR} bytes")
-    config = json.loads(archive.read("config.json"))
+def _configuration(path):
+    """(arguments, class) of the model of ours in a `.keras` file."""
+    with zipfile.ZipFile(path) as archive:
+        check_zip(archive)
+        if archive.getinfo("config.json").file_size > LARGEST_SIDECAR:
+            raise ValueError(f"its configuration has more than {LARGEST_SIDECAR} bytes")
+        config = json.loads(archive.read("config.json"))
     cls = keras.saving.get_registered_object(config["registered_name"])
-    is_ours = isinstance(cls, type) and issubclass(cls, ConfiguredModel) and cls.kind is not None
-    return config, cls if is_ours else None
+    if not (isinstance(cls, type) and issubclass(cls, ConfiguredModel) and cls.kind):
+        raise ValueError(f"it holds a {config.get('class_name')}; expected a VisionTransformer")
+    return config["config"], cls
 
 
 def _check_all_read(model, stored):

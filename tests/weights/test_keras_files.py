@@ -82,7 +82,7 @@ def test_a_file_that_tells_itself_contradicts_the_variant(tmp_path):
 def test_what_is_no_model_of_ours_is_refused(tmp_path):
     path = tmp_path / "other.keras"
     keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]).save(path)
-    with pytest.raises(ValueError, match="other.keras' holds a Sequential; expected a VisionTransformer"):
+    with pytest.raises(ValueError, match="other.keras' is .*: it holds a Sequential; expected a Vision"):
         read_model(path)
 
 
@@ -131,8 +131,7 @@ def file(small_file, tmp_path):
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_configuration_is_refused_in_one_line(kind, file):
     path = rezipped(file, **{"config.json": HOSTILE[kind]})
-    message = "model.keras' (is not a readable .keras file: .|holds a )"
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match="model.keras' is not a readable .keras file: .") as error:
         from_pretrained(path)
     assert type(error.value) is ValueError and "\n" not in str(error.value)
 
