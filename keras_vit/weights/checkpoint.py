@@ -26,13 +26,7 @@ from keras_vit.weights.catalogue import find, license_note, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.image_text import read_towers, text_form
-from keras_vit.weights.keras_file import (
-    assign_weights,
-    model_of,
-    opened,
-    stored_arrays,
-    without_values,
-)
+from keras_vit.weights.keras_file import assign_weights, model_of, opened, stored_arrays, without_values
 from keras_vit.weights.layouts import LAYOUTS, check_family, detect_layout
 from keras_vit.weights.layouts.heads import split_heads
 from keras_vit.weights.masked_autoencoder import read_decoder

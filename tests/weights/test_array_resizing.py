@@ -243,11 +243,7 @@ def test_the_sum_over_equal_channels_and_the_type_do_not_change(dtype, channels)
 
 
 @pytest.mark.parametrize(
-    "channels, mean, std",
-    [
-        (1, (0.5,), (0.3,)),
-        (4, (0.4, 0.5, 0.6, 0.4), (0.2, 0.3, 0.4, 0.2)),
-    ],
+    "channels, mean, std", [(1, (0.5,), (0.3,)), (4, (0.4, 0.5, 0.6, 0.4), (0.2, 0.3, 0.4, 0.2))]
 )
 def test_the_mean_and_std_of_the_images_have_the_channels(channels, mean, std, tmp_path):
     crop = {"resize": "crop", "crop_fraction": 0.9, "interpolation": "bicubic", "antialias": True}

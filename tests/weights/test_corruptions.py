@@ -66,11 +66,7 @@ DAMAGE = [
     ("bigvision_map", added("params/probe", "params/MAPHead_0/probe"), "both map to attention_pooling/probe"),
     ("bigvision_scan", added(f"{SCAN}_0/LayerNorm_0/bias", "params/head/bias"), "both hold"),
     ("bigvision_scan", added(f"{SCAN}/gate"), f"only in file: {SCAN}/gate;"),
-    (
-        "timm_deit3",
-        added("blocks.0.gamma_1", "blocks.0.ls1.gamma"),
-        "both map to encoder_block_0/att",
-    ),
+    ("timm_deit3", added("blocks.0.gamma_1", "blocks.0.ls1.gamma"), "both map to encoder_block_0/att"),
     ("hf_vit", added("cls_classifier.bias", "classifier.bias"), "both map to head/bias"),
     ("timm_token", added("head_dist.bias"), "only in file: head_dist.bias;"),
     ("token", changed("head/kernel", np.transpose), r"wrong shape: head/bias \(7,\) for head/bias \(24,\), "),

@@ -44,8 +44,7 @@ def files_of(hub, repository):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in MODELS],
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in MODELS]
 )
 def test_a_pushed_model_comes_back_the_same(hub, name):
     options, asked, layout = MODELS[name]

@@ -13,12 +13,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-_WRITTEN = {
-    "gelu_erf": "gelu",
-    "gelu_tanh": "gelu_pytorch_tanh",
-    "quick_gelu": "quick_gelu",
-    "silu": "silu",
-}
+_WRITTEN = {"gelu_erf": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "silu": "silu"}
 INTERPOLATIONS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # by Pillow's numbers
 
 

@@ -12,18 +12,8 @@ import re
 import numpy as np
 
 from keras_vit.weights.layouts import huggingface_config
-from keras_vit.weights.layouts.huggingface_models import (
-    Eomt,
-    HuggingFaceTowers,
-    ImageGptForm,
-    ViTMAE,
-)
-from keras_vit.weights.layouts.huggingface_types import (
-    PACKED,
-    TYPES,
-    type_of_keys,
-    written_type,
-)
+from keras_vit.weights.layouts.huggingface_models import Eomt, HuggingFaceTowers, ImageGptForm, ViTMAE
+from keras_vit.weights.layouts.huggingface_types import PACKED, TYPES, type_of_keys, written_type
 from keras_vit.weights.layouts.layout import Layout, ModelForm
 from keras_vit.weights.layouts.table import flat_patches, patch_kernel
 

@@ -452,10 +452,7 @@ _DINOV3 = ModelType(
         **{"image_size": 224, "rope_theta": 100.0},
         **{"use_gated_mlp": False, "num_register_tokens": 0},
     },
-    read={
-        **_ACTIVATION,
-        "rotary": lambda m: rotary_options({"kind": "dinov3", "base": m["rope_theta"]}),
-    },
+    read={**_ACTIVATION, "rotary": lambda m: rotary_options({"kind": "dinov3", "base": m["rope_theta"]})},
     written={
         "rope_theta": lambda c: c["rotary"]["base"],
         "query_bias": lambda c: c["qkv_bias"],

@@ -43,12 +43,7 @@ class VitJax(Layout):
     prefixes = ("", "opt/target/", "params/", "params/img/", "img/")
     split_heads = True
     stem_alone = True
-    supported = {
-        **COMMON,
-        "pooling": ("token", "gap", None),
-        "representation_size": ANY,
-        "resnet": ANY,
-    }
+    supported = {**COMMON, "pooling": ("token", "gap", None), "representation_size": ANY, "resnet": ANY}
 
     def detect(self, keys):
         return self.family(keys) == "vit_jax"
