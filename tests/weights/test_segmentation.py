@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from made.sampling import some
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL
 
@@ -59,20 +60,13 @@ def test_a_segmenter_that_the_layout_cannot_express_is_refused(encoder, options,
 
 
 HEADS = {
-    "linear": {"head": "linear", "head_norm": "batch"},
-    "up": {"head": "up", "decoder_size": 8},
     "mask": QUERIES,
+    "up": {"head": "up", "decoder_size": 8},
+    "linear": {"head": "linear", "head_norm": "batch"},
 }
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "mask",
-        pytest.param("up", marks=pytest.mark.slow),
-        pytest.param("linear", marks=pytest.mark.slow),
-    ],
-)
+@pytest.fixture(scope="module", params=some(HEADS, 3))
 def stored(request, tmp_path_factory):
     """A model with this head, and its file."""
     model = made(**HEADS[request.param], class_names=[*"abcde"])

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from made.sampling import some
 from reference.comparing import arrays, assert_close, assert_same_arrays
 from reference.goldens import stored
 from reference.small import images_for, one_block
@@ -106,14 +107,7 @@ def test_a_model_is_written_as_a_type_that_expresses_it(name, tmp_path):
         path.with_suffix(".json").unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "dinov3, gated",
-        "ijepa",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("dinov2, gated", "siglip")),
-    ],
-)
+@pytest.mark.parametrize("name", some(["dinov3, gated", "dinov2, gated", "ijepa", "siglip"], 2))
 def test_a_file_without_configuration_is_read_or_refused(name, tmp_path):
     model = made(name)
     path = save_weights(model, tmp_path / "saved", "huggingface").rename(tmp_path / "alone.safetensors")
