@@ -141,10 +141,8 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
         skipped = {*layout.skipped_keys(arrays)} if layout else ()
     if kind == "stored" and layout and text_form(layout).has_text_tower(skipped):
         kind = "image_text"
-    others = {}
-    if kind in _EXPECTED:
-        of_others = {key: arrays[key] for key in skipped if not key.endswith(_BUFFERS)}
-        others = float_arrays(of_others, path)
+    others = [key for key in skipped if not key.endswith(_BUFFERS)] if kind in _EXPECTED else ()
+    others = float_arrays({key: arrays[key] for key in others}, path)
     arrays = float_arrays({key: array for key, array in arrays.items() if key not in skipped}, path)
     with named(path):
         if layout is None:
@@ -178,11 +176,10 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
     left_out = [*left_out, *sorted(skipped)]
     folder = path.parent if digest is None else None  # No digest covers its configuration.
     stored = StoredModel(path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, resize)
-    if kind == "image_text":
-        with named(path):
+    with named(path):
+        if kind == "image_text":
             stored.model_options = read_towers(stored, others, folder)
-    if kind == "pretrainer" and "prediction/kernel" not in arrays:  # which an ImageGPT has
-        with named(path):
+        elif kind == "pretrainer" and "prediction/kernel" not in arrays:  # which an ImageGPT has
             stored.model_options = read_decoder(stored, others, folder)
     return stored
 

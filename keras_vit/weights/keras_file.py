@@ -86,9 +86,6 @@ class _Entry(io.RawIOBase):
         self._at = max(0, {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence] + offset)
         return self._at
 
-    def tell(self):
-        return self._at
-
     def readinto(self, buffer):
         size = max(0, min(len(buffer), self._size - self._at))
         self._file.seek(self._start + self._at)

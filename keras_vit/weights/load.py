@@ -173,9 +173,7 @@ def from_pretrained(
                 raise ValueError("a .keras file of a pretrainer is loaded as it is; got other options")
             return read_model(fetch(resolve(file), sha256=sha256, trust=trust), kind)
     checkpoint = read_checkpoint(source, kind=kind, variant=variant, sha256=sha256, trust=trust, **known)
-    if kind == "pretrainer":
-        num_classes = 0
-    if checkpoint.model_options:
+    if kind == "pretrainer" or checkpoint.model_options:
         _check_no_head(num_classes, head, segmenter)
         num_classes = 0
     stored = checkpoint.arguments

@@ -71,10 +71,9 @@ class HuggingFace(Layout):
         """Map the model's arrays, by the file's keys, to our names, in the form of our model."""
         names, kind = _in_model(arrays), type_of_keys(arrays)[0]
         stored = {name: arrays[key] for name, key in names.items()}
-        if kind.name == "siglip_vision_model":  # SigLIP 2 for any size has patches without axes.
-            for name in stored:
-                if name.endswith("embeddings.patch_embedding.weight"):
-                    stored[name] = patch_kernel(name, stored[name])
+        for name in stored:
+            if name.endswith("embeddings.patch_embedding.weight"):  # without axes in a SigLIP 2 for any size
+                stored[name] = patch_kernel(name, stored[name])
         if kind.name == "imagegpt":
             stored, names = _from_image_gpt(stored, names)
         mapped = super().read(stored)
