@@ -7,7 +7,6 @@ from keras import ops
 
 from keras_vit.layers import sincos_2d
 from keras_vit.models.vit.geometry import grid_shape
-from keras_vit.rules import integer
 from keras_vit.weights.architecture import shape_of
 from keras_vit.weights.array_files import check_unpacked_size
 from keras_vit.weights.layouts import LAYOUTS
@@ -45,7 +44,6 @@ def read_decoder(checkpoint, others, folder=None):
     options["decoder_num_layers"] = len(blocks)
     declared = len(blocks) * size * (4 * size + 2 * options["decoder_mlp_dim"])
     check_unpacked_size(4 * declared, stored_size(checkpoint.path))
-    integer(at_least=1).check("decoder_num_heads", options["decoder_num_heads"])
     split_heads(mapped, {"hidden_size": size, "num_heads": options["decoder_num_heads"]})
     _check_positions(checkpoint, arrays, mapped.keys, size)
     checkpoint.add(mapped)

@@ -230,10 +230,10 @@ def test_a_model_that_a_layout_cannot_express_is_refused(tmp_path):
     "layout, part, wrong, message",
     [
         ("huggingface", "text_config", [1], "text_config must be an object"),
-        ("huggingface", "text_config", {"hidden_act": ["gelu"]}, "hidden_act must be a str"),
-        ("huggingface", "text_config", {"num_attention_heads": 0}, "heads must be a positive int"),
+        ("huggingface", "text_config", {"hidden_act": ["gelu"]}, "the activation must be one of"),
+        ("huggingface", "text_config", {"num_attention_heads": 0}, "num_heads must be an int"),
         ("huggingface", "text_config", {"num_attention_heads": 5}, "int that divides hidden_size 8"),
-        ("huggingface", "text_config", {"eos_token_id": [2]}, "eos_token_id must be an int"),
+        ("huggingface", "text_config", {"eos_token_id": [2]}, "eos_id must be an int"),
         ("open_clip", "text_cfg", {"qk_norm": True}, "no tower of ours has qk_norm=True of text_cfg"),
         ("open_clip", "text_cfg", {"hf_model_name": "roberta-base"}, "hf_model_name='roberta-base'"),
         ("open_clip", "text_cfg", {"pool_type": "mean"}, "pooling must be one of"),

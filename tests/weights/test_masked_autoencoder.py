@@ -92,7 +92,7 @@ def moved(state):
         (without_block_0, "2 axes of the checkpoint's decoder_block_0/mlp/dense_0/kernel; got no such array"),
         (without_decoder, "holds no decoder of a masked autoencoder"),
         (moved, "expected MAE's sines and cosines of the grid in decoder.decoder_pos_embed"),
-        ({"decoder_num_attention_heads": 0}, "decoder_num_heads must be .*; got 0"),
+        ({"decoder_num_attention_heads": 0}, "num_heads must be .*; got 0"),
         ({"decoder_num_attention_heads": 5}, "5"),
         ({"mask_ratio": "most"}, "mask_fraction must be .*; got 'most'"),
     ],

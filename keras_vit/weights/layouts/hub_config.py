@@ -2,6 +2,8 @@
 
 import json
 
+from keras_vit.rules import one_of
+
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 ACTIVATIONS = {
     "gelu": "gelu_erf",
@@ -19,9 +21,7 @@ INTERPOLATIONS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # by Pillow's numb
 
 def activation(name):
     """Our name of an activation."""
-    if name not in ACTIVATIONS:
-        raise ValueError(f"{CONFIG}: the activation must be one of {', '.join(ACTIVATIONS)}; got {name!r}")
-    return ACTIVATIONS[name]
+    return ACTIVATIONS[one_of(ACTIVATIONS).check(f"{CONFIG}: the activation", name)]
 
 
 def written_activation(name):

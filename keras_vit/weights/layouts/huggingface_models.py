@@ -10,7 +10,6 @@ import numpy as np
 
 from keras_vit.layers.segmentation_head import QueryAttentionBias
 from keras_vit.models.segmentation.mask_loss import NO_OBJECT_WEIGHT
-from keras_vit.rules import integer, number, text
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
@@ -126,11 +125,6 @@ class HuggingFaceTowers(TwoTowersForm):
         if not isinstance(config, dict | None):
             raise ValueError(f"{hub_config.CONFIG}: text_config must be an object; got {config!r}")
         values = {**kind.defaults, **(config or {})}
-        text.check(f"{hub_config.CONFIG}: hidden_act", values["hidden_act"])
-        for name in ("num_attention_heads", "hidden_size", "max_position_embeddings"):
-            if name in values:
-                integer(at_least=1).check(f"{hub_config.CONFIG}: {name}", values[name])
-        number(above=0).check(f"{hub_config.CONFIG}: layer_norm_eps", values["layer_norm_eps"])
         options = {
             "activation": hub_config.activation(values["hidden_act"]),
             "norm_epsilon": values["layer_norm_eps"],
@@ -141,7 +135,6 @@ class HuggingFaceTowers(TwoTowersForm):
             options["num_heads"] = values["num_attention_heads"]
         if kind.causal:
             end = values["eos_token_id"]
-            integer(at_least=0).check(f"{hub_config.CONFIG}: eos_token_id", end)
             options |= {"pooling": "argmax"} if end == _LEGACY_EOS else {"eos_id": end}
         return kind.table.read(others), options
 

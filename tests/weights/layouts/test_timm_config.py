@@ -75,7 +75,7 @@ def test_unsupported_preprocessing_is_refused_by_name_and_value(name, value, tmp
         ({"global_pool": "map"}, "config.json says pooling='map', the arrays hold 'token'"),
         ({"global_pool": "max"}, "describes a pooling that VisionTransformer does not have: 'max'"),
         ({"model_args": {"pool_include_prefix": True}}, "does not have: None with prefix tokens"),
-        ({"model_args": {"act_layer": "relu"}}, "the activation must be one of gelu, .*; got 'relu'"),
+        ({"model_args": {"act_layer": "relu"}}, "the activation must be one of 'gelu', .*; got 'relu'"),
         ({"label_names": ["a"]}, "class_names"),
     ],
     ids=str,
