@@ -57,13 +57,14 @@ def read_towers(checkpoint, others, folder=None):
 def _sizes(arrays):
     """The options of the text tower that the arrays show."""
     vocabulary_size, hidden_size = shape_of(arrays, "text/token_embedding/table", 2)
+    mlp_dim = shape_of(arrays, "text/encoder_block_0/mlp/dense_0/kernel", 2)[1]
     matches = (re.match(r"text/encoder_block_(\d+)/", name) for name in arrays)
     return {
         "vocabulary_size": vocabulary_size,
         "length": shape_of(arrays, "text/position_embedding/table", 3)[1],
         "hidden_size": hidden_size,
         "num_layers": 1 + max(int(match[1]) for match in matches if match),
-        "mlp_dim": shape_of(arrays, "text/encoder_block_0/mlp/dense_0/kernel", 2)[1],
+        "mlp_dim": mlp_dim,
     }
 
 
