@@ -12,7 +12,6 @@ from safetensors.numpy import load_file, save_file
 from keras_vit import VisionTransformer, from_pretrained, save_weights, variants
 from keras_vit.weights import checkpoint
 from keras_vit.weights.array_files import write_arrays
-from keras_vit.weights.array_resizing import resized_positions
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.layouts.heads import merged_heads
 from keras_vit.weights.metadata import sidecar_text
@@ -80,29 +79,7 @@ EVA02 = {
 }
 FAMILIES = {  # options, and one key of each structure that only timm's Eva has
     "DINOv3": (DINOV3, "blocks.1.gamma_2"),
-    "EVA-02 S": (EVA02, "blocks.0.attn.q_bias"),
-    "EVA-02 B": ({**EVA02, "mlp_sub_norm": True}, "blocks.0.mlp.fc1_g.weight"),
-    "EVA-02 CLIP": ({**EVA02, "mlp_sub_norm": True, "attention_sub_norm": True}, "blocks.0.attn.norm.bias"),
-    "EVA-02 E": ({**EVA02, "rotary": None, "post_norm": True}, "blocks.0.mlp.fc1.weight"),
-    "RoPE-ViT": ({**DINOV3, "rotary": {"kind": "mixed", "order": "xy"}, "norm_epsilon": 1e-6}, "rope.freqs"),
-    "PE core": (
-        {
-            **{
-                "rotary": {"kind": "axial", "order": "xy", "offset": 1, "reference_grid": 2},
-                "pre_norm": True,
-            },
-            **{"pooling": "map", "class_token": True, "pooling_heads": 8, "pooling_mlp_dim": 40},
-            **{"norm_epsilon": 1e-5, "hidden_size": 32, "num_heads": 4, "activation": "gelu_erf"},
-        },
-        "attn_pool.latent",
-    ),
-    "Sapiens2": (
-        {
-            **{**DINOV3, "norm": "rms", "norm_epsilon": 1e-6, "qk_norm": True, "gated_mlp": True},
-            **{"activation": "silu", "num_kv_heads": (2, 4), "scale_mlp": False, "qkv_bias": True},
-        },
-        "blocks.0.attn.k_proj.weight",
-    ),
+    "EVA-02": ({**EVA02, "mlp_sub_norm": True}, "blocks.0.mlp.fc1_g.weight"),
     "BEiT-3": (
         {"attention_sub_norm": True, "mlp_sub_norm": True, "norm_epsilon": 1e-5, "activation": "gelu_erf"},
         "blocks.0.mlp.norm.weight",
@@ -123,18 +100,14 @@ def test_a_family_is_written_and_read_with_timms_config_json(family, tmp_path):
     config = model.get_config()
     assert key in load_file(file) and not timm.unsupported_in_config(config)
     (tmp_path / "model.json").unlink()
-    if model.rotary and model.rotary["kind"] != "mixed":
+    if model.rotary:
         with pytest.raises(ValueError, match="rotary"):
             from_pretrained(file, num_heads=4)
     (tmp_path / "config.json").write_text(json.dumps(*timm.write_config(config)))
     loaded = from_pretrained(tmp_path)
     assert_same_arrays(arrays(loaded), arrays(model))
-    found = loaded.get_config()
-    assert {**found, "layer_scale": config["layer_scale"], "name": model.name} == {
-        **config,
-        "pooling_heads": found["pooling_heads"],
-        "pooling_mlp_dim": found["pooling_mlp_dim"],
-    }
+    found = loaded.get_config() | {"layer_scale": config["layer_scale"], "name": model.name}
+    assert found == config | {"pooling_heads": found["pooling_heads"]}
 
 
 @pytest.mark.parametrize(
@@ -155,28 +128,6 @@ def test_a_family_is_written_and_read_with_timms_config_json(family, tmp_path):
 def test_a_model_that_timm_does_not_have_is_refused(options, reason, tmp_path):
     with pytest.raises(ValueError, match=reason):
         save_weights(small(**{"activation": "gelu_erf", **options}), tmp_path / "model.safetensors", "timm")
-
-
-def test_a_naflexvit_is_read_at_its_image_size(tmp_path):
-    """The table is resized once, as the model does it; without config.json the size is that of the table."""
-    model = small(position_grid=(6, 6), image_size=32, activation="gelu_erf", prefix_positions=False)
-    file = state_dict(model)
-    kernel = file.pop("patch_embed.proj.weight")
-    file["embeds.proj.weight"] = np.ascontiguousarray(kernel.transpose(0, 2, 3, 1).reshape(len(kernel), -1))
-    file["embeds.proj.bias"] = file.pop("patch_embed.proj.bias")
-    file["embeds.cls_token"] = file.pop("cls_token")
-    file["embeds.pos_embed"] = table = file.pop("pos_embed").reshape(1, 6, 6, -1)
-    write_arrays(file, tmp_path / "model.safetensors")
-    given = {"num_heads": model.num_heads}
-    assert from_pretrained(tmp_path, **given).image_size == (48, 48)
-    config = {"architecture": "naflexvit_base_patch16_radio_v4", "input_size": [3, 32, 32]}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    loaded = from_pretrained(tmp_path, **given)
-    assert loaded.image_size == (32, 32) and loaded.position_grid is None
-    expected = resized_positions(table.reshape(1, 36, -1), (6, 6), (4, 4), "bilinear_half_pixel")
-    np.testing.assert_array_equal(arrays(loaded)["position_embedding/table"], expected)
-    same = {name: a for name, a in arrays(model).items() if "position" not in name}
-    assert_same_arrays({name: arrays(loaded)[name] for name in same}, same)
 
 
 @pytest.mark.parametrize(
