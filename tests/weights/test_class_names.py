@@ -20,11 +20,8 @@ def test_imagenets_names_are_in_the_order_of_the_logits():
 
 def test_clips_names_are_of_the_same_classes():
     names, synsets = class_names("imagenet_1k_clip"), class_names("imagenet_1k_synsets")
-    assert len(names) == 1000 and (names[0], names[134], names[517]) == (
-        "tench",
-        "crane bird",
-        "construction crane",
-    )
+    assert len(names) == 1000
+    assert [names[index] for index in (0, 134, 517)] == ["tench", "crane bird", "construction crane"]
     # The others are words of CLIP's authors, such as "crane bird".
     assert sum(map(is_same_class, names, synsets)) == 815
 
@@ -34,9 +31,7 @@ def test_prompts_have_one_place_for_a_name(name, count):
     found = prompt_templates(name)
     assert len({*found}) == count and all(each.count("{}") == 1 for each in found)
     assert {*found} <= {*prompt_templates("clip_80")}
-    with pytest.raises(
-        ValueError, match=f"prompts must be one of {', '.join(map(repr, PROMPTS))}; got 'clip'"
-    ):
+    with pytest.raises(ValueError, match="prompts must be one of 'clip_80', 'clip_7'; got 'clip'"):
         prompt_templates("clip")
 
 

@@ -143,11 +143,8 @@ def test_a_huge_index_is_refused_before_so_many_blocks_are_built(name, key, new,
 )
 def test_a_wrong_shape_is_refused_where_the_array_would_be_resized(key, shape, options, tmp_path):
     damage = changed(key, lambda array: np.zeros(shape, "float32"))
-    refused(
-        base("token").write(tmp_path, damage(base("token").arrays)),
-        "shape|axes|hidden_size|not a sq",
-        **options,
-    )
+    path = base("token").write(tmp_path, damage(base("token").arrays))
+    refused(path, "shape|axes|hidden_size|not a sq", **options)
 
 
 # Damaged bytes -------------------------------------------------------------------------------------

@@ -382,10 +382,7 @@ def test_a_server_that_hangs_is_asked_again(server, monkeypatch):
     [
         ("https://", "https://: the request failed (InvalidURL); check the URL"),
         ("http://[::1/a.npz", "'http://[::1/a.npz' is not a URL: Invalid IPv6 URL"),
-        (
-            "http://127.0.0.1:1/vit.npz",
-            "http://127.0.0.1:1/vit.npz: the request failed (ConnectionError), in 3",
-        ),
+        ("http://127.0.0.1:1/vit.npz", "http://127.0.0.1:1/vit.npz: the request failed (ConnectionError)"),
     ],
 )
 def test_a_url_without_a_server_is_refused_and_nothing_is_kept(source, problem, folder):

@@ -16,24 +16,13 @@ from keras_vit.weights.array_files import read_arrays, write_arrays
 TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
 IMAGE = {**SMALL, "num_classes": None, "num_layers": 1, "prefix_positions": False}
 SIGLIP = {"image": {**IMAGE, "pooling": "map"}, "text": TEXT, "text_projection": 12, "projection_bias": True}
+QUICK, EPSILON = {"activation": "quick_gelu"}, {"norm_epsilon": 1e-5}
 CLIP = {
-    "image": {
-        **IMAGE,
-        "prefix_positions": True,
-        "pre_norm": True,
-        "norm_after_pooling": True,
-        "norm_epsilon": 1e-5,
-    },
-    "text": {
-        **{**TEXT, "causal": True, "pooling": "eos", "eos_id": 8},
-        **{"activation": "quick_gelu", "norm_epsilon": 1e-5},
-    },
+    "image": {**IMAGE, **EPSILON, "prefix_positions": True, "pre_norm": True, "norm_after_pooling": True},
+    "text": {**TEXT, **QUICK, **EPSILON, "causal": True, "pooling": "eos", "eos_id": 8},
     **{"objective": "softmax", "image_projection": 6, "text_projection": 6},
 }
-OPEN_CLIP = {
-    **{**CLIP, "objective": "sigmoid"},
-    "image": {**CLIP["image"], "norm_after_pooling": False, "activation": "quick_gelu"},
-}
+OPEN_CLIP = {**CLIP, "objective": "sigmoid", "image": {**CLIP["image"], **QUICK, "norm_after_pooling": False}}
 LIT = {**SIGLIP, "image": {**IMAGE, "prefix_positions": True}, "objective": "softmax"}
 BERT = {
     **TEXT,

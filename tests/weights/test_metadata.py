@@ -74,11 +74,8 @@ def test_it_must_agree_with_the_arrays(arguments, tmp_path):
 
 
 def test_it_must_agree_with_a_variant(tmp_path):
-    refused(
-        with_sidecar(tmp_path, {"hidden_size": 48}),
-        r"variant mu/16 says .*, model\.json says",
-        variant="mu/16",
-    )
+    path = with_sidecar(tmp_path, {"hidden_size": 48})
+    refused(path, r"variant mu/16 says .*, model\.json says", variant="mu/16")
 
 
 NOT_JSON = ["{", "[1, 2]", "[" * 100_000, " " * (1 << 24) + "{}"]

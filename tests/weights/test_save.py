@@ -98,9 +98,8 @@ def test_a_float64_file_is_rounded_once_unless_the_model_has_float64(model, tmp_
     fine = {key: array + 1e-12 for key, array in read_arrays(path).items()}
     write_arrays(fine, path, "float64", digest_in(path))
     for dtype in ("float32", "float64"):
-        again = save_weights(
-            from_pretrained(path, dtype=dtype), tmp_path / f"{dtype}.npz", "vit_jax", dtype="float64"
-        )
+        again = from_pretrained(path, dtype=dtype)
+        again = save_weights(again, tmp_path / f"{dtype}.npz", "vit_jax", dtype="float64")
         for key, array in read_arrays(again).items():
             np.testing.assert_array_equal(array, fine[key].astype(dtype).astype("float64"), strict=True)
 
@@ -265,19 +264,11 @@ REFUSED = [  # one of each reason; `variations` draws the other options
     ("big_vision", {"pooling": "map", "class_token": True}, "class_token=True with pooling='map'"),
     ("timm", {"position_embedding": "none"}, "position_embedding='none' without rotary"),
     ("timm", {**NO_TRANSFORMER, "resnet": ()}, "num_layers=None"),
-    (
-        "timm",
-        {"pooling": "map", "class_token": False, "qkv_bias": False},
-        "qkv_bias=False with pooling='map'",
-    ),
+    ("timm", {"pooling": "map", "qkv_bias": False}, "qkv_bias=False with pooling='map'"),
     ("huggingface", {"pooling": "gap"}, "as 'vit': pooling='gap' (supported: 'token')"),
     ("huggingface", {"num_registers": 2}, "as 'dinov2_with_registers': layer_scale=None"),
     ("huggingface", {"num_registers": 1, "distillation": True}, "num_registers with distillation"),
-    (
-        "huggingface",
-        {"layer_scale": 0.1},
-        "as 'dinov2': pooling='token' with a head (supported: 'token_gap')",
-    ),
+    ("huggingface", {"layer_scale": 0.1}, "pooling='token' with a head (supported: 'token_gap')"),
     ("huggingface", {"patch_size": (8, 4)}, "patch_size=(8, 4) (supported: squares)"),
     ("huggingface", {"representation_size": 7, "num_classes": None}, "(supported: hidden_size)"),
     ("huggingface", {"representation_size": 12}, "representation_size with a head"),
@@ -357,9 +348,8 @@ def test_existing_files_are_replaced_only_on_request(layout, model, tmp_path):
     save_weights(model, path, layout)
     (tmp_path / FILES[layout][0]).with_name("notes.txt").write_text("mine")
     written = contents(tmp_path)
-    assert {file.name for file in written} - {"saved", "notes.txt"} == {
-        pathlib.Path(f).name for f in FILES[layout]
-    }
+    names = {pathlib.Path(name).name for name in FILES[layout]}
+    assert {file.name for file in written} - {"saved", "notes.txt"} == names
     save_weights(other, path, layout, overwrite=True)
     assert from_pretrained(path).num_classes == 4
     assert contents(tmp_path).keys() == written.keys()

@@ -99,7 +99,6 @@ def test_a_repository_is_downloaded_with_all_files(tmp_path, monkeypatch):
         assert is_cached("hf://org/whole")
         (path.parent / NAMES[0]).unlink()
         assert not is_cached("hf://org/whole")
-        with pytest.raises(
-            ValueError, match=f"org/lost: the repository has no {NAMES[1]}, which {INDEX} lists"
-        ):
+        missing = f"org/lost: the repository has no {NAMES[1]}, which {INDEX} lists"
+        with pytest.raises(ValueError, match=missing):
             fetch("hf://org/lost")

@@ -149,11 +149,7 @@ def test_the_heads_of_an_architecture_are_known_by_its_name(architecture, width,
         ("vit_tiny_patch16_224", {"norm_layer": "batchnorm"}, "nothing is known of norm_layer='batchnorm'"),
         ("vit_tiny_patch16_224", {"mlp_layer": "x"}, "nothing is known of mlp_layer='x'"),
         ("naflexvit_base_patch16_gap", {"patchify_channels_last": False}, "patchify_channels_last"),
-        (
-            "naflexvit_large_patch16_radio_v3",
-            {"pos_embed_interp_mode": "bicubic"},
-            "no position_resize is .*bicubic",
-        ),
+        ("naflexvit_large_patch16_radio_v3", {"pos_embed_interp_mode": "bicubic"}, "no position_resize is"),
         ("resnet50", {}, "config.json describes timm's 'resnet50', which VisionTransformer cannot express"),
     ],
 )
