@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from made import refusals
 from made.archives import npy, zipped
-from made.disks import largest_file
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -253,13 +252,3 @@ def test_an_overflow_is_refused_before_the_write(tmp_path):
     with pytest.raises(ValueError, match="a holds values that are too large for float16"):
         write_arrays({"a": np.array([1e5])}, tmp_path / "a.npz", "float16")
     assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_full_disk_leaves_the_old_file(suffix, tmp_path):
-    path = tmp_path / f"a{suffix}"
-    write_arrays(arrays_of(seed=1), path)
-    with pytest.raises(OSError, match="cannot be written: .*File too large"), largest_file(500):
-        write_arrays(arrays_of(), path)
-    assert [*tmp_path.iterdir()] == [path]
-    assert_identical(read_arrays(path), arrays_of(seed=1))

@@ -13,7 +13,6 @@ from keras_vit.weights.checkpoint import read_checkpoint
 IMAGE = {**SMALL, "num_classes": None, "num_layers": 1, "image_size": (None, None), "pooling": "map"}
 IMAGE |= {"position_grid": (2, 2), "max_num_patches": 6}
 TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
-OTHERS = [("vit_jax", "m.npz"), ("big_vision", "m.npz"), ("timm", "m.safetensors")]
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +91,3 @@ def test_a_model_of_one_size_is_packed(tmp_path):
     assert_same_arrays(arrays(packed), arrays(model))
     assert packed.preprocessing.resize == "squash"
     assert np.isfinite(packed(packed.preprocessing([np.zeros((50, 9, 3), "uint8")]))).all()
-
-
-@pytest.mark.parametrize("layout, name", OTHERS)
-def test_other_layouts_refuse_them(layout, name, towers, tmp_path):
-    with pytest.raises(ValueError, match=r"max_num_patches=6 \(supported: None\)"):
-        save_weights(towers.image, tmp_path / name, layout)
