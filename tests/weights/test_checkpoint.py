@@ -17,7 +17,6 @@ from keras_vit.weights.catalogue import CATALOGUE
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS
 
-TABLE = "Transformer/posembed_input/pos_embedding"
 SMALL = {"hidden_size": 24, "num_layers": 2, "num_heads": 3, "patch_size": (8, 8), "in_channels": 3}
 EXPECTED = {  # options of the golden files besides SMALL, and what made ones have from elsewhere
     "token_rep": {"pooling": "token", "num_classes": 7, "representation_size": 20, "mlp_dim": 40},
@@ -72,17 +71,6 @@ def test_the_state_of_an_optimizer_is_skipped_whatever_its_types(prefix, tmp_pat
     read = read_checkpoint(path)
     assert ({*read.skipped}, read.unknown, {*read.keys.values()}) == ({*OPTIMIZER}, [], {*stored})
     assert from_pretrained(path).num_classes == 7
-
-
-@pytest.mark.parametrize("prefix, subtree", [("params/img/", None), ("img/", None), ("a/b/", "a/b")])
-def test_the_image_tower_of_an_image_text_model_is_read(prefix, subtree, tmp_path):
-    image = {k.removeprefix("params/"): a for k, a in base("bigvision_map").arrays.items()}
-    top = "params/" if prefix.startswith("params/") else ""
-    text = {f"{top}txt/{k}": a for k, a in image.items()} | {f"{top}{k}": np.ones(1, "float32") for k in "tb"}
-    path = write({**{prefix + k: a for k, a in image.items()}, **text}, tmp_path / "pair.npz")
-    read = read_checkpoint(f"{path}:{subtree}" if subtree else path)
-    assert (read.layout, read.path, read.unknown) == ("big_vision", path, [])
-    assert {*read.skipped} == (set() if subtree else {*text})
 
 
 @pytest.mark.parametrize("one, other", [("", "params/"), ("params/", "opt/target/")])
@@ -146,26 +134,6 @@ def test_an_unknown_activation_must_be_given(tmp_path):
 def test_an_argument_overrides_the_activation_that_a_layout_implies(tmp_path):
     model = from_pretrained(base("timm_token").write(tmp_path), num_heads=3, activation="quick_gelu")
     assert model.activation == "quick_gelu"
-
-
-@pytest.mark.parametrize("name, key, rows", [("timm_token", "pos_embed", 13), ("gap", TABLE, 12)])
-def test_a_grid_that_is_not_a_square_must_be_given(name, key, rows, tmp_path):
-    original = base(name)
-    table = original.changed(key, lambda array: array[:, :rows])
-    path = original.write(tmp_path, table)
-    refused(path, "12 grid positions are not a square; give position_grid=", **original.options)
-    read = read_checkpoint(path, position_grid=(2, 6), **original.options).arguments
-    assert (read["position_grid"], read["image_size"]) == ((2, 6), (16, 48))
-    message = "position_grid 3×3 does not fit the checkpoint's 12 positions"
-    refused(path, message, position_grid=(3, 3), **original.options)
-
-
-def test_a_torch_file_without_positions_needs_position_embedding(tmp_path):
-    original = base("timm_token")
-    path = original.write(tmp_path, original.without("pos_embed"))
-    refusals.refused(from_pretrained, path, "no position table", **original.options, image_size=32)
-    model = from_pretrained(path, **original.options, image_size=32, position_embedding="none")
-    assert model.position_embedding == "none"
 
 
 # Variants and digests ------------------------------------------------------------------------------

@@ -172,9 +172,3 @@ def test_infinity_of_float64_in_float32_is_refused_unless_accepted(stored, write
     with pytest.raises(ValueError, match="model.npz holds NaN or infinity in head/bias; the file is damaged"):
         from_pretrained(path)
     assert not np.isfinite(numpy(from_pretrained(path, check_finite=False).get_layer("head").bias)).all()
-
-
-def test_arrays_of_a_model_much_larger_than_the_file_are_refused_before_it_is_built(stored, write):
-    stored["embedding/kernel"] = np.zeros((1, 1, 1, 2**22), "float32")
-    with pytest.raises(ValueError, match=r"bytes declare \S+; at most 1,073,741,824 are accepted"):
-        from_pretrained(write(stored))

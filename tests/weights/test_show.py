@@ -58,19 +58,6 @@ def test_another_position_grid_than_the_images_is_valid(name, tmp_path):
     assert from_pretrained(tmp_path / name).position_grid == (3, 5)
 
 
-def test_the_lists_are_those_of_the_error_of_loading(tmp_path):
-    wrong = {"stray": np.zeros(2, "float32"), "embedding/bias": np.zeros(5, "float32")}
-    path = write({**base("token").without("head/bias"), **wrong}, tmp_path / "bad.npz")
-    found = show_checkpoint(path)
-    with pytest.raises(ValueError) as caught:
-        from_pretrained(path)
-    assert str(caught.value).endswith(
-        f"only in file: {found['only_in_file'][0]}; only in model: {found['only_in_model'][0]}; "
-        f"wrong shape: {found['wrong_shape'][0]}"
-    )
-    assert len(found["only_in_file"]) == len(found["only_in_model"]) == len(found["wrong_shape"]) == 1
-
-
 @pytest.mark.parametrize("variant", ["mu/16", "mu/8", "R+mu/16"])
 def test_a_variant_is_found_by_its_sizes(variant, tmp_path):
     model = VisionTransformer.from_variant(variant, image_size=32, num_classes=3)
