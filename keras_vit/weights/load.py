@@ -140,11 +140,6 @@ def from_pretrained(
         raise ValueError("num_classes=0 removes the segmenter's head, but kind='segmenter' needs it")
     if head == "keep" and num_classes == 0:
         raise ValueError("num_classes=0 removes the head, but head='keep' keeps it")
-    if is_dynamic(image_size) and position_resize not in ("auto", "bilinear"):
-        raise ValueError(
-            f"a model for any image size resizes its positions at each call, with aligned corners; "
-            f"position_resize={position_resize!r} needs an image_size"
-        )
     if isinstance(overrides.get("class_names"), str | os.PathLike):
         overrides["class_names"] = class_names(overrides["class_names"])
     refuse_unknown(overrides.keys() - {"dtype", "name", "trainable"})

@@ -98,7 +98,7 @@ def test_the_head_is_kept_if_it_fits_and_else_zero(golden, stored, options, kept
         ({"num_classes": 0, "head": "keep"}, "num_classes=0 removes the head, but head='keep' keeps it"),
         (
             {"image_size": (None, None), "position_resize": "bicubic_antialias"},
-            "resizes its positions at each call.*position_resize='bicubic_antialias' needs an image_size",
+            "resized by 'bicubic_antialias', which a model for any image size does not; give image_size",
         ),
         ({"class_names": "imagenet_1k"}, "token.npz: class_names must hold num_classes=7 names; got 1000"),
     ],
