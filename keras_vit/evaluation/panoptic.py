@@ -48,22 +48,17 @@ def panoptic_counts(predicted, label, num_classes, things=None):
     joint, pixels = np.unique(np.stack([predicted.ravel(), true.ravel()]), axis=1, return_counts=True)
     overlap = np.zeros((len(classes), len(true_classes)), "int64")
     overlap[joint[0], joint[1]] = pixels
-    area, true_area, ignored = overlap.sum(1), overlap.sum(0), overlap[:, 0]
+    area, true_area, ignored = overlap[1:].sum(1), overlap[:, 1:].sum(0), overlap[1:, 0]
+    classes, true_classes, overlap = classes[1:], true_classes[1:], overlap[1:, 1:]
     union = (area - ignored)[:, np.newaxis] + true_area - overlap
-    iou = np.where(classes[:, np.newaxis] == true_classes, overlap / np.maximum(union, 1), 0)
-    iou[0], iou[:, 0] = 0, 0
+    iou = np.where(classes[:, np.newaxis] == true_classes, overlap / union, 0)
     matches = iou > 0.5  # One segment has at most one match then.
-    counts = np.zeros((num_classes, 4))
     rows, columns = np.nonzero(matches)
-    np.add.at(counts, (classes[rows], 0), iou[rows, columns])
-    np.add.at(counts, (classes[rows], 1), 1)
-    counted = ~matches.any(1) & (2 * ignored <= area)
-    counted[0] = False
-    np.add.at(counts, (classes[counted], 2), 1)
-    missed = ~matches.any(0)
-    missed[0] = False
-    np.add.at(counts, (true_classes[missed], 3), 1)
-    return counts
+    wrong, missed = ~matches.any(1) & (2 * ignored <= area), ~matches.any(0)
+    numbers = classes[rows], classes[rows], classes[wrong], true_classes[missed]
+    weights = iou[rows, columns], None, None, None
+    counts = [np.bincount(each, weight, num_classes) for each, weight in zip(numbers, weights)]
+    return np.stack(counts, axis=1).astype("float64")
 
 
 def _segments(panoptic, things):
