@@ -51,18 +51,15 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
     encode, _ = encoder_of(model)
     preprocessing = backbone(model).preprocessing
     train, test = (computed_features(encode, samples, preprocessing, batch_size) for samples in splits)
-    scores = {}
-    for count in shots:
-        scores[count] = []
-        for seed in seeds:
-            chosen = choose_shots(train[1], count, seed, names)
-            few = [values[chosen] for values in train]
-            if k is None:
-                accuracy = few_shot_accuracy(*few, *test, len(names), l2)
-            else:
-                accuracy = knn_accuracy(*few, *test, min(k, len(chosen)))
-            scores[count].append(accuracy)
-    return scores
+
+    def accuracy(count, seed):
+        chosen = choose_shots(train[1], count, seed, names)
+        few = [values[chosen] for values in train]
+        if k is None:
+            return few_shot_accuracy(*few, *test, len(names), l2)
+        return knn_accuracy(*few, *test, min(k, len(chosen)))
+
+    return {count: [accuracy(count, seed) for seed in seeds] for count in shots}
 
 
 def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
@@ -183,8 +180,7 @@ def few_shot_accuracy(features, labels, test_features, test_labels, num_classes,
     """
     from sklearn.linear_model import Ridge  # Its import takes long.
 
-    for ids in (labels, test_labels):
-        _check_labels(np.asarray(ids), num_classes)
+    _check_labels(np.concatenate([labels, test_labels]), num_classes)
     features = np.asarray(features, "float64")
     mean, std = features.mean(axis=0), features.std(axis=0) + 1e-5
 
