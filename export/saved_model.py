@@ -190,7 +190,7 @@ def float32_copy(model, representation=False):
 
     Args:
         model: A `VisionTransformer`; its dropout, frozen weights and weight penalties are kept, quantized
-            kernels are dequantized, and LoRA factors are merged. Or an `ImageSegmenter`, as its `finished()`.
+            kernels are dequantized, and LoRA factors are merged. Or a model around one, as its `finished()`.
         representation: Whether to drop the head.
 
     Raises:

@@ -13,7 +13,7 @@ import keras_vit
 from keras_vit.export import tflite
 from keras_vit.export.checks import damaged, new_file
 from keras_vit.export.litert.graph_form import litert_form
-from keras_vit.export.saved_model import check_weights, open_signature, save
+from keras_vit.export.saved_model import check_weights, float32_copy, open_signature, save
 from keras_vit.export.verify import Reference, normalize_as_exports_do
 from keras_vit.rules import one_of
 from keras_vit.startup_logs import quiet_startup_logs
@@ -65,7 +65,7 @@ def export_image_text(model, path, signatures=SIGNATURES):
     check_weights(model)
     for name in signatures:
         one_of(SIGNATURES).check("signatures", name)
-    path, model = pathlib.Path(path).expanduser(), _finished(model)
+    path, model = pathlib.Path(path).expanduser(), float32_copy(model)
     factors = model.get_layer("logit_factors")
     activation = {"sigmoid": tf.nn.sigmoid, "softmax": tf.nn.softmax}[model.objective]
     images = keras.tree.map_structure(
@@ -132,7 +132,7 @@ def export_text_tflite(model, path, *, precision="dynamic_int8"):
     one_of(PRECISIONS).check("precision", precision)
     check_weights(model)
     tflite.check_parameters(model.text_encoder.count_params(), precision)
-    model = _finished(model)
+    model = float32_copy(model)
     encoder = model.text_encoder
     litert_form(encoder)
     description = _description(model)
@@ -211,7 +211,7 @@ def references(model, reference):
         dict of a `Reference` of `text`, whose inputs are token ids, and of `image_text`, whose outputs are
         the logits of images with texts.
     """
-    model = _finished(model)
+    model = float32_copy(model)
     ids = sample_ids(model.text.vocabulary_size, model.text.length)
 
     def logits(images):
@@ -266,8 +266,3 @@ def _description(model):
 
 def _json(values):
     return json.dumps(values, indent=1) + "\n"
-
-
-def _finished(model):
-    with tf.device("cpu:0"):
-        return model.finished()
