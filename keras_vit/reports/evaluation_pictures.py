@@ -1,13 +1,13 @@
 """The pictures of an evaluation in a report: a class for each kind of labels whose pictures differ."""
 
 import collections
-import io
 
 import numpy as np
 from PIL import Image
 
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.inspection.class_map_figures import class_example_figure, iou_figure, segmentation_figure
+from keras_vit.inspection.class_map_pictures import png_bytes
 from keras_vit.reports.page import gallery, picture, table
 
 MAX_ERRORS = 10  # pairs of classes
@@ -64,9 +64,7 @@ class ImagePictures:
             caption += f"; is {true}"
         thumbnail = Image.fromarray(np.round(self.model.preprocessing.colors(image) * 255).astype("uint8"))
         thumbnail.thumbnail(THUMBNAIL)
-        png = io.BytesIO()
-        thumbnail.save(png, "PNG")
-        return picture(png.getvalue(), f"An image of {true}", caption, self.files[index])
+        return picture(png_bytes(thumbnail), f"An image of {true}", caption, self.files[index])
 
 
 class ClassPictures(ImagePictures):
