@@ -105,16 +105,14 @@ def export_web(
             f"{description.parameters:,} parameters, LiteRT {precision} of {size:,.0f} KiB, pictures of "
             f"{height}×{width} pixels."
         )
-        assets = {"model": gzip.compress(model.read_bytes(), 6, mtime=0)} if single_file else {}
-        for name, file in RUNTIME.items():
-            if single_file:
-                assets[name] = (PARTS / "litert" / file).read_bytes()
-            else:
-                shutil.copyfile(PARTS / "litert" / file, folder / file)
+        assets = {}
         if single_file:
+            assets["model"] = gzip.compress(model.read_bytes(), 6, mtime=0)
+            assets |= {name: (PARTS / "litert" / file).read_bytes() for name, file in RUNTIME.items()}
             model.unlink()
         else:
-            shutil.copyfile(PARTS / "litert" / LICENSE, folder / LICENSE)
+            for file in (*RUNTIME.values(), LICENSE):
+                shutil.copyfile(PARTS / "litert" / file, folder / file)
         page = _page(title, summary, outputs_of(description).page_words, facts, assets)
         (folder / PAGE).write_text(page, encoding="utf-8")
     return path
