@@ -181,11 +181,9 @@ def _query_weights(model, batch, count):
 
 def _probe_attention(model, tokens):
     """Return the attention of the probe to the last block's output: (batch, heads, tokens)."""
-    tokens, prefix = pooling_input(model, tokens), model.num_prefix_tokens
-    if model.pool_prefix:
-        return _array(model.get_layer("attention_pooling").scores(tokens))[:, :, 0]
-    scores = _array(model.get_layer("attention_pooling").scores(tokens[:, prefix:]))[:, :, 0]
-    return np.pad(scores, ((0, 0), (0, 0), (prefix, 0)))
+    tokens, unread = pooling_input(model, tokens), 0 if model.pool_prefix else model.num_prefix_tokens
+    scores = _array(model.get_layer("attention_pooling").scores(tokens[:, unread:]))[:, :, 0]
+    return np.pad(scores, ((0, 0), (0, 0), (unread, 0)))
 
 
 def _attention_of(block, tokens, positions, weights):
