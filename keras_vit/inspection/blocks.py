@@ -56,30 +56,24 @@ def patch_grid(model, images):
     return grid_shape(images.shape[1:3], model.patch_size, model.resnet)
 
 
-def hidden_states(model, images):
-    """Yield the input of each block, computed when it is requested, then the output of the last block.
+def walk(model, images):
+    """Yield each block with its input, computed when it is requested, and its positions or None.
+
+    Last comes None with the output of the last block, and None.
 
     Args:
         model: A `VisionTransformer` with an encoder.
         images: Model input (batch, height, width, channels).
 
     Yields:
-        Tensors (batch, tokens, channels).
+        (layer, tensor (batch, tokens, channels), positions).
 
     Raises:
         ValueError: if the model has no encoder, or the images do not fit it.
 
     Example:
-        >>> [tokens.shape for tokens in hidden_states(model, images)]
+        >>> [tokens.shape for _, tokens, _ in walk(model, images)]
         [TensorShape([4, 17, 24]), TensorShape([4, 17, 24])]
-    """
-    return (tokens for _, tokens, _ in walk(model, images))
-
-
-def walk(model, images):
-    """Yield each block with its input, computed when it is requested, and its positions or None.
-
-    Last comes None with the output of the last block, and None.
     """
     blocks = blocks_of(model)
     check_images(model, images)
@@ -94,7 +88,8 @@ def walk(model, images):
 
 def input_of_block(model, images, index):
     """Return the input of block `index`, or with the number of blocks the output of the last."""
-    return next(itertools.islice(hidden_states(model, images), index, None))
+    _, tokens, _ = next(itertools.islice(walk(model, images), index, None))
+    return tokens
 
 
 def pooling_input(model, tokens):

@@ -20,19 +20,19 @@ from keras_vit.inspection import (
     patch_similarity,
     position_similarity,
 )
-from keras_vit.inspection.blocks import hidden_states, pooling_input, score_chunks
+from keras_vit.inspection.blocks import pooling_input, score_chunks, walk
 from keras_vit.layers import EncoderBlock
 
 OF_IMAGES = (attention_distance, attention_maps, attention_rollout, attention_scores, patch_similarity)
 
 
 @pytest.mark.parametrize("name", ["token", "any size", "registers and gap"])
-def test_hidden_states_are_the_models(name, golden):
+def test_the_inputs_of_blocks_are_the_models(name, golden):
     model, images, _ = inspected(name, golden)
     stages = [f"encoder_block_{i}" for i in range(model.num_layers)]
     expected = model.feature_extractor(stages)(images)
-    _, *found = hidden_states(model, images)
-    for stage, tokens in zip(stages, found, strict=True):
+    _, *found = walk(model, images)
+    for stage, (_, tokens, _) in zip(stages, found, strict=True):
         assert_close(tokens, expected[stage], 1e-5)
 
 
@@ -41,10 +41,10 @@ def test_the_pooling_reads_the_blocks_without_a_last_norm():
     assert pooling_input(small(pooling="map", final_norm=False), tokens) is tokens
 
 
-def test_hidden_states_are_those_of_inference():
+def test_the_inputs_of_blocks_are_those_of_inference():
     rates = {"dropout_rate": 0.5, "attention_dropout_rate": 0.5, "stochastic_depth_rate": 0.5}
     images = images_for(small())
-    for with_rates, without in zip(hidden_states(small(**rates), images), hidden_states(small(), images)):
+    for (_, with_rates, _), (_, without, _) in zip(walk(small(**rates), images), walk(small(), images)):
         assert_close(with_rates, without, 1e-6)
 
 
