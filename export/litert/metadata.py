@@ -80,11 +80,9 @@ def read_tflite_description(path):
 
 def _metadata(content, description):
     """The bytes of the buffer TFLITE_METADATA."""
-    model = schema.Model.GetRootAs(content, 0)
-    signature, graph = model.SignatureDefs(0), model.Subgraphs(0)
-    outputs = [signature.Outputs(i) for i in range(signature.OutputsLength())]
-    names = {output.TensorIndex(): output.Name().decode() for output in outputs}
-    outputs = [_output(names[graph.Outputs(i)], description) for i in range(graph.OutputsLength())]
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+    names = {output.tensorIndex: output.name.decode() for output in model.signatureDefs[0].outputs}
+    outputs = [_output(names[index], description) for index in model.subgraphs[0].outputs]
     graph = _table(
         "SubGraphMetadata", input_tensor_metadata=[_input(description)], output_tensor_metadata=outputs
     )

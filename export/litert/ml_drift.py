@@ -28,33 +28,29 @@ def refusals(content):
 
     Source: measured with `@litertjs/core` 2.5.3 in Chromium.
     """
-    model = schema.Model.GetRootAs(content, 0)
-    graph = model.Subgraphs(0)
-    buffers = [model.Buffers(i) for i in range(model.BuffersLength())]
-    tensors = [graph.Tensors(i) for i in range(graph.TensorsLength())]
-    stored = [buffers[tensor.Buffer()] for tensor in tensors]
-    constant = [buffer.DataLength() > 0 or buffer.Size() > 1 for buffer in stored]
-    batch = _shape(tensors[graph.Inputs(0)])[0]
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+    graph = model.subgraphs[0]
+    stored = [model.buffers[tensor.buffer] for tensor in graph.tensors]
+    constant = [buffer.data is not None or buffer.size > 1 for buffer in stored]
+    shapes = [_shape(tensor) for tensor in graph.tensors]
+    batch = shapes[graph.inputs[0]][0]
     reasons = {}  # as an ordered set
-    for i in range(graph.OperatorsLength()):
-        operation = graph.Operators(i)
-        code = model.OperatorCodes(operation.OpcodeIndex())
-        name = _NAMES[max(code.BuiltinCode(), code.DeprecatedBuiltinCode())]
-        inputs = [index for index in operation.InputsAsNumpy() if index >= 0]
-        outputs = operation.OutputsAsNumpy()
+    for operation in graph.operators:
+        code = model.operatorCodes[operation.opcodeIndex]
+        name = _NAMES[max(code.builtinCode, code.deprecatedBuiltinCode)]
+        inputs = [index for index in operation.inputs if index >= 0]
         if name == "DEQUANTIZE" and constant[inputs[0]]:  # weights in float16
-            constant[outputs[0]] = True
+            constant[operation.outputs[0]] = True
             continue
-        shapes = [_shape(tensors[index]) for index in (*inputs, *outputs) if not constant[index]]
-        first_is_constant = constant[inputs[0]]
-        kernel = _shape(tensors[inputs[1]]) if name == "CONV_2D" else None
-        reasons |= dict.fromkeys(_reasons(name, operation, shapes, kernel, first_is_constant, batch))
+        variable = [shapes[index] for index in (*inputs, *operation.outputs) if not constant[index]]
+        kernel = shapes[inputs[1]] if name == "CONV_2D" else None
+        found = _reasons(name, operation.builtinOptions, variable, kernel, constant[inputs[0]], batch)
+        reasons |= dict.fromkeys(found)
     return [*reasons]
 
 
-def _reasons(name, operation, shapes, kernel, first_is_constant, batch):
+def _reasons(name, options, shapes, kernel, first_is_constant, batch):
     """The reasons in one operation, by the shapes of its tensors that are not constant."""
-    table = operation.BuiltinOptions()
     if name not in OPERATIONS.split():
         yield f"it has no operation {name}"
     for shape in shapes:
@@ -71,19 +67,12 @@ def _reasons(name, operation, shapes, kernel, first_is_constant, batch):
         yield "it multiplies tensors with as many axes as each other"
     if name == "ARG_MAX" and shapes[0][-1] % 4:
         yield f"its argmax is of channels in fours, not of {shapes[0][-1]}"
-    if name == "CONV_2D" and kernel[1:3] == [1, 1]:
-        options = schema.Conv2DOptions()
-        options.Init(table.Bytes, table.Pos)
-        if options.StrideH() > 1 or options.StrideW() > 1:
-            yield "its 1×1 convolutions have no strides"
-    if name == "STRIDED_SLICE":
-        options = schema.StridedSliceOptions()
-        options.Init(table.Bytes, table.Pos)
-        if options.ShrinkAxisMask() or options.NewAxisMask() or options.EllipsisMask():
-            yield "its slices keep all axes"
+    if name == "CONV_2D" and kernel[1:3] == [1, 1] and max(options.strideH, options.strideW) > 1:
+        yield "its 1×1 convolutions have no strides"
+    if name == "STRIDED_SLICE" and (options.shrinkAxisMask or options.newAxisMask or options.ellipsisMask):
+        yield "its slices keep all axes"
 
 
 def _shape(tensor):
     """The shape, with -1 for sizes that are not fixed."""
-    free = tensor.ShapeSignatureLength()
-    return [int(size) for size in (tensor.ShapeSignatureAsNumpy() if free else tensor.ShapeAsNumpy())]
+    return [int(size) for size in (tensor.shape if tensor.shapeSignature is None else tensor.shapeSignature)]
