@@ -96,13 +96,11 @@ def _metadata(content, description):
 
 def _input(description):
     """The images: to be resized, and their pixels 0…255 to be divided by 255."""
-    height, width = description.image_size
-    image = {
-        "color_space": _COLOR_SPACES.get(description.channels, np.uint8(0)),
-        "default_size": _table("ImageSize", width=np.uint32(width), height=np.uint32(height)),
-    }
+    height, width = np.uint32(description.image_size)
+    size = _table("ImageSize", width=width, height=height)
+    color_space = _COLOR_SPACES.get(description.channels, np.uint8(0))
+    properties = _table("ImageProperties", color_space=color_space, default_size=size)
     normalization = _table("NormalizationOptions", mean=np.float32([0]), std=np.float32([255]))
-    properties = _table("ImageProperties", **image)
     return _table(
         "TensorMetadata",
         name="images",
@@ -161,26 +159,20 @@ def _front(content, metadata):
     """The bytes that, put before a LiteRT flatbuffer, add a TFLITE_METADATA to it.
 
     References in a flatbuffer point forward only. A new root table in front can thus refer to all parts of
-    the old one, which follows unchanged: no weight is unpacked, moved or copied.
+    the old one, which follows unchanged: no weight is unpacked, moved or copied. A place in it is a negative
+    offset of the builder, which counts backwards from its own end.
     """
     old = schema.Model.GetRootAs(content, 0)._tab
     builder = flatbuffers.Builder()
 
-    def offset_at(position):
-        """The builder's offset of a position in `content`: it counts backwards from its own end."""
-        return -position
-
     def tables(field):
         vector = old.Offset(4 + 2 * field)
         start = old.Vector(vector)
-        return [offset_at(old.Indirect(start + 4 * i)) for i in range(old.VectorLen(vector))]
+        return [-old.Indirect(start + 4 * i) for i in range(old.VectorLen(vector))]
 
     buffers, entries = tables(_BUFFERS), tables(_METADATA)
     builder.Prep(16, len(metadata))  # The weights that follow are aligned to 16 bytes.
-    data = builder.CreateByteVector(metadata)
-    builder.StartObject(1)
-    builder.PrependUOffsetTRelativeSlot(0, data, 0)
-    buffer = builder.EndObject()
+    buffer = _packed(builder, {0: np.frombuffer(metadata, "uint8")})
     entry = _packed(builder, {0: "TFLITE_METADATA", 1: np.uint32(len(buffers))})
     new = {
         _BUFFERS: _references(builder, [*buffers, buffer]),
@@ -194,6 +186,6 @@ def _front(content, metadata):
         elif offset and field == _VERSION:
             builder.PrependUint32Slot(field, old.Get(number_types.Uint32Flags, old.Pos + offset), 0)
         elif offset:
-            builder.PrependUOffsetTRelativeSlot(field, offset_at(old.Indirect(old.Pos + offset)), 0)
+            builder.PrependUOffsetTRelativeSlot(field, -old.Indirect(old.Pos + offset), 0)
     builder.Finish(builder.EndObject(), file_identifier=b"TFL3")
     return bytes(builder.Output())
