@@ -117,10 +117,9 @@ def export_folder(
     check_exportable(model)
     task = task or (dataset.task if dataset else None)
     is_plain = model.dtype_policy.name == "float32" and "dense_layers" not in model.get_config()
-    if representation or not is_plain or backbone(model) is not model:
-        live = float32_copy(model, representation)  # Exports compute in float32, with plain kernels.
-    else:
-        live = model
+    is_same = is_plain and backbone(model) is model and not representation
+    # Exports compute in float32, with plain kernels.
+    live = model if is_same else float32_copy(model, representation)
     description = describe(live, task).with_size(image_size)
     task = description.task
     if dataset and (description.is_map or description.is_classifier):
