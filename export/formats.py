@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from keras_vit.export.tolerance import Tolerance
-from keras_vit.messages import did_you_mean
+from keras_vit.rules import one_of
 
 ARCHIVES = (".tar.gz", ".tgz")
 _GPU = "ML Drift (GPU of Android, WebGPU)"
@@ -261,19 +261,13 @@ def choose_formats(formats, precisions):
     Example:
         >>> [format.name for format in choose_formats(("onnx", "tflite"), ("float32", "int8"))]
         ['tflite_float32', 'tflite_int8', 'onnx']
-        >>> choose_formats(("tfjs",), ("float32",))
+        >>> choose_formats(("onnx",), ("fp8",))  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: formats must be among saved_model, tflite, onnx, onnx_int8, openvino, hub, web; got tfjs
+        ValueError: precisions must be one of 'float32', 'float16', ...; got 'fp8'
     """
-    for what, names, known in (
-        ("formats", formats, [*titles()]),
-        ("precisions", precisions, precisions_of()),
-    ):
-        unknown = [name for name in names if name not in known]
-        if unknown or not names:
-            got = ", ".join(str(name) or "''" for name in unknown) or "none"
-            hint = did_you_mean(unknown[0], known) if unknown else ""
-            raise ValueError(f"{what} must be among {', '.join(known)}; got {got}{hint}")
+    for what, names, known in (("formats", formats, titles()), ("precisions", precisions, precisions_of())):
+        for name in names or [names]:
+            one_of(known).check(what, name)
     chosen = _chosen(FORMATS, formats, precisions)
     for option in set(formats) - {format.option for format in chosen}:
         own = ", ".join(precisions_of(option))
