@@ -2,7 +2,6 @@
 
 import base64
 import gzip
-import html.parser
 import itertools
 import json
 import re
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from made.browser import CAMERA, DESK, PHONE, WEBGPU, chromium, served
 from made.exports import NAMES, pixels, shared_model
+from made.pages import Page
 from PIL import Image
 from reference.comparing import assert_close
 from reference.small import HYBRID, NO_TRANSFORMER, one_block, run_live
@@ -90,26 +90,8 @@ def test_a_page_names_no_other_host_and_may_request_nothing_from_one(name, reque
 
 
 def test_the_html_is_whole_and_labeled(single):
-    class Tags(html.parser.HTMLParser):
-        def __init__(self):
-            super().__init__()
-            self.open, self.tags, self.title = [], [], ""
-
-        def handle_starttag(self, tag, attributes):
-            self.tags.append((tag, dict(attributes)))
-            if tag not in ("meta", "link", "input"):
-                self.open.append(tag)
-
-        def handle_endtag(self, tag):
-            assert self.open.pop() == tag
-
-        def handle_data(self, data):
-            self.title += data if self.open[-1:] == ["title"] else ""
-
-    found = Tags()
-    found.feed(text_of(single))
-    assert not found.open and found.title == TITLE
-    assert found.tags[0] == ("html", {"lang": "en"})
+    found = Page(text_of(single))
+    assert found.words[0] == TITLE and found.tags[0] == ("html", {"lang": "en"})
     ids = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
     assert len(ids) == len({*ids})
     labeled = {attributes["for"] for tag, attributes in found.tags if tag == "label" and "for" in attributes}

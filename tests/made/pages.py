@@ -3,7 +3,7 @@
 import html.parser
 import re
 
-VOID = {"meta", "link", "img", "br", "hr"}
+VOID = {"meta", "link", "img", "br", "hr", "input"}
 ALLOWED = {
     *("html", "head", "meta", "title", "link", "style", "body", "header", "nav", "main", "section", "div"),
     *("h1", "h2", "p", "ol", "li", "a", "figure", "figcaption", "img", "table", "caption", "thead", "tbody"),
