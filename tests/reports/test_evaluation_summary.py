@@ -16,6 +16,7 @@ from keras_vit import ImageSegmenter
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import IndexedRecords, Samples
 from keras_vit.evaluation import evaluate
+from keras_vit.inspection.class_map_pictures import png_bytes
 from keras_vit.reports import evaluation_summary
 from keras_vit.reports.evaluation_summary import add_evaluation, sample_images
 from keras_vit.reports.page import Report
@@ -34,12 +35,8 @@ NAMES = ("ant", "bee", "cat", "dog", "<eel>")
 
 def encoded(count):
     """PNG files of one color each, and these colors."""
-    colors, files = np.random.default_rng(0).integers(0, 256, (count, 3), "uint8"), []
-    for color in colors:
-        file = io.BytesIO()
-        Image.fromarray(np.broadcast_to(color, (16, 16, 3))).save(file, "PNG")
-        files.append(file.getvalue())
-    return tuple(files), colors
+    colors = np.random.default_rng(0).integers(0, 256, (count, 3), "uint8")
+    return tuple(png_bytes(np.full((16, 16, 3), color)) for color in colors), colors
 
 
 def labeled(task, count):
@@ -227,9 +224,7 @@ def test_labels_that_do_not_fit_the_model_are_refused(model):
 
 
 def test_a_split_whose_pixels_are_all_ignored_has_no_examples_of_classes():
-    image = io.BytesIO()
-    Image.new("L", (16, 16)).save(image, "PNG")
-    files = (image.getvalue(),) * 3
+    files = (png_bytes(Image.new("L", (16, 16))),) * 3
     ignored = MaskSamples(files, files, values=(255,) * 256)
     segmenter = ImageSegmenter(small(num_classes=None), 5)
     report = Report()

@@ -7,15 +7,14 @@ from made.pages import read_page
 from matplotlib.figure import Figure
 from PIL import Image
 
+from keras_vit.inspection.class_map_pictures import png_bytes
 from keras_vit.reports.page import Report, format_value, gallery, panels, picture, table
 
 NASTY = """<script>alert('1')</script>" onload="x" & <b>"""
 
 
 def red(*words):
-    file = io.BytesIO()
-    Image.new("RGB", (4, 3), "red").save(file, "PNG")
-    return picture(file.getvalue(), *words)
+    return picture(png_bytes(Image.new("RGB", (4, 3), "red")), *words)
 
 
 def test_a_page_is_complete_and_lists_its_sections():
