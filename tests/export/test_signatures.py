@@ -1,12 +1,12 @@
-import io
 import struct
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.encoded import converted, encoded
 from made.exports import pixels
-from made.photos import FORMATS, ORIENTATIONS, photo
+from made.photos import FORMATS, ORIENTATIONS, photo, waves
 from PIL import Image
 from reference.comparing import assert_close
 from reference.small import HYBRID, one_block
@@ -34,23 +34,10 @@ PREPARE = {
 }
 
 
-def picture(height, width):
-    y, x = np.mgrid[:height, :width] / 9
-    return (np.stack([np.sin(x + y), np.cos(2 * x), np.sin(y * x / 3)], -1) * 120 + 128).astype("uint8")
-
-
-def encoded(kind):
+def content_of(kind):
     mode, name, size = KINDS[kind]
-    image = Image.fromarray(picture(*size))
-    if mode in ("RGBA", "LA"):
-        image.putalpha(image.getchannel("G"))
-    if mode == "I;16":
-        image = Image.fromarray(picture(*size)[..., 0].astype("uint16") * 250)
-    else:
-        image = image.quantize(64) if mode == "P" else image.convert(mode)
-    file = io.BytesIO()
-    image.save(file, name, **({"lossless": True} if name == "WEBP" else {}))
-    return file.getvalue()
+    options = {"lossless": True} if name == "WEBP" else {}
+    return encoded(converted(Image.fromarray(waves(*size)), mode), name, **options)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +45,7 @@ def files(tmp_path_factory):
     """Paths of encoded images of every kind and size."""
     folder = tmp_path_factory.mktemp("images")
     for kind in KINDS:
-        (folder / kind).write_bytes(encoded(kind))
+        (folder / kind).write_bytes(content_of(kind))
     return [folder / kind for kind in KINDS]
 
 
@@ -84,7 +71,7 @@ def assert_reads_as_the_model_does(model, loaded, files):
         names = [model.class_names[i] if model.class_names else str(i) for i in outputs["class_ids"][row]]
         assert names == [name for name, _ in best]
     for size in ((16, 16), (45, 61), (70, 20)):
-        images = np.stack([picture(*size), picture(*size)[::-1]])
+        images = np.stack([waves(*size), waves(*size)[::-1]])
         logits = serve(loaded, "serving_uint8", images=images)["logits"]
         assert_close(logits, model(model.preprocessing(images)), 1e-5)
 
@@ -128,9 +115,9 @@ def test_the_feature_vector_shares_the_models_weights(model, saved_model):
 def test_values_of_a_regression_are_served(tmp_path):
     model = one_block()
     loaded = exported(model, tmp_path, task="regression")
-    served = serve(loaded, "serving_bytes", image_bytes=tf.constant([encoded("png")]))
+    served = serve(loaded, "serving_bytes", image_bytes=tf.constant([content_of("png")]))
     assert {*served} == {"values"} and not hasattr(loaded, "labels")
-    assert_close(served["values"], model(model.preprocessing(picture(16, 16))), 1e-5)
+    assert_close(served["values"], model(model.preprocessing(waves(16, 16))), 1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -154,30 +141,30 @@ def test_an_empty_batch_gives_empty_outputs(dynamic, loaded, free):
 BROKEN = {
     "nothing": b"",
     "no image": b"this is no image",
-    "a truncated jpeg": encoded("jpeg")[:-600],
-    "half a header": encoded("png")[:20],
+    "a truncated jpeg": content_of("jpeg")[:-600],
+    "half a header": content_of("png")[:20],
 }
 
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_image_is_named_by_its_index(kind, loaded):
-    batch = [*[encoded("png")] * 3, BROKEN[kind], encoded("jpeg"), b"the second one"]
+    batch = [*[content_of("png")] * 3, BROKEN[kind], content_of("jpeg"), b"the second one"]
     for index in (0, 3):
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"image {index} of the batch cannot be dec"):
             serve(loaded, "serving_bytes", image_bytes=tf.constant(batch[3 - index :]))
 
 
 def test_an_image_of_too_many_pixels_is_named_by_its_index(loaded):
-    head = bytearray(encoded("png"))
+    head = bytearray(content_of("png"))
     head[16:24] = struct.pack(">II", 60_000, 60_000)
     message = "image 1 of the batch has more than 89478485 pixels or 268435455 bytes"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        serve(loaded, "serving_bytes", image_bytes=tf.constant([encoded("png"), bytes(head), b"no image"]))
+        serve(loaded, "serving_bytes", image_bytes=tf.constant([content_of("png"), bytes(head), b"no image"]))
 
 
 def test_a_model_of_any_size_computes_each_image_at_its_own_size(free):
     model, loaded = free
-    images = [picture(*size) for size in ((16, 24), (32, 8), (16, 16))]
+    images = [waves(*size) for size in ((16, 24), (32, 8), (16, 16))]
     pngs = tf.stack([tf.io.encode_png(image) for image in images])
     outputs = serve(loaded, "serving_bytes", image_bytes=pngs)
     for row, image in enumerate(images):
@@ -198,8 +185,8 @@ def test_images_that_the_patch_does_not_divide_are_refused(resnet, free, tmp_pat
         loaded, stride, patch = exported(one_block(**options), tmp_path), 8, r"\(2, 2\)"
     problem = rf"height and width are \[32 35\], but after a stride of {stride} the patch of {patch} must"
     for signature, inputs in (
-        ("serving_uint8", {"images": picture(32, 35)[np.newaxis]}),
-        ("serving_bytes", {"image_bytes": tf.stack([tf.io.encode_png(picture(32, 35))])}),
+        ("serving_uint8", {"images": waves(32, 35)[np.newaxis]}),
+        ("serving_bytes", {"image_bytes": tf.stack([tf.io.encode_png(waves(32, 35))])}),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"images cannot be cut .*{problem}"):
             serve(loaded, signature, **inputs)
@@ -217,9 +204,9 @@ def test_gray_models_read_encoded_images_too(files, tmp_path):
 def test_tokens_are_served_of_images_of_one_size(tmp_path):
     model = one_block(pooling=None, class_token=True)
     loaded = exported(model, tmp_path / "fixed")
-    live = model(model.preprocessing(picture(16, 16))).numpy()
-    assert_close(serve(loaded, "serving_uint8", images=picture(16, 16)[np.newaxis])["logits"], live, 1e-5)
-    outputs = serve(loaded, "serving_bytes", image_bytes=tf.constant([encoded("png")]))
+    live = model(model.preprocessing(waves(16, 16))).numpy()
+    assert_close(serve(loaded, "serving_uint8", images=waves(16, 16)[np.newaxis])["logits"], live, 1e-5)
+    outputs = serve(loaded, "serving_bytes", image_bytes=tf.constant([content_of("png")]))
     np.testing.assert_array_equal(outputs["class_ids"], np.argsort(-live, axis=-1))
     loaded = exported(one_block(pooling=None, image_size=(None, None)), tmp_path / "any")
     assert "serving_bytes" not in loaded.signatures
