@@ -1,8 +1,8 @@
+import concurrent.futures
 import gzip
 import hashlib
 import io
 import tarfile
-import threading
 import time
 import types
 
@@ -235,7 +235,7 @@ def test_an_archive_is_unpacked_once_into_the_cache(folder, cache, tmp_path, mon
 
 def test_several_at_once_unpack_it_once(folder, tmp_path, monkeypatch):
     path = make_archive(folder, tmp_path / "vit.tar.gz")
-    calls, found = [], []
+    calls = []
 
     def slow(source, target):
         calls.append(source)
@@ -243,13 +243,9 @@ def test_several_at_once_unpack_it_once(folder, tmp_path, monkeypatch):
         return extract_archive(source, target)
 
     monkeypatch.setattr(tar_archive, "extract_archive", slow)
-    threads = [threading.Thread(target=lambda: found.append(saved_model_folder(path))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(calls) == 1 and len(found) == 4 and len({*found}) == 1
-    assert read(found[0]) == CONTENTS
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        (found,) = {*pool.map(saved_model_folder, [path] * 4)}
+    assert len(calls) == 1 and read(found) == CONTENTS
 
 
 @pytest.mark.parametrize("url", ["/vit/1.tar.gz", "/vit/1?version=2"])
