@@ -13,7 +13,7 @@ from reference.small import run_live
 
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.formats import precisions_of
-from keras_vit.export.openvino import TELEMETRY, export_openvino, few_shapes
+from keras_vit.export.openvino import TELEMETRY, export_openvino
 
 needs_openvino = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("openvino", "nncf"))), reason="openvino and nncf are not installed"
@@ -21,7 +21,6 @@ needs_openvino = pytest.mark.skipif(
 
 
 @pytest.mark.slow
-@needs_openvino
 def test_a_folder_holds_every_precision(openvino_folder, model):
     folder, precisions = openvino_folder / "openvino", precisions_of("openvino")
     names = {f"model_{precision}{suffix}" for precision in precisions for suffix in (".xml", ".bin")}
@@ -33,15 +32,6 @@ def test_a_folder_holds_every_precision(openvino_folder, model):
     rows = json.loads((openvino_folder / "verification.json").read_text())["formats"]
     for name, size in sizes.items():
         assert rows[f"openvino_{name}"]["bytes"] == size + (folder / f"model_{name}.xml").stat().st_size
-
-
-@pytest.mark.parametrize("calls", [1, 60])
-def test_models_of_few_shapes_are_compiled(calls):
-    compiled = []
-    model_for = few_shapes(lambda shape: compiled.append(shape) or [shape])
-    found = [model_for(shape)[0] for shape in [(16,), (3,), (1,), (7,)] * calls]
-    assert found == [(16,), (3,), None, None] * calls
-    assert compiled == [(16,), (3,), None]
 
 
 @pytest.mark.slow
@@ -67,7 +57,6 @@ def test_nncf_quantizes_our_onnx_file(exported, model):
 
 
 @pytest.mark.slow
-@needs_openvino
 def test_the_xml_file_contains_the_digest_of_its_weights(openvino_folder, tmp_path):
     for suffix in (".xml", ".bin"):
         shutil.copyfile(openvino_folder / f"openvino/model_float32{suffix}", tmp_path / f"m{suffix}")
