@@ -102,13 +102,6 @@ def test_labels_that_do_not_fit_the_model_or_task_are_refused(classes, change, t
         evaluate(Fixed(np.zeros((len(samples), classes))), change(samples), task=task)
 
 
-def test_a_model_without_a_head_is_refused(samples):
-    model = Fixed(np.zeros((1, 2)))
-    model.is_classifier = False
-    with pytest.raises(ValueError, match="this model has no classification head"):
-        evaluate(model, samples)
-
-
 @pytest.mark.parametrize(
     "task, scores", [("multi_label", multi_label_scores), ("regression", regression_scores)]
 )

@@ -57,11 +57,6 @@ def test_another_file_is_refused(held, words, write):
         read_real_labels(write(held))
 
 
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="cannot read .*real.json"):
-        read_real_labels(tmp_path / "real.json")
-
-
 @pytest.mark.parametrize(
     "samples, words",
     [

@@ -120,8 +120,6 @@ def test_weights_that_are_not_finite_are_named(tmp_path):
 def test_wrong_arguments_models_and_backends_are_refused(model, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"warmup must be a tuple, each item a positive int; got \(0,\)"):
         export_saved_model(model, tmp_path / "1", warmup=(0,))
-    with pytest.raises(ValueError, match="task must be one of .*; got 'words'"):
-        export_saved_model(model, tmp_path / "1", task="words")
     with pytest.raises(
         ValueError, match="expected a VisionTransformer or an ImageSegmenter to export; got Seq"
     ):

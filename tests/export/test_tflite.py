@@ -54,7 +54,6 @@ def test_the_batch_and_the_size_are_fixed(exported, any_size, tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"precision": "int4"}, "precision must be one of 'float32', .*; got 'int4'"),
         ({"precision": "int8"}, "int8 is calibrated on images"),
         ({"calibration": pixels(1)}, "options of int8 only; got precision 'dynamic_int8'"),
         ({"integer_io": "uint8"}, "options of int8 only; got precision 'dynamic_int8'"),

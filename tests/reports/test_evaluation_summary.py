@@ -218,11 +218,6 @@ def test_of_many_classes_the_worst_are_listed_and_no_matrix_is_drawn():
     assert len(accuracies) == 100 and accuracies == sorted(accuracies)
 
 
-def test_labels_that_do_not_fit_the_model_are_refused(model):
-    with pytest.raises(ValueError, match="labels up to 7, but the model has 5 classes"):
-        evaluated(model, Samples(encoded(1)[0], (7,)))
-
-
 def test_a_split_whose_pixels_are_all_ignored_has_no_examples_of_classes():
     files = (png_bytes(Image.new("L", (16, 16))),) * 3
     ignored = MaskSamples(files, files, values=(255,) * 256)
