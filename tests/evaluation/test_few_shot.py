@@ -3,7 +3,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made.folders import write_classes
 from made.sampling import some
 from made.unread import Unread
 from reference.comparing import numpy
@@ -20,12 +19,6 @@ from keras_vit.evaluation.representations import representations
 
 pytestmark = pytest.mark.usefixtures("eager")
 FUNCTIONS = few_shot, probe_blocks
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    root = write_classes(tmp_path_factory.mktemp("data") / "images", ("a", "b", "c"), count=15)
-    return load_dataset(f"folder:{root}")
 
 
 def test_every_accuracy_is_the_official_ones_within_one_image(golden):

@@ -1,14 +1,13 @@
 import numpy as np
 import pytest
 from made.encoded import encoded
-from made.folders import write_classes
 from made.unread import Unread
 from PIL import Image
 from reference.comparing import numpy, randomize
 from reference.small import SMALL, small
 
 from keras_vit import ImageSegmenter, Preprocessing, VisionTransformer
-from keras_vit.data.datasets import Samples, load_dataset
+from keras_vit.data.datasets import Samples
 from keras_vit.data.masks import MaskSamples
 from keras_vit.evaluation import (
     evaluate,
@@ -22,10 +21,9 @@ from keras_vit.evaluation import (
 pytestmark = pytest.mark.usefixtures("eager")
 
 
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory):
-    root = write_classes(tmp_path_factory.mktemp("data") / "images", ("a", "b", "c"), count=15)
-    return load_dataset(f"folder:{root}").split("train")
+@pytest.fixture
+def samples(dataset):
+    return dataset.split("train")
 
 
 class Fixed:

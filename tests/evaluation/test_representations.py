@@ -1,20 +1,12 @@
 import keras
 import pytest
 from made.devices import devices
-from made.folders import write_classes
 from reference.comparing import assert_close, numpy
 from reference.small import small
 
-from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation.representations import representations
 
 pytestmark = pytest.mark.usefixtures("eager")
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    root = write_classes(tmp_path_factory.mktemp("data") / "images", ("a", "b", "c"), count=15)
-    return load_dataset(f"folder:{root}")
 
 
 @pytest.mark.parametrize("num_classes", [5, None])
