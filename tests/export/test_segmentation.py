@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
-from made.browser import CAMERA, WEBGPU, chromium, served
+from made.browser import CAMERA, WEBGPU, chromium, opened, served
 from made.exports import HEADS, SCENE, pixels, segmenter
 from made.refusals import assert_is, tables
 from PIL import Image
@@ -228,15 +228,6 @@ def test_integers_go_in_where_they_are_asked_for(model, saved, tmp_path):
     assert np.mean(found == run_live(model, pixels(3, (16, 24))).argmax(-1)) > 0.7
 
 
-def opened(browser, url):
-    """A page with the camera that has loaded its model, and its errors so far, which go on."""
-    tab, errors = browser.new_page(permissions=["camera"]), []
-    tab.on("pageerror", lambda error: errors.append(str(error)))
-    tab.goto(url)
-    tab.evaluate("ready")
-    return tab, errors
-
-
 def wait(tab, condition):
     """Playwright's own function evaluates a string, which the page does not allow."""
     pause = "await new Promise(done => setTimeout(done, 20))"
@@ -255,7 +246,7 @@ def test_pages_show_the_classes_over_pictures_and_the_camera(head, tmp_path):
     expected = exported.outputs(images)["class_map"][0]
     with served(page) as url, chromium(*WEBGPU, *CAMERA) as browser:
         for accelerator in ("webgpu", "wasm"):
-            tab, errors = opened(browser, f"{url}/#{accelerator}")
+            tab, _, errors = opened(browser, f"{url}/#{accelerator}", permissions=["camera"])
             name = {"webgpu": "WebGPU", "wasm": "WebAssembly"}[accelerator]
             assert tab.inner_text("#status") == f"Ready, on {name}."
             tab.set_input_files("#file", file)

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from made.browser import CAMERA, DESK, PHONE, WEBGPU, chromium, served
+from made.browser import CAMERA, DESK, PHONE, WEBGPU, chromium, opened, served
 from made.exports import NAMES, pixels, shared_model
 from made.pages import Page
 from PIL import Image
@@ -167,16 +167,6 @@ def test_what_no_page_can_show_is_refused(saved_model, model, tmp_path, monkeypa
 
 
 # ---- In Chromium
-
-
-def opened(browser, url, **options):
-    """A page that has loaded its model, and the requests and errors so far, which go on."""
-    tab, requests, errors = browser.new_page(**options), [], []
-    tab.on("request", lambda request: requests.append(request.url))
-    tab.on("pageerror", lambda error: errors.append(str(error)))
-    tab.goto(url)
-    tab.evaluate("ready")
-    return tab, requests, errors
 
 
 def result_of(tab, file):

@@ -40,3 +40,13 @@ def served(folder):
     handler = functools.partial(Handler, directory=folder)
     with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
+
+
+def opened(browser, url, **options):
+    """An exported page that has loaded its model, and the requests and errors so far, which go on."""
+    tab, requests, errors = browser.new_page(**options), [], []
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.goto(url)
+    tab.evaluate("ready")
+    return tab, requests, errors
