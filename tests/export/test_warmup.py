@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf import empty_pb2
+from google.protobuf.unknown_fields import UnknownFieldSet
 from reference.small import one_block
 from tensorflow.core.framework import tensor_pb2
 
@@ -9,23 +11,9 @@ from keras_vit.export.warmup import FILE, warmup_requests, write_warmup
 
 
 def fields(message):
-    """(number, content) of the length-delimited fields of a protobuf message, as in its wire format."""
-
-    def varint(place):
-        number = shift = 0
-        while True:
-            number |= (message[place] & 0x7F) << shift
-            place, shift = place + 1, shift + 7
-            if message[place - 1] < 0x80:
-                return number, place
-
-    place = 0
-    while place < len(message):
-        key, place = varint(place)
-        assert key & 7 == 2
-        length, place = varint(place)
-        yield key >> 3, message[place : place + length]
-        place += length
+    """(number, content) of the fields of a protobuf message whose type is not known."""
+    unknown = UnknownFieldSet(empty_pb2.Empty.FromString(message))
+    return [(field.field_number, field.data) for field in unknown]
 
 
 def requests(folder):
