@@ -11,15 +11,13 @@ from keras import ops
 from keras_vit.engine.adapting import plain_arrays
 from keras_vit.export import signatures
 from keras_vit.export.checks import damaged
-from keras_vit.export.description import FILE, LABELS, describe, read_description
+from keras_vit.export.description import LABELS, describe, read_description
 from keras_vit.export.outputs import outputs_of
 from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.models import VisionTransformer
 from keras_vit.models.configured import ConfiguredModel, backbone
 from keras_vit.rules import integer, items
 from keras_vit.writing import atomic_path
-
-ASSETS = {FILE: "description", LABELS: "labels"}  # attributes of the exported object, by file
 
 
 def export_saved_model(model, path, *, task=None, representation=False, warmup=(1,), seed=0):
@@ -89,12 +87,8 @@ def export_saved_model(model, path, *, task=None, representation=False, warmup=(
     description = describe(copy, task, seed)
     with atomic_path(path, overwrite=False) as temporary:
         exported, served = _exported(copy, description)
-        for file, text in description.files.items():
-            asset = temporary.with_name(file)
-            asset.write_text(text, encoding="utf-8")
-            setattr(exported, ASSETS[file], tf.saved_model.Asset(os.fspath(asset)))
         requests = warmup_requests(description, warmup, "serving_bytes" in served) if warmup else None
-        save(exported, temporary, served, requests)
+        save(exported, temporary, served, description.files, requests)
     return path
 
 
@@ -103,12 +97,24 @@ def write_job(job, path):
     export_saved_model(job.model, path, task=job.task, representation=job.representation, seed=job.seed)
 
 
-def save(exported, path, served, requests=None):
+def save(exported, path, served, files, requests=None):
     """Write an object with its signatures and, if there are some, TF Serving's warm-up requests.
+
+    Args:
+        exported: The object; it gets the attributes `description` and, with class names, `labels`.
+        path: Folder in `atomic_path`.
+        served: dict of its signatures by name.
+        files: dict of the texts of its assets by file name.
+        requests: As for `write_warmup`.
 
     Raises:
         OSError: if it cannot be written, with the reason in one line.
     """
+    for file, text in files.items():
+        asset = path.with_name(file)
+        asset.write_text(text, encoding="utf-8")
+        attribute = "labels" if file == LABELS else "description"
+        setattr(exported, attribute, tf.saved_model.Asset(os.fspath(asset)))
     try:
         tf.saved_model.save(exported, os.fspath(path), signatures=served)
         if requests:

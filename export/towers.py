@@ -1,7 +1,6 @@
 """The text tower of an image-text model, and both towers, as SavedModel and LiteRT."""
 
 import json
-import os
 import pathlib
 import zipfile
 
@@ -95,10 +94,7 @@ def export_image_text(model, path, signatures=SIGNATURES):
     with atomic_path(path, overwrite=False) as temporary:
         # As in `export_saved_model`, the attributes hold TensorFlow's variables, not Keras's.
         exported = tf.train.Checkpoint(variables=[variable.value for variable in part.variables], **served)
-        asset = temporary.with_name(FILE)
-        asset.write_text(_description(model), encoding="utf-8")
-        exported.description = tf.saved_model.Asset(os.fspath(asset))
-        save(exported, temporary, served)
+        save(exported, temporary, served, {FILE: _description(model)})
     return path
 
 
