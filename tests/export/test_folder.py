@@ -48,18 +48,16 @@ def test_an_export_beyond_its_tolerance_is_discarded(model, copied, tmp_path, mo
     assert [*tmp_path.iterdir()] == []
 
 
-KINDS = {
-    "mixed": ({"dtype": "mixed_bfloat16"}, {}, "logits"),
-    "representation": ({"pooling": "gap"}, {"representation": True}, "representation"),
-    "regression": ({}, {"task": "regression"}, "values"),
-    "any size": ({"image_size": (None, None), "position_grid": (4, 4)}, {"image_size": (16, 24)}, "logits"),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_model_is_exported(kind, tmp_path):
-    options, more, output = KINDS[kind]
+@pytest.mark.parametrize(
+    "options, more, output",
+    [
+        ({"dtype": "mixed_bfloat16"}, {}, "logits"),
+        ({"pooling": "gap"}, {"representation": True}, "representation"),
+    ],
+)
+def test_a_model_that_exports_are_no_copies_of_is_exported(options, more, output, tmp_path):
+    """Other kinds of models: test_formats.py, and by this function test_web.py."""
     report = export_folder(one_block(**options), tmp_path / "export", precisions=("float32",), **more)
     for row in report["formats"].values():
         assert row["max_logit_difference"] <= 1e-5
