@@ -28,16 +28,10 @@ def test_fields_of_later_versions_are_ignored(description):
 
 def test_a_field_that_is_missing_is_refused(description):
     values = json.loads(description.as_json())
-    for name in ("seed", "mean", "std", "kind", "around"):  # have defaults
-        del values[name]
-    found = parse_description(json.dumps(values), "m.onnx")
-    assert (found.seed, found.mean, found.std, found.kind, found.around) == (
-        0,
-        None,
-        None,
-        "classifier",
-        None,
-    )
+    defaults = {"seed": 0, "mean": None, "std": None, "kind": "classifier", "around": None}
+    values = {name: value for name, value in values.items() if name not in defaults}
+    found = vars(parse_description(json.dumps(values), "m.onnx"))
+    assert {name: found[name] for name in defaults} == defaults
     fewer = {name: value for name, value in values["architecture"].items() if name != "pooling"}
     assert parse_description(json.dumps(values | {"architecture": fewer}), "m.onnx").architecture == {
         **values["architecture"],
