@@ -32,6 +32,9 @@ TRAINED = {
     "hybrid": {**MODEL, "patch_size": 1, "resnet": (1,), "resnet_width": 32},
 }
 
+# Bytes of a weight, and how far the logits may be from the live model's.
+WIDTHS_AND_BOUNDS = {"float32": (4, 1e-5), "float16": (2, 5e-3), "dynamic_int8": (1, 0.06), "int8": (1, 0.25)}
+
 
 @pytest.fixture(scope="module")
 def trained(shared_folder):
@@ -51,7 +54,7 @@ def trained(shared_folder):
 )
 def test_each_precision_keeps_the_accuracy_of_a_trained_model(name, integer_io, trained, tmp_path):
     model, dataset = open_model(trained(name)), load_dataset("digits", RECIPES["digits"].seed)
-    formats, precisions = ["tflite", "onnx_int8"], ["float32", "float16", "dynamic_int8", "int8"]
+    formats, precisions = ["tflite", "onnx_int8"], [*WIDTHS_AND_BOUNDS]
     if importlib.util.find_spec("nncf"):
         formats = [*formats, "openvino"]
         if name == "map":  # Its RMS norms lose too much in OpenVINO's bfloat16.
@@ -66,12 +69,7 @@ def test_each_precision_keeps_the_accuracy_of_a_trained_model(name, integer_io, 
     for row in report["formats"].values():
         assert row["warning"] is None
         assert row["agreement"] >= 0.99 and row["score"] >= live - 0.003
-    for precision, width, bound in (
-        ("float32", 4, 1e-5),
-        ("float16", 2, 5e-3),
-        ("dynamic_int8", 1, 0.06),
-        ("int8", 1, 0.25),
-    ):
+    for precision, (width, bound) in WIDTHS_AND_BOUNDS.items():
         row = report["formats"][f"tflite_{precision}"]
         assert row["max_logit_difference"] <= bound
         weights = width * model.count_params()
