@@ -20,7 +20,7 @@ from keras_vit.export import formats
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.folder import export_folder
-from keras_vit.export.formats import FORMATS, SAVED_MODEL, ExportJob, choose_formats, format_of, suffix_of
+from keras_vit.export.formats import FORMATS, SAVED_MODEL, ExportJob, choose_formats, format_of
 from keras_vit.export.saved_model import export_saved_model, float32_copy
 from keras_vit.export.verify import BATCH
 from keras_vit.layers import attention
@@ -311,18 +311,6 @@ print(*formats.titles(), *formats.precisions_of(), *formats.suffixes())
         [sys.executable, "-c", program], capture_output=True, check=True, text=True
     ).stdout
     assert printed.split() == [*formats.titles(), *formats.precisions_of(), *formats.suffixes()]
-
-
-@pytest.mark.parametrize(
-    "source, suffix",
-    [
-        *(("m.tflite", ".tflite"), ("~/runs/m.onnx", ".onnx"), ("export/vit.tgz", ".tgz")),
-        *(("https://host/m.tflite?download=true", ".tflite"), ("http://host/vit.tar.gz?a=b#c", ".tar.gz")),
-        *(("https://host/vit.npz?like=m.onnx", None), ("https://host/vit.npz#.tgz", None), ("m.keras", None)),
-    ],
-)
-def test_exports_are_recognized_by_their_suffix(source, suffix):
-    assert suffix_of(source) == suffix
 
 
 def test_a_file_is_of_the_format_of_its_suffix_and_a_folder_is_a_page_or_a_saved_model(tmp_path):
