@@ -17,6 +17,7 @@ from keras_vit.tasks import get_task, task_of_class
 
 FILE = "keras_vit.json"  # in SavedModels, LiteRT and ONNX files
 LABELS = "labels.txt"  # one class name a line
+RESIZING = ("resize", "crop_fraction", "interpolation", "antialias")  # as in `Preprocessing`
 # The options that are not in `Description.architecture`.
 NOT_ARCHITECTURE = ("preprocessing", "class_names", "task", "split_seed")
 # The classes of models that are exported, by their kind.
@@ -121,15 +122,9 @@ class Description:
     @property
     def preprocessing(self):
         """Makes of any images the float32 ones in [0, 1] that the export takes."""
-        return Preprocessing(
-            image_size=None if self.image_size == DYNAMIC_SIZE else self.image_size,
-            resize=self.resize,
-            crop_fraction=self.crop_fraction,
-            interpolation=self.interpolation,
-            antialias=self.antialias,
-            mean=(0.0,) * self.channels,
-            std=(1.0,) * self.channels,
-        )
+        options = {name: getattr(self, name) for name in RESIZING}
+        options |= {"mean": (0.0,) * self.channels, "std": (1.0,) * self.channels}
+        return Preprocessing(None if self.image_size == DYNAMIC_SIZE else self.image_size, **options)
 
     @property
     def live_preprocessing(self):
@@ -203,7 +198,7 @@ def describe(model, task=None, seed=0):
         seed=seed,
         kind=model.kind,
         around=None if encoder is model else _arguments(model),
-        **{name: prepare[name] for name in ("resize", "crop_fraction", "interpolation", "antialias")},
+        **{name: prepare[name] for name in RESIZING},
         **{name: tuple(prepare[name]) for name in ("mean", "std")},
     )
 
