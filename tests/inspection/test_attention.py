@@ -101,7 +101,7 @@ def test_a_patch_that_all_tokens_attend_to_is_bright():
         assert found[1, 2] > 2 * np.delete(found.ravel(), 6).max()
 
 
-def test_no_attention_to_any_patch_gives_a_uniform_map():
+def test_no_attention_to_any_patch_gives_a_uniform_map_and_a_distance_of_0():
     """The scores of all patches underflow to zero, and dividing by their sum would give NaN."""
     model = VisionTransformer(16, 8, 8, 1, 8, 1, position_embedding="none")
     set_attention(model, query=np.zeros((8, 8)), key=np.eye(8), query_bias=1e4 * np.eye(8)[0])
@@ -110,6 +110,7 @@ def test_no_attention_to_any_patch_gives_a_uniform_map():
     assert attention_scores(model, images)[0, 0, 0].tolist() == [1, 0, 0, 0, 0]
     for function in (attention_rollout, attention_maps):
         np.testing.assert_allclose(function(model, images), 1 / 4)
+    assert attention_distance(model, images).tolist() == [[[0]]]
 
 
 def test_half_precision_gives_float32_close_to_it():

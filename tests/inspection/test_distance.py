@@ -3,11 +3,10 @@ import math
 import numpy as np
 import pytest
 from made.sampling import some
-from reference.attention_numpy import MODELS, inspected, set_attention, set_uniform_attention
+from reference.attention_numpy import MODELS, inspected, set_uniform_attention
 from reference.comparing import assert_close
 from reference.small import HYBRID, images_for, small
 
-from keras_vit import VisionTransformer
 from keras_vit.inspection import attention_distance
 
 
@@ -59,21 +58,3 @@ def test_distances_of_rectangular_patches_and_after_a_stem_are_in_pixels_of_the_
         model = set_uniform_attention(small(**options))
         found = attention_distance(model, images_for(model))
         np.testing.assert_allclose(found, mean_distance(*patches), rtol=1e-5)
-
-
-def one_hot(pooling="gap", query_bias=0.0, size=20.0):
-    """A model of 2×3 patches whose tokens are one-hot position embeddings."""
-    model = VisionTransformer((16, 24), 8, 8, 2, 8, 1, pooling=pooling)
-    model.get_layer("patch_embedding").kernel.assign(np.zeros((8, 8, 3, 8)))
-    for i in range(2):  # the block is the identity
-        block = model.get_layer(f"encoder_block_{i}")
-        block.attention.out.kernel.assign(np.zeros((1, 8, 8)))
-        block.mlp.dense_1.kernel.assign(np.zeros((8, 8)))
-    prefix = model.num_prefix_tokens
-    model.get_layer("position_embedding").table.assign(np.eye(6 + prefix, 8)[np.newaxis])
-    return set_attention(model, query=size * np.eye(8), key=size * np.eye(8), query_bias=query_bias)
-
-
-def test_attention_to_the_class_token_alone_counts_as_0():
-    model = one_hot("token", query_bias=1e3 * np.eye(8)[0])
-    assert attention_distance(model, np.zeros((1, 16, 24, 3), "float32")).tolist() == [[[0], [0]]]
