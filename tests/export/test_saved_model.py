@@ -130,11 +130,6 @@ def test_wrong_arguments_models_and_backends_are_refused(model, tmp_path, monkey
     assert [*tmp_path.iterdir()] == []
 
 
-def test_the_next_version_is_suggested(saved_model, model):
-    with pytest.raises(ValueError, match="1' exists; '.*2' is free"):
-        export_saved_model(model, saved_model)
-
-
 def test_a_write_that_fails_ends_in_one_line(model, tmp_path):
     with pytest.raises(OSError) as error, largest_file(10_000):
         export_saved_model(model, tmp_path / "1")
