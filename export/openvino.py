@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import io
 import json
@@ -154,14 +155,12 @@ def few_shapes(compiled, count=2):
         >>> [model_for(size) for size in (16, 3, 1, 7, 3)], shapes
         ([16, 3, None, None, 3], [16, 3, None])
     """
-    made = {}
+    compiled, own = functools.cache(compiled), set()
 
     def model_for(shape):
-        if shape not in made and len(made) >= count:
-            shape = None
-        if shape not in made:
-            made[shape] = compiled(shape)
-        return made[shape]
+        if len(own) < count:
+            own.add(shape)
+        return compiled(shape if shape in own else None)
 
     return model_for
 
