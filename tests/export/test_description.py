@@ -57,10 +57,9 @@ def test_a_field_that_is_missing_is_refused(description):
 )
 def test_what_describes_no_model_is_refused_in_one_line(change, description):
     text = change if isinstance(change, str) else json.dumps({**json.loads(description.as_json()), **change})
-    message = "'m.onnx' is damaged, or cannot be opened here: keras_vit.json: "
-    with pytest.raises(ValueError, match=message) as error:
+    message = "^'m.onnx' is damaged, or cannot be opened here: keras_vit.json: .*$"  # in one line
+    with pytest.raises(ValueError, match=message):
         parse_description(text, "m.onnx")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "end\n", "u\u2028n"])

@@ -99,9 +99,8 @@ def test_a_damaged_saved_model_is_said_to_be_damaged(part, saved_model, tmp_path
     shutil.copytree(saved_model, tmp_path / "saved")
     damaged = tmp_path / "saved" / part
     damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
-    with pytest.raises(ValueError, match="saved' is damaged, or cannot be opened here: ") as caught:
+    with pytest.raises(ValueError, match="^.*saved' is damaged, or cannot be opened .*$"):  # in one line
         open_exported(tmp_path / "saved")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", FILES_OF_DATA)

@@ -258,9 +258,8 @@ def test_half_a_file_is_refused_in_one_line(row, path_of, tmp_path, monkeypatch)
     content = path_of(row).read_bytes()
     half = tmp_path / f"half{row.suffixes[0]}"
     half.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match="damaged|was not exported|is no archive") as caught:
+    with pytest.raises(ValueError, match="^.*(damaged|was not exported|is no archive).*$"):
         open_exported(half)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture(scope="module")
@@ -276,9 +275,9 @@ def overflowing(tmp_path_factory):
 @pytest.mark.parametrize("row", rows(first_of_each(CONVERTED)))
 def test_outputs_that_are_not_finite_are_refused(row, job, overflowing, tmp_path):
     job = dataclasses.replace(checked(row, job), saved_model=overflowing)
-    with pytest.raises(ValueError, match="the converted .* model computes NaN or infinite logits") as caught:
+    with pytest.raises(ValueError, match="^the converted .* model computes NaN or infinite logits.*$"):
         row.write(job, tmp_path / f"model{row.suffixes[0]}")
-    assert "\n" not in str(caught.value) and [*tmp_path.iterdir()] == []
+    assert [*tmp_path.iterdir()] == []
 
 
 # The registry ------------------------------------------------------------------------------------

@@ -155,9 +155,8 @@ def test_a_keras_file_holds_the_saved_model_and_what_was_trained(kind, saved_mod
     outer.compile("sgd", "mse")
     outer.fit(pixels(), np.ones((3, 2)), verbose=0)
     outer.save("outer.keras")
-    with pytest.raises(ValueError, match="runs the SavedModel .*, which is a program.*safe_mode=False") as e:
+    with pytest.raises(ValueError, match="^.*runs the SavedModel .*, which is a program.*safe_mode=False.*$"):
         keras.saving.load_model("outer.keras")
-    assert "\n" not in str(e.value)
     expected, config = outer(pixels()), outer.get_layer("vit").get_config()
     loaded = moved(outer)
     assert loaded.get_layer("vit").get_config() == config
@@ -282,9 +281,8 @@ def test_what_cannot_be_called_with_one_input_is_refused(call, specs, message, t
     function = tf.function(call)
     if specs is not None:
         function.get_concrete_function(**{name: tf.TensorSpec(shape) for name, shape in specs.items()})
-    with pytest.raises(ValueError, match=message) as e:
+    with pytest.raises(ValueError, match=f"^.*{message}.*$"):  # in one line
         SavedModelLayer(saved(tmp_path / "1", function))
-    assert "\n" not in str(e.value)
 
 
 def test_a_signatures_inputs_are_its_own(foreign):

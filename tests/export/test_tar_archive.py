@@ -159,9 +159,8 @@ def test_nothing_but_plain_files_below_the_folder_is_written_and_as_much_as_decl
         (name, content), message = HOSTILE[kind]
         entry = (name.format(here=tmp_path) if isinstance(name, str) else name, content)
         archive_of(path, *CONTENTS.items(), entry)
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ValueError, match=f"^.*({message}).*$"):  # in one line
         extract_archive(path, tmp_path / "deep" / "new")
-    assert "\n" not in str(error.value)
     assert [*tmp_path.rglob("*")] == [path, tmp_path / "deep"]
 
 

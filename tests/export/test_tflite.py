@@ -100,9 +100,8 @@ def test_what_does_not_convert_or_no_gpu_computes_is_refused(
     monkeypatch.setattr(
         RowOutputs, "of_litert", lambda self, images, stages: {"logits": compute(stages(images)["logits"])}
     )
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=f"^.*{message}.*$"):  # in one line
         export_tflite(saved_model, tmp_path / "model.tflite")
-    assert "\n" not in str(caught.value)
     assert [*tmp_path.iterdir()] == []
 
 
