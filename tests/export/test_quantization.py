@@ -4,7 +4,6 @@ import importlib.util
 
 import numpy as np
 import pytest
-from ai_edge_litert.interpreter import Interpreter
 from made.exports import pixels
 from reference.comparing import assert_close
 from reference.small import run_live
@@ -77,12 +76,6 @@ def test_each_precision_keeps_the_accuracy_of_a_trained_model(name, integer_io, 
         assert weights * 0.95 < row["bytes"] < weights * 1.1 + 100_000
 
 
-def details(path):
-    runner = Interpreter(model_path=str(path)).get_signature_runner("serving_default")
-    (given,) = runner.get_input_details().values()
-    return given["dtype"], given["quantization"]
-
-
 @pytest.mark.parametrize(
     "integer_io, zero", [("uint8", 0), pytest.param("int8", -128, marks=pytest.mark.slow)]
 )
@@ -92,7 +85,8 @@ def test_integer_inputs_are_pixels_and_hidden_by_open_exported(
     calibration = 0.25 + 0.5 * pixels(8)  # neither black nor white anywhere
     options = {"precision": "int8", "batch_size": 2, "calibration": calibration, "integer_io": integer_io}
     path = export_tflite(saved_model, tmp_path / "model.tflite", **options)
-    assert details(path) == (np.dtype(integer_io), (pytest.approx(1 / 255), zero))
+    given = tflite.open_runner(path).get_input_details()["images"]
+    assert (given["dtype"], given["quantization"]) == (np.dtype(integer_io), (pytest.approx(1 / 255), zero))
     opened, images = open_exported(path), 0.25 + 0.5 * pixels(5)
     for batch in (0, 1, 2, 5):
         found = opened.outputs(images[:batch])

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from ai_edge_litert.interpreter import Interpreter
 from made.browser import CAMERA, WEBGPU, chromium, opened, served
 from made.exports import HEADS, SCENE, pixels, segmenter
 from made.refusals import assert_is, tables
@@ -25,7 +24,7 @@ from keras_vit.export.hub import Facts
 from keras_vit.export.hub_card import model_card
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.tflite import export_tflite
+from keras_vit.export.tflite import export_tflite, open_runner
 from keras_vit.export.tolerance import Tolerance
 from keras_vit.export.verify import Reference
 from keras_vit.export.web import check_model, export_web
@@ -95,7 +94,7 @@ def test_masks_have_the_sizes_of_the_images(model, loaded):
 
 
 def test_litert_gives_bytes_that_are_the_live_maps(model, litert):
-    runner = Interpreter(model_path=str(litert)).get_signature_runner("serving_default")
+    runner = open_runner(litert)
     details = runner.get_output_details()
     assert [*details] == ["class_map"] and details["class_map"]["dtype"] is np.uint8
     images, exported = pixels(3, (16, 24)), open_exported(litert)
@@ -222,7 +221,7 @@ def test_every_head_gives_masks_at_its_size_or_at_any(head, size, tmp_path):
 def test_integers_go_in_where_they_are_asked_for(model, saved, tmp_path):
     options = {"calibration": pixels(9, (16, 24)), "integer_io": "uint8", "precision": "int8"}
     path = export_tflite(saved, tmp_path / "m.tflite", **options)
-    runner = Interpreter(model_path=str(path)).get_signature_runner("serving_default")
+    runner = open_runner(path)
     assert runner.get_input_details()["images"]["dtype"] is np.uint8
     found = open_exported(path).outputs(pixels(3, (16, 24)))["class_map"]
     assert np.mean(found == run_live(model, pixels(3, (16, 24))).argmax(-1)) > 0.7

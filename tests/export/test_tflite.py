@@ -4,7 +4,6 @@ import shutil
 import pytest
 import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter
 from made.exports import pixels
 from made.sampling import some
 from reference.comparing import assert_close
@@ -13,15 +12,11 @@ from reference.small import run_live
 from keras_vit.export import tflite
 from keras_vit.export.litert.metadata import read_tflite_description
 from keras_vit.export.row_outputs import RowOutputs
-from keras_vit.export.tflite import export_tflite
-
-
-def runner(path):
-    return Interpreter(model_path=str(path)).get_signature_runner("serving_default")
+from keras_vit.export.tflite import export_tflite, open_runner
 
 
 def input_shape(path):
-    return [*runner(path).get_input_details()["images"]["shape_signature"]]
+    return [*open_runner(path).get_input_details()["images"]["shape_signature"]]
 
 
 def operations(path):
@@ -45,10 +40,10 @@ def test_the_batch_and_the_size_are_fixed(exported, any_size, tmp_path):
     path = export_tflite(folder, tmp_path / "m.tflite", **options)
     assert input_shape(path) == [3, 24, 48, 3]
     images = pixels(3, (24, 48))
-    assert_close(runner(path)(images=images)["logits"], run_live(model, images), 1e-5)
+    assert_close(open_runner(path)(images=images)["logits"], run_live(model, images), 1e-5)
     assert read_tflite_description(path).preprocessing.image_size == (24, 48)
     with pytest.raises((ValueError, RuntimeError)):
-        runner(path)(images=pixels(7, (24, 48)))
+        open_runner(path)(images=pixels(7, (24, 48)))
 
 
 @pytest.mark.parametrize(
