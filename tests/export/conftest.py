@@ -82,6 +82,13 @@ def any_size(shared_folder):
 
 
 @pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The cache of downloads, which is empty."""
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def copied(saved_model, monkeypatch):
     """Makes `export_folder` copy the SavedModel of `exported` where it would write one."""
     monkeypatch.setattr(

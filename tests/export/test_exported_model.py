@@ -104,8 +104,7 @@ def test_a_damaged_saved_model_is_said_to_be_damaged(part, saved_model, tmp_path
 
 
 @pytest.mark.parametrize("name", FILES_OF_DATA)
-def test_data_is_opened_from_a_url_without_trust(name, exported, tmp_path, monkeypatch):
-    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path))
+def test_data_is_opened_from_a_url_without_trust(name, exported, cache):
     content = (exported / name).read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     with serving(Server()) as server:
@@ -132,8 +131,7 @@ def program(saved_model, tmp_path):
     return saved_function(writes, tmp_path / "evil", saved_model / "assets"), mark
 
 
-def test_a_program_is_opened_from_a_url_with_trust_only(program, tmp_path, monkeypatch):
-    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+def test_a_program_is_opened_from_a_url_with_trust_only(program, cache, tmp_path):
     folder, mark = program
     content = make_archive(folder, tmp_path / "evil.tar.gz").read_bytes()
     with serving(Server()) as server:

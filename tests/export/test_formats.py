@@ -253,8 +253,7 @@ def test_another_publishers_folder_is_refused(row, job, tmp_path):
 
 
 @pytest.mark.parametrize("row", rows([row for row in first_of_each(FORMATS) if row.suffixes]))
-def test_half_a_file_is_refused_in_one_line(row, path_of, tmp_path, monkeypatch):
-    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+def test_half_a_file_is_refused_in_one_line(row, path_of, cache, tmp_path):
     content = path_of(row).read_bytes()
     half = tmp_path / f"half{row.suffixes[0]}"
     half.write_bytes(content[: len(content) // 2])

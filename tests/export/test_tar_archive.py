@@ -13,8 +13,8 @@ from made.servers import Server, file, serving
 
 from keras_vit.export import tar_archive
 from keras_vit.export.tar_archive import extract_archive, make_archive, saved_model_folder
-from keras_vit.weights import download
 
+pytestmark = pytest.mark.usefixtures("cache")
 CONTENTS = {
     "saved_model.pb": b"a program",
     "variables/variables.index": b"an index",
@@ -38,15 +38,6 @@ def read(folder):
 @pytest.fixture
 def folder(tmp_path):
     return write(tmp_path / "vit" / "1")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(download, "WAITS", (0,))
-    return tmp_path / "cache"
 
 
 def archive_of(path, *entries):
