@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made.exports import pixels, saved_function
+from made.sampling import some
 from made.servers import Server, file, serving
 from reference.comparing import assert_same_arrays
 from reference.small import one_block
@@ -16,9 +17,6 @@ from keras_vit.export.litert.metadata import write_tflite
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.saved_model_layer import SavedModelLayer
 from keras_vit.export.tar_archive import make_archive
-
-SLOW = pytest.mark.slow
-FILES_OF_DATA = ("model_float32.tflite", "model.onnx")
 
 
 @pytest.fixture
@@ -92,9 +90,7 @@ def test_what_is_missing_or_of_another_kind_is_refused(tmp_path):
             open_exported(path)
 
 
-@pytest.mark.parametrize(
-    "part", ("saved_model.pb", pytest.param("variables/variables.data-00000-of-00001", marks=SLOW))
-)
+@pytest.mark.parametrize("part", some(["saved_model.pb", "variables/variables.data-00000-of-00001"], 2))
 def test_a_damaged_saved_model_is_said_to_be_damaged(part, saved_model, tmp_path):
     shutil.copytree(saved_model, tmp_path / "saved")
     damaged = tmp_path / "saved" / part
@@ -103,7 +99,7 @@ def test_a_damaged_saved_model_is_said_to_be_damaged(part, saved_model, tmp_path
         open_exported(tmp_path / "saved")
 
 
-@pytest.mark.parametrize("name", FILES_OF_DATA)
+@pytest.mark.parametrize("name", ["model_float32.tflite", "model.onnx"])
 def test_data_is_opened_from_a_url_without_trust(name, exported, cache):
     content = (exported / name).read_bytes()
     digest = hashlib.sha256(content).hexdigest()

@@ -16,16 +16,11 @@ from keras_vit.export.hub import Facts, Measurement, export_hub
 from keras_vit.export.saved_model import export_saved_model
 
 NAMES = {"name": "vit_s16.digits", "publisher": "me-2"}
-FACTS = {
-    "license": "Apache-2.0",
-    "trained_on": "digits",
-    "source": "from scratch",
-    "url": "https://example.org/vit/1.tar.gz",
-}
 
 
 def test_archive_card_and_metadata_are_written(model, saved_model, tmp_path):
-    facts = Facts(**FACTS, accuracy=(Measurement(0.9, "digits", "test", 355),))
+    accuracy = (Measurement(0.9, "digits", "test", 355),)
+    facts = Facts("Apache-2.0", "digits", accuracy, "from scratch", "https://example.org/vit/1.tar.gz")
     files = export_hub(saved_model, tmp_path / "hub", **NAMES, version=3, facts=facts)
     assert sorted(tmp_path.rglob("*"))[1:] == sorted(files.values())
     with tarfile.open(files["archive"]) as tar:

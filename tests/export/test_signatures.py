@@ -7,6 +7,7 @@ import tensorflow as tf
 from made.encoded import converted, encoded
 from made.exports import pixels
 from made.photos import FORMATS, ORIENTATIONS, photo, waves
+from made.sampling import some
 from PIL import Image
 from reference.comparing import assert_close
 from reference.small import HYBRID, one_block
@@ -14,7 +15,6 @@ from reference.small import HYBRID, one_block
 from keras_vit import Preprocessing
 from keras_vit.export.saved_model import export_saved_model
 
-SLOW = pytest.mark.slow
 KINDS = {  # Pillow's mode, the format, (height, width)
     "jpeg": ("RGB", "JPEG", (45, 61)),
     "gray.jpeg": ("L", "JPEG", (20, 16)),
@@ -177,7 +177,7 @@ def test_a_model_of_any_size_computes_each_image_at_its_own_size(free):
         assert_close(loaded(floats), live, 1e-5)
 
 
-@pytest.mark.parametrize("resnet", [False, pytest.param(True, marks=SLOW)])
+@pytest.mark.parametrize("resnet", some([False, True], 2))
 def test_images_that_the_patch_does_not_divide_are_refused(resnet, free, tmp_path):
     loaded, stride, patch = free[1], 1, r"\(8, 8\)"
     if resnet:

@@ -31,8 +31,7 @@ def test_similarities_are_the_cosines_of_the_patches_tokens(name, golden):
     assert found.dtype == "float32"
 
 
-STEM = ("patch_embedding", "position_embedding", "tokens")
-BLOCKS = (*STEM, "encoder_block_0", "encoder_block_1")
+BLOCKS = ("patch_embedding", "position_embedding", "tokens", "encoder_block_0", "encoder_block_1")
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,8 @@ from keras_vit.preprocessing import Preprocessing
 from keras_vit.reports.model_views import VIEWS, Subject, add_views
 from keras_vit.reports.page import Report
 
-NO_BLOCKS = "0 blocks"
 FIVE_CHANNELS = Preprocessing(16, mean=(0.5,) * 5, std=(0.5,) * 5)
-WITHOUT_TRANSFORMER = {
-    "rollout": NO_BLOCKS,
-    "heads": NO_BLOCKS,
-    "distances": NO_BLOCKS,
-    "positions": "no position",
-}
+OF_BLOCKS = {"rollout": "0 blocks", "heads": "0 blocks", "distances": "0 blocks", "positions": "no position"}
 slow = pytest.mark.slow
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -24,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
     "options, reasons",
     [
         ({"pooling": "map"}, {}),
-        ({**HYBRID, "resnet": (1,), **NO_TRANSFORMER}, WITHOUT_TRANSFORMER),
+        ({**HYBRID, "resnet": (1,), **NO_TRANSFORMER}, OF_BLOCKS),
         (
             {"image_size": 4, "patch_size": 1, "position_embedding": "none"},
             {"filters": "pixel", "positions": "no"},
