@@ -5,7 +5,7 @@ import numpy as np
 
 from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.evaluation.nearest import knn_accuracy
-from keras_vit.evaluation.representations import computed_features, encoder_of
+from keras_vit.evaluation.representations import computed_features, representations_of_splits
 from keras_vit.labels import label_kind
 from keras_vit.models.configured import backbone
 from keras_vit.models.features import grids_of_blocks
@@ -48,9 +48,7 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
     if k is not None:
         integer(at_least=1).check("k", k)
     splits, names = _checked_splits(dataset, shots, seeds), dataset.class_names
-    encode, _ = encoder_of(model)
-    preprocessing = backbone(model).preprocessing
-    train, test = (computed_features(encode, samples, preprocessing, batch_size) for samples in splits)
+    train, test = representations_of_splits(model, splits, batch_size)
 
     def accuracy(count, seed):
         chosen = choose_shots(train[1], count, seed, names)

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from keras_vit.evaluation.representations import computed_features, encoder_of
-from keras_vit.models.configured import backbone
+from keras_vit.evaluation.representations import representations_of_splits
 from keras_vit.rules import integer, number
 
 _AT_ONCE = 2**24  # similarities in memory
@@ -32,12 +31,8 @@ def knn(model, samples, test_samples, k=20, temperature=0.07, batch_size=64):
 
     Source: Caron et al. 2021 (DINO), section 4.1.
     """
-    encode, _ = encoder_of(model)
-    preprocessing = backbone(model).preprocessing
-    (features, labels), (test_features, test_labels) = (
-        computed_features(encode, split, preprocessing, batch_size) for split in (samples, test_samples)
-    )
-    return knn_accuracy(features, labels, test_features, test_labels, min(k, len(labels)), temperature)
+    train, test = representations_of_splits(model, (samples, test_samples), batch_size)
+    return knn_accuracy(*train, *test, min(k, len(train[1])), temperature)
 
 
 def knn_accuracy(features, labels, test_features, test_labels, k=20, temperature=0.07):

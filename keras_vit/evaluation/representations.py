@@ -23,8 +23,20 @@ def representations(model, samples, batch_size=64):
         >>> features.shape
         (355, 24)
     """
-    compute, _ = encoder_of(model)
-    return computed_features(compute, samples, backbone(model).preprocessing, batch_size)
+    (found,) = representations_of_splits(model, [samples], batch_size)
+    return found
+
+
+def representations_of_splits(model, splits, batch_size):
+    """What `representations` returns for each split, by one function, which is traced once.
+
+    Args:
+        model, batch_size: As for `representations`.
+        splits: Splits of a `Dataset`.
+    """
+    encode, _ = encoder_of(model)
+    preprocessing = backbone(model).preprocessing
+    return [computed_features(encode, samples, preprocessing, batch_size) for samples in splits]
 
 
 def computed_features(compute, samples, preprocessing, batch_size):
