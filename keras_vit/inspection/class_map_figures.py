@@ -1,7 +1,5 @@
 """Figures of class maps; each function returns a matplotlib Figure."""
 
-import math
-
 import numpy as np
 from matplotlib.colors import to_rgb
 
@@ -45,17 +43,14 @@ def segmentation_figure(images, predicted, truth, captions, class_names, title):
     maps = {"predicted": predicted} | ({} if truth is None else {"true": truth})
     for values in (captions, *maps.values()):
         check_shapes(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
-    columns = min(len(images), 6)
-    rows = (1 + len(maps)) * math.ceil(len(images) / columns)
-    figure, grid = image_grid(title, images[0], rows, columns, words=2)
-    for i, (image, caption) in enumerate(zip(images, captions)):
-        first, column = (1 + len(maps)) * (i // columns), i % columns
-        show(grid[first, column], image)
-        grid[first, column].set_title(wrapped(caption, 20, lines=2), fontsize=9)
-        for row, (name, classes) in enumerate(maps.items(), 1):
-            check_shapes(image=(image, IMAGE), classes=(classes[i], "height width"))
-            show(grid[first + row, column], class_overlay(np.asarray(image), classes[i]))
-            grid[first + row, column].set_title(name, fontsize=8)
+    figure, grid = image_grid(title, images[0], len(images), rows=1 + len(maps), words=2)
+    for (above, *below), image, caption, *of_image in zip(grid, images, captions, *maps.values()):
+        show(above, image)
+        above.set_title(wrapped(caption, 20, lines=2), fontsize=9)
+        for axes, name, classes in zip(below, maps, of_image):
+            check_shapes(image=(image, IMAGE), classes=(classes, "height width"))
+            show(axes, class_overlay(np.asarray(image), classes))
+            axes.set_title(name, fontsize=8)
     counts = sum(np.bincount(np.ravel(each), minlength=256) for classes in maps.values() for each in classes)
     shown = [i for i in np.argsort(-counts, kind="stable") if counts[i] and i < len(class_names)]
     colors = class_colors(len(class_names)) / 255
@@ -82,8 +77,7 @@ def class_example_figure(images, predicted, truth, numbers, captions, title):
     per_image = {"predicted": predicted, "truth": truth, "numbers": numbers, "captions": captions}
     for values in per_image.values():
         check_shapes(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
-    columns = min(len(images), 6)
-    figure, grid = image_grid(title, images[0], math.ceil(len(images) / columns), columns, words=2)
+    figure, grid = image_grid(title, images[0], len(images), words=2)
     colors = {"right": BLUE, "missed": ORANGE, "predicted wrongly": YELLOW}
     for axes, image, found, label, number, caption in zip(grid.flat, images, *per_image.values()):
         check_shapes(image=(image, IMAGE), predicted=(found, "height width"), truth=(label, "height width"))

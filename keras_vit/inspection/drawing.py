@@ -82,15 +82,25 @@ def subplots(title, rows, columns, inches, layout="constrained"):
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def image_grid(title, image, rows, columns, words=1, inches=1.8):
-    """Return a figure and its axes for images whose longer side is `inches`, below lines of words."""
+def image_grid(title, image, count, rows=1, most=6, words=1, inches=1.8):
+    """Return a figure and its axes (at least `count`, rows): for each image `rows` panels below each other.
+
+    Args:
+        title: The figure's title.
+        image: One of the images, whose longer side is `inches`.
+        count: The number of images.
+        rows: Panels for each, an image below lines of `words`.
+        most: The maximum number of images side by side.
+    """
     height, width = np.shape(image)[:2]
     scale = inches / max(height, width)
     panel = max(width * scale, 0.75 * inches), height * scale + 0.15 * words
-    figure, grid = subplots(title, rows, columns, panel, "compressed")
+    columns = min(count, most)
+    lines = math.ceil(count / columns)
+    figure, grid = subplots(title, rows * lines, columns, panel, "compressed")
     for axes in grid.flat:
         axes.axis("off")
-    return figure, grid
+    return figure, grid.reshape(lines, rows, columns).swapaxes(1, 2).reshape(-1, rows)
 
 
 def color_legend(figure, colors):

@@ -91,8 +91,8 @@ def prediction_grid(images, predicted, confidence, truth, title):
     """
     per_image = {"predicted": predicted, "confidence": confidence, "truth": truth}
     check_shapes(images=(images, IMAGES), **{name: (values, "n") for name, values in per_image.items()})
-    columns = math.ceil(math.sqrt(len(images)))
-    figure, grid = image_grid(title, images[0], math.ceil(len(images) / columns), columns, words=3)
+    count = len(images)
+    figure, grid = image_grid(title, images[0], count, most=math.ceil(math.sqrt(count)), words=3)
     for axes, image, name, probability, true in zip(grid.flat, images, predicted, confidence, truth):
         wrong = true not in (name, None)
         text = f"{wrapped(name, 14, lines=2)} ({probability:.0%})"
@@ -115,8 +115,8 @@ def picture_rows(rows, title):
     """
     check_shapes(**{name: (images, IMAGES) for name, images in rows.items()})
     first = next(iter(rows.values()))
-    figure, grid = image_grid(title, first[0], len(rows), len(first), inches=1.2)
-    for panels, (name, images) in zip(grid, rows.items()):
+    figure, grid = image_grid(title, first[0], len(first), len(rows), most=len(first), inches=1.2)
+    for panels, (name, images) in zip(grid.T, rows.items()):
         panels[0].set_title(wrapped(name, 40), fontsize=9, loc="left")
         for axes, image in zip(panels, images):
             show(axes, image)
@@ -139,16 +139,12 @@ def attention_overlay(images, maps, names, title):
     Source: Dosovitskiy et al. 2021, figure 6.
     """
     check_shapes(images=(images, IMAGES), maps=(maps, "n rows columns"), names=(names, "n"))
-    columns = min(len(images), 6)
-    rows = math.ceil(len(images) / columns)
-    figure, grid = image_grid(title, images[0], 2 * rows, columns, words=2)
+    figure, grid = image_grid(title, images[0], len(images), rows=2, words=2)
     maps, limits = _relative(maps)
-    for image_axes, map_axes, image, attention, name in zip(
-        grid[::2].flat, grid[1::2].flat, images, maps, names
-    ):
-        show(image_axes, image)
-        image_axes.set_title(wrapped(name, 20, lines=2), fontsize=9)
-        heat = _overlay(map_axes, image, attention, limits)
+    for (above, below), image, attention, name in zip(grid, images, maps, names):
+        show(above, image)
+        above.set_title(wrapped(name, 20, lines=2), fontsize=9)
+        heat = _overlay(below, image, attention, limits)
     _attention_bar(figure, heat, grid, maps)
     return set_fonts(figure)
 
@@ -238,8 +234,7 @@ def filter_figure(components, explained, title):
         raise ValueError(f"expected filters of 1 or 3 channels; got {components.shape[-1]}")
     largest = np.abs(components).max(axis=(1, 2, 3), keepdims=True)
     images = 0.5 + components / np.where(largest > 0, 2 * largest, 1)
-    columns = min(len(images), 7)
-    figure, grid = image_grid(title, images[0], math.ceil(len(images) / columns), columns, inches=0.8)
+    figure, grid = image_grid(title, images[0], len(images), most=7, inches=0.8)
     for axes, image, fraction in zip(grid.flat, images, explained):
         show(axes, image)
         axes.set_title(f"{fraction:.1%}", fontsize=8)
@@ -360,8 +355,7 @@ def confusion_figure(matrix, class_names, title):
 
 def _image_and_maps(title, image, count, label):
     """Return a figure and its axes, the first with an image, for `count` maps of it."""
-    columns = min(count + 1, 6)
-    figure, grid = image_grid(title, image, math.ceil((count + 1) / columns), columns)
+    figure, grid = image_grid(title, image, count + 1)
     show(grid.flat[0], image)
     grid.flat[0].set_title(label, fontsize=9)
     return figure, grid
