@@ -2,6 +2,7 @@ import dataclasses
 import struct
 import zipfile
 
+import flatbuffers
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
@@ -152,27 +153,16 @@ def test_images_of_other_channels_are_described(channels, color_space, written):
     assert found == {"color_space": color_space, "default_size": {"width": 16, "height": 16}}
 
 
-def test_it_changes_no_output_and_no_other_part(path, plain, rng, tmp_path):
-    assert path.read_bytes().index(plain) % 16 == 0  # The weights stay aligned.
-    (tmp_path / "plain.tflite").write_bytes(plain)
-    images = rng.random((1, 16, 16, 3), "float32")
-    found, expected = (
-        Interpreter(model_path=str(file)).get_signature_runner("serving_default")(images=images)
-        for file in (path, tmp_path / "plain.tflite")
-    )
-    assert found.keys() == expected.keys()
-    for name, numbers in expected.items():
-        np.testing.assert_array_equal(found[name], numbers)
-    with_it, without = (
-        schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
-        for content in (path.read_bytes(), plain)
-    )
-    assert with_it.version == without.version == 3 and with_it.description == without.description
-    for ours, theirs in zip(with_it.buffers[:-1], without.buffers, strict=True):
-        np.testing.assert_array_equal(ours.data, theirs.data)
-    assert [(entry.name, entry.buffer) for entry in with_it.metadata[:-1]] == [
-        (entry.name, entry.buffer) for entry in without.metadata
-    ]
+def test_it_changes_no_other_part_of_the_file(path, plain):
+    content, packed = path.read_bytes(), []
+    assert content.index(plain) % 16 == 0  # The weights stay aligned.
+    with_it, without = (schema.ModelT.InitFromObj(schema.Model.GetRootAs(x, 0)) for x in (content, plain))
+    del with_it.buffers[-1], with_it.metadata[-1]
+    for model in (with_it, without):
+        builder = flatbuffers.Builder()
+        builder.Finish(model.Pack(builder))
+        packed.append(builder.Output())
+    assert packed[0] == packed[1]
 
 
 def test_a_file_of_somebody_else_is_refused(plain, tmp_path):
