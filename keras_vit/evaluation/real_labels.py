@@ -28,23 +28,20 @@ def read_real_labels(path):
 
     Source: Beyer et al. 2020 (arXiv 2006.07159), github.com/google-research/reassessed-imagenet.
     """
+    file = repr(os.fspath(path))
     try:
         content = json.loads(pathlib.Path(path).expanduser().read_text())
-    except OSError as error:
-        raise ValueError(f"cannot read {os.fspath(path)!r}: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"expected JSON in {os.fspath(path)!r}; got {error}") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read {file} as JSON: {getattr(error, 'strerror', error)}") from None
     labels = dict(enumerate(content, 1)) if isinstance(content, list) else content
     if not isinstance(labels, dict) or not labels:
         raise ValueError(
-            f"expected in {os.fspath(path)!r} a list with the class indices of each image, or an object of "
+            f"expected in {file} a list with the class indices of each image, or an object of "
             f"these by file name; got {str(content)[:40]}"
         )
     for name, classes in labels.items():
         if not isinstance(classes, list) or not all(type(number) is int for number in classes):
-            raise ValueError(
-                f"expected a list of class indices for {name} in {os.fspath(path)!r}; got {classes!r}"
-            )
+            raise ValueError(f"expected a list of class indices for {name} in {file}; got {classes!r}")
     return labels
 
 

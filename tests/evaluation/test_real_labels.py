@@ -45,7 +45,7 @@ def test_an_object_is_by_file_name(write):
 @pytest.mark.parametrize(
     "held, words",
     [
-        ("[1", "expected JSON in"),
+        ("[1", "cannot read .*real.json' as JSON: "),
         ([], "expected in .* a list"),
         ("3", "a list with the class indices"),
         ([[1], 2], "expected a list of class indices for 2 in .*; got 2"),
