@@ -70,7 +70,7 @@ def recall(images, texts, owners, at=AT):
     `big_vision/evaluators/proj/image_text/image_text_retrieval.py`.
     """
     images, texts = (np.asarray(vectors, "float64") for vectors in (images, texts))
-    own = np.einsum("td,td->t", images[owners], texts)
+    own = np.einsum("td,td->t", images[owners], texts) - TOLERANCE
     best = np.full(len(images), -np.inf)
     with np.errstate(invalid="ignore"):
         np.maximum.at(best, owners, own)
@@ -81,10 +81,8 @@ def recall(images, texts, owners, at=AT):
         scores = images[rows] @ texts.T
         others = rows[:, np.newaxis] != owners
         # NaN is not below.
-        above_own["image_to_text"][rows] = (others & ~(scores < best[rows, np.newaxis] - TOLERANCE)).sum(
-            axis=1
-        )
-        above_own["text_to_image"] += (others & ~(scores < own - TOLERANCE)).sum(axis=0)
+        above_own["image_to_text"][rows] = (others & ~(scores < best[rows, np.newaxis])).sum(axis=1)
+        above_own["text_to_image"] += (others & ~(scores < own)).sum(axis=0)
     above_own["image_to_text"][~np.isfinite(best)] = np.inf
     above_own["text_to_image"][~np.isfinite(own)] = np.inf
     return {f"{name}_recall_{k}": float(np.mean(above < k)) for name, above in above_own.items() for k in at}
