@@ -6,14 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.layers import (
-    AttentionPooling,
-    MlpBlock,
-    MultiHeadSelfAttention,
-    PaletteEmbedding,
-    PatchEmbedding,
-    StdConv2D,
-)
+from keras_vit import layers
 from keras_vit.layers.attention import Projection, attend
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.layer_norm import LayerNormalization
@@ -42,7 +35,7 @@ def litert_form(model):
     for layer in model._flatten_layers():
         for method, form in FORMS.get(type(layer), {}).items():
             setattr(layer, method, functools.partial(form, layer))
-        if isinstance(layer, MultiHeadSelfAttention) and layer.rotation == "interleaved":
+        if isinstance(layer, layers.MultiHeadSelfAttention) and layer.rotation == "interleaved":
             _rotate_halves(layer)
 
 
@@ -180,13 +173,13 @@ def _semantic_scores(layer, masks, classes, images):
 
 # The methods that a layer of exactly this class gets in place of its own.
 FORMS = {
-    PaletteEmbedding: {"call": _palette},
-    PatchEmbedding: {"call": _patches},
+    layers.PaletteEmbedding: {"call": _palette},
+    layers.PatchEmbedding: {"call": _patches},
     Dense: {"call": _dense},
     Projection: {"call": _projection},
-    MlpBlock: {"call": _mlp},
-    StdConv2D: {"call": _convolution},
-    AttentionPooling: {"call": _attention_pooling, "scores": _probe_scores},
+    layers.MlpBlock: {"call": _mlp},
+    layers.StdConv2D: {"call": _convolution},
+    layers.AttentionPooling: {"call": _attention_pooling, "scores": _probe_scores},
     ResizeToImage: {"call": _resize_to_image},
     SemanticScores: {"call": _semantic_scores},
     LayerNormalization: {"call": _layer_norm},
