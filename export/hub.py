@@ -145,19 +145,17 @@ def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Fact
         "modelInstanceType": "Unspecified",
     }
     texts = {
-        "page": (f"{name}.md", f"# {publisher}/{name}, version {version}\n\n{card}"),
-        "model_metadata": ("model-metadata.json", _as_json(model)),
-        "instance_metadata": ("model-instance-metadata.json", _as_json(instance)),
+        f"{name}.md": f"# {publisher}/{name}, version {version}\n\n{card}",
+        "model-metadata.json": _as_json(model),
+        "model-instance-metadata.json": _as_json(instance),
     }
     with atomic_path(folder, overwrite=False) as temporary:
         temporary.mkdir()
         make_archive(saved_model, temporary / f"{name}.tar.gz")
-        for file, text in texts.values():
+        for file, text in texts.items():
             (temporary / file).write_text(text, encoding="utf-8")
-    return {
-        "archive": folder / f"{name}.tar.gz",
-        **{kind: folder / file for kind, (file, _) in texts.items()},
-    }
+    kinds = ("archive", "page", "model_metadata", "instance_metadata")
+    return {kind: folder / file for kind, file in zip(kinds, (f"{name}.tar.gz", *texts))}
 
 
 def write_job(job, path):
