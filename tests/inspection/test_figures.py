@@ -5,21 +5,8 @@ from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from keras_vit.inspection import class_overlay, drawing
+from keras_vit.inspection import class_overlay, drawing, figures
 from keras_vit.inspection.class_map_figures import class_example_figure, iou_figure, segmentation_figure
-from keras_vit.inspection.figures import (
-    attention_overlay,
-    block_accuracy_figure,
-    confusion_figure,
-    distance_figure,
-    filter_figure,
-    head_figure,
-    learning_curves,
-    picture_rows,
-    position_figure,
-    prediction_grid,
-    similarity_figure,
-)
 
 ROWS = [
     {"step": step, "loss": 1 / step, "accuracy": 0.5, "val_loss": 2 / step, "val_accuracy": step / 40}
@@ -74,7 +61,7 @@ def panels(figure):
 
 
 def test_learning_curves_plot_training_and_validation():
-    figure = learning_curves(ROWS, "A run")
+    figure = figures.learning_curves(ROWS, "A run")
     for axes, name in zip(figure.axes, ("loss", "accuracy"), strict=True):
         assert axes.get_ylabel() == name
         for line, key in zip(axes.lines, (name, f"val_{name}"), strict=True):
@@ -88,7 +75,7 @@ def test_learning_curves_plot_the_columns_that_each_row_has():
         {"step": 200000, "mean_average_precision": 0.4, "loss": 2.0, "val_mae": 1.0, "a": 1.0},
         {"step": 300000, "val_mean_average_precision": 0.3},
     ]
-    figure = learning_curves(rows, "A long title " * 30)
+    figure = figures.learning_curves(rows, "A long title " * 30)
     names = [axes.get_ylabel() for axes in figure.axes]
     assert names == ["loss", "mean average precision", "mae", "a", "learning rate"]
     loss, precision, error, *_ = figure.axes
@@ -100,7 +87,7 @@ def test_learning_curves_plot_the_columns_that_each_row_has():
 def test_loss_and_learning_rate_are_plotted_per_step_where_steps_are_given():
     steps = [{"step": 15 + i, "loss": 1 / (i + 1), "learning_rate": i / 100} for i in range(3)]
     rows = [{**row, "learning_rate": 0.5} for row in ROWS]
-    loss, _, rate = learning_curves(rows, "A run", steps).axes
+    loss, _, rate = figures.learning_curves(rows, "A run", steps).axes
     np.testing.assert_array_equal(loss.lines[0].get_xydata(), [(15, 1), (16, 1 / 2), (17, 1 / 3)])
     np.testing.assert_array_equal(loss.lines[1].get_ydata(), [row["val_loss"] for row in ROWS])
     (line,) = rate.lines
@@ -112,7 +99,7 @@ def test_predictions_show_the_name_the_probability_and_the_truth_where_it_differ
     images, sure = pictures(count), np.linspace(0.5, 0.99, count)
     predicted = [f"class{i}" for i in range(count)]
     truth = [name if i % 2 == 0 else f"true{i}" for i, name in enumerate(predicted)]
-    figure = prediction_grid(images, predicted, sure, truth, "Digits")
+    figure = figures.prediction_grid(images, predicted, sure, truth, "Digits")
     for i, (axes, image) in enumerate(zip(panels(figure), images, strict=True)):
         np.testing.assert_allclose(axes.images[0].get_array(), image)
         wrong = f"\nis true{i}" if i % 2 else ""
@@ -123,7 +110,7 @@ def test_predictions_show_the_name_the_probability_and_the_truth_where_it_differ
 
 def test_rows_of_pictures_have_their_titles():
     rows = {"image": pictures(3), "what a model predicts of the masked patches": pictures(3)}
-    figure = picture_rows(rows, "Reconstructions")
+    figure = figures.picture_rows(rows, "Reconstructions")
     images = [axes.images[0].get_array() for axes in panels(figure)]
     np.testing.assert_allclose(images, np.concatenate([*rows.values()]))
     assert {"image", "Reconstructions"} <= {*drawn(figure)}
@@ -131,7 +118,7 @@ def test_rows_of_pictures_have_their_titles():
 
 def test_one_channel_is_gray_and_values_outside_0_to_1_are_clipped(caplog):
     image = np.array([[[-0.1], [0.5]], [[0.25], [1.1]]])
-    (axes,) = panels(prediction_grid([image], ["x"], [1.0], ["x"], "Gray"))
+    (axes,) = panels(figures.prediction_grid([image], ["x"], [1.0], ["x"], "Gray"))
     expected = np.repeat([[[0.0], [0.5]], [[0.25], [1.0]]], 3, axis=-1)
     np.testing.assert_allclose(axes.images[0].get_array(), expected)
     assert not caplog.records  # matplotlib warns where it has to clip
@@ -152,7 +139,7 @@ def assert_overlay(axes, image, values, limits):
 @pytest.mark.parametrize("count", [1, 8])
 def test_each_image_is_above_its_attention_map(count):
     images, maps = pictures(count), attention(count, 2, 3)
-    figure = attention_overlay(images, maps, [f"name{i}" for i in range(count)], "Attention")
+    figure = figures.attention_overlay(images, maps, [f"name{i}" for i in range(count)], "Attention")
     axes = {panel.get_title(): panel for panel in panels(figure)}
     overlays = [panel for panel in panels(figure) if len(panel.images) == 2]
     limits = overlays[0].images[1].get_clim()
@@ -168,7 +155,7 @@ def test_each_image_is_above_its_attention_map(count):
 def test_one_bright_patch_does_not_darken_the_others():
     maps = np.full((1, 20, 20), 1.0)
     maps[0, 3, 4] = 1000
-    figure = attention_overlay(pictures(1), maps / maps.sum(), ["x"], "A peak")
+    figure = figures.attention_overlay(pictures(1), maps / maps.sum(), ["x"], "A peak")
     (heat,) = panels(figure)[1].images[1:]
     assert heat.get_clim() == (0, 2) and heat.colorbar.extend == "max"
 
@@ -176,7 +163,7 @@ def test_one_bright_patch_does_not_darken_the_others():
 @pytest.mark.parametrize("heads", [1, 12])
 def test_each_head_has_its_map_over_the_image(heads):
     (image,), maps = pictures(1), attention(heads, 2, 3)
-    figure = head_figure(image, maps, "Heads")
+    figure = figures.head_figure(image, maps, "Heads")
     first, *others = panels(figure)
     np.testing.assert_allclose(first.images[0].get_array(), image)
     assert [axes.get_title() for axes in others] == [f"head {head}" for head in range(heads)]
@@ -188,7 +175,7 @@ def test_each_head_has_its_map_over_the_image(heads):
 @pytest.mark.parametrize("cells", [[(1, 2)], [(0, 0), (1, 2), (0, 2), (1, 0), (0, 1)]])
 def test_chosen_patches_are_framed_and_numbered_and_each_has_its_similarities(cells):
     (image,), similarity = pictures(1), cosines(2, 3)
-    figure = similarity_figure(image, similarity, cells, "Alike")
+    figure = figures.similarity_figure(image, similarity, cells, "Alike")
     first, *others = panels(figure)
     np.testing.assert_allclose(first.images[0].get_array(), image)
     corners = [(column * 8 - 0.5, row * 8 - 0.5) for row, column in cells]  # of patches of 8 × 8 pixels
@@ -206,21 +193,21 @@ def test_chosen_patches_are_framed_and_numbered_and_each_has_its_similarities(ce
 
 IMAGE, MAPS = pictures(1), attention(1, 2, 2)
 WRONG = [
-    (learning_curves, ([], ""), "at least one row"),
-    (prediction_grid, (pictures(2), ["a"], [1, 1], ["a", "b"], ""), r"predicted of shape \(n=2\)"),
-    (prediction_grid, (IMAGE[0], ["a"], [1], ["a"], ""), r"images of shape \(n, height, .*got \(16, 24, 3\)"),
-    (prediction_grid, (IMAGE[..., :2], ["a"], [1], ["a"], ""), "images with .* got 2 channels"),
-    (attention_overlay, (255 * IMAGE, MAPS, ["a"], ""), "3 channels of float32 from"),
-    (picture_rows, ({"a": pictures(2), "b": pictures(1)}, ""), r"b of shape \(n=2"),
-    (attention_overlay, (IMAGE * np.nan, MAPS, ["a"], ""), "from nan to nan"),
-    (attention_overlay, (np.ones((1, 4, 4, 3), "uint8"), MAPS, ["a"], ""), "uint8 from 1 to 1"),
-    (head_figure, (IMAGE[0], np.ones((0, 2, 2)), ""), "not empty"),
-    (similarity_figure, (IMAGE[0], np.ones((2, 3, 2, 2)), [(0, 0)], ""), "similarity of shape"),
-    (similarity_figure, (IMAGE[0], cosines(2, 3), [(2, 0)], ""), "grid of 2 × 3"),
-    (similarity_figure, (IMAGE[0], cosines(2, 3), [], ""), "grid of 2 × 3"),
-    (filter_figure, (np.ones((1, 2, 2, 4)), [1.0], ""), "1 or 3 channels; got 4"),
-    (block_accuracy_figure, ([0.5, 0.7], ""), r"accuracies of shape \(blocks, seeds\)"),
-    (confusion_figure, (np.eye(2, dtype=int), ["a"], ""), r"class_names of shape \(classes=2\)"),
+    (figures.learning_curves, ([], ""), "at least one row"),
+    (figures.prediction_grid, (pictures(2), ["a"], [1, 1], ["a", "b"], ""), r"predicted of shape \(n=2\)"),
+    (figures.prediction_grid, (IMAGE[0], ["a"], [1], ["a"], ""), r"images of shape \(n, .*got \(16, 24, 3\)"),
+    (figures.prediction_grid, (IMAGE[..., :2], ["a"], [1], ["a"], ""), "images with .* got 2 channels"),
+    (figures.attention_overlay, (255 * IMAGE, MAPS, ["a"], ""), "3 channels of float32 from"),
+    (figures.picture_rows, ({"a": pictures(2), "b": pictures(1)}, ""), r"b of shape \(n=2"),
+    (figures.attention_overlay, (IMAGE * np.nan, MAPS, ["a"], ""), "from nan to nan"),
+    (figures.attention_overlay, (np.ones((1, 4, 4, 3), "uint8"), MAPS, ["a"], ""), "uint8 from 1 to 1"),
+    (figures.head_figure, (IMAGE[0], np.ones((0, 2, 2)), ""), "not empty"),
+    (figures.similarity_figure, (IMAGE[0], np.ones((2, 3, 2, 2)), [(0, 0)], ""), "similarity of shape"),
+    (figures.similarity_figure, (IMAGE[0], cosines(2, 3), [(2, 0)], ""), "grid of 2 × 3"),
+    (figures.similarity_figure, (IMAGE[0], cosines(2, 3), [], ""), "grid of 2 × 3"),
+    (figures.filter_figure, (np.ones((1, 2, 2, 4)), [1.0], ""), "1 or 3 channels; got 4"),
+    (figures.block_accuracy_figure, ([0.5, 0.7], ""), r"accuracies of shape \(blocks, seeds\)"),
+    (figures.confusion_figure, (np.eye(2, dtype=int), ["a"], ""), r"class_names of shape \(classes=2\)"),
 ]
 
 
@@ -234,21 +221,21 @@ def test_each_filter_is_scaled_around_gray():
     components = RNG.normal(size=(9, 4, 4, 3)) * RNG.uniform(0.1, 9, size=(9, 1, 1, 1))
     components[-1] = 0
     fractions = np.sort(RNG.dirichlet(np.ones(9)))[::-1] * 0.8
-    figure = filter_figure(components, fractions, "Filters")
+    figure = figures.filter_figure(components, fractions, "Filters")
     for axes, component, fraction in zip(panels(figure), components, fractions, strict=True):
         shown = np.asarray(axes.images[0].get_array()) - 0.5
         np.testing.assert_allclose(shown * 2 * np.abs(component).max(), component, atol=1e-12)
         assert np.abs(shown).max() == pytest.approx(0.5 if component.any() else 0)
         assert axes.get_title() == f"{fraction:.1%}"
     assert any("80.0% in total" in words for words in drawn(figure))
-    (axes,) = panels(filter_figure(np.array([[[[1.0], [-1.0]]]]), [1.0], "Gray"))
+    (axes,) = panels(figures.filter_figure(np.array([[[[1.0], [-1.0]]]]), [1.0], "Gray"))
     np.testing.assert_allclose(axes.images[0].get_array(), [[[1, 1, 1], [0, 0, 0]]])
 
 
 @pytest.mark.parametrize("rows, columns, every", [(1, 1, 1), (2, 3, 1), (17, 20, 2)])
 def test_each_position_has_a_tile_at_its_place(rows, columns, every):
     similarity = cosines(rows, columns)
-    figure = position_figure(similarity, "Positions")
+    figure = figures.position_figure(similarity, "Positions")
     axes, _ = figure.axes
     picture = axes.images[0].get_array().filled(np.nan)
     low, high = axes.images[0].get_clim()
@@ -266,26 +253,26 @@ def test_each_position_has_a_tile_at_its_place(rows, columns, every):
 
 
 @pytest.mark.parametrize(
-    "draw, shape, words",
+    "draw, shape, label, point",
     [
-        (distance_figure, (2, 12, 3), {"mean attention distance (pixels)", "a head", "mean of the heads"}),
-        (block_accuracy_figure, (3, 5), {"accuracy", "a seed", "mean of the seeds"}),
+        (figures.distance_figure, (2, 12, 3), "mean attention distance (pixels)", "head"),
+        (figures.block_accuracy_figure, (3, 5), "accuracy", "seed"),
     ],
 )
-def test_each_block_has_points_and_a_line_of_means(draw, shape, words):
+def test_each_block_has_points_and_a_line_of_means(draw, shape, label, point):
     values = RNG.uniform(size=shape)
     (axes,) = draw(values, "Blocks").axes
     (points,), (line,) = axes.collections, axes.lines
     values = values.reshape(-1, *shape[-2:]).mean(0)  # over the images
     np.testing.assert_allclose(points.get_offsets(), [(at[0], value) for at, value in np.ndenumerate(values)])
     np.testing.assert_allclose(line.get_xydata(), [*enumerate(values.mean(1))])
-    assert {"block", *words} <= {*drawn(axes.figure)}
-    (axes,) = distance_figure(np.zeros((2, 3)), "One image, distance 0").axes
+    assert {"block", label, f"a {point}", f"mean of the {point}s"} <= {*drawn(axes.figure)}
+    (axes,) = figures.distance_figure(np.zeros((2, 3)), "One image, distance 0").axes
     assert axes.get_ylim() == (0, 1)
 
 
 def test_a_confusion_matrix_has_fractions_counts_and_names():
-    figure = confusion_figure([[9, 1, 0], [2, 2, 0], [0, 0, 0]], ["a", "b", "c"], "Confused")
+    figure = figures.confusion_figure([[9, 1, 0], [2, 2, 0], [0, 0, 0]], ["a", "b", "c"], "Confused")
     axes, _ = figure.axes
     np.testing.assert_allclose(axes.images[0].get_array(), [[0.9, 0.1, 0], [0.5, 0.5, 0], [0, 0, 0]])
     assert axes.images[0].get_clim() == (0, 1)
@@ -295,13 +282,13 @@ def test_a_confusion_matrix_has_fractions_counts_and_names():
     counts = {text.get_position(): text.get_text() for text in axes.texts}
     assert counts[1, 0] == "1" and counts[0, 1] == "2" and len(counts) == 9
     assert "fraction of the true class" in drawn(figure)
-    words = drawn(confusion_figure([[3_000_000, 1_000_000], [0, 5]], ["a", "b"], "Large counts"))
+    words = drawn(figures.confusion_figure([[3_000_000, 1_000_000], [0, 5]], ["a", "b"], "Large counts"))
     assert {"75.0", "25.0", "0.0", "100.0"} <= {*words}
 
 
 @pytest.mark.parametrize("classes, named", [(21, True), (61, False)])
 def test_a_confusion_matrix_of_many_classes_has_no_counts_and_of_more_no_names(classes, named):
-    figure = confusion_figure(np.eye(classes, dtype=int), [f"c{i}" for i in range(classes)], "Many")
+    figure = figures.confusion_figure(np.eye(classes, dtype=int), [f"c{i}" for i in range(classes)], "Many")
     axes = figure.axes[0]
     assert not axes.texts and max(figure.get_size_inches()) <= 15
     assert ([tick.get_text() for tick in axes.get_xticklabels()][-1] == f"c{classes - 1}") is named
@@ -310,9 +297,9 @@ def test_a_confusion_matrix_of_many_classes_has_no_counts_and_of_more_no_names(c
 def test_any_name_is_drawn_without_a_warning_as_text_and_cut():
     """Warnings, such as of a missing glyph, are errors in these tests."""
     before, images, count = dict(matplotlib.rcParams), pictures(len(NAMES), 4, 4), len(NAMES)
-    drawn(attention_overlay(images, attention(count, 2, 2), NAMES, NAMES[1] * 3))
-    drawn(confusion_figure(np.eye(count, dtype=int), NAMES, NAMES[2]))
-    figure = prediction_grid(images, NAMES, [1.0] * count, NAMES[1:] + NAMES[:1], NAMES[0] * 9)
+    drawn(figures.attention_overlay(images, attention(count, 2, 2), NAMES, NAMES[1] * 3))
+    drawn(figures.confusion_figure(np.eye(count, dtype=int), NAMES, NAMES[2]))
+    figure = figures.prediction_grid(images, NAMES, [1.0] * count, NAMES[1:] + NAMES[:1], NAMES[0] * 9)
     words = " ".join(drawn(figure))
     assert "…" in words and r"\$a_b\$ costs \$5" in words and "Großer Weißer Hai" in words
     assert dict(matplotlib.rcParams) == before
@@ -320,7 +307,7 @@ def test_any_name_is_drawn_without_a_warning_as_text_and_cut():
 
 def test_missing_characters_are_boxes_unless_an_installed_font_has_them(monkeypatch):
     def label(name):
-        return confusion_figure(np.eye(1, dtype=int), [name], "").axes[0].get_xticklabels()[0]
+        return figures.confusion_figure(np.eye(1, dtype=int), [name], "").axes[0].get_xticklabels()[0]
 
     monkeypatch.setattr(drawing, "FALLBACK_FONTS", ["No such font"])
     assert label("サメ 1 ₂").get_text() == "□□ 1 ₂"
