@@ -5,22 +5,15 @@ from reference.attention_numpy import MODELS, inspected, query_tokens, set_atten
 from reference.comparing import assert_close
 from reference.small import images_for, small
 
-from keras_vit import VisionTransformer
-from keras_vit.inspection import (
-    attention_distance,
-    attention_maps,
-    attention_rollout,
-    attention_scores,
-    blocks,
-    patch_similarity,
-)
+from keras_vit import VisionTransformer, inspection
+from keras_vit.inspection import attention_distance, attention_maps, attention_rollout, attention_scores
 from keras_vit.inspection.attention import rollout_outputs, rollout_tensor
 
 FAST = {
     *("hybrid", "any size", "distillation", "class token and mean", "map, norm after pooling"),
     *("a probe without prefix", "mixed", "relative"),
 }
-FUNCTIONS = (attention_scores, attention_maps, attention_rollout)
+FUNCTIONS = (attention_scores, attention_maps, attention_rollout, attention_distance)
 
 
 @pytest.fixture(
@@ -117,7 +110,7 @@ def test_half_precision_gives_float32_close_to_it():
     options = {"pooling": "map", "image_size": (16, 24)}
     model, exact = small(dtype="mixed_bfloat16", **options), small(**options)
     images = images_for(model)
-    for function in (*FUNCTIONS, attention_distance, patch_similarity):
+    for function in (*FUNCTIONS, inspection.patch_similarity):
         found, expected = function(model, images), function(exact, images)
         assert found.dtype == "float32"
         np.testing.assert_allclose(found, expected, atol=0.03 * np.abs(expected).max())
@@ -137,5 +130,5 @@ def test_the_result_does_not_depend_on_the_chunks(function, pooling, monkeypatch
     model = small(pooling=pooling, image_size=(16, 32))
     expected = function(model, images_for(model))
     for size in (1, 1000):  # one query per chunk, and chunks that do not divide the queries
-        monkeypatch.setattr(blocks, "CHUNK_BYTES", size)
+        monkeypatch.setattr(inspection.blocks, "CHUNK_BYTES", size)
         np.testing.assert_allclose(function(model, images_for(model)), expected, rtol=1e-5)
