@@ -69,7 +69,6 @@ class Format:
 
     Args:
         option: Its name in `formats=` and `--formats`; the precisions of a format share it.
-        title: What it is, in a few words.
         path: Where it lies in an export folder, with `precision` and the job's `version` and `name` in
             braces.
         tolerance: `Tolerance` of its outputs.
@@ -88,7 +87,6 @@ class Format:
     """
 
     option: str
-    title: str
     path: str
     tolerance: Tolerance
     write: Callable
@@ -129,26 +127,26 @@ def _litert(precision, tolerance):
     delegates = {"XNNPACK (CPU)": "run", _GPU: "not run; every operation is one that it computes"}
     about = {"suffixes": (".tflite",), "precision": precision, "delegates": delegates}
     functions = _functions("tflite", "open_tflite", precision=precision)
-    return Format("tflite", "LiteRT file", "model_{precision}.tflite", tolerance, **functions, **about)
+    return Format("tflite", "model_{precision}.tflite", tolerance, **functions, **about)
 
 
 def _onnx(option, path, precision, tolerance):
     functions = _functions("onnx", "open_onnx", precision=precision)
-    return Format(option, f"ONNX file in {precision}", path, tolerance, **functions, suffixes=(".onnx",))
+    return Format(option, path, tolerance, **functions, suffixes=(".onnx",))
 
 
 def _openvino(precision, tolerance):
     about = {"suffixes": (".xml",), "beside": ".bin", "precision": precision}
-    path = "openvino/model_{precision}.xml"
     functions = _functions("openvino", "open_openvino", precision=precision)
-    return Format("openvino", "OpenVINO model", path, tolerance, **functions, **about)
+    return Format("openvino", "openvino/model_{precision}.xml", tolerance, **functions, **about)
 
 
 _EXACT = Tolerance("max_logit_difference", 1e-5, pixels=1.0)
 _HALF = Tolerance("max_logit_difference", 5e-3)
 _AGREEING = Tolerance("agreement", 0.99)
 _SAVING = _functions("saved_model", "open_saved_model", checks=False)
-SAVED_MODEL = Format("saved_model", "SavedModel folder", "saved_model/{version}", _EXACT, **_SAVING)
+_HUB = _functions("hub", "open_archive")
+SAVED_MODEL = Format("saved_model", "saved_model/{version}", _EXACT, **_SAVING)
 FORMATS = (
     SAVED_MODEL,
     _litert("float32", _EXACT),
@@ -161,18 +159,9 @@ FORMATS = (
     _openvino("float32", _EXACT),
     _openvino("bfloat16", _AGREEING),
     _openvino("int8", _AGREEING),
-    Format(
-        "hub",
-        "archive for TF Hub and Kaggle",
-        "hub/{name}.tar.gz",
-        _EXACT,
-        **_functions("hub", "open_archive"),
-        suffixes=ARCHIVES,
-        repackages=True,
-    ),
+    Format("hub", "hub/{name}.tar.gz", _EXACT, **_HUB, suffixes=ARCHIVES, repackages=True),
     Format(
         "web",
-        "web page",
         "web",
         _AGREEING,  # that of its smallest precision
         **_functions("web", "open_web"),
@@ -217,15 +206,6 @@ def in_order(formats):
     return [SAVED_MODEL, *(format for format in formats if format is not SAVED_MODEL)]
 
 
-def titles():
-    """What each name in `formats=` and `--formats` is, in a few words.
-
-    >>> titles()["tflite"]
-    'LiteRT file'
-    """
-    return {format.option: format.title for format in FORMATS}
-
-
 def precisions_of(option=None):
     """The names of the precisions of one format, or of all.
 
@@ -265,7 +245,8 @@ def choose_formats(formats, precisions):
         Traceback (most recent call last):
         ValueError: precisions must be one of 'float32', 'float16', ...; got 'fp8'
     """
-    for what, names, known in (("formats", formats, titles()), ("precisions", precisions, precisions_of())):
+    options = dict.fromkeys(format.option for format in FORMATS)
+    for what, names, known in (("formats", formats, options), ("precisions", precisions, precisions_of())):
         for name in names or [names]:
             one_of(known).check(what, name)
     chosen = _chosen(FORMATS, formats, precisions)

@@ -4,8 +4,6 @@ import concurrent.futures
 import dataclasses
 import functools
 import json
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -295,20 +293,6 @@ def test_formats_and_precisions_choose_rows():
     assert [row.name for row in chosen] == ["tflite_float16", "tflite_int8", "hub"]
     with pytest.raises(ValueError, match="precisions of openvino are float32, bfloat16, int8; got float16"):
         choose_formats(("openvino", "onnx"), ("float16",))
-
-
-def test_the_registry_is_read_without_keras():
-    program = """
-import sys, _keras_vit_cli
-with _keras_vit_cli.without_keras():
-    from keras_vit.export import formats
-assert not {"keras", "tensorflow", "numpy"} & {*sys.modules}
-print(*formats.titles(), *formats.precisions_of(), *formats.suffixes())
-"""
-    printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=True, text=True
-    ).stdout
-    assert printed.split() == [*formats.titles(), *formats.precisions_of(), *formats.suffixes()]
 
 
 def test_a_file_is_of_the_format_of_its_suffix_and_a_folder_is_a_page_or_a_saved_model(tmp_path):
