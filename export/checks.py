@@ -39,11 +39,9 @@ def check_finite(outputs, runtime):
     Traceback (most recent call last):
     ValueError: the converted ONNX model computes NaN or infinite logits
     """
-    broken = [name for name, values in outputs.items() if not np.isfinite(values).all()]
+    broken = sorted(name for name, values in outputs.items() if not np.isfinite(values).all())
     if broken:
-        raise ValueError(
-            f"the converted {runtime} model computes NaN or infinite {', '.join(sorted(broken))}"
-        )
+        raise ValueError(f"the converted {runtime} model computes NaN or infinite {', '.join(broken)}")
 
 
 def damaged(path, error):

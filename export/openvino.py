@@ -80,9 +80,8 @@ def export_openvino(saved_model, path, *, precision="float32", image_size=None, 
             model.set_rt_info(file_sha256(weights) if weights.exists() else "", [_INFO, _DIGEST])
             openvino.save_model(model, file, compress_to_fp16=precision == "bfloat16")
             os.replace(_weights(file), weights)
-        noise = np.random.default_rng(0).random(
-            (2, *description.native_image_size, description.channels), "float32"
-        )
+        shape = (2, *description.native_image_size, description.channels)
+        noise = np.random.default_rng(0).random(shape, "float32")
         check_finite(open_openvino(file, weights=weights)[1](noise), "OpenVINO")
     return path
 

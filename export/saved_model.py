@@ -269,9 +269,8 @@ def _exported(model, description):
     exported = tf.train.Checkpoint()
     exported.variables = [v.value for v in model.variables]
     exported.trainable_variables = [v.value for v in model.trainable_variables]
-    exported.regularization_losses = [
-        penalty(v) for v in model.trainable_variables if getattr(v, "regularizer", None)
-    ]
+    penalized = [v for v in model.trainable_variables if getattr(v, "regularizer", None)]
+    exported.regularization_losses = [*map(penalty, penalized)]
     exported.__call__ = tf.function(call, autograph=False)
     for training in (False, True):
         exported.__call__.get_concrete_function(spec("inputs"), training=training)
