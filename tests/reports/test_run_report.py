@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from made.folders import write_classes, write_table
 from made.pages import read_page
+from made.sampling import some
 from PIL import Image
 from reference.small import small
 
@@ -82,9 +83,7 @@ SECTIONS = {
 }
 
 
-@pytest.mark.parametrize(
-    "make", [single, *(pytest.param(make, marks=pytest.mark.slow) for make in (several, number, masked))]
-)
+@pytest.mark.parametrize("make", some([single, several, number, masked], 4))
 def test_every_task_has_its_sections(make, tmp_path):
     dataset, model, options = make(tmp_path)
     config, workdir, record = finished(tmp_path / "run", dataset, model, **options)
