@@ -79,16 +79,13 @@ def test_a_model_above_the_limit_is_refused(parameters, precision, fitting):
     tflite.check_parameters(int(0.998 * parameters), precision)
 
 
-@pytest.mark.parametrize(
-    "compute, message",
-    some(
-        [
-            (lambda x: tf.linalg.logdet(tf.linalg.diag(x + 1)), "LiteRT cannot hold this model: "),
-            (lambda x: tf.sin(x), "delegate for GPUs cannot compute this model: it has no operation SIN"),
-        ],
-        2,
-    ),
-)
+NOT_COMPUTED = [
+    (lambda x: tf.linalg.logdet(tf.linalg.diag(x + 1)), "LiteRT cannot hold this model: "),
+    (lambda x: tf.sin(x), "delegate for GPUs cannot compute this model: it has no operation SIN"),
+]
+
+
+@pytest.mark.parametrize("compute, message", some(NOT_COMPUTED, 2))
 def test_what_does_not_convert_or_no_gpu_computes_is_refused(
     compute, message, saved_model, tmp_path, monkeypatch
 ):
@@ -101,33 +98,24 @@ def test_what_does_not_convert_or_no_gpu_computes_is_refused(
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "changes, message",
     [
-        (
-            lambda saved: (saved / "variables/variables.index").unlink(),
-            "is damaged, or cannot be opened here",
-        ),
-        (
-            lambda saved: rewrite(saved / "assets/keras_vit.json", {"mean": None, "version": "0.1.0"}),
-            "keras_vit 0.1.0 did not store how this export normalizes pixels: export the model again",
-        ),
-        (
-            lambda saved: rewrite(saved / "assets/keras_vit.json", {"mean": [0.5]}),
-            "channels of mean and std|mean and std must have",
-        ),
+        (None, "is damaged, or cannot be opened here"),
+        ({"mean": None, "version": "0.1.0"}, "keras_vit 0.1.0 did not store .*: export the model again"),
+        ({"mean": [0.5]}, "channels of mean and std|mean and std must have"),
     ],
     ids=["no variables", "0.1.0", "other channels"],
 )
-def test_a_saved_model_without_its_parts_is_refused(change, message, saved_model, tmp_path):
+def test_a_saved_model_without_its_parts_is_refused(changes, message, saved_model, tmp_path):
     saved = shutil.copytree(saved_model, tmp_path / "1")
-    change(saved)
+    if changes is None:
+        (saved / "variables/variables.index").unlink()
+    else:
+        file = saved / "assets/keras_vit.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     with pytest.raises(ValueError, match=message):
         export_tflite(saved, tmp_path / "model.tflite")
     assert [*tmp_path.iterdir()] == [saved]
-
-
-def rewrite(file, changes):
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def test_converting_is_quiet_and_hides_nothing_else(saved_model, tmp_path, capfd, monkeypatch):
