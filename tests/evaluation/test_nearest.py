@@ -58,10 +58,7 @@ def test_a_model_is_scored_by_its_representations():
         ({"k": 5}, "a k of at most 4, the samples that vote; got 5"),
         ({"temperature": 0.0}, "temperature"),
         ({"labels": [0, 1, 2]}, r"expected features and labels of the shapes .*; got \(4, 2\), \(3,\)"),
-        (
-            {"test_features": np.zeros((0, 2)), "test_labels": []},
-            "expected features and labels of the shapes",
-        ),
+        ({"test_features": np.zeros((0, 2)), "test_labels": []}, r"got \(4, 2\), \(4,\), \(0, 2\), \(0,\)"),
         ({"test_features": np.zeros((1, 3))}, r"got \(4, 2\), \(4,\), \(1, 3\), \(1,\)"),
         ({"labels": [0, 1, -1, 0]}, "expected labels of 0 or more; got -1"),
     ],

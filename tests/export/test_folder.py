@@ -14,16 +14,13 @@ from keras_vit.weights import from_pretrained, save_weights
 
 
 def test_the_folder_holds_every_format_and_the_report(exported, report):
-    assert {file.name for file in exported.iterdir()} == {
-        *(name.partition("/")[0] for name in FILES.values()),
-        "verification.json",
-    }
+    names = {name.partition("/")[0] for name in FILES.values()}
+    assert {file.name for file in exported.iterdir()} == names | {"verification.json"}
     assert [*exported.parent.iterdir()] == [exported]
     page = (exported / "web" / "model.tflite").read_bytes()
     assert page == (exported / FILES["tflite_dynamic_int8"]).read_bytes()  # It is not converted again.
-    assert {n: row["path"] for n, row in report["formats"].items()} == {
-        name: str(exported / file) for name, file in FILES.items()
-    }
+    paths = {name: str(exported / file) for name, file in FILES.items()}
+    assert {name: row["path"] for name, row in report["formats"].items()} == paths
     assert (report["dataset"], report["images"], report["judged"]) == ("digits, test", 40, "accuracy")
     assert {"keras_vit", "keras", "tensorflow"} <= report["versions"].keys()
 
@@ -102,10 +99,7 @@ def test_versions_are_folders_of_tf_serving(model, copied, tmp_path):
     "options, message",
     [
         ({"image_size": (8, 8)}, r"image_size must be the model's \(16, 16\); got \(8, 8\)"),
-        (
-            {"dataset": digits(2), "task": "regression"},
-            "expected a data set for the task 'regression'",
-        ),
+        ({"dataset": digits(2), "task": "regression"}, "expected a data set for the task 'regression'"),
         ({"batch_size": 0}, "batch_size must be a positive int; got 0"),
         ({"formats": ("web",), "representation": True}, "a web page shows one row of class scores or values"),
         ({"formats": ("web",), "precisions": ("int8",)}, "precision of a web page must be one of .*'int8'"),

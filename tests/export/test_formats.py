@@ -142,9 +142,8 @@ PICTURES = [np.random.default_rng(i).integers(0, 256, (20 + i, 30, 3)).astype("u
 @pytest.fixture(scope="module")
 def verified(model):
     """The images on which exports were verified, their labels, and the live model's logits."""
-    images, labels = get_task("single_label").sampled(
-        digits(40).split("test"), describe(model).preprocessing, 40
-    )
+    samples, prepare = digits(40).split("test"), describe(model).preprocessing
+    images, labels = get_task("single_label").sampled(samples, prepare, 40)
     return images, labels, run_live(model, images)
 
 

@@ -72,11 +72,8 @@ def test_kernels_are_constants_at_the_inputs_of_their_matmuls(file, model):
     """Quantizers look for them there, and leave out or mistake kernels that are reshaped."""
     graph = onnx.load(file).graph
     constants = {constant.name: [*constant.dims] for constant in graph.initializer}
-    kernels = [
-        constants[node.input[1]]
-        for node in graph.node
-        if node.op_type == "MatMul" and node.input[1] in constants
-    ]
+    right = [node.input[1] for node in graph.node if node.op_type == "MatMul"]
+    kernels = [constants[name] for name in right if name in constants]
     # patches, and in the block query, key, value, output and two of the MLP, then the head
     assert len(kernels) == 8 and all(len(kernel) == 2 for kernel in kernels)
 
@@ -126,9 +123,8 @@ def test_a_file_that_reads_another_one_is_refused(absolute, tmp_path):
     def saved():
         graph = onnx.helper.make_graph([], "g", [], [output], initializer=[tensor])
         imports = [onnx.helper.make_opsetid("", 17)]
-        path.write_bytes(
-            onnx.helper.make_model(graph, opset_imports=imports, ir_version=9).SerializeToString()
-        )
+        model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=9)
+        path.write_bytes(model.SerializeToString())
         return path
 
     with pytest.raises(ValueError, match="was not exported by keras_vit"):  # which onnxruntime has opened

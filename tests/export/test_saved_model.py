@@ -79,9 +79,8 @@ def test_a_frozen_model_in_float16_is_exported_in_float32_and_not_changed(tmp_pa
     model.get_layer("encoder_block_0").mlp.trainable = False
     model.get_layer("patch_embedding").trainable = False
     before = {variable.path: variable.numpy() for variable in model.variables}
-    folder = export_saved_model(model, tmp_path / "1", task="multi_label", warmup=()).rename(
-        tmp_path / "moved"
-    )
+    folder = export_saved_model(model, tmp_path / "1", task="multi_label", warmup=())
+    folder = folder.rename(tmp_path / "moved")
     loaded = tf.saved_model.load(folder)
 
     exact = VisionTransformer.from_config({**model.get_config(), "dtype": "float32"})

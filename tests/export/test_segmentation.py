@@ -88,9 +88,8 @@ def test_masks_have_the_sizes_of_the_images(model, loaded):
         np.testing.assert_array_equal(mask, expected)
     found = loaded.signatures["serving_uint8"](images=images[0][np.newaxis])
     np.testing.assert_array_equal(found["class_map"][0], model.segment(images[0], whole=True)[0])
-    assert loaded.signatures["serving_bytes"](image_bytes=tf.constant([], tf.string))["mask_bytes"].shape == (
-        0,
-    )
+    found = loaded.signatures["serving_bytes"](image_bytes=tf.constant([], tf.string))
+    assert found["mask_bytes"].shape == (0,)
 
 
 def test_litert_gives_bytes_that_are_the_live_maps(model, litert):

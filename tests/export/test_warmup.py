@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -53,9 +55,8 @@ def test_requests_have_the_models_size_and_take_no_space(any_size, tmp_path):
     write_warmup(tmp_path, warmup_requests(description, (1, 1000), encoded=True))
     assert (tmp_path / FILE).stat().st_size < 1000
     found = [(signature, *inputs.values()) for signature, inputs in requests(tmp_path)]
-    assert [(signature, len(value)) for signature, value in found] == [
-        (signature, count) for signature in ("serving_default", "serving_bytes") for count in (1, 1000)
-    ]
+    expected = itertools.product(("serving_default", "serving_bytes"), (1, 1000))
+    assert [(signature, len(value)) for signature, value in found] == [*expected]
     for signature, value in found:
         images = value if signature == "serving_default" else tf.io.decode_png(value[0])[None]
         assert images.shape[1:3] == (16, 24)

@@ -121,12 +121,10 @@ def test_it_names_the_outputs_in_their_order_with_the_file_of_labels(path):
     interpreter.invoke()
     values = [interpreter.get_tensor(output["index"]) for output in interpreter.get_output_details()]
     labels = {"associated_files": [{"name": "labels.txt", "type": 2}]}
-    assert graph(path)["output_tensor_metadata"] == [
-        {"name": "probabilities", **labels, "stats": {"max": [1.0], "min": [0.0]}}
-        if np.isclose(value.sum(), 1, atol=1e-4)
-        else {"name": "logits", **labels}
-        for value in values
-    ]
+    ranges = {"probabilities": {"stats": {"max": [1.0], "min": [0.0]}}, "logits": {}}
+    names = ["probabilities" if np.isclose(value.sum(), 1, atol=1e-4) else "logits" for value in values]
+    expected = [{"name": name, **labels, **ranges[name]} for name in names]
+    assert graph(path)["output_tensor_metadata"] == expected
 
 
 def test_any_unzip_reads_the_labels_and_the_description(model, path):
@@ -142,9 +140,8 @@ def test_any_unzip_reads_the_labels_and_the_description(model, path):
 
 
 def test_outputs_without_classes_have_no_labels(written):
-    assert not any(
-        "associated_files" in output for output in written(task="regression")["output_tensor_metadata"]
-    )
+    outputs = written(task="regression")["output_tensor_metadata"]
+    assert not any("associated_files" in output for output in outputs)
 
 
 @pytest.mark.parametrize("channels, color_space", [(1, 2), (5, 0)])

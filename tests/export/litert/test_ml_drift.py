@@ -10,10 +10,8 @@ KERNEL = tf.ones((1, 1, 3, 2000))
 
 def converted(compute, shape=(1, 4, 6, 3)):
     function = tf.function(compute, input_signature=[tf.TensorSpec(shape)], autograph=False)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions(
-        [function.get_concrete_function()], tf.train.Checkpoint()
-    )
-    return converter.convert()
+    functions = [function.get_concrete_function()]
+    return tf.lite.TFLiteConverter.from_concrete_functions(functions, tf.train.Checkpoint()).convert()
 
 
 def cut(x):
