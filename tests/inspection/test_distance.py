@@ -10,26 +10,20 @@ from reference.small import HYBRID, images_for, small
 from keras_vit.inspection import attention_distance
 
 
-def distance_by_numpy(images, expected):
-    """Appendix D.7 of the paper, patch by patch; the patches share the image's sides equally."""
-    (rows, columns), (height, width) = expected.grid, images.shape[1:3]
-    positions = [(r * height / rows, c * width / columns) for r in range(rows) for c in range(columns)]
-    found = np.zeros((len(images), len(expected.blocks), expected.blocks[0].shape[1]))
-    for at in np.ndindex(found.shape):
-        image, block, head = at
-        scores = expected.blocks[block][image, head, expected.prefix :, expected.prefix :]
-        reach = [
-            np.average([math.dist(here, there) for there in positions], weights=row)
-            for here, row in zip(positions, scores, strict=True)
-        ]
-        found[at] = np.mean(reach)
-    return found
-
-
-def mean_distance(rows, columns, height, width):
-    """The mean distance between two positions of a grid of patches of this size."""
+def distances(rows, columns, height, width):
+    """The distances between every two patches, of this size, of a grid."""
     positions = [(r * height, c * width) for r in range(rows) for c in range(columns)]
-    return np.mean([math.dist(here, there) for here in positions for there in positions])
+    return np.array([[math.dist(here, there) for there in positions] for here in positions])
+
+
+def distance_by_numpy(images, expected):
+    """Appendix D.7 of the paper, head by head; the patches share the image's sides equally."""
+    between = distances(*expected.grid, *np.divide(images.shape[1:3], expected.grid))
+    found = np.zeros((len(images), len(expected.blocks), expected.blocks[0].shape[1]))
+    for image, block, head in np.ndindex(found.shape):
+        scores = expected.blocks[block][image, head, expected.prefix :, expected.prefix :]
+        found[image, block, head] = np.average(between, axis=1, weights=scores).mean()
+    return found
 
 
 @pytest.mark.parametrize("name", some(["token", *(name for name in MODELS if name != "token")], 4))
@@ -45,7 +39,7 @@ def test_distances_are_weighted_by_attention(name, golden):
 def test_uniform_attention_has_the_grids_mean_distance(size, pooling):
     model = set_uniform_attention(small(image_size=(None, None), pooling=pooling, num_registers=1))
     found = attention_distance(model, images_for(model, 2, size))
-    np.testing.assert_allclose(found, mean_distance(size[0] // 8, size[1] // 8, 8, 8), rtol=1e-5)
+    np.testing.assert_allclose(found, distances(size[0] // 8, size[1] // 8, 8, 8).mean(), rtol=1e-5)
 
 
 def test_distances_of_rectangular_patches_and_after_a_stem_are_in_pixels_of_the_image():
@@ -57,4 +51,4 @@ def test_distances_of_rectangular_patches_and_after_a_stem_are_in_pixels_of_the_
     ):
         model = set_uniform_attention(small(**options))
         found = attention_distance(model, images_for(model))
-        np.testing.assert_allclose(found, mean_distance(*patches), rtol=1e-5)
+        np.testing.assert_allclose(found, distances(*patches).mean(), rtol=1e-5)
