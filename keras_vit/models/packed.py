@@ -41,7 +41,6 @@ class PackedConfig(ViTConfig):
     max_num_patches: int | None = architecture(
         optional(integer(at_least=1)),
         "Number of patches of each image of a batch, whatever its aspect ratio, with ignored padding.",
-        default=None,
     )
 
     @property

@@ -40,12 +40,10 @@ class PixelConfig(ViTConfig):
         optional(integer(at_least=1)),
         "Number of colors of a palette; each pixel is then a token, with the vector of its nearest color. "
         "None for the pixels themselves.",
-        default=None,
     )
     causal: bool = switch(
         "Whether the token of each patch depends only on the patches before it: the tokens are moved by one, "
-        "after a learned start token, and attend to themselves and those before them.",
-        default=False,
+        "after a learned start token, and attend to themselves and those before them."
     )
 
 

@@ -83,14 +83,14 @@ _epsilon = Rule("a number above 0 that float32 can hold", lambda value: is_float
 _preprocessing = Rule("a keras_vit.Preprocessing or a dict of its arguments", _is_preprocessing)
 
 
-def option(group, rule, doc, default=dataclasses.MISSING, normalize=None):
+def option(group, rule, doc, default=None, normalize=None):
     """A field of the schema.
 
     Args:
         group: "size", "architecture", "training" or "metadata", as explained above.
         rule: The `Rule` for its value.
         doc: A line of documentation.
-        default: Its default value; none makes it a required argument.
+        default: Its default value; `dataclasses.MISSING` makes it a required argument.
         normalize: A function to the normal form of a value that is not None.
     """
     fields = {"rule": rule, "doc": doc, "group": group, "normalize": normalize}
@@ -100,7 +100,8 @@ def option(group, rule, doc, default=dataclasses.MISSING, normalize=None):
 size, architecture, training, metadata = (
     functools.partial(option, group) for group in ("size", "architecture", "training", "metadata")
 )
-switch = functools.partial(architecture, boolean)
+required = functools.partial(size, default=dataclasses.MISSING)
+switch = functools.partial(architecture, boolean, default=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,31 +124,30 @@ class ViTConfig:
 
     rules = RULES
 
-    image_size: int | tuple = size(
+    image_size: int | tuple = required(
         _image_size,
         "(height, width) in pixels, or one int. (None, None) accepts any size that the patch size divides: "
         "the stored position grid is resized at each call.",
         normalize=lambda size: DYNAMIC_SIZE if is_dynamic(size) else pair(size, "image_size"),
     )
-    patch_size: int | tuple = size(
+    patch_size: int | tuple = required(
         SIZE,
         "(height, width) of a patch in pixels (of the stem's output for a hybrid), or one int.",
         normalize=lambda size: pair(size, "patch_size"),
     )
-    hidden_size: int = size(_positive, "Size of a token's vector.")
-    num_layers: int | None = size(
+    hidden_size: int = required(_positive, "Size of a token's vector.")
+    num_layers: int | None = required(
         optional(_positive),
         "Number of encoder blocks. None omits the Transformer: the grid of patches is pooled directly (a "
         "BiT-like ResNet).",
     )
-    mlp_dim: int | None = size(optional(_positive), "Size of the MLPs' hidden layer.")
-    num_heads: int | None = size(
+    mlp_dim: int | None = required(optional(_positive), "Size of the MLPs' hidden layer.")
+    num_heads: int | None = required(
         optional(_positive), "Number of attention heads; it must divide hidden_size."
     )
     num_classes: int | None = size(
         optional(_positive),
         "Number of outputs of the head. None or 0 builds no head: the model outputs the representation.",
-        default=None,
     )
     pooling: str | None = architecture(
         one_of(POOLINGS),
@@ -157,16 +157,16 @@ class ViTConfig:
         default="token",
     )
     pooling_heads: int | None = architecture(
-        optional(_positive), 'Number of heads of pooling "map"; None for num_heads.', default=None
+        optional(_positive), 'Number of heads of pooling "map"; None for num_heads.'
     )
     pooling_mlp_dim: int | None = size(
-        optional(_positive), 'Size of the hidden layer of pooling "map"; None for mlp_dim.', default=None
+        optional(_positive), 'Size of the hidden layer of pooling "map"; None for mlp_dim.'
     )
     pool_prefix: bool = switch(
         'Whether the probe of pooling "map" attends to prefix tokens, too.', default=True
     )
     representation_size: int | None = size(
-        optional(_positive), "Size of a layer `pre_logits` before the head, or None.", default=None
+        optional(_positive), "Size of a layer `pre_logits` before the head, or None."
     )
     representation_activation: str | None = architecture(
         one_of(("tanh", None)),
@@ -174,13 +174,12 @@ class ViTConfig:
         default="tanh",
     )
     unit_representation: bool = switch(
-        "Whether the representation is divided by its length, as in an image-text model.", default=False
+        "Whether the representation is divided by its length, as in an image-text model."
     )
     resnet: tuple | None = architecture(
         optional(_units),
         "Bottleneck units per stage of the ResNet stem, such as (3, 4, 9); () for its root block only; None "
         "for no stem.",
-        default=None,
         normalize=tuple,
     )
     resnet_width: int = size(_positive, "Channels of the stem's root block.", default=64)
@@ -194,7 +193,6 @@ class ViTConfig:
         optional(SIZE),
         "(rows, columns) of the learned table, resized at each call if the image has another grid. By "
         "default the grid of image_size, or of a 224-pixel image if the size is dynamic.",
-        default=None,
         normalize=lambda size: pair(size, "position_grid"),
     )
     position_interpolation: str = architecture(
@@ -206,12 +204,10 @@ class ViTConfig:
         optional(_rotary),
         'Rotary positions: "axial", "mixed" or "dinov3", or a dict of `kind` and other arguments of '
         "`RotaryPositions` (`base`, `reference_grid`, `order`, `offset`, `rotate_registers`); None for none.",
-        default=None,
         normalize=rotary_options,
     )
     relative_positions: bool = switch(
-        "Whether each block has a learned bias for each head and offset between two patches (BEiT).",
-        default=False,
+        "Whether each block has a learned bias for each head and offset between two patches (BEiT)."
     )
     prefix_positions: bool = switch(
         "Whether the class, distillation and register tokens have rows of their own in the table (the paper) "
@@ -224,7 +220,7 @@ class ViTConfig:
         default="gelu_tanh",
     )
     gated_mlp: bool = switch(
-        'Whether the MLPs of the blocks have a gate; with activation "silu" they are SwiGLU.', default=False
+        'Whether the MLPs of the blocks have a gate; with activation "silu" they are SwiGLU.'
     )
     norm: str = architecture(one_of(NORMS), '"layer" or "rms": the norms of the encoder.', default="layer")
     norm_epsilon: float = architecture(
@@ -238,64 +234,48 @@ class ViTConfig:
     num_kv_heads: int | tuple | None = architecture(
         optional(_kv_heads),
         "Number of key and value heads, or one for each block (grouped-query attention); None for num_heads.",
-        default=None,
         normalize=lambda heads: heads if isinstance(heads, int) else tuple(heads),
     )
-    qk_norm: bool = switch("Whether each head's query and key are normalized.", default=False)
-    attention_sub_norm: bool = switch(
-        "Whether there is a norm before the last projection of the attention.", default=False
-    )
-    mlp_sub_norm: bool = switch("Whether there is a norm of the MLPs' hidden layer.", default=False)
+    qk_norm: bool = switch("Whether each head's query and key are normalized.")
+    attention_sub_norm: bool = switch("Whether there is a norm before the last projection of the attention.")
+    mlp_sub_norm: bool = switch("Whether there is a norm of the MLPs' hidden layer.")
     class_token: bool | None = architecture(
         optional(boolean),
         'Whether there is a class token. By default only with pooling "token" or "token_gap".',
-        default=None,
     )
     num_registers: int = architecture(integer(at_least=0), "Number of register tokens.", default=0)
     distillation: bool = switch(
-        "Whether there are DeiT's distillation token and second head; the logits are the mean of the two.",
-        default=False,
+        "Whether there are DeiT's distillation token and second head; the logits are the mean of the two."
     )
     layer_scale: float | None = architecture(
-        optional(_float32),
-        "Initial value of a learned factor per channel on each residual branch, or None.",
-        default=None,
+        optional(_float32), "Initial value of a learned factor per channel on each residual branch, or None."
     )
     scale_mlp: bool = switch("Whether layer_scale also applies to the MLPs' branches.", default=True)
-    patch_norm: bool = switch("Whether the patches are normalized after their embedding.", default=False)
+    patch_norm: bool = switch("Whether the patches are normalized after their embedding.")
     pre_norm: bool = switch(
         "Whether there is a layer norm `pre_norm` before the first block (CLIP); the patch embedding then "
-        "has no bias.",
-        default=False,
+        "has no bias."
     )
     post_norm: bool = switch(
-        "Whether the blocks' norms are applied to the outputs of attention and MLP instead of their inputs.",
-        default=False,
+        "Whether the blocks' norms are applied to the outputs of attention and MLP instead of their inputs."
     )
     final_norm: bool = switch("Whether there is a norm after the last block.", default=True)
     norm_after_pooling: bool = switch(
-        "Whether the last norm follows the pooling (`pooled_norm`) instead of preceding it (`encoder_norm`).",
-        default=False,
+        "Whether the last norm follows the pooling (`pooled_norm`) instead of preceding it (`encoder_norm`)."
     )
     in_channels: int = size(_positive, "Channels of the image.", default=3)
     preprocessing: Preprocessing | dict | None = metadata(
         optional(_preprocessing),
         "How images become model input, a `Preprocessing` or a dict of its arguments, whose `image_size` is "
         "the model's by default; None for the official one.",
-        default=None,
     )
-    class_names: tuple | None = metadata(
-        optional(_names), "One name per class, or None.", default=None, normalize=tuple
-    )
+    class_names: tuple | None = metadata(optional(_names), "One name per class, or None.", normalize=tuple)
     task: str | None = metadata(
         optional(text),
         'What the outputs mean: "single_label", "multi_label" or "regression"; None if unknown.',
-        default=None,
     )
     split_seed: int | None = metadata(
-        optional(integer(at_least=0)),
-        "Seed of the split of the training data; None if unknown.",
-        default=None,
+        optional(integer(at_least=0)), "Seed of the split of the training data; None if unknown."
     )
     dropout_rate: float = training(
         _rate, "As in `EncoderBlock`; also applied after the positions.", default=0.0
@@ -305,7 +285,6 @@ class ViTConfig:
         optional(number(above=1)),
         "In training, scale all coordinates of the rotary positions by one random factor a step, of at most "
         "this and at least its inverse (DINOv3); None for no factor.",
-        default=None,
     )
     stochastic_depth_rate: float = training(
         _rate, "Of the last block; the others' rates increase linearly to it from 0.", default=0.0
