@@ -21,6 +21,11 @@ class Configurable(keras.layers.Layer):
             if name not in ("self", "kwargs", "__class__"):
                 setattr(self, name, value)
 
+    def add_embeddings(self, name, shape):
+        """A weight of embeddings: it starts random, with a standard deviation of 0.02."""
+        start = keras.initializers.RandomNormal(stddev=0.02)
+        return self.add_weight(shape=shape, initializer=start, name=name)
+
     def get_config(self):
         names = {}
         for cls in reversed(type(self).__mro__):

@@ -42,11 +42,7 @@ class PackedPositionEmbs(Configurable):
 
     def build(self, tokens_shape, grids_shape=None):
         rows, columns = self.grid_size
-        self.table = self.add_weight(
-            shape=(1, rows * columns, tokens_shape[-1]),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            name="table",
-        )
+        self.table = self.add_embeddings("table", (1, rows * columns, tokens_shape[-1]))
 
     def call(self, tokens, grids):
         batch, count, _ = ops.shape(tokens)

@@ -67,11 +67,7 @@ class PaletteEmbedding(Configurable):
             autocast=False,  # 16 bits could not distinguish near colors.
             name="palette",
         )
-        self.table = self.add_weight(
-            shape=(self.colors, self.hidden_size),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            name="table",
-        )
+        self.table = self.add_embeddings("table", (self.colors, self.hidden_size))
 
     def call(self, images):
         return self.embed(nearest_colors(ops.cast(images, "float32"), self.palette))

@@ -67,11 +67,8 @@ class AddPositionEmbs(Configurable):
     def build(self, tokens_shape, grid_shape=None):
         if self.kind == "learned":
             rows, columns = self.grid_size
-            self.table = self.add_weight(
-                shape=(1, self.num_prefix_tokens + rows * columns, tokens_shape[-1]),
-                initializer=keras.initializers.RandomNormal(stddev=0.02),
-                name="table",
-            )
+            tokens = self.num_prefix_tokens + rows * columns
+            self.table = self.add_embeddings("table", (1, tokens, tokens_shape[-1]))
         elif self.kind == "sincos2d":
             _check_channels(tokens_shape[-1])
 

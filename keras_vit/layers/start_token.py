@@ -26,11 +26,7 @@ class StartToken(Configurable):
     sharding = TOKEN
 
     def build(self, input_shape):
-        self.token = self.add_weight(
-            shape=(1, 1, input_shape[-1]),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            name="token",
-        )
+        self.token = self.add_embeddings("token", (1, 1, input_shape[-1]))
 
     def call(self, tokens):
         batch, count, channels = ops.shape(tokens)

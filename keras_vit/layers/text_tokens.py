@@ -37,11 +37,7 @@ class TokenEmbedding(Configurable):
         self.channels = integer(at_least=1).check("channels", channels)
 
     def build(self, input_shape):
-        self.table = self.add_weight(
-            shape=(self.vocabulary_size, self.channels),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            name="table",
-        )
+        self.table = self.add_embeddings("table", (self.vocabulary_size, self.channels))
 
     def call(self, ids):
         return ops.take(self.table, ops.cast(ids, "int32"), axis=0)
