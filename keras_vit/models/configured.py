@@ -13,6 +13,7 @@ class ConfiguredModel(DistributedModel):
     them are models.
     """
 
+    rules = {}  # of the constructor's arguments that `store_arguments` stores
     kind = None  # its name for `from_pretrained(kind=…)`
     # The constructor argument with the VisionTransformer in the model; None if the model is one itself.
     backbone_argument = None
@@ -24,6 +25,19 @@ class ConfiguredModel(DistributedModel):
     is_scaffold = False  # whether it is only needed to train its `backbone`
     head_inputs = ()  # the tensors that the head reads; empty without a head on frozen features
     head_reads_images = False  # whether the head reads the shape of the images, too
+
+    def store_arguments(self, arguments):
+        """Check the constructor's arguments by their `rules`, and store them as attributes of their names.
+
+        Args:
+            arguments: `locals()` at the start of the constructor.
+        """
+        for name, rule in self.rules.items():
+            setattr(self, name, rule.check(name, arguments[name]))
+
+    def _config(self):
+        """The constructor's arguments, without models, names and dtypes."""
+        return {name: getattr(self, name) for name in self.rules}
 
     def get_config(self):
         return {"name": self.name, "trainable": self.trainable, **state_config(self.own_layers())}

@@ -14,18 +14,6 @@ from keras_vit.models.configured import ConfiguredModel
 from keras_vit.rules import boolean, integer, number, one_of, optional
 
 _POSITIVE = integer(at_least=1)
-_RULES = {  # of the constructor's arguments
-    **dict.fromkeys(("vocabulary_size", "length", "hidden_size"), _POSITIVE),
-    **dict.fromkeys(("num_layers", "mlp_dim", "num_heads"), _POSITIVE),
-    "causal": boolean,
-    "pooling": one_of(TOKENS),
-    "eos_id": optional(integer(at_least=0)),
-    "activation": one_of(ACTIVATIONS),
-    "norm_epsilon": number(above=0),
-    "dropout_rate": number(0, below=1),
-    "norm_after_residual": boolean,
-    "pad_id": optional(integer(at_least=0)),
-}
 SCOPE = "text"  # begins the paths of the weights, unlike an image tower's
 
 
@@ -78,6 +66,19 @@ class TextTransformer(ConfiguredModel):
     Devlin et al. 2019 (BERT, arXiv 1810.04805), of whose inputs there is only the first segment.
     """
 
+    rules = {
+        **dict.fromkeys(("vocabulary_size", "length", "hidden_size"), _POSITIVE),
+        **dict.fromkeys(("num_layers", "mlp_dim", "num_heads"), _POSITIVE),
+        "causal": boolean,
+        "pooling": one_of(TOKENS),
+        "eos_id": optional(integer(at_least=0)),
+        "activation": one_of(ACTIVATIONS),
+        "norm_epsilon": number(above=0),
+        "dropout_rate": number(0, below=1),
+        "norm_after_residual": boolean,
+        "pad_id": optional(integer(at_least=0)),
+    }
+
     def __init__(
         self,
         vocabulary_size,
@@ -98,8 +99,7 @@ class TextTransformer(ConfiguredModel):
         name=None,
         trainable=True,
     ):
-        arguments = locals()
-        options = {name: rule.check(name, arguments[name]) for name, rule in _RULES.items()}
+        self.store_arguments(locals())
         dtype = keras.dtype_policies.get(dtype)
         with keras.name_scope(SCOPE):
             ids = keras.Input((length,), dtype="int32", name="ids")  # (b, n)
@@ -131,12 +131,10 @@ class TextTransformer(ConfiguredModel):
         number_stack(self.layers)
         self.dtype_policy = dtype
         self.input_spec = keras.InputSpec(shape=ids.shape)
-        for name, value in options.items():
-            setattr(self, name, value)
 
     def get_config(self):
         return {
-            **{name: getattr(self, name) for name in _RULES},
+            **self._config(),
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
             **super().get_config(),
         }

@@ -77,9 +77,6 @@ class ImageGPT(Pretrainer):
         self.dtype_policy = policy
         self.encoder = encoder
 
-    def _config(self):
-        return {}
-
     @property
     def palette(self):
         """float32 array (colors, channels), the colors in the units of the model's input."""

@@ -17,25 +17,6 @@ from keras_vit.models.vit.vision_transformer import VisionTransformer
 from keras_vit.rules import area, integer, number
 
 GLOBAL_VIEWS = 2
-_COUNT = integer(at_least=1)
-_STEPS = integer(at_least=0)
-_TEMPERATURE = number(above=0)
-_MOMENTUM = number(0, 1)
-_RULES = {
-    "num_local": _STEPS,
-    "local_size": _COUNT,
-    "local_area": area,
-    "out_dim": _COUNT,
-    "hidden_dim": _COUNT,
-    "bottleneck_dim": _COUNT,
-    "momentum": _MOMENTUM,
-    "center_momentum": _MOMENTUM,
-    "student_temperature": _TEMPERATURE,
-    "teacher_temperature": _TEMPERATURE,
-    "first_teacher_temperature": _TEMPERATURE,
-    "temperature_steps": _STEPS,
-    "freeze_steps": _STEPS,
-}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -90,6 +71,15 @@ class DINO(Pretrainer):
     Source: Caron et al. 2021 (DINO, arXiv 2104.14294), section 3, and the code `facebookresearch/dino`.
     """
 
+    rules = {
+        **dict.fromkeys(("num_local", "temperature_steps", "freeze_steps"), integer(at_least=0)),
+        **dict.fromkeys(("local_size", "out_dim", "hidden_dim", "bottleneck_dim"), integer(at_least=1)),
+        "local_area": area,
+        **dict.fromkeys(("momentum", "center_momentum"), number(0, 1)),
+        **dict.fromkeys(("student_temperature", "teacher_temperature"), number(above=0)),
+        "first_teacher_temperature": number(above=0),
+    }
+
     def __init__(
         self,
         encoder,
@@ -110,8 +100,7 @@ class DINO(Pretrainer):
         name="dino",
         trainable=True,
     ):
-        arguments = locals()
-        options = {name: rule.check(name, arguments[name]) for name, rule in _RULES.items()}
+        self.store_arguments(locals())
         encoder = as_encoder(encoder, dtype)
         _check(encoder, num_local, local_size)
         policy = encoder.dtype_policy
@@ -143,8 +132,7 @@ class DINO(Pretrainer):
 
         super().__init__(views, ops.concatenate([x, y], axis=1), name=name, trainable=trainable)
         self.dtype_policy = policy
-        for name, value in {**options, "local_area": tuple(local_area)}.items():
-            setattr(self, name, value)
+        self.local_area = tuple(local_area)
         # Keras would take them for layers of this model, which has theirs already.
         vars(self).update(encoder=encoder, student=student, student_head=student_head)
         averages = [*encoder.weights, *teacher.head.weights]
@@ -211,9 +199,6 @@ class DINO(Pretrainer):
 
     def own_layers(self):
         return [self.student, self.student_head]  # The teacher has no state of its own besides its weights.
-
-    def _config(self):
-        return {name: getattr(self, name) for name in _RULES}
 
     def _momentum(self, step):
         """The teacher's momentum after step number `step`, counted from 0."""

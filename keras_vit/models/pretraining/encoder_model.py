@@ -11,7 +11,7 @@ from keras_vit.models.vit.vision_transformer import VisionTransformer
 class EncoderModel(ConfiguredModel):
     """A model with an `encoder` and layers of its own, whose configuration has both.
 
-    A subclass has the attribute `encoder` and the method `_config`, the constructor's other arguments.
+    A subclass has the attribute `encoder`, and its `_config` the constructor's other arguments.
     """
 
     backbone_argument = "encoder"

@@ -14,14 +14,6 @@ from keras_vit.models.vit.geometry import is_dynamic, prefix_tokens
 from keras_vit.rules import boolean, integer, number, optional
 
 _POSITIVE = integer(at_least=1)
-_RULES = {
-    "decoder_hidden_size": _POSITIVE,
-    "decoder_num_layers": _POSITIVE,
-    "decoder_num_heads": _POSITIVE,
-    "decoder_mlp_dim": optional(_POSITIVE),
-    "mask_fraction": number(above=0, below=1),
-    "normalize_targets": boolean,
-}
 _EPSILON = 1e-6  # of the variance of a patch
 
 
@@ -73,6 +65,13 @@ class MaskedAutoencoder(Pretrainer):
     Source: He et al. 2022 (MAE, arXiv 2111.06377), section 3; `models_mae.py` of facebookresearch/mae.
     """
 
+    rules = {
+        **dict.fromkeys(("decoder_hidden_size", "decoder_num_layers", "decoder_num_heads"), _POSITIVE),
+        "decoder_mlp_dim": optional(_POSITIVE),
+        "mask_fraction": number(above=0, below=1),
+        "normalize_targets": boolean,
+    }
+
     def __init__(
         self,
         encoder,
@@ -86,8 +85,7 @@ class MaskedAutoencoder(Pretrainer):
         name=None,
         trainable=True,
     ):
-        arguments = locals()
-        options = {name: rule.check(name, arguments[name]) for name, rule in _RULES.items()}
+        self.store_arguments(locals())
         if decoder_hidden_size % decoder_num_heads:
             raise ValueError(
                 f"expected a decoder_num_heads that divides decoder_hidden_size {decoder_hidden_size}; got "
@@ -141,8 +139,6 @@ class MaskedAutoencoder(Pretrainer):
         self.dtype_policy = policy
         self.encoder = encoder
         self.num_patches, self.num_visible = num_patches, num_visible
-        for name, value in options.items():
-            setattr(self, name, value)
 
     @staticmethod
     def min_own_parameters(config):
@@ -212,9 +208,6 @@ class MaskedAutoencoder(Pretrainer):
         height, width = patch_pixels(self.encoder)
         x = patches.reshape(batch, rows // height, columns // width, height, width, channels)
         return x.transpose(0, 1, 3, 2, 4, 5).reshape(shape)
-
-    def _config(self):
-        return {name: getattr(self, name) for name in _RULES}
 
 
 def _check(encoder):

@@ -54,8 +54,10 @@ class MaskedPatchPredictor(Pretrainer):
     Source: Dosovitskiy et al. 2021, appendix B.1.2.
     """
 
+    rules = {"target": one_of(TARGETS)}
+
     def __init__(self, encoder, target="mean_color", dtype=None, name=None, trainable=True):
-        one_of(TARGETS).check("target", target)
+        self.store_arguments(locals())
         encoder = as_encoder(encoder, dtype)
         check_not_causal(encoder)
         start = encoder.get_layer("patch_embedding").output, encoder.get_layer("patch_tokens").output
@@ -85,7 +87,6 @@ class MaskedPatchPredictor(Pretrainer):
         super().__init__({"images": images, "sources": sources}, x, name=name, trainable=trainable)
         self.dtype_policy = policy
         self.encoder = encoder
-        self.target = target
 
     def patch_targets(self, images):
         """The targets for these images: `patch_targets` with this model's arguments.
@@ -95,9 +96,6 @@ class MaskedPatchPredictor(Pretrainer):
         [0, 0, 0, 0, 0]
         """
         return patch_targets(images, patch_pixels(self.encoder), self.target, self.encoder.preprocessing)
-
-    def _config(self):
-        return {"target": self.target}
 
 
 def patch_targets(images, patch_size, target, preprocessing):

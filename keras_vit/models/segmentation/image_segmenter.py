@@ -23,10 +23,6 @@ from keras_vit.rules import boolean, integer, one_of, optional
 HEADS = ("linear", "multi", "up", "mask")
 NORMS = ("layer", "batch", None)
 _ANNEALING_POWER = 0.9
-_OPTIONS = (  # the constructor's arguments, without the encoder
-    *("num_classes", "head", "blocks", "head_norm", "decoder_size", "num_queries", "query_blocks"),
-    *("upscale_blocks", "head_activation", "masked_attention", "loss_points", "class_names", "split_seed"),
-)
 _POSITIVE = integer(at_least=1)
 
 
@@ -97,6 +93,15 @@ class ImageSegmenter(EncoderModel):
     task = "segmentation"
     is_classifier = False
     without_head = "this model segments images; use its `segment` method"
+    rules = {
+        **dict.fromkeys(("num_classes", "decoder_size", "loss_points"), _POSITIVE),
+        **dict.fromkeys(("num_queries", "query_blocks"), _POSITIVE),
+        "head": one_of(HEADS),
+        "head_norm": one_of(NORMS),
+        "upscale_blocks": optional(integer(at_least=0)),
+        "head_activation": optional(one_of(ACTIVATIONS)),
+        "masked_attention": boolean,
+    }
 
     def __init__(
         self,
@@ -119,17 +124,8 @@ class ImageSegmenter(EncoderModel):
         trainable=True,
     ):
         encoder = as_encoder(encoder, dtype)
-        self.num_classes = _POSITIVE.check("num_classes", num_classes)
-        self.head = one_of(HEADS).check("head", head)
+        self.store_arguments(locals())
         self.blocks = blocks and tuple(blocks)
-        self.head_norm = one_of(NORMS).check("head_norm", head_norm)
-        self.decoder_size = _POSITIVE.check("decoder_size", decoder_size)
-        self.num_queries = _POSITIVE.check("num_queries", num_queries)
-        self.query_blocks = _POSITIVE.check("query_blocks", query_blocks)
-        self.upscale_blocks = optional(integer(at_least=0)).check("upscale_blocks", upscale_blocks)
-        self.head_activation = optional(one_of(ACTIVATIONS)).check("head_activation", head_activation)
-        self.masked_attention = boolean.check("masked_attention", masked_attention)
-        self.loss_points = _POSITIVE.check("loss_points", loss_points)
         self.class_names = class_names and tuple(class_names)
         self.split_seed = split_seed
         if class_names and len(class_names) != num_classes:
@@ -279,7 +275,8 @@ class ImageSegmenter(EncoderModel):
         return super().finished(arrays, masked_attention=masked)
 
     def _config(self):
-        return {name: getattr(self, name) for name in _OPTIONS}
+        others = {"blocks": self.blocks, "class_names": self.class_names, "split_seed": self.split_seed}
+        return {**super()._config(), **others}
 
 
 class _QueryLoss(keras.losses.Loss):
