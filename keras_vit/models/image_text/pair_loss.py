@@ -97,27 +97,20 @@ def gathered(x):
 
 def _norms(queries, keys, chunk, kept):
     """The logarithm of the sum of exponentials of each query's logits."""
-    start = ops.full_like(queries[:, 0], MASKED)
-    return _fold(
-        lambda sums, logits, *_: ops.logaddexp(sums, ops.logsumexp(logits, axis=1)),
-        start,
-        queries,
-        keys,
-        chunk,
-        kept,
-    )
+
+    def add(sums, logits, *_):
+        return ops.logaddexp(sums, ops.logsumexp(logits, axis=1))
+
+    return _fold(add, ops.full_like(queries[:, 0], MASKED), queries, keys, chunk, kept)
 
 
 def _sums_of_softplus(queries, keys, chunk, kept):
     """The sum of the softplus of each query's logits."""
-    return _fold(
-        lambda sums, logits, *_: sums + ops.sum(ops.softplus(logits), axis=1),
-        ops.zeros_like(queries[:, 0]),
-        queries,
-        keys,
-        chunk,
-        kept,
-    )
+
+    def add(sums, logits, *_):
+        return sums + ops.sum(ops.softplus(logits), axis=1)
+
+    return _fold(add, ops.zeros_like(queries[:, 0]), queries, keys, chunk, kept)
 
 
 def _sigmoid(side, own, kept):
