@@ -15,7 +15,7 @@ from keras_vit.engine.fit_checks import (
     check_class_indices,
     warn_of_probabilities,
 )
-from keras_vit.engine.step import total_loss
+from keras_vit.engine.step import BACKENDS, of_backend, total_loss
 from keras_vit.layers.dense import adaptable_layers
 from keras_vit.rules import integer, one_of
 
@@ -96,7 +96,7 @@ class DistributedModel(keras.Model):
                 )
             if accumulation_steps > 1 and kwargs.get("jit_compile", "auto") == "auto":
                 kwargs["jit_compile"] = False  # XLA cannot split a batch into parts of different sizes
-        elif accumulation_steps > 1 and _BACKEND != "jax":
+        elif accumulation_steps > 1 and _BACKEND not in BACKENDS:
             raise ValueError("accumulation_steps above 1 needs KERAS_BACKEND=tensorflow or jax")
         super().compile(optimizer, loss, *args, **kwargs)
         self.accumulation_steps = accumulation_steps
@@ -231,37 +231,21 @@ class DistributedModel(keras.Model):
         if self.built and optimizer_built:
             self.optimizer.build(self.trainable_variables)
 
-    if _BACKEND == "jax":
+    if _BACKEND in BACKENDS:
 
-        def train_step(self, state, data):
-            from keras_vit.engine import jax_step
+        def train_step(self, *args):
+            return of_backend().train_step(self, *args)
 
-            return jax_step.train_step(self, state, data)
-
-        def test_step(self, state, data):
-            from keras_vit.engine import jax_step
-
-            return jax_step.test_step(self, state, data)
+        def test_step(self, *args):
+            return of_backend().test_step(self, *args)
 
     if _BACKEND == "tensorflow":
 
-        def train_step(self, data):
-            from keras_vit.engine import tensorflow_step
-
-            return tensorflow_step.train_step(self, data)
-
-        def test_step(self, data):
-            from keras_vit.engine import tensorflow_step
-
-            return tensorflow_step.test_step(self, data)
-
         def make_predict_function(self, force=False):
             if self.predict_function is None or force:
-                from keras_vit.engine import tensorflow_step
-
                 super().make_predict_function(force)
                 if not self.run_eagerly:
-                    self.predict_function = tensorflow_step.counted_alone(self.predict_function)
+                    self.predict_function = of_backend().counted_alone(self.predict_function)
             return self.predict_function
 
         def _maybe_symbolic_build(self, iterator=None, data_batch=None):

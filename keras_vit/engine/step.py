@@ -6,6 +6,7 @@ replicas that compute their own, is the gradient of the global batch.
 """
 
 import functools
+import importlib
 
 import keras
 from keras import ops
@@ -13,6 +14,13 @@ from keras.src.losses.loss import scale_loss_for_distribution  # Keras's trainer
 
 from keras_vit.losses import MEAN
 from keras_vit.seeds import override_seeds
+
+BACKENDS = ("tensorflow", "jax")  # on others a model is trained by Keras's own steps
+
+
+def of_backend():
+    """The module `tensorflow_step` or `jax_step`, which `import keras_vit` does without."""
+    return importlib.import_module(f"keras_vit.engine.{keras.backend.backend()}_step")
 
 
 def loss_weight(model, images, sample_weight):

@@ -9,6 +9,7 @@ so that only embeddings, and for "softmax" the norms of rows and columns, are se
 import keras
 from keras import ops
 
+from keras_vit.engine.step import BACKENDS, of_backend
 from keras_vit.layers.attention import MASKED
 from keras_vit.layers.control_dependencies import after
 
@@ -84,15 +85,7 @@ def pair_loss(pairs, objective, chunk=None, weights=None):
 
 def gathered(x):
     """The rows of all replicas, in each of them."""
-    if keras.backend.backend() == "tensorflow":
-        from keras_vit.engine import tensorflow_step
-
-        return tensorflow_step.gathered(x)
-    if keras.backend.backend() == "jax":
-        from keras_vit.engine import jax_step
-
-        return jax_step.gathered(x)
-    return x
+    return of_backend().gathered(x) if keras.backend.backend() in BACKENDS else x
 
 
 def _norms(queries, keys, chunk, kept):
