@@ -76,10 +76,6 @@ class PixelTransformer(VisionTransformer):
     def __init__(self, *args, dtype=None, **kwargs):
         super().__init__(*args, dtype=dtype, **kwargs)
 
-    @property
-    def is_causal(self):
-        return self.causal
-
     @staticmethod
     def _patch_embedding(c, dtype):
         if c.palette is None:

@@ -125,5 +125,5 @@ def check_not_causal(encoder):
 
     >>> check_not_causal(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3))
     """
-    if encoder.is_causal:
+    if getattr(encoder, "causal", False):  # an option of `PixelTransformer` alone
         raise ValueError("expected an encoder whose tokens attend to all patches; got causal=True")

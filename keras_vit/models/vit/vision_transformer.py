@@ -61,7 +61,6 @@ class VisionTransformer(ConfiguredModel):
 
     kind = "classifier"
     exported_stages = ("representation",)
-    is_causal = False  # whether a token depends on the patches before it only
 
     # What the input decides: a subclass with another one has its own schema and functions.
     schema = ViTConfig
