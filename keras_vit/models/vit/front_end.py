@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_vit.layers import AddPositionEmbs, ClassToken, GridToTokens, PatchEmbedding
+from keras_vit.layers import AddPositionEmbs, GridToTokens, PatchEmbedding
 from keras_vit.models.vit.geometry import is_dynamic
 
 
@@ -62,25 +62,3 @@ def position_embedding(config, inputs, grid, num_prefix, dtype):
     )
     # With a position_grid the table is resized to the image's grid, which the layer has to know.
     return layer, [] if c.position_grid is None else [grid]
-
-
-def with_positions(config, x, add_positions, arguments, prefix, dtype):
-    """The input of the blocks: patch tokens with positions, and the prefix tokens before them.
-
-    Args:
-        config: A `ViTConfig` with a Transformer.
-        x: Symbolic tensor of patch tokens (batch, n, channels).
-        add_positions, arguments: What `position_embedding` returns.
-        prefix: The `prefix_tokens` of the options.
-        dtype: The layers' dtype policy.
-    """
-    c = config
-    if not c.prefix_positions:
-        x = add_positions(x, *arguments)
-    for name, count, initializer in prefix:
-        x = ClassToken(count, initializer, dtype=dtype, name=name)(x)  # (b, p + n, d)
-    if c.prefix_positions:
-        x = add_positions(x, *arguments)
-    if c.position_embedding != "none":
-        x = keras.layers.Dropout(c.dropout_rate, dtype=dtype, name="position_dropout")(x)
-    return x

@@ -4,6 +4,7 @@ import keras
 from absl import logging
 
 from keras_vit.engine.adapting import copy_with_weights
+from keras_vit.layers import ClassToken
 from keras_vit.layers.encoder_block import number_stack
 from keras_vit.layers.hints import WHOLE, sharded
 from keras_vit.models.classifying import classify
@@ -105,8 +106,15 @@ class VisionTransformer(ConfiguredModel):
         x = self._patch_tokens(c, grid, dtype)  # (b, n, d)
         if c.num_layers is not None:
             in_table = num_prefix if c.prefix_positions else 0
-            positions = self._position_embedding(c, inputs, grid, in_table, dtype)
-            x = front_end.with_positions(c, x, *positions, prefix, dtype)  # (b, p + n, d)
+            add_positions, grids = self._position_embedding(c, inputs, grid, in_table, dtype)
+            if not c.prefix_positions:
+                x = add_positions(x, *grids)
+            for name, count, initializer in prefix:
+                x = ClassToken(count, initializer, dtype=dtype, name=name)(x)  # (b, p + n, d)
+            if c.prefix_positions:
+                x = add_positions(x, *grids)
+            if c.position_embedding != "none":
+                x = keras.layers.Dropout(c.dropout_rate, dtype=dtype, name="position_dropout")(x)
             # tokens → encoder
             if c.pre_norm:
                 x = norm_layer(c, "pre_norm", dtype)(x)
