@@ -119,11 +119,8 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
         self.assign_sub(variable, rate * new)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "momentum": self.momentum,
-            "accumulator_dtype": self.accumulator_dtype,
-        }
+        own = {"momentum": self.momentum, "accumulator_dtype": self.accumulator_dtype}
+        return {**super().get_config(), **own}
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -52,9 +52,4 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return rate * ops.minimum(1.0, step / self.warmup_steps) if self.warmup_steps else rate
 
     def get_config(self):
-        return {
-            "base_lr": self.base_lr,
-            "total_steps": self.total_steps,
-            "warmup_steps": self.warmup_steps,
-            "decay": self.decay,
-        }
+        return {name: getattr(self, name) for name in ("base_lr", "total_steps", "warmup_steps", "decay")}

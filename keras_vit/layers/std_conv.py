@@ -57,8 +57,5 @@ class StdConv2D(keras.layers.Conv2D):
         return ops.reshape(outputs, (batch, *size, self.filters))
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "epsilon": self.epsilon,
-            "variance_epsilon": self.variance_epsilon,
-        }
+        own = {"epsilon": self.epsilon, "variance_epsilon": self.variance_epsilon}
+        return {**super().get_config(), **own}

@@ -183,12 +183,8 @@ class ImageSegmenter(EncoderModel):
         logits, predictions = _logits_and_queries(y_pred)
         if predictions is None:
             return super().compute_loss(x, y, logits, sample_weight, training)
-        return ops.sum(
-            [
-                self._query_losses[training](y, predictions, sample_weight),
-                *(self._aggregate_additional_loss(loss) for loss in self.losses),
-            ]
-        )
+        loss = self._query_losses[training](y, predictions, sample_weight)
+        return ops.sum([loss, *map(self._aggregate_additional_loss, self.losses)])
 
     def test_step(self, *args):
         self._evaluates = True
