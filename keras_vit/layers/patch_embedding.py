@@ -77,10 +77,8 @@ class PatchEmbedding(Configurable):
 
     def __init__(self, hidden_size, patch_size, use_bias=True, crop=False, **kwargs):
         super().__init__(**kwargs)
-        self.hidden_size = hidden_size
-        self.patch_size = pair(patch_size, "patch_size")
-        self.use_bias = use_bias
-        self.crop = crop
+        patch_size = pair(patch_size, "patch_size")
+        self.store_arguments(locals())
 
     def build(self, input_shape):
         if len(input_shape) != 4:

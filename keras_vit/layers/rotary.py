@@ -120,18 +120,15 @@ class RotaryPositions(Configurable):
         **kwargs,
     ):
         super().__init__(autocast=False, **kwargs)  # Angles need float32 under mixed precision.
+        self.store_arguments(locals())
         if head_size % 4:
             raise ValueError(f"rotary positions need heads of a size that 4 divides; got {head_size}")
         if math.isqrt(num_registers) ** 2 != num_registers:
             raise ValueError(f"rotated registers must be a square number; got {num_registers}")
         options = {"kind": kind, "base": base, "reference_grid": reference_grid}
         options = rotary_options({**options, "order": order, "offset": offset})
-        self.kind, self.base, self.order = kind, options["base"], order
-        self.head_size, self.num_heads, self.num_layers = head_size, num_heads, num_layers
-        self.reference_grid, self.offset = options["reference_grid"], options["offset"]
-        self.num_registers = num_registers
-        self.max_rescale = max_rescale
-        self.seed = seed
+        self.base, self.offset = options["base"], options["offset"]
+        self.reference_grid = options["reference_grid"]
         self.seed_generator = keras.random.SeedGenerator(seed) if max_rescale else None
 
     def build(self, grid_shape):
