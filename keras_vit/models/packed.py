@@ -15,33 +15,32 @@ from keras_vit.rules import integer, optional
 class PackedConfig(ViTConfig):
     """All options of a `PackedVisionTransformer`, as `ViTConfig`."""
 
-    rules = (
-        (
-            lambda c: c.max_num_patches is not None,
-            "max_num_patches must be a positive int; got {max_num_patches}",
-        ),
-        (
-            lambda c: (c.image_size, c.resnet, c.position_embedding) == (DYNAMIC_SIZE, None, "learned"),
-            "max_num_patches={max_num_patches} needs image_size=(None, None), position_embedding='learned' "
-            "and no resnet; got {image_size}, {position_embedding!r} and {resnet}",
-        ),
-        (
-            lambda c: c.num_layers is not None and c.pooling == "map" and not prefix_tokens(vars(c)),
-            "max_num_patches={max_num_patches} needs a Transformer with pooling='map' and without prefix "
-            "tokens; got pooling={pooling!r}, class_token={class_token} and num_registers={num_registers}",
-        ),
-        (
-            lambda c: not (c.rotary or c.relative_positions),
-            "max_num_patches={max_num_patches} excludes rotary and relative positions; got {rotary!r} and "
-            "{relative_positions}",
-        ),
-        *ViTConfig.rules,
-    )
-
     max_num_patches: int | None = architecture(
         optional(integer(at_least=1)),
         "Number of patches of each image of a batch, whatever its aspect ratio, with ignored padding.",
     )
+
+    def contradictions(self):
+        needs = f"max_num_patches={self.max_num_patches} needs"
+        if self.max_num_patches is None:
+            yield "max_num_patches must be a positive int; got None"
+        if (self.image_size, self.resnet, self.position_embedding) != (DYNAMIC_SIZE, None, "learned"):
+            yield (
+                f"{needs} image_size=(None, None), position_embedding='learned' and no resnet; got "
+                f"{self.image_size}, {self.position_embedding!r} and {self.resnet}"
+            )
+        if self.num_layers is None or self.pooling != "map" or prefix_tokens(vars(self)):
+            yield (
+                f"{needs} a Transformer with pooling='map' and without prefix tokens; got "
+                f"pooling={self.pooling!r}, class_token={self.class_token} and "
+                f"num_registers={self.num_registers}"
+            )
+        if self.rotary or self.relative_positions:
+            yield (
+                f"max_num_patches={self.max_num_patches} excludes rotary and relative positions; got "
+                f"{self.rotary!r} and {self.relative_positions}"
+            )
+        yield from super().contradictions()
 
     @property
     def packing(self):

@@ -17,25 +17,6 @@ from keras_vit.rules import integer, optional
 class PixelConfig(ViTConfig):
     """All options of a `PixelTransformer`, as `ViTConfig`."""
 
-    rules = (
-        (
-            lambda c: c.palette is not None or c.causal,
-            "expected a palette or causal=True; without both, use VisionTransformer",
-        ),
-        *ViTConfig.rules,
-        (
-            lambda c: c.palette is None or (c.patch_size == (1, 1) and c.resnet is None and not c.pre_norm),
-            "a palette needs patch_size=1, no resnet and no pre_norm; got {patch_size}, {resnet} and "
-            "{pre_norm}",
-        ),
-        (
-            lambda c: not c.causal or (c.num_layers is not None and not prefix_tokens(vars(c))),
-            "causal needs a Transformer without class, distillation and register tokens, which would come "
-            "before the start token; got pooling={pooling!r}, class_token={class_token} and num_registers="
-            "{num_registers}",
-        ),
-    )
-
     palette: int | None = size(
         optional(integer(at_least=1)),
         "Number of colors of a palette; each pixel is then a token, with the vector of its nearest color. "
@@ -45,6 +26,22 @@ class PixelConfig(ViTConfig):
         "Whether the token of each patch depends only on the patches before it: the tokens are moved by one, "
         "after a learned start token, and attend to themselves and those before them."
     )
+
+    def contradictions(self):
+        if self.palette is None and not self.causal:
+            yield "expected a palette or causal=True; without both, use VisionTransformer"
+        yield from super().contradictions()
+        if self.palette and (self.patch_size != (1, 1) or self.resnet is not None or self.pre_norm):
+            yield (
+                f"a palette needs patch_size=1, no resnet and no pre_norm; got {self.patch_size}, "
+                f"{self.resnet} and {self.pre_norm}"
+            )
+        if self.causal and (self.num_layers is None or prefix_tokens(vars(self))):
+            yield (
+                "causal needs a Transformer without class, distillation and register tokens, which would "
+                f"come before the start token; got pooling={self.pooling!r}, class_token={self.class_token} "
+                f"and num_registers={self.num_registers}"
+            )
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -41,7 +41,7 @@ from keras_vit.models.vit.geometry import (
     kv_heads_of_blocks,
     prefix_tokens,
 )
-from keras_vit.models.vit.option_rules import RULES
+from keras_vit.models.vit.option_rules import contradictions
 from keras_vit.models.vit.resnet_stem import FORMS
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import Rule, boolean, check_fields, integer, number, one_of, optional, text
@@ -122,7 +122,7 @@ class ViTConfig:
         "one of 'token', 'gap', 'token_gap', 'map', None"
     """
 
-    rules = RULES
+    contradictions = contradictions
 
     image_size: int | tuple = required(
         _image_size,
@@ -306,9 +306,8 @@ class ViTConfig:
             self._set("key_bias", True)
         if self.layer_scale is None:
             self._set("scale_mlp", True)
-        for is_met, message in self.rules:
-            if not is_met(self):
-                raise ValueError(message.format(**vars(self)))
+        for message in self.contradictions():
+            raise ValueError(message)
         if self.num_layers is not None:
             for kv_heads in kv_heads_of_blocks(self):
                 check_heads(self.hidden_size, self.num_heads, kv_heads)
