@@ -17,9 +17,3 @@ def test_the_tokens_come_first_and_are_the_same_for_every_image(num_tokens, rng)
     for image in output:
         np.testing.assert_array_equal(image[:num_tokens], numpy(layer.token)[0])
     assert layer.compute_output_shape((None, None, 8)) == (None, None, 8)
-
-
-@pytest.mark.parametrize("num_tokens", [0, -1, 1.5, None])
-def test_an_invalid_number_of_tokens_is_refused(num_tokens):
-    with pytest.raises(ValueError, match=f"num_tokens must be a positive int; got {num_tokens}"):
-        ClassToken(num_tokens)

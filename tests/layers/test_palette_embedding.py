@@ -37,9 +37,3 @@ def test_a_pixel_has_the_vector_of_its_color_and_the_palette_is_not_trained(dtyp
     expected = numpy(keras.ops.cast(layer.table, layer.compute_dtype))[ids]
     np.testing.assert_array_equal(numpy(found), expected)
     assert [weight.name for weight in layer.trainable_weights] == ["table"]
-
-
-@pytest.mark.parametrize("arguments", [(0, 4), (4, 0), (4, 2.5)])
-def test_wrong_sizes_are_refused(arguments):
-    with pytest.raises(ValueError, match="must be a positive int|must be an? .*int"):
-        PaletteEmbedding(*arguments)

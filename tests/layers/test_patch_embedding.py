@@ -71,9 +71,3 @@ def test_a_size_known_only_in_the_graph_never_mixes_images(rng):
 def test_images_that_do_not_fit_are_refused(use, shape, message):
     with pytest.raises(ValueError, match=message):
         use(np.zeros(shape, "float32"))
-
-
-@pytest.mark.parametrize("patch", [0, -2, (4,), (4, 4, 4), 2.0, (2, 0)])
-def test_an_invalid_patch_size_is_refused(patch):
-    with pytest.raises(ValueError, match="patch_size must be a positive int or a pair"):
-        PatchEmbedding(8, patch)

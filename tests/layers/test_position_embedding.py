@@ -124,8 +124,3 @@ def test_tokens_that_do_not_fit_the_grid_are_refused(tokens, grid):
         ValueError, match=rf"expected \d tokens, for a grid of 2×\d and 1 prefix tokens; got {tokens[1]}"
     ):
         layer(np.zeros(tokens), *([] if grid is None else [np.zeros(grid)]))
-
-
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="kind must be one of 'learned', .*; got 'rope'"):
-        AddPositionEmbs("rope")

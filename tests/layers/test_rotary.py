@@ -121,18 +121,3 @@ def test_a_block_in_16_bits_rotates_by_positions_in_float32(monkeypatch):
     block = EncoderBlock(mlp_dim=8, attention=attention, dtype="mixed_bfloat16")
     block(np.ones((1, 15, 16)), RotaryPositions("axial", 8, dtype="mixed_bfloat16")(GRID)[0])
     assert types == ["float32", "float32"]
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"kind": "golden"}, "kind must be one of 'axial', 'mixed', 'dinov3'; got 'golden'"),
-        ({"kind": "axial", "head_size": 6}, "heads of a size that 4 divides; got 6"),
-        ({"kind": "axial", "num_registers": 3}, "rotated registers must be a square number; got 3"),
-        ({"kind": "dinov3", "offset": 1}, "reference_grid and offset belong to kind='axial'"),
-        ({"kind": "axial", "order": "yz"}, "order must be one of 'yx', 'xy'; got 'yz'"),
-    ],
-)
-def test_other_arguments_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        RotaryPositions(**{"head_size": 8, **options})
