@@ -14,7 +14,6 @@ from keras_vit.layers import (
     attention,
     attention_scores,
 )
-from keras_vit.layers.attention import Projection
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -65,12 +64,6 @@ def test_chunks_cover_all_queries_in_order_within_the_bound(queries, keys, max_s
     assert fewer == 0 or -(-queries // fewer) * keys > max_scores
 
 
-def test_published_sizes_have_one_chunk_and_long_sequences_several():
-    assert attention.query_chunks(577, 577) == [slice(0, 577)]  # 384 pixels in patches of 16
-    assert len(attention.query_chunks(4097, 4097)) > 8  # 1,024 pixels
-    assert attention.query_chunks(None, None) == [slice(None)]
-
-
 @pytest.mark.tensorflow_only("TensorFlow's graph")
 def test_a_chunk_waits_for_the_last_but_one(monkeypatch):
     """Otherwise TensorFlow would hold the scores of as many chunks as it has threads."""
@@ -89,15 +82,3 @@ def test_dropout_masks_differ_between_chunks_and_only_training_has_them(rng, mon
     outputs = numpy(layer(tokens, training=True))  # tokens are equal, so only the masks differ
     assert len(np.unique(outputs.round(5), axis=1).reshape(-1, 8)) > 32
     np.testing.assert_array_equal(numpy(layer(tokens)), numpy(layer(tokens, training=False)))
-
-
-@pytest.mark.parametrize(
-    "equation, shape, kept", [("btc,chd->bthd", (2, 5, 8), (2, 4)), ("bthd,hdc->btc", (2, 5, 2, 4), (8,))]
-)
-def test_a_projection_computes_its_equation(equation, shape, kept, rng):
-    x = rng.standard_normal(shape).astype("float32")
-    layer = Projection(equation, (None, *kept), bias_axes=equation[-2:] if len(kept) == 2 else "c")
-    layer.build(shape)
-    randomize(layer)
-    expected = np.einsum(equation, x, numpy(layer.kernel), dtype="float64") + numpy(layer.bias)
-    assert_close(layer(x), expected)

@@ -1,4 +1,3 @@
-import keras
 import numpy as np
 import pytest
 from reference.comparing import assert_close, numpy, randomize
@@ -40,4 +39,3 @@ def test_no_chunk_of_queries_attends_to_padding(max_scores, monkeypatch, rng):
     bias = PaddingBias()(tokens, np.array([[2, 2]]))
     found = numpy(layer(tokens, bias=bias))[:, :4]
     assert_close(found, numpy(layer(tokens[:, :4])), 1e-6)
-    assert keras.ops.shape(bias) == (1, 1, 1, 6)

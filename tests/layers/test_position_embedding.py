@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 from reference import vit_numpy
-from reference.comparing import assert_close, numpy, randomize
+from reference.comparing import assert_close, numpy
 from scipy.ndimage import zoom
 
 from keras_vit.layers import AddPositionEmbs, resize_position_grid, sincos_2d
@@ -71,37 +71,6 @@ def test_sincos2d_refuses_channels_that_it_cannot_split(channels):
         sincos_2d(2, 2, channels)
     with pytest.raises(ValueError, match=f"^sincos2d needs .*; got {channels}"):
         AddPositionEmbs("sincos2d", (2, 2)).build((1, 4, channels))
-
-
-@pytest.mark.parametrize("prefix", [0, 1, 3])
-@pytest.mark.parametrize("given_grid", [True, False])
-def test_each_kind_adds_its_table(prefix, given_grid, rng):
-    tokens = rng.standard_normal((2, prefix + 6, 8)).astype("float32")
-    where = [np.zeros((2, 2, 3, 5))] * given_grid
-    layers = {
-        kind: AddPositionEmbs(kind, (2, 3), prefix, name=kind) for kind in ("learned", "sincos2d", "none")
-    }
-    added = {kind: numpy(layer(tokens, *where)) - tokens for kind, layer in layers.items()}
-    assert_close(added["learned"], np.repeat(numpy(layers["learned"].table), 2, 0), 1e-5)
-    padded = np.pad(vit_numpy.sincos(2, 3, 8), ((prefix, 0), (0, 0)))
-    assert_close(added["sincos2d"], np.stack([padded] * 2), 1e-5)
-    assert not added["none"].any()
-    assert {kind: len(layer.weights) for kind, layer in layers.items()} == {
-        "learned": 1,
-        "sincos2d": 0,
-        "none": 0,
-    }
-
-
-@pytest.mark.parametrize("prefix", [0, 2])
-def test_another_grid_gets_the_table_resized_and_the_prefix_as_it_is(prefix):
-    layer = AddPositionEmbs("learned", (2, 3), prefix)
-    layer.build((None, None, 8))
-    randomize(layer)
-    table = numpy(layer.table)[0]
-    resized = resize_position_grid(table[prefix:].reshape(2, 3, 8), (4, 5)).reshape(20, 8)
-    output = layer(np.zeros((1, prefix + 20, 8)), np.zeros((1, 4, 5, 1)))
-    assert_close(output[0], np.concatenate([table[:prefix], resized]), 1e-6)
 
 
 @pytest.mark.tensorflow_only("JAX knows every size when it compiles")

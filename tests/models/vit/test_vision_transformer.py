@@ -20,7 +20,7 @@ OPTIONS = [
     {"pooling": "gap", "representation_size": 9, "position_embedding": "sincos2d"},
     {"pooling": "gap", "class_token": True},
     {"pooling": "token_gap", "num_registers": 2},
-    {"pooling": "map"},
+    {"pooling": "map", "activation": "gelu_erf", "norm_epsilon": 1e-2},
     {"pooling": "map", "class_token": True, "num_registers": 2, "qkv_bias": False},
     {"pooling": None},
     {"pooling": None, "class_token": True, "representation_size": 9},
