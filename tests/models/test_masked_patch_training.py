@@ -28,9 +28,7 @@ def masked(predictor, batches, seed=0):
 @pytest.mark.parametrize(
     "target", ["mean_color", pytest.param("downsized", marks=pytest.mark.slow), "pixels"]
 )
-def test_the_loss_is_the_mean_over_the_corrupted_patches_and_trains_every_weight(target):
-    import tensorflow as tf
-
+def test_the_loss_is_the_mean_over_the_corrupted_patches(target):
     predictor = randomize(MaskedPatchPredictor({**ENCODER, "image_size": 32}, target))
     images = np.random.default_rng(0).uniform(-1, 1, (3, 32, 32, 3)).astype("float32")
     inputs, targets, weights = next(iter(masked(predictor, images)))
@@ -45,16 +43,6 @@ def test_the_loss_is_the_mean_over_the_corrupted_patches_and_trains_every_weight
     corrupted = numpy(weights) > 0
     assert corrupted.sum() == 3 * 8 * losses[0, 0].size
     assert loss == pytest.approx(losses[corrupted].mean(), rel=1e-5)
-
-    uncorrupted = {"images": images, "sources": np.tile(np.arange(16), (3, 1))}
-    for shown in (inputs, uncorrupted):
-        with tf.GradientTape() as tape:
-            loss = LOSSES[target](targets, predictor(shown), weights)
-        gradients = tape.gradient(loss, [weight.value for weight in predictor.trainable_weights])
-        for weight, gradient in zip(predictor.trainable_weights, gradients):
-            if not weight.path.endswith("key/bias"):  # which has no effect on the softmax
-                unused = weight.path.startswith("mask_token") and shown is uncorrupted
-                assert (np.abs(tf.convert_to_tensor(gradient)).max() == 0) == unused, weight.path
 
 
 @pytest.mark.slow
