@@ -14,7 +14,6 @@ from reference.small import HYBRID, NEWER, SMALL
 
 from keras_vit import MaskedAutoencoder, VisionTransformer
 from keras_vit.training import SGD
-from keras_vit.weights.checkpoint import read_model
 
 ON_JAX = keras.backend.backend() == "jax"
 ENCODER = {**SMALL, "num_classes": None, "image_size": 32, "num_layers": 1}
@@ -202,22 +201,7 @@ def test_right_predictions_reconstruct_the_image(normalize_targets, monkeypatch)
     assert (again != found["visible patches"]).any()
 
 
-# Files --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", some(some(KINDS, 2), 2))
-def test_a_loaded_model_is_the_same(kind, tmp_path):
-    model = made(KINDS[kind], mask_fraction=0.6, normalize_targets=False, decoder_mlp_dim=20)
-    model.encoder.get_layer("encoder_block_0").trainable = False
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
-    assert type(loaded) is MaskedAutoencoder and loaded.get_config() == model.get_config()
-    assert len(loaded.trainable_weights) == len(model.trainable_weights) < len(model.weights)
-    inputs = inputs_for(model)
-    assert_close(loaded(inputs), numpy(model(inputs)), 1e-6)
-    encoder = read_model(tmp_path / "model.keras")
-    assert type(encoder) is VisionTransformer
-    assert_close(encoder(inputs["images"]), numpy(model.encoder(inputs["images"])), 1e-6)
+# The encoder --------------------------------------------------------------------------------------
 
 
 def test_the_encoder_is_shared_and_becomes_a_classifier(model):
