@@ -1,11 +1,9 @@
-import contextlib
 import json
 from itertools import product
 
 import keras
 import numpy as np
 import pytest
-from made.devices import devices
 from made.sampling import some, some_on_jax
 from reference.comparing import arrays, assert_close, numpy
 from reference.small import NEWER, NO_TRANSFORMER, SMALL, assert_same_as_numpy, images_for, small
@@ -337,43 +335,6 @@ def test_keras_can_clone_it():
     images = images_for(model)
     assert_close(clone(images), numpy(model(images)), 1e-6)
     assert clone.weights[0] is not model.weights[0]
-
-
-# Training -----------------------------------------------------------------------------------------
-
-
-def bright_and_dark(model, count=32):
-    """Dark and bright images, which any model can tell apart."""
-    labels = np.arange(count) % 2
-    images = images_for(model, count) * 0.1 + (labels * 1.6 - 0.8).reshape(-1, 1, 1, 1)
-    return images.astype("float32"), labels
-
-
-def compiled(**options):
-    model = VisionTransformer(**{**SMALL, "num_layers": 1, "num_classes": 2, **options})
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(3e-3), loss, metrics=["accuracy"])
-    return model
-
-
-@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning")  # Keras's own default
-@pytest.mark.slow  # README, runs and test_distributed.py also fit arrays and data sets
-@pytest.mark.parametrize("replicas", [None, pytest.param(2, marks=pytest.mark.tensorflow_only("replicas"))])
-def test_fit_learns_from_arrays_and_from_a_dataset(replicas):
-    scope = contextlib.nullcontext()
-    if replicas:
-        scope = devices(replicas).scope()
-    with scope:
-        model = compiled(dropout_rate=0.1)
-    images, labels = bright_and_dark(model)
-    history = model.fit(images, labels, batch_size=8, epochs=8, verbose=0).history
-    assert history["loss"][-1] < 0.5 * history["loss"][0]
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        dataset = tf.data.Dataset.from_tensor_slices((images, labels)).batch(8)
-        model.fit(dataset, verbose=0)
-        assert model.evaluate(dataset, verbose=0, return_dict=True)["accuracy"] == 1
 
 
 def test_no_classes_are_no_head():
