@@ -1,7 +1,3 @@
-import os
-import subprocess
-import sys
-
 import keras
 import ml_dtypes
 import numpy as np
@@ -220,36 +216,3 @@ def test_the_moving_average_is_stored_in_a_file(optimizer, tmp_path):
 def test_options_out_of_range_are_refused(kind, options, words):
     with pytest.raises(ValueError, match=words):
         kind(**options)
-
-
-SHARDED = """
-import keras
-from keras_vit.training import SGD
-from reference.small import small
-
-D = keras.distribution
-shards = D.LayoutMap(D.DeviceMesh((4,), ["batch"], D.list_devices()))
-shards["encoder_block.*kernel"] = ("batch",)
-D.set_distribution(D.ModelParallel(layout_map=shards, batch_dim_name="batch"))
-model = small(hidden_size=16, num_heads=4, num_layers=1)
-optimizer = SGD(0.1, accumulator_dtype="bfloat16")
-optimizer.build(model.trainable_variables)
-kernel = model.get_layer("encoder_block_0").mlp.dense_0.kernel
-buffer = optimizer.momentums[optimizer._get_variable_index(kernel)]
-print(*(v.value.addressable_shards[0].data.shape for v in (kernel, buffer)))
-"""
-
-
-@pytest.mark.slow
-def test_momentum_is_sharded_like_its_weight():
-    environment = {
-        "KERAS_BACKEND": "jax",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", SHARDED], capture_output=True, text=True, env=os.environ | environment
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    # Each device has a quarter of the kernel and of its buffer.
-    assert done.stdout.splitlines()[-1] == "(4, 20) (4, 20)"
