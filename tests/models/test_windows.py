@@ -46,13 +46,6 @@ def test_windows_without_overlap_are_computed_alone():
             np.testing.assert_array_equal(found[part], model.segment(image[part])[0])
 
 
-def test_overlapping_windows_have_the_mean_of_their_logits():
-    model, image = segmenter(), photo(16, 24)
-    first, second = numpy(model(model.preprocessing.normalize(np.stack([image[:, :16], image[:, 8:]]))))
-    expected = np.concatenate([first[:, :8], (first[:, 8:] + second[:, :8]) / 2, second[:, 8:]], axis=1)
-    np.testing.assert_array_equal(model.segment(image)[0], expected.argmax(-1))
-
-
 def test_maps_have_the_sizes_of_their_images():
     images = [photo(7, 30), photo(40, 21)]
     for model in (segmenter(), segmenter(any_size=True)):
