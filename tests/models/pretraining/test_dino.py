@@ -12,7 +12,7 @@ from made.devices import devices
 from reference.comparing import arrays, assert_close, assert_same_arrays, numpy, randomize
 from reference.fine_tuning import Losses
 from reference.small import SMALL, small
-from reference.vit_numpy import ACTIVATIONS, forward
+from reference.vit_numpy import ACTIVATIONS, forward, softmax
 
 from keras_vit import DINO
 from keras_vit.layers import resize_position_grid
@@ -42,35 +42,23 @@ def dino(**options):
     return model
 
 
-def views(count, seed=0, size=(32, 16)):
+def views(count, seed=0):
     rng = np.random.default_rng(seed)
-    shapes = {"global_views": (2, size[0], size[0], 3), "local_views": (3, size[1], size[1], 3)}
+    shapes = {"global_views": (2, 32, 32, 3), "local_views": (3, 16, 16, 3)}
     return {name: rng.normal(size=(count, *shape)).astype("float32") for name, shape in shapes.items()}
 
 
 def train(model, inputs, batch_size, weights=None, optimizer=None, **options):
     """The losses of the steps of one pass."""
-    losses = Losses()
+    losses, labels = Losses(), np.zeros(len(inputs["global_views"]))
     model.compile(optimizer or SGD(0.05), seed=3, **{"total_steps": 10, **options})
     model.is_segment = True
-    model.fit(
-        inputs,
-        np.zeros(len(inputs["global_views"])),
-        batch_size,
-        verbose=0,
-        callbacks=[losses],
-        sample_weight=weights,
-        shuffle=False,
-    )
+    fit = {"verbose": 0, "callbacks": [losses], "shuffle": False}
+    model.fit(inputs, labels, batch_size, sample_weight=weights, **fit)
     return losses.values
 
 
 # The authors' formulas ----------------------------------------------------------------------------
-
-
-def softmax(x):
-    x = np.exp(x - x.max(-1, keepdims=True))
-    return x / x.sum(-1, keepdims=True)
 
 
 def authors_loss(student, teacher, center, student_temperature, teacher_temperature):
@@ -227,8 +215,9 @@ def whole(eager):
 
 
 @slow
-def test_micro_batches_are_the_same_step(whole):
-    assert_same_training(trained(accumulation_steps=3), whole)
+@pytest.mark.parametrize("changes", [{"accumulation_steps": 3}, {"remat": True}], ids=str)
+def test_micro_batches_and_remat_are_the_same_step(changes, whole):
+    assert_same_training(trained(**changes), whole)
 
 
 @pytest.mark.tensorflow_only("On JAX one program computes the batch; replicas are")
@@ -263,11 +252,6 @@ def test_mixed_precision_trains_float32_weights(dtype, rtol, whole):
     losses, found = trained(encoder={"dtype": dtype}, optimizer=optimizer)
     assert {value.dtype for value in found.values()} == {np.dtype("float32")}
     assert losses == pytest.approx(whole[0], rel=rtol)
-
-
-@slow
-def test_remat_trains_the_same(whole):
-    assert_same_training(trained(remat=True), whole)
 
 
 def test_a_step_that_overflows_leaves_finite_weights_and_the_center():
