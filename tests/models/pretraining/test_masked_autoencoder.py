@@ -1,13 +1,10 @@
 """Masked autoencoders: what encoder and decoder read, the loss, training, and files."""
 
-import contextlib
-
 import keras
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made.devices import devices
 from made.sampling import some
 from reference.comparing import arrays, assert_close, numpy, randomize, without_initial_values
 from reference.small import HYBRID, NEWER, SMALL
@@ -122,47 +119,8 @@ def test_the_loss_is_the_mean_over_the_masked_patches(normalize_targets, weights
     assert found == pytest.approx(np.average(masked.mean(axis=1), weights=weights), rel=1e-5)
 
 
-def trained(replicas=0, accumulation_steps=1, remat=False, count=6, **options):
-    """The losses and the weights after two steps."""
-    with contextlib.nullcontext() if ON_JAX else devices(replicas).scope():
-        model = made(**options)
-        for i in range(1):
-            model.encoder.get_layer(f"encoder_block_{i}").remat = remat
-            model.get_layer(f"decoder_block_{i}").remat = remat
-        is_eager = not (replicas or ON_JAX) and accumulation_steps == 1
-        model.compile(SGD(0.1), accumulation_steps=accumulation_steps, run_eagerly=is_eager)
-    history = model.fit(inputs_for(model, count), batch_size=count, epochs=2, shuffle=False, verbose=0)
-    return history.history["loss"], arrays(model)
-
-
-@pytest.fixture(scope="module")
-def alone():
-    return trained()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"accumulation_steps": 4},
-        {"remat": True},
-        pytest.param({"replicas": 2}, marks=pytest.mark.tensorflow_only("JAX has no replicas")),
-    ],
-    ids=str,
-)
-def test_remat_micro_batches_and_replicas_train_the_same(changes, alone):
-    losses, weights = trained(**changes)
-    np.testing.assert_allclose(losses, alone[0], rtol=1e-5)
-    for path, value in alone[1].items():
-        np.testing.assert_allclose(weights[path], value, rtol=0, atol=2e-5 * max(np.abs(value).max(), 1e-2))
-
-
-def test_mixed_precision_has_float32_predictions_and_nearly_the_same_loss(alone):
-    losses, weights = trained(encoder={"dtype": "mixed_bfloat16"})
-    np.testing.assert_allclose(losses, alone[0], rtol=0.03)
-    assert {value.dtype for value in weights.values()} == {np.dtype("float32")}
+def test_mixed_precision_computes_the_decoder_in_16_bits():
     model = made({"dtype": "mixed_bfloat16"})
-    assert numpy(model(inputs_for(model))).dtype == np.float32
     assert model.get_layer("decoder_block_0").compute_dtype == "bfloat16"
 
 
