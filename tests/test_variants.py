@@ -62,7 +62,6 @@ def test_an_unknown_name_is_refused_in_one_line(name, message):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("B/16", 15), "B/16 needs a grid .* of at least its patch size of 16; got 15×15"),
         (("R+Ti/16", 28), "at least its patch size of 8; got 7×7"),
         (("B/16", 224, 10, "mean"), "expected pooling 'token', 'gap' or 'map'; got 'mean'"),
     ],

@@ -35,14 +35,6 @@ def test_a_linear_decay_does_not_rise():
     assert [float(schedule(step)) for step in range(11)] == pytest.approx([1e-6] * 11)
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"decay": "step"}, "decay must be one of 'cosine', 'linear'; got 'step'"),
-        ({"warmup_steps": 10}, "warmup_steps must be at least 0 and below total_steps; got 10 and 10"),
-        ({"warmup_steps": -1}, "warmup_steps must be at least 0 .* got -1 and 10"),
-    ],
-)
-def test_an_impossible_schedule_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        WarmupDecay(0.1, 10, **arguments)
+def test_a_negative_warm_up_is_refused():
+    with pytest.raises(ValueError, match="warmup_steps must be at least 0 .* got -1 and 10"):
+        WarmupDecay(0.1, 10, warmup_steps=-1)

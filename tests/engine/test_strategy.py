@@ -55,7 +55,6 @@ def test_mirrored_uses_every_device_and_divides_a_batch_in_its_order():
 @pytest.mark.parametrize(
     "name, config, words",
     [
-        ("gpu", None, "strategy must be one of 'auto', .*; got 'gpu'"),
         ("multi_worker", None, "multi_worker needs TF_CONFIG, such as"),
         ("auto", "[1]", r"expected JSON of a cluster in TF_CONFIG; got '\[1\]'"),
         ("auto", cluster(["a:1", "b:1"], 2), "worker index below 2 in TF_CONFIG; got 2"),

@@ -148,5 +148,3 @@ def test_windows_that_patches_do_not_divide_are_refused():
         segmenter(any_size=True).segment(photo(32, 32), window=(12, 16))
     with pytest.raises(ValueError, match="whole=True"):
         segmenter(any_size=True).segment(photo(32, 32), whole=True)
-    with pytest.raises(ValueError, match="blocks must be increasing numbers from 0 to 1"):
-        dense_features(segmenter(), photo(16, 16), blocks=(2,))
