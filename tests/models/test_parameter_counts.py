@@ -122,21 +122,6 @@ def test_an_initialized_model_has_the_same_count():
     assert sum(weight.numpy().size for weight in model.weights) == parameters("mu/14", options)
 
 
-TESTING = {"patch_size": 16, "hidden_size": 10, "num_layers": 1, "mlp_dim": 10, "num_heads": 2}
-
-
-@pytest.mark.parametrize(
-    "options, count",
-    [
-        ({}, 21_390),
-        ({"pooling": None}, 21_370),  # neither a class token nor its position
-    ],
-)
-def test_the_models_of_the_authors_tests_have_their_counts(options, count):
-    model = VisionTransformer(image_size=224, num_classes=1000, dropout_rate=0.1, **TESTING, **options)
-    assert model.count_params() == count
-
-
 def test_every_published_name_and_size_has_a_count():
     at_14 = {f"{n}/14" for n in ("So400m", "H", "g", "G", "e")}
     assert {*PUBLISHED} == {*OFFICIAL, *OTHERS, *FAMILY_COUNTS} | at_14

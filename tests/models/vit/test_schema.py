@@ -94,6 +94,7 @@ def test_sizes_have_one_normal_form(size):
 def test_the_class_token_follows_the_pooling():
     assert ViTConfig(**SMALL).class_token
     assert not ViTConfig(**SMALL, pooling="gap").class_token
+    assert not ViTConfig(**SMALL, pooling=None).class_token
     assert small(pooling="map", class_token=True).num_prefix_tokens == 1
     assert small(distillation=True, num_registers=3).num_prefix_tokens == 5
 
