@@ -16,6 +16,7 @@ from keras_vit.training import SGD
 from keras_vit.weights import from_pretrained, save_weights
 
 LABELS = np.array([0, 1])
+PLAIN = {"kernel", "bias", "gamma", "beta", "token", "table", "probe"}  # names of weights
 
 
 def lora(model):
@@ -102,11 +103,8 @@ def states(model):
 
 
 def compiled(model, **options):
-    model.compile(
-        SGD(0.1),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        **options,
-    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(SGD(0.1), loss, **options)
     return model
 
 
@@ -116,7 +114,7 @@ def test_a_step_of_training_changes_the_trainable_weights_only(feature, tmp_path
     model = changed_model(feature)
     compiled(model, run_eagerly="float" not in feature, jit_compile=False)
     before = {weight.path: numpy(weight) for weight in model.weights}
-    model.fit(images_for(model), np.array([0, 1]), verbose=0)
+    model.fit(images_for(model), LABELS, verbose=0)
     changed = {w.path for w in model.weights if (numpy(w) != before[w.path]).any()}
     assert changed <= {weight.path for weight in model.trainable_weights}
     if "lora" in feature:
@@ -149,15 +147,7 @@ def test_files_and_exports_keep_a_changed_model(feature, tmp_path):
     # Other layouts and exports have merged float32 kernels.
     layout = "big_vision" if model.pooling == "map" else "vit_jax"
     plain = from_pretrained(save_weights(model, tmp_path / "model.npz", layout))
-    assert {weight.name for weight in plain.weights} <= {
-        "kernel",
-        "bias",
-        "gamma",
-        "beta",
-        "token",
-        "table",
-        "probe",
-    }
+    assert {weight.name for weight in plain.weights} <= PLAIN
     assert all(weight.dtype == "float32" and weight.trainable for weight in plain.weights)
     bound = max(bound for part, bound in ROUNDED.items() if part in feature)
     assert_close(expected, outputs(plain), bound)
@@ -281,10 +271,7 @@ def test_outputs_stay_the_same_with_new_factors_and_after_merging():
         (lambda m: m.enable_lora(2, targets=()), r"got \(\)"),
         (lambda m: (m.enable_lora(2), m.enable_lora(2)), "has LoRA factors already"),
         (lambda m: (m.quantize("float8"), m.enable_lora(2)), "computes in float8, in which Keras does not"),
-        (
-            lambda m: (m.enable_lora(2), m.quantize("float8")),
-            "does not support LoRA in float8; call",
-        ),
+        (lambda m: (m.enable_lora(2), m.quantize("float8")), "does not support LoRA in float8; call"),
         (lambda m: m.merge_lora(), "has no LoRA factors to merge"),
         (lambda m: m.quantize(config=GPTQ), "mode must be one of 'int8', 'int4', 'float8'; got 'gptq'"),
         (lambda m: (m.quantize("int8"), m.quantize("int4")), "is already quantized"),

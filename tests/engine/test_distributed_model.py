@@ -67,14 +67,11 @@ def test_fine_tuning_follows_the_official_trajectory(replicas, accumulation_step
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [0, 2])
-def test_a_plain_keras_model_follows_it_too(replicas, golden, tmp_path):
-    check_official(golden, tmp_path, replicas, plain=True)
-
-
-@pytest.mark.slow
-def test_several_steps_per_execution_follow_it_on_one_device(golden, tmp_path):
-    check_official(golden, tmp_path, steps_per_execution=3)
+@pytest.mark.parametrize(
+    "options", [{"plain": True}, {"plain": True, "replicas": 2}, {"steps_per_execution": 3}], ids=str
+)
+def test_plain_keras_models_and_several_steps_per_execution_follow_it_too(options, golden, tmp_path):
+    check_official(golden, tmp_path, **options)
 
 
 # Uneven, empty and weighted parts of a batch ------------------------------------------------------

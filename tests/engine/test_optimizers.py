@@ -38,12 +38,6 @@ class Momentum:
         return new
 
 
-def test_the_recipe_has_the_decay_of_adamws_squared_gradients():
-    recipe = Recipe("adamw", 0.1, 4, 0, 4)
-    decays = [make_optimizer(r).beta_2 for r in (recipe, recipe.with_changes(beta_2=0.95))]
-    assert decays == [0.999, 0.95]
-
-
 class Adam:
     m = v = 0.0
 
@@ -57,12 +51,7 @@ class Adam:
     [
         (SGD(RATE, 0.9, weight_decay=0.5, layer_decay=0.7, global_clipnorm=3.0), "float64", 0.7, 5e-6),
         (SGD(RATE, 0.9, "bfloat16", weight_decay=0.5, global_clipnorm=3.0), BFLOAT16, 1.0, 1e-3),
-        (
-            AdamW(RATE, weight_decay=0.5, layer_decay=0.6, global_clipnorm=3.0, epsilon=1e-8),
-            Adam,
-            0.6,
-            1e-4,
-        ),
+        (AdamW(RATE, weight_decay=0.5, layer_decay=0.6, global_clipnorm=3.0, epsilon=1e-8), Adam, 0.6, 1e-4),
     ],
     ids=["sgd", "sgd in bfloat16", "adamw"],
 )
@@ -104,6 +93,7 @@ def test_the_optimizer_of_a_recipe_has_its_hyperparameters_and_schedule(kind, op
     assert {name: config[name] for name in options} == options
     schedule = {"base_lr": 0.3, "total_steps": 50, "warmup_steps": 5, "decay": "linear"}
     assert config["learning_rate"]["config"] == schedule
+    assert kind is SGD or make_optimizer(recipe.with_changes(beta_2=0.95)).beta_2 == 0.95
 
 
 def rate_factors(model):
