@@ -159,6 +159,42 @@ def test_there_is_a_prediction_for_each_target(kind, target):
     np.testing.assert_array_equal(targets, numpy(expected))
 
 
+# Training -----------------------------------------------------------------------------------------
+
+CROSSENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+LOSSES = {"mean_color": CROSSENTROPY, "downsized": CROSSENTROPY, "pixels": keras.losses.MeanSquaredError()}
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only("training is")
+@pytest.mark.parametrize("target", LOSSES)
+def test_fit_predicts_better_than_from_the_position_alone(target, eager_once):
+    import tensorflow as tf
+    from sklearn.datasets import load_digits
+
+    from keras_vit.data.augmentation.masking import masked_patch_batches
+
+    images = (load_digits().images[..., np.newaxis] / 8 - 1).astype("float32")
+    train, test = images[:1400], images[1400:]
+    sizes = {"image_size": 8, "patch_size": 2, "hidden_size": 32, "num_layers": 1, "num_heads": 4}
+    predictor = MaskedPatchPredictor({**ENCODER, **sizes, "in_channels": 1}, target)
+    predictor.compile(keras.optimizers.Adam(3e-3), LOSSES[target])
+    batches = tf.data.Dataset.from_tensor_slices(train).shuffle(1400, seed=0).repeat().batch(64).take(400)
+    predictor.fit(masked_patch_batches(batches, predictor.patch_targets, seed=0), shuffle=False, verbose=0)
+
+    batches = tf.data.Dataset.from_tensors(test)
+    loss = predictor.evaluate(masked_patch_batches(batches, predictor.patch_targets, seed=1), verbose=0)
+    seen, expected = (numpy(predictor.patch_targets(images)) for images in (train, test))
+    if target == "pixels":
+        baseline = np.square(expected - seen.mean(axis=0)).mean()
+    else:
+        frequencies = np.stack([(seen == color).mean(axis=0) + 1e-4 for color in range(8)], axis=-1)
+        frequencies = frequencies / frequencies.sum(axis=-1, keepdims=True)
+        frequencies = np.broadcast_to(frequencies, (*expected.shape, 8))
+        baseline = -np.log(np.take_along_axis(frequencies, expected[..., np.newaxis], -1)).mean()
+    assert loss < 0.98 * baseline
+
+
 # The encoder --------------------------------------------------------------------------------------
 
 
