@@ -44,10 +44,7 @@ WRONG = [
     ({**NO_TRANSFORMER, "num_registers": 2}, "without a Transformer .* there can be no class"),
     ({"class_names": ["a", "b"]}, "class_names must hold num_classes=5 names; got 2"),
     ({"preprocessing": Preprocessing(32)}, r"size \(32, 32\).*the model takes size \(16, 16\)"),
-    (
-        {"in_channels": 1, "preprocessing": Preprocessing(16)},
-        "3 channels, but the model takes .* with 1",
-    ),
+    ({"in_channels": 1, "preprocessing": Preprocessing(16)}, "3 channels, but the model takes .* with 1"),
     ({"norm_after_pooling": True, "pooling": "gap", "num_layers": 2.0}, "num_layers must be .*; got 2.0"),
     ({"image_size": None}, "image_size must be a positive int or a pair .* got None"),
     ({"image_size": 32.0}, "image_size must be a positive int or a pair .* got 32.0"),
