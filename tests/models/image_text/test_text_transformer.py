@@ -1,4 +1,4 @@
-"""Text towers: padding and the order of the norms."""
+"""Text towers: padding has no effect."""
 
 import numpy as np
 import pytest
@@ -22,8 +22,3 @@ def test_padding_has_no_effect(options):
     attending.set_weights(long.get_weights())
     is_same = np.abs(numpy(attending(IDS)) - numpy(long(IDS))).max(axis=1) < 1e-5
     assert is_same.all() == options.get("causal", False), "a causal tower has no padding before its end"
-
-
-def test_the_norms_of_a_bert_are_after_the_embeddings_and_the_residuals():
-    paths = {weight.path for weight in TextTransformer(length=6, **SIZES, **BERT).weights}
-    assert "text/embedding_norm/gamma" in paths and "text/encoder_norm/gamma" not in paths

@@ -11,7 +11,7 @@ from reference.small import HYBRID, NEWER, SMALL, images_for, small
 from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.layers.segmentation_head import QueryAttentionBias, resize
 from keras_vit.losses import SegmentationCrossEntropy, pixel_weights
-from keras_vit.models.segmentation.mask_loss import query_loss, sample
+from keras_vit.models.segmentation.mask_loss import query_loss
 from keras_vit.tasks.segmentation import MeanIoU
 from keras_vit.training import SGD
 
@@ -108,14 +108,6 @@ def test_masks_change_what_the_queries_see_and_not_the_patches():
     finished = masked.finished()
     assert not finished.masked_attention
     assert_close(finished(images), numpy(plain(images)), 1e-6)
-
-
-def test_points_are_sampled_as_by_torch(rng):
-    """A point between four pixels has their mean, and outside the map is 0."""
-    maps = rng.standard_normal((1, 2, 2, 3)).astype("float32")
-    points = np.array([[[0.5, 0.5], [0.25, 0.25], [0.0, 0.25]]], "float32")
-    found = numpy(sample(maps, points))[0]
-    assert_close(found, np.stack([maps.mean((0, 1, 2)), maps[0, 0, 0], maps[0, 0, 0] / 2]), 1e-6)
 
 
 def pixel_centers(shape):

@@ -6,26 +6,6 @@ from reference.comparing import randomize
 from reference.small import SMALL
 
 from keras_vit import ImageSegmenter, VisionTransformer
-from keras_vit.models.segmentation.panoptic_segments import segments
-
-LEFT = np.repeat([[0.9, 0.9, 0.1, 0.1]], 4, axis=0)
-UPPER = LEFT.T
-MASKS = np.stack([LEFT, 1 - LEFT, UPPER], axis=-1)
-
-
-def test_pixels_belong_to_the_likeliest_mask():
-    found = segments(MASKS, np.array([0.9, 0.9, 0.5]), [1, 1, 2])
-    assert found[0].tolist() == [[1, 1], [1, 1], [1, 2], [1, 2]]
-    together = segments(MASKS, np.array([0.9, 0.9, 0.5]), [1, 1, 2], things=(2,))
-    assert set(together[..., 1].ravel()) == {1}
-
-
-def test_a_mask_of_which_little_is_left_is_no_segment():
-    scores = np.array([0.9, 0.5, 0.8])
-    found = segments(MASKS, scores, [1, 2, 3])
-    assert set(found[..., 0].ravel()) == {1, 255}
-    assert set(segments(MASKS, scores, [1, 2, 3], overlap=0.4)[..., 0].ravel()) == {1, 2, 3}
-    assert (segments(MASKS[..., :0], scores[:0], []) == [255, 0]).all()
 
 
 def test_images_of_any_size_have_segments_at_their_own_size():
