@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from reference import vit_numpy
-from reference.comparing import arrays, assert_close, numpy, randomize
+from reference.comparing import numpy
 
 from keras_vit.layers import MlpBlock
 from keras_vit.layers.mlp import ACTIVATIONS
@@ -10,23 +10,9 @@ X = np.linspace(-6, 6, 241).astype("float32")
 
 
 @pytest.mark.parametrize("name", [*ACTIVATIONS])
-def test_the_block_is_two_dense_layers_around_the_published_activation(name, rng):
+def test_an_activation_is_the_published_one(name):
     expected = vit_numpy.ACTIVATIONS[name](X.astype("float64"))
     np.testing.assert_allclose(numpy(ACTIVATIONS[name](X)), expected, rtol=1e-5, atol=2e-6)
-    tokens = 2 * rng.standard_normal((2, 5, 8)).astype("float32")
-    layer = MlpBlock(20, name, name="mlp")
-    layer.build(tokens.shape)
-    w = arrays(randomize(layer))
-    assert {path: array.shape for path, array in w.items()} == {
-        "mlp/dense_0/kernel": (8, 20),
-        "mlp/dense_0/bias": (20,),
-        "mlp/dense_1/kernel": (20, 8),
-        "mlp/dense_1/bias": (8,),
-    }
-    assert_close(
-        layer(tokens),
-        vit_numpy.mlp(w, "mlp", tokens.astype("float64"), {**vit_numpy.PLAIN, "activation": name}),
-    )
 
 
 def test_dropout_is_active_in_training_only(rng):
