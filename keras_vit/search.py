@@ -178,16 +178,15 @@ def open_index(folder, view=True):
     path = pathlib.Path(folder).expanduser()
     if not (path / MANIFEST).is_file():
         raise ValueError(f"{os.fspath(folder)!r} holds no {MANIFEST}; make it with keras-vit search index")
-    for attempt in (1, 2, 3):  # Another process may replace it meanwhile.
+    for _ in range(3):  # Another process may replace it meanwhile.
         try:
             return _open(path, view)
         except FileNotFoundError as error:
             problem = f"there is no {os.path.basename(error.filename)}"
-            if attempt == 3:
-                raise ValueError(f"{os.fspath(folder)!r} is no whole index: {problem}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
             problem = printable(one_line(error))
-            raise ValueError(f"{os.fspath(folder)!r} is no whole index: {problem}") from None
+            break
+    raise ValueError(f"{os.fspath(folder)!r} is no whole index: {problem}")
 
 
 def _open(path, view):
