@@ -27,6 +27,17 @@ NO_TRANSFORMER = {"num_layers": None, "mlp_dim": None, "num_heads": None, "pooli
 _TINY = {"hidden_size": 24, "num_layers": 2, "mlp_dim": 20, "num_heads": 3}
 NEWER = {name: {**parse_variant(f"{name}/8"), **_TINY} for name in ("DINOv3-S", "EVA-02-B")}
 HYBRID = {"image_size": 32, "patch_size": 1, "num_layers": 1, "resnet_width": 32}
+ENCODERS = {  # that differ in what surrounds the patch tokens
+    "class_token": {},
+    "gap": {"pooling": "gap", "final_norm": False},
+    "registers": {"num_registers": 2, "prefix_positions": False},
+    "sincos2d": {"position_embedding": "sincos2d"},
+    "rectangle": {"image_size": (16, 24), "patch_size": (4, 8)},
+    "any_size": {"image_size": (None, None), "position_grid": (3, 3)},
+    "clip": {"pre_norm": True, "activation": "quick_gelu", "qkv_bias": False},
+    "DINOv3": {**NEWER["DINOv3-S"], "patch_norm": True},
+    "hybrid": {**HYBRID, "resnet": (1,), "image_size": 16},
+}
 
 
 def small(**options):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made.sampling import some
 from reference.comparing import arrays, assert_close, numpy, randomize, without_initial_values
-from reference.small import HYBRID, NEWER, SMALL
+from reference.small import ENCODERS, NEWER, SMALL
 
 from keras_vit import MaskedAutoencoder, VisionTransformer
 from keras_vit.training import SGD
@@ -15,16 +15,8 @@ from keras_vit.training import SGD
 ON_JAX = keras.backend.backend() == "jax"
 ENCODER = {**SMALL, "num_classes": None, "image_size": 32, "num_layers": 1}
 DECODER = {"decoder_hidden_size": 16, "decoder_num_layers": 1, "decoder_num_heads": 2}
-KINDS = {  # encoders that differ in what surrounds the patch tokens
-    "class_token": {},
-    "gap": {"pooling": "gap", "final_norm": False},
-    "registers": {"num_registers": 2, "prefix_positions": False},
-    "sincos2d": {"position_embedding": "sincos2d"},
-    "rectangle": {"image_size": (16, 24), "patch_size": (4, 8)},
-    "no_positions": {"position_embedding": "none"},
-    "clip": {"pre_norm": True, "activation": "quick_gelu", "qkv_bias": False},
-    "hybrid": {**HYBRID, "resnet": (1,), "image_size": 16},
-}
+KINDS = {name: options for name, options in ENCODERS.items() if name not in ("any_size", "DINOv3")}
+KINDS["no_positions"] = {"position_embedding": "none"}
 
 
 def made(encoder=(), **options):

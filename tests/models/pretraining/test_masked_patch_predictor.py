@@ -3,25 +3,17 @@ import numpy as np
 import pytest
 from made.sampling import some
 from reference.comparing import assert_close, numpy, randomize
-from reference.small import HYBRID, NEWER, NO_TRANSFORMER, SMALL
+from reference.small import ENCODERS, HYBRID, NO_TRANSFORMER, SMALL
 
 from keras_vit import Preprocessing, VisionTransformer
 from keras_vit.models.pretraining.encoder_model import patch_pixels
 from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor, patch_targets
 
 ENCODER = {**SMALL, "num_classes": None}
-KINDS = {  # encoders that differ in what surrounds the patch tokens
-    "class_token": {},
-    "gap": {"pooling": "gap"},
-    "registers": {"num_registers": 2, "prefix_positions": False},
+KINDS = {
+    **ENCODERS,
     "distillation": {"distillation": True, "layer_scale": 0.1},
-    "sincos2d": {"position_embedding": "sincos2d"},
-    "rectangle": {"image_size": (16, 24), "patch_size": (4, 8)},
     "other_grid": {"position_grid": (3, 3)},
-    "any_size": {"image_size": (None, None), "position_grid": (3, 3)},
-    "clip": {"pre_norm": True, "activation": "quick_gelu"},
-    "DINOv3": {**NEWER["DINOv3-S"], "patch_norm": True},
-    "hybrid": {**HYBRID, "resnet": (1,), "image_size": 16},
 }
 
 every_kind = pytest.mark.parametrize("kind", some(KINDS, 4))
