@@ -274,15 +274,11 @@ def boundary_f(predicted, label, tolerance=TOLERANCE):
 def _edges(classes):
     """The pixels with a neighbor of another class, both of which are not ignored: bool (height, width)."""
     edges = np.zeros(classes.shape, bool)
-    for axis in (0, 1):
-        first, second = (
-            tuple(part if i == axis else slice(None) for i in (0, 1))
-            for part in (slice(None, -1), slice(1, None))
-        )
-        differ = classes[first] != classes[second]
-        differ &= (classes[first] != IGNORE) & (classes[second] != IGNORE)
-        edges[first] |= differ
-        edges[second] |= differ
+    for found, values in ((edges, classes), (edges.T, classes.T)):  # views: down the rows, and the columns
+        counted = (values[:-1] != IGNORE) & (values[1:] != IGNORE)
+        differ = counted & (values[:-1] != values[1:])
+        found[:-1] |= differ
+        found[1:] |= differ
     return edges
 
 
