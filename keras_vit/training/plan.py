@@ -26,6 +26,7 @@ from keras_vit.training.run_config import RunConfig
 # Operations on bfloat16 per second at most, by Google's documentation of each TPU.
 PEAK_FLOPS = {"v5e": 197e12, "v5p": 459e12, "v6e": 918e12}
 SHORT = (2, 4)  # the depths from which plans of deeper models are extrapolated
+FIELDS = ("dtype", "remat", "accumulation_steps", "optimizer")  # of the recipe, in a plan's settings
 
 
 def plan(
@@ -298,10 +299,7 @@ class _Step:
             "batch_size": recipe.batch_size,
             "strategy": self.strategy,
             "mesh": self.sizes,
-            "dtype": recipe.dtype,
-            "remat": recipe.remat,
-            "accumulation_steps": recipe.accumulation_steps,
-            "optimizer": recipe.optimizer,
+            **{name: getattr(recipe, name) for name in FIELDS},
             "extrapolated_from_blocks": list(SHORT) if extrapolate else None,
         }
 
