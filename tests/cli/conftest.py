@@ -36,38 +36,44 @@ def script():
 
 @pytest.fixture(scope="session")
 def keras_vit():
-    """Run a command in this process, which saves the imports: returncode, stdout and stderr."""
+    """Run a command in this process, which saves the imports, to an exit status: stdout and stderr.
 
-    def run(*arguments):
+    The status None stands for any.
+    """
+
+    def run(*arguments, status=0):
         stdout = io.StringIO()
         with tempfile.TemporaryFile("w+") as stderr, contextlib.redirect_stdout(stdout):
             real = os.dup(2)  # to which C++ writes
             os.dup2(stderr.fileno(), 2)
             try:
                 with contextlib.redirect_stderr(stderr):
-                    status = _keras_vit_cli.main([*map(str, arguments)])
+                    ended = _keras_vit_cli.main([*map(str, arguments)])
             except SystemExit as stop:
-                status = stop.code
+                ended = stop.code
             finally:
                 os.dup2(real, 2)
                 os.close(real)
             stderr.seek(0)
-            return types.SimpleNamespace(returncode=status, stdout=stdout.getvalue(), stderr=stderr.read())
+            done = types.SimpleNamespace(returncode=ended, stdout=stdout.getvalue(), stderr=stderr.read())
+            assert status in (None, ended), done
+            return done
 
     return run
 
 
 @pytest.fixture(scope="session")
-def refused():
-    """Assert that a command was refused in one line with all the words."""
+def refused(keras_vit):
+    """Assert that a command is refused in one line with all the words; the line."""
 
-    def check(done, *words):
-        assert done.returncode == 2, done
+    def check(command, *words):
+        done = keras_vit(*command, status=2)
         (line,) = done.stderr.splitlines()
         assert line.startswith("keras-vit")
         for word in words:
             assert str(word) in line
         assert done.stdout == ""
+        return line
 
     return check
 

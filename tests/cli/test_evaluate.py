@@ -27,15 +27,17 @@ def weights(tmp_path_factory):
 def evaluated(keras_vit, weights, images):
     """Evaluate with these options on top of the usual ones: the process."""
 
-    def run(*options):
-        return keras_vit("evaluate", "--model", weights, "--dataset", f"folder:{images}", *options)
+    def run(*options, **expected):
+        return keras_vit(
+            "evaluate", "--model", weights, "--dataset", f"folder:{images}", *options, **expected
+        )
 
     return run
 
 
 def test_it_prints_the_accuracy_of_the_test_split(evaluated, weights, images):
     done = evaluated()
-    assert done.returncode == 0 and done.stderr == ""
+    assert done.stderr == ""
     found, *lines = done.stdout.splitlines()
     assert found == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
     shown = dict(line.split() for line in lines if len(line.split()) == 2)
@@ -65,8 +67,8 @@ def test_scores_are_printed_and_old_files_stay_where_new_ones_cannot_be_written(
     for file in files:
         file.write_bytes(b"old")
     with full_disk(tmp_path):
-        done = evaluated("--per_class", "--output", files[0], "--confusion", files[1])
-    assert done.returncode == 2 and "accuracy" in done.stdout
+        done = evaluated("--per_class", "--output", files[0], "--confusion", files[1], status=2)
+    assert "accuracy" in done.stdout
     *_, title, cat, dog = done.stdout.splitlines()
     assert title.split() == ["name", "samples", "right", "accuracy", "predicted", "precision"]
     assert (cat.split()[:2], dog.split()[:2]) == (["cat", "2"], ["dog", "2"])
@@ -74,13 +76,13 @@ def test_scores_are_printed_and_old_files_stay_where_new_ones_cannot_be_written(
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(files, b"old")
 
 
-def test_an_unreadable_image_fails_or_is_skipped_and_listed(evaluated, refused, tmp_path):
+def test_an_unreadable_image_fails_or_is_skipped_and_listed(evaluated, refused, weights, tmp_path):
     root = write_classes(tmp_path / "images")
     bad = write_broken(root / "cat" / "bad.png")
     given = ("--dataset", f"folder:{root}")
-    refused(evaluated(*given), bad, "--on_bad_image skip")
+    refused(("evaluate", "--model", weights, *given), bad, "--on_bad_image skip")
     done = evaluated(*given, "--on_bad_image", "skip", "--output", tmp_path / "found.json")
-    assert done.returncode == 0 and f"unreadable image  {bad}" in done.stdout
+    assert f"unreadable image  {bad}" in done.stdout
     assert json.loads((tmp_path / "found.json").read_text())["bad_images"] == [str(bad)]
 
 
@@ -88,9 +90,8 @@ def test_a_model_that_computes_nan_is_refused(evaluated, tmp_path):
     model = small(num_classes=2)
     model.get_layer("head").bias.assign([np.nan, 0])
     model.save(tmp_path / "model.keras")
-    done = evaluated("--model", tmp_path / "model.keras")
-    (line,) = done.stderr.splitlines()
-    assert done.returncode == 2 and "NaN or infinity" in line
+    (line,) = evaluated("--model", tmp_path / "model.keras", status=2).stderr.splitlines()
+    assert "NaN or infinity" in line
 
 
 def test_real_accuracy_is_by_file_name(evaluated, weights, tmp_path):

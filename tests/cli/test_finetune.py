@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 
 def test_it_trains_draws_and_prints_where_everything_is(run):
     workdir, done = run
-    assert done.returncode == 0 and done.stderr == ""
+    assert done.stderr == ""
     assert done.stdout.splitlines()[0] == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
     result = json.loads((workdir / "result.json").read_text())
     last = done.stdout.splitlines()[-1]
@@ -48,12 +48,11 @@ def test_a_finished_run_is_not_trained_again_and_only_a_missing_report_is_writte
     before = report.read_text()
     report.unlink()
     done = keras_vit(*finetune, "--workdir", workdir)
-    assert done.returncode == 0
     last = run[1].stdout.splitlines()[-1].replace(str(run[0]), str(workdir))
     assert done.stdout.splitlines() == [last]
     assert report.read_text() == before and (workdir / "model.keras").stat().st_mtime_ns == model
     report.write_text("mine")
-    assert keras_vit(*finetune, "--workdir", workdir).returncode == 0
+    keras_vit(*finetune, "--workdir", workdir)
     assert report.read_text() == "mine"
 
 
@@ -88,15 +87,13 @@ def test_captions_of_a_folder_are_trained_and_evaluated(keras_vit, tmp_path):
     settings = ("--total_steps", 2, "--batch_size", 4, "--set", "eval_every=2", "--workdir", tmp_path / "run")
     weights = ("--weights", tmp_path / "two.keras", "--recipe", "finetune_pairs")
     done = keras_vit("finetune", *weights, *data, *settings)
-    assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "run/result.json").read_text())
     recall = f"test image to text recall 1 {result['test_image_to_text_recall_1']:.4f}"
     assert recall in done.stdout.splitlines()[-1]
     page = read_page((tmp_path / "run/report.html").read_text())
     assert "photos, test: 4 images" in page.text and "image to text recall 1" in page.text
-    done = keras_vit("evaluate", "--model", tmp_path / "run", *data, "--retrieval", "--json")
-    assert done.returncode == 0, done.stderr
     scores = {name[5:]: value for name, value in result.items() if name.startswith("test_")}
+    done = keras_vit("evaluate", "--model", tmp_path / "run", *data, "--retrieval", "--json")
     found = json.loads(done.stdout)
     assert {name: found[name] for name in scores} == pytest.approx(scores)
 
@@ -104,8 +101,7 @@ def test_captions_of_a_folder_are_trained_and_evaluated(keras_vit, tmp_path):
 @pytest.mark.slow
 def test_inspecting_a_run_shows_its_curves_and_configuration(run, images, keras_vit, tmp_path):
     command = ("--model", run[0], "--image", images / "cat" / "00.png", "--output", tmp_path / "out")
-    done = keras_vit("inspect", *command)
-    assert done.returncode == 0, done.stderr
+    keras_vit("inspect", *command)
     written = read_page((run[0] / "report.html").read_text())
     page = read_page((tmp_path / "out" / "report.html").read_text())
     assert page.headings[-2:] == ["Training", "Configuration"]
@@ -134,12 +130,12 @@ def test_without_a_recipe_the_size_fits_the_images_and_is_kept(bare, keras_vit, 
         raise OSError("stopped")
 
     monkeypatch.setattr(module, "train", train)
-    first = keras_vit(*bare)
+    first = keras_vit(*bare, status=2)
     assert "finetune: 14 images, batch size 8, 100 steps (≈ 57 epochs); set --total_steps" in first.stdout
     stored = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
     assert (stored["batch_size"], stored["total_steps"], stored["warmup_steps"]) == (8, 100, 20)
     monkeypatch.setattr(module, "load_data", None)  # the sizes are read from the run
-    second = keras_vit(*bare)
+    second = keras_vit(*bare, status=2)
     assert second.stdout == "\n" and trained[1] == trained[0] and "stopped" in second.stderr
 
 
@@ -152,7 +148,7 @@ def test_given_sizes_and_named_recipes_are_not_changed(bare, keras_vit, monkeypa
 
     monkeypatch.setattr(module, "train", train)
     for options in ((), ("--total_steps", 7), ("--set", "base_lr=0.5"), ("--recipe", "finetune"), both):
-        keras_vit(*bare, *options)
+        keras_vit(*bare, *options, status=2)
     assert sizes == [(8, 100, 0.03), (8, 7, 0.03), (8, 100, 0.5), (512, 500, 0.03), (4, 3, 0.03)]
 
 

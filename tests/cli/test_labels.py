@@ -43,7 +43,6 @@ def test_labels_classify_images(two_towers, images, keras_vit):
     path, model = two_towers
     photos = [images / "cat" / "00.png", images / "dog" / "00.png"]
     done = keras_vit("predict", "--model", path, "--labels", 'cat,"a red, car"', *photos, "--json")
-    assert done.returncode == 0, done.stderr
     logits = model.similarity(list(map(str, photos)), ["cat", "a red, car"])
     for found, row in zip(probabilities(done.stdout, photos), logits):
         np.testing.assert_allclose([found["cat"], found["a red, car"]], 1 / (1 + np.exp(-row)), rtol=1e-4)
@@ -68,13 +67,12 @@ def test_images_of_any_aspect_ratio_are_classified_and_found(packed_towers, kera
     for photo, size in zip(photos, ((10, 70), (30, 30), (80, 9))):
         Image.fromarray(rng.integers(0, 255, (*size, 3), "uint8")).save(photo)
     done = keras_vit("predict", "--model", path, "--labels", "cat,dog", *photos, "--json")
-    assert done.returncode == 0, done.stderr
     logits = model.similarity(list(map(str, photos)), ["cat", "dog"])
     for found, row in zip(probabilities(done.stdout, photos), logits):
         np.testing.assert_allclose([found["cat"], found["dog"]], 1 / (1 + np.exp(-row)), rtol=1e-4)
 
     index = tmp_path / "index"
-    assert keras_vit("search", "index", folder, "--model", path, "--index", index).returncode == 0
+    keras_vit("search", "index", folder, "--model", path, "--index", index)
     for query, best in ((photos[2], photos[2]), ("cat", photos[logits[:, 0].argmax()])):
         done = keras_vit("search", "query", query, "--index", index, "--json")
         assert json.loads(done.stdout)["images"][0]["image"] == str(best), done.stderr
@@ -87,13 +85,11 @@ def test_an_export_has_the_labels(two_towers, images, keras_vit, tmp_path):
     labels = ("--labels", 'cat,"a red, car"')
     to = tmp_path / "export"
     formats = ("--formats", "saved_model,tflite,onnx,web", "--precisions", "float32,dynamic_int8")
-    done = keras_vit("export", "--model", path, *labels, *formats, "--output", to)
-    assert done.returncode == 0, done.stderr
+    keras_vit("export", "--model", path, *labels, *formats, "--output", to)
     photo = images / "cat" / "00.png"
     wanted = keras_vit("predict", "--model", path, *labels, photo, "--json")
     for exported in (to / "saved_model" / "1", to / "model_float32.tflite", to / "model.onnx"):
         found = keras_vit("predict", "--model", exported, photo, "--json")
-        assert found.returncode == 0, found.stderr
         (one,), (other,) = (probabilities(each.stdout, [photo]) for each in (found, wanted))
         assert one == pytest.approx(other, abs=1e-5)
     assert (to / "web" / "index.html").is_file()
@@ -106,7 +102,6 @@ def test_prompts_of_classes_are_scored_on_a_data_set(two_towers, images, keras_v
     (tmp_path / "prompts.txt").write_text("a photo of a {}\na small {}\n")
     options = ("--zero_shot", tmp_path / "classes.json", "--prompts", tmp_path / "prompts.txt")
     done = keras_vit("evaluate", "--model", path, "--dataset", f"folder:{images}", *options, "--json")
-    assert done.returncode == 0, done.stderr
     texts = read_labels(str(tmp_path / "classes.json"), ["a photo of a {}", "a small {}"])
     assert [len(of) for of in texts.values()] == [4, 2]
     found, samples = json.loads(done.stdout), load_dataset(f"folder:{images}").split("test")
@@ -119,7 +114,7 @@ def test_words_find_pictures(two_towers, images, keras_vit, tmp_path):
     pytest.importorskip("usearch")  # requirements-dev.txt
     path, model = two_towers
     index = ("--index", tmp_path / "index")
-    assert keras_vit("search", "index", images, "--model", path, *index).returncode == 0
+    keras_vit("search", "index", images, "--model", path, *index)
     done = keras_vit("search", "query", "a", "red", "car", *index, "--top", 20, "--json")
     found = [row["image"] for row in json.loads(done.stdout)["images"]]
     assert len({*found}) == 20
@@ -134,11 +129,9 @@ def test_words_find_pictures(two_towers, images, keras_vit, tmp_path):
         ("evaluate --dataset digits", "this model compares images with texts; give --zero_shot"),
     ],
 )
-def test_what_is_wrong_is_one_line(command, message, two_towers, images, keras_vit, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_is_wrong_is_one_line(command, message, two_towers, images, refused):
     words = [word.format(image=images / "cat" / "00.png") for word in command.split()]
-    done = keras_vit(words[0], "--model", two_towers[0], *words[1:])
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+    refused((words[0], "--model", two_towers[0], *words[1:]), message)
 
 
 @pytest.mark.parametrize(
@@ -171,10 +164,9 @@ def test_imagenet_has_the_names_and_prompts_of_clip():
     assert len(read_prompts("clip_80")) == 80
 
 
-def test_a_model_without_words_has_no_labels(model, weights, images, keras_vit):
+def test_a_model_without_words_has_no_labels(model, weights, images, refused):
     for path, message in ((model, "--labels and --prompts need an image-text"), (weights, "no text tower")):
-        done = keras_vit("predict", "--model", path, "--labels", "a,b", images / "cat" / "00.png")
-        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+        refused(("predict", "--model", path, "--labels", "a,b", images / "cat" / "00.png"), message)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +190,6 @@ def test_a_checkpoint_has_its_tokenizer_next_to_it(siglip, images, keras_vit):
     assert covered.text_preprocessing is None, "no digest covers it"
     photo = images / "cat" / "00.png"
     done = keras_vit("predict", "--model", path, "--labels", "a cat,a car", photo, "--json")
-    assert done.returncode == 0, done.stderr
     (found,) = probabilities(done.stdout, [photo])
     expected = dict(model.zero_shot(str(photo), ["a cat", "a car"])[0])
     assert found == pytest.approx(expected, rel=1e-4)
@@ -214,6 +205,5 @@ def test_the_text_tower_of_a_checkpoint_is_opened_for_a_search(siglip, weights):
 @pytest.mark.usefixtures("undrawn")
 def test_the_image_tower_is_inspected(two_towers, images, keras_vit, tmp_path):
     photo = images / "cat" / "00.png"
-    done = keras_vit("inspect", "--model", two_towers[0], "--image", photo, "--output", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    keras_vit("inspect", "--model", two_towers[0], "--image", photo, "--output", tmp_path / "out")
     assert {"heads.png", "positions.png"} <= {path.name for path in (tmp_path / "out").iterdir()}

@@ -80,9 +80,9 @@ def test_a_plan_that_does_not_fit_names_what_was_tried():
         ("--topology v5e:4x4 --recipe none", "recipe 'none' is unknown"),
     ],
 )
-def test_what_the_chips_do_not_allow_is_refused_in_one_line(options, words, keras_vit, refused):
+def test_what_the_chips_do_not_allow_is_refused_in_one_line(options, words, refused):
     pytest.importorskip("libtpu")
-    refused(keras_vit("plan", "--model", "B/16", *options.split()), words)
+    refused(("plan", "--model", "B/16", *options.split()), words)
 
 
 def compiled(*options):

@@ -29,7 +29,6 @@ def pretrained(keras_vit, images, tmp_path_factory):
 
 def test_masked_patch_prediction_leaves_an_encoder_without_a_head(pretrained):
     workdir, done = pretrained
-    assert done.returncode == 0, done.stderr
     assert "images without labels: " in done.stdout
     assert done.stdout.splitlines()[-1].startswith("finished after 2 steps")
     model = keras.saving.load_model(workdir / "model.keras")
@@ -50,11 +49,10 @@ def test_masked_patch_prediction_leaves_an_encoder_without_a_head(pretrained):
 def test_a_masked_autoencoder_shows_its_reconstructions_and_is_fine_tuned(images, keras_vit, tmp_path):
     data = ("--dataset", f"folder:{images}", *SHORT, "--set", "checkpoint_every=2")
     decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
-    done = keras_vit(
+    keras_vit(
         *("pretrain", "--recipe", "mae", "--objective", "mae", *MODEL, *data),
         *("--set", f"pretrainer={decoder}", "--workdir", tmp_path / "mae"),
     )
-    assert done.returncode == 0, done.stderr
     whole = load(tmp_path / "mae", kind="pretrainer")
     assert type(whole) is MaskedAutoencoder and whole.decoder_hidden_size == 8
     page = read_page((tmp_path / "mae" / "report.html").read_text())
@@ -64,8 +62,7 @@ def test_a_masked_autoencoder_shows_its_reconstructions_and_is_fine_tuned(images
     for option in ("mixup=0.0", "cutmix=0.0", "randaugment=None", "random_erasing=0.0"):
         recipe += ("--set", option)
     tuned = ("finetune", "--weights", tmp_path / "mae", *data, *recipe, "--image_size", 16)
-    done = keras_vit(*tuned, "--workdir", tmp_path / "tuned")
-    assert done.returncode == 0, done.stderr
+    keras_vit(*tuned, "--workdir", tmp_path / "tuned")
     model = load(tmp_path / "tuned")
     assert (model.pooling, model.class_token, model.norm_after_pooling) == ("gap", True, True)
 
@@ -90,7 +87,6 @@ def test_a_run_prints_its_score_and_its_encoder_is_inspected(objective, images, 
     data, run = ("--dataset", f"folder:{images}"), tmp_path / objective
     given = ("--recipe", objective, "--objective", objective, *options, *data, *SHORT, "--workdir", run)
     done = keras_vit("pretrain", *given)
-    assert done.returncode == 0, done.stderr
     assert f"  {score} " in [line for line in done.stdout.splitlines() if line.startswith("step 2 of 2")][0]
     last = "test k-NN accuracy" if objective == "dino" else "finished after"
     assert done.stdout.splitlines()[-1].startswith(last)
@@ -98,8 +94,7 @@ def test_a_run_prints_its_score_and_its_encoder_is_inspected(objective, images, 
     assert page.headings[0] == heading and "Training" in page.headings
     assert (run / "figures" / f"{heading.lower()}.png").is_file()
 
-    done = keras_vit("inspect", "--model", run, *data, "--output", tmp_path / "inspected")
-    assert done.returncode == 0, done.stderr
+    keras_vit("inspect", "--model", run, *data, "--output", tmp_path / "inspected")
     result = json.loads((tmp_path / "inspected" / "result.json").read_text())
     assert result["left_out"].keys() == ({"filters"} if objective == "igpt" else set())
 
@@ -109,7 +104,6 @@ def test_that_run_is_fine_tuned_at_another_size(pretrained, images, keras_vit, t
     workdir, _ = pretrained
     command = ("finetune", "--weights", workdir, "--dataset", f"folder:{images}", "--image_size", 32, *SHORT)
     done = keras_vit(*command, "--set", "freeze=encoder_norm", "--workdir", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
     assert "test accuracy" in done.stdout.splitlines()[-1]
     before, after = (keras.saving.load_model(path / "model.keras") for path in (workdir, tmp_path / "run"))
     assert (after.num_classes, after.image_size, tuple(after.class_names)) == (2, (32, 32), ("cat", "dog"))
@@ -122,9 +116,6 @@ def test_that_run_is_fine_tuned_at_another_size(pretrained, images, keras_vit, t
 
 @pytest.mark.slow
 def test_pre_training_with_labels_has_the_recipes_hyperparameters(images, keras_vit, tmp_path):
-    done = keras_vit(
-        "pretrain", *MODEL, "--dataset", f"folder:{images}", *SHORT, "--workdir", tmp_path / "run"
-    )
-    assert done.returncode == 0, done.stderr
+    keras_vit("pretrain", *MODEL, "--dataset", f"folder:{images}", *SHORT, "--workdir", tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["recipe"]["weight_decay"] == 0.3 and config["objective"] == "classify"

@@ -24,7 +24,7 @@ def named(tmp_path_factory):
 
 
 def lines_of(done):
-    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert done.stderr == ""
     return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
 
 
@@ -51,28 +51,28 @@ def test_show_lists_missing_unexpected_and_wrong_arrays(keras_vit, weights, tmp_
     del stored["Transformer/encoder_norm/bias"]
     stored["head/bias"] = np.zeros(8, "float32")
     np.savez(tmp_path / "bad.npz", **stored)
-    done = keras_vit("weights", "show", tmp_path / "bad.npz", "--json", "--output", tmp_path / "found.json")
+    command = ("weights", "show", tmp_path / "bad.npz")
+    done = keras_vit(*command, "--json", "--output", tmp_path / "found.json", status=2)
     found = json.loads(done.stdout)
-    assert done.returncode == 2
     assert found == json.loads((tmp_path / "found.json").read_text())
     assert found["only_in_file"] == ["Transformer/encoderblock_1/extra"]
     assert found["only_in_model"] == ["encoder_norm/beta"]
     assert found["wrong_shape"] == ["head/bias (8,) for head/bias (7,)"]
     assert not found["fits"]
-    text = keras_vit("weights", "show", tmp_path / "bad.npz").stdout
+    text = keras_vit(*command, status=2).stdout
     assert "no: from_pretrained refuses this file" in text and "encoder_norm/beta" in text
 
 
 def test_show_asks_for_what_the_file_does_not_say(keras_vit, refused, golden):
     file = golden / "timm_token.safetensors"
-    refused(keras_vit("weights", "show", file), file, "give num_heads")
+    refused(("weights", "show", file), file, "give num_heads")
     assert lines_of(keras_vit("weights", "show", file, "--set", "num_heads=3"))["num_heads"] == "3"
 
 
 def test_convert_writes_a_file_with_the_same_logits(keras_vit, weights, tmp_path):
     path = tmp_path / "a.safetensors"
     done = keras_vit("weights", "convert", weights, path, "--layout", "timm")
-    assert done.returncode == 0 and f"wrote {path}" in done.stdout
+    assert f"wrote {path}" in done.stdout
     model, converted = from_pretrained(weights), from_pretrained(path)
     assert lines_of(keras_vit("weights", "show", path))["layout"] == "timm"
     x = images_for(model)
@@ -96,9 +96,9 @@ def test_convert_overwrites_only_with_the_option(keras_vit, refused, weights, tm
     path = tmp_path / "model.npz"
     path.write_text("mine")
     command = ("weights", "convert", weights, path, "--layout", "vit_jax")
-    refused(keras_vit(*command), path, "exists; give another name or --overwrite")
+    refused(command, path, "exists; give another name or --overwrite")
     assert path.read_text() == "mine"
-    assert keras_vit(*command, "--overwrite").returncode == 0
+    keras_vit(*command, "--overwrite")
     assert from_pretrained(path).hidden_size == 24
 
 
@@ -111,10 +111,9 @@ def test_push_uploads_a_run_with_its_metadata(keras_vit, refused, tmp_path, monk
     (tmp_path / "result.json").write_text(json.dumps(record))
     command = ("weights", "push", tmp_path, "me/insects", "--private", "--license", "mit")
     with asked_hub(tmp_path / "hub", monkeypatch) as server:
-        refused(keras_vit(*command), "me/insects: ", "401 Unauthorized", "; log in")
+        refused(command, "me/insects: ", "401 Unauthorized", "; log in")
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
-        done = keras_vit(*command)
-        assert (done.returncode, done.stdout) == (0, f"pushed to {server.url}/me/insects\n"), done.stderr
+        assert keras_vit(*command).stdout == f"pushed to {server.url}/me/insects\n"
         assert server.created["me/insects"]["visibility"] == "private"
         _, files = server.repositories["me/insects"]["main"]
         card = files["README.md"].decode()
@@ -138,8 +137,7 @@ def test_push_uploads_both_towers(keras_vit, tmp_path, monkeypatch):
     ImageTextModel(image, text, **towers).save(tmp_path / "model.keras")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with asked_hub(tmp_path / "hub", monkeypatch) as server:
-        done = keras_vit("weights", "push", tmp_path, "me/pairs")  # a folder, as of a run
-        assert done.returncode == 0, done.stderr
+        keras_vit("weights", "push", tmp_path, "me/pairs")  # a folder, as of a run
         _, files = server.repositories["me/pairs"]["main"]
         card = files["README.md"].decode()
         assert 'from_pretrained("hf://me/pairs", kind="image_text")' in card and "SiglipModel" in card
