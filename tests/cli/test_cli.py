@@ -143,10 +143,9 @@ def test_of_two_settings_of_a_field_the_last_counts():
     assert options.settings(["base_lr=1", "flip=True", "base_lr=2"]) == {"base_lr": 2, "flip": True}
 
 
-@pytest.mark.parametrize("text", ["base_lr", "=1"])
-def test_a_setting_without_a_field_or_a_value_is_refused(text):
-    with pytest.raises(ValueError, match=f"--set expects FIELD=VALUE; got '{text}'"):
-        options.settings([text])
+def test_a_setting_without_a_field_is_refused():
+    with pytest.raises(ValueError, match="--set expects FIELD=VALUE; got '=1'"):
+        options.settings(["=1"])
 
 
 def test_an_image_size_is_height_and_width():

@@ -70,14 +70,9 @@ def test_a_plan_that_does_not_fit_names_what_was_tried():
     "options, words",
     [
         # The parent has Keras on TensorFlow.
-        ("--topology v9:2x2", "expected a topology such as v5e:4x4"),
         ("--topology v5e:3x3", "expected a topology such as v5e:4x4"),
         ("--topology v5e:0x0", "expected a topology such as v5e:4x4"),
-        ("--topology v5e:4x4 --batch_size 65", "batch_size must be a multiple of 16"),
         ("--topology v5e:4x4 --strategy model_parallel=1x16", "attention heads; got 16 for the 12 heads"),
-        ("--topology v5e:4x4 --strategy model_parallel=2x4", "all 16 devices; got 2x4"),
-        ("--topology v5e:4x4 --strategy mirrored", "mirrored"),
-        ("--topology v5e:4x4 --recipe none", "recipe 'none' is unknown"),
     ],
 )
 def test_what_the_chips_do_not_allow_is_refused_in_one_line(options, words, refused):

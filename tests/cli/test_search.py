@@ -113,7 +113,6 @@ def test_the_digest_is_of_weights_options_preprocessing_and_tokenizer(tmp_path):
     [
         (("missing.png",), "no such image file: missing.png"),
         (("a", "red", "car"), "has no text tower, so it searches by an image file only; got 'a red car'"),
-        (("red.png", "--index", "none"), "'none' holds no index.json; make it with keras-vit search index"),
     ],
 )
 def test_a_query_that_finds_nothing_is_one_line(arguments, message, indexed, refused, monkeypatch):

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from reference.comparing import numpy
 
-from keras_vit.tasks import TASKS, get_task
+from keras_vit.tasks import TASKS
 from keras_vit.tasks.task import concatenate
 from keras_vit.training import RECIPES, Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
 
@@ -134,9 +134,3 @@ def test_labels_are_read_from_text(name, good, bad, expected):
     for text in bad:
         with pytest.raises(ValueError, match=f"expected {expected}; got {text!r}"):
             TASKS[name].label.parse(text)
-
-
-def test_an_unknown_task_is_refused_with_the_known_ones():
-    assert get_task(TASKS["regression"]) is get_task("regression")
-    with pytest.raises(ValueError, match="task must be one of 'single_label', .* got 'detection'"):
-        get_task("detection")

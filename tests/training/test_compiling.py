@@ -55,17 +55,14 @@ def test_the_recipe_that_was_used_is_returned():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"epochs": 5}, "as positive ints; got epochs=5 and steps_per_epoch=None"),
         ({"epochs": 0, "steps_per_epoch": 4}, "as positive ints; got epochs=0"),
         (
             {"epochs": 5, "steps_per_epoch": 4, "total_steps": 500},
             "total_steps must be epochs × steps_per_epoch = 20; got 500 with epochs=5",
         ),
-        ({"recipe": "augregg"}, "recipe 'augregg' is unknown .did you mean 'augreg'.*; choose one of digits"),
-        ({"lr": 1}, "a recipe has no lr; its fields are .*base_lr, "),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options, message):
+def test_numbers_of_steps_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         compile_model(small(num_layers=1), **options)
 
@@ -90,8 +87,6 @@ def test_frozen_blocks_stay_frozen_in_a_file(tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert trainable(again) == trainable(model)
-    with pytest.raises(ValueError, match="expected a layer .*encoder_block_1.*; got 'encoder_block_9'"):
-        freeze(model, "encoder_block_9")
 
 
 def test_a_recipe_sets_loss_micro_batches_seed_and_remat():

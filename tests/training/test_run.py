@@ -110,7 +110,6 @@ def broken_image(tmp_path):
 
 REFUSED = {
     "broken image": (broken_image, r"1 image\(s\) cannot be read: .*cat/bad.png"),
-    "weights": (lambda tmp: {"weights": str(tmp / "nowhere.npz")}, "no such checkpoint file: .*nowhere"),
     "long warm-up": (lambda tmp: {"warmup_steps": 20}, "warmup_steps must be .* got 20 and 14"),
     "samples": (lambda tmp: {"train_samples": 19}, "train_samples must be at most 18, .*; got 19"),
 }
@@ -138,15 +137,6 @@ def test_a_class_without_weight_is_never_predicted(weights, chosen, finished, ea
 def test_a_batch_that_the_devices_cannot_divide_is_refused(finished, tmp_path):
     with pytest.raises(ValueError, match="batch_size must be a multiple of 4, the devices; got 6"):
         train(changed(finished[0], batch_size=6), tmp_path / "run", verbose=0, strategy="mirrored")
-
-
-def test_a_configuration_needs_a_model_and_a_known_objective(finished):
-    with pytest.raises(ValueError, match="expected a model, .* or weights; got neither"):
-        RunConfig("digits", finished[0].recipe)
-    with pytest.raises(ValueError, match="objective must be one of 'classify', .*'masked_patch'.*; got 'dr"):
-        changed(finished[0], objective="draw")
-    with pytest.raises(ValueError, match="trains without labels: expected objective .*'masked_patch'"):
-        changed(finished[0], pretrainer={"a": 1})
 
 
 def test_another_backend_is_refused(finished, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from keras_vit.training import RECIPES, RunConfig
         ("igpt", {"tokenizer": "words"}, {"image_text": {}}, r"use image_text=\{\}, tokenizer='words'"),
         ("classify", {}, {"segmenter": {"head": "up"}}, "task 'single_label' does not use segmenter="),
         ("mae", {}, {"task": "segmentation", "segmenter": {}}, r"does not use segmenter=\{\}"),
+        ("classify", {}, {"pretrainer": {}}, "without labels: expected objective .*'masked_patch'"),
     ],
 )
 def test_fields_that_a_run_does_not_use_are_refused(objective, fields, changes, message):
