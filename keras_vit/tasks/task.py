@@ -114,10 +114,7 @@ class Task:
         return batches
 
     def test(self, model, finished, dataset, recipe):
-        """The scores for a run's record, of the trained model and the finished one.
-
-        Their names begin with "test_" if they are of the test split.
-        """
+        """The scores on the test split for a run's record, of the trained model and the finished one."""
         return {}
 
 
@@ -170,8 +167,7 @@ class LabelTask(Task):
         return (model.output_shape[-1],), "float32"
 
     def test(self, model, finished, dataset, recipe):
-        scores = self.scores(self.checked_predictions(finished, dataset.split("test"), recipe.batch_size))
-        return {f"test_{name}": score for name, score in scores.items()}
+        return self.scores(self.checked_predictions(finished, dataset.split("test"), recipe.batch_size))
 
     def rows(self, model, paths, top, progress=True):
         """Predict image files.

@@ -151,6 +151,7 @@ def train(
         check_finite({weight.path: weight.numpy() for weight in weights}, recipe.total_steps)
         with _unreadable_images(dataset):
             scores = task.test(model, finished, dataset, recipe)
+        scores = {f"test_{name}": score for name, score in scores.items()}
         check_finite(scores, recipe.total_steps)
         record = {
             **scores,

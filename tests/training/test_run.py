@@ -227,7 +227,7 @@ def test_a_field_that_an_earlier_version_did_not_store_has_its_default(finished,
 
 def test_a_test_score_of_nan_writes_no_model(unfinished, monkeypatch):
     config, path = unfinished
-    scores = {"test_accuracy": 1.0, "test_loss": float("nan")}
+    scores = {"accuracy": 1.0, "loss": float("nan")}
     monkeypatch.setattr(type(config.task), "test", lambda *args: scores)
     with pytest.raises(ValueError, match="test_loss is nan at step 14: the run has diverged"):
         train(config, path, verbose=0)

@@ -59,8 +59,8 @@ class DinoTask(Pretraining):
         return _knn(encoder, dataset, "validation")
 
     def test(self, model, finished, dataset, recipe):
-        scores = {f"test_{name}": value for name, value in _knn(finished, dataset, "test").items()}
-        return scores and {**scores, "test_samples": len(dataset.split("test"))}
+        scores = _knn(finished, dataset, "test")
+        return scores and {**scores, "samples": len(dataset.split("test"))}
 
     def figures(self, model, images):
         """The images, and for each head of the last block the attention to their patches."""

@@ -61,8 +61,7 @@ class Pairs(Task):
         captions = dataset.captions("test")
         if captions is None:
             return get_task(recipe.task).test(model, self.classifier(finished, dataset), dataset, recipe)
-        scores = retrieval(finished, dataset.split("test"), captions, recipe.batch_size)
-        return {f"test_{name}": score for name, score in scores.items()}
+        return retrieval(finished, dataset.split("test"), captions, recipe.batch_size)
 
     def classifier(self, finished, dataset):
         """The finished model as a classifier, by the wordings of the test split."""
