@@ -282,7 +282,7 @@ class LabelTask(Task):
 
     def predictions(self, outputs, labels):
         """What the methods below need of outputs (batch, outputs) and labels."""
-        return Outputs.of(outputs, labels)
+        return Outputs(outputs.astype("float32"), labels.astype("float32"))
 
     def scores(self, predictions):
         """A dict of scores."""
@@ -307,10 +307,6 @@ class Outputs:
 
     outputs: np.ndarray
     labels: np.ndarray
-
-    @classmethod
-    def of(cls, outputs, labels):
-        return cls(outputs.astype("float32"), labels.astype("float32"))
 
 
 def batches_of_paths(model, paths, doing, progress=True, size=32):
