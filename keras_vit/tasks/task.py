@@ -34,7 +34,7 @@ class Task:
     """What a model is trained for; each task overrides what differs.
 
     Attributes:
-        name: A name for messages; of a `LabelTask`, the one that recipes, files and the command line use.
+        name: Its name in recipes, files and on the command line; None of pairs, which `image_text` chooses.
         validation_metric: The name of the loss or metric on the validation split that selects the best
             checkpoint.
         higher_is_better: Whether the best checkpoint has its highest value.

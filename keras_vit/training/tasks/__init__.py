@@ -10,12 +10,7 @@ from keras_vit.training.tasks.pretraining import Pictures as Pictures
 from keras_vit.training.tasks.pretraining import Pretraining as Pretraining
 
 # The tasks without labels, by the names of `keras-vit pretrain --objective`.
-PRETRAINING = {
-    "masked_patch": MaskedPatchTask,
-    "mae": ReconstructionTask,
-    "igpt": PixelTask,
-    "dino": DinoTask,
-}
+PRETRAINING = {task.name: task for task in (MaskedPatchTask, ReconstructionTask, PixelTask, DinoTask)}
 # The fields of recipes and runs that some tasks use and others do not.
 FIELDS_OF_TASKS = {
     name for task in (*TASKS.values(), Pairs, *PRETRAINING.values()) for name in task.recipe_fields

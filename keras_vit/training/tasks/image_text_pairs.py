@@ -13,7 +13,6 @@ from keras_vit.tasks.task import Task
 class Pairs(Task):
     """The loss of an `ImageTextModel`, scored by recall in each batch; for recipes with `image_text`."""
 
-    name = "pairs"
     validation_metric = "image_to_text_recall_1"
     higher_is_better = True
     reads_texts = True

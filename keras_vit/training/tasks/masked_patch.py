@@ -14,14 +14,11 @@ class MaskedPatchTask(Pretraining):
     Source: Dosovitskiy et al. 2021, appendix B.1.2.
     """
 
+    name = "masked_patch"
     recipe_fields = ("pretrainer", "target")
 
-    @property
-    def name(self):
-        return "pixels" if self.config.target == "pixels" else "colors"
-
     def loss(self, recipe):
-        if self.name == "pixels":
+        if self.config.target == "pixels":
             return keras.losses.MeanSquaredError(reduction=MEAN)
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=MEAN)
 
