@@ -21,7 +21,6 @@ from keras_vit.training.callbacks import (
     EvaluateAverage,
     Progress,
     Validate,
-    inner_optimizer,
 )
 from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.workdir import Workdir
@@ -232,11 +231,3 @@ def test_later_validations_read_the_weights_of_now_and_trace_nothing(monkeypatch
     last = logs_of(2)
     assert last.keys() == {"val_mean"} and last != first
     assert len(traced) == count > 0
-
-
-def test_the_optimizer_inside_the_loss_scaling_is_found():
-    model = compiled()
-    inner = model.optimizer
-    assert inner_optimizer(model) is inner
-    model.compile(keras.optimizers.LossScaleOptimizer(inner))
-    assert inner_optimizer(model) is inner
