@@ -1,23 +1,19 @@
-"""Runs of iGPT: the palette, the loss and the report; tests/training/test_jax_run.py interrupts them."""
+"""Runs of iGPT: the palette and the loss; tests/training/test_jax_run.py interrupts them."""
 
 import dataclasses
 import math
-import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.pages import read_page
 from reference.comparing import numpy
 from sklearn.svm import SVC
 
 from keras_vit import PixelTransformer, from_pretrained
 from keras_vit.data import load_dataset
 from keras_vit.data.color_palette import fit_palette
-from keras_vit.reports.run_report import write_run_report
 from keras_vit.training import RunConfig, find_recipe
 from keras_vit.training.run import train
-from keras_vit.training.workdir import Workdir
 
 slow = pytest.mark.slow
 COLORS = 6
@@ -60,26 +56,6 @@ def test_weights_keep_their_palette(config, finished, tmp_path):
 
 def test_the_first_loss_is_that_of_equal_probabilities(finished):
     assert finished.steps()[0]["loss"] == pytest.approx(math.log(COLORS), rel=1e-5)
-
-
-def test_the_loss_is_the_mean_over_the_pixels(rng, config):
-    logits, ids = rng.standard_normal((2, 5, COLORS)), rng.integers(0, COLORS, (2, 5))
-    weights = np.array([[1.0] * 5, [0] * 5])
-    each = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, ids[..., np.newaxis], -1)[..., 0]
-    assert float(config.task.loss(None)(ids, logits, weights)) == pytest.approx(each[0].mean(), rel=1e-5)
-
-
-# The report ---------------------------------------------------------------------------------------
-
-
-@slow
-def test_the_report_shows_completions_and_samples(config, finished, tmp_path):
-    shutil.copytree(finished.path, tmp_path / "run")
-    workdir = Workdir(tmp_path / "run", config.as_json())
-    write_run_report(config, workdir, workdir.result)
-    page = read_page((tmp_path / "run" / "report.html").read_text())
-    assert {"Completions", "Samples"} <= {*page.headings}
-    assert "Not shown: the model has a palette of colors, and no filters" in page.text
 
 
 # A whole run --------------------------------------------------------------------------------------
