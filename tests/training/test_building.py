@@ -12,7 +12,7 @@ from keras_vit.models.configured import backbone
 from keras_vit.training import RECIPES, Recipe, building
 from keras_vit.training.building import build_model, finished_model, subset, whole_model
 from keras_vit.training.run_config import RunConfig
-from keras_vit.training.tasks import PRETRAINING, Pretraining
+from keras_vit.training.tasks import PRETRAINING
 from keras_vit.variants import parse_variant
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -111,18 +111,10 @@ def test_without_labels_the_model_predicts_patches_and_has_no_head(stored):
     )
 
 
-def test_a_pretrainer_gets_the_recipes_arguments_and_refuses_others(monkeypatch):
-    given = {}
-
-    class Deep(Pretraining):
-        def model(self, encoder, depth):
-            given.update(depth=depth)
-            return encoder
-
-    monkeypatch.setitem(PRETRAINING, "masked_patch", Deep)
-    build_model(config(RECIPE.with_changes(pretrainer={"depth": 3}), objective="masked_patch"), DATASET)
-    assert given == {"depth": 3}
-    monkeypatch.undo()
+def test_a_pretrainer_gets_the_recipes_arguments_and_refuses_others():
+    decoder = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
+    model = build_model(config(RECIPE.with_changes(pretrainer=decoder), objective="mae"), DATASET)
+    assert {name: getattr(model, name) for name in decoder} == decoder
     first = {"mae": "decoder_hidden_size, .*", "dino": "num_local, .*"}
     for objective in PRETRAINING:
         recipe = RECIPE.with_changes(pretrainer={"depth": 3, "target": "pixels", "name": "x"})
