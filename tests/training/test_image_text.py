@@ -104,28 +104,24 @@ def _pixels(samples):
 
 
 @pytest.mark.parametrize(
-    "dataset, changes, message",
+    "changes, message",
     [
-        ("digits", {}, "needs a data set with texts, such as digits_words"),
-        ("digits_words", {"mixup": 0.2}, "image_text compares whole batches of pairs"),
-        ("digits_words", {"accumulation_steps": 2}, "image_text compares whole batches of pairs"),
-        ("digits_words", {"image_text": {"text": {}}}, "wrong arguments in .* image_text: .*hidden_size"),
-        (
-            "digits_words",
-            {"image_text": {**RECIPE.image_text, "text_size": 8}},
-            "wrong arguments in .* image_text: .*'text_size'",
-        ),
-        (
-            "digits_words",
-            {"model": {"representation_size": 6}},
-            "without representation_size, or a model without image_projection; got 6 and 8",
-        ),
+        ({"mixup": 0.2}, "image_text compares whole batches of pairs"),
+        ({"accumulation_steps": 2}, "image_text compares whole batches of pairs"),
+        ({"image_text": {"text": {}}}, "wrong arguments in .* image_text: .*hidden_size"),
+        ({"image_text": {**RECIPE.image_text, "text_size": 8}}, "wrong arguments in .*: .*'text_size'"),
+        ({"model": {"representation_size": 6}}, "or a model without image_projection; got 6 and 8"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(dataset, changes, message, tmp_path):
+def test_what_cannot_be_trained_is_refused(changes, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        train(RunConfig(dataset, RECIPE.with_changes(**changes), SIZES), tmp_path / "run", 0)
+        train(RunConfig("digits_words", RECIPE.with_changes(**changes), SIZES), tmp_path / "run", 0)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_data_set_without_texts_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="needs a data set with texts, such as digits_words"):
+        train(RunConfig("digits", RECIPE, SIZES), tmp_path / "run", 0)
 
 
 @pytest.fixture(scope="module")
@@ -219,38 +215,28 @@ def test_both_towers_start_from_the_weights(name, image_size, towers, folder):
             np.testing.assert_array_equal(found[path], value, err_msg=path)
 
 
-@pytest.mark.parametrize(
-    "changes, files, message",
-    some(
-        [
-            ({"image_text": NEW}, {}, "expected weights with one, or --tokenizer; got none"),
-            ({"image_text": NEW}, {"tokenizer": "captions"}, "expected a tokenizer in .*captions:FAMILY"),
-            (
-                {"image_text": {}},
-                {},
-                "tower.keras' holds a VisionTransformer; expected one with a text tower",
-            ),
-            (
-                {"image_text": {}},
-                {"weights": "siglip", "tokenizer": "more"},
-                "a tokenizer of at most 32 tokens",
-            ),
-            (
-                {"image_text": {"objective": "softmax"}},
-                {"weights": "siglip"},
-                "another objective than the recipe",
-            ),
-        ],
-        3,
+MISFITS = {  # the recipe's image_text, the files, and the message
+    "no tokenizer": (NEW, {}, "expected weights with one, or --tokenizer; got none"),
+    "no family": (NEW, {"tokenizer": "captions"}, "expected a tokenizer in .*captions:FAMILY"),
+    "no text tower": ({}, {}, "tower.keras' holds a VisionTransformer; expected one with a text tower"),
+    "other tokens": ({}, {"weights": "siglip", "tokenizer": "more"}, "a tokenizer of at most 32 tokens"),
+    "another objective": (
+        {"objective": "softmax"},
+        {"weights": "siglip"},
+        "another objective than the recipe",
     ),
-    ids=["no tokenizer", "no family", "no text tower", "other tokens", "another objective"],
-)
-def test_what_does_not_fit_the_weights_is_refused(changes, files, message, towers, folder, tmp_path):
+}
+
+
+@pytest.mark.parametrize("misfit", some(MISFITS, 3))
+def test_what_does_not_fit_the_weights_is_refused(misfit, towers, folder, tmp_path):
+    image_text, files, message = MISFITS[misfit]
     (folder / "more").mkdir(exist_ok=True)
     for name, content in word_tokenizer([" ".join(map(str, range(99)))]).files().items():
         (folder / "more" / name).write_bytes(content)
     files = {name: str(folder / file) for name, file in {"weights": "tower.keras", **files}.items()}
-    config = RunConfig(f"folder:{folder / 'captions'}", CAPTIONS.with_changes(**changes), **files)
+    recipe = CAPTIONS.with_changes(image_text=image_text)
+    config = RunConfig(f"folder:{folder / 'captions'}", recipe, **files)
     with pytest.raises(ValueError, match=message):
         train(config, tmp_path / "run", 0)
     assert not (tmp_path / "run").exists()
