@@ -27,10 +27,8 @@ def weights(tmp_path_factory):
 def evaluated(keras_vit, weights, images):
     """Evaluate with these options on top of the usual ones: the process."""
 
-    def run(*options, **expected):
-        return keras_vit(
-            "evaluate", "--model", weights, "--dataset", f"folder:{images}", *options, **expected
-        )
+    def run(*options, **status):
+        return keras_vit("evaluate", "--model", weights, "--dataset", f"folder:{images}", *options, **status)
 
     return run
 

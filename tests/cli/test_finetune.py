@@ -71,13 +71,9 @@ def test_a_tokenizer_is_a_path_or_a_name(given, expected, tmp_path, monkeypatch)
 def test_captions_of_a_folder_are_trained_and_evaluated(keras_vit, tmp_path):
     write_captions(tmp_path / "photos", 20)
     words = word_tokenizer(["some photo of a dark bright"])
-    sizes = {"patch_size": 8, "hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
-    text = {name: size for name, size in sizes.items() if name != "patch_size"} | {
-        "vocabulary_size": 9,
-        "length": 12,
-    }
-    image = {"image_size": 16, **sizes, "pooling": "gap"}
-    ImageTextModel(image, text, text_preprocessing=words).save(tmp_path / "two.keras")
+    sizes = {"hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+    image, text = {"image_size": 16, "patch_size": 8, "pooling": "gap"}, {"vocabulary_size": 9, "length": 12}
+    ImageTextModel(image | sizes, text | sizes, text_preprocessing=words).save(tmp_path / "two.keras")
     data = ("--dataset", f"folder:{tmp_path / 'photos'}")
     settings = ("--total_steps", 2, "--batch_size", 4, "--set", "eval_every=2", "--workdir", tmp_path / "run")
     weights = ("--weights", tmp_path / "two.keras", "--recipe", "finetune_pairs")

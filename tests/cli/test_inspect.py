@@ -84,10 +84,8 @@ def test_the_images_of_a_split_are_inspected_at_another_size(model, images, kera
     assert result == json.loads(done.stdout)
     page = read_page((tmp_path / "out" / "report.html").read_text())
     assert "image_size 24, 32" in page.text and "4 of 4 of images, test" in page.text
-    resized, split = (
-        from_pretrained(model, image_size=(24, 32)),
-        load_dataset(f"folder:{images}").split("test"),
-    )
+    resized = from_pretrained(model, image_size=(24, 32))
+    split = load_dataset(f"folder:{images}").split("test")
     distances = attention_distance(resized, resized.preprocessing([*split.images])).mean(axis=0)
     np.testing.assert_allclose(result["mean_attention_distance"], distances, rtol=1e-5)
 

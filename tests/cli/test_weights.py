@@ -8,6 +8,7 @@ from reference.small import SMALL, images_for, small
 from keras_vit import ImageTextModel, Preprocessing, from_pretrained, save_weights
 
 pytestmark = pytest.mark.usefixtures("eager")
+TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
 
 
 @pytest.fixture(scope="module")
@@ -125,16 +126,7 @@ def test_push_uploads_a_run_with_its_metadata(keras_vit, refused, tmp_path, monk
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 def test_push_uploads_both_towers(keras_vit, tmp_path, monkeypatch):
     image = {**SMALL, "num_classes": None, "num_layers": 1, "pooling": "map", "prefix_positions": False}
-    text = {
-        "vocabulary_size": 9,
-        "length": 5,
-        "hidden_size": 8,
-        "num_layers": 1,
-        "mlp_dim": 12,
-        "num_heads": 2,
-    }
-    towers = {"text_projection": 12, "projection_bias": True}
-    ImageTextModel(image, text, **towers).save(tmp_path / "model.keras")
+    ImageTextModel(image, TEXT, text_projection=12, projection_bias=True).save(tmp_path / "model.keras")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with asked_hub(tmp_path / "hub", monkeypatch) as server:
         keras_vit("weights", "push", tmp_path, "me/pairs")  # a folder, as of a run

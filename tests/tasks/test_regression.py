@@ -8,14 +8,8 @@ def test_scores_equal_their_definitions(rng):
     targets = rng.standard_normal((30, 3)) * [1, 10, 100]
     errors = rng.standard_normal((30, 3))
     explained = 1 - (errors**2).sum(0) / ((targets - targets.mean(0)) ** 2).sum(0)
-    assert regression_scores(targets + errors, targets) == pytest.approx(
-        {
-            "samples": 30,
-            "mse": (errors**2).mean(),
-            "mae": np.abs(errors).mean(),
-            "r2": explained.mean(),
-        }
-    )
+    expected = {"mse": (errors**2).mean(), "mae": np.abs(errors).mean(), "r2": explained.mean()}
+    assert regression_scores(targets + errors, targets) == pytest.approx({"samples": 30, **expected})
 
 
 def test_constant_targets_have_no_coefficient_of_determination():

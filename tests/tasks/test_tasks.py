@@ -61,30 +61,23 @@ def test_numbers_have_the_weighted_squared_error(rng):
 @pytest.mark.parametrize("objective", TASKS.values(), ids=lambda objective: objective.name)
 def test_the_metric_that_selects_a_checkpoint_exists(objective):
     assert objective.validation_metric in {"loss", *(metric.name for metric in objective.metrics(3))}
-    assert objective.higher_is_better == (
-        objective.validation_metric in ("accuracy", "average_precision", "mean_iou")
-    )
+    of_higher = ("accuracy", "average_precision", "mean_iou")
+    assert objective.higher_is_better == (objective.validation_metric in of_higher)
 
 
 OUTPUTS = np.array([[2.0, -1.0, 0.5], [-1.0, -3.0, -2.0], [0.5, 1.5, 1.0]], "float32")
 # By task: labels, what is decided, the errors, the correct ones, and the first label in words.
 EXPECTED = {
-    "single_label": (
-        np.array([0, 2, 1]),
-        [0, 0, 1],
-        [0.241311, 1.407606, 0.680274],
-        [True, False, True],
-        "a",
-    ),
+    "single_label": ([0, 2, 1], [0, 0, 1], [0.241311, 1.407606, 0.680274], [True, False, True], "a"),
     "multi_label": (
-        np.array([[1, 0, 1], [0, 0, 0], [0, 1, 1]]),
+        [[1, 0, 1], [0, 0, 0], [0, 1, 1]],
         [[True, False, True], [False, False, False], [True, True, True]],
         [0.255228, 0.145190, 0.357942],
         [True, True, False],
         "a, c",
     ),
     "regression": (
-        np.array([[2.0, -1.0, 0.5], [0, 0, 0], [1, 1, 1]]),
+        [[2.0, -1.0, 0.5], [0, 0, 0], [1, 1, 1]],
         OUTPUTS.tolist(),
         [0.0, 2.0, 1 / 3],
         [True, True, True],
@@ -96,6 +89,7 @@ EXPECTED = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_task_decides_scores_compares_and_describes(name):
     task, (labels, decided, errors, correct, words) = TASKS[name], EXPECTED[name]
+    labels = np.array(labels)
     assert task.label.decide(OUTPUTS).tolist() == decided
     halves = [task.predictions(OUTPUTS[part], labels[part]) for part in (slice(2), slice(2, None))]
     predictions = concatenate(halves)

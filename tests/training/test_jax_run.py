@@ -20,16 +20,8 @@ ON_JAX = pytest.mark.skipif(keras.backend.backend() != "jax", reason="for `make 
 OWN_PROCESSES = pytest.mark.tensorflow_only("JAX runs in processes of their own")
 SIZES = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}
 # Every second step ends with a checkpoint, and batches of 5 do not divide into two micro-batches.
-RECIPE = Recipe(
-    "adamw",
-    3e-3,
-    total_steps=24,
-    batch_size=5,
-    weight_decay=0.1,
-    crop_area=(0.5, 1.0),
-    mixup=0.3,
-    **INTERRUPTED,
-)
+RANDOM = {"weight_decay": 0.1, "crop_area": (0.5, 1.0), "mixup": 0.3}
+RECIPE = Recipe("adamw", 3e-3, total_steps=24, batch_size=5, **RANDOM, **INTERRUPTED)
 CHEAP = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 BACKENDS = {
     "jax": {"KERAS_BACKEND": "jax", "XLA_FLAGS": CHEAP},

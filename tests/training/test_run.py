@@ -19,7 +19,6 @@ from keras_vit.evaluation.predicting import predict
 from keras_vit.training import run
 from keras_vit.training.recipes import PROVENANCE
 from keras_vit.training.run import train
-from keras_vit.training.run_config import RunConfig
 from keras_vit.training.workdir import Workdir, write_json
 
 slow = pytest.mark.slow
@@ -29,11 +28,8 @@ SHORT = {"total_steps": 1, "warmup_steps": 0, "ema": None, "accumulation_steps":
 
 def changed(config, **changes):
     """A configuration with other fields, of its own or else of its recipe."""
-    own = {f.name for f in dataclasses.fields(RunConfig)}
-    recipe = config.recipe.with_changes(**{name: v for name, v in changes.items() if name not in own})
-    return dataclasses.replace(
-        config, **{"recipe": recipe} | {name: v for name, v in changes.items() if name in own}
-    )
+    own = {f.name: changes.pop(f.name) for f in dataclasses.fields(config) if f.name in changes}
+    return dataclasses.replace(config, recipe=config.recipe.with_changes(**changes), **own)
 
 
 @pytest.fixture

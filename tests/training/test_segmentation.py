@@ -68,10 +68,8 @@ def test_a_run_starts_from_the_head_of_its_weights(tmp_path):
     trained.save(tmp_path / "model.keras")
     names = types.SimpleNamespace(class_names=trained.class_names)
     every = "head_projection, upscale_0, head"
-    for size, expected, line in (
-        (8, np.arange(11), f"{every}; new: none"),
-        (4, np.zeros(11), f"none; new: {every}"),
-    ):
+    cases = (8, np.arange(11), f"{every}; new: none"), (4, np.zeros(11), f"none; new: {every}")
+    for size, expected, line in cases:
         recipe = RECIPES["digits_scenes"].with_changes(segmenter={"head": "up", "decoder_size": size})
         start = RunConfig("digits_scenes", recipe, weights=str(tmp_path / "model.keras"))
         model = build_model(start, names)
