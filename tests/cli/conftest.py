@@ -63,6 +63,12 @@ def keras_vit():
 
 
 @pytest.fixture(scope="session")
+def json_of(keras_vit):
+    """The value that a command prints with --json."""
+    return lambda *arguments: json.loads(keras_vit(*arguments, "--json").stdout)
+
+
+@pytest.fixture(scope="session")
 def refused(keras_vit):
     """Assert that a command is refused in one line with all the words; the line."""
 

@@ -66,7 +66,7 @@ def test_an_export_is_downloaded(exported, keras_vit, images, tmp_path, monkeypa
         ("regression", "mae", "model_float32.tflite"),
     ],
 )
-def test_a_runs_task_goes_with_it(task, score, file, keras_vit, tmp_path):
+def test_a_runs_task_goes_with_it(task, score, file, keras_vit, json_of, tmp_path):
     """From labels to a trained model, to an export, to `predict` and `evaluate`."""
     lines = [f"{i}.png,{i % 2},{(i // 2) % 2}" for i in range(24)]
     images = write_table(tmp_path / "data", "file,red,round", *lines, images=[f"{i}.png" for i in range(24)])
@@ -75,22 +75,16 @@ def test_a_runs_task_goes_with_it(task, score, file, keras_vit, tmp_path):
     settings = [f"--set={change}" for change in (*changes.split(), "label_smoothing=0.0")]
     given = ("--model", "mu/8", "--image_size", 16, "--recipe", "digits", "--workdir", run)
     keras_vit("finetune", *given, *data, *settings)
-    done = keras_vit("export", "--model", run, "--output", out, *data, "--json")
+    assert json_of("export", "--model", run, "--output", out, *data)["judged"] == score
     assert description.read_description(out / "saved_model" / "1").seed == 5  # for the split
-    assert json.loads(done.stdout)["judged"] == score
-    live, of_file = (
-        json.loads(keras_vit("predict", "--model", m, images, "--json").stdout) for m in (run, out / file)
-    )
+    live, of_file = (json_of("predict", "--model", model, images) for model in (run, out / file))
     for row, expected in zip(of_file, live, strict=True):
         if task == "regression":
             np.testing.assert_allclose(row["values"], expected["values"], atol=1e-5)
         else:
             scores = {c["name"]: c["probability"] for c in row["classes"]}
             assert scores == pytest.approx({c["name"]: c["probability"] for c in expected["classes"]})
-    scores = [
-        json.loads(keras_vit("evaluate", "--model", m, *data, "--json").stdout)[score]
-        for m in (run, out / file)
-    ]
+    scores = [json_of("evaluate", "--model", model, *data)[score] for model in (run, out / file)]
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 

@@ -68,7 +68,7 @@ def test_a_tokenizer_is_a_path_or_a_name(given, expected, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_captions_of_a_folder_are_trained_and_evaluated(keras_vit, tmp_path):
+def test_captions_of_a_folder_are_trained_and_evaluated(keras_vit, json_of, tmp_path):
     write_captions(tmp_path / "photos", 20)
     words = word_tokenizer(["some photo of a dark bright"])
     sizes = {"hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
@@ -84,8 +84,7 @@ def test_captions_of_a_folder_are_trained_and_evaluated(keras_vit, tmp_path):
     page = read_page((tmp_path / "run/report.html").read_text())
     assert "photos, test: 4 images" in page.text and "image to text recall 1" in page.text
     scores = {name[5:]: value for name, value in result.items() if name.startswith("test_")}
-    done = keras_vit("evaluate", "--model", tmp_path / "run", *data, "--retrieval", "--json")
-    found = json.loads(done.stdout)
+    found = json_of("evaluate", "--model", tmp_path / "run", *data, "--retrieval")
     assert {name: found[name] for name in scores} == pytest.approx(scores)
 
 

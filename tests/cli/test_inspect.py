@@ -54,9 +54,9 @@ def test_it_writes_the_figures_and_a_report_without_paths_of_the_machine(inspect
     assert not any(str(path) in text for path in (images, model.parent, pathlib.Path.home()))
 
 
-def test_the_scores_are_those_of_evaluate(inspected, images, model, keras_vit):
-    data = ("--dataset", f"folder:{images}", "--split", "train", "--seed", 3, "--per_class", "--json")
-    evaluated = json.loads(keras_vit("evaluate", "--model", model, *data).stdout)
+def test_the_scores_are_those_of_evaluate(inspected, images, model, json_of):
+    data = ("--dataset", f"folder:{images}", "--split", "train", "--seed", 3, "--per_class")
+    evaluated = json_of("evaluate", "--model", model, *data)
     for name in ("samples", "accuracy", "loss", "classes", "dataset", "split"):
         assert inspected[1][name] == evaluated[name]
     assert inspected[1]["drawn_from"] == 14
@@ -77,11 +77,10 @@ def test_the_result_is_the_models(inspected, images, model):
 
 
 @pytest.mark.slow
-def test_the_images_of_a_split_are_inspected_at_another_size(model, images, keras_vit, tmp_path):
-    given = ("--dataset", f"folder:{images}", "--image_size", "24x32", "--output", tmp_path / "out", "--json")
-    done = keras_vit("inspect", "--model", model, *given)
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert result == json.loads(done.stdout)
+def test_the_images_of_a_split_are_inspected_at_another_size(model, images, json_of, tmp_path):
+    given = ("--dataset", f"folder:{images}", "--image_size", "24x32", "--output", tmp_path / "out")
+    result = json_of("inspect", "--model", model, *given)
+    assert result == json.loads((tmp_path / "out" / "result.json").read_text())
     page = read_page((tmp_path / "out" / "report.html").read_text())
     assert "image_size 24, 32" in page.text and "4 of 4 of images, test" in page.text
     resized = from_pretrained(model, image_size=(24, 32))

@@ -1,5 +1,4 @@
 import hashlib
-import json
 
 import numpy as np
 import pytest
@@ -33,18 +32,18 @@ def two_towers(tmp_path_factory):
     return folder / "two.keras", model
 
 
-def probabilities(text, paths):
+def probabilities(rows, paths):
     """The probability of each class of each image, in the JSON that `predict` prints."""
-    found = {row["image"]: row["classes"] for row in json.loads(text)}
+    found = {row["image"]: row["classes"] for row in rows}
     return [{one["name"]: one["probability"] for one in found[str(path)]} for path in paths]
 
 
-def test_labels_classify_images(two_towers, images, keras_vit):
+def test_labels_classify_images(two_towers, images, json_of):
     path, model = two_towers
     photos = [images / "cat" / "00.png", images / "dog" / "00.png"]
-    done = keras_vit("predict", "--model", path, "--labels", 'cat,"a red, car"', *photos, "--json")
+    rows = json_of("predict", "--model", path, "--labels", 'cat,"a red, car"', *photos)
     logits = model.similarity(list(map(str, photos)), ["cat", "a red, car"])
-    for found, row in zip(probabilities(done.stdout, photos), logits):
+    for found, row in zip(probabilities(rows, photos), logits):
         np.testing.assert_allclose([found["cat"], found["a red, car"]], 1 / (1 + np.exp(-row)), rtol=1e-4)
 
 
@@ -59,27 +58,26 @@ def packed_towers(two_towers, tmp_path_factory):
     return path, model
 
 
-def test_images_of_any_aspect_ratio_are_classified_and_found(packed_towers, keras_vit, tmp_path, rng):
+def test_images_of_any_aspect_ratio_are_classified_and_found(packed_towers, json_of, tmp_path, rng):
     path, model = packed_towers
     folder = tmp_path / "photos"
     folder.mkdir()
     photos = [folder / f"{i}.png" for i in range(3)]
     for photo, size in zip(photos, ((10, 70), (30, 30), (80, 9))):
         Image.fromarray(rng.integers(0, 255, (*size, 3), "uint8")).save(photo)
-    done = keras_vit("predict", "--model", path, "--labels", "cat,dog", *photos, "--json")
+    rows = json_of("predict", "--model", path, "--labels", "cat,dog", *photos)
     logits = model.similarity(list(map(str, photos)), ["cat", "dog"])
-    for found, row in zip(probabilities(done.stdout, photos), logits):
+    for found, row in zip(probabilities(rows, photos), logits):
         np.testing.assert_allclose([found["cat"], found["dog"]], 1 / (1 + np.exp(-row)), rtol=1e-4)
 
     index = tmp_path / "index"
-    keras_vit("search", "index", folder, "--model", path, "--index", index)
+    json_of("search", "index", folder, "--model", path, "--index", index)
     for query, best in ((photos[2], photos[2]), ("cat", photos[logits[:, 0].argmax()])):
-        done = keras_vit("search", "query", query, "--index", index, "--json")
-        assert json.loads(done.stdout)["images"][0]["image"] == str(best), done.stderr
+        assert json_of("search", "query", query, "--index", index)["images"][0]["image"] == str(best)
 
 
 @pytest.mark.slow
-def test_an_export_has_the_labels(two_towers, images, keras_vit, tmp_path):
+def test_an_export_has_the_labels(two_towers, images, keras_vit, json_of, tmp_path):
     """The exported classifier, and a page, need no text tower."""
     path, _ = two_towers
     labels = ("--labels", 'cat,"a red, car"')
@@ -87,36 +85,35 @@ def test_an_export_has_the_labels(two_towers, images, keras_vit, tmp_path):
     formats = ("--formats", "saved_model,tflite,onnx,web", "--precisions", "float32,dynamic_int8")
     keras_vit("export", "--model", path, *labels, *formats, "--output", to)
     photo = images / "cat" / "00.png"
-    wanted = keras_vit("predict", "--model", path, *labels, photo, "--json")
+    (expected,) = probabilities(json_of("predict", "--model", path, *labels, photo), [photo])
     for exported in (to / "saved_model" / "1", to / "model_float32.tflite", to / "model.onnx"):
-        found = keras_vit("predict", "--model", exported, photo, "--json")
-        (one,), (other,) = (probabilities(each.stdout, [photo]) for each in (found, wanted))
-        assert one == pytest.approx(other, abs=1e-5)
+        (found,) = probabilities(json_of("predict", "--model", exported, photo), [photo])
+        assert found == pytest.approx(expected, abs=1e-5)
     assert (to / "web" / "index.html").is_file()
 
 
 @pytest.mark.slow
-def test_prompts_of_classes_are_scored_on_a_data_set(two_towers, images, keras_vit, tmp_path):
+def test_prompts_of_classes_are_scored_on_a_data_set(two_towers, images, json_of, tmp_path):
     path, model = two_towers
     (tmp_path / "classes.json").write_text('{"cat": ["cat", "kitten"], "dog": "a dog"}')
     (tmp_path / "prompts.txt").write_text("a photo of a {}\na small {}\n")
     options = ("--zero_shot", tmp_path / "classes.json", "--prompts", tmp_path / "prompts.txt")
-    done = keras_vit("evaluate", "--model", path, "--dataset", f"folder:{images}", *options, "--json")
+    found = json_of("evaluate", "--model", path, "--dataset", f"folder:{images}", *options)
     texts = read_labels(str(tmp_path / "classes.json"), ["a photo of a {}", "a small {}"])
     assert [len(of) for of in texts.values()] == [4, 2]
-    found, samples = json.loads(done.stdout), load_dataset(f"folder:{images}").split("test")
+    samples = load_dataset(f"folder:{images}").split("test")
     best = [row[0][0] for row in model.zero_shot([*samples.images], texts)]
     right = np.mean([["cat", "dog"].index(name) == label for name, label in zip(best, samples.labels)])
     assert found["samples"] == 4 and found["accuracy"] == right
 
 
-def test_words_find_pictures(two_towers, images, keras_vit, tmp_path):
+def test_words_find_pictures(two_towers, images, keras_vit, json_of, tmp_path):
     pytest.importorskip("usearch")  # requirements-dev.txt
     path, model = two_towers
     index = ("--index", tmp_path / "index")
     keras_vit("search", "index", images, "--model", path, *index)
-    done = keras_vit("search", "query", "a", "red", "car", *index, "--top", 20, "--json")
-    found = [row["image"] for row in json.loads(done.stdout)["images"]]
+    result = json_of("search", "query", "a", "red", "car", *index, "--top", 20)
+    found = [row["image"] for row in result["images"]]
     assert len({*found}) == 20
     cosines = model.encode_images(found) @ model.encode_text(["a red car"])[0]
     assert (np.diff(cosines) < 2e-3).all()  # The vectors are float16.
@@ -181,15 +178,14 @@ def siglip(tmp_path_factory):
     return folder / "saved", model
 
 
-def test_a_checkpoint_has_its_tokenizer_next_to_it(siglip, images, keras_vit):
+def test_a_checkpoint_has_its_tokenizer_next_to_it(siglip, images, json_of):
     path, model = siglip
     assert from_pretrained(path, kind="image_text").text_preprocessing == model.text_preprocessing
     digest = hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
     covered = from_pretrained(path / "model.safetensors", kind="image_text", sha256=digest)
     assert covered.text_preprocessing is None, "no digest covers it"
     photo = images / "cat" / "00.png"
-    done = keras_vit("predict", "--model", path, "--labels", "a cat,a car", photo, "--json")
-    (found,) = probabilities(done.stdout, [photo])
+    (found,) = probabilities(json_of("predict", "--model", path, "--labels", "a cat,a car", photo), [photo])
     expected = dict(model.zero_shot(str(photo), ["a cat", "a car"])[0])
     assert found == pytest.approx(expected, rel=1e-4)
     with pytest.raises(ValueError, match="exists; give another name"):

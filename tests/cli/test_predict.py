@@ -39,12 +39,11 @@ def test_the_script_prints_the_best_classes_of_each_image(script, images, tmp_pa
     np.testing.assert_allclose(shown, [100 * probability for _, probability in expected], atol=0.02)
 
 
-def test_class_names_may_be_given(keras_vit, weights, images, tmp_path):
+def test_class_names_may_be_given(json_of, weights, images, tmp_path):
     file = tmp_path / "names.txt"
     file.write_text("\n".join(f"name {i}" for i in range(7)))
     image = images / "cat" / "00.png"
-    done = keras_vit("predict", "--model", weights, image, "--json", "--class_names", file)
-    (found,) = json.loads(done.stdout)
+    (found,) = json_of("predict", "--model", weights, image, "--class_names", file)
     (best,) = from_pretrained(weights).classify(image)
     assert [c["name"] for c in found["classes"]] == [f"name {index}" for index, _ in best]
     assert len(best) == 5  # the default of --top

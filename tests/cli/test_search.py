@@ -1,4 +1,3 @@
-import json
 import shutil
 
 import keras
@@ -39,22 +38,22 @@ def indexed(tmp_path_factory, weights, keras_vit):
     return folder, keras_vit(*command(weights, folder))
 
 
-def query_of(keras_vit, folder, *arguments):
-    done = keras_vit("search", "query", *arguments, "--index", folder.parent / "index", "--json")
-    return [row["image"].rpartition("/")[2] for row in json.loads(done.stdout)["images"]]
+def query_of(json_of, folder, query):
+    found = json_of("search", "query", query, "--index", folder.parent / "index")
+    return [row["image"].rpartition("/")[2] for row in found["images"]]
 
 
-def test_pictures_are_found_by_a_picture(indexed, weights, keras_vit):
+def test_pictures_are_found_by_a_picture(indexed, weights, json_of):
     folder, done = indexed
     rows = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     counts = {"images": "3", "added": "3", "removed": "0"}
     assert rows == {"index": str(folder.parent / "index"), "model": str(weights), **counts}
-    assert query_of(keras_vit, folder, folder / "red.png") == ["red.png", "dark red.png", "green.png"]
+    assert query_of(json_of, folder, folder / "red.png") == ["red.png", "dark red.png", "green.png"]
 
 
-def test_an_index_is_brought_up_to_date(weights, folder, keras_vit):
+def test_an_index_is_brought_up_to_date(weights, folder, json_of):
     def counts():
-        value = json.loads(keras_vit(*command(weights, folder), "--json").stdout)
+        value = json_of(*command(weights, folder))
         return value["images"], value["added"], value["removed"]
 
     assert counts() == (3, 3, 0)
@@ -66,26 +65,25 @@ def test_an_index_is_brought_up_to_date(weights, folder, keras_vit):
     assert sorted(found) == ["blue.png", "dark red.png", "green.png"]
 
 
-def test_a_run_that_was_stopped_continues(weights, folder, keras_vit, refused, monkeypatch):
+def test_a_run_that_was_stopped_continues(weights, folder, json_of, refused, monkeypatch):
     """By an image that cannot be read, here; what was computed before it is kept."""
     (folder / "zero.png").write_bytes(b"no image")
     monkeypatch.setattr(image_vectors, "BATCH", 1)
     refused(command(weights, folder), "not a readable image")
-    value = json.loads(keras_vit(*command(weights, folder), "--json", "--on_bad_image", "skip").stdout)
+    value = json_of(*command(weights, folder), "--on_bad_image", "skip")
     assert (value["images"], value["added"]) == (3, 0)
     assert value["bad_images"] == [str(folder / "zero.png")]
 
 
-def test_changed_and_removed_pictures_are_not_found(weights, folder, keras_vit):
+def test_changed_and_removed_pictures_are_not_found(weights, folder, keras_vit, json_of):
     keras_vit(*command(weights, folder))
     shutil.copy(folder / "red.png", folder.parent / "query.png")
     (folder / "red.png").unlink()
     (folder / "green.png").write_bytes(b"no image")
     done = keras_vit("search", "query", folder.parent / "query.png", "--index", folder.parent / "index")
     assert "left out, since they have changed: " in done.stderr and "index them again" in done.stderr
-    assert query_of(keras_vit, folder, folder.parent / "query.png") == ["dark red.png"]
-    done = keras_vit(*command(weights, folder), "--json", "--on_bad_image", "skip")
-    assert json.loads(done.stdout)["images"] == 1
+    assert query_of(json_of, folder, folder.parent / "query.png") == ["dark red.png"]
+    assert json_of(*command(weights, folder), "--on_bad_image", "skip")["images"] == 1
     files = open_index(folder.parent / "index").files
     assert [path.rpartition("/")[2] for path in files] == ["dark red.png"]
 

@@ -76,12 +76,9 @@ def test_masks_and_overlays_are_written_and_are_a_data_set(keras_vit, live, mode
     assert load_dataset(f"folder:{tmp_path}/out", task="segmentation").class_names == NAMES
 
 
-def test_windows_keep_the_images_scale(keras_vit, live, model, streets):
-    path = str(streets / "images" / "00.png")
-    done = keras_vit(
-        "predict", "--model", model, path, "--windows", "--json", "--class_names", streets / "classes.txt"
-    )
-    (found,) = json.loads(done.stdout)
+def test_windows_keep_the_images_scale(json_of, live, model, streets):
+    path, names = str(streets / "images" / "00.png"), streets / "classes.txt"
+    (found,) = json_of("predict", "--model", model, path, "--windows", "--class_names", names)
     (classes,) = live.segment([path])
     expected = {name: float((classes == number).mean()) for number, name in enumerate(NAMES)}
     assert {row["name"]: row["fraction"] for row in found["classes"]} == pytest.approx(
@@ -132,10 +129,12 @@ def exported(live, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["saved_model", "model_float32.tflite"])
-def test_exports_are_evaluated_predicted_and_inspected(name, exported, keras_vit, live, streets, tmp_path):
+def test_exports_are_evaluated_predicted_and_inspected(
+    name, exported, keras_vit, json_of, live, streets, tmp_path
+):
     path, file = str(streets / "images" / "00.png"), exported / name
     given = ("--model", file, "--dataset", f"folder:{streets}")
-    evaluated = json.loads(keras_vit("evaluate", *given, "--json").stdout)
+    evaluated = json_of("evaluate", *given)
     samples = load_dataset(f"folder:{streets}", task="segmentation").split("test")
     expected = segmentation_scores(predict(live, samples, task="segmentation"))
     assert evaluated["pixel_accuracy"] == pytest.approx(expected["pixel_accuracy"], abs=0.1)
@@ -144,8 +143,7 @@ def test_exports_are_evaluated_predicted_and_inspected(name, exported, keras_vit
     # Of LiteRT's maps, not of logits, the size is changed.
     agreement = np.mean(found == live.segment([path], whole=True)[0])
     assert agreement == 1 if name == "saved_model" else agreement > 0.9
-    keras_vit("inspect", *given, "--image", path, "--output", tmp_path / "inside")
-    result = json.loads((tmp_path / "inside" / "result.json").read_text())
+    result = json_of("inspect", *given, "--image", path, "--output", tmp_path / "inside")
     maps = ["overlays.png", "confusion.png", "iou.png", "examples.png", "worst.png", "best.png"]
     assert sorted(result["figures"]) == sorted(maps)
 

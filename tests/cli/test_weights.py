@@ -80,13 +80,10 @@ def test_convert_writes_a_file_with_the_same_logits(keras_vit, weights, tmp_path
     np.testing.assert_allclose(converted(x), model(x), atol=1e-6)
 
 
-def test_convert_changes_the_given_options(keras_vit, weights, tmp_path):
-    path = tmp_path / "small.npz"
-    done = keras_vit(
-        *("weights", "convert", weights, path, "--layout", "vit_jax", "--dtype", "float16"),
-        *("--set", "image_size=48", "--set", "num_classes=3", "--json"),
-    )
-    assert json.loads(done.stdout)["path"] == str(path)
+def test_convert_changes_the_given_options(json_of, weights, tmp_path):
+    path, changes = tmp_path / "small.npz", ("--set", "image_size=48", "--set", "num_classes=3")
+    options = ("--layout", "vit_jax", "--dtype", "float16", *changes)
+    assert json_of("weights", "convert", weights, path, *options)["path"] == str(path)
     with np.load(path) as file:
         assert {file[key].dtype.name for key in file.files} == {"float16"}
         assert file["Transformer/posembed_input/pos_embedding"].shape == (1, 37, 24)
