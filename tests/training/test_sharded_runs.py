@@ -86,23 +86,13 @@ def test_runs_without_labels_on_several_devices_are_as_on_one(objective, labeled
 def start_both(on_jax, folder, config, path, strategy="fsdp", moments=(None, None)):
     """Two processes of two devices each."""
     (port,) = free_ports(1)
-    return [
-        on_jax(
-            folder,
-            config,
-            path,
-            strategy,
-            count=2,
-            moment=moment,
-            worker=worker,
-            environment={
-                "KERAS_DISTRIBUTION_JOB_ADDRESSES": f"localhost:{port}",
-                "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
-                "KERAS_DISTRIBUTION_PROCESS_ID": str(worker),
-            },
-        )
-        for worker, moment in enumerate(moments)
-    ]
+    job = {"KERAS_DISTRIBUTION_JOB_ADDRESSES": f"localhost:{port}", "KERAS_DISTRIBUTION_NUM_PROCESSES": "2"}
+    processes = []
+    for worker, moment in enumerate(moments):
+        environment = {**job, "KERAS_DISTRIBUTION_PROCESS_ID": str(worker)}
+        options = {"moment": moment, "worker": worker, "environment": environment}
+        processes.append(on_jax(folder, config, path, strategy, count=2, **options))
+    return processes
 
 
 @pytest.fixture(scope="module")

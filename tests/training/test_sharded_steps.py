@@ -221,12 +221,8 @@ def gathers(model, batch):
     import jax
     from keras.src.backend.jax.trainer import _distribute_data
 
-    state = model._get_jax_state(
-        trainable_variables=True,
-        non_trainable_variables=True,
-        optimizer_variables=True,
-        metrics_variables=True,
-    )
+    groups = ("trainable", "non_trainable", "optimizer", "metrics")
+    state = model._get_jax_state(**{f"{group}_variables": True for group in groups})
     step = jax.jit(model.train_step, out_shardings=(None, model._get_state_sharding_spec()))
     text = step.lower(state, _distribute_data(batch)).compile().as_text()
     found = re.findall(r'= (\S+)\S* all-gather(?:-start)?\(.*op_name="([^"]*)"', text)
