@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_vit.labels import IGNORE, LABEL_KINDS
+from keras_vit.labels import IGNORE
 from keras_vit.tasks.task import concatenate, names_or_indices
 
 TOLERANCE = 0.0075  # of the image's diagonal, within which two boundaries agree
@@ -106,13 +106,8 @@ def predict_maps(segment, samples, num_classes):
     """
     from keras_vit.tasks.computing import computed_one_by_one  # needs TensorFlow
 
-    predictions = []
-    for predicted, label in computed_one_by_one(segment, samples):
-        if predicted.shape == label.shape:  # `of_maps` tells of other sizes.
-            for classes in (label, np.where(label == IGNORE, 0, predicted)):
-                LABEL_KINDS["segmentation"].check(classes[np.newaxis], num_classes)
-        predictions.append(SegmentationPredictions.of_maps([predicted], [label], num_classes))
-    return concatenate(predictions)
+    maps = computed_one_by_one(segment, samples)
+    return concatenate([SegmentationPredictions.of_maps([one], [label], num_classes) for one, label in maps])
 
 
 def one_hot(maps, num_classes):

@@ -155,7 +155,7 @@ def test_class_maps_need_a_model_a_mask_and_a_map_of_the_same_classes():
         predict(Brightest(), samples.take([]), task="segmentation")
     with pytest.raises(ValueError, match="expected at least one sample; got none"):
         predict_maps(np.zeros_like, samples.take([]), 3)
-    with pytest.raises(ValueError, match="expected classes below 2, or 255 to ignore a pixel; got 2"):
+    with pytest.raises(ValueError, match="expected labels from 0 to 1; got . to 2"):
         predict_maps(lambda image: image[..., 0] * 0, samples, 2)
     with pytest.raises(ValueError, match=r"of one size; got \(2, 2\) and \(8, 12\)"):
         predict_maps(lambda image: np.zeros((2, 2)), samples, 3)
