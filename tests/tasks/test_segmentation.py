@@ -114,11 +114,6 @@ def test_labels_that_are_no_class_maps_are_refused(labels, said):
         TASK.label.check(labels, 3)
 
 
-def test_maps_of_two_sizes_are_refused():
-    with pytest.raises(ValueError, match=r"of one size; got \(2, 3\) and \(2, 2\)"):
-        SegmentationPredictions.of_maps([np.zeros((2, 3), int)], [np.zeros((2, 2), int)], 2)
-
-
 MANY = [(1, 0.0), (2, 0.1), (7, 0.3), (20, 0.9), (3, 1.0)]
 
 
