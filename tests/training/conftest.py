@@ -8,7 +8,9 @@ from made.folders import write_captions, write_classes, write_masks
 from reference.comparing import randomize
 from reference.small import INTERRUPTED, SMALL
 
-from keras_vit.training import Recipe
+from keras_vit import ImageSegmenter, ImageTextModel, VisionTransformer
+from keras_vit.data.sources.digits_words import word_tokenizer
+from keras_vit.training import Recipe, RunConfig
 from keras_vit.training.workdir import Workdir
 
 ENCODER = {name: value for name, value in SMALL.items() if name != "num_classes"} | {"num_layers": 1}
@@ -26,53 +28,8 @@ SCALED = {"crop_area": None, "scale_jitter": (0.5, 2.0), "photometric": 0.5}
 SEGMENTATION = Recipe("sgd", 0.1, 24, batch_size=4, task="segmentation", **SCALED, **INTERRUPTED)
 
 
-@pytest.fixture(scope="session")
-def segmenting(tmp_path_factory):
-    """A function from a head to the RunConfig of a run with it, from the same weights on every backend."""
-    from keras_vit import ImageSegmenter, VisionTransformer
-    from keras_vit.training.run_config import RunConfig
-
-    folder = tmp_path_factory.mktemp("segmenting")
-    write_masks(folder / "data", count=12, size=(16, 16))
-
-    def configure(head, **changes):
-        file = folder / f"{head}.keras"
-        if not file.exists():
-            encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
-            randomize(ImageSegmenter(encoder, 3, **SEGMENTERS[head])).save(file)
-        recipe = SEGMENTATION.with_changes(segmenter=SEGMENTERS[head], **changes)
-        return RunConfig(f"folder:{folder / 'data'}", recipe, weights=str(file))
-
-    return configure
-
-
 WHOLE = {**INTERRUPTED, "accumulation_steps": 1}
 PAIRS = Recipe("sgd", 0.1, total_steps=24, batch_size=4, crop_area=(0.5, 1.0), image_text={}, **WHOLE)
-
-
-@pytest.fixture(scope="session")
-def pairing(tmp_path_factory):
-    """A function from an objective to the RunConfig of a run on captions, from the same two towers."""
-    from keras_vit import ImageTextModel
-    from keras_vit.data.sources.digits_words import word_tokenizer
-    from keras_vit.training.run_config import RunConfig
-
-    folder = tmp_path_factory.mktemp("pairing")
-    write_captions(folder / "data", count=24)
-
-    def configure(objective, **changes):
-        file = folder / f"{objective}.keras"
-        if not file.exists():
-            prepare = word_tokenizer([f"some photo of a dark bright {' '.join(map(str, range(24)))}"])
-            text = {"vocabulary_size": prepare.vocabulary_size, "length": prepare.length, "hidden_size": 12}
-            text |= {"num_layers": 1, "mlp_dim": 12, "num_heads": 2}
-            image = {**SMALL, "num_classes": None, "num_layers": 1, "pooling": "gap"}
-            randomize(ImageTextModel(image, text, objective, text_preprocessing=prepare)).save(file)
-        return RunConfig(f"folder:{folder / 'data'}", PAIRS.with_changes(**changes), weights=str(file))
-
-    return configure
-
-
 WITHOUT_LABELS = Recipe("adamw", 3e-3, 24, batch_size=4, crop_area=(0.5, 1.0), **INTERRUPTED)
 PIXELS = {"image_size": 4, "patch_size": 1, "palette": 6, "causal": True, "pooling": "gap", "norm": "rms"}
 HEAD = {"num_local": 1, "local_size": 8, "out_dim": 16, "hidden_dim": 12, "bottleneck_dim": 6}
@@ -87,19 +44,42 @@ OBJECTIVES = {  # the encoder's sizes, and the fields of the recipe
 }
 
 
-@pytest.fixture(scope="session")
-def labeled(segmenting, pairing, tmp_path_factory):
-    """A function to the RunConfig of a run: with a segmenter's head, on pairs, or without labels."""
-    from keras_vit.training.run_config import RunConfig
+def segmenter(head):
+    encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
+    return ImageSegmenter(encoder, 3, **SEGMENTERS[head])
 
-    folder = write_classes(tmp_path_factory.mktemp("without_labels"), count=12)
+
+def towers(objective):
+    prepare = word_tokenizer([f"some photo of a dark bright {' '.join(map(str, range(24)))}"])
+    text = {"vocabulary_size": prepare.vocabulary_size, "length": prepare.length, "hidden_size": 12}
+    text |= {"num_layers": 1, "mlp_dim": 12, "num_heads": 2}
+    image = {**SMALL, "num_classes": None, "num_layers": 1, "pooling": "gap"}
+    return ImageTextModel(image, text, objective, text_preprocessing=prepare)
+
+
+@pytest.fixture(scope="session")
+def labeled(tmp_path_factory):
+    """A function to the RunConfig of a run: without labels, or with a segmenter's head or on pairs.
+
+    The latter two start from the same weights on every backend.
+    """
+    folder = tmp_path_factory.mktemp("labeled")
+    write_classes(folder / "classes", count=12)
+    write_masks(folder / "masks", count=12, size=(16, 16))
+    write_captions(folder / "captions", count=24)
 
     def configure(labels, **changes):
         if labels in OBJECTIVES:
             model, fields = OBJECTIVES[labels]
             recipe = WITHOUT_LABELS.with_changes(**{**fields, **changes})
-            return RunConfig(f"folder:{folder}", recipe, model, objective=labels)
-        return (segmenting if labels in SEGMENTERS else pairing)(labels, **changes)
+            return RunConfig(f"folder:{folder / 'classes'}", recipe, model, objective=labels)
+        data, recipe, make = "captions", PAIRS, towers
+        if labels in SEGMENTERS:
+            data, recipe, make = "masks", SEGMENTATION.with_changes(segmenter=SEGMENTERS[labels]), segmenter
+        file = folder / f"{labels}.keras"
+        if not file.exists():
+            randomize(make(labels)).save(file)
+        return RunConfig(f"folder:{folder / data}", recipe.with_changes(**changes), weights=str(file))
 
     return configure
 
@@ -108,7 +88,6 @@ def labeled(segmenting, pairing, tmp_path_factory):
 def finished(shared_folder):
     """(RunConfig, Workdir) of a finished run; its record is `workdir.result`."""
     from keras_vit.training.run import train
-    from keras_vit.training.run_config import RunConfig
 
     def configure(folder):
         return RunConfig(f"folder:{folder / 'images'}", RECIPE, MODEL)
