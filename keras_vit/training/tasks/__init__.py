@@ -7,7 +7,6 @@ from keras_vit.training.tasks.image_text_pairs import Pairs as Pairs
 from keras_vit.training.tasks.mae import ReconstructionTask
 from keras_vit.training.tasks.masked_patch import MaskedPatchTask
 from keras_vit.training.tasks.pretraining import Pictures as Pictures
-from keras_vit.training.tasks.pretraining import Pretraining as Pretraining
 
 # The tasks without labels, by the names of `keras-vit pretrain --objective`.
 PRETRAINING = {task.name: task for task in (MaskedPatchTask, ReconstructionTask, PixelTask, DinoTask)}
