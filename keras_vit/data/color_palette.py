@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from keras_vit.data.augmentation.random_augmentation import Augmentation
 from keras_vit.data.batches import training_batches
 
 IMAGES, PIXELS = 1024, 64  # images, and pixels of each
@@ -31,8 +30,7 @@ def fit_palette(samples, preprocessing, colors, seed):
     """
     from sklearn.cluster import KMeans  # Its import takes long.
 
-    plain = Augmentation(crop_area=None, flip=False)
-    batches = training_batches(samples, preprocessing, 64, seed=seed, steps=IMAGES // 64, augmentation=plain)
+    batches = training_batches(samples, preprocessing, 64, seed=seed, steps=IMAGES // 64)
     rng, pixels = np.random.default_rng(seed), []
     for images, _ in batches.as_numpy_iterator():
         flat = images.reshape(len(images), -1, images.shape[-1])

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_vit.data.augmentation.random_augmentation import inception_window, random_flip
+from keras_vit.data.augmentation.random_augmentation import inception_window
 from keras_vit.data.decoding.model_input import cut, decode, with_channels
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.rules import area, boolean, integer, number
@@ -74,7 +74,7 @@ def view_augmentation(
     def view(image, seed, covered, size, blur, solarize):
         crop_seed, flip_seed, value_seed = tf.unstack(tf.random.split(seed, 3))
         pixels = resize(cut(image, inception_window(crop_seed, covered)), size, preprocessing)
-        pixels = random_flip(pixels, flip_seed) if flip else pixels
+        pixels = tf.image.stateless_random_flip_left_right(pixels, flip_seed) if flip else pixels
         if photometric:
             pixels = random_values(pixels, value_seed, photometric, blur, solarize)
         return preprocessing.normalize(pixels)

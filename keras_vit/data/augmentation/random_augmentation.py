@@ -61,7 +61,7 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
             values = preprocessing.resized(values)
         if augmentation.shift:
             values = random_shift(values, shift_seed, augmentation.shift, outside)
-        return random_flip(values, flip_seed) if augmentation.flip else values
+        return tf.image.stateless_random_flip_left_right(values, flip_seed) if augmentation.flip else values
 
     def augment(encoded, seed, label=None):
         seeds = tf.unstack(tf.random.split(seed, 3 + len(changes)))
@@ -129,9 +129,8 @@ def batch_augmentation(augmentation):
 
         def by(layer):
             mixed = apply_layer(layer, {"images": images, "labels": labels}, layer_seed)
-            return tuple(
-                tf.ensure_shape(mixed[k], v.shape) for k, v in (("images", images), ("labels", labels))
-            )
+            given = (("images", images), ("labels", labels))
+            return tuple(tf.ensure_shape(mixed[name], x.shape) for name, x in given)
 
         chosen = tf.random.stateless_uniform((), choice_seed, 0, len(layers), tf.int32)
         return tf.switch_case(chosen, [functools.partial(by, layer) for layer in layers])
@@ -222,10 +221,9 @@ def random_photometric(pixels, seed, probability):
 
     Source: Liu et al. 2016 (arXiv:1512.02325) and its authors' code.
     """
-    choices = tf.random.stateless_uniform((5,), tf.random.fold_in(tf.cast(tf.stack(seed), tf.int64), 0))
-    amounts = tf.random.stateless_uniform(
-        (4,), tf.random.fold_in(tf.cast(tf.stack(seed), tf.int64), 1), -1, 1
-    )
+    seed = tf.cast(tf.stack(seed), tf.int64)
+    choices = tf.random.stateless_uniform((5,), tf.random.fold_in(seed, 0))
+    amounts = tf.random.stateless_uniform((4,), tf.random.fold_in(seed, 1), -1, 1)
 
     def changed(pixels, number, change):
         return tf.cond(
@@ -265,8 +263,8 @@ def random_shift(image, seed, fraction, outside=None):
         TensorShape([16, 16, 3])
     """
     shape = tf.shape(image)[:2]
-    down, right = tf.unstack(tf.random.stateless_uniform((2,), seed, -fraction, fraction))
-    down, right = down * tf.cast(shape[0], tf.float32), right * tf.cast(shape[1], tf.float32)
+    shift = tf.random.stateless_uniform((2,), seed, -fraction, fraction) * tf.cast(shape, tf.float32)
+    down, right = tf.unstack(shift)
     shifted = tf.raw_ops.ImageProjectiveTransformV3(
         images=tf.expand_dims(image, 0),
         transforms=[[1.0, 0.0, -right, 0.0, 1.0, -down, 0.0, 0.0]],
@@ -276,15 +274,3 @@ def random_shift(image, seed, fraction, outside=None):
         fill_mode="CONSTANT",
     )
     return tf.ensure_shape(shifted[0], image.shape)
-
-
-def random_flip(image, seed):
-    """Mirror the image left to right, for half of all seeds.
-
-    Example:
-        >>> random_flip(tf.zeros((16, 16, 3)), [0, 1]).shape
-        TensorShape([16, 16, 3])
-
-    Source: `vit_jax/input_pipeline.py`.
-    """
-    return tf.image.stateless_random_flip_left_right(image, seed)
