@@ -48,7 +48,6 @@ def masked_patch_batches(
         >>> inputs["sources"].shape, targets.shape, weights.shape
         (TensorShape([4, 16]), TensorShape([4, 16]), TensorShape([4, 16]))
     """
-    _check(corrupt_rate, mask_fraction, random_fraction)
 
     @not_converted
     def corrupted(step, batch):
@@ -129,7 +128,10 @@ def corruption(images, patches, seed, corrupt_rate=0.5, mask_fraction=0.8, rando
 
     Source: Dosovitskiy et al. 2021, appendix B.1.2.
     """
-    _check(corrupt_rate, mask_fraction, random_fraction)
+    number(above=0, high=1).check("corrupt_rate", corrupt_rate)
+    number(0, 1).check("mask_fraction", mask_fraction)
+    number(0, 1).check("random_fraction", random_fraction)
+    number(0, 1).check("mask_fraction + random_fraction", mask_fraction + random_fraction)
     seeds = tf.random.experimental.stateless_split(stream_seed(*seed, STREAM), 3)
     order_seed, kind_seed, other_seed = tf.unstack(seeds)
     shape = images, patches
@@ -142,10 +144,3 @@ def corruption(images, patches, seed, corrupt_rate=0.5, mask_fraction=0.8, rando
     kind = tf.where(corrupted, tf.random.stateless_uniform(shape, kind_seed), 1.0)  # 1: unchanged
     sources = tf.where(kind < mask_fraction + random_fraction, (own + steps) % patches, own)
     return tf.where(kind < mask_fraction, -1, sources), corrupted
-
-
-def _check(corrupt_rate, mask_fraction, random_fraction):
-    number(above=0, high=1).check("corrupt_rate", corrupt_rate)
-    number(0, 1).check("mask_fraction", mask_fraction)
-    number(0, 1).check("random_fraction", random_fraction)
-    number(0, 1).check("mask_fraction + random_fraction", mask_fraction + random_fraction)
