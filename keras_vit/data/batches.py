@@ -82,7 +82,8 @@ def training_batches(
             return augment(encoded, [seed, position], label)
         return augment(encoded, [seed, position]), tf.one_hot(label, num_classes) if one_hot else label
 
-    batches = _batched(records.map(sample, tf.data.AUTOTUNE), local, drop_remainder=True)
+    records = records.map(sample, tf.data.AUTOTUNE)
+    batches = records.batch(local, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
     if not augmentation.mixes:
         return batches
     blend = batch_augmentation(augmentation)
@@ -124,7 +125,7 @@ def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=
         label = prepare_map(label, kind, preprocessing) if kind.is_map else label
         return decode_and_prepare(encoded, preprocessing, samples.exif), label
 
-    batches = _batched(records.map(sample, tf.data.AUTOTUNE), local)
+    batches = records.map(sample, tf.data.AUTOTUNE).batch(local).prefetch(tf.data.AUTOTUNE)
     if 0 < len(samples) % batch_size <= first:
         batches = batches.concatenate(_empty(batches.element_spec))
     if workers > 1:  # The filter hides their number, without which Keras warns on JAX that data ran out.
@@ -176,7 +177,7 @@ def mask_batches(samples, preprocessing, batch_size):
         (batch, largest height, largest width), padded by 255; and int32 (batch, 2), their heights and widths.
 
     Raises:
-        ValueError: if there are no samples.
+        ValueError: if there are no samples, or the batch size is not positive.
 
     Example:
         >>> samples = load_dataset("digits_scenes", task="segmentation").split("test").take(range(2))
@@ -184,8 +185,7 @@ def mask_batches(samples, preprocessing, batch_size):
         >>> images.shape[1:3], sizes.numpy().tolist()
         (TensorShape([16, 16]), [[32, 32], [32, 32]])
     """
-    if not len(samples):
-        raise ValueError("expected at least one sample; got none")
+    _per_worker_batch(samples, batch_size, worker=0, workers=1)
     records = samples.evaluation_records()
     kind = _kind(records.element_spec[1])
     cropped = preprocessing if preprocessing.resize == "crop" else Preprocessing(None)
@@ -214,10 +214,6 @@ def _per_worker_batch(samples, batch_size, worker, workers):
 def _kind(spec):
     """The `LabelKind` of the labels in records."""
     return kind_of_records(spec.shape.rank, spec.dtype.is_floating)
-
-
-def _batched(samples, size, drop_remainder=False):
-    return samples.batch(size, drop_remainder).prefetch(tf.data.AUTOTUNE)
 
 
 def _empty(spec):
