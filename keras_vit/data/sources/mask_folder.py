@@ -56,14 +56,14 @@ class _Classes:
     Args:
         names: The class names; None: the numbers from 0 to the largest value.
         table: The class of each of 256 values, `IGNORE` for those to ignore; None: the value itself.
-        values: The values that may be in a mask; None: all.
+        values: The values that may be in a mask.
         colors: The color of each line of `classes.txt`, whose number is then a value; None: of masks without
             colors.
     """
 
     names: tuple[str, ...] | None = None
     table: tuple[int, ...] | None = None
-    values: frozenset[int] | None = None
+    values: frozenset[int] = frozenset(range(IGNORE + 1))
     colors: tuple[int, ...] | None = None
 
 
@@ -100,19 +100,19 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
     paths = _read_pairs(root, [file for in_folder in files.values() for file in in_folder])
     classes = _read_classes(root)
     pairs = _check_pairs(paths, classes.colors)
-    _refuse_other_sizes(pairs)
+    readable = [pair for pair in pairs if pair.orientation and not pair.reason]
+    _refuse_other_sizes(readable)
     bad = {pair.image: pair.image for pair in pairs if not pair.orientation}
     bad |= {pair.mask: f"{pair.mask} ({pair.reason})" for pair in pairs if pair.reason}
     refuse_unreadable([*bad.values()], on_bad_image, "image(s) or mask(s)")
-    if classes.values is not None:
-        _refuse_other_values(pairs, classes)
+    _refuse_other_values(pairs, classes)
     pixels, splits = collections.Counter(), {}
-    for split in {split for split, *_ in paths}:
-        readable = [p for p in pairs if p.split == split and p.orientation and not p.reason]
-        for pair in readable:
-            pixels.update(pair.pixels)
-        images, masks = (tuple(getattr(pair, name) for pair in readable) for name in ("image", "mask"))
-        is_turned = any(pair.orientation > 1 for pair in readable)
+    for pair in readable:
+        pixels.update(pair.pixels)
+    for split in {pair.split for pair in pairs}:
+        own = [pair for pair in readable if pair.split == split]
+        images, masks = (tuple(getattr(pair, name) for pair in own) for name in ("image", "mask"))
+        is_turned = any(pair.orientation > 1 for pair in own)
         splits[split] = MaskSamples(images, masks, classes.table, classes.colors, exif=is_turned)
     _refuse_one_class(root, pixels, classes)
     names = classes.names or tuple(map(str, range(max({*pixels} - {IGNORE}) + 1)))
@@ -125,13 +125,10 @@ def _read_pairs(root, files):
     """(split, image, mask) of each pair; ValueError if there are none, or a mask is missing."""
     images, masks = {}, {}
     for file in files:
-        for kind, found in ((IMAGES, images), (MASKS, masks)):
-            if place := _place(file, kind):
-                found.setdefault(place, []).append(file)
-    images = {
-        place: [f for f in found if f.suffix.lower() in IMAGE_SUFFIXES] for place, found in images.items()
-    }
-    images = {place: found for place, found in images.items() if found}
+        if file.suffix.lower() in IMAGE_SUFFIXES and (place := _place(file, IMAGES)):
+            images.setdefault(place, []).append(file)
+        if place := _place(file, MASKS):
+            masks.setdefault(place, []).append(file)
     if not images:
         raise ValueError(f"no images and masks in {os.fspath(root)!r}; expected {LAYOUT}")
     pairs, missing = [], []
@@ -141,12 +138,11 @@ def _read_pairs(root, files):
         own = [file for file in masks.get((split, name), ()) if file.suffix.lower() == ".png"]
         if own:
             pairs.append((split, os.fspath(root / found[0]), os.fspath(root / own[0])))
+            masks[split, name].remove(own[0])
         else:
             missing.append(str(found[0]))
     if missing:
-        paired = {mask for _, _, mask in pairs}
-        others = [str(file) for in_place in masks.values() for file in in_place]
-        others = [file for file in others if os.fspath(root / file) not in paired]
+        others = [str(file) for left in masks.values() for file in left]
         others = others or sorted(
             {file.parts[0] for file in files if not {IMAGES, MASKS} & {*file.parts[:2]}}
         )
@@ -183,24 +179,22 @@ def _read_classes(root):
     names = [line[0] for line in lines if line[0] != NO_CLASS]
     keys = [line[1] if len(line) == 2 else None for line in lines]
     values = [number if key is None else _parse_key(key) for number, key in enumerate(keys)]
-    is_color = {key is not None and key.startswith("#") for key in keys}
+    kinds = {key and key.startswith("#") for key in keys}  # None: no key; False: a value; True: a color
     if (
         len(lines) > IGNORE + 1
         or not names
-        or [""] in lines
         or any(len(line) > 2 or not line[0] for line in lines)
         or any(len({*one}) < len(one) for one in (names, values))
         or None in values
-        or len({key is None for key in keys}) > 1
-        or len(is_color) > 1
-        or (None in keys and len(lines) > IGNORE)
+        or len(kinds) > 1
+        or (None in kinds and len(lines) > IGNORE)
     ):
         raise ValueError(
             f"{os.fspath(path)}: expected up to {IGNORE} lines, each with the name of another class, or "
             f"{NO_CLASS!r} for a value to ignore; or a tab and a value from 0 to {IGNORE}, or a color as "
             "#ff0000, after each name"
         )
-    colors = tuple(values) if True in is_color else None
+    colors = tuple(values) if True in kinds else None
     values = range(len(lines)) if colors else values
     table = [IGNORE] * (IGNORE + 1)
     for value, (name, *_) in zip(values, lines):
@@ -217,35 +211,30 @@ def _parse_key(key):
 
 def _check_pairs(paths, colors):
     """A `_Pair` for each of (split, image, mask)."""
-    _, images, masks = zip(*paths)
-    orientations = file_orientations(images)
+    orientations = file_orientations([image for _, image, _ in paths])
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        checked = pool.map(functools.partial(_check_mask, colors=colors), masks)
-        checked = [*tqdm(checked, "checking masks", len(masks), unit="mask", delay=2, disable=None)]
-    return [
-        _Pair(*pair, orientation, **mask) for pair, orientation, mask in zip(paths, orientations, checked)
-    ]
+        checked = pool.map(functools.partial(_check_mask, colors=colors), paths, orientations)
+        return [*tqdm(checked, "checking masks", len(paths), unit="mask", delay=2, disable=None)]
 
 
-def _check_mask(path, colors):
-    """The fields of a `_Pair` that are about the mask."""
+def _check_mask(paths, orientation, colors):
+    """The `_Pair` of (split, image, mask) and the image's orientation."""
     try:
-        mask = read_mask(path, colors=colors)
+        mask = read_mask(paths[2], colors=colors)
     except ValueError as error:
-        return {"reason": str(error)}
+        return _Pair(*paths, orientation, reason=str(error))
     counts = enumerate(np.bincount(mask.ravel()).tolist())
-    return {"size": mask.shape[::-1], "pixels": {value: count for value, count in counts if count}}
+    return _Pair(*paths, orientation, mask.shape[::-1], {value: count for value, count in counts if count})
 
 
 def _refuse_other_sizes(pairs):
-    """Raise ValueError for masks of another size than their images."""
+    """Raise ValueError for masks of another size than their images, of which both can be read."""
     wrong = []
     for pair in pairs:
-        if pair.orientation and not pair.reason:
-            with Image.open(pair.image) as opened:
-                size = opened.size[::-1] if pair.orientation >= TRANSPOSED else opened.size
-            if size != pair.size:
-                wrong.append(f"{pair.mask} ({_pixels(pair.size)}, but its image has {_pixels(size)})")
+        with Image.open(pair.image) as opened:
+            size = opened.size[::-1] if pair.orientation >= TRANSPOSED else opened.size
+        if size != pair.size:
+            wrong.append(f"{pair.mask} ({_pixels(pair.size)}, but its image has {_pixels(size)})")
     if wrong:
         raise ValueError(f"{len(wrong)} mask(s) have another size than their image: {listed(wrong)}")
 
