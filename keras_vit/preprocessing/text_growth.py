@@ -1,6 +1,7 @@
 """Checks of tokenizers that would make a short text too long for the memory, before they are loaded."""
 
 import base64
+import math
 import struct
 
 MAX_GROWTH = 10_000  # of a text's length by all normalizers together
@@ -35,10 +36,7 @@ def _growth(step):
         return 1
     kind = step.get("type")
     if kind == "Sequence":
-        growth = 1
-        for part in step.get("normalizers") or step.get("pretokenizers") or ():
-            growth *= _growth(part)
-        return growth
+        return math.prod(map(_growth, step.get("normalizers") or step.get("pretokenizers") or ()))
     if kind == "Replace":
         (form, pattern), content = next(iter(step["pattern"].items())), step["content"].encode()
         replaced = len(pattern.encode()) if form == "String" else 0

@@ -1,5 +1,7 @@
 """Random views of an image at two sizes, for training without labels; functions of a seed."""
 
+import functools
+
 import tensorflow as tf
 
 from keras_vit.data.augmentation.random_augmentation import inception_window
@@ -123,10 +125,7 @@ def random_values(pixels, seed, jitter=0.8, blur=0.5, solarize=0.0):
     def jittered():
         x = pixels
         for number_of_change in order:
-            branches = [
-                lambda change=change, amount=amount, x=x: change(x, amount)
-                for change, amount in zip(changes, amounts)
-            ]
+            branches = [functools.partial(change, x, amount) for change, amount in zip(changes, amounts)]
             x = tf.clip_by_value(tf.switch_case(number_of_change, branches), 0, 255)
         return x
 

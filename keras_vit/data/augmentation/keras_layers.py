@@ -106,14 +106,10 @@ def _seeds_from(seed, layer):
     # On another backend than TensorFlow, Keras's layers have a second generator for tf.data.
     parts = [part for part in layer._flatten_layers() if hasattr(part, "_get_seed_generator")]
     for part in parts:
-        vars(part)["_get_seed_generator"] = functools.partial(_own_generator, part)
+        vars(part)["_get_seed_generator"] = lambda backend=None, part=part: part.generator
     try:
         with override_seeds(layer, lambda number, default: tf.random.fold_in(seed, next(counter))):
             yield
     finally:
         for part in parts:
             del vars(part)["_get_seed_generator"]
-
-
-def _own_generator(layer, backend=None):
-    return layer.generator

@@ -116,7 +116,7 @@ class Augmentation:
         """
         from keras_vit.data.augmentation.keras_layers import is_exact  # imports TensorFlow
 
-        return all(is_exact(_layer(config)) for config in self.layers)
+        return all(is_exact(keras.saving.deserialize_keras_object(config)) for config in self.layers)
 
 
 def _serialized(layer):
@@ -124,7 +124,7 @@ def _serialized(layer):
     try:
         config = keras.saving.serialize_keras_object(layer) if isinstance(layer, keras.Layer) else layer
         config = json.loads(json.dumps(config))
-        layer = _layer(config)
+        layer = keras.saving.deserialize_keras_object(config)
     except (TypeError, ValueError, KeyError, NotImplementedError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
@@ -144,7 +144,3 @@ def _serialized(layer):
     if layer.weights:
         raise ValueError(f"layer {layer.name!r} has weights, which its configuration lacks")
     return config
-
-
-def _layer(config):
-    return keras.saving.deserialize_keras_object(config)
