@@ -97,7 +97,7 @@ def official_pipeline(paths, batch_size):
 
 def our_pipeline(paths, batch_size):
     from keras_vit import Preprocessing
-    from keras_vit.data.augmentation.random_augmentation import Augmentation
+    from keras_vit.data import Augmentation
     from keras_vit.data.batches import training_batches
     from keras_vit.data.samples import Samples
 

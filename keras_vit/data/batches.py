@@ -2,11 +2,8 @@
 
 import tensorflow as tf
 
-from keras_vit.data.augmentation.random_augmentation import (
-    Augmentation,
-    batch_augmentation,
-    image_augmentation,
-)
+from keras_vit.data.augmentation.options import Augmentation
+from keras_vit.data.augmentation.random_augmentation import batch_augmentation, image_augmentation
 from keras_vit.data.decoding.model_input import decode_and_prepare
 from keras_vit.data.masks import prepare_map
 from keras_vit.data.samples import by_step, not_converted, per_worker_batch

@@ -6,9 +6,7 @@ from made.folders import picture, write_classes
 from PIL import Image
 
 from keras_vit import Preprocessing
-from keras_vit.data.augmentation.random_augmentation import Augmentation
-from keras_vit.data.batches import evaluation_batches, training_batches
-from keras_vit.data.datasets import load_dataset
+from keras_vit.data import Augmentation, evaluation_batches, load_dataset, training_batches
 from keras_vit.data.samples import Samples
 
 MOVES = {"crop_area": (0.3, 1.0), "shift": 0.1, "flip": True}

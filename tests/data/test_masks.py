@@ -9,8 +9,8 @@ from made.encoded import encoded, png_of
 from PIL import Image
 
 from keras_vit import Preprocessing
+from keras_vit.data import Augmentation
 from keras_vit.data.augmentation.random_augmentation import (
-    Augmentation,
     image_augmentation,
     random_photometric,
     random_scale,

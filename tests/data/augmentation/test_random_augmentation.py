@@ -10,8 +10,8 @@ from made.sampling import some
 from PIL import Image
 
 from keras_vit import Preprocessing
+from keras_vit.data import Augmentation
 from keras_vit.data.augmentation.random_augmentation import (
-    Augmentation,
     batch_augmentation,
     image_augmentation,
     random_shift,
