@@ -1,15 +1,12 @@
-import io
 import struct
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from made.photos import FORMATS, ORIENTATIONS, exif, photo, waves
-from PIL import Image, ImageOps
+from made.photos import FORMATS, ORIENTATIONS, exif, photo
 
-from keras_vit.data.decoding.exif import orientation, stored_window, upright, upright_shape
+from keras_vit.data.decoding.exif import orientation
 from keras_vit.preprocessing.image_files import exif_orientation
 
 in_graph = tf.function(orientation, input_signature=[tf.TensorSpec((), tf.string)])
@@ -72,16 +69,3 @@ def test_damaged_files_have_some_orientation(name, position, noise):
     whole = photo(6, name)
     assert found(whole[:position] + noise + whole[position + len(noise) :]) in ORIENTATIONS
     assert found(whole[:position]) in ORIENTATIONS
-
-
-@pytest.mark.parametrize("number", ORIENTATIONS)
-def test_an_image_is_turned_as_by_pillow(number):
-    encoded = photo(number, "PNG")
-    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(encoded))))
-    turn = tf.constant(number)
-    np.testing.assert_array_equal(tf.function(upright)(tf.constant(waves()), turn), expected)
-    shape = upright_shape(tf.constant([20, 33]), turn)
-    assert shape.numpy().tolist() == [*expected.shape[:2]]
-    top, left, height, width = stored_window(tf.constant([3, 2, 11, 7]), shape, turn).numpy()
-    part = upright(tf.constant(waves()[top : top + height, left : left + width]), turn)
-    np.testing.assert_array_equal(part, expected[3:14, 2:9])

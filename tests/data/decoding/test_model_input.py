@@ -9,7 +9,13 @@ from made.photos import ORIENTATIONS, exif, photo, waves
 from PIL import Image, ImageOps
 
 from keras_vit import Preprocessing
-from keras_vit.data.decoding.model_input import decode, decode_window, file_orientation, read, with_channels
+from keras_vit.data.decoding.model_input import (
+    decode,
+    decode_and_prepare,
+    decode_window,
+    file_orientation,
+    read,
+)
 from keras_vit.preprocessing import read_image
 
 KINDS = {  # what is written: Pillow's mode, the format and its options
@@ -43,19 +49,13 @@ inside_of = tf.function(
 content_of = tf.function(read, CONTENT)
 
 
-def photograph(height=45, width=61):
-    """Smooth waves and a hard edge, as (height, width, 3) uint8."""
-    y, x = np.mgrid[:height, :width] / 10
-    image = np.stack([np.sin(x + y), np.cos(2 * x), np.sin(y * x / 3)], -1) * 90 + 128
-    image[height // 3 : height // 2, width // 4 :] = (250, 10, 30)
-    return image.round().astype("uint8")
-
-
 def encode(kind):
     mode, name, options = KINDS[kind]
-    image = Image.fromarray(photograph())
+    pixels = waves(45, 61)
+    pixels[15:22, 15:] = (250, 10, 30)  # a hard edge
+    image = Image.fromarray(pixels)
     if mode in ("RGBA", "LA"):
-        image.putalpha(Image.fromarray(photograph()[..., 1]))
+        image.putalpha(Image.fromarray(pixels[..., 1]))
     return encoded(image.quantize(64) if mode == "P" else image.convert(mode), name, **options)
 
 
@@ -93,13 +93,6 @@ def test_a_window_of_a_jpeg_contains_the_pixels_of_the_whole(kind, rng):
             np.testing.assert_array_equal(cut(tf.constant(content), window, False), expected)
 
 
-def in_a_graph(content, preprocessing):
-    def prepare(image):
-        return preprocessing.normalize(preprocessing.resized(with_channels(image, preprocessing.channels)))
-
-    return tf.function(prepare, [tf.TensorSpec((None, None, 3), tf.uint8)])(whole_of(content)).numpy()
-
-
 COLORS = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25)}
 
 
@@ -117,7 +110,8 @@ def test_the_graph_prepares_images_as_preprocessing_does(kind, preprocessing, tm
     (tmp_path / "image").write_bytes(encode(kind))
     expected = preprocessing(tmp_path / "image")[0]
     assert expected.shape[:2] == (preprocessing.image_size or (45, 61))
-    np.testing.assert_allclose(in_a_graph(encode(kind), preprocessing), expected, atol=2e-5)
+    prepare = tf.function(lambda encoded: decode_and_prepare(encoded, preprocessing), CONTENT)
+    np.testing.assert_allclose(prepare(encode(kind)), expected, atol=2e-5)
 
 
 def test_a_file_that_is_not_an_image_has_no_orientation(tmp_path):
