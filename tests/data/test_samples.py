@@ -100,9 +100,8 @@ def test_evaluation_reads_each_sample_once_in_the_same_order(samples):
         assert first == sorted(first)
 
 
-@pytest.mark.parametrize("workers", [3])
-def test_workers_share_the_global_batches_of_indexed_samples(indexed, workers):
-    parts = [record for w in range(workers) for record in stream(indexed, worker=w, workers=workers)]
+def test_workers_share_the_global_batches_of_indexed_samples(indexed):
+    parts = [record for worker in range(3) for record in stream(indexed, worker=worker, workers=3)]
     whole = stream(indexed)
     assert sorted(parts) == whole
     assert [position for position, _, _ in whole] == [*range(48)]

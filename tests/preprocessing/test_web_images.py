@@ -1,8 +1,8 @@
-import io
 import threading
 
 import numpy as np
 import pytest
+from made.encoded import encoded
 from made.servers import Server, file, serving, status
 from PIL import Image
 from reference.small import one_block
@@ -14,9 +14,7 @@ from keras_vit.preprocessing import bounds, read_image, web_images
 @pytest.fixture(scope="module")
 def png():
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype("uint8")
-    content = io.BytesIO()
-    Image.fromarray(pixels).save(content, "PNG")
-    return pixels, content.getvalue()
+    return pixels, encoded(Image.fromarray(pixels), "PNG")
 
 
 @pytest.fixture(scope="module")

@@ -46,8 +46,7 @@ IMAGES = tf.data.Dataset.from_tensor_slices(tf.random.stateless_uniform((3, 4, 4
 
 
 def corrupted_batches(images=IMAGES, targets=classes, **options):
-    batches = masked_patch_batches(images, targets, **{"seed": 1, **options})
-    return [tf.nest.map_structure(lambda x: x.numpy(), batch) for batch in batches]
+    return [*masked_patch_batches(images, targets, **{"seed": 1, **options}).as_numpy_iterator()]
 
 
 def assert_same(actual, expected):
@@ -97,8 +96,7 @@ def test_batches_may_be_smaller_or_empty_and_of_dynamic_size():
 
 
 def orders(images=IMAGES, **options):
-    found = random_order_batches(images, 9, **{"seed": 1, **options})
-    return [tf.nest.map_structure(lambda x: x.numpy(), batch) for batch in found]
+    return [*random_order_batches(images, 9, **{"seed": 1, **options}).as_numpy_iterator()]
 
 
 def test_each_image_has_an_order_by_seed_and_step():
