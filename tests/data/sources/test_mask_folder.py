@@ -1,4 +1,4 @@
-import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -19,15 +19,8 @@ def sizes(dataset):
     return tuple(len(dataset.splits[split]) for split in ("train", "validation", "test"))
 
 
-def names(samples):
-    return [
-        (os.path.basename(image), os.path.basename(mask))
-        for image, mask in zip(samples.images, samples.masks)
-    ]
-
-
-def save_mask(path, pixels):
-    Image.fromarray(np.asarray(pixels, "uint8")).save(path)
+def save_mask(path, pixels, dtype="uint8"):
+    Image.fromarray(np.asarray(pixels, dtype)).save(path)
 
 
 def test_images_with_masks_of_their_names_are_a_data_set(tmp_path):
@@ -39,7 +32,8 @@ def test_images_with_masks_of_their_names_are_a_data_set(tmp_path):
     assert {*dataset.ignored_files} == {f"{tmp_path}/masks/extra.png", f"{tmp_path}/images/notes.txt"}
     for samples in dataset.splits.values():
         assert samples.labels is None and not samples.exif
-        assert all(image.split(".")[0] == mask.split(".")[0] for image, mask in names(samples))
+        for image, mask in zip(samples.images, samples.masks):
+            assert pathlib.Path(image).stem == pathlib.Path(mask).stem
     for encoded, mask in dataset.split("train").evaluation_records().take(2):
         assert mask.shape == (32, 24, 1) and mask.numpy().max() <= 2 and encoded.numpy()[:2] == b"\xff\xd8"
     assert "3 classes (0, 1, 2): 7 train, 1 validation, 2 test; 2 files ignored" in dataset.summary()
@@ -132,7 +126,7 @@ def rename(old, new):
 
 
 def replace_mask(pixels, dtype="uint8"):
-    return lambda root: Image.fromarray(np.asarray(pixels, dtype)).save(root / "masks" / "03.png")
+    return lambda root: save_mask(root / "masks" / "03.png", pixels, dtype)
 
 
 def write_names(text, encoding="utf-8"):
@@ -147,13 +141,6 @@ def replace_all(first, others):
     return damage
 
 
-def only_test(root):
-    for folder in ("images", "masks"):
-        (root / folder).rename(root / "test")
-        (root / folder).mkdir()
-        (root / "test").rename(root / folder / "test")
-
-
 CHECKED = 255 * (np.indices((32, 24)).sum(0) % 2)
 IN_COLOR = replace_mask(np.zeros((32, 24, 3)))
 DAMAGES = {  # by the first cell of the manual's table
@@ -161,7 +148,7 @@ DAMAGES = {  # by the first cell of the manual's table
     "no `images` and `masks`": rename("images", "pictures"),
     "an image without a mask": rename("masks/03.png", "masks/03_L.png"),
     "two images for a mask": lambda root: Image.new("RGB", (24, 32)).save(root / "images" / "03.jpg"),
-    "no training images": only_test,
+    "no training images": in_turn(shutil.rmtree, lambda root: write_masks(root, below="test")),
     "a damaged image": lambda root: write_broken(root / "images" / "03.png"),
     "a damaged mask": lambda root: write_broken(root / "masks" / "03.png"),
     "a mask in colors without colors in `classes.txt`": IN_COLOR,
@@ -203,10 +190,7 @@ def test_images_and_masks_are_no_classes(tmp_path):
 
 def test_unreadable_images_and_masks_can_be_skipped(tmp_path):
     write_masks(tmp_path, 20)
-    bad = (
-        str(write_broken(tmp_path / "images" / "03.png")),
-        str(write_broken(tmp_path / "masks" / "07.png")),
-    )
+    bad = tuple(str(write_broken(tmp_path / name)) for name in ("images/03.png", "masks/07.png"))
     dataset = load(tmp_path, on_bad_image="skip")
     assert dataset.bad_images == bad and sum(sizes(dataset)) == 18 and not dataset.ignored_files
 
