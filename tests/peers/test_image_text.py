@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 from peers.packages import torch, transformers
-from peers.torch_models import assert_same_gradients, channels_first, images_of, randomized
-from PIL import Image
+from peers.torch_models import assert_same_gradients, channels_first, images_of, randomized, read_whole
+from peers.transformers_inputs import naflex_inputs, smooth
 from reference.comparing import assert_close, numpy
 
 from keras_vit import from_pretrained, save_weights
@@ -49,13 +49,10 @@ def inputs():
 
 def theirs_of(theirs, images, ids):
     if isinstance(theirs, transformers.Siglip2Model):
-        from peers.test_transformers import naflex_inputs
-
         pixels = naflex_inputs(images)
-        return theirs(input_ids=torch.from_numpy(ids).long(), **pixels, return_loss=True)
-    return theirs(
-        input_ids=torch.from_numpy(ids).long(), pixel_values=channels_first(images), return_loss=True
-    )
+    else:
+        pixels = {"pixel_values": channels_first(images)}
+    return theirs(input_ids=torch.from_numpy(ids).long(), **pixels, return_loss=True)
 
 
 def load(theirs, folder):
@@ -98,10 +95,8 @@ def naflex(tmp_path_factory):
 
 
 def photos():
-    """Smooth images of several aspect ratios, whose resized pixels stay within a byte."""
-    rng = np.random.default_rng(0)
-    small = [Image.fromarray(rng.integers(64, 192, (5, 4, 3), "uint8")) for _ in SIDES]
-    return [np.array(image.resize(sides[::-1], Image.BICUBIC)) for image, sides in zip(small, SIDES)]
+    """Images of several aspect ratios."""
+    return [smooth(5, 4, *sides, seed=number) for number, sides in enumerate(SIDES)]
 
 
 def test_images_of_any_aspect_ratio_are_packed_as_theirs(naflex):
@@ -128,9 +123,8 @@ def test_images_of_any_aspect_ratio_in_one_batch_have_their_outputs(naflex, tmp_
     assert_close(pairs[:, 0] @ pairs[:, 1].T, logits)
 
     save_weights(model, tmp_path / "ours", "huggingface")
-    again, report = transformers.Siglip2Model.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not {what: keys for what, keys in report.items() if keys}
-    assert_close(again.eval()(input_ids=texts, **given).logits_per_image.detach().numpy(), logits)
+    again = read_whole(transformers.Siglip2Model, tmp_path / "ours")
+    assert_close(again(input_ids=texts, **given).logits_per_image.detach().numpy(), logits)
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "ours")
     same = processor(photos(), return_tensors="pt")
     np.testing.assert_array_equal(same["pixel_values"], given["pixel_values"])
@@ -155,10 +149,9 @@ def test_a_model_of_ours_is_loaded_by_them(name, tmp_path):
     model = load(theirs, tmp_path / "theirs")
     save_weights(model, tmp_path / "ours", "huggingface")
     kind = transformers.CLIPModel if "CLIP" in name else transformers.SiglipModel  # of one size
-    again, report = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not {what: keys for what, keys in report.items() if keys}
+    again = read_whole(kind, tmp_path / "ours")
     expected = theirs_of(theirs, images, ids).logits_per_image.detach().numpy()
-    assert_close(theirs_of(again.eval(), images, ids).logits_per_image.detach().numpy(), expected)
+    assert_close(theirs_of(again, images, ids).logits_per_image.detach().numpy(), expected)
     pairs = from_pretrained(tmp_path / "ours", kind="image_text")({"images": images, "ids": ids})
     assert_close(numpy(pairs[:, 0]) @ numpy(pairs[:, 1]).T, expected)
 

@@ -19,6 +19,13 @@ def randomized(module, scale=0.3, seed=1):
     return module.eval()
 
 
+def read_whole(kind, folder, **options):
+    """The model that a class of transformers reads from a folder, of which no array is missing or unused."""
+    model, report = kind.from_pretrained(folder, output_loading_info=True, **options)
+    assert not {what: keys for what, keys in report.items() if keys}
+    return model.eval()
+
+
 def images_of(height, width, channels=3, batch=2):
     """Random images, channels last."""
     return np.random.default_rng(0).uniform(-1, 1, (batch, height, width, channels)).astype("float32")
