@@ -56,6 +56,12 @@ def assert_same_queries(model, expected, images):
         assert_close(found[name], theirs)
 
 
+# Their options that our models do not have; they derive label2id when they read a file.
+UNSAVED = ("architectures", "_name_or_path", "layerscale_value", "train_num_points", "pos_embed_rescale")
+UNSAVED += ("hidden_dropout_prob", "attention_probs_dropout_prob", "dtype", "label2id")
+UNSAVED = dict.fromkeys(UNSAVED)
+
+
 @every_model
 @pytest.mark.parametrize("masked", [True, False])
 def test_a_model_is_read_and_written_with_equal_outputs(name, masked, tmp_path):
@@ -70,26 +76,17 @@ def test_a_model_is_read_and_written_with_equal_outputs(name, masked, tmp_path):
     again = type(theirs).from_pretrained(tmp_path / "ours").eval()
     for key, value in theirs.state_dict().items():
         np.testing.assert_allclose(again.state_dict()[key].numpy(), value.numpy(), atol=1e-6, err_msg=key)
-    assert {**again.config.to_dict(), **_unsaved(theirs)} == {**theirs.config.to_dict(), **_unsaved(theirs)}
+    assert {**again.config.to_dict(), **UNSAVED} == {**theirs.config.to_dict(), **UNSAVED}
     for name, array in theirs_of(again, images).items():
         assert_close(array, expected[name])
     assert_same_queries(from_pretrained(tmp_path / "ours"), expected, images)
-
-
-def _unsaved(model):
-    """Their options that our models do not have."""
-    names = ("architectures", "_name_or_path", "layerscale_value", "train_num_points", "pos_embed_rescale")
-    names += ("label2id",)  # which theirs derive when they read a file
-    return {name: None for name in (*names, "hidden_dropout_prob", "attention_probs_dropout_prob", "dtype")}
 
 
 def test_pixels_have_the_scores_of_their_processor(tmp_path):
     theirs, images = made("DINOv2"), images_of(32, 32)
     theirs.save_pretrained(tmp_path)
     found = theirs_of(theirs, images)
-    masks = torch.nn.functional.interpolate(
-        torch.from_numpy(found["masks"].transpose(0, 3, 1, 2)), size=(32, 32), mode="bilinear"
-    )
+    masks = torch.nn.functional.interpolate(channels_first(found["masks"]), (32, 32), mode="bilinear")
     classes = torch.from_numpy(found["classes"]).softmax(-1)[..., :-1]
     expected = torch.einsum("bqc,bqhw->bhwc", classes, masks.sigmoid()).numpy()
     assert_close(np.exp(numpy(from_pretrained(tmp_path)(images))), expected)
@@ -138,14 +135,8 @@ def test_the_loss_and_the_matching_are_theirs(seed, monkeypatch):
     classes = rng.standard_normal((1, 7, 5)).astype("float32")
     labels = random_labels(rng, 1 + seed % 4)
     model = made("DINOv2")
-    mask_labels, class_labels = their_targets(labels)
-    losses = model.get_loss_dict(
-        torch.from_numpy(masks.transpose(0, 3, 1, 2)),
-        torch.from_numpy(classes),
-        mask_labels,
-        class_labels,
-        None,
-    )
+    logits = channels_first(masks), torch.from_numpy(classes)
+    losses = model.get_loss_dict(*logits, *their_targets(labels), None)
     expected = float(model.get_loss(losses))
     found = numpy(query_loss(masks, classes, labels[np.newaxis], draw, POINTS))
     assert_close(found, np.array([expected], "float32"), 1e-5)
@@ -162,8 +153,7 @@ def test_the_gradients_of_a_training_step_are_theirs(name, tmp_path, monkeypatch
     draw = fixed_points(monkeypatch)
     labels = random_labels(np.random.default_rng(0), 3)
     theirs.train()
-    mask_labels, class_labels = their_targets(labels)
-    loss = theirs(channels_first(images), mask_labels, class_labels).loss
+    loss = theirs(channels_first(images), *their_targets(labels)).loss
     loss.backward()
     model.compile("sgd", keras.losses.MeanSquaredError())
     query_loss = model._query_losses[True]

@@ -24,11 +24,8 @@ from keras_vit.weights.array_resizing import (
 from keras_vit.weights.push import write_repository
 
 
-def images_for(model, **options):
-    height, width = model.patch_embed.img_size
-    return images_of(
-        height, width, model.patch_embed.proj.in_channels if model.in_chans == 1 else 3, **options
-    )
+def images_for(model):
+    return images_of(*model.patch_embed.img_size, 1 if model.in_chans == 1 else 3)
 
 
 @pytest.fixture
@@ -163,12 +160,8 @@ def test_an_option_is_read(options, tmp_path):
 def test_an_unsupported_option_is_refused(options, tmp_path):
     """By the arrays, or by config.json where only it shows the option."""
     model = named("vit_tiny_patch16_224", **options)
-    timm.models.save_for_hf(
-        model,
-        tmp_path,
-        safe_serialization=True,
-        model_args={key: "x" for key, value in options.items() if callable(value)},
-    )
+    written = {key: "x" for key, value in options.items() if callable(value)}
+    timm.models.save_for_hf(model, tmp_path, safe_serialization=True, model_args=written)
     with pytest.raises(ValueError) as caught:
         from_pretrained(tmp_path)
     assert "\n" not in str(caught.value)
@@ -229,12 +222,9 @@ def test_create_model_takes_our_file_at_any_size(name, size, tmp_path):
 def test_positions_are_resized_as_timm_does(old, new, rng):
     prefix = 5
     table = rng.standard_normal((1, prefix + old[0] * old[1], 16)).astype("float32")
-    expected = resample_abs_pos_embed(torch.from_numpy(table), new, old, num_prefix_tokens=prefix)
-    assert_close(resized_positions(table, old, new, "bicubic_antialias"), expected)
-    expected = resample_abs_pos_embed(
-        torch.from_numpy(table), new, old, num_prefix_tokens=prefix, interpolation="bilinear"
-    )
-    assert_close(resized_positions(table, old, new, "bilinear_antialias"), expected)
+    for kind in ("bicubic", "bilinear"):
+        expected = resample_abs_pos_embed(torch.from_numpy(table), new, old, prefix, kind)
+        assert_close(resized_positions(table, old, new, f"{kind}_antialias"), expected)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of timm's interpolation
