@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from peers.packages import torch, transformers
-from peers.torch_models import assert_same_gradients, images_of, randomized, stages_of
+from peers.torch_models import assert_same_gradients, assert_same_stages, images_of, randomized
 from reference.comparing import assert_close, numpy
 
 from keras_vit import ImageGPT, PixelTransformer, from_pretrained, save_weights
@@ -42,11 +42,8 @@ def test_a_model_is_read_and_written_with_equal_outputs(changes, tmp_path):
     with torch.no_grad():
         found = theirs(inputs, output_hidden_states=True)
     assert_close(model(images), found.logits.numpy())
-    blocks = [f"encoder_block_{i}" for i in range(3)]
-    stages = stages_of(model.encoder, images, "position_embedding", *blocks[:2], "tokens")
-    expected = dict(zip(["position_embedding", *blocks[:2], "tokens"], found.hidden_states, strict=True))
-    for name, theirs_of in expected.items():
-        assert_close(stages[name], theirs_of.numpy())
+    names = ("position_embedding", "encoder_block_0", "encoder_block_1", "tokens")
+    assert_same_stages(model.encoder, images, dict(zip(names, found.hidden_states, strict=True)))
 
     save_weights(model, tmp_path / "ours", "huggingface")
     again = transformers.ImageGPTForCausalImageModeling.from_pretrained(tmp_path / "ours").eval()

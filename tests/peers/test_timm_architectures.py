@@ -188,9 +188,7 @@ def arguments_of(model):
         "scale_mlp": scales[1] is not None or scales[0] is None,
         "pre_norm": part(model, "norm_pre") is not None,
         "norm_after_pooling": part(model, "fc_norm") is not None,
-        "position_embedding": "none"
-        if table is None or isinstance(table, str) and table == "none"
-        else "learned",
+        "position_embedding": "none" if table in (None, "none") else "learned",
         "in_channels": model.in_chans,
         "representation_size": None,
     }
