@@ -97,20 +97,6 @@ def test_the_summary_names_labels_and_targets(task, columns, found, tmp_path):
     assert load_dataset(f"folder:{root}", task=task).summary() == f"{found}: 7 train, 1 validation, 2 test"
 
 
-@pytest.mark.parametrize(
-    "name, options, message",
-    [
-        ("digits", {"on_bad_image": "warn"}, "on_bad_image must be one of 'fail', 'skip'; got 'warn'"),
-        ("digits", {"task": "multi"}, "task must be one of 'single_label', .*; got 'multi'"),
-        ("digits", {"task": "regression"}, "digits has no labels for task 'regression'; it has single_label"),
-        ("digits_scenes", {}, "digits_scenes has no labels for task 'single_label'; it has segmentation"),
-    ],
-)
-def test_options_that_a_data_set_does_not_have_are_refused(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        load_dataset(name, **options)
-
-
 @pytest.mark.slow
 def test_importing_the_data_package_does_not_import_tensorflow_datasets():
     code = "import sys, keras_vit.data.datasets; sys.exit('tensorflow_datasets' in sys.modules)"

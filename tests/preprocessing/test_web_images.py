@@ -64,13 +64,3 @@ def test_an_image_that_takes_too_long_is_refused(server, png, monkeypatch):
     server.answers = {"/a.png": file(png[1])}
     with pytest.raises(ValueError, match="it takes more than -1 seconds"):
         read_image(f"{server.url}/a.png")
-
-
-def test_bytes_that_are_no_image_are_refused(monkeypatch):
-    with pytest.raises(ValueError, match="^not a readable image: 3 bytes .expected JPEG"):
-        read_image(b"abc")
-    monkeypatch.setattr(bounds, "MAX_BYTES", 2)
-    with pytest.raises(
-        ValueError, match="^not a readable image: 3 bytes .it has 3 bytes; at most 2 are read"
-    ):
-        read_image(b"abc")
