@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from made.folders import write_broken, write_classes, write_table
+from made.folders import write_broken, write_classes
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -84,17 +84,6 @@ def test_the_summary_names_classes_without_training_images_or_with_a_single_test
         .summary()
         .endswith(" 13 test; 1 class without training images (lily); 1 class with a single test image (rose)")
     )
-
-
-@pytest.mark.parametrize(
-    "task, columns, found",
-    [("multi_label", "round,red", "2 labels (round, red)"), ("regression", "age", "1 target (age)")],
-)
-def test_the_summary_names_labels_and_targets(task, columns, found, tmp_path):
-    names = [f"{i}.png" for i in range(10)]
-    lines = [f"{name}{',1' * len(columns.split(','))}" for name in names]
-    root = write_table(tmp_path, f"file,{columns}", *lines, images=names)
-    assert load_dataset(f"folder:{root}", task=task).summary() == f"{found}: 7 train, 1 validation, 2 test"
 
 
 @pytest.mark.slow

@@ -182,28 +182,31 @@ def test_an_unreadable_image_raises_or_is_skipped_and_listed(length, tmp_path):
 PICTURES = [f"{number}.png" for number in range(20)]
 SINGLE, MULTI, NUMBER = "single_label", "multi_label", "regression"
 NAMES = ("daisy", "rose", "tulip")
-# By task: the columns of labels, the cells of picture i, its label, the names and the sizes of the splits.
+# By task: the columns of labels, the cells of picture i, its label, the names, the sizes of the splits, and
+# what the summary calls a name.
 TABLES = {
-    SINGLE: ("label", lambda i: f" {NAMES[i % 3]}", lambda i: i % 3, NAMES, (14, 3, 3)),
+    SINGLE: ("label", lambda i: f" {NAMES[i % 3]}", lambda i: i % 3, NAMES, (14, 3, 3), "3 classes"),
     MULTI: (
         "cat,dog,tree",
         lambda i: f" {i % 2},{i % 3 // 2} ,1",
         lambda i: (i % 2, i % 3 // 2, 1),
         ("cat", "dog", "tree"),
         (15, 1, 4),
+        "3 labels",
     ),
-    NUMBER: ("age", lambda i: f"{i / 4 - 1:e}", lambda i: (i / 4 - 1,), ("age",), (15, 1, 4)),
+    NUMBER: ("age", lambda i: f"{i / 4 - 1:e}", lambda i: (i / 4 - 1,), ("age",), (15, 1, 4), "1 target"),
 }
 
 
 @pytest.mark.parametrize("task", TABLES)
 def test_a_table_has_the_labels_of_each_task(task, tmp_path):
-    columns, cells, label_of, names, counts = TABLES[task]
+    columns, cells, label_of, names, counts, named = TABLES[task]
     lines = [f"{name},{cells(i)}" for i, name in enumerate(PICTURES)]
     root = write_table(tmp_path, f"file,{columns}", *lines, images=[*PICTURES, "spare/1.png"])
     dataset = load_folder(root, task=task)
     assert (dataset.class_names, dataset.task, sizes(dataset)) == (names, task, counts)
     assert dataset.ignored_files == (str(root / "spare" / "1.png"),)
+    assert dataset.summary().startswith(f"{named} ({', '.join(names)}): {counts[0]} train, ")
     for samples in dataset.splits.values():
         expected = [label_of(int(pathlib.Path(path).stem)) for path in samples.images]
         assert [*samples.labels] == expected

@@ -145,17 +145,6 @@ def test_of_several_labels_the_supervised_one_is_taken_and_else_the_only_one_of_
         assert label.tolist() == expected
 
 
-def masks_of(features, masks, data_dir, name, **options):
-    """The class maps of a made data set with an image and a mask of these features, and the class names."""
-    found = [{"image": np.zeros((4, 6, 3), "uint8"), key: mask} for mask in masks for key in features]
-    splits = {"train": found, "test": found[:2], "validation": found[:2]}
-    prepare(data_dir, splits, {"image": PICTURE, **features}, name, **options)
-    dataset = load(data_dir, f"{name}:1.0.0", task="segmentation")  # not the one that would be downloaded
-    records = [r for s in dataset.splits.values() for r in s.evaluation_records().as_numpy_iterator()]
-    assert {mask.dtype for _, mask in records} == {np.dtype("uint8")}
-    return [mask[..., 0].tolist() for _, mask in records], dataset.class_names
-
-
 MASK = tfds.features.Image(shape=(None, None, 1), encoding_format="png")
 COLOR_MASK = tfds.features.Image(shape=(None, None, 3), encoding_format="png")
 VOC = tfds.features.LabeledImage(labels=["background", "aeroplane", "bicycle"])
@@ -175,10 +164,15 @@ def test_masks_of_known_data_sets_become_classes(name, key, values, classes, nam
     if key == "annotation":
         mask = np.concatenate([mask, mask[::-1] + 7, 0 * mask], -1)  # The others are numbers of instances.
     keys = ("image", key) if key == "annotation" else None
-    feature = {"annotation": COLOR_MASK, "masks": VOC}.get(key, MASK)
-    found, class_names = masks_of({key: feature}, [mask] * 40, tmp_path, name, supervised_keys=keys)
-    assert {str(each) for each in found} == {str(np.tile(classes, (4, 2))[:, :6].tolist())}
-    assert (class_names[0], class_names[-1], len(class_names)) == names
+    features = {"image": PICTURE, key: {"annotation": COLOR_MASK, "masks": VOC}.get(key, MASK)}
+    found = [blank(**{key: mask})] * 40
+    splits = {"train": found, "test": found[:2], "validation": found[:2]}
+    prepare(tmp_path, splits, features, name, supervised_keys=keys)
+    dataset = load(tmp_path, f"{name}:1.0.0", task="segmentation")  # not the one that would be downloaded
+    for label in labels_of(dataset):
+        assert label.dtype == np.uint8
+        np.testing.assert_array_equal(label[..., 0], np.tile(classes, (4, 2))[:, :6])
+    assert (dataset.class_names[0], dataset.class_names[-1], len(dataset.class_names)) == names
 
 
 def test_a_data_set_without_pictures_is_refused(tmp_path):
