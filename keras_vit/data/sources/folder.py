@@ -120,7 +120,7 @@ def _read_classes(root, files):
     by_split = {split: [] for split in splits.values() or ["train"]}
     for file in images:
         if len(file.parts) > depth + 1:
-            split = splits[file.parts[0]] if splits else "train"
+            split = splits.get(file.parts[0], "train")
             by_split[split].append((os.fspath(root / file), file.parts[depth]))
     hint = f"; {TABLE} has no column label" * (root / TABLE).is_file()
     if not any(by_split.values()):

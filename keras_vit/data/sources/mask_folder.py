@@ -158,16 +158,13 @@ def _read_pairs(root, files):
 
 def _place(file, kind):
     """The split of a file in a folder of that kind, and its name without the suffix; None elsewhere."""
-    parts = file.with_suffix("").parts
-    if kind not in parts[:2]:
+    parts = [*file.with_suffix("").parts]
+    if kind not in file.parent.parts[:2] or parts[0] != kind and parts[0].lower() not in SPLIT_NAMES:
         return None
-    above, below = parts[: parts.index(kind)], parts[parts.index(kind) + 1 :]
-    if above:
-        split = SPLIT_NAMES.get(above[0].lower())
-        return split and (split, pathlib.PurePath(*below))
-    if len(below) > 1 and below[0].lower() in SPLIT_NAMES:
-        return SPLIT_NAMES[below[0].lower()], pathlib.PurePath(*below[1:])
-    return "train", pathlib.PurePath(*below)
+    parts.remove(kind)
+    is_split = len(parts) > 1 and parts[0].lower() in SPLIT_NAMES
+    split = SPLIT_NAMES[parts.pop(0).lower()] if is_split else "train"
+    return split, pathlib.PurePath(*parts)
 
 
 def _read_classes(root):
