@@ -12,10 +12,6 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.data.decoding.model_input import decode, read
 
 
-def load_folder(path, **options):
-    return load_dataset(f"folder:{path}", **options)
-
-
 def sizes(dataset):
     """The sample counts of the splits, which must be disjoint."""
     images = [image for samples in dataset.splits.values() for image in samples.images]
@@ -24,7 +20,7 @@ def sizes(dataset):
 
 
 def test_a_folder_of_classes_is_split_class_by_class(tmp_path):
-    dataset = load_folder(write_classes(tmp_path / "images", ("b", "a", "c"), count=10))
+    dataset = load_dataset(write_classes(tmp_path / "images", ("b", "a", "c"), count=10))
     assert dataset.class_names == ("a", "b", "c") and sizes(dataset) == (21, 3, 6)
     for samples, count in zip(dataset.splits.values(), (7, 1, 2)):
         assert collections.Counter(samples.labels) == dict.fromkeys(range(3), count)
@@ -46,18 +42,18 @@ def test_a_folder_of_classes_is_split_class_by_class(tmp_path):
 def test_images_without_labels_are_read_from_any_folders(folders, expected, tmp_path):
     for folder in folders:
         write_classes(tmp_path / folder, (".",))
-    dataset = load_folder(tmp_path, labels=False)
+    dataset = load_dataset(tmp_path, labels=False)
     assert (dataset.class_names, sizes(dataset)) == ((), expected)
     assert dataset.summary().startswith(f"images without labels: {expected[0]} train, ")
     with pytest.raises(ValueError):
-        load_folder(tmp_path)
+        load_dataset(tmp_path)
 
 
 def test_classes_are_read_where_labels_are_not_necessary(tmp_path):
-    assert load_folder(write_classes(tmp_path / "images"), labels=False).class_names == ("cat", "dog")
+    assert load_dataset(write_classes(tmp_path / "images"), labels=False).class_names == ("cat", "dog")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no images in '.*/empty'; expected files that end in .jpg, "):
-        load_folder(tmp_path / "empty", labels=False)
+        load_dataset(tmp_path / "empty", labels=False)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +64,7 @@ def test_classes_are_read_where_labels_are_not_necessary(tmp_path):
 def test_split_folders_of_several_names_are_kept_and_a_missing_one_is_held_out(counts, expected, tmp_path):
     for split, count in counts.items():
         write_classes(tmp_path / split, count=count)
-    dataset = load_folder(tmp_path)
+    dataset = load_dataset(tmp_path)
     assert sizes(dataset) == expected
     for split, samples in dataset.splits.items():
         if split == "test":
@@ -77,7 +73,7 @@ def test_split_folders_of_several_names_are_kept_and_a_missing_one_is_held_out(c
 
 @pytest.mark.parametrize("suffix", [".jpg", ".BMP", ".tif"])
 def test_images_of_each_format_are_found_and_decoded(suffix, tmp_path):
-    dataset = load_folder(write_classes(tmp_path / "images", count=3, suffix=suffix))
+    dataset = load_dataset(write_classes(tmp_path / "images", count=3, suffix=suffix))
     assert sum(sizes(dataset)) == 6
     for path in dataset.split("train").images:
         label, number = int("/dog/" in path), int(path.rpartition("/")[2][:2])
@@ -92,7 +88,7 @@ def test_files_without_a_class_are_ignored_and_listed_and_hidden_ones_skipped(tm
     for hidden in ("__MACOSX/cat/._00.png", ".cache/thumb.png", ".DS_Store", "train/cat/._00.png"):
         write_broken(tmp_path / hidden)
     (tmp_path / "train" / "bird").mkdir()
-    dataset = load_folder(tmp_path)
+    dataset = load_dataset(tmp_path)
     assert dataset.class_names == ("cat", "dog") and sum(sizes(dataset)) == 20
     ignored = ("cover.jpg", "docs/notes.txt", "train/cover.jpg", "train/cat/notes.txt")
     assert dataset.ignored_files == tuple(str(tmp_path / name) for name in ignored)
@@ -104,10 +100,10 @@ def test_links_to_folders_are_followed_but_not_upwards(tmp_path):
     for name in ("cat", "dog"):
         target = write_classes(tmp_path / "elsewhere" / name, ("inner",)) / "inner"
         (tmp_path / "images" / name).symlink_to(target)
-    expected = load_folder(tmp_path / "images")
+    expected = load_dataset(tmp_path / "images")
     assert expected.summary() == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
     (tmp_path / "images" / "again").symlink_to(tmp_path / "images")
-    assert load_folder(tmp_path / "images") == expected
+    assert load_dataset(tmp_path / "images") == expected
 
 
 UNCLEAR = {  # folders, and whether they contain class folders
@@ -128,12 +124,12 @@ def test_folders_that_may_be_splits_are_refused_with_the_expected_layout(kind, t
     names = ", ".join(sorted(UNCLEAR[kind]))
     layout = r"expected folders of classes \(CLASS/\*\.jpg\), or only folders of splits .*val/"
     with pytest.raises(ValueError, match=f"cannot be distinguished in .* has the folders {names}; {layout}"):
-        load_folder(tmp_path)
+        load_dataset(tmp_path)
 
 
 @pytest.mark.parametrize("names", [("car", "train"), ("test_tube", "trial")])
 def test_classes_may_have_names_of_splits(names, tmp_path):
-    assert load_folder(write_classes(tmp_path, names)).class_names == names
+    assert load_dataset(write_classes(tmp_path, names)).class_names == names
 
 
 @pytest.mark.parametrize("orientation, exif", [(1, False), (6, True)])
@@ -141,7 +137,7 @@ def test_only_splits_with_rotated_images_are_searched_for_orientations(orientati
     for split in ("train", "test"):
         write_classes(tmp_path / split)
     (tmp_path / "train" / "cat" / "photo.jpg").write_bytes(photo(orientation))
-    dataset = load_folder(tmp_path)
+    dataset = load_dataset(tmp_path)
     assert (dataset.split("train").exif, dataset.split("test").exif) == (exif, False)
 
 
@@ -163,7 +159,7 @@ REFUSED = [
 def test_a_folder_that_is_not_a_data_set_is_refused(make, message, tmp_path):
     make(tmp_path / "images")
     with pytest.raises(ValueError, match=message):
-        load_folder(tmp_path / "images")
+        load_dataset(tmp_path / "images")
 
 
 @pytest.mark.parametrize("length", [0, 1000])
@@ -172,8 +168,8 @@ def test_an_unreadable_image_raises_or_is_skipped_and_listed(length, tmp_path):
     bad = root / "dog" / "bad.png"
     bad.write_bytes((root / "dog" / "00.png").read_bytes()[:length])
     with pytest.raises(ValueError, match=r"1 image\(s\) cannot be read: .*/dog/bad.png; .*on_bad_image skip"):
-        load_folder(root)
-    dataset = load_folder(root, on_bad_image="skip")
+        load_dataset(root)
+    dataset = load_dataset(root, on_bad_image="skip")
     assert dataset.bad_images == (str(bad),)
     assert str(bad) not in {path for samples in dataset.splits.values() for path in samples.images}
     assert sum(sizes(dataset)) == 20
@@ -203,7 +199,7 @@ def test_a_table_has_the_labels_of_each_task(task, tmp_path):
     columns, cells, label_of, names, counts, named = TABLES[task]
     lines = [f"{name},{cells(i)}" for i, name in enumerate(PICTURES)]
     root = write_table(tmp_path, f"file,{columns}", *lines, images=[*PICTURES, "spare/1.png"])
-    dataset = load_folder(root, task=task)
+    dataset = load_dataset(root, task=task)
     assert (dataset.class_names, dataset.task, sizes(dataset)) == (names, task, counts)
     assert dataset.ignored_files == (str(root / "spare" / "1.png"),)
     assert dataset.summary().startswith(f"{named} ({', '.join(names)}): {counts[0]} train, ")
@@ -219,11 +215,11 @@ def test_a_table_may_have_splits_and_folders_and_unreadable_images(tmp_path):
     lines = [f"in/{name},{i / 4 - 1:e},{splits[i % 4]}" for i, name in enumerate(PICTURES)]
     names = [f"in/{name}" for name in PICTURES]
     root = write_table(tmp_path, "\ufefffile,age,split", *lines, "", images=names)
-    dataset = load_folder(root, task=NUMBER)
+    dataset = load_dataset(root, task=NUMBER)
     assert dataset.class_names == ("age",) and sizes(dataset) == (5, 10, 5)
     assert dataset.split("test").labels == tuple((i / 4 - 1,) for i in range(3, 20, 4))
     write_broken(root / "in" / "7.png")
-    dataset = load_folder(root, task=NUMBER, on_bad_image="skip")
+    dataset = load_dataset(root, task=NUMBER, on_bad_image="skip")
     assert dataset.bad_images == (str(root / "in" / "7.png"),)
     assert dataset.split("test").labels == tuple((i / 4 - 1,) for i in range(3, 20, 4) if i != 7)
 
@@ -231,7 +227,7 @@ def test_a_table_may_have_splits_and_folders_and_unreadable_images(tmp_path):
 def test_a_table_of_labels_is_preferred_to_class_folders_and_has_splits(tmp_path):
     root = write_classes(tmp_path, ("train", "valid"))
     lines = [f"{split}/{i:02d}.png,{'ab'[i % 2]},{split}" for split in ("train", "valid") for i in range(10)]
-    dataset = load_folder(write_table(root, "filename,label,split", *lines))
+    dataset = load_dataset(write_table(root, "filename,label,split", *lines))
     assert dataset.class_names == ("a", "b") and dataset.ignored_files == () and sizes(dataset) == (8, 10, 2)
 
 
@@ -261,16 +257,16 @@ WRONG_TABLES = [
 def test_a_wrong_table_is_refused_with_line_and_column(task, lines, message, tmp_path):
     write_table(tmp_path, *lines, images=["a.png", "b.png"])
     with pytest.raises(ValueError, match=f"labels.csv,? {message}"):
-        load_folder(tmp_path, task=task)
+        load_dataset(tmp_path, task=task)
 
 
 def test_a_table_and_a_task_that_do_not_fit_are_refused(tmp_path):
     write_table(tmp_path / "ages", "file,age", "a.png,1", images=["a.png"])
     with pytest.raises(ValueError, match="no images in class folders .*; labels.csv has no column label"):
-        load_folder(tmp_path / "ages")
+        load_dataset(tmp_path / "ages")
     Image.new("RGB", (8, 8)).save(write_classes(tmp_path / "one", ("cat",)) / "cat" / "a.png")
     with pytest.raises(ValueError, match="'regression' needs the table '.*labels.csv', which is missing"):
-        load_folder(tmp_path / "one", task="regression")
+        load_dataset(tmp_path / "one", task="regression")
     write_table(tmp_path / "one", "image,class", "cat/a.png,cat")
     with pytest.raises(ValueError, match="of one class only: 'cat'; labels.csv has no column label"):
-        load_folder(tmp_path / "one")
+        load_dataset(tmp_path / "one")
