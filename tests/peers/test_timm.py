@@ -2,25 +2,17 @@
 
 import re
 
-import numpy as np
 import pytest
 from peers.packages import timm, torch
 from peers.timm_models import NAMES, SAVED, SIZES, made, options_of, stages_of
 from peers.torch_models import assert_same_stages, images_of, randomized
 from reference.comparing import assert_close
 from safetensors.torch import load_file, save_file
-from timm.layers import resample_abs_pos_embed
-from timm.layers.patch_embed import resample_patch_embed
 from timm.layers.pos_embed_rel import resize_rel_pos_bias_table
 from timm.models import adapt_input_conv
 
 from keras_vit import from_pretrained, save_weights
-from keras_vit.weights.array_resizing import (
-    adapted_channels,
-    resized_patch_kernel,
-    resized_positions,
-    resized_relative_positions,
-)
+from keras_vit.weights.array_resizing import adapted_channels, resized_relative_positions
 from keras_vit.weights.push import write_repository
 
 
@@ -218,15 +210,6 @@ def test_create_model_takes_our_file_at_any_size(name, size, tmp_path):
 # Resizing -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("old, new", [((4, 4), (7, 7)), ((14, 14), (5, 3))], ids=str)
-def test_positions_are_resized_as_timm_does(old, new, rng):
-    prefix = 5
-    table = rng.standard_normal((1, prefix + old[0] * old[1], 16)).astype("float32")
-    for kind in ("bicubic", "bilinear"):
-        expected = resample_abs_pos_embed(torch.from_numpy(table), new, old, prefix, kind)
-        assert_close(resized_positions(table, old, new, f"{kind}_antialias"), expected)
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of timm's interpolation
 @pytest.mark.parametrize("old, new", [(14, (24, 24)), (14, (10, 30)), (24, (14, 14))], ids=str)
 def test_relative_positions_are_resized_as_timm_does(old, new, rng):
@@ -246,16 +229,6 @@ def test_beit_is_loaded_at_another_size(name, tmp_path):
     images = images_for(theirs.eval())
     ours = from_pretrained(tmp_path, image_size=(40, 24), num_heads=SIZES["num_heads"])
     assert_same_stages(ours, images, stages_of(theirs, images))
-
-
-@pytest.mark.parametrize("old, new", [((8, 8), (16, 16)), ((6, 9), (9, 6))], ids=str)
-def test_a_patch_kernel_is_resized_as_timm_does(old, new, rng):
-    """With the options of big_vision's FlexiViT; their default is bicubic and antialiased."""
-    kernel = rng.standard_normal((*old, 3, 4)).astype("float32")
-    theirs = torch.from_numpy(np.ascontiguousarray(kernel.transpose(3, 2, 0, 1)))
-    expected = resample_patch_embed(theirs, new, interpolation="bilinear", antialias=False)
-    # Their inverse is in float32.
-    assert_close(resized_patch_kernel(kernel, new), expected.numpy().transpose(2, 3, 1, 0), 1e-5)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 7])
