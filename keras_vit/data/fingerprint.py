@@ -35,11 +35,10 @@ def fingerprint(dataset, tokenizer=None):
             status = os.stat(path)
             name = path.removeprefix(f"{folder}{os.sep}")
             files[name] = [split, label, status.st_size, status.st_mtime_ns]
-    sizes = {split: len(samples) for split, samples in dataset.splits.items()}
     return {
         "version": dataset.version,
         "classes": names,
-        "splits": sizes,
+        "splits": {split: len(samples) for split, samples in dataset.splits.items()},
         "files": files,
         "tokenizer": tokenizer and tokenizer.digest,
         "mask_values": getattr(next(iter(dataset.splits.values())), "label_values", None),

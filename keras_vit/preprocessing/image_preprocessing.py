@@ -28,7 +28,6 @@ def is_float32(value):
     return is_number and (value == 0 or float(limits.tiny) <= abs(value) <= float(limits.max))
 
 
-_RESIZES = ("squash", "crop")
 _SIDE = integer(at_least=1)
 _SIZE = Rule(
     "a positive int, (height, width) or None",
@@ -96,7 +95,7 @@ class Preprocessing:
     """
 
     image_size: tuple[int, int] | None = field(_SIZE)
-    resize: str = field(one_of(_RESIZES), default="squash")
+    resize: str = field(one_of(("squash", "crop")), default="squash")
     crop_fraction: float = field(number(above=0, high=1), default=1.0)
     interpolation: str = field(one_of(INTERPOLATIONS), default="bilinear")
     antialias: bool = field(boolean, default=False)

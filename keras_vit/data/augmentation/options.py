@@ -9,7 +9,6 @@ import keras
 from keras_vit.rules import Rule, area, boolean, check_fields, field, items, number, optional
 
 IMAGES_ONLY = ("randaugment", "layers", "random_erasing", "mixup", "cutmix")
-MIXING_LAYERS = (keras.layers.MixUp, keras.layers.CutMix)
 _PROBABILITY = number(0, 1)
 _PAIR = items(number(), 2)
 
@@ -139,7 +138,7 @@ def _serialized(layer):
             "layers must be preprocessing layers of Keras, which tf.data computes, with KERAS_BACKEND="
             f"{keras.backend.backend()}; got {type(layer).__name__}"
         )
-    if isinstance(layer, MIXING_LAYERS):
+    if isinstance(layer, keras.layers.MixUp | keras.layers.CutMix):
         raise ValueError(f"set mixup or cutmix instead of the layer {layer.name}, which changes labels")
     if layer.weights:
         raise ValueError(f"layer {layer.name!r} has weights, which its configuration lacks")
