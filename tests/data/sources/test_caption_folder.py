@@ -4,8 +4,8 @@ import json
 
 import pytest
 from made.folders import write_broken, write_captions
+from made.photos import photo
 from made.refusals import assert_is, in_turn, tables
-from PIL import Image
 
 from keras_vit.data import load_dataset
 from keras_vit.data.fingerprint import differences, fingerprint
@@ -66,9 +66,7 @@ def test_one_table_may_be_of_all_folders(tmp_path):
 def test_unreadable_images_can_be_skipped_and_turned_ones_are_read(tmp_path):
     write_captions(tmp_path, 20)
     bad = str(write_broken(tmp_path / "03.png"))
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.new("RGB", (16, 16)).save(tmp_path / "04.png", exif=exif.tobytes())
+    (tmp_path / "04.png").write_bytes(photo(6, "PNG"))
     dataset = load(tmp_path, on_bad_image="skip")
     assert dataset.bad_images == (bad,) and "03.png" not in captions_of(dataset)
     assert all(samples.exif for samples in dataset.splits.values())

@@ -4,6 +4,7 @@ import shutil
 import numpy as np
 import pytest
 from made.folders import write_broken, write_masks
+from made.photos import photo
 from made.refusals import assert_is, in_turn, tables
 from PIL import Image
 
@@ -197,9 +198,7 @@ def test_unreadable_images_and_masks_can_be_skipped(tmp_path):
 
 def test_a_turned_image_has_a_mask_of_its_upright_size(tmp_path):
     write_masks(tmp_path, 4)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.new("RGB", (32, 24)).save(tmp_path / "images" / "00.png", exif=exif.tobytes())
+    (tmp_path / "images" / "00.png").write_bytes(photo(6, "PNG", np.zeros((24, 32, 3), "uint8")))
     assert any(samples.exif for samples in load(tmp_path).splits.values())
 
 
