@@ -54,19 +54,6 @@ def test_ids_end_with_the_end_token_and_the_padding(family, prepare):
     assert prepare("a red car").tolist() == [short] and prepare.vocabulary_size > max(short)
 
 
-@pytest.mark.parametrize("family", ["siglip", "siglip2", "clip", "lit_bert"], indirect=True, scope="module")
-def test_upper_case_has_the_ids_of_lower_case(prepare):
-    upper, lower = prepare(["A Red CAR", "a red car"])
-    assert upper.tolist() == lower.tolist()
-
-
-@pytest.mark.parametrize("family", ["siglip"], indirect=True, scope="module")
-def test_punctuation_is_removed_for_siglip(folder, prepare):
-    assert prepare("a red car!").tolist() == prepare("a  red, car").tolist() == prepare("a red car").tolist()
-    kept = TextPreprocessing.from_files(folder, remove_punctuation=False, length=5)
-    assert kept(["a!", "a"]).tolist()[0] != kept(["a!", "a"]).tolist()[1]
-
-
 def test_the_configuration_holds_the_tokenizer(prepare):
     config = json.loads(json.dumps(prepare.get_config()))
     again = TextPreprocessing(**config)
