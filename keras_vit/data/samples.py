@@ -261,7 +261,7 @@ def samples_of_files(files, on_bad_image):
     """The readable images of each split.
 
     Args:
-        files: By split, (paths, labels) of the images.
+        files: By split, pairs of the path and the label of each image.
         on_bad_image: "fail" raises an error for those that cannot be read, "skip" leaves them out.
 
     Returns:
@@ -271,12 +271,12 @@ def samples_of_files(files, on_bad_image):
         ValueError: for unreadable images.
     """
     splits, unreadable = {}, []
-    for split, (paths, labels) in files.items():
-        orientations = file_orientations(paths)
-        readable = [i for i, orientation in enumerate(orientations) if orientation]
-        unreadable += sorted(path for path, orientation in zip(paths, orientations) if not orientation)
-        is_turned = any(orientations[i] > 1 for i in readable)
-        splits[split] = Samples(paths, labels, exif=is_turned).take(readable)
+    for split, samples in files.items():
+        orientations = file_orientations([path for path, _ in samples])
+        unreadable += sorted(path for (path, _), turn in zip(samples, orientations) if not turn)
+        readable = [sample for sample, turn in zip(samples, orientations) if turn]
+        images, labels = (tuple(sample[part] for sample in readable) for part in (0, 1))
+        splits[split] = Samples(images, labels, exif=any(turn and turn > 1 for turn in orientations))
     refuse_unreadable(unreadable, on_bad_image)
     return splits, tuple(unreadable)
 

@@ -51,10 +51,8 @@ def load_caption_folder(root, files, *, on_bad_image="fail", seed=0):
     captions, split_of = _read_tables(root, tables)
     by_split = {}
     for path in sorted(captions):
-        by_split.setdefault(split_of[path], []).append(path)
-    splits, bad = samples_of_files(
-        {split: (paths, [0] * len(paths)) for split, paths in by_split.items()}, on_bad_image
-    )
+        by_split.setdefault(split_of[path], []).append((path, 0))
+    splits, bad = samples_of_files(by_split, on_bad_image)
     splits = {
         split: dataclasses.replace(samples, labels=tuple(range(len(samples))))
         for split, samples in hold_out_missing(splits, seed).items()

@@ -90,7 +90,7 @@ def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
     else:
         names, by_split = _read_table(root, rows, kind)
         used, empty = {table}, ()
-    used.update(path for paths, _ in by_split.values() for path in paths)
+    used.update(path for samples in by_split.values() for path, _ in samples)
     splits, bad = samples_of_files(by_split, on_bad_image)
     fields = {"class_names": names, "splits": hold_out_missing(splits, seed), "bad_images": bad}
     return used, {**fields, "empty_folders": tuple(empty)}
@@ -112,7 +112,7 @@ def _images(files):
 
 
 def _read_classes(root, files):
-    """Class names, paths and class indices by split, and the folders without images."""
+    """Class names, by split pairs of a path and its class index, and the folders without images."""
     images = _images(files)
     folders = {file.parent for file in images}
     splits = _split_folders(root, folders)
@@ -152,12 +152,12 @@ def _read_images(root, files):
     by_split = {}
     for file in images:
         split = splits[file.parts[0]] if is_split else "train"
-        by_split.setdefault(split, []).append(os.fspath(root / file))
-    return (), {split: (paths, [0] * len(paths)) for split, paths in by_split.items()}, ()
+        by_split.setdefault(split, []).append((os.fspath(root / file), 0))
+    return (), by_split, ()
 
 
 def _index_classes(root, by_split, hint=""):
-    """The class names, and by split the paths, class by class, and their class indices.
+    """The class names, and by split pairs of a path and its class index, class by class.
 
     Args:
         root: The folder, for the message.
@@ -170,11 +170,11 @@ def _index_classes(root, by_split, hint=""):
     names = tuple(sorted({name for samples in by_split.values() for _, name in samples}))
     if len(names) < 2:
         raise ValueError(f"{os.fspath(root)!r} has images of one class only: {names[0]!r}{hint}")
-    indexed, indices = {}, {name: index for index, name in enumerate(names)}
-    for split, samples in by_split.items():
-        samples = sorted((name, path) for path, name in samples)
-        indexed[split] = [path for _, path in samples], [indices[name] for name, _ in samples]
-    return names, indexed
+    indices = {name: index for index, name in enumerate(names)}
+    return names, {
+        split: [(path, indices[name]) for name, path in sorted((name, path) for path, name in samples)]
+        for split, samples in by_split.items()
+    }
 
 
 def _split_folders(root, folders):
@@ -203,7 +203,7 @@ def _split_folders(root, folders):
 
 
 def _read_table(root, rows, kind):
-    """The names of the classes or targets, and paths and labels by split."""
+    """The names of the classes or targets, and by split pairs of a path and its label."""
     table, rows = os.fspath(root / TABLE), [(line, [*map(str.strip, values)]) for line, values in rows]
     names = tuple(column for column in rows[0][1] if column not in (*FILE, "split"))
     by_split, lines, expected = {}, {}, f"file (or filename), split (may be missing) and {kind.columns}"
@@ -222,9 +222,7 @@ def _read_table(root, rows, kind):
         by_split.setdefault(split, []).append((path, label[0] if kind.is_class_id else label))
     if "train" not in by_split:
         raise ValueError(f"{table} has no samples to train on")
-    if kind.is_class_id:
-        return _index_classes(root, by_split)
-    return names, {split: tuple(zip(*samples)) for split, samples in by_split.items()}
+    return _index_classes(root, by_split) if kind.is_class_id else (names, by_split)
 
 
 def _parse_label(kind, text, where):
