@@ -150,9 +150,7 @@ def _decode_webp(encoded):
     has_alpha = (is_extended & (flags[0] & 16 > 0)) | (is_lossless & (flags[4] & 16 > 0))
     # TensorFlow decodes animations with an alpha channel, and composes the frames unlike Pillow.
     with tf.control_dependencies([tf.debugging.Assert(~is_animated, ["a WebP must not be animated"])]):
-        return tf.cond(
-            has_alpha, lambda: _decode_image(encoded, 4)[..., :3], lambda: _decode_image(encoded)[..., :3]
-        )
+        return tf.cond(has_alpha, lambda: _decode_image(encoded, 4), lambda: _decode_image(encoded))[..., :3]
 
 
 def _decode_bmp(encoded):
