@@ -158,17 +158,6 @@ def test_a_norm_adds_its_epsilon_to_the_variance(cls, shape):
     assert_close(layer(x.astype("float32")), expected, 1e-5)
 
 
-@pytest.mark.parametrize("epsilon, variance_epsilon", [(1e-3, 0.0), (0.0, 1e-6)])
-def test_a_standardized_kernel_has_both_epsilons(epsilon, variance_epsilon):
-    kernel = 1e-3 * np.random.default_rng(0).standard_normal((1, 1, 4, 8))
-    layer = layers.StdConv2D(8, 1, use_bias=False, epsilon=epsilon, variance_epsilon=variance_epsilon)
-    layer.build((1, 1, 1, 4))
-    layer.kernel.assign(kernel)
-    deviation = np.sqrt(kernel.var((0, 1, 2)) + variance_epsilon) + epsilon
-    expected = (kernel - kernel.mean((0, 1, 2))) / deviation
-    assert_close(layer(np.eye(4, dtype="float32").reshape(4, 1, 1, 4)).numpy()[:, 0, 0], expected[0, 0], 1e-5)
-
-
 OURS = {
     keras_vit.VisionTransformer: BARE,
     keras_vit.PackedVisionTransformer: {**BARE, **PACKED},
