@@ -44,7 +44,7 @@ LAYERS = [
     (layers.AddPositionEmbs, {"kind": "sincos2d", "grid_size": 2, "endpoint": False}, [(4, 8)]),
     (layers.AddPositionEmbs, {"grid_size": (3, 3)}, [(6, 8), GRID]),
     (layers.AttentionPooling, {**BLOCK, "activation": "gelu_erf", "qkv_bias": False}, [TOKENS]),
-    (layers.AttentionPooling, BLOCK, [TOKENS, (1, 1, 5)]),
+    (layers.AttentionPooling, {**BLOCK, "norm_epsilon": 1e-5}, [TOKENS, (1, 1, 5)]),
     (layers.ClassToken, {"num_tokens": 2, "initializer": "ones"}, [TOKENS]),
     (layers.EncoderBlock, {**BLOCK, "layer_scale": 0.1, "norm_epsilon": 1e-5}, [TOKENS]),
     (layers.EncoderBlock, {**BLOCK, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}, [TOKENS]),
@@ -55,14 +55,14 @@ LAYERS = [
     (layers.MaskTokens, {"initializer": "ones"}, [TOKENS, Sources((5,))]),
     (layers.MaskTokens, {}, [TOKENS, Sources((7,))]),
     (layers.MlpBlock, {"mlp_dim": 12, "activation": "quick_gelu", "dropout_rate": 0.1}, [TOKENS]),
-    (layers.MultiHeadSelfAttention, {"num_heads": 2, "qkv_bias": False}, [TOKENS]),
+    (layers.MultiHeadSelfAttention, {"num_heads": 2, "qkv_bias": False, "norm_epsilon": 1e-5}, [TOKENS]),
     (layers.MultiHeadSelfAttention, {"num_heads": 4, "dropout_rate": 0.1}, [TOKENS, (3, 8)]),
     (
         layers.MultiHeadSelfAttention,
         {"num_heads": 4, "num_kv_heads": 2, "qk_norm": "rms", "sub_norm": "layer", "out_bias": False},
         [TOKENS],
     ),
-    (layers.MlpBlock, {"mlp_dim": 12, "activation": "silu", "gated": True, "sub_norm": "rms"}, [TOKENS]),
+    (layers.MlpBlock, {"mlp_dim": 12, "gated": True, "sub_norm": "rms", "norm_epsilon": 1e-5}, [TOKENS]),
     (layers.EncoderBlock, {**BLOCK, "post_norm": True, "layer_scale": 0.1, "scale_mlp": False}, [TOKENS]),
     (layers.EncoderBlock, {**BLOCK, "norm_after_residual": True}, [TOKENS]),
     (layers.RMSNormalization, {"epsilon": 1e-5}, [TOKENS]),
@@ -74,6 +74,7 @@ LAYERS = [
     (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (5, 6), "crop": True}, [IMAGE]),
     (layers.StartToken, {}, [TOKENS]),
     (layers.StdConv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}, [IMAGE]),
+    (layers.StdConv2D, {"filters": 4, "kernel_size": 1, "epsilon": 0.0, "variance_epsilon": 1e-5}, [IMAGE]),
     (layers.StochasticDepth, {"rate": 0.3, "seed": 1}, [TOKENS]),
     (layers.CausalBias, {}, [TOKENS]),
     (layers.TokenPaddingBias, {"pad_id": 3}, [Ids((5,))]),
@@ -120,7 +121,7 @@ MODELS = [
         {**SMALL, "pooling": "gap", "norm_after_pooling": True, "pre_norm": True, "class_names": [*"abcde"]},
         [IMAGE],
     ),
-    (VIT, {**SMALL, "image_size": (None, None), "position_grid": (3, 3)}, [IMAGE]),
+    (VIT, {**SMALL, "image_size": (None, None), "position_grid": (3, 3), "norm_epsilon": 1e-5}, [IMAGE]),
     (VIT, {**SMALL, **HYBRID, "resnet": (1,), "image_size": 16}, [IMAGE]),
     (VIT, {**SMALL, **NO_TRANSFORMER}, [IMAGE]),
     (
@@ -144,7 +145,7 @@ ORDERED = {"images": IMAGE, "order": Sources((4,))}
 MODELS.append((keras_vit.MaskedAutoencoder, {"encoder": ENCODER, **DECODER}, [ORDERED]))
 PIXELS = {**ENCODER, "image_size": (4, 5), "patch_size": 1, "pooling": "gap", "palette": 7, "causal": True}
 MODELS += [
-    (keras_vit.PixelTransformer, {**PIXELS, "num_classes": 5}, [(4, 5, 3)]),
+    (keras_vit.PixelTransformer, {**PIXELS, "num_classes": 5, "norm_epsilon": 1e-5}, [(4, 5, 3)]),
     (keras_vit.ImageGPT, {"encoder": PIXELS}, [(4, 5, 3)]),
 ]
 HEAD = {"out_dim": 6, "hidden_dim": 9, "bottleneck_dim": 5, "num_local": 3, "local_size": 8}
@@ -163,14 +164,14 @@ MODELS += [
 TEXT = {"vocabulary_size": 11, "length": 5, "hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
 TOWERS = {"image": ENCODER, "text": TEXT, "text_projection": 12, "projection_bias": True}
 MODELS += [
-    (keras_vit.TextTransformer, {**TEXT, "causal": True, "pooling": "argmax"}, [Ids((5,))]),
+    (keras_vit.TextTransformer, {**TEXT, "pooling": "argmax", "norm_epsilon": 1e-5}, [Ids((5,))]),
     (
         keras_vit.TextTransformer,
         {**TEXT, "causal": True, "pooling": "first", "norm_after_residual": True, "pad_id": 0},
         [Ids((5,))],
     ),
     (keras_vit.ImageTextModel, TOWERS, [{"images": IMAGE, "ids": Ids((5,))}]),
-    (keras_vit.PackedVisionTransformer, PACKED, [PATCHES]),
+    (keras_vit.PackedVisionTransformer, {**PACKED, "norm_epsilon": 1e-5}, [PATCHES]),
 ]
 CASES = LAYERS + MODELS
 IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
@@ -263,6 +264,8 @@ def test_the_configuration_has_every_argument_and_restores_the_layer(cls, argume
     if not issubclass(cls, KERAS):
         assert {*config} <= accepted
     assert {*arguments} <= {*config}
+    numbers = {name: value for name, value in arguments.items() if isinstance(value, float)}
+    assert {name: config[name] for name in numbers} == numbers
 
 
 @pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 16 if ON_JAX else 4))
