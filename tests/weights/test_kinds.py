@@ -5,7 +5,6 @@ from reference.small import small
 
 from keras_vit import from_pretrained
 from keras_vit.models import ImageSegmenter, ImageTextModel, MaskedPatchPredictor, VisionTransformer
-from keras_vit.weights.kinds import parts_of
 
 TEXT = {"vocabulary_size": 9, "length": 4, "num_layers": 1, "mlp_dim": 24, "num_heads": 2}
 
@@ -39,19 +38,6 @@ def test_each_kind_of_file_becomes_the_class_asked_for(stored, cls, own, encoder
     assert found == dict.fromkeys(own, cls) | dict.fromkeys(encoder, VisionTransformer)
 
 
-@pytest.mark.parametrize(
-    ("stored", "kind", "message"),
-    [
-        ("classifier", "segmenter", r"expected a segmenter's file, or its head in segmenter=\{…\}"),
-        ("classifier", "image_text", "holds a VisionTransformer; expected one with a text tower"),
-        ("segmenter", "pretrainer", "holds a ImageSegmenter; expected one trained without labels"),
-    ],
-)
-def test_a_file_of_another_kind_is_refused(stored, kind, message, files):
-    with pytest.raises(ValueError, match=message):
-        from_pretrained(files / f"{stored}.keras", kind=kind)
-
-
 def test_a_classifier_is_made_of_a_segmenters_encoder(files):
     model = from_pretrained(files / "segmenter.keras", kind="classifier", num_classes=3)
     assert model.num_classes == 3 and model.class_names is None
@@ -81,8 +67,3 @@ def test_the_arguments_of_version_0_1_are_kinds(files):
 def test_arguments_for_two_kinds_are_refused(wrong, message, files):
     with pytest.raises(ValueError, match=message):
         from_pretrained(files / "segmenter.keras", **wrong)
-
-
-def test_a_model_that_no_layout_has_is_refused():
-    with pytest.raises(ValueError, match="got a MaskedPatchPredictor, whose `encoder` can be saved"):
-        parts_of(MaskedPatchPredictor(small(num_classes=None)))
