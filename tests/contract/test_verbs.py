@@ -190,6 +190,7 @@ def pushed(model, folder, _):
         options = dict(re.findall(r'(kind)="(\w+)"', arguments))
         again = keras_vit.from_pretrained(repository, **options, **sized(model))
     assert type(again) is type(model)
+    assert_same_arrays(plain_arrays(again), plain_arrays(model))
     names = json.loads(files["config.json"]).get("architectures")
     assert names is None or isinstance(model, VIT) or f"{names[0]}.from_pretrained" in card
 
