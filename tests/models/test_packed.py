@@ -109,13 +109,3 @@ def test_other_options_are_refused(options, message):
 def test_a_packing_preprocessing_needs_a_packed_model(model):
     with pytest.raises(ValueError, match="'max_num_patches': None"):
         VisionTransformer(**{**SMALL, "image_size": (None, None), "preprocessing": model.preprocessing})
-
-
-def test_what_needs_images_of_one_size_is_refused(model, images):
-    batch, message = model.preprocessing(images), "needs images of one size; .* load it with an image_size"
-    with pytest.raises(ValueError, match=message):
-        model.feature_extractor("tokens", grid=True)
-    with pytest.raises(ValueError, match=message):
-        keras_vit.inspection.attention_maps(model, batch)
-    similarity = keras_vit.inspection.position_similarity(model)  # of the stored grid
-    assert similarity.shape == (3, 3, 3, 3)
