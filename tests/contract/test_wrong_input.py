@@ -291,6 +291,8 @@ CALLS = {
     "headless.classify(IMAGE)": "this model has no classification head",
     "model.feature_extractor('encodr_norm')": "(did you mean 'encoder_norm'?)",
     "model.feature_extractor([])": "expected stages among",
+    "model.feature_extractor('logits', grid=True)": "'logits' holds no grid",
+    "model.classify(IMAGE, task='segmentation')": "classes of whole images; got 'segmentation'",
     "keras_vit.dense_features(model, 'none.png')": "no such image file: none.png",
     "keras_vit.dense_features(model, IMAGE, blocks=(99,))": "blocks must be increasing numbers from 0 to 0",
     "data.load_dataset('digit')": "(did you mean 'digits'?)",
