@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import vit_numpy
 from reference.comparing import arrays, assert_close, numpy, randomize
 from reference.small import images_for, one_block
 
@@ -17,23 +16,6 @@ from keras_vit.layers import (
     StochasticDepth,
     attention,
 )
-
-OPTIONS = [
-    {},
-    {"activation": "gelu_erf", "norm_epsilon": 1e-5},
-    {"activation": "quick_gelu", "qkv_bias": False},
-    {"layer_scale": 0.1},
-]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_the_block_computes_the_published_equations(options, rng):
-    tokens = rng.standard_normal((2, 5, 12)).astype("float32")
-    layer = EncoderBlock(3, 20, **options, name="b")
-    layer.build(tokens.shape)
-    w = arrays(randomize(layer))
-    settings = {**vit_numpy.PLAIN, **options}
-    assert_close(layer(tokens), vit_numpy.block(w, "b", tokens.astype("float64"), settings))
 
 
 def test_norms_after_the_residuals_are_of_the_sums(rng):
