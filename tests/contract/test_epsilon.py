@@ -18,7 +18,6 @@ from keras_vit.layers.rotary import rotary_options
 from keras_vit.layers.segmentation_head import UpscaleBlock
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.variants import FAMILIES, parse_variant
-from keras_vit.weights import save_weights
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS, open_clip, timm_config
 from keras_vit.weights.layouts.huggingface_config import options_of
@@ -233,44 +232,6 @@ def test_arrays_of_timm_show_an_epsilon_of_1e_5(name):
     assert LAYOUTS["timm"].implied(keys, {"rotary": rotary})["norm_epsilon"] == 1e-5
 
 
-NORMAL = {**SENTENCES, "norm_epsilon": 1e-6}
-CLIP = {
-    **{"image": {**BARE, "pre_norm": True, "norm_epsilon": 1e-5}},
-    **{"text": {**SENTENCES, "causal": True, "pooling": "argmax", "norm_epsilon": 1e-5}},
-    **{"objective": "softmax", "image_projection": 6, "text_projection": 6},
-}
-SIGLIP = {
-    "image": {**BARE, "pooling": "map", "prefix_positions": False, "norm_epsilon": 1e-6},
-    **{"text": NORMAL, "text_projection": 12, "projection_bias": True},
-}
-LIT = {**SIGLIP, "image": {**BARE, "norm_epsilon": 1e-6}, "objective": "softmax"}
-BERT = {
-    **{**SENTENCES, "length": 16, "num_heads": 1, "norm_epsilon": 1e-12, "pooling": "first"},
-    **{"norm_after_residual": True, "pad_id": 0},
-}
-# The text tower of flax's and transformers' defaults, of open_clip's (`torch.nn.LayerNorm`) and of
-# flaxformer's BERT.
-TWO_TOWERS = {
-    "big_vision": ("model.npz", SIGLIP, (1e-6, 1e-6)),
-    "vit_jax": ("model.npz", {**LIT, "text": BERT}, (1e-6, 1e-12)),
-    "huggingface": ("folder", SIGLIP, (1e-6, 1e-6)),
-    "open_clip": ("folder", CLIP, (1e-5, 1e-5)),
-}
-
-
-@pytest.mark.parametrize("layout", TWO_TOWERS)
-def test_both_towers_have_the_epsilon_of_their_project_without_a_configuration(layout, tmp_path):
-    name, arguments, expected = TWO_TOWERS[layout]
-    path = save_weights(keras_vit.ImageTextModel(**arguments), tmp_path / name, layout)
-    for file in path.parent.glob("*.json"):
-        file.unlink()
-    checkpoint = read_checkpoint(path, num_heads=3, activation="gelu_tanh", kind="image_text")
-    assert (
-        checkpoint.arguments["norm_epsilon"],
-        checkpoint.model_options["text"]["norm_epsilon"],
-    ) == expected
-
-
 @pytest.mark.parametrize("settings, expected", [({}, 1e-5), ({"norm_kwargs": {"eps": 1e-7}}, 1e-7)])
 def test_the_configuration_of_open_clip_says_the_epsilon_of_each_tower(settings, expected, tmp_path):
     tower = {"width": 64, "layers": 1, **settings}
@@ -287,16 +248,6 @@ def test_open_clip_has_towers_of_timm_with_its_epsilon_only(epsilon):
     config = vit(pooling="map", prefix_positions=False, norm_epsilon=epsilon).get_config()
     conflicts = [reason for reason in LAYOUTS["open_clip"].unsupported(config) if "norm_epsilon" in reason]
     assert bool(conflicts) == (epsilon != 1e-6)
-
-
-@pytest.mark.parametrize("layout, arguments", [("huggingface", SIGLIP), ("open_clip", CLIP)])
-def test_the_configuration_of_two_towers_keeps_the_epsilon_of_each(layout, arguments, tmp_path):
-    towers = {name: {**arguments[name], "norm_epsilon": x} for name, x in (("image", IMAGE), ("text", TEXT))}
-    path = save_weights(keras_vit.ImageTextModel(**{**arguments, **towers}), tmp_path / "folder", layout)
-    path.with_suffix(".json").unlink()  # ours
-    checkpoint = read_checkpoint(path, num_heads=3, kind="image_text")
-    found = checkpoint.arguments["norm_epsilon"], checkpoint.model_options["text"]["norm_epsilon"]
-    assert found == (IMAGE, TEXT)
 
 
 # The authors' code, and timm 1.0.31; of the others 1e-6. ImageGPT's is that of OpenAI's `norm` (1e-5).

@@ -238,3 +238,34 @@ def test_without_its_configuration_a_clip_of_open_clip_is_read_as_openais(writte
     assert (again.text.causal, again.text.pooling, again.text.num_heads) == (True, "argmax", 1)
     with pytest.raises(ValueError, match="'open_clip' cannot express this model: no text tower"):
         save_weights(model.image, tmp_path / "image", "open_clip")
+
+
+# `norm_epsilon` of the image and the text tower: of flax and transformers, of `torch.nn.LayerNorm`, and of
+# flaxformer's BERT.
+EPSILONS = {
+    **dict.fromkeys(("huggingface, SigLIP", "big_vision"), (1e-6, 1e-6)),
+    **{"open_clip, CLIP": (1e-5, 1e-5), "LiT with BERT": (1e-6, 1e-12)},
+}
+
+
+def epsilons(path):
+    read = checkpoint.read_checkpoint(path, num_heads=3, activation="gelu_tanh", kind="image_text")
+    return read.arguments["norm_epsilon"], read.model_options["text"]["norm_epsilon"]
+
+
+@pytest.mark.parametrize("name", EPSILONS)
+def test_without_a_configuration_both_towers_have_the_epsilon_of_their_project(name, written, tmp_path):
+    path = changed(written(name)[0], tmp_path, lambda stored: None)
+    for file in tmp_path.glob("*.json"):
+        file.unlink()
+    assert epsilons(path) == EPSILONS[name]
+
+
+@pytest.mark.parametrize("name", ["huggingface, SigLIP", "open_clip, CLIP"])
+def test_a_configuration_keeps_the_epsilon_of_each_tower(name, tmp_path):
+    file, layout, arguments = FILES[name]
+    towers = {"image": {**arguments["image"], "norm_epsilon": 3e-4}}
+    towers["text"] = {**arguments["text"], "norm_epsilon": 7e-4}
+    path = save_weights(ImageTextModel(**{**arguments, **towers}), tmp_path / file, layout)
+    path.with_suffix(".json").unlink()  # ours
+    assert epsilons(path) == (3e-4, 7e-4)
