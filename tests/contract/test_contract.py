@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from made.sampling import some
 from reference.comparing import assert_close, float_weights, numpy, randomize, without_initial_values
-from reference.small import HYBRID, NO_TRANSFORMER, SMALL
+from reference.small import DECODER, HEAD, HYBRID, NO_TRANSFORMER, PACKED, PIXELS, SMALL, TEXT
 
 import keras_vit
 from keras_vit import layers, preprocessing, variants
@@ -132,7 +132,6 @@ MODELS = [
     (VIT, {**SMALL, "rotary": "mixed", "norm": "rms", "qk_norm": True, "linear_bias": False}, [IMAGE]),
     (VIT, {**SMALL, "relative_positions": True, "key_bias": False, "image_size": (16, 19)}, [(16, 19, 3)]),
 ]
-PACKED = {**SMALL, "image_size": (None, None), "max_num_patches": 5, "position_grid": 2, "pooling": "map"}
 PATCHES = {"patches": (5, 8 * 8 * 3), "grids": Grids((2,))}
 ENCODER = {**SMALL, "num_classes": None}
 MASKED = {"images": IMAGE, "sources": Sources((4,))}
@@ -140,17 +139,15 @@ MODELS += [
     (keras_vit.MaskedPatchPredictor, {"encoder": ENCODER}, [MASKED]),
     (keras_vit.MaskedPatchPredictor, {"encoder": ENCODER, "target": "downsized"}, [MASKED]),
 ]
-DECODER = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
 ORDERED = {"images": IMAGE, "order": Sources((4,))}
 MODELS.append((keras_vit.MaskedAutoencoder, {"encoder": ENCODER, **DECODER}, [ORDERED]))
-PIXELS = {**ENCODER, "image_size": (4, 5), "patch_size": 1, "pooling": "gap", "palette": 7, "causal": True}
+RECTANGLE = {**ENCODER, **PIXELS, "image_size": (4, 5)}
 MODELS += [
-    (keras_vit.PixelTransformer, {**PIXELS, "num_classes": 5, "norm_epsilon": 1e-5}, [(4, 5, 3)]),
-    (keras_vit.ImageGPT, {"encoder": PIXELS}, [(4, 5, 3)]),
+    (keras_vit.PixelTransformer, {**RECTANGLE, "num_classes": 5, "norm_epsilon": 1e-5}, [(4, 5, 3)]),
+    (keras_vit.ImageGPT, {"encoder": RECTANGLE}, [(4, 5, 3)]),
 ]
-HEAD = {"out_dim": 6, "hidden_dim": 9, "bottleneck_dim": 5, "num_local": 3, "local_size": 8}
 VIEWS = {"global_views": (2, *IMAGE), "local_views": (3, 8, 8, 3)}
-MODELS.append((keras_vit.DINO, {"encoder": {**ENCODER, "num_layers": 1}, **HEAD}, [VIEWS]))
+MODELS.append((keras_vit.DINO, {"encoder": {**ENCODER, "num_layers": 1}, **HEAD, "num_local": 3}, [VIEWS]))
 SEGMENTER = {"encoder": ENCODER, "num_classes": 5}
 QUERIES = {**SEGMENTER, "head": "mask", "num_queries": 6, "query_blocks": 1}
 MODELS += [
@@ -161,7 +158,6 @@ MODELS += [
     ),
     (keras_vit.ImageSegmenter, QUERIES, [IMAGE]),
 ]
-TEXT = {"vocabulary_size": 11, "length": 5, "hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
 TOWERS = {"image": ENCODER, "text": TEXT, "text_projection": 12, "projection_bias": True}
 MODELS += [
     (keras_vit.TextTransformer, {**TEXT, "pooling": "argmax", "norm_epsilon": 1e-5}, [Ids((5,))]),
@@ -171,7 +167,7 @@ MODELS += [
         [Ids((5,))],
     ),
     (keras_vit.ImageTextModel, TOWERS, [{"images": IMAGE, "ids": Ids((5,))}]),
-    (keras_vit.PackedVisionTransformer, {**PACKED, "norm_epsilon": 1e-5}, [PATCHES]),
+    (keras_vit.PackedVisionTransformer, {**SMALL, **PACKED, "norm_epsilon": 1e-5}, [PATCHES]),
 ]
 CASES = LAYERS + MODELS
 IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]

@@ -10,7 +10,7 @@ import re
 
 import pytest
 from made.checkpoints import base
-from reference.small import HYBRID, SMALL
+from reference.small import DECODER, HEAD, HYBRID, PACKED, PIXELS, SMALL, TEXT
 
 import keras_vit
 from keras_vit import layers
@@ -24,20 +24,13 @@ from keras_vit.weights.layouts.huggingface_config import options_of
 from keras_vit.weights.layouts.huggingface_models import TWO_TOWERS as TEXT_TYPES
 from keras_vit.weights.layouts.huggingface_types import TYPES
 
-IMAGE, TEXT = 3e-4, 7e-4  # of the image and the text tower, and of nothing else
-BARE = {**SMALL, "num_layers": 1, "num_classes": None, "norm_epsilon": IMAGE}
+OF_IMAGES, OF_TEXTS = 3e-4, 7e-4  # of the image and the text tower, and of nothing else
+BARE = {**SMALL, "num_layers": 1, "num_classes": None, "norm_epsilon": OF_IMAGES}
 ALL_NORMS = {
     **{"pre_norm": True, "patch_norm": True, "qk_norm": True, "attention_sub_norm": True},
     **{"mlp_sub_norm": True, "pooling": "map"},
 }
-PACKED = {"image_size": (None, None), "max_num_patches": 4, "position_grid": 2, "pooling": "map"}
-PIXELS = {"image_size": 4, "patch_size": 1, "pooling": "gap", "palette": 7, "causal": True}
-SENTENCES = {
-    **{"vocabulary_size": 11, "length": 5, "hidden_size": 12, "num_layers": 1, "mlp_dim": 20},
-    **{"num_heads": 3, "norm_epsilon": TEXT},
-}
-DECODER = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
-HEADS = {"out_dim": 6, "hidden_dim": 9, "bottleneck_dim": 5, "num_local": 1, "local_size": 8}
+SENTENCES = {**TEXT, "norm_epsilon": OF_TEXTS}
 
 
 def stem(norm, epsilon, variance_epsilon):
@@ -77,7 +70,7 @@ KINDS = {
     "iGPT": (lambda: keras_vit.ImageGPT({**BARE, **PIXELS, "norm": "rms"}), {}),
     "masked patches": (lambda: keras_vit.MaskedPatchPredictor(BARE), {}),
     "MAE": (lambda: keras_vit.MaskedAutoencoder(BARE, **DECODER), {}),
-    "DINO": (lambda: keras_vit.DINO(BARE, **HEADS), {}),
+    "DINO": (lambda: keras_vit.DINO(BARE, **HEAD), {}),
     "linear head with a layer norm": (lambda: segmenter("linear", head_norm="layer"), {"head_norm": 1e-6}),
     "linear head with a batch norm": (lambda: segmenter("linear", head_norm="batch"), {"head_norm": 1e-5}),
     "upscaling head": (lambda: segmenter("up", decoder_size=8), {"upscale_0/norm": 1e-6}),
@@ -105,7 +98,7 @@ def epsilons(model):
 def test_each_norm_of_each_kind_of_model_has_its_epsilon(kind):
     make, others = KINDS[kind]
     found = epsilons(make())
-    assert found == {path: TEXT if path.startswith("text/") else IMAGE for path in found} | others
+    assert found == {path: OF_TEXTS if path.startswith("text/") else OF_IMAGES for path in found} | others
     assert any(path.endswith("encoder_block_0/attention_norm") for path in found)
 
 

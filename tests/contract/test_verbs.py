@@ -18,7 +18,7 @@ from made.folders import write_masks
 from made.servers import asked_hub
 from PIL import Image
 from reference.comparing import assert_same_arrays, randomize
-from reference.small import HYBRID, NO_TRANSFORMER, SMALL
+from reference.small import DECODER, HEAD, HYBRID, NO_TRANSFORMER, PACKED, PIXELS, SMALL, TEXT
 
 import keras_vit
 from keras_vit import evaluation, export, inspection
@@ -41,18 +41,10 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3), "uint8")
 ONE = {**SMALL, "num_layers": 1, "num_classes": 10, "mlp_dim": 24, "activation": "gelu_erf"}
 BARE = {**ONE, "num_classes": None}
 ANY_SIZE = {"image_size": (None, None), "position_grid": 2}
-PACKED = {**ANY_SIZE, "max_num_patches": 5, "pooling": "map"}
-PIXELS = {
-    **{"image_size": (4, 4), "patch_size": 1, "pooling": "gap", "palette": 7, "causal": True},
-    **{"norm": "rms"},
-}
-TEXT = {"vocabulary_size": 11, "length": 5, "hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
 TOWERS = {"text": TEXT, "text_projection": 12, "projection_bias": True}
-DECODER = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
 QUERIES = {"head": "mask", "num_queries": 3, "query_blocks": 1}
 DINOV2 = {**BARE, "mlp_dim": 48, "layer_scale": 0.1, "prefix_positions": False}
 MAP = {**BARE, "pooling": "map", "prefix_positions": False}
-HEADS = {"out_dim": 6, "hidden_dim": 9, "bottleneck_dim": 5, "num_local": 1, "local_size": 8}
 VIT, SEGMENTER, PAIR = keras_vit.VisionTransformer, keras_vit.ImageSegmenter, keras_vit.ImageTextModel
 KINDS = {
     "classifier": (VIT, ONE),
@@ -66,11 +58,11 @@ KINDS = {
     "patches": (VIT, {**ONE, **NO_TRANSFORMER}),
     "any size": (VIT, {**ONE, **ANY_SIZE}),
     "packed": (keras_vit.PackedVisionTransformer, {**ONE, **PACKED}),
-    "palette": (keras_vit.PixelTransformer, {**ONE, **PIXELS}),
-    "iGPT": (keras_vit.ImageGPT, {"encoder": {**BARE, **PIXELS}}),
+    "palette": (keras_vit.PixelTransformer, {**ONE, **PIXELS, "norm": "rms"}),
+    "iGPT": (keras_vit.ImageGPT, {"encoder": {**BARE, **PIXELS, "norm": "rms"}}),
     "masked patches": (keras_vit.MaskedPatchPredictor, {"encoder": BARE}),
     "MAE": (keras_vit.MaskedAutoencoder, {"encoder": BARE, **DECODER}),
-    "DINO": (keras_vit.DINO, {"encoder": BARE, **HEADS}),
+    "DINO": (keras_vit.DINO, {"encoder": BARE, **HEAD}),
     "segmenter": (SEGMENTER, {"encoder": BARE, "num_classes": 11}),
     "any-size segmenter": (SEGMENTER, {"encoder": {**BARE, **ANY_SIZE}, "num_classes": 11}),
     "EoMT": (SEGMENTER, {"encoder": DINOV2, "num_classes": 11, **QUERIES}),
@@ -323,7 +315,7 @@ VERBS = {
     ),
     "train igpt": (trained_from("igpt"), {"palette", "iGPT"}),
     "train dino": (
-        trained_from("dino", pretrainer=HEADS),
+        trained_from("dino", pretrainer=HEAD),
         TRAINED - {"patches", "palette", "iGPT", "any size", "any-size segmenter", "tokens"},
     ),
 }

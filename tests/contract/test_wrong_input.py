@@ -11,7 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
 import pytest
-from reference.small import one_block
+from reference.small import PACKED, one_block
 
 import _keras_vit_cli
 import keras_vit
@@ -349,8 +349,7 @@ CALLS = {
 @pytest.fixture(scope="module")
 def paths(places):
     one_block(num_classes=None).save(places / "headless.keras")
-    packed = {"image_size": (None, None), "position_grid": 2, "max_num_patches": 6, "pooling": "map"}
-    one_block(num_classes=2, **packed).save(places / "packed.keras")
+    one_block(num_classes=2, **PACKED).save(places / "packed.keras")
     (places / "file.txt").write_text("hello")
     (places / "empty").mkdir()
     (places / "photos").mkdir()

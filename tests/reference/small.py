@@ -17,6 +17,12 @@ SMALL = {
     "num_heads": 3,
     "num_classes": 5,
 }
+# What small models of other classes have, alone or around SMALL.
+PACKED = {"image_size": (None, None), "max_num_patches": 5, "position_grid": 2, "pooling": "map"}
+PIXELS = {"image_size": (4, 4), "patch_size": 1, "pooling": "gap", "palette": 7, "causal": True}
+TEXT = {"vocabulary_size": 11, "length": 5, "hidden_size": 12, "num_layers": 1, "mlp_dim": 20, "num_heads": 3}
+DECODER = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
+HEAD = {"out_dim": 6, "hidden_dim": 9, "bottleneck_dim": 5, "num_local": 1, "local_size": 8}
 # Fields of a recipe whose runs are interrupted: a checkpoint every second step, and state of every kind.
 INTERRUPTED = {
     **{"warmup_steps": 2, "eval_every": 4, "checkpoint_every": 2, "seed": 1},
