@@ -23,6 +23,7 @@ import h5py
 import numpy as np
 import pytest
 from made.checkpoints import base
+from made.damage import damaged
 from reference.small import small
 
 CANARY = pathlib.Path(tempfile.gettempdir()) / f"keras-vit-canary-{os.getpid()}"  # written by code in a file
@@ -71,21 +72,11 @@ def damages(container, expected):
     def cut(rng):
         return sound(container)[: rng.integers(len(sound(container)))]
 
-    @kind(container, expected, 20)
-    def flipped(rng):
-        content = bytearray(sound(container))
-        start, stop = chosen(rng, [(0, 64), (0, len(content)), (len(content) - 256, len(content))])
-        for place in rng.integers(start, stop, rng.integers(1, 6)):
-            content[place] ^= 1 << rng.integers(8)
-        return bytes(content)
-
-    @kind(container, expected, 20)
-    def replaced(rng):
-        """A few bytes overwritten, removed or inserted."""
-        content, size = sound(container), int(rng.integers(1, 64))
-        start = int(rng.integers(len(content)))
-        put = chosen(rng, [b"", b"\0" * size, b"\xff" * size, rng.bytes(size), content[:size] * 2])
-        return content[:start] + put + content[start + size :]
+    @kind(container, expected, 40)
+    def changed(rng):
+        """From the start of the file, or from its end, where a zip has its directory."""
+        step = chosen(rng, [1, -1])
+        return damaged(sound(container)[::step], rng)[::step]
 
 
 for _container in ("npz", "safetensors", "pth", "keras", "tar.gz"):
@@ -290,13 +281,8 @@ def keras_weights(rng):
 @kind("keras", "any", 40)
 def keras_weights_damaged(rng):
     """Damaged HDF5 under a correct checksum."""
-    content = bytearray(members()["model.weights.h5"])
-    if rng.integers(3) == 0:
-        content = content[: rng.integers(len(content))]
-    else:
-        for place in rng.integers(0, chosen(rng, [200, 4000, len(content)]), rng.integers(1, 9)):
-            content[place] ^= 1 << rng.integers(8)
-    return keras_file({"model.weights.h5": bytes(content)})
+    content = damaged(members()["model.weights.h5"], rng, chosen(rng, [200, 4000]))
+    return keras_file({"model.weights.h5": content})
 
 
 @kind("keras", "sound", 30)
