@@ -1,7 +1,8 @@
 """The number of parameters of every published model, from its authors' tests and code.
 
-Models with at least 100 million parameters are built with one and with two blocks: the count is linear in the
-depth. Their variables are not initialized, which would take most of the time.
+Those of `FAMILIES` are compared with the authors' modules in tests/peers/test_variants_timm.py. Models with
+at least 100 million parameters are built with one and with two blocks: the count is linear in the depth.
+Their variables are not initialized, which would take most of the time.
 """
 
 import math
@@ -9,11 +10,10 @@ import math
 import keras
 import pytest
 from made.sampling import some
-from reference.parameter_counts import FAMILY_COUNTS
 
 from keras_vit import VisionTransformer
 from keras_vit.models.vit.geometry import grid_shape
-from keras_vit.variants import PUBLISHED, STEMS, VARIANTS, cost, parse_variant
+from keras_vit.variants import FAMILIES, PUBLISHED, STEMS, VARIANTS, cost, parse_variant
 
 pytestmark = pytest.mark.tensorflow_only("a count is the same on every backend, and JAX is slow to build")
 
@@ -54,6 +54,12 @@ HEADLESS = {  # `big_vision`, patch 14, 224 pixels, no head: pooled by mean and 
     "G-opt": (1_663_302_144, 1_697_925_632),
     "e": (3_805_417_728, 3_873_342_720),
 }
+VIT_5 = {  # github.com/wangf3014/ViT-5: 224 pixels, no head
+    "ViT-5-S/16": 21_654_144,
+    "ViT-5-B/16": 85_774_080,
+    "ViT-5-L/16": 303_233_024,
+    "ViT-5-XL/16": 447_352_128,
+}
 OTHERS = {  # published without counts at 16 pixels: computed by hand from those at 14 pixels in HEADLESS.
     # The kernel has 60·3·width more parameters, the table (256 - 196)·width fewer.
     name: tuple(count + 180 * width - 60 * width for count in HEADLESS[name.split("/")[0]])
@@ -69,7 +75,8 @@ CASES = [
     *((f"{n}/14", k, {"pooling": p}) for n, c in HEADLESS.items() for p, k in zip(("gap", "map"), c)),
     *((name, k, {"pooling": p}) for name, c in OTHERS.items() for p, k in zip(("gap", "map"), c)),
 ]
-FAMILY_CASES = [(name, k, {"image_size": size}) for name, (size, k) in FAMILY_COUNTS.items()]
+FAMILY_NAMES = [f"{family}-{size}" for family, (_, sizes) in FAMILIES.items() for size in sizes]
+FAMILY_CASES = [(name, cost(name, num_classes=None)["parameters"], {}) for name in FAMILY_NAMES]
 
 
 @pytest.mark.parametrize("name, count, options", [*some(CASES, 7), *some(FAMILY_CASES, 60)])
@@ -90,12 +97,12 @@ def test_a_published_model_has_its_published_number_of_parameters(name, count, o
         assert one + (every - 1) * (two - one) + some_heads * (three - one) == count
 
 
-@pytest.mark.parametrize("name", [*OFFICIAL, *FAMILY_COUNTS])
+@pytest.mark.parametrize("name", [*OFFICIAL, *VIT_5])
 def test_the_cost_of_a_variant_has_its_number_of_parameters(name):
-    size, classes, count = 224, 1000, OFFICIAL.get(name, (0,))[0]
-    if name in FAMILY_COUNTS:
-        classes, (size, count) = None, FAMILY_COUNTS[name]
-    assert cost(name, size, classes)["parameters"] == count
+    if name in VIT_5:
+        assert cost(name, num_classes=None)["parameters"] == VIT_5[name]
+    else:
+        assert cost(name)["parameters"] == OFFICIAL[name][0]
 
 
 def test_the_cost_at_a_size_that_the_patch_does_not_divide_is_the_models():
@@ -124,6 +131,6 @@ def test_an_initialized_model_has_the_same_count():
 
 def test_every_published_name_and_size_has_a_count():
     at_14 = {f"{n}/14" for n in ("So400m", "H", "g", "G", "e")}
-    assert {*PUBLISHED} == {*OFFICIAL, *OTHERS, *FAMILY_COUNTS} | at_14
+    assert {*PUBLISHED} == {*OFFICIAL, *OTHERS, *FAMILY_NAMES} | at_14
     assert {*VARIANTS} == {*HEADLESS}
     assert {*STEMS} == {f"{n.split('+')[0]}+/{n.split('/')[1]}" for n in OFFICIAL if "+" in n}
