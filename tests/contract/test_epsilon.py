@@ -14,7 +14,6 @@ from reference.small import DECODER, HEAD, HYBRID, PACKED, PIXELS, SMALL, TEXT
 
 import keras_vit
 from keras_vit import layers
-from keras_vit.layers.rotary import rotary_options
 from keras_vit.layers.segmentation_head import UpscaleBlock
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.variants import FAMILIES, parse_variant
@@ -181,22 +180,6 @@ def test_files_without_a_configuration_have_the_epsilon_of_their_project(name, t
     path = checkpoint.write(tmp_path / "file", metadata={})
     arguments = read_checkpoint(path, **checkpoint.stored_options).arguments
     assert arguments["norm_epsilon"] == WITHOUT_CONFIGURATION[name]
-
-
-# timm's arrays of architectures with 1e-5: CLIP, AIMv2 and BEiT-3. DINOv3's need its rotary positions.
-ARRAYS = {
-    "CLIP": ["pre_norm/gamma"],
-    "AIMv2": ["patch_norm/gamma"],
-    "BEiT-3": ["encoder_block_0/attention/output_norm/gamma", "encoder_block_0/mlp/dense_0/kernel"],
-    "DINOv3": ["encoder_block_0/attention_norm/beta"],
-}
-
-
-@pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_of_timm_show_an_epsilon_of_1e_5(name):
-    keys = {key: key for key in ARRAYS[name]}
-    rotary = rotary_options("dinov3") if name == "DINOv3" else None
-    assert LAYOUTS["timm"].implied(keys, {"rotary": rotary})["norm_epsilon"] == 1e-5
 
 
 @pytest.mark.parametrize("settings, expected", [({}, 1e-5), ({"norm_kwargs": {"eps": 1e-7}}, 1e-7)])
