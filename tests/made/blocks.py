@@ -1,7 +1,6 @@
 """The code blocks of a page, run in a new folder with the files that pages name."""
 
 import contextlib
-import pathlib
 import shlex
 import shutil
 import traceback
@@ -34,12 +33,12 @@ def run_page(folder, blocks, files):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, folder / name)
     names = {}
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.chdir(folder))
-        stack.enter_context(
-            contextlib.redirect_stdout(stack.enter_context(pathlib.Path("out.txt").open("w")))
-        )
-        stack.enter_context(warnings.catch_warnings(action="ignore"))  # which are no errors for users
+    with (
+        contextlib.chdir(folder),
+        (folder / "out.txt").open("w") as output,
+        contextlib.redirect_stdout(output),
+        warnings.catch_warnings(action="ignore"),  # which are no errors for users
+    ):
         for language, block in blocks:
             try:
                 _run(language, block, names)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import sys
+from unittest import mock
 
 import nbformat
 from nbclient import NotebookClient
@@ -51,20 +52,10 @@ def executed(path, folder, parameters=None, again=None, timeout=600):
     inherited = {k: value for k, value in os.environ.items() if not k.startswith(("TF_", "PYTEST_"))}
     changed = {name: str(folder / name.lower()) for name in ELSEWHERE}
     environment = {**inherited, **changed, "JUPYTER_PATH": str(folder / "jupyter")}
-    kept = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(environment)
-    try:
-        client = NotebookClient(
-            notebook,
-            timeout=timeout,
-            kernel_name="python3",
-            resources={"metadata": {"path": str(folder / "work")}},
-        )
+    resources = {"metadata": {"path": str(folder / "work")}}
+    with mock.patch.dict(os.environ, environment, clear=True):
+        client = NotebookClient(notebook, timeout=timeout, kernel_name="python3", resources=resources)
         return client.execute(env=environment)
-    finally:
-        os.environ.clear()
-        os.environ.update(kept)
 
 
 def _assignments(parameters):
