@@ -15,7 +15,7 @@ JAX_TESTS_FULL := tests/contract/test_contract.py tests/training/test_jax_run.py
 	$(addprefix tests/models/,vit pretraining/test_masked_patch_predictor.py test_saving.py) \
 	tests/engine/test_distributed_model.py
 
-.PHONY: help quickstart lint test test-full benchmark wheels docs docs-figures litert-js format url
+.PHONY: help quickstart lint test test-full benchmark wheels docs docs-figures litert-js stubs format url
 help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, plot, export and reload it"
 	@echo "make test         ruff, the fast tests on TensorFlow with coverage, and a sample of them on JAX"
@@ -25,6 +25,7 @@ help:
 	@echo "make docs         fill the parser's options into docs/cli.md, and build the manual into site/"
 	@echo "make docs-figures redraw the manual's figures: six minutes of training, and Chromium for three of them"
 	@echo "make litert-js    fetch LiteRT.js from npm into export/web/litert, for the pages of export"
+	@echo "make stubs        write the stubs for type checkers from the code"
 	@echo "make url          copy the repository's URL from setup.py into README and the notebooks"
 	@echo "make format       fix what ruff can fix, and format the code"
 
@@ -95,6 +96,9 @@ litert-js:
 		--outfile=$(CURDIR)/export/web/litert/litert.js
 	for part in js wasm; do gzip -9 -n < build/litert/node_modules/@litertjs/core/wasm/litert_wasm_compat_internal.$$part \
 		> export/web/litert/litert_wasm.$$part.gz || exit 1; done
+
+stubs: .venv/dev
+	PYTHONPATH=tests $(BIN)/python tests/made/stubs.py
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

@@ -23,8 +23,8 @@ setup(
     ],
     package_dir={"keras_vit.export": "export"},
     package_data={
-        "keras_vit": ["reports/*.html", "weights/*.csv", "weights/*.txt"],
-        "keras_vit.export": ["web/*.*", "web/litert/*.*"],
+        "keras_vit": ["py.typed", "**/*.pyi", "reports/*.html", "weights/*.csv", "weights/*.txt"],
+        "keras_vit.export": ["*.pyi", "web/*.*", "web/litert/*.*"],
     },
     py_modules=["_keras_vit_cli"],
     entry_points={"console_scripts": ["keras-vit = _keras_vit_cli:main"]},

@@ -1,8 +1,11 @@
 """A base class whose configuration is its constructor's arguments."""
 
 import inspect
+from typing import TYPE_CHECKING, Any
 
 import keras
+
+from keras_vit.types import Tensor
 
 
 class Configurable(keras.layers.Layer):
@@ -10,6 +13,10 @@ class Configurable(keras.layers.Layer):
 
     A subclass that adds arguments passes the others on as `**kwargs`.
     """
+
+    if TYPE_CHECKING:  # Keras's has no annotations.
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Tensor: ...
 
     def store_arguments(self, arguments):
         """Store constructor arguments that need no conversion as attributes, but the layer's own and Keras's.

@@ -1,9 +1,12 @@
 """Models that are restored from the arguments of their constructor and the state of their layers."""
 
+from typing import Any
+
 import keras
 
 from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.layers.dense import restoring, state_config, without_state
+from keras_vit.types import Tensor
 
 
 class ConfiguredModel(DistributedModel):
@@ -42,7 +45,7 @@ class ConfiguredModel(DistributedModel):
     def get_config(self):
         return {"name": self.name, "trainable": self.trainable, **state_config(self.own_layers())}
 
-    def __call__(self, inputs, *args, **kwargs):
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         arrays = [x for x in keras.tree.flatten(inputs) if hasattr(x, "dtype")]
         dtypes = {keras.backend.standardize_dtype(x.dtype) for x in arrays}
         # Keras would take pixels for the normalized input.

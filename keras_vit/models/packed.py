@@ -10,6 +10,11 @@ from keras_vit.models.vit.schema import ViTConfig, architecture, with_options
 from keras_vit.models.vit.vision_transformer import VisionTransformer
 from keras_vit.rules import integer, optional
 
+if TYPE_CHECKING:
+    from keras_vit.models.vit.option_types import PackedAttributes, ViTOptions
+else:
+    PackedAttributes = object
+
 
 @dataclasses.dataclass(frozen=True)
 class PackedConfig(ViTConfig):
@@ -49,7 +54,7 @@ class PackedConfig(ViTConfig):
 
 @keras.saving.register_keras_serializable("keras_vit")
 @with_options
-class PackedVisionTransformer(VisionTransformer):
+class PackedVisionTransformer(VisionTransformer, PackedAttributes):
     """A Vision Transformer of packed patches (NaFlex): each image of a batch has its own aspect ratio.
 
     Args:

@@ -1,7 +1,10 @@
 """Load a checkpoint: read → adapt to the requested options → check → assign."""
 
+from __future__ import annotations
+
 import os
 import warnings
+from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 import keras
 import numpy as np
@@ -15,6 +18,7 @@ from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, 
 from keras_vit.models.vit.schema import refuse_unknown
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
+from keras_vit.types import Path
 from keras_vit.weights import segmentation
 from keras_vit.weights.array_resizing import (
     POSITION_RESIZES,
@@ -37,6 +41,10 @@ from keras_vit.weights.fetch import fetch
 from keras_vit.weights.image_text import image_text_model, tokenizer_family
 from keras_vit.weights.tokenizer import read_text_preprocessing
 
+if TYPE_CHECKING:
+    from keras_vit.models import DINO, ImageTextModel, MaskedPatchPredictor
+    from keras_vit.models.vit.option_types import LoadOptions
+
 HEADS = ("auto", "keep", "reset")
 # Arguments that describe the stored model, too, where the file is ambiguous.
 _STORED = (
@@ -46,6 +54,26 @@ _STORED = (
 _PACKED_RESIZE = "bilinear_antialias"  # of models with `max_num_patches`
 
 
+@overload
+def from_pretrained(
+    source: Path, *, kind: Literal["segmenter"], **options: Unpack[LoadOptions]
+) -> ImageSegmenter: ...
+@overload
+def from_pretrained(
+    source: Path, *, kind: Literal["image_text"], **options: Unpack[LoadOptions]
+) -> ImageTextModel: ...
+@overload
+def from_pretrained(
+    source: Path, *, kind: Literal["pretrainer"], **options: Unpack[LoadOptions]
+) -> DINO | ImageGPT | MaskedAutoencoder | MaskedPatchPredictor: ...
+@overload
+def from_pretrained(
+    source: Path, *, kind: Literal["stored"], **options: Unpack[LoadOptions]
+) -> VisionTransformer | ImageSegmenter | ImageTextModel: ...
+@overload
+def from_pretrained(
+    source: Path, *, kind: Literal["auto", "classifier"] = "auto", **options: Unpack[LoadOptions]
+) -> VisionTransformer: ...
 def from_pretrained(
     source,
     *,

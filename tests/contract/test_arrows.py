@@ -9,6 +9,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 ARROWS = {  # the arrows as drawn; each part may also import what its targets may
     "lazy": (),
     "names": (),
+    "types": (),
     "startup_logs": (),
     "messages": (),
     "rules": ("messages",),
@@ -77,8 +78,13 @@ def part_of(path):
 
 
 def imports(source):
-    """Every module that the source imports, wherever in it; `from a import b` counts as a.b."""
-    for node in ast.walk(ast.parse(source)):
+    """Every module that the source imports when it runs, wherever in it; `from a import b` counts as a.b."""
+    tree = ast.parse(source)
+    guards = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    for_checkers = {id(node) for guard in guards for line in guard.body for node in ast.walk(line)}
+    for node in ast.walk(tree):
+        if id(node) in for_checkers:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -97,7 +103,7 @@ def violations(path, source):
         if top in ("keras_vit", "export"):
             target = "export" if top == "export" else rest[0] if rest else "weights"
             target = target if target in ARROWS else "weights"  # the package's own names are from there
-            if target not in reachable(part):
+            if target not in reachable(part) | {"types"}:
                 found.append(f"{path} ({part or 'top'}) imports {name}")
         if top in BACKENDS and part in NUMPY_AND_KERAS_ONLY and path.as_posix() not in TENSORFLOW_ALLOWED:
             found.append(f"{path} imports {name}; this part runs on every backend")

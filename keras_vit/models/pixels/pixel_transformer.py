@@ -12,6 +12,11 @@ from keras_vit.models.vit.schema import ViTConfig, size, switch, with_options
 from keras_vit.models.vit.vision_transformer import VisionTransformer
 from keras_vit.rules import integer, optional
 
+if TYPE_CHECKING:
+    from keras_vit.models.vit.option_types import PixelAttributes, ViTOptions
+else:
+    PixelAttributes = object
+
 
 @dataclasses.dataclass(frozen=True)
 class PixelConfig(ViTConfig):
@@ -46,7 +51,7 @@ class PixelConfig(ViTConfig):
 
 @keras.saving.register_keras_serializable("keras_vit")
 @with_options
-class PixelTransformer(VisionTransformer):
+class PixelTransformer(VisionTransformer, PixelAttributes):
     """A Transformer of an image's pixels, row by row, as in iGPT: the encoder of `ImageGPT`.
 
     Args:

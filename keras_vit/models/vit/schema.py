@@ -1,10 +1,11 @@
 """The schema of the model's options: one field of `ViTConfig` for each argument of `VisionTransformer`.
 
-A field holds the option's name, type, default, rule (what its value must be, in words and as a function),
-group and one line of documentation. The constructor's signature, checks and documentation are made from it,
-and so is what configuration files may hold. A new option is a field here and its use in
-`vision_transformer.py` or `encoder.py`. A class of transformers with another input, such as
-`PackedVisionTransformer`, has the options of that input in a schema of its own, a subclass of `ViTConfig`.
+A field holds the option's name, the type of its normal form, its default, rule (what its value must be, in
+words and as a function), group and one line of documentation. The constructor's signature, checks and
+documentation are made from it, and so is what configuration files may hold. A new option is a field here and
+its use in `vision_transformer.py` or `encoder.py`; `make stubs` writes its type for editors. A class of
+transformers with another input, such as `PackedVisionTransformer`, has the options of that input in a schema
+of its own, a subclass of `ViTConfig`.
 
 * `OPTIONS`: dict of the fields of all classes by name, in the constructor's order.
   `OPTIONS["pooling"].default`, `.type` and `.metadata["rule"]` (a `keras_vit.rules.Rule` with `words` and
@@ -21,11 +22,14 @@ The groups are "size" (what the shapes of a checkpoint's arrays and of the image
 effect on inference) and "metadata" (no effect on what is computed).
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import inspect
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 from keras_vit.layers.attention import check_heads
 from keras_vit.layers.layer_norm import NORMS
@@ -124,13 +128,13 @@ class ViTConfig:
 
     contradictions = contradictions
 
-    image_size: int | tuple = required(
+    image_size: tuple[int | None, int | None] = required(
         _image_size,
         "(height, width) in pixels, or one int. (None, None) accepts any size that the patch size divides: "
         "the stored position grid is resized at each call.",
         normalize=lambda size: DYNAMIC_SIZE if is_dynamic(size) else pair(size, "image_size"),
     )
-    patch_size: int | tuple = required(
+    patch_size: tuple[int, int] = required(
         SIZE,
         "(height, width) of a patch in pixels (of the stem's output for a hybrid), or one int.",
         normalize=lambda size: pair(size, "patch_size"),
@@ -176,7 +180,7 @@ class ViTConfig:
     unit_representation: bool = switch(
         "Whether the representation is divided by its length, as in an image-text model."
     )
-    resnet: tuple | None = architecture(
+    resnet: tuple[int, ...] | None = architecture(
         optional(_units),
         "Bottleneck units per stage of the ResNet stem, such as (3, 4, 9); () for its root block only; None "
         "for no stem.",
@@ -189,7 +193,7 @@ class ViTConfig:
     position_embedding: str = architecture(
         one_of(KINDS), '"learned", "sincos2d" or "none".', default="learned"
     )
-    position_grid: tuple | None = size(
+    position_grid: tuple[int, int] | None = size(
         optional(SIZE),
         "(rows, columns) of the learned table, resized at each call if the image has another grid. By "
         "default the grid of image_size, or of a 224-pixel image if the size is dynamic.",
@@ -200,7 +204,7 @@ class ViTConfig:
         'How the learned table is resized at each call: "bilinear", or "bicubic" as in DINO\'s code.',
         default="bilinear",
     )
-    rotary: dict | str | None = architecture(
+    rotary: dict[str, Any] | None = architecture(
         optional(_rotary),
         'Rotary positions: "axial", "mixed" or "dinov3", or a dict of `kind` and other arguments of '
         "`RotaryPositions` (`base`, `reference_grid`, `order`, `offset`, `rotate_registers`); None for none.",
@@ -231,7 +235,7 @@ class ViTConfig:
     linear_bias: bool = switch(
         "Whether the blocks' MLPs and last projections of the attention have biases.", default=True
     )
-    num_kv_heads: int | tuple | None = architecture(
+    num_kv_heads: int | tuple[int, ...] | None = architecture(
         optional(_kv_heads),
         "Number of key and value heads, or one for each block (grouped-query attention); None for num_heads.",
         normalize=lambda heads: heads if isinstance(heads, int) else tuple(heads),
@@ -264,12 +268,12 @@ class ViTConfig:
         "Whether the last norm follows the pooling (`pooled_norm`) instead of preceding it (`encoder_norm`)."
     )
     in_channels: int = size(_positive, "Channels of the image.", default=3)
-    preprocessing: Preprocessing | dict | None = metadata(
+    preprocessing: Preprocessing = metadata(
         optional(_preprocessing),
         "How images become model input, a `Preprocessing` or a dict of its arguments, whose `image_size` is "
         "the model's by default; None for the official one.",
     )
-    class_names: tuple | None = metadata(optional(_names), "One name per class, or None.", normalize=tuple)
+    class_names: tuple[str | int, ...] | None = metadata(optional(_names), "One name per class, or None.", normalize=tuple)
     task: str | None = metadata(
         optional(text),
         'What the outputs mean: "single_label", "multi_label" or "regression"; None if unknown.',

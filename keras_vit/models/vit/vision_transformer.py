@@ -26,10 +26,15 @@ from keras_vit.models.vit.schema import (
 )
 from keras_vit.variants import parse_variant
 
+if TYPE_CHECKING:
+    from keras_vit.models.vit.option_types import VariantOptions, ViTAttributes, ViTOptions
+else:
+    ViTAttributes = object
+
 
 @keras.saving.register_keras_serializable("keras_vit")
 @with_options
-class VisionTransformer(ConfiguredModel):
+class VisionTransformer(ConfiguredModel, ViTAttributes):
     """A Vision Transformer or ResNet+ViT hybrid as a functional Keras model.
 
     Args:
